@@ -10,8 +10,8 @@ import pytest
 
 from setpoint.config import SetpointError
 from setpoint.train import run_name
+from setpoint.train.contract import ContractRefused
 from setpoint.train.loop import Loop
-from setpoint.train.refusal import ContractRefused
 from setpoint.train.run import train
 from setpoint.train.run_name import find_run
 from setpoint.train.verdict import StepResult

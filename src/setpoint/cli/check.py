@@ -171,8 +171,7 @@ def _add_run(job: Job, report: Preflight, arguments: Arguments) -> None:
     path = str(report.facts["run directory"])
     if os.path.isdir(path):
         from setpoint.config import CONFIG  # most jobs have no run
-        from setpoint.train.contract import check_contract
-        from setpoint.train.refusal import ShorterDuration
+        from setpoint.train.contract import ShorterDuration, check_contract
 
         if os.path.isfile(os.path.join(path, CONFIG)):
             try:

@@ -197,7 +197,7 @@ def _train(plan: CheckedJob, arguments: Arguments) -> int:
                 print(f"caution: {caution.line()}", flush=True)
     with Loading():
         from setpoint.track.console import print_table
-        from setpoint.train.refusal import ContractRefused
+        from setpoint.train.contract import ContractRefused
         from setpoint.train.run import rehearse, train
     accept = arguments.values("--accept")
     try:

@@ -36,6 +36,10 @@ ENGINE_RULES = (
     Rule("setpoint.parallel.device:engine_problems",
          "The engine of several ranks is installed",
          needs="torch", when=lambda parallel: parallel.uses_deepspeed),
+    Rule("setpoint.parallel.device:backend_problems",
+         "NCCL has a GPU",
+         needs=lambda parallel: () if parallel.device == "cpu" else ("torch",),
+         when=lambda parallel: parallel.backend == "nccl" and parallel.device != "cuda"),
 )  # fmt: skip
 
 
@@ -498,26 +502,6 @@ class Parallel(Ranks, DerivedDegrees, rules=ENGINE_RULES):
         sizes = "".join(f" * {degree}" for degree in kept.values())
         for shard in [n for n in range(1, left + 1) if left % n == 0][:6]:
             yield f"replicate * shard{same} = {left // shard} * {shard}{sizes}"
-
-    @rule(
-        needs=lambda parallel: () if parallel.device == "cpu" else ("torch",),
-        when=lambda parallel: parallel.backend == "nccl" and parallel.device != "cuda",
-    )
-    def _check_backend(self) -> Iterator[Problem]:
-        """NCCL without a GPU."""
-        reason = "the device is cpu"
-        if self.device == "auto":
-            from setpoint.parallel.device import choose_device
-
-            if choose_device(self).type == "cuda":
-                return
-            reason = "PyTorch sees no GPU on this machine"
-        yield Problem(
-            "backend",
-            f"nccl runs on GPUs, and {reason}",
-            valid=("null", "gloo"),
-            also=("device",),
-        )
 
     @rule
     def _check_experts(self) -> Iterator[Problem]:

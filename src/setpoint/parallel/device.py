@@ -55,6 +55,20 @@ def device_problems(config: Ranks) -> Iterator[Problem]:
         yield Problem("device", str(error).removeprefix("parallel.device = cuda: "))
 
 
+def backend_problems(config: Parallel) -> Iterator[Problem]:
+    """Report NCCL without a GPU."""
+    if choose_device(config).type != "cuda":
+        reason = "the device is cpu"
+        if config.device == "auto":
+            reason = "PyTorch sees no GPU on this machine"
+        yield Problem(
+            "backend",
+            f"nccl runs on GPUs, and {reason}",
+            valid=("null", "gloo"),
+            also=("device",),
+        )
+
+
 def schedule_problems(config: Pipelining) -> Iterator[Problem]:
     """Report a torch version without working split backward passes."""
     installed = version("torch")

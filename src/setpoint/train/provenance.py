@@ -21,8 +21,7 @@ from setpoint.track.redact import declared_secrets
 from setpoint.track.run_directory import RunDirectory
 from setpoint.train.build.components import Components
 from setpoint.train.config import Job
-from setpoint.train.contract import CHANGES, Accepted, describe_data
-from setpoint.train.refusal import ContractRefused
+from setpoint.train.contract import CHANGES, Accepted, ContractRefused, describe_data
 
 ENVIRONMENT = "environment.json"
 # Differences that may explain those of a resumed run; others, such as the time, are usual.

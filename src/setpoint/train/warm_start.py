@@ -21,10 +21,9 @@ from setpoint.config.record.record import Difference, recorded_differences
 from setpoint.files.atomic import digest_file
 from setpoint.hub.fetch import is_url
 from setpoint.track.jsonl import since_restart
-from setpoint.train.contract import moved_rows, recorded_job, refuse_resharding
+from setpoint.train.contract import moved_rows, other_rows, plain, recorded_job, refuse_resharding
 from setpoint.train.evaluation.scores import TRAINING
 from setpoint.train.position import Position, is_over
-from setpoint.train.refusal import other_rows, plain
 from setpoint.train.run_state import OF_FILES, WEIGHTS_ONLY, DataState, States, restore
 
 if TYPE_CHECKING:
