@@ -63,28 +63,29 @@ def offloaded(config: Parallel, *given: Any, real: Any = divide.shard) -> None:
 
 def equal_to_one_rank(folder: Path) -> None:
     """Ways to gather change nothing; nor does an evaluation at another point than is trained."""
-    # Else Adam divides the rounding of gradients near 0 by itself.
-    eps = "optimizer.eps=1e-4"
-    alone, one = (*COMMON, eps, "batch.micro_size=2"), World(torch.device("cpu"))
-    expected = trained(small_job(folder, *alone), one)
+    alone, one = (*COMMON, "batch.micro_size=2"), World(torch.device("cpu"))
+    # Steps in proportion to gradients: Adam divides the rounding of those near 0 by itself.
+    sgd = ("optimizer=sgd", "optimizer.lr=0.5", "optimizer.momentum=0.9")
+    expected = trained(small_job(folder, *alone, *sgd), one)
     for knob in KNOBS:
-        found = trained(small_job(folder, *COMMON, eps, *SHARDED, *knob))
-        torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-4)
+        found = trained(small_job(folder, *COMMON, *sgd, *SHARDED, *knob))
+        torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-6)
     with pytest.MonkeyPatch.context() as patch:
         # Refused where the model is computed on a CPU, which it changes nothing for.
         patch.setattr(divide, "shard", offloaded)
-        found = trained(small_job(folder, *COMMON, eps, *SHARDED))
-        torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-4)
+        found = trained(small_job(folder, *COMMON, *sgd, *SHARDED))
+        torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-6)
     short = ("precision.params=bf16", "precision.compute=bf16", "precision.reduce=fp32")
-    for more in (("optimizer=anyprecision_adamw",), ("precision.master=fp32",)):
+    adam = ("optimizer=anyprecision_adamw", "optimizer.eps=1e-4")
+    for more in (adam, ("precision.master=fp32", *sgd)):
         expected = trained(small_job(folder, *alone, *short, *more), one)
         for way in ("sharded", "unsharded"):
             flags = (*short, *more, f"parallel.sharding.accumulation={way}")
-            found = trained(small_job(folder, *COMMON, eps, *SHARDED, *flags))
+            found = trained(small_job(folder, *COMMON, *SHARDED, *flags))
             torch.testing.assert_close(found, expected, rtol=2e-2, atol=2e-2)
     free = ("optimizer=schedule_free_adamw", "schedule=none", "optimizer.lr=0.05")
     expected = trained(small_job(folder, *alone, *free), one)
-    found = trained(small_job(folder, *COMMON, eps, *SHARDED, *free))
+    found = trained(small_job(folder, *COMMON, *SHARDED, *free))
     torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-4)
 
 
