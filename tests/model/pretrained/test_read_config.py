@@ -11,7 +11,13 @@ import pytest
 from setpoint.config import SetpointError, resolve
 from setpoint.model import config_from_pretrained
 from setpoint.model.config import TransformerConfig
-from setpoint.model.pretrained.config_json import differences, family_for, write_config
+from setpoint.model.pretrained.config_json import (
+    config_from_keys,
+    differences,
+    family_for,
+    write_config,
+)
+from setpoint.model.pretrained.families import FAMILIES
 from setpoint.model.rope.config import LinearScaling, Llama3Scaling, YarnScaling
 from setpoint.presets.deepseek import deepseek_v3
 
@@ -210,6 +216,31 @@ def test_files_of_transformers_4_mean_what_5_makes_of_them(case: str, tmp_path: 
     written = json.loads((tmp_path / "new/config.json").read_text())
     assert ("rope_parameters" in written) == (kind != "gpt2")
     assert config_from_pretrained(tmp_path / "new") == old
+
+
+# Keys without which the configs of transformers describe no model, or none that we take.
+NEEDED = {"deepseek_v2": {"num_experts_per_tok": 6}, "glm4_moe": {"head_dim": 128}}
+
+
+@pytest.mark.parametrize("kind", FAMILIES)
+def test_absent_keys_have_the_values_of_transformers(kind: str) -> None:
+    """Including those that matter in training only, such as the weight of a balance loss."""
+    import transformers
+
+    family, needed = FAMILIES[kind], NEEDED.get(kind, {})
+    defaults: dict[str, Any] = transformers.AutoConfig.for_model(kind, **needed).to_dict()
+    keys = {**json.loads(json.dumps(defaults)), "architectures": [family.architecture]}
+    whole = config_from_keys(keys, Path("whole"))[0]
+    read = 0
+    for name in keys.keys() - needed.keys() - {"model_type"}:
+        rest = {key: value for key, value in keys.items() if key != name}
+        try:
+            assert config_from_keys(rest, Path("rest"))[0] == whole, name
+        except SetpointError as error:  # what it asks for is no default
+            assert f"{name}: is missing" in str(error)
+        else:
+            read += 1
+    assert read > 10
 
 
 def test_fields_of_a_file_of_transformers_4(tmp_path: Path) -> None:

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import torch
 from torch import Tensor
@@ -306,6 +309,16 @@ def make(kind: str, keys: dict[str, Any]) -> Any:
             if name.endswith("e_score_correction_bias"):
                 buffer.copy_(torch.randn(buffer.shape, generator=generator) * 0.2)
     return model.eval()
+
+
+@contextmanager
+def fp64_angles() -> Iterator[None]:
+    """Let models that are made and run here compute angles of RoPE in fp64, as ours do."""
+    with (
+        patch.object(torch, "float", torch.float64),
+        patch.object(Tensor, "float", Tensor.double),
+    ):
+        yield
 
 
 def tokens(vocab: int = VOCAB, length: int = LENGTH) -> Tensor:

@@ -454,14 +454,17 @@ class Groups(KeyRule):
     """`n_group` and `topk_group`: group-limited routing.
 
     Arguments:
+        groups, top_groups: values of absent keys.
         method: value of `topk_method` without which they have no effect; empty: none.
     """
 
+    groups: int = 1
+    top_groups: int = 1
     method: str = ""
 
     def read(self, document: ConfigDocument, known: Fields) -> Fields:
-        groups = document.integer("n_group", 1, optional=True) or 1
-        top_groups = document.integer("topk_group", 1, optional=True) or 1
+        groups = document.integer("n_group", self.groups, optional=True) or 1
+        top_groups = document.integer("topk_group", self.top_groups, optional=True) or 1
         if self.method:
             words = {"greedy": "", self.method: self.method}
             groups = groups if document.choice("topk_method", "greedy", words) else 1

@@ -371,7 +371,6 @@ SIGMOID_EXPERTS: tuple[KeyRule, ...] = (
     AnyKey("num_nextn_predict_layers"),  # layers beyond the last, for speculation
     AnyKey("num_mtp_layers"),
     Int("num_experts_per_tok", "moe.top_k", 8),
-    Groups(),
     Bool("norm_topk_prob", "moe.router.normalize", True),
     Must("scoring_func", ("sigmoid",), "these models have sigmoid scores"),
     Must("topk_method", ("noaux_tc",), "these models select experts with a bias"),
@@ -388,7 +387,6 @@ LATENT: Final = (
 )
 """Rules of latent attention."""
 DEEPSEEK: tuple[KeyRule, ...] = (
-    *decoder(length=4096, latent=True),
     Must("rms_norm_eps", (1e-6,), "must be 1e-06, the epsilon of the latent norms"),
     *LATENT,
     LatentRope(),
@@ -417,12 +415,13 @@ DEEPSEEK_V2 = Family(
     model_type="deepseek_v2",
     architecture="DeepseekV2ForCausalLM",
     rules=(
+        *decoder(length=2048, latent=True),
         *DEEPSEEK,
         EvenHeads(),
         Int("n_routed_experts", "moe.experts", 64),
         Int("num_experts_per_tok", "moe.top_k", REQUIRED),
         Int("first_k_dense_replace", "moe.first_dense", 0, at_least=0),
-        Groups("group_limited_greedy"),
+        Groups(method="group_limited_greedy"),
         Must("scoring_func", ("softmax",), "these models have softmax scores"),
         Must("norm_topk_prob", (False,), "transformers does not normalize them", writes=True),
         Must("mlp_bias", (False,), "the model has no such biases"),
@@ -436,9 +435,11 @@ DEEPSEEK_V3 = Family(
     model_type="deepseek_v3",
     architecture="DeepseekV3ForCausalLM",
     rules=(
+        *decoder(length=4096, latent=True),
         *DEEPSEEK,
         Int("n_routed_experts", "moe.experts", 256, other="num_local_experts"),
         Int("first_k_dense_replace", "moe.first_dense", 3, at_least=0),
+        Groups(8, 4),
         *SIGMOID_EXPERTS,
         Must("rope_interleave", (True,), "rotated pairs are adjacent", writes=True),
     ),
@@ -566,6 +567,7 @@ GLM4_MOE = Family(
         Rope(fraction=0.5),
         Bool("attention_bias", "qkv_bias", False),
         Bool("use_qk_norm", "qk_norm", False),
+        Groups(),
         *SIGMOID_EXPERTS,
         Int("n_routed_experts", "moe.experts", 128, other="num_local_experts"),
         Int("moe_intermediate_size", "moe.expert_dim", 1408, get=expert_width),
