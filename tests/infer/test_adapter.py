@@ -24,6 +24,7 @@ from setpoint.model.pretrained.save import save_pretrained
 from setpoint.train.run import train
 
 from ..model.huggingface_families import family_job
+from ..model.pretrained.theirs import saved
 from ..support.cases import few
 from ..train.small import small_job
 
@@ -214,6 +215,33 @@ def test_what_was_written_is_folded_into_the_weights_of_a_new_run(
     with torch.no_grad():
         wanted, found = (load_pretrained(each).eval()(tokens) for each in (merged, again))
     torch.testing.assert_close(found, wanted, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.filterwarnings("ignore:`is_gradient_checkpointing`:FutureWarning")
+def test_exports_and_adapters_have_the_family_of_the_base(tmp_path: Path) -> None:
+    """A Phi 3 would be a Llama as well, whose matrices are not fused."""
+    from peft import PeftModel
+    from transformers import AutoModelForCausalLM
+
+    keys = {"vocab_size": 257, "num_key_value_heads": 4, "rms_norm_eps": 1e-6}
+    base = saved(tmp_path / "base", "phi3", **keys)
+    shape = ("dim=32", "layers=3", "heads=4", "ffn_dim=48", "norm_eps=1e-6", "dropout=0")
+    started = (*(f"model.{flag}" for flag in shape), f"model.pretrained={base}")
+    run = trained(tmp_path / "first", *started, LORA)
+    merged = exported(run, tmp_path / "merged")
+    files = exported(run, tmp_path / "peft", "export.adapter=true")
+    start = ("checkpoint.at_start=true", "optimizer.lr=1e-30", "optimizer.weight_decay=0")
+    again = trained(tmp_path / "again", *started, *start, f"model.adapters=[{{path: {files}}}]")
+    tokens = torch.randint(0, 200, (2, 12), generator=torch.Generator().manual_seed(0))
+    with torch.no_grad():
+        whole: Any = AutoModelForCausalLM.from_pretrained(merged)
+        wanted = whole(tokens).logits
+        plain: Any = AutoModelForCausalLM.from_pretrained(base)
+        adapted = PeftModel.from_pretrained(plain, str(files))(tokens).logits
+        folded = load_pretrained(again).eval()(tokens)
+    assert whole.config.model_type == "phi3"
+    for found in (adapted, folded):
+        assert (found - wanted).norm() <= 1e-5 * wanted.norm()
 
 
 def test_adapters_add_up_and_other_ones_are_refused(tmp_path: Path) -> None:

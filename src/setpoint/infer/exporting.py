@@ -37,7 +37,7 @@ from setpoint.model.pretrained.fill import EMBEDDING, rows_of
 from setpoint.model.pretrained.locate import CONFIG, TOKENIZER_FILES
 from setpoint.model.pretrained.peft_files import BEFORE, WEIGHTS
 from setpoint.model.pretrained.peft_files import CONFIG as ADAPTER_CONFIG
-from setpoint.model.pretrained.run import tokenizer_of
+from setpoint.model.pretrained.run import keys_of_origin, tokenizer_of
 from setpoint.model.pretrained.save import (
     SHARD,
     copy_files,
@@ -204,7 +204,8 @@ def write_peft(
 
     Arguments:
         base: name or path of the base model.
-        family: `model_type` of transformers whose names are used; None: the simplest that fits.
+        family: `model_type` of transformers whose names are used; None: that of the base, or else
+            the simplest that fits.
         tokenizer: a directory whose tokenizer files and chat template are copied, too.
 
     Raises:
@@ -295,8 +296,9 @@ class _Made(NamedTuple):
 
 def _form_of_ours(model: Transformer, family: str | None) -> _Form:
     """Adapter of a transformer, by the names of a family."""
-    adapters, family_config = adapters_of(model), family_for(model.config, family)
-    by_weight = _by_weight(adapters)
+    origin = keys_of_origin(getattr(model, "loaded_from", None)).get("model_type")
+    family_config = family_for(model.config, family, origin)
+    by_weight = _by_weight(adapters_of(model))
     pieces: dict[str, list[Piece]] = defaultdict(list)
     for piece in pieces_of(family_config, model.config, *rows_of(model)):
         pieces[piece.hf_name].append(piece)

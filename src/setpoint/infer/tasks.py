@@ -153,7 +153,8 @@ class ExportTask(Config):
     """Output directory; must be new or empty."""
 
     family: str | None = None
-    """model_type of transformers to export as; null: the simplest that fits the architecture."""
+    """model_type of transformers to export as; null: that of the weights that
+    training started from, or else the simplest that fits the architecture."""
 
     dtype: Literal["fp32", "bf16", "fp16"] = "fp32"
     """dtype of the written weights; unless given, checkpoint.last_dtype of a run that has it."""

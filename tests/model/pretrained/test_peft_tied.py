@@ -70,7 +70,7 @@ def folded(base: Path, *paths: Path) -> torch.Tensor:
     config = model.config.evolve(pretrained=str(base), adapters=adapters)
     problems = list(adapter_file_problems(config))
     try:
-        fold_adapters(config, model, model)
+        fold_adapters(config, model, model, base)
     except SetpointError as error:
         assert len(problems) == 1
         assert problems[0].message in str(error)
@@ -99,7 +99,7 @@ def test_adapters_of_embeddings_equal_peft_or_are_refused(tmp_path: Path, kind: 
         adapter = PretrainedAdapter(path=str(tmp_path / "adapter-tied"))
         config = model.config.evolve(pretrained=str(base), adapters=(adapter,))
         with pytest.raises(SetpointError, match="changes model.embed_tokens and lm_head.weight di"):
-            fold_adapters(config, model, model)
+            fold_adapters(config, model, model, base)
         return
     with pytest.raises(SetpointError, match=reason):
         folded(base, tmp_path / "adapter-tied")

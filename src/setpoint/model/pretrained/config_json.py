@@ -172,11 +172,14 @@ def _transformer(fields: Mapping[str, Any]) -> TransformerConfig:
     return TransformerConfig(**given)
 
 
-def family_for(config: TransformerConfig, name: str | None = None) -> Family:
+def family_for(
+    config: TransformerConfig, name: str | None = None, origin: str | None = None
+) -> Family:
     """The family that a transformer can be exported as.
 
     Arguments:
         name: one of `FAMILIES`; None: the first that can express all of it.
+        origin: `model_type` that the weights started from, if any, which is tried first.
 
     Raises:
         SetpointError: if there is none, naming the fields that the nearest family cannot express.
@@ -187,7 +190,8 @@ def family_for(config: TransformerConfig, name: str | None = None) -> Family:
             f"there is no model family {name!r}.{meant} Known: {', '.join(FAMILIES)}"
         )
     nearest: tuple[list[Misfit], Family] | None = None
-    for family in FAMILIES.values() if name is None else (FAMILIES[name],):
+    known = [FAMILIES[origin]] if origin in FAMILIES else []
+    for family in [*known, *FAMILIES.values()] if name is None else [FAMILIES[name]]:
         misfits = family.misfits(config)
         if not misfits:
             return family

@@ -214,7 +214,7 @@ def start_from(
         reader = None if one is None else SharedReader(one)
         _start_transformer(config, model, place, device, dtype, whole or model, reader)
         if config.adapters:
-            found["adapters"] = fold_adapters(config, model, whole or model)
+            found["adapters"] = fold_adapters(config, model, whole or model, place.directory)
         return found
     read_whole(model, partial(fill_from, place, model, config), one)
     return found

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable, Mapping
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
@@ -26,6 +27,7 @@ from setpoint.model.pretrained.peft_files import (
     saves_again,
 )
 from setpoint.model.pretrained.read_tensor import Unread
+from setpoint.model.pretrained.run import keys_of_origin
 from setpoint.model.pretrained.weights import HEAD, Piece, pieces_of
 from setpoint.shapes.placed import put, whole_of
 
@@ -103,13 +105,14 @@ def _adapter(files: PeftFiles, module: str, of: Mapping[str, Tensor]) -> _Adapte
 
 @torch.no_grad()
 def fold_adapters(
-    config: TransformerConfig, model: nn.Module, whole: nn.Module
+    config: TransformerConfig, model: nn.Module, whole: nn.Module, directory: Path
 ) -> list[dict[str, Any]]:
     """Fold the adapters of a section into the weights of a model; collective over all ranks.
 
     Arguments:
         model: with its weights; it may be sharded.
         whole: the model that it is a part of, without values.
+        directory: of the weights; modules have the names of their family.
 
     Returns:
         the entry of each adapter in the run's record.
@@ -119,9 +122,9 @@ def fold_adapters(
             then.
     """
     pieces: dict[str, list[Piece]] = defaultdict(list)
-    if config.adapters:
-        for piece in pieces_of(family_for(config, None), config, *rows_of(whole)):
-            pieces[piece.hf_name].append(piece)
+    family = family_for(config, origin=keys_of_origin(directory).get("model_type"))
+    for piece in pieces_of(family, config, *rows_of(whole)):
+        pieces[piece.hf_name].append(piece)
     held = {plain_name(name): each for name, each in model.named_parameters()}
     read = [(PeftFiles(section.path), section) for section in config.adapters]
     contents = [(section, files, read_adapter(files)) for files, section in read]

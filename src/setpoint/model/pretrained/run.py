@@ -15,7 +15,7 @@ from setpoint.config import SetpointError, read_record, resolve
 from setpoint.data.tokenizers.config import HuggingFace
 from setpoint.files.tensor_header import read_header
 from setpoint.model.pretrained.document import read_keys
-from setpoint.model.pretrained.locate import TOKENIZER_FILES
+from setpoint.model.pretrained.locate import CONFIG, MANIFEST, TOKENIZER_FILES
 
 if TYPE_CHECKING:
     from setpoint.data.tokenizers.config import TokenizerConfig
@@ -107,6 +107,22 @@ def description_of(checkpoint: Path) -> dict[str, Any] | None:
         DamagedCheckpoint: if the file is not what was saved.
     """
     return read_keys(checkpoint, DESCRIPTION) if holds(checkpoint, DESCRIPTION) else None
+
+
+def keys_of_origin(directory: Path | None) -> dict[str, Any]:
+    """The config.json of the Hugging Face model that weights are or were started from.
+
+    Arguments:
+        directory: a checkpoint, or a directory in Hugging Face's format; None: unknown.
+
+    Returns:
+        its keys; empty if there is none.
+    """
+    if directory is None:
+        return {}
+    if (directory / MANIFEST).is_file():
+        return description_of(directory) or {}
+    return read_keys(directory) if (directory / CONFIG).is_file() else {}
 
 
 def list_weights(checkpoint: Path) -> dict[str, TensorInfo]:

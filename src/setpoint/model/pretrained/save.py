@@ -27,7 +27,7 @@ from setpoint.model.pretrained.fill import Weights, block, rows_of
 from setpoint.model.pretrained.load import load_pretrained
 from setpoint.model.pretrained.locate import CONFIG, GENERATION, MANIFEST, TOKENIZER_FILES, locate
 from setpoint.model.pretrained.read_tensor import TensorReader, weight_dtype
-from setpoint.model.pretrained.run import description_of, job_of, tokenizer_of
+from setpoint.model.pretrained.run import job_of, keys_of_origin, tokenizer_of
 from setpoint.model.pretrained.tensor_files import Planned, write_tensors
 from setpoint.model.pretrained.weights import Piece, hf_shapes, pieces_of
 from setpoint.model.transformer import Transformer
@@ -60,7 +60,8 @@ def save_pretrained(
             argument of `load_pretrained`.
         dtype: of the weights, such as `"bf16"`; None: unchanged.
         max_shard_size: maximum bytes of a file, unless one tensor alone is larger.
-        family: `model_type` of transformers; None: the simplest that fits.
+        family: `model_type` of transformers; None: that of the weights that the model started from,
+            or else the simplest that fits.
         tokenizer: a directory with tokenizer files to copy; None: the one that the model was loaded
             from, if it has any.
         token_ids: see `special_tokens`; None: from the checkpoint that the model was loaded from,
@@ -167,7 +168,8 @@ def _writer(
     origin: Path | None,
 ) -> Callable[[Path], None]:
     """A function that writes the config.json and the weights of a transformer."""
-    family = family_for(model.config, name)
+    described = keys_of_origin(origin)
+    family = family_for(model.config, name, described.get("model_type"))
     buffers = {plain_name(name) for name, _ in model.named_buffers()}
     pieces = pieces_of(family, model.config, *rows_of(model))
     groups: dict[str, list[Piece]] = {}
@@ -186,7 +188,7 @@ def _writer(
         family,
         vocab_size=model.vocab_size,
         dtype=str(main).removeprefix("torch."),
-        token_ids=_described(origin) if origin is not None else None,
+        token_ids=described,
     )
 
     def write(directory: Path) -> None:
@@ -201,13 +203,6 @@ def _writer(
             )
 
     return write
-
-
-def _described(origin: Path) -> dict[str, Any]:
-    """The config.json of the model that weights were loaded or trained from."""
-    if (origin / MANIFEST).is_file():
-        return description_of(origin) or {}
-    return read_keys(origin) if (origin / CONFIG).is_file() else {}
 
 
 def _hf_tensor(
@@ -273,7 +268,7 @@ def ends_of(directory: Path, tokenizer: Any = None) -> tuple[int, ...]:
     is_checkpoint = (directory / MANIFEST).is_file()  # whose config.json is that of its start
     found = declared_ends(
         read_keys(directory, GENERATION) if settings.is_file() else {},
-        {} if is_checkpoint else _described(directory),
+        {} if is_checkpoint else keys_of_origin(directory),
     )
     # Ids without a tokenizer may have no separator.
     has_one = getattr(tokenizer, "separates", True)
