@@ -92,6 +92,39 @@ def test_widths_are_those_of_its_formula(tmp_path: Path, flavor: str) -> None:
     assert model.ffn_dim == multiple * -(-hidden // multiple)
 
 
+def test_keys_of_release_0_2(tmp_path: Path) -> None:
+    job = converted(
+        tmp_path, 8, training={"dtype": "bfloat16", "dataloader": {"num_workers": 2}},
+        job={"print_config": False}, profiling={"enable_profiling": True, "profile_freq": 10,
+        "profiler_active": 2, "profiler_warmup": 1}, lr_scheduler={"total_steps": 100},
+        parallelism={"context_parallel_degree": 2, "context_parallel_load_balancer": "headtail"},
+        model={"converters": ["quantize.linear.fp8"]}, compile={"enable": True, "backend": "eager"},
+        **{"quantize.linear.fp8": {"filter_fqns": ["output"]}},
+        checkpoint={"enable": True, "load_only": True}, fault_tolerance={"group_size": 2},
+    )  # fmt: skip
+    assert (job.precision.params, job.data.loader.workers) == ("bf16", 2)
+    assert job.profiling is not None and job.compile is not None and job.schedule is not None
+    assert (job.profiling.wait, job.profiling.warmup, job.profiling.active) == (7, 1, 2)
+    assert (job.compile.backend, job.checkpoint.save, job.parallel.ring_split) == (
+        "eager", False, "zigzag")  # fmt: skip
+    points = draw_curve(job, None, 1, 1000).points
+    for point in points:
+        assert point.factor == pytest.approx(factor(point.step, 100, 10, {}), abs=1e-12)
+    assert len(points) == 60
+
+
+def test_masks_of_large_and_named_models_isolate_documents(tmp_path: Path) -> None:
+    def isolates(source: ConvertedDocument) -> bool:
+        return source.data["data"]["packing"]["isolate"]
+
+    flavors = {"debugmodel": False, "16B": True, "debugmodel_flex_attn": True}
+    for flavor, isolated in flavors.items():
+        document = read(tmp_path, model={"name": "deepseek_v3", "flavor": flavor})
+        assert document.problems == [] and isolates(document) == isolated
+    assert not isolates(read(tmp_path, model={"flavor": "8B"}))
+    assert isolates(read_foreign("torchtitan", "llama3_8b"))
+
+
 def test_decisions_and_unknown_flavors(tmp_path: Path) -> None:
     document = read(tmp_path, training={"dataset": "c4_test"}, model={"hf_assets_path": "a.model"})
     kinds = {report.key: report.kind for report in document.reports}

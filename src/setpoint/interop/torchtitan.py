@@ -1,4 +1,4 @@
-"""torchtitan's TOML files, up to release 0.1: tables of its JobConfig; and its names of today.
+"""torchtitan's TOML files, up to release 0.2: tables of its JobConfig; and its names of today.
 
 A name such as `llama3_8b` is one of `torchtitan_registry`, alone or as `--config` of a script, with
 the arguments that override it.
@@ -13,6 +13,7 @@ round(T * decay_ratio) steps, or from the end of the warm-up; the factor of step
 from __future__ import annotations
 
 import math
+import re
 from typing import Any, cast
 
 from setpoint.config import Document
@@ -23,7 +24,11 @@ from setpoint.interop.shell_script import read_arguments
 from setpoint.interop.torchtitan_registry import FLAVORS, PRESETS
 
 PRINTED = "it changes what is printed only"
+WORKERS = "workers live as long as the run"
+NO_DROPOUT = "its models draw no random numbers in a forward pass"
 BALANCED = "stages are balanced by their operations unless parallel.pipelining.split names them"
+KERNEL = re.compile("_(flex|varlen)(_attn)?$")
+"""The kernel of attention in the name of a flavor, whose mask isolates documents."""
 DATASETS = {
     "c4": {"type": "huggingface", "path": "allenai/c4", "subset": "en", "streaming": True},
     "c4_validation": {"type": "huggingface", "path": "allenai/c4", "subset": "en",
@@ -40,10 +45,12 @@ KEYS = {
     "job.description": Key("default job", "description"),
     "job.config_file": Key(None, idle="the file is given as the SOURCE"),
     "job.use_for_integration_test": Key(False, idle="its own tests read it"),
-    "job.print_args": Key(False, idle=PRINTED),
+    **dict.fromkeys(("job.print_args", "job.print_config"), Key(False, idle=PRINTED)),
+    "job.save_config_file": Key(None, idle="a run keeps its configuration"),
+    "job.custom_config_module": Key("", refused="a section of yours is added by --import"),
     # Model and data.
     **keys_of("model.", name="llama3", flavor="debugmodel", tokenizer_path=None,
-        hf_assets_path=None, converters=None),
+        hf_assets_path=None, converters=None, attn_mask_type=None),
     "model.print_after_conversion": Key(False, idle=PRINTED),
     "model.norm_type": Key("rmsnorm", values={"rmsnorm": "rms_norm", "fused_rmsnorm": "rms_norm",
         "layernorm": "layer_norm", "np_layernorm": "layer_norm"}),
@@ -53,14 +60,23 @@ KEYS = {
     "training.seq_len": Key(2048, "batch.sequence_length"),
     "training.max_norm": Key(1.0, "optimizer.clip_norm"),
     "training.steps": Key(10_000, "duration", unit="{} steps"),
+    "training.dtype": Key("float32", "precision.params", {"float32": "fp32", "bfloat16": "bf16"}),
     **keys_of("training.", mixed_precision_param="bfloat16", mixed_precision_reduce="float32",
         compile=False),
+    "training.dataloader.num_workers": Key(0, "data.loader.workers"),
+    "training.dataloader.pin_memory": Key(False, "data.loader.pin_memory"),
+    "training.dataloader.prefetch_factor": Key(None, "data.loader.prefetch", optional=True),
+    "training.dataloader.persistent_workers": Key(False, idle=WORKERS),
+    "training.debug_moe_force_load_balance": Key(False,
+        refused="experts are chosen by the router"),
     "training.enable_cpu_offload": Key(False, "parallel.sharding.offload", optional=True),
     "training.gc_freq": Key(50, "resilience.gc.every", unit="{} steps"),
     "training.gc_debug": Key(False, refused="collections are not debugged"),
     "training.seed": Key(None, "seed"),
     "training.deterministic": Key(False, "deterministic"),
-    **keys_of("compile.", enable=False, components=["model", "loss"]),
+    "debug.deterministic_warn_only": Key(False,
+        refused="operators without a deterministic kernel are errors"),
+    **keys_of("compile.", enable=False, components=["model", "loss"], backend="inductor"),
     # Ranks.
     "parallelism.data_parallel_replicate_degree": Key(1, "parallel.replicate"),
     "parallelism.data_parallel_shard_degree": Key(-1, "parallel.shard"),
@@ -80,12 +96,19 @@ KEYS = {
     "parallelism.context_parallel_degree": Key(1, "parallel.ring"),
     "parallelism.context_parallel_rotate_method": Key("allgather",
         refused="keys and values are passed round; the sums are the same"),
+    "parallelism.context_parallel_load_balancer": Key("headtail"),
     "parallelism.expert_parallel_degree": Key(1, "parallel.expert"),
+    "parallelism.expert_parallel_comm_backend": Key("standard"),
+    "parallelism.pipeline_parallel_expert_parallel_overlap": Key(True,
+        refused="exchanges of experts overlap as the pipeline schedule has them"),
     "parallelism.expert_tensor_parallel_degree": Key(1),
     "comm.init_timeout_seconds": Key(300, "parallel.timeout"),
     "comm.train_timeout_seconds": Key(100, "parallel.step_timeout"),
     "comm.trace_buf_size": Key(20_000, refused="a rank that hangs is named from its own records"),
     "comm.save_traces_folder": Key("comm_traces"),
+    "comm.save_traces_file_prefix": Key("rank_", refused="traces have names by their rank"),
+    "comm.mode": Key("default", refused="`setpoint check --dry-run` has a fake process group",
+        essential=True),
     # Optimizer and schedule.
     "optimizer.name": Key("AdamW"),
     "optimizer.lr": Key(8e-4, "optimizer.lr"),
@@ -95,11 +118,16 @@ KEYS = {
         "foreach": "foreach", "for-loop": "loop"}),
     "optimizer.early_step_in_backward": Key(False,
         refused="updates within the backward pass know no norm of all gradients"),
-    **keys_of("lr_scheduler.", warmup_steps=200, decay_ratio=None, decay_type="linear",
-        min_lr_factor=0.0),
+    **keys_of("lr_scheduler.", warmup_steps=200, total_steps=None, decay_ratio=None,
+        decay_type="linear", min_lr_factor=0.0),
     # Memory and float8.
     **keys_of("activation_checkpoint.", mode="selective", selective_ac_option="2",
-        per_op_sac_force_recompute_mm_shapes_by_fqns=None),
+        per_op_sac_force_recompute_mm_shapes_by_fqns=None, memory_budget=0.5),
+    **{f"activation_checkpoint.{name}": Key(default, idle=NO_DROPOUT) for name, default in
+        {"preserve_rng_state": None, "determinism_check": "default", "early_stop": False}.items()},
+    **dict.fromkeys((f"activation_checkpoint.{name}"
+                     for name in ("debug", "visualize_memory_budget_pareto")),
+                    Key(False, idle=PRINTED)),
     "float8.enable_fsdp_float8_all_gather": Key(False),
     "float8.precompute_float8_dynamic_scale_for_fsdp": Key(False,
         refused="scales are computed when weights are gathered, to the same bits"),
@@ -108,8 +136,10 @@ KEYS = {
     "float8.force_recompute_fp8_weight_in_bwd": Key(False,
         refused="whole layers or operations are recomputed, by their kind"),
     "float8.moe_fqns_prototype": Key(None),
-    **keys_of("mx.", recipe_name="mxfp8_cublas", filter_fqns=None),
-    "mx.mxfp8_dim1_cast_kernel_choice": Key("triton", refused="the kernel is torchao's choice"),
+    **keys_of("mx.", recipe_name="mxfp8_cublas", filter_fqns=None, moe_fqns_prototype=None),
+    **dict.fromkeys(("mx.mxfp8_dim1_cast_kernel_choice", "mx.use_fp8_dim1_cast_triton_kernel",
+                     "quantize.grouped_mm.mx.recipe_name"),
+                    Key(None, refused="the kernel is torchao's choice")),
     "memory_estimation.enabled": Key(False),
     "memory_estimation.disable_fake_mode": Key(False, refused="`setpoint check --plan` computes"),
     # Records.
@@ -121,7 +151,8 @@ KEYS = {
     "checkpoint.initial_load_in_hf": Key(False),
     "checkpoint.initial_load_dequantize": Key(False,
         refused="weights of Hugging Face's format are read in the dtype of their files"),
-    **keys_of("checkpoint.", interval_type="steps", last_save_model_only=True,
+    "checkpoint.enable_ft_dataloader_checkpoints": Key(True, idle="fault_tolerance is off"),
+    **keys_of("checkpoint.", load_only=False, interval_type="steps", last_save_model_only=True,
         last_save_in_hf=False, export_dtype="float32", async_mode="disabled", keep_latest_k=10,
         load_step=-1, exclude_from_loading=None, enable_first_step_checkpoint=False),
     "checkpoint.create_seed_checkpoint": Key(False,
@@ -131,12 +162,19 @@ KEYS = {
     "metrics.disable_color_printing": Key(False, idle=PRINTED),
     "metrics.save_for_all_ranks": Key(False, refused="the main rank tracks sums over all ranks"),
     **keys_of("profiling.", enable_profiling=False, save_traces_folder="profile_traces",
-        profile_freq=10, enable_memory_snapshot=False,
+        profile_freq=10, profiler_active=1, profiler_warmup=3, enable_memory_snapshot=False,
         save_memory_snapshot_folder="memory_snapshot"),
     **keys_of("validation.", enabled=False, dataset="c4_validation", dataset_path=None,
         local_batch_size=8, seq_len=2048, freq=10, steps=-1),
+    **dict.fromkeys((f"validation.dataloader.{name}" for name in
+                     ("num_workers", "persistent_workers", "pin_memory", "prefetch_factor")),
+                    Key(None, refused="evaluation has the loader of training")),
     "fault_tolerance.enable": Key(False,
         refused="replica groups are parallel.engine = torch with resilience", essential=True),
+    **dict.fromkeys((f"fault_tolerance.{name}" for name in
+                     ("process_group", "process_group_timeout_ms", "replica_id", "group_size",
+                      "min_replica_size", "semi_sync_method", "sync_steps", "should_quantize",
+                      "fragment_sync_delay", "fragment_update_alpha")), Key(None)),
     "experimental.custom_import": Key("", refused="a module of yours is named by --import"),
     "experimental.custom_args_module": Key("", refused="a section of yours is added by --import"),
     "liger_kernel.enable_fused_linear_cross_entropy": Key(False),
@@ -159,7 +197,7 @@ def _complete(c: Conversion) -> None:
 
 def _model(c: Conversion) -> None:
     """The architecture, by name and flavor."""
-    name, flavor = str(c.value("model.name")), str(c.value("model.flavor"))
+    name, flavor = str(c.value("model.name")), KERNEL.sub("", str(c.value("model.flavor")))
     if name not in FLAVORS:
         c.wrong("model.name", f"one of {', '.join(FLAVORS)}, which have a [model] here")
         return
@@ -230,6 +268,17 @@ def _ranks(c: Conversion) -> None:
     key = "parallelism.enable_async_tensor_parallel"
     if c.number("parallelism.tensor_parallel_degree") > 1 and c.value(key):
         c.set("parallel.async_tensor_parallel", True, key)
+    key = "parallelism.context_parallel_load_balancer"
+    if c.number("parallelism.context_parallel_degree") > 1:
+        if (balancer := c.value(key)) in ("headtail", None):
+            c.set("parallel.ring_split", "zigzag" if balancer else "contiguous", key)
+        else:
+            c.report("refused", key, "ranks have parts of a sequence, not blocks of its mask")
+    key = "parallelism.expert_parallel_comm_backend"
+    if c.number("parallelism.expert_parallel_degree") > 1 and (
+        c.choice(key, "standard", "deepep") == "deepep"
+    ):
+        c.set("parallel.dispatch.type", "deepep", key)
     if (degree := c.number("parallelism.expert_tensor_parallel_degree")) > 1:
         c.set("parallel.expert_tensor", degree, "parallelism.expert_tensor_parallel_degree")
 
@@ -252,7 +301,8 @@ def _optimizer(c: Conversion) -> None:
 
 def _schedule(c: Conversion) -> None:
     """Warm-up, a plateau if there is a decay ratio, and decay."""
-    total, warmup = c.number("training.steps"), c.number("lr_scheduler.warmup_steps")
+    horizon, warmup = c.number("lr_scheduler.total_steps"), c.number("lr_scheduler.warmup_steps")
+    total = c.number("training.steps") if horizon is None else horizon
     ratio, key = c.number("lr_scheduler.decay_ratio"), "lr_scheduler.decay_ratio"
     kind = c.choice("lr_scheduler.decay_type", "linear", "sqrt", "cosine")
     if kind is None:
@@ -274,14 +324,20 @@ def _schedule(c: Conversion) -> None:
     if decay > 0:
         factor = "lr_scheduler.min_lr_factor"
         c.set("schedule.floor", c.number(factor), factor)
+        if horizon is not None:
+            c.set("schedule.horizon", f"{horizon} steps", "lr_scheduler.total_steps")
 
 
 def _memory(c: Conversion) -> None:
     """Recomputation, dtypes, float8 and compilation."""
     path, key = "memory.activation_checkpointing", "activation_checkpoint.mode"
-    mode = c.choice(key, "none", "selective", "full")
+    mode = c.choice(key, "none", "selective", "full", "memory_budget")
     if mode == "full":
         c.set(f"{path}.type", "full", key)
+    elif mode == "memory_budget":
+        text = "the compiler's choice by a budget: set memory.activation_checkpointing"
+        c.report("needs a decision", key, text)
+        c.value("activation_checkpoint.memory_budget")
     elif mode == "selective":
         option = str(c.value("activation_checkpoint.selective_ac_option"))
         every = "activation_checkpoint.selective_ac_option"
@@ -301,7 +357,7 @@ def _memory(c: Conversion) -> None:
     _quantization(c)
     parts = c.names("compile.components")
     if c.value("training.compile") or (c.value("compile.enable") and "model" in parts):
-        c.set("compile", {}, "compile.enable", "training.compile")
+        c.set("compile.backend", c.value("compile.backend"), "compile.enable", "training.compile")
     elif c.value("compile.enable"):
         c.report("differs", "compile.components", "the loss is compiled with the model alone")
     if c.value("liger_kernel.enable_fused_linear_cross_entropy"):
@@ -328,8 +384,11 @@ def _quantization(c: Conversion) -> None:
         c.set(f"{path}.skip", names, f"{table}.filter_fqns")
         if "auto_filter_small_kn" in parts:
             c.set(f"{path}.skip_small", True, f"{table}.filter_fqns")
-    if c.value("float8.moe_fqns_prototype"):
-        c.set(f"{path}.experts", True, "float8.moe_fqns_prototype")
+    if c.value(experts := f"{table}.moe_fqns_prototype"):
+        c.set(f"{path}.experts", True, experts)
+        if "grouped_mm" in converters and "linear" not in converters:
+            text = "experts alone are quantized there: name other modules in precision.float8.skip"
+            c.report("differs", "model.converters", text)
     if c.value("float8.emulate"):
         c.set(f"{path}.emulate", True, "float8.emulate")
 
@@ -347,11 +406,15 @@ def _source(c: Conversion, table: str) -> dict[str, Any] | None:
 
 
 def _data(c: Conversion) -> None:
-    """Documents concatenated into rows, without isolation."""
+    """Documents concatenated into rows, isolated by a mask of packed documents."""
     source = _source(c, "training")
     if source is not None:
         c.set_items("data.sources", [source], "training.dataset_path", "training.dataset")
-        c.set("data.packing.isolate", False)
+    name, flavor = str(c.value("model.name")), str(c.value("model.flavor"))
+    large = name == "deepseek_v3" and not flavor.startswith("debugmodel")
+    mask = c.value("model.attn_mask_type") or ("block_causal" if large else "causal")
+    isolate = mask == "block_causal" or KERNEL.search(flavor) is not None
+    c.set("data.packing.isolate", isolate, "model.flavor")
     c.set("data.held_out", 0)
     tokenizer = c.value("model.hf_assets_path") or c.value("model.tokenizer_path")
     keys = ("model.hf_assets_path", "model.tokenizer_path")
@@ -380,8 +443,9 @@ def _data(c: Conversion) -> None:
 
 def _records(c: Conversion) -> None:
     """Checkpoints, trackers and profiles."""
-    if not c.value("checkpoint.enable_checkpoint"):
-        c.set("checkpoint.save", False, "checkpoint.enable_checkpoint")
+    if not c.value("checkpoint.enable_checkpoint") or c.value("checkpoint.load_only"):
+        keys = ("checkpoint.load_only", "checkpoint.enable_checkpoint")
+        c.set("checkpoint.save", False, *keys)
     else:
         if unit := c.choice("checkpoint.interval_type", "steps", "seconds"):
             every = f"{c.number('checkpoint.interval')} {unit}"
@@ -410,9 +474,10 @@ def _records(c: Conversion) -> None:
             ("wandb", "metrics.enable_wandb", {}))  # fmt: skip
     if c.value("profiling.enable_profiling"):
         period = "profiling.profile_freq"
-        c.set("profiling.wait", max(0, c.number(period) - 4), period)
-        c.set("profiling.warmup", 3, period)
-        c.set("profiling.active", 1, period)
+        warmup, active = (c.number(f"profiling.profiler_{name}") for name in ("warmup", "active"))
+        c.set("profiling.wait", max(0, c.number(period) - warmup - active), period)
+        c.copy({"profiling.warmup": "profiling.profiler_warmup",
+                "profiling.active": "profiling.profiler_active"})  # fmt: skip
         c.set("profiling.repeat", None, period)
         folder = "profiling.save_traces_folder"
         c.set("profiling.directory", c.value(folder), folder)
@@ -445,7 +510,7 @@ def _prepare(c: Conversion) -> None:
 
 DIALECT = Dialect(
     name="torchtitan",
-    release="0.1",
+    release="0.2",
     keys=KEYS,
     signature=("model.flavor", "module",
               "parallelism.data_parallel_shard_degree", "job.dump_folder"),
@@ -473,7 +538,13 @@ DIALECT = Dialect(
               "model.model_weights_only": "checkpoint.last_save_model_only",
               "checkpoint.model_weights_only": "checkpoint.last_save_model_only",
               "lr_scheduler.lr_min": "lr_scheduler.min_lr_factor",
-              "quantize.linear.float8.": "float8.", "quantize.dense.float8.": "float8.",
+              "quantize.grouped_mm.float8.fqns": "float8.moe_fqns_prototype",
+              "quantize.grouped_mm.mx.fqns": "mx.moe_fqns_prototype",
+              **{f"quantize.{part}.{name}.": "mx." if name == "mx" else "float8."
+                 for part in ("linear", "dense") for name in ("float8", "fp8", "mx")},
+              "checkpoint.initial_load_in_hf_quantized": "checkpoint.initial_load_dequantize",
+              "memory_estimation.enable": "memory_estimation.enabled",
+              "debug.moe_force_load_balance": "training.debug_moe_force_load_balance",
               "checkpoint.enable": "checkpoint.enable_checkpoint",
               "dataloader.dataset": "training.dataset", "hf_assets_path": "model.hf_assets_path",
               "dataloader.dataset_path": "training.dataset_path", "dump_folder": "job.dump_folder",
@@ -483,5 +554,6 @@ DIALECT = Dialect(
     switches={"profiling.": "profiling.enable_profiling", "validation.": "validation.enabled",
               "checkpoint.": "checkpoint.enable_checkpoint",
               "float8.": "model.converters float8.enable_float8_linear",
+              "mx.": "model.converters", "fault_tolerance.": "fault_tolerance.enable",
               "metrics.save_tb_folder": "metrics.enable_tensorboard"},
 )  # fmt: skip

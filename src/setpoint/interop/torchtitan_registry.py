@@ -99,9 +99,9 @@ FLAVORS: Mapping[str, Mapping[str, Mapping[str, Any]]] = {
 
 def _named(module: str, flavor: str, assets: str, batch: int, length: int, steps: int, lr: float,
            **more: object) -> dict[str, Any]:  # fmt: skip
-    """A configuration of today, whose recomputation chooses by operations."""
+    """A configuration of today: recomputation by operations, and masks that isolate documents."""
     keys = {
-        "model.name": module, "model.flavor": flavor,
+        "model.name": module, "model.flavor": flavor, "model.attn_mask_type": "block_causal",
         "model.hf_assets_path": f"./assets/hf/{assets}",
         "training.local_batch_size": batch, "training.seq_len": length, "training.steps": steps,
         "training.dataset": "c4", "optimizer.lr": lr, "activation_checkpoint.mode": "selective",
