@@ -142,3 +142,19 @@ def test_padding_tokens_and_offload_to_a_disk_are_reported(tmp_path: Path) -> No
     kinds = {(report.kind, report.key) for report in reports}
     assert ("without effect", "special_tokens") in kinds  # of `pad_token` in the base
     assert ("not converted", "gradient_checkpointing") in kinds
+
+
+@pytest.mark.parametrize(("text", "backend"), [
+    ("attn_implementation: xformers", "sdpa"), ("xformers_attention: true", "sdpa"),
+    ("attn_implementation: kernels-community/vllm-flash-attn3", "setpoint"),
+    ("attn_implementation: flash_attention_2", "setpoint"), ("eager_attention: true", "eager"),
+    ("flex_attention: true\nsdp_attention: true", "flex_attention"),
+])  # fmt: skip
+def test_kernels_of_attention(tmp_path: Path, text: str, backend: str) -> None:
+    assert converted(tmp_path, text).model.attention_backend == backend
+
+
+def test_activations_are_offloaded_between_compiled_layers(tmp_path: Path) -> None:
+    text = "torch_compile: true\ngradient_checkpointing: true\nactivation_offloading: true"
+    compiled = converted(tmp_path, text).compile
+    assert compiled is not None and compiled.scope == "block"

@@ -128,6 +128,7 @@ INFERENCE: dict[str, Any] = {
         "checkpointing": {"save_dir": "out", "period_steps": "disable", "num_to_keep": None},
         "profiling": {"enabled": True, "traces_dir": "t", "period_steps": 10, "warmup_steps": 2,
                       "active_steps": 3},
+        "schedule": {"total_steps": None},
         "timeout": {"init_timeout": 1000, "step_timeout": 50}},
     "data": {"dataset": "text", "split": "test", "text_column": "body", "max_length": 64},
 }  # fmt: skip

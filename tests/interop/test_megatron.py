@@ -200,7 +200,8 @@ def test_ranks_precision_and_recomputation(tmp_path: Path) -> None:
 
 def test_what_is_reported(tmp_path: Path) -> None:
     document = read(tmp_path, "--num-layer 3 --mtp-num-layers 1")
-    assert [p.path for p in document.problems] == ["num-layer", "mtp-num-layers"]
+    assert [p.path for p in document.problems] == ["num-layer"]
+    assert ("mtp-num-layers", "refused") in [(r.key, r.kind) for r in document.reports]
     assert "num-layers" in str(document.problems[0].hint)
     kinds = {
         r.key: r.kind for r in read(tmp_path, "--log-throughput --rampup-batch-size 1 1 9").reports
@@ -218,8 +219,65 @@ def test_what_is_reported(tmp_path: Path) -> None:
 PIECES = st.sampled_from([
     "--num-layers", " 4", "\n", "A=", "$A", "(", ")", '"', "'", "\\\n", "$((", "))",
     "if [ ", "fi", "then", "${A[@]}", "${A:-", "}", "#", ";", "train.py", "*9",
-    "A+=", "[", "\x00",
+    "A+=", "[", "\x00", "case ", " in ", "esac", ";;", " && ", " || ", "! ", " -eq ", " 2>&1", ":",
 ])  # fmt: skip
+
+
+SIZES = """
+MODEL_SIZE="${{MODEL_SIZE:-{}}}"
+: "${{LR:=1e-3}}"
+case "$MODEL_SIZE" in
+    7b|8b) LAYERS=32; HEADS=32
+        ;;
+    "70b") LAYERS=80 ;;
+    *)
+        LAYERS=1
+        ;;
+esac
+if [ "$LAYERS" -gt 40 ] && [[ "$LR" == 1e* ]] || [ "$LAYERS" -eq 1 ]; then
+    ARGS="--num-layers $LAYERS --lr $LR"
+else
+    ARGS="--num-layers $LAYERS"
+fi
+[ "$LAYERS" -ge 80 ] && ARGS="$ARGS --bf16"
+mkdir -p logs || {{ echo failed; exit 1; }}
+ARGS+=" ${{HEADS:+--num-attention-heads 32}}"
+if [ ! -z "$NOWHERE" ]; then ARGS="$ARGS --fp16"; fi
+run_cmd="python -m torch.distributed.launch --nproc_per_node 8 pretrain_gpt.py $ARGS |& tee log"
+eval $run_cmd
+"""
+
+
+@pytest.mark.parametrize(("size", "arguments"), [
+    ("8b", "--num-layers 32 --num-attention-heads 32"),
+    ("70b", "--num-layers 80 --lr 1e-3 --bf16"), ("1t", "--num-layers 1 --lr 1e-3"),
+])  # fmt: skip
+def test_cases_comparisons_and_commands_in_variables(size: str, arguments: str) -> None:
+    script = Script("train.sh", SIZES.format(size))
+    assert " ".join(word for word, _ in script.arguments) == arguments
+    assert script.program == "pretrain_gpt.py"
+
+
+def test_redirections_end_the_arguments() -> None:
+    script = Script("x.sh", "python pretrain_gpt.py --data-path a 2>&1 | tee log")
+    assert [word for word, _ in script.arguments] == ["--data-path", "a"]
+
+
+def test_models_of_other_kinds_are_refused(tmp_path: Path) -> None:
+    text = SCRIPT.replace("pretrain_gpt.py", "megatron/pretrain_bert.py")
+    assert [p.path for p in read(tmp_path, text=text).problems] == ["program"]
+    assert read(tmp_path, text=SCRIPT.replace("pretrain_gpt.py", "bert/train.py")).problems == []
+
+
+def test_a_vocabulary_that_the_file_does_not_say(tmp_path: Path) -> None:
+    plain = PLAIN.replace("--vocab-size 100", "")
+    llama = read(tmp_path, text=f"{plain}--tokenizer-type Llama2Tokenizer")
+    assert llama.data["model"]["vocab_size"] == 32_000  # pyright: ignore[reportIndexIssue]
+    assert llama.data["tokenizer"] == {"type": "ids"}
+    other = f"{plain}--tokenizer-type GPTSentencePieceTokenizer --tokenizer-model a.model"
+    document = read(tmp_path, text=other)
+    assert document.data["tokenizer"] == {"type": "huggingface", "path": "a.model"}
+    assert ("vocab-size", "needs a decision") in [(r.key, r.kind) for r in document.reports]
 
 
 @given(st.lists(PIECES, max_size=30))

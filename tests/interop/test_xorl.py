@@ -120,3 +120,18 @@ def test_loaders_without_workers_and_deepep(tmp_path: Path) -> None:
     assert converted(tmp_path, 2, data=data).data.loader.workers == 0
     reports = read_foreign("xorl", write(tmp_path, model=model, train=train)).reports
     assert ("refused", "model.ep_dispatch") in {(report.kind, report.key) for report in reports}
+
+
+def test_schedules_rows_and_routers_of_published_files(tmp_path: Path) -> None:
+    train: dict[str, Any] = {"pipeline_parallel_size": 2, "pipeline_parallel_virtual_stages": 2}
+    job = converted(tmp_path, 2, train=train | {"pipeline_parallel_schedule": "ZBVZeroBubble"})
+    assert job.parallel.pipelining.schedule == "zbv_zero_bubble"
+    assert job.parallel.reshard is False  # xorl's default with a pipeline
+    job = converted(
+        tmp_path, 8, data={"sample_packing_sequence_len": 4097},
+        model={"moe_implementation": "triton"},
+        train={"ulysses_parallel_size": 8, "expert_parallel_size": 8},
+    )  # fmt: skip
+    assert job.batch.sequence_length == 4104
+    assert list(job.optimizer.frozen) == ["router"]
+    assert list(converted(tmp_path, 1).optimizer.frozen) == []

@@ -210,10 +210,12 @@ IDLE = {
         torch_compile_options tiled_mlp_use_original_mlp expert_parallel_backend
         expert_parallel_num_nvl_bytes expert_parallel_num_rdma_bytes
         expert_parallel_token_capacity expert_parallel_fallback_on_unsupported
+        dsv4_fp4_grouped_mode dsv4_fp8_nonexpert_mode dsv4_fp8_lora_kernel
+        dsv4_shared_mlp_lora_kernel dsv4_bf16_all
     """,
     "Axolotl's schema has no such key": """
         exact_deduplication test_value eval_table_max_new_tokens gptq_groupsize gptq_model_v1
-        gptq_disable_exllama adam_eps
+        gptq_disable_exllama adam_eps eta_min torch_dtype base_model_ignore_patterns
     """,
     "another key must enable it": """
         eval_max_new_tokens eaft_alpha eaft_k kd_ce_alpha kd_alpha kd_temperature kd_beta
@@ -247,6 +249,11 @@ IDLE = {
 KEYS |= {name: Key(None, idle=reason) for reason, names in IDLE.items() for name in names.split()}
 
 
+SWITCHES = ("xformers_attention", "flex_attention", "flash_attention", "sdp_attention",
+            "eager_attention")  # fmt: skip
+"""Switches of a kernel of attention, of which the first counts."""
+
+
 def _prepare(c: Conversion) -> None:
     """Drop empty keys, and switches without an equivalent that are off."""
     for key, value in [*c.values.items()]:
@@ -260,10 +267,8 @@ def _prepare(c: Conversion) -> None:
 
 def _complete(c: Conversion) -> None:
     """Convert the keys that depend on one another."""
-    c.require_flags(
-        "sample_packing eval_sample_packing flash_attention sdp_attention flex_attention "
-        "eager_attention xformers_attention liger_fused_linear_cross_entropy relora peft_use_dora"
-    )
+    flags = "sample_packing eval_sample_packing liger_fused_linear_cross_entropy relora"
+    c.require_flags(" ".join((flags, "peft_use_dora", *SWITCHES)))
     c.require_flags("gradient_checkpointing", "offload", "offload_disk", "unsloth")
     c.require_flags("torch_compile", "auto")
     total = c.number("max_steps") or None
@@ -301,23 +306,17 @@ def _model(c: Conversion) -> None:
     if c.value("revision_of_model"):
         text = "give the folder of that revision as base_model"
         c.report("needs a decision", "revision_of_model", text)
-    words = {"flash_attention_2": "setpoint", "flash_attention": "setpoint",
-             "flash_attention_3": "setpoint",
-             "sdp_attention": "sdpa", "sdpa": "sdpa", "flash": "setpoint",
-             "flex_attention": "flex_attention", "flex": "flex_attention",
-             "eager_attention": "eager",
-             "eager": "eager"}  # fmt: skip
-    chosen = [key for key in words if key in c.dialect.keys and c.value(key)]
-    if name := c.text("attn_implementation"):
-        name = "flash" if name.startswith("kernels-community/") and "flash" in name else name
-        if name in words:
-            c.set("model.attention_backend", words[name], "attn_implementation")
+    kernels = {"xformers": "sdpa", "sdp": "sdpa", "flex": "flex_attention", "flash": "setpoint",
+               "eager": "eager"}  # fmt: skip
+    key = next((k for k in ("attn_implementation", *SWITCHES) if c.value(k)), "attn_implementation")
+    if name := key if key in SWITCHES else c.text(key):
+        kernel = next((kernels[word] for word in kernels if word in name), None)
+        if kernel is not None:
+            c.set("model.attention_backend", kernel, key)
+        elif name in ("sage", "fp8") or "/" in name:
+            c.report("refused", key, "attention is computed in the dtype of the others: sdpa")
         else:
-            c.wrong("attn_implementation", "one of " + ", ".join(words))
-    elif chosen:
-        c.set("model.attention_backend", words[chosen[0]], chosen[0])
-    elif c.value("xformers_attention"):
-        c.report("refused", "xformers_attention", "model.attention_backend has no xformers")
+            c.wrong(key, "a kernel with one of the words " + ", ".join(kernels))
     c.set("tokenizer.type", "huggingface", "tokenizer_config", "base_model")
     c.set("tokenizer.path", tokenizer or config or model, "tokenizer_config", "base_model")
     for key in ("type_of_model", "tokenizer_type"):
@@ -658,6 +657,9 @@ def _precision(c: Conversion) -> None:
         if plugin.rpartition(".")[2] not in known:
             c.report("refused", "plugins", f"{plugin}: code of Axolotl's is not run")
     convert_compilation(c)
+    if "activation_offload" in c.data.get("memory", {}) and "compile" in c.data:
+        # Between compiled layers; within one graph nothing is offloaded.
+        c.set("compile.scope", "block", "torch_compile", "activation_offloading")
 
 
 def _ranks(c: Conversion) -> None:

@@ -119,7 +119,7 @@ def _infers(c: Conversion) -> bool:
     if any(path[0] == "inference" for path in c.paths.values()):
         return True
     sections = ("batching.", "model_stage_factory.", "determinism.", "timeout.")
-    is_training = any(key.startswith(TRAINING) for key in c.values)
+    is_training = any(key.startswith(TRAINING) and c.value(key) is not None for key in c.values)
     return not is_training and all(
         any(key.startswith(section) for key in c.values) for section in sections
     )
@@ -130,7 +130,7 @@ def _inference(c: Conversion) -> None:
     c.data.clear()
     c.places.clear()
     for key in c.values.keys() & c.dialect.keys.keys():
-        if key.startswith(TRAINING):
+        if key.startswith(TRAINING) and c.value(key) is not None:
             c.wrong(key, "of a training: a file has one job")
         elif key.startswith("checkpointing.") and c.value(key) is not None:
             c.report("refused", key, STATELESS)

@@ -571,7 +571,7 @@ def recognize(path: str) -> str | None:
         known = {
             *dialect.keys,
             *dialect.refused,
-            *(("module", "config") if dialect.presets else ()),
+            *(("module", "config", "program") if dialect.presets else ()),
         }
         if keys and known.issuperset(keys) and any(key in keys for key in dialect.signature):
             return name

@@ -27,10 +27,18 @@ from setpoint.interop.shell_script import number_of, read_arguments
 PLACES = {"save": "runs", "tensorboard-dir": "tensorboard", "vocab-file": "vocab.json",
           "merge-file": "merges.txt", "tokenizer-model": "tokenizer"}  # fmt: skip
 """Substitutes for paths that are passed to the script at start."""
+OTHER_PROGRAM = re.compile(
+    r"bert|t5|mamba|hybrid|vlm|mimo|multimodal|llava|retro|_ict|vision|biencoder|server|generat"
+    r"|inference|finetune|convert|preprocess|export|quantize|train_rl|^main"
+)
+"""Names of programs that train another kind of model, or do not train."""
 
 
 def _complete(c: Conversion) -> None:
     """Convert the keys that depend on one another."""
+    if OTHER_PROGRAM.search(program := str(c.value("program")).rpartition("/")[2]):
+        c.wrong("program", f"a pretraining of a decoder such as pretrain_gpt.py, but {program}")
+        return
     convert_model(c)
     total = _loop(c)
     _ranks(c)
@@ -432,9 +440,12 @@ def _data(c: Conversion) -> None:
     if c.value("dataloader-type") == "single":
         c.set("data.shuffle", True, "dataloader-type")
     model = c.value("tokenizer-model")
+    is_known = "vocab_size" in c.data.get("model", {})
     if c.value("tokenizer-type") == "HuggingFaceTokenizer" and isinstance(model, str):
+        is_known = False
+    if not is_known:
         c.set("tokenizer.type", "huggingface", "tokenizer-type")
-        c.set("tokenizer.path", model, "tokenizer-model")
+        c.set("tokenizer.path", str(model or PLACES["tokenizer-model"]), "tokenizer-model")
     elif not c.value("mock-data"):
         c.set("tokenizer.type", "ids", "tokenizer-type", "data-path")
         for key in ("vocab-file", "merge-file", "tokenizer-model"):

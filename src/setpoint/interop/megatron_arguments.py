@@ -52,6 +52,7 @@ UNSET = """
 KEYS: dict[str, Key] = {
     **dict.fromkeys(FLAGS.split(), Key(False)),
     **dict.fromkeys(UNSET.split(), Key(None)),
+    "program": Key(None),
     "deterministic-mode": Key(False, "deterministic", optional=True),
     "use-cpu-initialization": Key(False, "parallel.init_device", {True: "cpu"}, optional=True),
     "async-save": Key(False, "checkpoint.mode", {True: "async"}, optional=True),
@@ -94,7 +95,8 @@ KEYS: dict[str, Key] = {
         "moe-router-bias-update-rate": 1e-3, "moe-aux-loss-coeff": None,
         "moe-token-dispatcher-type": "allgather", "moe-flex-dispatcher-backend": "deepep",
         "moe-deepep-num-sms": 20, "moe-token-drop-policy": "probs"}),
-    "mtp-num-layers": Key(None, refused="multi-token prediction is not supported", essential=True),
+    "mtp-num-layers": Key(None,
+        refused="multi-token prediction: its layers and their loss are left out"),
 }  # fmt: skip
 """Arguments of release core 0.15 with their defaults, but for those below."""
 REFUSED = {

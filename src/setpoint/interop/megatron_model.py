@@ -88,12 +88,16 @@ def _decoder(c: Conversion) -> None:
         size = size or 50_257
     elif kind == "NullTokenizer" and size:
         size += 1  # the end of a document
+    elif kind == "Llama2Tokenizer" and not size:
+        size = 32_000
+        text = "32000 tokens, of the file of Llama 2: set model.vocab_size for another"
+        c.report("needs a decision", "vocab-size", text)
     if size and multiple > 0:
         c.set("model.vocab_size", multiple * -(-size // multiple), "vocab-size", "tokenizer-type")
     else:
         c.set("model.vocab_multiple_of", multiple, "make-vocab-size-divisible-by")
         if kind != "HuggingFaceTokenizer":
-            text = "the size is that of the tokenizer's files: set model.vocab_size"
+            text = "its size is in the tokenizer's files: set model.vocab_size or tokenizer.path"
             c.report("needs a decision", "vocab-size", text)
 
 

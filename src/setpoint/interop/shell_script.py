@@ -1,7 +1,8 @@
 """Arguments of a command in a shell script, or in a plain list; nothing of a script is run.
 
-Variables, arrays and sums that stand in the same file are resolved, an `if` that compares them is
-followed, and the arguments are those after the name of a Python file. Words of loops are not read.
+Variables, arrays and sums that stand in the same file are resolved, an `if` or `case` that compares
+them is followed, and the arguments are those after the name of a Python file. Words of loops are
+not read.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ import ast
 import operator
 import re
 from collections.abc import Callable, Collection, Iterator, Sequence
+from fnmatch import fnmatchcase
 from typing import Any, cast
 
 from setpoint.config import Document
@@ -18,18 +20,30 @@ from setpoint.config.files.read import decode, read_plain_file
 
 WORD = re.compile(
     r"""(?P<skip>[ \t\r]+|\\\r?\n|(?<![^\s(;])\#[^\n]*)
-    |(?P<end>\n|;;|;|&&?|\|\|?|<<?<?-?|>>?)|(?P<open>\()|(?P<close>\))
+    |(?P<end>\n|;;|;|(?:(?<!\S)\d)?>>?(?:&\d?)?|&>>?|&&?|\|&|\|\|?|<<?<?-?)
+    |(?P<open>\()|(?P<close>\))
     |(?P<word>(?:\$\(\([^)\n]*(?:\)[^)\n]+)*\)\)|\$\([^)\n]*\)|\$\{[^}\n]*\}|'[^']*'
     |"(?:\\.|\$\{[^}]*\}|[^"\\])*"|\\.|[^\s;&|()<>'"\\])+)|(?P<other>.)""",
     re.VERBOSE | re.DOTALL,
 )
 NAME = re.compile(r"([A-Za-z_]\w*)(\+?)=(.*)", re.DOTALL)
 VARIABLE = re.compile(
-    r"\$\(\((?P<sum>[^)]*(?:\)[^)]+)*)\)\)|\$\{(?P<name>\w+)(?:\[[@*]\])?(?::?[-=](?P<default>[^}]*))?\}"
+    r"\$\(\((?P<sum>[^)]*(?:\)[^)]+)*)\)\)|\$\{(?P<name>\w+)(?:\[[@*]\])?"
+    r"(?::?[-=](?P<default>[^}]*)|:?\+(?P<other>[^}]*))?\}"
     r"|\$(?P<plain>\w+)"
 )
+ASSIGNS = re.compile(r"\"?\$\{(\w+):?=([^}]*)\}\"?")
+REDIRECTS = re.compile(r"\||\|&|&|\d?>>?(&\d?)?")
+COMPARISONS: dict[str, Callable[[float, float], bool]] = {
+    "-eq": operator.eq, "-ne": operator.ne, "-lt": operator.lt, "-le": operator.le,
+    "-gt": operator.gt, "-ge": operator.ge,
+}  # fmt: skip
+LAUNCHERS = ("torch.distributed.launch", "torch.distributed.run")
+"""Modules that run a Python file."""
 Word = tuple[str, int]
 """A text and its place in the file."""
+Statement = tuple[list[Word], str]
+"""Words, and the character that ends them."""
 
 
 class Script:
@@ -43,34 +57,49 @@ class Script:
         self.name, self.text, self.limit = name, text, limit
         self.variables: dict[str, list[Word]] = {}
         self.arguments: list[Word] = []
-        branches: list[str] = []  # of each `if` around a statement: followed, next or past
+        self.program = ""
+        """The Python file or module that has the arguments."""
+        self._branches: list[tuple[str, str | None]] = []
+        """Of each `if` and `case` around a statement: followed, next or past; a case's subject."""
         loops = 0
-        for words in self._statements():
-            while words and words[0][0] in ("then", "do", "else"):
-                if words[0][0] == "else" and branches:
-                    branches[-1] = "followed" if branches[-1] == "next" else "past"
+        for group in self._lists():
+            words, end = group[0]
+            while words and words[0][0] in ("then", "do", "else", "{"):
+                if words[0][0] == "else":
+                    self._choose(True)
                 words = words[1:]
+            group[0] = (words, end)
             first = words[0][0] if words else ""
-            if first in ("for", "while", "until", "case"):
+            state, subject = self._branches[-1] if self._branches else ("followed", None)
+            if first in ("for", "while", "until"):
                 loops += 1
-            elif first in ("done", "esac"):
+            elif first == "done":
                 loops = max(0, loops - 1)
-            elif first == "if":
-                branches.append("followed" if self._holds(words[1:]) else "next")
-            elif first == "elif" and branches:
-                if branches[-1] != "next":
-                    branches[-1] = "past"
-                elif self._holds(words[1:]):
-                    branches[-1] = "followed"
-            elif first == "fi" and branches:
-                branches.pop()
-            elif words and not loops and all(branch == "followed" for branch in branches):
-                self._statement(words)
+            elif loops:
+                continue
+            elif first in ("if", "elif"):
+                if first == "if":
+                    self._branches.append(("next", None))
+                group[0] = (words[1:], end)
+                self._choose(self._follow(group, False))
+            elif first == "case":
+                self._branches.append(("next", self.resolve(words[1][0]) if words[1:] else ""))
+                state = "next"
+            elif first in ("fi", "esac"):
+                self._branches = self._branches[:-1]
+            elif subject is not None and state != "followed" and end in ("|", ")"):
+                patterns = [self.resolve(text) for text, _ in words]
+                if state == "next" and any(fnmatchcase(subject, each) for each in patterns):
+                    self._choose(True)
+            elif all(branch == "followed" for branch, _ in self._branches):
+                self._follow(group, True)
+            if group[-1][1] == ";;" and state == "followed":
+                self._choose(False)
         if not self.arguments:  # no Python file: the words are the arguments
-            options = [word for words in self._statements() for word in words]
+            options = [word for words, _ in self._statements() for word in words]
             self.arguments = [w for word in options for w in self.expand(word)]
 
-    def _statements(self) -> Iterator[list[Word]]:
+    def _statements(self) -> Iterator[Statement]:
         """Words up to the end of a line or of a command; those of an array follow its name."""
         words: list[Word] = []
         depth = 0
@@ -81,19 +110,58 @@ class Script:
                 words[-1] = (words[-1][0] + "(", words[-1][1])
             elif kind == "close" and depth:
                 depth = 0
-            elif kind == "end" and not depth:
-                if words:
-                    yield words
+            elif kind in ("end", "close") and not depth:
+                if words or match.group() == ";;":
+                    yield words, match.group()
                 words = []
             elif kind == "word":
                 words.append((match.group(), place))
         if words:
-            yield words
+            yield words, ""
 
-    def _statement(self, words: list[Word]) -> None:
-        """An assignment, or the command that has the arguments."""
-        if words[0][0] in ("export", "declare", "local", "readonly", "set", "unset"):
-            words = words[1:]
+    def _lists(self) -> Iterator[list[Statement]]:
+        """Statements between which && or || stands."""
+        group: list[Statement] = []
+        for statement in self._statements():
+            group.append(statement)
+            if statement[1] not in ("&&", "||"):
+                yield group
+                group = []
+        if group:
+            yield group
+
+    def _choose(self, is_true: bool) -> None:
+        """Follow the next branch if it is the first whose condition is true."""
+        if self._branches:
+            state, subject = self._branches[-1]
+            state = "past" if state != "next" else "followed" if is_true else "next"
+            self._branches[-1] = (state, subject)
+
+    def _follow(self, group: list[Statement], usual: bool) -> bool:
+        """Follow statements up to one that is skipped by && or ||; return if the last succeeds."""
+        status = runs = True
+        for words, end in group:
+            if runs and words:
+                negated = words[0][0] == "!"
+                succeeds = self._statement(words[negated:])
+                status = (usual if succeeds is None else succeeds) != negated
+            runs = status if end == "&&" else not status
+        return status
+
+    def _statement(self, words: list[Word]) -> bool | None:
+        """Follow an assignment, a comparison, or the command that has the arguments.
+
+        Returns:
+            if a comparison holds; null for others.
+        """
+        if words and words[0][0] in ("[", "[[", "test"):
+            return self._holds(words[1:])
+        if words and words[0][0] in ("export", "declare", "local", "readonly", "set", "unset"):
+            words = [word for word in words[1:] if not word[0].startswith("-")]
+        elif words and words[0][0] == ":":
+            for text, place in words[1:]:
+                if (match := ASSIGNS.fullmatch(text)) and match[1] not in self.variables:
+                    self.variables[match[1]] = [(self.resolve(match[2]), place)]
         while words and (match := NAME.fullmatch(words[0][0])):
             name, adds, value = match.groups()
             if value == "(":  # an array up to the end of the statement
@@ -108,12 +176,17 @@ class Script:
                 raise FileError(self.name, None, None, f"the variable {name} is too long")
             self.variables[name] = [*before, *items]
         if not words or self.arguments:
-            return
+            return None
         expanded = [w for word in words for w in self.expand(word)]
         for at, (text, _) in enumerate(expanded):
-            if text.endswith(".py") or (at and expanded[at - 1][0] == "-m"):
-                self.arguments = expanded[at + 1 :]
+            is_module = at > 0 and expanded[at - 1][0] == "-m" and text not in LAUNCHERS
+            if text.endswith(".py") or is_module:
+                arguments = expanded[at + 1 :]
+                ends = [n for n, word in enumerate(arguments) if REDIRECTS.fullmatch(word[0])]
+                self.arguments = arguments[: ends[0]] if ends else arguments
+                self.program = text
                 break
+        return None
 
     def expand(self, word: Word) -> list[Word]:
         """The words that a word stands for; those of a variable keep their places."""
@@ -157,6 +230,8 @@ class Script:
                 except (ValueError, SyntaxError, MemoryError, RecursionError):
                     return match[0]
             known = self._value(match["name"] or match["plain"])
+            if match["other"] is not None:
+                return self.resolve(match["other"]) if known else ""
             if known is not None:
                 return known
             return match[0] if match["default"] is None else self.resolve(match["default"])
@@ -175,22 +250,27 @@ class Script:
         return None if items is None else " ".join(text for text, _ in items)
 
     def _holds(self, words: list[Word]) -> bool:
-        """True if a comparison of `if` holds; one of files or commands does not."""
+        """True if a comparison holds; one of files does not."""
         texts = [self.resolve(text) for text, _ in words]
-        texts = [
-            "" if text.startswith("$") else text
-            for text in texts
-            if text not in ("[", "[[", "]", "]]")
-        ]
+        texts = ["" if text.startswith("$") else text for text in texts if text not in ("]", "]]")]
+        if texts[:1] == ["!"]:
+            return not self._holds(words[1:])
         match texts:
             case [left, "=" | "==", right]:
-                return left == right
+                return fnmatchcase(left, right)
             case [left, "!=", right]:
-                return left != right
+                return not fnmatchcase(left, right)
+            case [left, word, right] if word in COMPARISONS:
+                values = number_of(left), number_of(right)
+                return "" not in values and all(
+                    isinstance(value, int | float) for value in values
+                ) and COMPARISONS[word](*values)  # fmt: skip
             case ["-z", *rest]:
                 return not "".join(rest)
             case ["-n", *rest]:
                 return bool("".join(rest))
+            case [text]:
+                return bool(text)
             case _:
                 return False
 
@@ -199,6 +279,8 @@ def read_arguments(
     path: str, several: Sequence[str], flags: Collection[str], sign: str = "-"
 ) -> Document:
     """Read arguments as data: `--name value ...` as a number, a text, a list, or true.
+
+    The Python file or module of a script is `program`.
 
     Arguments:
         several: names of arguments that take several values.
@@ -218,6 +300,9 @@ def read_arguments(
     script = Script(path, text)
     values: dict[str, object] = {}
     positions = Position(0)
+    if script.program:
+        values["program"] = script.program
+        positions.add("program", max(0, text.find(script.program)))
     name = ""
     for word, place in script.arguments:
         if word.startswith("--") and len(word) > 2:

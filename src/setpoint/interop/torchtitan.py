@@ -493,7 +493,8 @@ def _read(path: str) -> Document:
 def _prepare(c: Conversion) -> None:
     """Fill in the values of a named configuration that are not given."""
     name = c.values.pop("config", None)
-    c.values.pop("module", None)
+    for other in ("module", "program"):
+        c.values.pop(other, None)
     if name is None:
         return
     if not isinstance(name, str) or name not in PRESETS:

@@ -41,7 +41,7 @@ KEYS = {
     "model.deepep_num_sms": Key(20, refused=DEEPEP),
     "model.deepep_async_combine": Key(False, refused=DEEPEP),
     "model.rmsnorm_mode": Key("native", refused="PyTorch's kernel, or the compiler's"),
-    "model.train_router": Key(True),
+    "model.train_router": Key(False),
     # Data.
     "data.datasets": Key(REQUIRED),
     "data.test_datasets": Key([], idle=UNREAD),
@@ -203,7 +203,8 @@ def _model(c: Conversion) -> None:
     if c.value("model.ep_dispatch") == "deepep" and c.number("train.expert_parallel_size") > 1:
         text = "experts of a model of transformers exchange rows by all-to-all"
         c.report("refused", "model.ep_dispatch", text)
-    if not c.value("model.train_router"):
+    has_experts = c.given("model.moe_implementation") or c.number("train.expert_parallel_size") > 1
+    if not c.value("model.train_router") and has_experts:
         c.set("optimizer.frozen", ["router"], "model.train_router")
 
 
@@ -229,10 +230,14 @@ def _ranks(c: Conversion) -> None:
     if c.value("train.reshard_after_forward") is not None:
         reshard = c.value("train.reshard_after_forward")
         c.set("parallel.reshard", reshard, "train.reshard_after_forward")
-    elif not c.value("train.enable_full_shard"):
-        c.set("parallel.reshard", False, "train.enable_full_shard")
+    elif mode == "fsdp2" and (
+        not c.value("train.enable_full_shard") or c.number("train.pipeline_parallel_size") > 1
+    ):
+        c.set("parallel.reshard", False, "train.enable_full_shard", "train.reshard_after_forward")
     if c.number("train.pipeline_parallel_size") > 1:
-        schedules = {"1F1B": "1f1b", "GPipe": "gpipe", "Interleaved1F1B": "interleaved_1f1b"}
+        schedules = {"1F1B": "1f1b", "GPipe": "gpipe", "Interleaved1F1B": "interleaved_1f1b",
+                     "LoopedBFS": "looped_bfs", "InterleavedZeroBubble": "interleaved_zero_bubble",
+                     "ZBVZeroBubble": "zbv_zero_bubble", "DualPipeV": "dual_pipe_v"}  # fmt: skip
         key = "train.pipeline_parallel_schedule"
         c.pick("parallel.pipelining.schedule", key, schedules)
         if (stages := c.number("train.pipeline_parallel_virtual_stages")) > 1:
@@ -346,6 +351,13 @@ def _data(c: Conversion) -> None:
         return
     items = [_source(c, entry, number, len(datasets)) for number, entry in enumerate(datasets)]
     c.set_items("data.sources", items, "data.datasets")
+    key, ring = "data.sample_packing_sequence_len", c.number("train.ringattn_parallel_size")
+    parts = c.number("train.ulysses_parallel_size") * (2 * ring if ring > 1 else 1)
+    if parts > 0 and (rest := c.number(key) % parts):
+        length = c.number(key) + parts - rest
+        c.set("batch.sequence_length", length, key)
+        text = f"rows hold {length} tokens, in {parts} parts; there fewer and padding"
+        c.report("differs", key, text)
     c.set("data.held_out", 0)
     c.value("data.select_columns")  # others are not read
     methods = {"sequential": "next_fit", "multipack": "first_fit_decreasing"}
