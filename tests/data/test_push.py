@@ -225,7 +225,7 @@ def test_a_full_disk_leaves_no_shards(tmp_path: Path, monkeypatch: pytest.Monkey
         path.write_bytes(b"half")
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path))
 
-    monkeypatch.setattr("setpoint.data.push.write_array", full)
+    monkeypatch.setattr("setpoint.data.push.write_parts", full)
     with pytest.raises(RunError, match=r"No space left on device\. Another number of shards"):
         reshard(folder, read_manifest(folder), tmp_path / "new", 2, ByteTokenizer())
     assert not (tmp_path / "new").exists()

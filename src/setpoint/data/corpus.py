@@ -6,7 +6,7 @@ Corpora in memory are built here; `setpoint.data.store` maps those of prepared d
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import pairwise
@@ -95,7 +95,8 @@ class PlacedRow:
     Arguments:
         arrays: such as memory-mapped token files.
         starts: (documents,) offset of each document in this row, ascending.
-        places: (documents,) `PLACE`: the array of each document, and its offset there.
+        places: (documents,) with the fields `file`, the array of each document, and `at`, its
+            offset there.
         size: tokens of this row, which begins and ends with a separator.
     """
 
@@ -141,8 +142,9 @@ class PlacedRow:
             yield found
 
     def _piece(self, document: int, start: int, stop: int) -> npt.NDArray[Any]:
-        file, first = self.places[document].item()
-        piece = self.arrays[file][first + start : first + stop]
+        place = self.places[document]
+        first = int(place["at"])
+        piece = self.arrays[place["file"]][first + start : first + stop]
         return piece.astype(self.dtype, copy=False)
 
 
@@ -215,9 +217,9 @@ class Corpus:
         trained: (T,) bool, target mask; None: all tokens.
         notes: messages for the start of a run: documents dropped by filters, cautions.
         prepared: folder of the prepared data that it is mapped from; None: it is in memory.
-        read_at: function that returns (documents,) numbers, ascending in the order of the sources;
-            None: documents are in that order.
-        scores: function that returns (documents,) scores for a curriculum; NaN: no score.
+        read_at: (documents,) numbers, ascending in the order of the sources; None: documents are
+            in that order.
+        scores: (documents,) scores for a curriculum; NaN: no score.
     """
 
     side: str
@@ -233,8 +235,8 @@ class Corpus:
     trained: TokenRow | None = None
     notes: tuple[str, ...] = ()
     prepared: str | None = None
-    read_at: Callable[[], npt.NDArray[np.integer[Any]]] | None = None
-    scores: Callable[[], npt.NDArray[np.float64]] | None = None
+    read_at: npt.NDArray[np.integer[Any]] | None = None
+    scores: npt.NDArray[np.float64] | None = None
 
     def ordered(self, by: str, descending: bool = False) -> Ints:
         """(documents,) indices of the documents in an order; ties keep the order of the sources.
@@ -244,13 +246,13 @@ class Corpus:
         """
         read = np.arange(len(self.starts))
         if self.read_at is not None:
-            read = np.argsort(self.read_at(), kind="stable")
+            read = np.argsort(self.read_at, kind="stable")
         if by == "sources":
             return read
         keys = np.diff(self.starts, append=len(self.tokens))
         if by == "score":
             assert self.scores is not None, "the rules of `data` ask for scores"
-            keys = self.scores()
+            keys = self.scores
         keys = keys[read]
         return read[np.argsort(-keys if descending else keys, kind="stable")]
 
@@ -390,8 +392,8 @@ def build_corpus(
         source=np.array([source_of(file.name, sources) for file in files], np.int64),
         trained=row.targets(),
         notes=tuple(notes),
-        read_at=None if read is None else _numbers(files, read).copy,
-        scores=scores.copy,
+        read_at=None if read is None else _numbers(files, read),
+        scores=scores,
     )
 
 

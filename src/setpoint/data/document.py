@@ -138,6 +138,9 @@ class Records(Sequence[FileRecord], ABC):
         numbers = range(len(self))[key]  # as a list does it, and with its IndexError
         return self.record(numbers) if isinstance(numbers, int) else [*map(self.record, numbers)]
 
+    def __iter__(self) -> Iterator[FileRecord]:
+        return map(self.record, range(len(self)))
+
 
 class ManyRecords(Records):
     """Concatenation of the documents of several corpora, without copies."""

@@ -87,7 +87,7 @@ class _Pickler(ForkingPickler):
             copy = torch.empty(array.nbytes, dtype=torch.uint8).share_memory_()
             copy.numpy()[:] = np.frombuffer(np.ascontiguousarray(array).data, np.uint8)
             self.copies[id(array)] = array, copy
-        return _of_memory, (self.copies[id(array)][1], array.dtype.str, array.shape)
+        return _of_memory, (self.copies[id(array)][1], array.dtype, array.shape)
 
 
 def _in_file(array: npt.NDArray[Any]) -> tuple[Any, ...] | None:
@@ -99,19 +99,22 @@ def _in_file(array: npt.NDArray[Any]) -> tuple[Any, ...] | None:
         owner = cast("Any", owner).base
     if mapped is None or not isinstance(owner, mmap.mmap) or mapped.filename is None:
         return None
-    if mapped.mode != "r" or not array.flags.c_contiguous:
+    if mapped.mode != "r" or min(array.strides) < 0:
         return None
     start = mapped.offset - mapped.offset % mmap.ALLOCATIONGRANULARITY
     first = np.frombuffer(owner, np.uint8).ctypes.data
     offset = start + array.ctypes.data - first
-    return _of_file, (str(mapped.filename), array.dtype.str, array.shape, offset)
+    return _of_file, (str(mapped.filename), array.dtype, array.shape, offset, array.strides)
 
 
-def _of_file(path: str, kind: str, shape: tuple[int, ...], offset: int) -> npt.NDArray[Any]:
-    return np.asarray(np.memmap(path, kind, "r", offset, shape))
+def _of_file(
+    path: str, kind: np.dtype[Any], shape: tuple[int, ...], offset: int, strides: tuple[int, ...]
+) -> npt.NDArray[Any]:
+    # A column of a table is not contiguous.
+    return np.ndarray(shape, kind, np.memmap(path, np.uint8, "r"), offset, strides)
 
 
-def _of_memory(data: torch.Tensor, kind: str, shape: tuple[int, ...]) -> npt.NDArray[Any]:
+def _of_memory(data: torch.Tensor, kind: np.dtype[Any], shape: tuple[int, ...]) -> npt.NDArray[Any]:
     return data.numpy().view(kind).reshape(shape)
 
 

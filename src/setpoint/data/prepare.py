@@ -41,8 +41,6 @@ from setpoint.data.store import (
     INDEX,
     INPUTS,
     MANIFEST,
-    PLACE,
-    PLACES,
     Side,
     StoreKey,
     StoreManifest,
@@ -63,22 +61,14 @@ if TYPE_CHECKING:
 
 ROW = np.dtype(
     [
+        *INDEX.descr,  # `at` and `name_at` are offsets in the piece
         ("hash", "<u8", (4,)),  # of the name, the first of four being the highest
-        ("read", "<i8"),  # rises in the order in which the sources give the documents
-        ("score", "<f8"),  # NaN: none
-        ("at", "<i8"),  # place of the first token in the piece
-        ("tokens", "<i8"),
-        ("size", "<i8"),
-        ("name_at", "<i8"),
-        ("name_length", "<i4"),
-        ("source", "<i4"),
-        ("file", "<i4"),  # number of the token file that it stays in, from 1; 0: the piece
         ("bytes", "<i8"),  # of its tokens and a separator, if it stays in a token file
         ("held_out", "?"),
         ("masked", "?"),
-        ("sha256", "u1", (32,)),
     ]
 )
+"""Index entry of a document of a piece."""
 
 
 class Item(NamedTuple):
@@ -126,12 +116,17 @@ class TokenizedPiece:
         return _received, (self.folder, self.number, columns, self.where)
 
     def run(self, tokenizer: Tokenizer) -> Done:
-        """Tokenize and write the piece.
+        """Tokenize and write the piece, unless a stopped preparation did.
 
         Raises:
             SetpointError: the tokenizer cannot encode a document, which is named.
             OSError: the piece cannot be written.
         """
+        done = read_done(self.folder, self.number)
+        size = sum(item.document.size for item in self.items)
+        content = len(self.items), size, *(self.items[at].document.name for at in (0, -1))
+        if done is not None and content == (done.documents, done.size, done.first, done.last):
+            return done
         dtype = np.min_scalar_type(tokenizer.vocab_size - 1)
         documents = [item.document for item in self.items]
         found = [
@@ -282,26 +277,23 @@ class Shard:
             numbers = np.flatnonzero(piece == number)
             self._copy(number, numbers, rows, places, starts, tokens, mask, names)
         index = np.zeros(len(rows), INDEX)
-        for field in ("read", "score", "tokens", "size", "source", "file", "sha256"):
+        for field in INDEX.names or ():
             index[field] = rows[field]
-        index["start"], index["at"] = starts, places
-        sizes = np.array([len(name) for name in names], np.int64)
-        index["name_at"], index["name_length"] = np.cumsum(sizes) - sizes, sizes
-        stem = str(self.folder / self.name)
-        files = {
-            f"{self.name}.tokens.npy": write_array(Path(f"{stem}.tokens.npy"), tokens),
-            f"{self.name}.index.npy": write_array(Path(f"{stem}.index.npy"), index),
-            f"{self.name}.names": replace_file(Path(f"{stem}.names"), [b"".join(names)]),
-        }
+        index["at"] = places
+        index["name_at"] = np.cumsum(rows["name_length"], dtype=np.int64) - rows["name_length"]
+        # Of the whole side there is one index, and one file of names.
+        write_array(self.pieces / f"{self.name}.index.npy", index)
+        replace_file(self.pieces / f"{self.name}.names", [b"".join(names)])
+        files = {f"{self.name}.tokens.npy": tokens}
         if self.masked:
-            files[f"{self.name}.mask.npy"] = write_array(Path(f"{stem}.mask.npy"), mask)
+            files[f"{self.name}.mask.npy"] = mask
         return ShardDone(
             documents=len(rows),
             tokens=total,
             copied=len(tokens),
             bytes=count_bytes(tokens, tokenizer.token_bytes) + int(rows["bytes"].sum()),
             masked=bool(rows["masked"].any()),
-            files=files,
+            files={name: write_array(self.folder / name, row) for name, row in files.items()},
             records=b"".join(
                 f"{len(name)} {size} {bytes(sha).hex()} ".encode() + name + b"\n"
                 for name, size, sha in zip(
@@ -478,10 +470,9 @@ def _tokenize(
     bytes_done = tokens = 0
     results: list[Done] = []
     works = (
-        _Kept(done) if (done := _already(pieces, number, items)) is not None
-        else TokenizedPiece(pieces, number, items, request.where)
+        TokenizedPiece(pieces, number, items, request.where)
         for number, items in enumerate(_pieces(_items(request, tokenizer, few, notes, places)))
-    )  # fmt: skip
+    )
     for _, done in pool.run(works):
         results.append(done)
         bytes_done, tokens = bytes_done + done.size, tokens + done.tokens
@@ -494,26 +485,6 @@ def _tokenize(
     if not results:
         raise request.no_text()
     return results, few, tuple(notes)
-
-
-class _Kept:
-    """A task for a piece that is complete already."""
-
-    def __init__(self, done: Done) -> None:
-        self.done = done
-
-    def run(self, tokenizer: Tokenizer) -> Done:
-        return self.done
-
-
-def _already(pieces: Path, number: int, items: Sequence[Item]) -> Done | None:
-    done = read_done(pieces, number)
-    if done is None:
-        return None
-    size = sum(item.document.size for item in items)
-    names = items[0].document.name, items[-1].document.name
-    same = (done.documents, done.size, done.first, done.last) == (len(items), size, *names)
-    return done if same else None
 
 
 def _items(
@@ -584,7 +555,6 @@ def _gather(
     masked = any(each.masked for each in done) and any(each.copied for each in done)
     itemsize = np.min_scalar_type(tokenizer.vocab_size - 1).itemsize
     tokens = sum(each.tokens for each in done)
-    in_place = sum(each.copied for each in done) < sum(each.documents for each in done)
     sides: list[Side] = []
     files: dict[str, Written] = {}
     parts: list[tuple[str, str, int | None, bool]] = []
@@ -607,10 +577,7 @@ def _gather(
             )
             for k in range(shards)
         ]  # fmt: skip
-        made = _side(folder, name, side, works, pool, tokenizer, files, request, in_place, show)
-        sides.append(made)
-        if not made.documents:
-            raise _empty(folder / "pieces", count, request, source)
+        sides.append(_side(folder, name, side, works, pool, tokenizer, files, request, show))
     return sides, files
 
 
@@ -653,17 +620,16 @@ def _side(
     tokenizer: Tokenizer,
     files: dict[str, Written],
     request: CorpusRequest,
-    in_place: bool,
     show: Show | None,
 ) -> Side:
-    """Write the shards of a side, and its files over all shards."""
+    """Write the shards of a side, and its index over all shards."""
+    pieces, source = works[0].pieces, works[0].source
     digest = hashlib.sha256(f"{tokenizer.name}\n".encode())
     # A separator stands before all.
     tokens, size = 1, int(tokenizer.token_bytes[tokenizer.separator])
-    documents, copied = 0, 0
+    documents, copied, masked = 0, 0, False
     offsets: list[tuple[int, int]] = []
     shard: ShardDone
-    masked = False
     for number, (_, shard) in enumerate(pool.run(works)):
         if shard.twice:
             raise duplicate_name(request.where, shard.twice)
@@ -675,30 +641,31 @@ def _side(
         files.update(shard.files)
         if show is not None:
             show(f"writing {name}, shards", number + 1, len(works))
+    if not documents:
+        raise _empty(pieces, works[0].count, request, source)
+    stems = [pieces / work.name for work in works]
 
-    def indexes() -> Iterator[npt.NDArray[Any]]:
-        return (np.load(folder / f"{work.name}.index.npy", mmap_mode="r") for work in works)
+    def starts() -> Iterator[npt.NDArray[np.int64]]:
+        for stem, (first, _) in zip(stems, offsets, strict=True):
+            lengths = np.load(f"{stem}.index.npy", mmap_mode="r")["tokens"] + 1
+            yield first + np.cumsum(lengths) - lengths
 
-    indexed = zip(indexes(), offsets, strict=True)
-    starts = (np.asarray(index["start"] + first) for index, (first, _) in indexed)
-    file = f"{name}.starts.npy"
-    files[file] = write_parts(folder / file, np.dtype("<i8"), documents, starts)
-    if len(request.sources) > 1 and works[0].source is None:
-        sources = (np.ascontiguousarray(index["source"]) for index in indexes())
-        file = f"{name}.sources.npy"
-        files[file] = write_parts(folder / file, np.dtype("<i4"), documents, sources)
-    if in_place:
+    def index() -> Iterator[npt.NDArray[Any]]:
+        named = 0
+        for stem, (_, copied) in zip(stems, offsets, strict=True):
+            rows = np.load(f"{stem}.index.npy")
+            rows["at"] += copied * (rows["file"] == 0)
+            rows["name_at"] += named
+            named += int(rows["name_length"].sum(dtype=np.int64))
+            yield rows
 
-        def places() -> Iterator[npt.NDArray[Any]]:
-            for index, (_, copied) in zip(indexes(), offsets, strict=True):
-                place = np.empty(len(index), PLACE)
-                place["file"] = index["file"]
-                place["at"] = index["at"] + copied * (index["file"] == 0)
-                yield place
-
-        file = f"{name}{PLACES}"
-        files[file] = write_parts(folder / file, PLACE, documents, places())
-    source = works[0].source
+    for file, dtype, parts in (
+        (f"{name}.starts.npy", np.dtype("<i8"), starts()),
+        (f"{name}.index.npy", INDEX, index()),
+    ):
+        files[file] = write_parts(folder / file, dtype, documents, parts)
+    names = (raw(_mapped(f"{stem}.names", np.dtype(np.uint8))) for stem in stems)
+    files[f"{name}.names"] = replace_file(folder / f"{name}.names", names)
     chosen = request.names if source is None else request.names[source : source + 1]
     return Side(
         name=name,

@@ -5,11 +5,11 @@ from __future__ import annotations
 import json
 import os
 import shutil
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -18,9 +18,7 @@ from setpoint.config import RunError
 from setpoint.data.store import (
     INPUTS,
     MANIFEST,
-    PLACES,
     Side,
-    StoredRecords,
     StoreManifest,
     open_side,
     read_manifest,
@@ -63,12 +61,15 @@ def reshard(
         for side in manifest.sides:
             sides.append(replace(side, shards=min(shards or side.shards, side.documents)))
             files |= _write_side(folder, manifest, side, target, sides[-1].shards, tokenizer)
-        before = {f"{shard_name(side.name, k)}." for side in manifest.sides
-                  for k in range(side.shards)}  # fmt: skip
-        for name, written in manifest.files.items():
-            if f"{name.partition('.')[0]}." not in before and not name.endswith(PLACES):
-                shutil.copyfile(folder / name, target / name)
-                files[name] = Written(*written)
+        shards_before = {
+            f"{shard_name(side.name, number)}.{kind}.npy"
+            for side in manifest.sides
+            for number in range(side.shards)
+            for kind in ("tokens", "mask")
+        }
+        for name in manifest.files.keys() - files.keys() - shards_before:
+            shutil.copyfile(folder / name, target / name)
+            files[name] = Written(*manifest.files[name])
         named = {name: (each.size, each.digest) for name, each in sorted(files.items())}
         made = replace(manifest, sides=tuple(sides), files=named, token_files=())
         write_file(target / MANIFEST, [made.text().encode()])
@@ -93,24 +94,20 @@ def _write_side(
     tokenizer: Tokenizer,
 ) -> dict[str, Written]:
     corpus = open_side(folder, manifest, side, tokenizer)
-    assert isinstance(corpus.files, StoredRecords)
-    parts = corpus.files.parts()
-    lengths = np.concatenate([index["tokens"] for index, _ in parts]).astype(np.int64) + 1
-    ends = np.cumsum(lengths)  # with the separator behind each document
+    ends = np.append(corpus.starts[1:], side.tokens)  # with the separator behind each document
     cuts = _cuts(ends, shards)
+    bounds = [1, *(int(ends[cut - 1]) for cut in cuts[1:])]
     files: dict[str, Written] = {}
-    for number, (first, last) in enumerate(pairwise(cuts)):
-        index, names = _documents(parts, first, last)
-        start, end = int(ends[first] - lengths[first]), int(ends[last - 1])
-        index["start"] = ends[first:last] - lengths[first:last] - start
-        index["file"], index["at"] = 0, index["start"]
-        stem = shard_name(side.name, number)
-        files[f"{stem}.tokens.npy"] = _copy(target, f"{stem}.tokens.npy", corpus.tokens, start, end)
-        files[f"{stem}.index.npy"] = write_array(target / f"{stem}.index.npy", index)
-        files[f"{stem}.names"] = write_file(target / f"{stem}.names", [names])
-        if corpus.trained is not None:
-            name = f"{stem}.mask.npy"
-            files[name] = _copy(target, name, corpus.trained, start, end)
+    for number, (start, end) in enumerate(pairwise(bounds)):
+        for kind, row in (("tokens", corpus.tokens), ("mask", corpus.trained)):
+            if row is not None:
+                name = f"{shard_name(side.name, number)}.{kind}.npy"
+                files[name] = _copy(target / name, row, start, end)
+    if manifest.token_files:
+        index = np.load(folder / f"{side.name}.index.npy")
+        index["file"], index["at"] = 0, corpus.starts - 1
+        name = f"{side.name}.index.npy"
+        files[name] = write_array(target / name, index)
     return files
 
 
@@ -123,35 +120,10 @@ def _cuts(ends: npt.NDArray[np.int64], shards: int) -> list[int]:
     return [*cuts, len(ends)]
 
 
-def _documents(
-    parts: list[tuple[npt.NDArray[Any], Path]], first: int, last: int
-) -> tuple[npt.NDArray[Any], bytes]:
-    """Index and names of a range of documents, in the order of the index."""
-    found: list[npt.NDArray[Any]] = []
-    names: list[bytes] = []
-    for index, path in parts:
-        rows = index[max(first, 0) : max(last, 0)]
-        first, last = first - len(index), last - len(index)
-        if len(rows):
-            begin, end = int(rows["name_at"][0]), rows["name_at"][-1] + rows["name_length"][-1]
-            with path.open("rb") as file:
-                file.seek(begin)
-                names.append(file.read(int(end) - begin))
-            found.append(rows)
-    whole = np.concatenate(found)
-    sizes = whole["name_length"].astype(np.int64)
-    whole["name_at"] = np.cumsum(sizes) - sizes
-    return whole, b"".join(names)
-
-
-def _copy(target: Path, name: str, row: TokenRow, start: int, end: int) -> Written:
-    """Write a range of a side, whose row begins with a separator."""
-
-    def parts() -> Iterator[npt.NDArray[Any]]:
-        for at in range(start, end, COPIED):
-            yield np.asarray(row[1 + at : 1 + min(at + COPIED, end)])
-
-    return write_parts(target / name, row.dtype, end - start, parts())
+def _copy(path: Path, row: TokenRow, start: int, end: int) -> Written:
+    """Write a range of the tokens or the mask of a side."""
+    parts = (np.asarray(row[at : min(at + COPIED, end)]) for at in range(start, end, COPIED))
+    return write_parts(path, row.dtype, end - start, parts)
 
 
 TOKENIZER = "tokenizer"

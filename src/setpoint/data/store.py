@@ -1,10 +1,10 @@
 """Prepared data: memory-mapped files with a manifest, and their key in the cache.
 
-Shards are ranges of the hash of document names, in the order of a corpus in memory. A shard is
-`SIDE-NUMBER.tokens.npy` (documents, each followed by a separator), `.index.npy` (one `INDEX` per
-document), `.names`, and `.mask.npy` for documents with a target mask. `SIDE.starts.npy` and
-`SIDE.sources.npy` cover all shards of a side. Documents of token files may be mapped in place:
-`SIDE.places.npy` holds one `PLACE` per document. `manifest.json` is written last.
+The documents of a side are in the order of a corpus in memory. `SIDE.index.npy` holds one `INDEX`
+per document, `SIDE.starts.npy` their offsets in the corpus, and `SIDE.names` their names. Shards of
+a side hold tokens: `SIDE-NUMBER.tokens.npy` (documents, each followed by a separator), and
+`.mask.npy` if documents have a target mask. Documents of token files may be mapped in place, and
+are in no shard then. `manifest.json` is written last.
 """
 
 from __future__ import annotations
@@ -16,7 +16,6 @@ import re
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass
-from functools import partial
 from itertools import chain
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -40,23 +39,19 @@ MANIFEST = "manifest.json"
 _SIZE = re.compile(r"(?:size=)?(\d+)\b")
 INDEX = np.dtype(
     [
-        ("read", "<i8"),
+        ("read", "<i8"),  # rises in the order in which the sources give the documents
         ("score", "<f8"),  # NaN: none
-        ("start", "<i8"),  # place of the first token in its shard
         ("tokens", "<i8"),
-        ("size", "<i8"),  # of the document, in bytes
+        ("size", "<i8"),  # in bytes
         ("name_at", "<i8"),
         ("name_length", "<i4"),
         ("source", "<i4"),
-        ("file", "<i4"),  # number of the token file that it stays in, from 1; 0: the shard
-        ("at", "<i8"),  # place of the first token there
+        ("file", "<i4"),  # number of the token file that it stays in, from 1; 0: the shards
+        ("at", "<i8"),  # offset of the first token there
         ("sha256", "u1", (32,)),
     ]
 )
-"""Index entry of a document of a shard."""
-PLACE = np.dtype([("file", "<i4"), ("at", "<i8")])
-"""Position of the tokens of a document."""
-PLACES = ".places.npy"
+"""Index entry of a document."""
 
 
 def raw(array: npt.NDArray[Any]) -> memoryview:
@@ -286,12 +281,13 @@ def open_side(folder: Path, manifest: StoreManifest, side: Side, tokenizer: Toke
         )
     before = np.array([tokenizer.separator], np.dtype(manifest.dtype))
     starts = _mapped(folder / f"{side.name}.starts.npy", np.dtype("<i8"), side.documents)
+    index = _mapped(folder / f"{side.name}.index.npy", INDEX, side.documents)
+    names = np.asarray(np.memmap(folder / f"{side.name}.names", np.uint8, "r"))
     tokens = _joined(folder, side, "tokens", before)
     if manifest.token_files:
-        places = _mapped(folder / f"{side.name}{PLACES}", PLACE, side.documents)
         arrays = [tokens[1:] if len(tokens) == 1 else JoinedRow(tokens.parts[1:])]
         arrays += [_token_file(folder, *file) for file in manifest.token_files]
-        tokens = PlacedRow(arrays, starts, places, side.tokens, before)
+        tokens = PlacedRow(arrays, starts, index, side.tokens, before)
     mask = None
     if side.masked and f"{shard_name(side.name, 0)}.mask.npy" in manifest.files:
         mask = _joined(folder, side, "mask", np.ones(1, np.bool_))
@@ -307,16 +303,19 @@ def open_side(folder: Path, manifest: StoreManifest, side: Side, tokenizer: Toke
         token_bytes=tokenizer.token_bytes,
         separator=tokenizer.separator,
         byte_count=side.bytes,
-        files=StoredRecords(folder, side),
+        files=StoredRecords(index, names),
         digest=side.digest,
         sources=side.sources,
         starts=starts,
-        source=_sources(folder, side),
+        # One value for all takes no memory.
+        source=index["source"]
+        if len(side.sources) > 1
+        else np.broadcast_to(np.zeros(1, np.int32), (side.documents,)),
         trained=mask,
         notes=manifest.notes if side == manifest.sides[0] else (),
         prepared=str(folder),
-        read_at=partial(_column, folder, side, "read"),
-        scores=partial(_column, folder, side, "score"),
+        read_at=index["read"],
+        scores=index["score"],
     )
 
 
@@ -329,20 +328,6 @@ def first_lengths(folder: Path, count: int) -> list[int]:
         ends = [side.tokens] if len(starts) == side.documents else []
         lengths += (np.diff([*starts.tolist(), *ends]) - 1).tolist()
     return lengths
-
-
-def _column(folder: Path, side: Side, name: str) -> npt.NDArray[Any]:
-    """Column of the index over all documents of a side."""
-    shards = (shard_name(side.name, number) for number in range(side.shards))
-    parts = [np.array(_mapped(folder / f"{shard}.index.npy", INDEX)[name]) for shard in shards]
-    return np.concatenate(parts)
-
-
-def _sources(folder: Path, side: Side) -> npt.NDArray[Any]:
-    if len(side.sources) == 1:
-        # A broadcast view, which takes no memory.
-        return np.broadcast_to(np.zeros(1, np.int32), (side.documents,))
-    return _mapped(folder / f"{side.name}.sources.npy", np.dtype("<i4"), side.documents)
 
 
 def _joined(folder: Path, side: Side, kind: str, first: npt.NDArray[Any]) -> JoinedRow:
@@ -381,58 +366,23 @@ def _mapped(path: Path, dtype: np.dtype[Any], length: int | None = None) -> npt.
 
 
 class StoredRecords(Records):
-    """Records of the documents of a side, read on demand from memory-mapped files."""
+    """Records of the documents of a side, made on demand from its index and names.
 
-    def __init__(self, folder: Path, side: Side) -> None:
-        self.folder, self.side = folder, side
-        self._ends: npt.NDArray[np.int64] | None = None
-        self._parts: list[npt.NDArray[Any]] = []
-        self._names: dict[int, Any] = {}
+    Arguments:
+        index: (documents,) `INDEX`.
+        names: bytes of all names.
+    """
+
+    def __init__(self, index: npt.NDArray[Any], names: npt.NDArray[np.uint8]) -> None:
+        self.index, self.names = index, names
 
     def __len__(self) -> int:
-        return self.side.documents
+        return len(self.index)
 
     def record(self, number: int) -> FileRecord:
-        parts, ends = self._index()
-        shard = int(np.searchsorted(ends, number, "right"))
-        return self._record(shard, parts[shard][number - (int(ends[shard]) - len(parts[shard]))])
-
-    def __iter__(self) -> Iterator[FileRecord]:
-        for number, part in enumerate(self._index()[0]):
-            for row in part:
-                yield self._record(number, row)
-
-    def rows(self) -> Iterator[tuple[int, int, FileRecord]]:
-        """Offset, number of tokens and record of each document."""
-        first = 1
-        for number, part in enumerate(self._index()[0]):
-            end = first
-            for row in part:
-                start = first + int(row["start"])
-                end = start + int(row["tokens"]) + 1
-                yield start, int(row["tokens"]), self._record(number, row)
-            first = end
-
-    def parts(self) -> list[tuple[npt.NDArray[Any], Path]]:
-        """Index and file of names of each shard."""
-        names = (shard_name(self.side.name, number) for number in range(self.side.shards))
-        paths = [self.folder / f"{name}.names" for name in names]
-        return list(zip(self._index()[0], paths, strict=True))
-
-    def _index(self) -> tuple[list[npt.NDArray[Any]], npt.NDArray[np.int64]]:
-        if self._ends is None:
-            names = (shard_name(self.side.name, number) for number in range(self.side.shards))
-            self._parts = [_mapped(self.folder / f"{name}.index.npy", INDEX) for name in names]
-            self._ends = np.cumsum([len(part) for part in self._parts], dtype=np.int64)
-        return self._parts, self._ends
-
-    def _record(self, number: int, row: Any) -> FileRecord:
-        if number not in self._names:
-            path = self.folder / f"{shard_name(self.side.name, number)}.names"
-            # One shard at a time: documents are read in order.
-            self._names = {number: np.memmap(path, np.uint8, "r")}
-        at, length = int(row["name_at"]), int(row["name_length"])
-        name = self._names[number][at : at + length].tobytes()
+        row = self.index[number]
+        at = int(row["name_at"])
+        name = self.names[at : at + int(row["name_length"])].tobytes()
         return FileRecord(
             name.decode("utf-8", "surrogateescape"), int(row["size"]), row["sha256"].tobytes().hex()
         )
@@ -451,16 +401,17 @@ def stored_documents(folder: Path, name: str, tokenizer: Tokenizer) -> Iterator[
     verify(folder, manifest)
     for side in manifest.sides:
         corpus = open_side(folder, manifest, side, tokenizer)
-        assert isinstance(corpus.files, StoredRecords)
-        for start, count, record in corpus.files.rows():
+        for number, record in enumerate(corpus.files):
+            start = int(corpus.starts[number])
+            end = int(corpus.starts[number + 1]) if number + 1 < side.documents else side.tokens
             trained = None
             if corpus.trained is not None:
                 # The separator after plain text is a target; after a complete document it is not.
-                mask = corpus.trained[start : start + count + 1]
+                mask = corpus.trained[start:end]
                 trained = None if mask[-1] else mask[:-1]
             yield Document(
                 f"{name}/{record.name}",
-                tokens=np.array(corpus.tokens[start : start + count]),
+                tokens=np.array(corpus.tokens[start : end - 1]),
                 trained=trained,
             )
 
