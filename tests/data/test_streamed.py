@@ -8,8 +8,11 @@ import gzip
 import json
 import threading
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from itertools import chain
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -20,7 +23,7 @@ from pyarrow import parquet
 from setpoint.config import SetpointError, resolve
 from setpoint.data.config import Data, Mixture, Packing
 from setpoint.data.document import Document, FileRecord, Place, Placed
-from setpoint.data.lanes import LEAST_AHEAD, LaneCursor, build_streamed
+from setpoint.data.lanes import LEAST_AHEAD, Ahead, LaneCursor, build_streamed
 from setpoint.data.loader import Feed
 from setpoint.data.order import shuffled
 from setpoint.data.reading import split_position
@@ -355,6 +358,100 @@ def test_a_rank_tokenizes_its_own_rows(ranks: int, tmp_path: Path) -> None:
     assert encoded / used <= 1.2
 
 
+class Together:
+    """Ranks that are threads of this process."""
+
+    def __init__(self, size: int) -> None:
+        self.size, self.values = size, [None] * size
+        self.barrier = threading.Barrier(size, timeout=60)
+
+    def rank(self, number: int) -> Any:
+        def all_of(value: Any) -> list[Any]:
+            self.values[number] = value
+            self.barrier.wait()
+            found = list(self.values)
+            self.barrier.wait()
+            return found
+
+        return SimpleNamespace(rank=number, size=self.size, all_of=all_of)
+
+    def run(self, act: Callable[[int, Any], Any]) -> list[Any]:
+        with ThreadPoolExecutor(self.size) as pool:
+            return list(pool.map(act, range(self.size), map(self.rank, range(self.size))))
+
+
+@pytest.mark.parametrize("method", ["concatenate", "first_fit_decreasing"])
+@pytest.mark.parametrize("ranks", [2, 4, 16])
+def test_ranks_tokenize_parts_of_what_they_all_read(
+    ranks: int, method: Any, tmp_path: Path
+) -> None:
+    """In the order of the files each document is tokenized once, and rows are those of one rank."""
+    texts = [f"row {n} " + "words " * (n % 9) + "x" * 3000 * (n % 97 == 3) for n in range(3000)]
+    (tmp_path / "a.jsonl").write_text("".join(json.dumps({"text": t}) + "\n" for t in texts))
+    encoded: list[int] = []
+
+    class Counting(ByteTokenizer):
+        def encode(self, data: bytes) -> Any:
+            if b"row 2222 " in data and broken:
+                raise SetpointError("row 2222 is not to be had")
+            encoded.append(len(data))
+            return super().encode(data)
+
+    broken: list[bool] = []
+    section = Text(paths=(f"{tmp_path}/a.jsonl",), streaming=True)
+    data = resolve(Data(sources=(section,), held_out=0.0, shuffle=False))
+    (stream,) = (replace(each, buffer=100) for each in open_streams(data, Counting()))
+    sized: dict[str, Any] = {} if method == "concatenate" else {"group_size": 30}
+    packing = resolve(Packing(method=method, **sized))
+
+    def feed(rank: int, size: int, together: Any, state: Any = None) -> Feed:
+        rows, cursor = build_streamed(stream, packing, length=64, seed=SEED, ranks=together)
+        made = Feed(
+            rows, Sampler([cursor]), count_all, micro_size=1, accumulation=16 // size,
+            data_rank=rank, data_size=size,
+        )  # fmt: skip
+        if state is not None:
+            made.load_state_dict(json.loads(json.dumps(state)))
+        return made
+
+    def rows(made: Feed, steps: int) -> list[list[Any]]:
+        return [[r for b in made.take().batches for r in rows_of(b)] for _ in range(steps)]
+
+    one = feed(0, 1, None)
+    first, state, rest = rows(one, 120), one.state_dict(), rows(one, 12)
+    one.close()
+    used = sum(len(row[0]) for row in chain(*first))
+    encoded.clear()
+
+    def train(rank: int, together: Any) -> Any:
+        made = feed(rank, ranks, together)
+        before = rows(made, 120)
+        reached = made.state_dict()
+        made.close()
+        return before, reached
+
+    found = Together(ranks).run(train)
+    for step, expected in enumerate(first):
+        assert expected == [r for m in range(16 // ranks) for f in found for r in [f[0][step][m]]]
+    assert all(reached == state for _, reached in found)
+    assert sum(encoded) / used <= 1.2
+
+    def resumed(rank: int, together: Any) -> Any:
+        made = feed(rank, ranks, together, state)
+        try:
+            return rows(made, 12 + 30 * bool(broken))
+        except SetpointError as error:
+            return str(error)
+        finally:
+            made.close()
+
+    found = Together(ranks).run(resumed)
+    for step, expected in enumerate(rest):
+        assert expected == [r for m in range(16 // ranks) for f in found for r in [f[step][m]]]
+    broken.append(True)
+    assert all("row 2222 is not" in message for message in Together(ranks).run(resumed))
+
+
 @pytest.mark.parametrize("method", ["concatenate", "next_fit"])
 def test_files_are_dealt_where_there_are_enough(method: str, tmp_path: Path) -> None:
     """Each document comes once an epoch, on whatever rank, and a rank reads its own files."""
@@ -440,7 +537,7 @@ def test_of_an_endless_stream_a_block_is_held_and_a_few_rows(tmp_path: Path) -> 
     assert most <= buffer + 2  # with the one that is cut, and the one that was read last
     (cursor,) = pair[1].cursors
     assert isinstance(cursor, LaneCursor)
-    assert cursor._ahead is not None
+    assert isinstance(cursor._ahead, Ahead)
     assert len(cursor._ahead.ready[0]) <= 25
     pair[1].close()
 

@@ -1,7 +1,9 @@
-"""Rows of streamed sources, cut or packed lane by lane in a prefetching thread.
+"""Rows of streamed sources, cut or packed lane by lane, with a thread that reads ahead.
 
 Each row of a step is a lane, so that batches do not depend on the number of ranks and a rank
-tokenizes only its own rows; see `setpoint.data.stream`.
+tokenizes only its own rows; see `setpoint.data.stream`. In the order of the files there is one
+lane, since where a row begins depends on the token counts of all documents before it. Each rank
+then tokenizes a part of the documents of each block, and the ranks exchange their tokens.
 """
 
 from __future__ import annotations
@@ -9,21 +11,27 @@ from __future__ import annotations
 import threading
 import weakref
 from collections import Counter, deque
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import Future
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any
+from itertools import chain
+from queue import SimpleQueue
+from typing import Any, Generic, Protocol, TypeVar
 
 import numpy as np
 
 from setpoint.config import SetpointError
 from setpoint.data.config import Packing
 from setpoint.data.corpus import Corpus, Ints, build_corpus, encoded
+from setpoint.data.document import Document
 from setpoint.data.packing import Packer, pieces_of
 from setpoint.data.rows import DocumentRows, Parts
 from setpoint.data.sampler import Deal
 from setpoint.data.stream import LanePosition, Spot, Stream, StreamBlock, StreamReader
 from setpoint.data.tokenizers.tokenizer import TokenArray
+
+T = TypeVar("T")
 
 LEAST_AHEAD = 4
 """Minimum number of rows to prefetch; otherwise as many as are taken at a time."""
@@ -31,8 +39,28 @@ PATIENCE = 10.0
 """Seconds that closing waits for the thread, which may wait for a network."""
 
 
-LaneRow = tuple[Parts, "LanePosition"]
+class Ranks(Protocol):
+    """The ranks of a job, such as `setpoint.parallel.world.World`."""
+
+    @property
+    def rank(self) -> int:
+        """Number of this process."""
+        ...
+
+    @property
+    def size(self) -> int:
+        """Number of processes."""
+        ...
+
+    def all_of(self, value: T) -> list[T]:
+        """Gather picklable values of all ranks, by rank."""
+        ...
+
+
+LaneRow = tuple[Parts, LanePosition]
 """A row, and the position of its lane after it."""
+LaneBlock = tuple[StreamBlock | None, LanePosition]
+"""A block, and the position of a lane at its start; None ends an epoch."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,20 +69,22 @@ class RowMaker:
 
     Arguments:
         length: tokens of a row, S.
+        ranks: ranks that tokenize together what all of them read; None: this one alone.
     """
 
     stream: Stream
     section: Packing
     length: int
     seed: int
+    ranks: Ranks | None = None
 
     @property
     def dtype(self) -> np.dtype[Any]:
         """Type of the tokens."""
         return np.min_scalar_type(self.stream.tokenizer.vocab_size - 1)
 
-    def lanes(self, count: int, own: Mapping[int, LanePosition]) -> dict[int, Iterator[LaneRow]]:
-        """Iterators over the rows of some lanes; documents are freed when all lanes have passed.
+    def open(self, count: int, own: Mapping[int, LanePosition]) -> Ahead[LaneRow] | SharedLane:
+        """Open the rows of some lanes; documents are freed when all lanes have passed.
 
         Arguments:
             count: number of all lanes.
@@ -77,14 +107,54 @@ class RowMaker:
                 lanes,
                 here,
             )
-            make = self._cut if self.section.method == "concatenate" else self._packed
-            made |= {lane: _rows(make(reader, lane, at), size > 1) for lane, at in here.items()}
-        return made
+            for lane, at in here.items():
+                blocks = self._blocks(reader, lane, at)
+                if self.ranks is not None:
+                    return SharedLane(self, blocks, at, self.ranks)
+                made[lane] = self.rows(blocks, lane, at, size, reader.read_ahead)
+        return Ahead(made)
 
-    def _blocks(
-        self, reader: StreamReader, lane: int, at: LanePosition
-    ) -> Iterator[tuple[StreamBlock | None, LanePosition]]:
-        """The blocks of a lane with the start position in each; None ends an epoch."""
+    def rows(
+        self,
+        blocks: Iterator[LaneBlock],
+        lane: int,
+        at: LanePosition,
+        lanes: int = 1,
+        read_ahead: Callable[[], None] = lambda: None,
+    ) -> Iterator[LaneRow]:
+        """The rows of a lane, with positions after them.
+
+        After the last row of an epoch that is the start of the next one. One row is delayed to find
+        the last one, unless rows cross epochs.
+
+        Arguments:
+            lanes: number of lanes that the same documents are dealt to; rows of several lanes cross
+                epochs, since each has a part of the documents.
+            read_ahead: called for each document.
+        """
+        if self.section.method == "concatenate":
+            rows = self._cut(blocks, lane, at, lanes, read_ahead)
+        else:
+            rows = self._packed(blocks, lane, at, lanes, read_ahead)
+        row: LaneRow | None = None
+        try:
+            for found in rows:
+                if isinstance(found, LanePosition):
+                    row = row and (row[0], found)
+                    continue
+                if row is not None:
+                    yield row
+                row = found
+                if lanes > 1:
+                    yield row
+                    row = None
+        except SetpointError:
+            if row is not None:
+                yield row
+            raise
+
+    def _blocks(self, reader: StreamReader, lane: int, at: LanePosition) -> Iterator[LaneBlock]:
+        """The blocks of a lane."""
         while True:
             block = reader.block(at.epoch, at.block)
             if block is None:
@@ -99,20 +169,23 @@ class RowMaker:
             reader.move(lane, at.epoch, at.block)
 
     def _cut(
-        self, reader: StreamReader, lane: int, at: LanePosition
+        self,
+        blocks: Iterator[LaneBlock],
+        lane: int,
+        at: LanePosition,
+        lanes: int,
+        read_ahead: Callable[[], None],
     ) -> Iterator[LaneRow | LanePosition]:
         """Concatenate documents and cut them every S + 1 tokens.
 
-        Rows of several lanes cross epochs, since each lane has a part of the documents. With one
-        lane the remainder at the end of an epoch is dropped.
+        With one lane the remainder at the end of an epoch is dropped.
         """
-        tokenizer, width = self.stream.tokenizer, self.length + 1
-        dtype = self.dtype
-        separator = np.array([tokenizer.separator], dtype)
-        cutter, alone, made = _Cutter(width), len(reader.lanes) == 1, at != LanePosition(at.epoch)
-        for block, begin in self._blocks(reader, lane, at):
+        width = self.length + 1
+        separator = np.array([self.stream.tokenizer.separator], self.dtype)
+        cutter, made = _Cutter(width), at != LanePosition(at.epoch)
+        for block, begin in blocks:
             if block is None:
-                if not alone:
+                if lanes > 1:
                     continue
                 if cutter.have == self.length:
                     cutter.add(separator, 0, "")
@@ -126,11 +199,9 @@ class RowMaker:
             offset = begin.offset
             block.take(lane, 0, begin.item)
             for item in range(begin.item, len(block.documents[lane])):
-                reader.read_ahead()
+                read_ahead()
                 (document,) = block.take(lane, item, item + 1)
-                pieces = encoded(document, tokenizer, self.stream.where)
-                tokens = np.concatenate([separator, *(piece for _, piece in pieces)])
-                tokens = tokens.astype(dtype, copy=False)
+                tokens = np.append(separator, self.encode(document))
                 while offset < len(tokens):
                     offset += cutter.add(tokens, offset, document.name)
                     if cutter.have == width:
@@ -140,21 +211,26 @@ class RowMaker:
                 offset = 0
 
     def _packed(
-        self, reader: StreamReader, lane: int, at: LanePosition
+        self,
+        blocks: Iterator[LaneBlock],
+        lane: int,
+        at: LanePosition,
+        lanes: int,
+        read_ahead: Callable[[], None],
     ) -> Iterator[LaneRow | LanePosition]:
         """Pack groups of documents; no group crosses the end of a block."""
         stream, size = self.stream, self.section.group_size
         last = at.epoch  # in which there was a row
-        for block, begin in self._blocks(reader, lane, at):
+        for block, begin in blocks:
             if block is None:
-                if begin.epoch > last + len(reader.lanes):
+                if begin.epoch > last + lanes:
                     raise SetpointError(stream.nothing_to_train_on(self.length))
                 yield begin
                 continue
             first = begin.offset
             block.take(lane, 0, begin.item * size)
             for group in range(begin.item, -(-len(block.documents[lane]) // size)):
-                reader.read_ahead()
+                read_ahead()
                 documents = block.take(lane, group * size, (group + 1) * size)
                 corpus = build_corpus(
                     documents, stream.tokenizer, side="train", where=stream.where,
@@ -177,6 +253,11 @@ class RowMaker:
             pieces, self.section, length=self.length, seed=self.seed, name=key, order=order
         )
         return Parts.joined([packer.group(0, number) for number in range(packer.groups)])
+
+    def encode(self, document: Document) -> TokenArray:
+        """Tokens of a document."""
+        pieces = encoded(document, self.stream.tokenizer, self.stream.where)
+        return np.concatenate([piece for _, piece in pieces]).astype(self.dtype, copy=False)
 
     def _changed(self, block: StreamBlock) -> str:
         where = f"{self.stream.name} at its start"
@@ -230,94 +311,59 @@ def _with_tokens(corpus: Corpus, row: Parts) -> Parts:
     return Parts(starts, row.lengths, row.ends, np.concatenate(tokens), names)
 
 
-def _rows(rows: Iterator[LaneRow | LanePosition], across: bool) -> Iterator[LaneRow]:
-    """Rows with positions after them; after the last row of an epoch the start of the next one.
+class Ahead(Generic[T]):
+    """A thread that takes items of iterators ahead.
 
-    One row is delayed to find the last one, unless rows cross epochs.
+    Arguments:
+        lanes: iterator of each lane.
+        least: minimum number of items to prefetch; otherwise as many as are taken at a time.
     """
-    row: LaneRow | None = None
-    try:
-        for found in rows:
-            if isinstance(found, LanePosition):
-                row = row and (row[0], found)
-                continue
-            if row is not None:
-                yield row
-            row = found
-            if across:
-                yield row
-                row = None
-    except SetpointError:
-        if row is not None:
-            yield row
-        raise
 
-
-class Ahead:
-    """A thread that prefetches rows."""
-
-    def __init__(self, lanes: Mapping[int, Iterator[LaneRow]]) -> None:
-        self.lanes, self.order = lanes, list(lanes)
-        self.ready: dict[int, deque[LaneRow]] = {lane: deque() for lane in lanes}
-        self.queue: deque[int] = deque()
-        self.asked: Counter[int] = Counter()
-        """Number of rows of each lane that are ready or queued."""
-        self.errors: dict[int, BaseException] = {}
-        self.condition = threading.Condition()
-        self.closed = False
+    def __init__(self, lanes: Mapping[int, Iterator[T]], least: int = LEAST_AHEAD) -> None:
+        self.lanes, self.order, self.least = lanes, list(lanes), least
+        self.ready: dict[int, deque[Future[T]]] = {lane: deque() for lane in lanes}
+        self.queue: SimpleQueue[tuple[int, Future[T]]] = SimpleQueue()
+        self.closed = threading.Event()
         self.thread = threading.Thread(target=self._run, daemon=True)
         self.thread.start()
 
     def _run(self) -> None:
-        while (lane := self._next()) is not None:
+        errors: dict[int, BaseException] = {}
+        while True:
+            lane, item = self.queue.get()
+            if self.closed.is_set():
+                return
             try:
-                row = next(self.lanes[lane])
-                with self.condition:
-                    self.ready[lane].append(row)
-                    self.condition.notify_all()
-            except BaseException as error:  # raised where the rows are taken
-                with self.condition:
-                    self.errors.setdefault(lane, error)
-                    self.condition.notify_all()
+                if lane in errors:
+                    raise errors[lane]
+                item.set_result(next(self.lanes[lane]))
+            except BaseException as error:  # raised where the item is taken
+                errors[lane] = error
+                item.set_exception(error)
 
-    def _next(self) -> int | None:
-        """Wait for the next queued lane; None after `stop`."""
-        with self.condition:
-            while not self.closed:
-                if not self.queue:
-                    self.condition.wait()
-                elif (lane := self.queue.popleft()) not in self.errors:
-                    return lane
-            return None
-
-    def take(self, lanes: Sequence[int]) -> list[LaneRow]:
-        """The next row of each of the lanes.
+    def take(self, lanes: Sequence[int]) -> list[T]:
+        """The next item of each of the lanes.
 
         Raises:
-            SetpointError: a row could not be made.
+            SetpointError: an item could not be made; none is taken then.
         """
-        wanted, count = Counter(lanes), max(len(lanes), LEAST_AHEAD)
-        first = self.order.index(lanes[-1]) + 1
-        later = Counter(self.order[(first + at) % len(self.order)] for at in range(count))
-        with self.condition:
-            for each in (wanted, wanted + later):
-                for lane, number in each.items():
-                    missing = max(number - self.asked[lane], 0)
-                    self.queue.extend([lane] * missing)
-                    self.asked[lane] += missing
-            self.condition.notify_all()
-            while lacking := [k for k, number in wanted.items() if len(self.ready[k]) < number]:
-                if failed := [lane for lane in lacking if lane in self.errors]:
-                    raise self.errors[failed[0]]
-                self.condition.wait()
-            self.asked -= wanted
-            return [self.ready[lane].popleft() for lane in lanes]
+        wanted, first = Counter(lanes), self.order.index(lanes[-1]) + 1
+        places = range(first, first + max(len(lanes), self.least))
+        later = Counter(self.order[place % len(self.order)] for place in places)
+        for counts in (wanted, wanted + later):
+            for lane, number in counts.items():
+                for _ in range(number - len(self.ready[lane])):
+                    self.ready[lane].append(Future())
+                    self.queue.put((lane, self.ready[lane][-1]))
+        for lane, number in wanted.items():
+            for place in range(number):
+                self.ready[lane][place].result()
+        return [self.ready[lane].popleft().result() for lane in lanes]
 
     def stop(self) -> None:
         """Ask the thread to stop."""
-        with self.condition:
-            self.closed = True
-            self.condition.notify_all()
+        self.closed.set()
+        self.queue.put((0, Future()))
 
     def close(self) -> None:
         """Stop the thread and close the files."""
@@ -325,13 +371,74 @@ class Ahead:
         self.thread.join(PATIENCE)
 
 
+class SharedLane:
+    """The rows of the only lane, whose documents are tokenized by all ranks, each a part.
+
+    A thread reads a block ahead and tokenizes this rank's part of it. Ranks exchange the tokens in
+    the thread that takes the rows, which all ranks take alike.
+    """
+
+    def __init__(
+        self, maker: RowMaker, blocks: Iterator[LaneBlock], at: LanePosition, ranks: Ranks
+    ) -> None:
+        self.ranks = ranks
+        self.ahead = Ahead({0: _own_tokens(maker, blocks, ranks)}, 1)
+        self.rows = maker.rows(self._exchanged(), 0, at)
+
+    def _exchanged(self) -> Iterator[LaneBlock]:
+        """The blocks, with tokens of all documents."""
+        while True:
+            block, begin, own = None, LanePosition(), list[TokenArray]()
+            failure: Exception | None = None
+            try:
+                ((block, begin, own),) = self.ahead.take([0])
+            except Exception as error:  # which the other ranks have to hear of
+                failure = error
+            parts = self.ranks.all_of((own, None if failure is None else str(failure)))
+            if failure is not None:
+                raise failure
+            for _, message in parts:
+                if message is not None:
+                    raise SetpointError(message)
+            if block is not None:
+                tokens = chain.from_iterable(part for part, _ in parts)
+                pairs = zip(block.whole(0), tokens, strict=True)
+                block.documents[0] = [
+                    replace(document, data=b"", tokens=ids) for document, ids in pairs
+                ]
+            yield block, begin
+
+    def take(self, lanes: Sequence[int]) -> list[LaneRow]:
+        """See `Ahead.take`."""
+        return [next(self.rows) for _ in lanes]
+
+    def stop(self) -> None:
+        """See `Ahead.stop`."""
+        self.ahead.stop()
+
+    def close(self) -> None:
+        """See `Ahead.close`."""
+        self.ahead.close()
+
+
+def _own_tokens(
+    maker: RowMaker, blocks: Iterator[LaneBlock], ranks: Ranks
+) -> Iterator[tuple[StreamBlock | None, LanePosition, list[TokenArray]]]:
+    """Blocks with the tokens of the documents of this rank: runs of about equally many bytes."""
+    for block, begin in blocks:
+        documents = [] if block is None else block.whole(0)
+        sizes = np.array([document.size for document in documents], np.int64)
+        owners = (np.cumsum(sizes) - sizes) * ranks.size // max(int(sizes.sum()), 1)
+        own = [documents[number] for number in np.flatnonzero(owners == ranks.rank).tolist()]
+        yield block, begin, [maker.encode(document) for document in own]
+
+
 class LaneCursor:
     """Position in the rows of a stream: `setpoint.data.sampler.Cursor`.
 
     Row i belongs to lane i modulo the number of lanes, which is the number of rows of a step at
-    the start of the run. In the order of the files there is one lane, which every rank tokenizes:
-    where a row begins depends on the token counts of all documents before it. The position covers
-    the lanes of this rank.
+    the start of the run; in the order of the files there is one lane. The position covers the lanes
+    of this rank.
     """
 
     is_dealt = True
@@ -339,7 +446,7 @@ class LaneCursor:
     def __init__(self, maker: RowMaker) -> None:
         self.maker = maker
         self.lane_count, self.at = 1, {0: LanePosition()}
-        self._ahead: Ahead | None = None
+        self._ahead: Ahead[LaneRow] | SharedLane | None = None
         section = maker.section
         self.facts: dict[str, Any] = {
             "sequence_length": maker.length,
@@ -368,7 +475,7 @@ class LaneCursor:
         made: list[LaneRow] = []
         if lanes:
             if self._ahead is None:
-                self._ahead = Ahead(self.maker.lanes(self.lane_count, self.at))
+                self._ahead = self.maker.open(self.lane_count, self.at)
                 weakref.finalize(self, self._ahead.stop)
             made = self._ahead.take(lanes)
             self.at |= {lane: at for lane, (_, at) in zip(lanes, made, strict=True)}
@@ -483,14 +590,18 @@ def build_streamed(
     length: int,
     seed: int,
     marked: bool = False,
+    ranks: Ranks | None = None,
 ) -> tuple[DocumentRows, LaneCursor]:
     """Build the rows of a stream, cut or packed while it is read.
 
     Arguments:
         marked: see `DocumentRows`.
+        ranks: ranks that all take the same rows at the same time; None: unknown.
     """
     packed, tokenizer = section.method != "concatenate", stream.tokenizer
-    maker, none = RowMaker(stream, section, length, seed), np.empty(0, np.int64)
+    shared = ranks is not None and ranks.size > 1 and not stream.is_shuffled
+    maker = RowMaker(stream, section, length, seed, ranks if shared else None)
+    none = np.empty(0, np.int64)
     empty = Corpus(
         side="train",
         tokens=np.empty(0, maker.dtype),

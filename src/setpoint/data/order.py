@@ -8,8 +8,9 @@ numbers and permutations are computed here, as pure functions of a key and a cou
 from __future__ import annotations
 
 import hashlib
+from abc import ABC, abstractmethod
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
@@ -77,39 +78,41 @@ def _mixed(words: npt.NDArray[np.uint64]) -> npt.NDArray[np.uint64]:
     return words
 
 
-class RowPlan(Protocol):
-    """The rows of an epoch, in groups that are functions of the epoch and the group number."""
+class RowPlan(ABC):
+    """The rows of epochs, in groups that are functions of the epoch and the group number.
 
-    @property
-    def size(self) -> int:
-        """Rows, or documents to pack, per epoch."""
-        ...
+    Arguments:
+        size: rows, or documents to pack, per epoch.
+        group_size: of these, in a group; the last one may be smaller.
+        key: of the random order.
+        facts: properties of the order that must match when a state is loaded.
+    """
 
-    @property
-    def groups(self) -> int:
-        """Groups per epoch."""
-        ...
+    def __init__(self, size: int, group_size: int, key: str, facts: dict[str, Any]) -> None:
+        self.size, self.group_size, self.key, self.facts = size, group_size, key, facts
+        self.groups = -(-size // group_size)
+        # Two: a batch which crosses into the next group needs both.
+        self.group = lru_cache(maxsize=2)(self._rows)
 
-    @property
-    def facts(self) -> dict[str, Any]:
-        """Properties of the order that must match when a state is loaded."""
-        ...
-
-    def group(self, epoch: int, number: int) -> Parts:
+    @abstractmethod
+    def _rows(self, epoch: int, group: int) -> Parts:
         """The rows of a group."""
-        ...
 
+    @abstractmethod
     def passed(self, epoch: int, group: int, row: int) -> int:
-        """Number of rows or documents before a row of a group."""
-        ...
+        """Rows or documents before a row of a group."""
+
+    def places(self, group: int) -> npt.NDArray[np.int64]:
+        """Positions of a group in the order of an epoch."""
+        return np.arange(group * self.group_size, min((group + 1) * self.group_size, self.size))
 
     def close(self) -> None:
         """Clear cached groups."""
-        ...
+        self.group.cache_clear()
 
 
-class RowOrder:
-    """The rows of an epoch in a new random order each epoch or in ascending order: a `RowPlan`.
+class RowOrder(RowPlan):
+    """The rows of an epoch in a new random order each epoch or in ascending order.
 
     Arguments:
         rows: rows by number.
@@ -120,27 +123,16 @@ class RowOrder:
     def __init__(
         self, rows: DocumentRows, seed: int, name: str = "", kind: str = "shuffled"
     ) -> None:
-        self.rows, self.seed, self.size, self.kind = rows, seed, len(rows), kind
-        self.groups = -(-self.size // PART)
-        self.stream = f"windows/{seed}/{name}/" if name else f"windows/{seed}/"
-        # Two: a batch which crosses into the next part needs both.
-        self.group = lru_cache(maxsize=2)(self._draw)
+        key = f"windows/{seed}/{name}/" if name else f"windows/{seed}/"
+        facts = {"seed": seed, "order": kind, "method": "concatenate"}
+        super().__init__(len(rows), PART, key, facts)
+        self.rows, self.is_shuffled = rows, kind == "shuffled"
 
-    @property
-    def facts(self) -> dict[str, Any]:
-        """See `RowPlan.facts`."""
-        return {"seed": self.seed, "method": "concatenate", "order": self.kind}
+    def _rows(self, epoch: int, group: int) -> Parts:
+        places = self.places(group)
+        if self.is_shuffled:
+            places = shuffled(f"{self.key}{epoch}", self.size, places)
+        return self.rows.parts(places)
 
     def passed(self, epoch: int, group: int, row: int) -> int:
-        """See `RowPlan.passed`."""
         return group * PART + row
-
-    def close(self) -> None:
-        """See `RowPlan.close`."""
-        self.group.cache_clear()
-
-    def _draw(self, epoch: int, part: int) -> Parts:
-        places = np.arange(part * PART, min(self.size, (part + 1) * PART))
-        if self.kind == "shuffled":
-            places = shuffled(f"{self.stream}{epoch}", self.size, places)
-        return self.rows.parts(places)

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import math
-from functools import lru_cache
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -12,7 +11,7 @@ import numpy.typing as npt
 from setpoint.config import SetpointError
 from setpoint.data.config import Packing
 from setpoint.data.corpus import LOOKED_AT, Corpus, Ints
-from setpoint.data.order import shuffled
+from setpoint.data.order import RowPlan, shuffled
 from setpoint.data.rows import DocumentRows, Parts
 from setpoint.data.sampler import EpochCursor
 
@@ -177,8 +176,8 @@ def first_fit_decreasing(lengths: Ints, size: int) -> Ints:
     return bins
 
 
-class Packer:
-    """Packing of a corpus, anew in each epoch, group by group: a `RowPlan` of `Parts`.
+class Packer(RowPlan):
+    """Packing of a corpus, anew in each epoch, group by group.
 
     An epoch takes the documents in a random or given order, `group_size` at a time, so a resumed
     run packs only one group again.
@@ -202,42 +201,21 @@ class Packer:
         order: Ints | None = None,
         kind: str = "shuffled",
     ) -> None:
-        self.pieces, self.order, self.kind = pieces, order, kind
-        self.method, self.too_long = section.method, section.too_long
-        self.length, self.seed = length, seed
+        self.pieces, self.order = pieces, order
+        self.method, self.length = section.method, length
         self.bucket = bucket if section.length_buckets else 1
         # Whole buckets, so that those of one group do not shift those of the next.
-        self.group_size = max(section.group_size // self.bucket, 1) * self.bucket
-        self.stream = f"documents/{seed}/{name}/" if name else f"documents/{seed}/"
-        self.groups = -(-len(pieces.starts) // self.group_size)
-        # Two: a batch which crosses into the next group needs both.
-        self.group = lru_cache(maxsize=2)(self._pack)
-
-    @property
-    def size(self) -> int:
-        """Pieces per epoch."""
-        return len(self.pieces.starts)
-
-    @property
-    def facts(self) -> dict[str, Any]:
-        """See `setpoint.data.order.RowPlan.facts`."""
-        return {
-            "seed": self.seed,
-            "method": self.method,
-            "bucket": self.bucket,
-            "group_size": self.group_size,
-            "too_long": self.too_long,
-            "order": self.kind,
-        }
+        group_size = max(section.group_size // self.bucket, 1) * self.bucket
+        facts = {
+            "seed": seed, "order": kind, "method": self.method, "bucket": self.bucket,
+            "group_size": group_size, "too_long": section.too_long,
+        }  # fmt: skip
+        key = f"documents/{seed}/{name}/" if name else f"documents/{seed}/"
+        super().__init__(len(pieces.starts), group_size, key, facts)
 
     def passed(self, epoch: int, group: int, row: int) -> int:
-        """See `setpoint.data.order.RowPlan.passed`."""
         taken = int(self.group(epoch, group).ends[row - 1]) if row else 0
         return group * self.group_size + taken
-
-    def close(self) -> None:
-        """See `setpoint.data.order.RowPlan.close`."""
-        self.group.cache_clear()
 
     def rows_of_epoch(self) -> int:
         """Number of rows of the first epoch; other epochs have about as many.
@@ -256,9 +234,7 @@ class Packer:
 
     def _drawn(self, epoch: int, group: int) -> tuple[str, Ints]:
         """Key of an epoch, and the pieces of a group in its order."""
-        first = group * self.group_size
-        places = np.arange(first, min(first + self.group_size, self.size))
-        key = f"{self.stream}{epoch}"
+        places, key = self.places(group), f"{self.key}{epoch}"
         return key, shuffled(key, self.size, places) if self.order is None else self.order[places]
 
     def _mixed(self, key: str, count: int) -> Ints:
@@ -289,7 +265,7 @@ class Packer:
         bins[whole] = moved[number[whole]] * self.bucket + place[whole]
         return bins
 
-    def _pack(self, epoch: int, group: int) -> Parts:
+    def _rows(self, epoch: int, group: int) -> Parts:
         key, drawn = self._drawn(epoch, group)
         bins = self._bins(key, drawn)
         chosen = drawn[np.argsort(bins, kind="stable")]

@@ -374,13 +374,13 @@ class StoredRecords(Records):
     """
 
     def __init__(self, index: npt.NDArray[Any], names: npt.NDArray[np.uint8]) -> None:
-        self.index, self.names = index, names
+        self.entries, self.names = index, names
 
     def __len__(self) -> int:
-        return len(self.index)
+        return len(self.entries)
 
     def record(self, number: int) -> FileRecord:
-        row = self.index[number]
+        row = self.entries[number]
         at = int(row["name_at"])
         name = self.names[at : at + int(row["name_length"])].tobytes()
         return FileRecord(

@@ -179,6 +179,10 @@ class StreamBlock:
     documents: dict[int, list[Document | None]]
     waiting: set[int] = field(default_factory=set)
 
+    def whole(self, lane: int) -> list[Document]:
+        """The documents of a lane that were not taken."""
+        return [document for document in self.documents[lane] if document is not None]
+
     def take(self, lane: int, first: int, last: int) -> list[Document]:
         """Remove and return documents of a lane."""
         documents = self.documents[lane][first:last]

@@ -250,7 +250,13 @@ def _build_rows(job: Job, components: Components, show: Work) -> Sampler:
     elif kept_back is not None:  # for records: nothing reads its rows
         components.held_out = cut_rows(kept_back, job.batch.sequence_length)
     components.eval_sets = build_datasets(job, components.tokenizer, show)
-    components.train_data, sampler = build_training_data(job, components.corpora)
+    ranks = None
+    # Ranks of replica groups come and go, so no rank may wait for the tokens of another.
+    if job.parallel.torchft is None and any(
+        isinstance(corpus, Stream) and not corpus.is_shuffled for corpus in components.corpora
+    ):
+        ranks = components.world.with_own_group("data", job.parallel.timeout)
+    components.train_data, sampler = build_training_data(job, components.corpora, ranks)
     return sampler
 
 

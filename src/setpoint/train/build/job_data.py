@@ -12,7 +12,7 @@ from setpoint.config import SetpointError
 from setpoint.data.cache import named_corpus
 from setpoint.data.corpus import Corpus
 from setpoint.data.evaluation import evaluation_rows
-from setpoint.data.lanes import build_streamed
+from setpoint.data.lanes import Ranks, build_streamed
 from setpoint.data.order import RowOrder
 from setpoint.data.packing import build_packed
 from setpoint.data.rows import DocumentRows, MixedSequences, Sequences, training_rows
@@ -37,11 +37,14 @@ if TYPE_CHECKING:
     from setpoint.train.config import Job
 
 
-def build_training_data(job: Job, corpora: Sequence[Corpus | Stream]) -> tuple[Sequences, Sampler]:
+def build_training_data(
+    job: Job, corpora: Sequence[Corpus | Stream], ranks: Ranks | None = None
+) -> tuple[Sequences, Sampler]:
     """Split the training side into sequences, or pack it, and order them.
 
     Arguments:
         corpora: one, or of a mixture one for each source.
+        ranks: see `build_streamed`.
 
     Raises:
         SetpointError: a corpus is shorter than one sequence, or the sources of a mixture allow
@@ -49,10 +52,11 @@ def build_training_data(job: Job, corpora: Sequence[Corpus | Stream]) -> tuple[S
     """
     step_rows = job.batch.global_size
     if not job.data.is_mixture:
-        rows, cursor = _rows_of(job, corpora[0], "")
+        rows, cursor = _rows_of(job, corpora[0], "", ranks)
         return rows, Sampler([cursor], step_rows=step_rows)
     names = tuple(source.name for source in job.data.sources)
-    built = [_rows_of(job, corpus, name) for name, corpus in zip(names, corpora, strict=True)]
+    pairs = zip(names, corpora, strict=True)
+    built = [_rows_of(job, corpus, name, ranks) for name, corpus in pairs]
     mixture = MixedSequences(names, [rows for rows, _ in built])
     limits = _limits_of(job, mixture.members)
     _require_rows(job, limits)
@@ -61,13 +65,17 @@ def build_training_data(job: Job, corpora: Sequence[Corpus | Stream]) -> tuple[S
     return mixture, Sampler([cursor for _, cursor in built], schedule, step_rows)
 
 
-def _rows_of(job: Job, corpus: Corpus | Stream, name: str) -> tuple[Sequences, Cursor]:
+def _rows_of(
+    job: Job, corpus: Corpus | Stream, name: str, ranks: Ranks | None
+) -> tuple[Sequences, Cursor]:
     data, section, length = job.data, job.data.packing, job.batch.sequence_length
     seed = job.seed if data.seed is None else data.seed
     assert seed is not None
     marked = marks_padding(job.model)
     if isinstance(corpus, Stream):
-        return build_streamed(corpus, section, length=length, seed=seed, marked=marked)
+        return build_streamed(
+            corpus, section, length=length, seed=seed, marked=marked, ranks=ranks
+        )
     kind, order = "shuffled", None
     if data.curriculum is not None:
         by, descending = data.curriculum.by, data.curriculum.descending
