@@ -95,6 +95,11 @@ CASES: dict[str, tuple[str, ...]] = {
     "adafactor": ("optimizer=adafactor", "optimizer.lr=1e-2"),
     "documents of several sources": (MIXED,),
     "one worker": ("data.loader.workers=1",),
+    # Each rank tokenizes a part of what all of them read.
+    "a stream in the order of its file": (
+        f'data.sources=[{{type: text, paths: ["{__file__}"], separator: "\\n", streaming: true}}]',
+        "data.shuffle=false", "data.held_out=0",
+    ),
     "compiled": ("compile={}",),
     "compiled by aot_eager": ("compile={backend: aot_eager}", "precision.compute=bf16",
                               "memory.activation_checkpointing=full"),

@@ -8,7 +8,7 @@ from ..support.forks import forked
 
 FEW = (
     "uneven rows", "experts with biases", "muon", "gradients summed in fp32",
-    "replicated parameters",
+    "replicated parameters", "a stream in the order of its file",
 )  # fmt: skip
 
 

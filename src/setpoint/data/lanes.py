@@ -39,7 +39,7 @@ PATIENCE = 10.0
 """Seconds that closing waits for the thread, which may wait for a network."""
 
 
-class Ranks(Protocol):
+class DataRanks(Protocol):
     """The ranks of a job, such as `setpoint.parallel.world.World`."""
 
     @property
@@ -76,7 +76,7 @@ class RowMaker:
     section: Packing
     length: int
     seed: int
-    ranks: Ranks | None = None
+    ranks: DataRanks | None = None
 
     @property
     def dtype(self) -> np.dtype[Any]:
@@ -374,12 +374,12 @@ class Ahead(Generic[T]):
 class SharedLane:
     """The rows of the only lane, whose documents are tokenized by all ranks, each a part.
 
-    A thread reads a block ahead and tokenizes this rank's part of it. Ranks exchange the tokens in
+    A thread reads a block ahead and tokenizes this rank's part of it. DataRanks exchange the tokens in
     the thread that takes the rows, which all ranks take alike.
     """
 
     def __init__(
-        self, maker: RowMaker, blocks: Iterator[LaneBlock], at: LanePosition, ranks: Ranks
+        self, maker: RowMaker, blocks: Iterator[LaneBlock], at: LanePosition, ranks: DataRanks
     ) -> None:
         self.ranks = ranks
         self.ahead = Ahead({0: _own_tokens(maker, blocks, ranks)}, 1)
@@ -422,7 +422,7 @@ class SharedLane:
 
 
 def _own_tokens(
-    maker: RowMaker, blocks: Iterator[LaneBlock], ranks: Ranks
+    maker: RowMaker, blocks: Iterator[LaneBlock], ranks: DataRanks
 ) -> Iterator[tuple[StreamBlock | None, LanePosition, list[TokenArray]]]:
     """Blocks with the tokens of the documents of this rank: runs of about equally many bytes."""
     for block, begin in blocks:
@@ -590,7 +590,7 @@ def build_streamed(
     length: int,
     seed: int,
     marked: bool = False,
-    ranks: Ranks | None = None,
+    ranks: DataRanks | None = None,
 ) -> tuple[DocumentRows, LaneCursor]:
     """Build the rows of a stream, cut or packed while it is read.
 

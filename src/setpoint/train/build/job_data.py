@@ -12,7 +12,7 @@ from setpoint.config import SetpointError
 from setpoint.data.cache import named_corpus
 from setpoint.data.corpus import Corpus
 from setpoint.data.evaluation import evaluation_rows
-from setpoint.data.lanes import Ranks, build_streamed
+from setpoint.data.lanes import DataRanks, build_streamed
 from setpoint.data.order import RowOrder
 from setpoint.data.packing import build_packed
 from setpoint.data.rows import DocumentRows, MixedSequences, Sequences, training_rows
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 
 
 def build_training_data(
-    job: Job, corpora: Sequence[Corpus | Stream], ranks: Ranks | None = None
+    job: Job, corpora: Sequence[Corpus | Stream], ranks: DataRanks | None = None
 ) -> tuple[Sequences, Sampler]:
     """Split the training side into sequences, or pack it, and order them.
 
@@ -66,16 +66,14 @@ def build_training_data(
 
 
 def _rows_of(
-    job: Job, corpus: Corpus | Stream, name: str, ranks: Ranks | None
+    job: Job, corpus: Corpus | Stream, name: str, ranks: DataRanks | None
 ) -> tuple[Sequences, Cursor]:
     data, section, length = job.data, job.data.packing, job.batch.sequence_length
     seed = job.seed if data.seed is None else data.seed
     assert seed is not None
     marked = marks_padding(job.model)
     if isinstance(corpus, Stream):
-        return build_streamed(
-            corpus, section, length=length, seed=seed, marked=marked, ranks=ranks
-        )
+        return build_streamed(corpus, section, length=length, seed=seed, marked=marked, ranks=ranks)
     kind, order = "shuffled", None
     if data.curriculum is not None:
         by, descending = data.curriculum.by, data.curriculum.descending
