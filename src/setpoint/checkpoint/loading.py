@@ -171,11 +171,11 @@ class TensorFiles(Mapping[str, Mapping[str, TensorInfo]]):
     Arguments:
         directory: of the checkpoint, verified against its manifest.
         names: of the files.
-        seen: what `look_at` said of them before; one that is another since is refused.
+        identities: what `look_at` said of them before; one that is another since is refused.
     """
 
-    def __init__(self, directory: Path, names: Sequence[str], seen: Seen) -> None:
-        self.directory, self.names, self.seen = directory, tuple(names), seen
+    def __init__(self, directory: Path, names: Sequence[str], identities: Seen) -> None:
+        self.directory, self.names, self.seen = directory, tuple(names), identities
         self._headers: dict[str, dict[str, TensorInfo]] = {}
         # Descriptors that no thread reads from, those that were read from last at the end.
         self._idle: dict[str, int] = {}
@@ -258,11 +258,11 @@ class TensorFiles(Mapping[str, Mapping[str, TensorInfo]]):
 
 def look_at(directory: Path, names: Collection[str]) -> Seen:
     """Size and modification time of the files that exist."""
-    seen: Seen = {}
+    identities: Seen = {}
     for name in names:
         with suppress(OSError):
-            seen[name] = _identity(os.stat(directory / name))
-    return seen
+            identities[name] = _identity(os.stat(directory / name))
+    return identities
 
 
 def _identity(facts: os.stat_result) -> tuple[int, int]:
@@ -270,20 +270,20 @@ def _identity(facts: os.stat_result) -> tuple[int, int]:
 
 
 def open_tensors(
-    directory: Path, manifest: Manifest, stems: Collection[str], seen: Seen
+    directory: Path, manifest: Manifest, stems: Collection[str], identities: Seen
 ) -> dict[str, dict[str, StoredTensor]]:
     """The tensors of a checkpoint by stem and name.
 
     Its files must have been verified; tensors are read lazily.
 
     Arguments:
-        seen: what `look_at` said of them before they were.
+        identities: what `look_at` said of them before they were.
 
     Raises:
         DamagedCheckpoint: if an index is not what was saved.
     """
     files = TensorFiles(
-        directory, [name for name in manifest.files if name.endswith(TENSORS)], seen
+        directory, [name for name in manifest.files if name.endswith(TENSORS)], identities
     )
     tensors: dict[str, dict[str, StoredTensor]] = {}
     with as_damaged(directory):
@@ -401,10 +401,10 @@ def load_directory(
     # compared as it is read.
     compared = manifest.files if only is None else chain(*(files[stem] for stem in stems))
     names = {*compared} - {STATE, BASE}
-    seen = look_at(directory, names)
+    identities = look_at(directory, names)
     share = sorted(names) if world is None else sorted(names)[world.rank :: world.size]
     verify(directory, manifest, share)
-    tensors = open_tensors(directory, manifest, stems, seen)
+    tensors = open_tensors(directory, manifest, stems, identities)
     with as_damaged(directory):
         state = decode_state(read_verified(directory, manifest, STATE))
     base = read_base(directory, manifest)

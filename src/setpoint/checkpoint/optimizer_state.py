@@ -112,7 +112,9 @@ def part_of_state(state: Mapping[str, Any], elsewhere: Collection[str]) -> dict[
         {**group, "parameters": [name for name in group["parameters"] if name not in elsewhere]}
         for group in state["groups"]
     ]
-    kept = {name: of for name, of in state["parameters"].items() if name not in elsewhere}
+    kept = {
+        name: state_of for name, state_of in state["parameters"].items() if name not in elsewhere
+    }
     return {**state, "groups": groups, "parameters": kept}
 
 
@@ -181,7 +183,7 @@ def _regrouped(state: Mapping[str, Any], groups: Sequence[Sequence[str]]) -> dic
         known = next((entry_of[name] for name in group if name in entry_of), {"counts": {}})
         entries.append({**known, "parameters": list(group)})
     trained = {name for group in groups for name in group}
-    kept = {name: of for name, of in state["parameters"].items() if name in trained}
+    kept = {name: state_of for name, state_of in state["parameters"].items() if name in trained}
     return {**state, "groups": entries, "parameters": kept}
 
 
@@ -221,11 +223,13 @@ def _begin_maxima(optimizer: Optimizer) -> None:
 
 def _is_same(one: Any, other: Any) -> bool:
     """True if two options are equal, tensors inside them included."""
-    ours: dict[str, Tensor] = {}
-    theirs: dict[str, Tensor] = {}
-    if split_tensors(one, "option", ours) != split_tensors(other, "option", theirs):
+    first_tensors: dict[str, Tensor] = {}
+    second_tensors: dict[str, Tensor] = {}
+    if split_tensors(one, "option", first_tensors) != split_tensors(
+        other, "option", second_tensors
+    ):
         return False
-    return all(torch.equal(ours[name], theirs[name]) for name in ours)
+    return all(torch.equal(first_tensors[name], second_tensors[name]) for name in first_tensors)
 
 
 def _named_groups(

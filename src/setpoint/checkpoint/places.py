@@ -56,19 +56,19 @@ def find_checkpoint(path: Path) -> Path | None:
     """
     if (path / MANIFEST).is_file():
         return path
-    others = list_checkpoints(path.parent) if path.name and not path.is_dir() else {}
-    if not others:
+    siblings = list_checkpoints(path.parent) if path.name and not path.is_dir() else {}
+    if not siblings:
         return None
     step = None
     if path.name in POINTERS:
         step = read_pointer(path.parent, "latest" if path.name == "latest" else "best")
-    if step not in others:
-        names = [directory.name for directory in others.values()]
+    if step not in siblings:
+        names = [directory.name for directory in siblings.values()]
         meant = did_you_mean(path.name, [*names, *POINTERS], ".\n")
         raise SetpointError(
             f"there is no checkpoint {path.name} in {path.parent}, only {', '.join(names)}{meant}"
         )
-    return others[step]
+    return siblings[step]
 
 
 def checkpoint_to_load(name: str) -> Path:
@@ -103,12 +103,12 @@ def split_url(url: str) -> tuple[str, int | PointerName | None]:
     """
     run = url.rstrip("/")
     above, _, last = run.rpartition("/")
-    which: int | PointerName | None = step_of(last)
+    selector: int | PointerName | None = step_of(last)
     if last in POINTERS:
-        which = "latest" if last == "latest" else "best"
-    if which is not None:
+        selector = "latest" if last == "latest" else "best"
+    if selector is not None:
         run, last = above, above.rpartition("/")[2]
-    return run.removesuffix(f"/{CHECKPOINTS}"), which
+    return run.removesuffix(f"/{CHECKPOINTS}"), selector
 
 
 def refuse_url(name: str) -> None:

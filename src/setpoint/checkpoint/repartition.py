@@ -167,8 +167,8 @@ def _boxes_of(
             continue
         first, last = (shape[0] * number // ranks for number in (rank, rank + 1))
         if last > first:
-            rest = shape[1:]
-            yield name, _Box(tensor, (first, *(0 for _ in rest)), (last - first, *rest))
+            sides = shape[1:]
+            yield name, _Box(tensor, (first, *(0 for _ in sides)), (last - first, *sides))
 
 
 def _aliases(named: Mapping[str, Placeable]) -> dict[str, str]:

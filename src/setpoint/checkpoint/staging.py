@@ -78,8 +78,8 @@ class HostMemory:
         if self._used == len(self._held) or len(self._held[self._used][1]) != size:
             # What is saved changes rarely: the checkpoint of weights alone at the end.
             del self._held[self._used :]
-            made = torch.empty(size, dtype=torch.uint8, pin_memory=self.pinned)
-            self._held.append((made, bytes_of(made)))
+            buffer = torch.empty(size, dtype=torch.uint8, pin_memory=self.pinned)
+            self._held.append((buffer, bytes_of(buffer)))
         place, content = self._held[self._used]
         self._used += 1
         is_unchanged = type(tensor) is Tensor and _storage(tensor) in self._unchanged

@@ -263,8 +263,8 @@ class CheckpointStore:
         """
         self.wait()
         steps = self.world.all_of(self.steps)
-        if any(seen != steps[0] for seen in steps):
-            newest = ", ".join(str(max(seen, default=None)) for seen in steps)
+        if any(rank_steps != steps[0] for rank_steps in steps):
+            newest = ", ".join(str(max(rank_steps, default=None)) for rank_steps in steps)
             raise SetpointError(
                 f"the ranks do not see the same checkpoints in {self.root}: the newest is of step "
                 f"{newest} on ranks 0 to {len(steps) - 1}.\nValid: a run directory that all ranks "

@@ -245,8 +245,8 @@ def _summary(label: str, digest: str, report: Preflight, values: dict[str, list[
 
 def _how_to_run(reason: str) -> str:
     """A skipped check with the option that runs it."""
-    what, needs, rest = reason.partition(" (needs ")
-    words = rest.removesuffix(")").split(" and ")
+    what, needs, requirements = reason.partition(" (needs ")
+    words = requirements.removesuffix(")").split(" and ")
     if not needs or not set(words) <= set(NEEDS):
         return reason
     if "torch" in words and not has_torch():

@@ -68,11 +68,11 @@ class PlanReport:
 
     def to_json(self) -> dict[str, Any]:
         """The plan for machines."""
-        at = coordinates(self.topology.degrees, self.rank)
+        position = coordinates(self.topology.degrees, self.rank)
         shards = shards_of(self.workload, self.topology, self.rank)
         plan: dict[str, Any] = {
             "groups": [row.to_json() for row in self.groups],
-            "mesh": {"degrees": self.topology.degrees, "rank": self.rank, "at": at},
+            "mesh": {"degrees": self.topology.degrees, "rank": self.rank, "at": position},
             "parameters": {"model": self.workload.parameters, "trained_here": shards.numbers},
             "flops_per_token": self.workload.flops_per_token,
             "flops_formula": FLOPS_FORMULA,
@@ -136,8 +136,8 @@ def make_plan(job: Job, rank: int = 0) -> PlanReport:
 
 
 def _title(degrees: dict[str, int], rank: int, what: str = "") -> str:
-    size, at = prod(degrees.values()), coordinates(degrees, rank)
-    place = ", ".join(f"{axis} {where}" for axis, where in at.items() if degrees[axis] > 1)
+    size, position = prod(degrees.values()), coordinates(degrees, rank)
+    place = ", ".join(f"{axis} {where}" for axis, where in position.items() if degrees[axis] > 1)
     return f"{what}rank {rank:,} of {size:,}{place and f' ({place})'}"
 
 

@@ -42,8 +42,8 @@ def prepare_job(arguments: Arguments) -> PreparedJob:
         if (value := arguments.value(option.name)) is not None:
             arguments.overrides.append(f"--data.prepare.{field}={value}")
     job: Job = open_source(arguments.positional[0], arguments).resolve()
-    problems = [each for each in verify(job, {"files"}).problems if "sources" in each.path
-                or each.path.startswith(("data.", "tokenizer."))]  # fmt: skip
+    problems = [item for item in verify(job, {"files"}).problems if "sources" in item.path
+                or item.path.startswith(("data.", "tokenizer."))]  # fmt: skip
     if problems:
         raise ConfigError(problems)
     from setpoint.data.cache import prepare_all
@@ -51,14 +51,14 @@ def prepare_job(arguments: Arguments) -> PreparedJob:
 
     datasets = job.evaluation.datasets if job.evaluation is not None else ()
     texts = [
-        (each.name, each.sources, f"evaluation.datasets.{index}.sources")
-        for index, each in enumerate(datasets)
+        (item.name, item.sources, f"evaluation.datasets.{index}.sources")
+        for index, item in enumerate(datasets)
     ]
     tokenizer = job.tokenizer.build()
     with make_work_progress() as progress:
         prepared = prepare_all(job.data, tokenizer, texts, show=progress.work)
     names = [TRAIN, *[VALIDATION] * bool(job.data.validation)]
-    names += [f"evaluation/{each.name}" for each in datasets]
+    names += [f"evaluation/{item.name}" for item in datasets]
     return PreparedJob(job, tokenizer, dict(zip(names, prepared, strict=True)))
 
 
@@ -161,9 +161,9 @@ def tokenizer_train(arguments: Arguments) -> int:
         raise SetpointError(f"--output {output} exists already; give a new folder")
     job = open_source(arguments.positional[0], arguments).resolve()
     # The tokenizer that is yet to be made has the tokens of a template.
-    problems = [each for each in verify(job, {"files"}).problems
-                if each.path.startswith("data.sources.")
-                and not each.path.endswith(".template")]  # fmt: skip
+    problems = [problem for problem in verify(job, {"files"}).problems
+                if problem.path.startswith("data.sources.")
+                and not problem.path.endswith(".template")]  # fmt: skip
     if problems:
         raise ConfigError(problems)
     from setpoint.data.tokenizers.bpe import train_bpe
@@ -223,7 +223,9 @@ def open_data(arguments: Arguments) -> JobData:
     """Resolve a job, and read and tokenize its data."""
     job: Job = open_source(arguments.positional[0], arguments).resolve()
     problems = [
-        each for each in verify(job, {"files"}).problems if each.path.partition(".")[0] in SECTIONS
+        problem
+        for problem in verify(job, {"files"}).problems
+        if problem.path.partition(".")[0] in SECTIONS
     ]
     if problems:
         raise ConfigError(problems)
@@ -309,7 +311,7 @@ def _text(sample: Sample) -> str:
     document: int | None = -1
     run: list[str] = []
     masked = False
-    for at, token in enumerate(_whole_characters(sample.tokens)):
+    for index, token in enumerate(_whole_characters(sample.tokens)):
         if token.document != document:
             if masked:
                 run.append("]]")
@@ -317,7 +319,7 @@ def _text(sample: Sample) -> str:
             lines += ["".join(run)] * bool(run)
             document, run = token.document, []
             if document is None:
-                count = sum(each.document is None for each in sample.tokens)
+                count = sum(part.document is None for part in sample.tokens)
                 lines.append(dim(f"--- {count} tokens of padding"))
             else:
                 name = sample.names[document]
@@ -326,10 +328,10 @@ def _text(sample: Sample) -> str:
             continue
         text = token.data.decode(errors="backslashreplace")
         if not marks:
-            run.append(_coloured(token, text, at))
+            run.append(_coloured(token, text, index))
             continue
         # The first token of a row is never a target, and looks like the one behind it.
-        if (token if at or len(sample.tokens) < 2 else sample.tokens[1]).trained == masked:
+        if (token if index or len(sample.tokens) < 2 else sample.tokens[1]).trained == masked:
             run.append("]]" if masked else "[[")
             masked = not masked
         run.append(text + "|" * ends)
@@ -337,11 +339,11 @@ def _text(sample: Sample) -> str:
     return "\n".join(lines)
 
 
-def _coloured(token: Token, text: str, at: int) -> str:
+def _coloured(token: Token, text: str, index: int) -> str:
     """Style tokens: untrained ones dim, control tokens magenta, every other on a background."""
     codes = ["35"] if token.control else []
     codes += ["1"] if token.trained else ["2"]
-    codes += ["48;5;236"] * (at % 2)
+    codes += ["48;5;236"] * (index % 2)
     # A ground that is still on at the end of a line would fill the line.
     return "\n".join(styled(line, ";".join(codes)) if line else "" for line in text.split("\n"))
 
@@ -377,14 +379,14 @@ def _is_cut(data: bytes) -> bool:
 def _tokens(sample: Sample) -> str:
     rows = [
         [
-            str(at),
+            str(index),
             str(token.position),
             str(token.id),
             "" if token.document is None else str(token.document),
             "yes" if token.trained else "-",
             token.data.decode() if token.control else _quoted(token.data),
         ]
-        for at, token in enumerate(sample.tokens)
+        for index, token in enumerate(sample.tokens)
     ]
     return table(rows, ["place", "position", "id", "document", "trained", "text"])
 
@@ -460,7 +462,7 @@ def _row_counts(data: JobData) -> dict[str, Any]:
     except SetpointError as error:  # too little data for one row; the rest is worth knowing
         return {"note": str(error)}
     members = getattr(sequences, "members", (sequences,))
-    notes = [note for each in members if (note := getattr(each, "note", ""))]
+    notes = [note for member in members if (note := getattr(member, "note", ""))]
     rows = sequences.epoch_rows or 0
     steps = rows / data.job.batch.global_size
     return {"rows": rows, "steps": steps, "note": "; ".join(notes)}
@@ -472,7 +474,7 @@ def _stats_text(facts: dict[str, Any]) -> list[str]:
     parts: list[str] = []
     for side, title in (("train", "Training"), ("held_out", "Held out")):
         if facts[side]:
-            rows = [_stats_cells(each) for each in facts[side]]
+            rows = [_stats_cells(row) for row in facts[side]]
             if len(rows) > 1:
                 rows.append(_stats_cells(_total(facts[side])))
             drawn = ["drawn"] * ("mixture_share" in facts[side][0])
@@ -481,9 +483,9 @@ def _stats_text(facts: dict[str, Any]) -> list[str]:
             parts.append(f"{bold(title)}\n{table(rows, headings)}")
     names = list(facts["train"][0]["lengths"])
     rows = [
-        [each["source"], *(f"{each['lengths'][name]:,.0f}" for name in names)]
-        for each in facts["train"]
-        if each["lengths"]
+        [row["source"], *(f"{row['lengths'][name]:,.0f}" for name in names)]
+        for row in facts["train"]
+        if row["lengths"]
     ]
     parts.append(f"{bold('Tokens of a training document')}\n{table(rows, ['source', *names])}")
     parts.append(_bars(facts["histogram"]))
@@ -520,19 +522,19 @@ def _total(sources: list[dict[str, Any]]) -> dict[str, Any]:
     names = ("documents", "bytes", "tokens", "share", "trained_tokens", "longer_than_sequence",
              "duplicates")  # fmt: skip
     names += ("mixture_share",) * ("mixture_share" in sources[0])
-    return {"source": "all", **{name: sum(each[name] for each in sources) for name in names}}
+    return {"source": "all", **{name: sum(source[name] for source in sources) for name in names}}
 
 
 def _bars(classes: list[dict[str, int]]) -> str:
     """Draw a histogram of document lengths."""
-    most = max(each["documents"] for each in classes)
+    most = max(length_class["documents"] for length_class in classes)
     rows = [
         [
-            f"{each['from']:,} to {each['to']:,}",
-            f"{each['documents']:,}".rjust(len(f"{most:,}")),
-            "#" * -(-each["documents"] * BAR // most),
+            f"{length_class['from']:,} to {length_class['to']:,}",
+            f"{length_class['documents']:,}".rjust(len(f"{most:,}")),
+            "#" * -(-length_class["documents"] * BAR // most),
         ]
-        for each in classes
+        for length_class in classes
     ]
     width = max(len(row[0]) for row in rows)
     rows = [[row[0].rjust(width), *row[1:]] for row in rows]

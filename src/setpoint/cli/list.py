@@ -156,9 +156,9 @@ def _rows(root: type[Config], kind: str) -> Iterator[dict[str, Any]]:
 
 def field_rows(root: type[Config], section: str = "") -> Iterator[dict[str, Any]]:
     """The facts of each field, or of those within a section."""
-    wanted = section.replace("-", "_")
+    prefix = section.replace("-", "_")
     for path, info in dict.fromkeys(all_fields(root)):  # variants share fields of their family
-        if not wanted or path == wanted or path.startswith(f"{wanted}."):
+        if not prefix or path == prefix or path.startswith(f"{prefix}."):
             yield _field(path, info)
 
 
@@ -178,22 +178,24 @@ def _search_fields(root: type[Config], words: str) -> Iterator[dict[str, Any]]:
     matchers = [word_finder(word) for word in words.split() or [words]]
     ranked: list[list[dict[str, Any]]] = [[], [], [], []]
     exact = re.sub(r"[\W_]+", "_", words)
-    seen: set[int] = set()
+    listed: set[int] = set()
     for path, info in all_fields(root):
-        if id(info) in seen:  # of a section in several places the first counts
+        if id(info) in listed:  # of a section in several places the first counts
             continue
-        seen.add(id(info))
+        listed.add(id(info))
         row = _field(path, info)
-        others = called.get(path, [])
-        places = (path, " ".join(others), row["help"])
+        foreign_names = called.get(path, [])
+        places = (path, " ".join(foreign_names), row["help"])
         if not all(any(map(matches, places)) for matches in matchers):
             continue
         named = any(matches(info.name) for matches in matchers)
-        others = [name for name in others if all(matches(name) for matches in matchers)]
-        rank = 0 if info.name == exact else 1 if named else 2 if others else 3
+        foreign_names = [
+            name for name in foreign_names if all(matches(name) for matches in matchers)
+        ]
+        rank = 0 if info.name == exact else 1 if named else 2 if foreign_names else 3
         row["help"] = re.split(r"(?<=\.)\s", row["help"], maxsplit=1)[0]
-        if others:
-            row["also_called"] = others
+        if foreign_names:
+            row["also_called"] = foreign_names
         ranked[rank].append(row)
     for rows in ranked:
         yield from rows
@@ -242,7 +244,7 @@ def fields_text(rows: Sequence[dict[str, Any]]) -> str:
     bold, dim, wrapped = styles()
     blocks: list[str] = []
     for row in rows:
-        of = [row["variant"]] if "variant" in row else row.get("variants", [])
+        variants = [row["variant"]] if "variant" in row else row.get("variants", [])
         facts = [row["type"], *(word for word in ("required", "derived") if word in row)]
         if "range" in row:
             facts.append(row["range"])
@@ -251,7 +253,7 @@ def fields_text(rows: Sequence[dict[str, Any]]) -> str:
         if "default" in row:
             facts.append(f"default {for_flag(row['default'])}")
         facts.append(row["role"])
-        blocks.append(bold(row["path"]) + (f"  ({', '.join(of)})" if of else ""))
+        blocks.append(bold(row["path"]) + (f"  ({', '.join(variants)})" if variants else ""))
         blocks.append(f"    {'; '.join(facts)}")
         if row["help"]:
             blocks.append(dim(wrapped(row["help"], "    ")))

@@ -225,10 +225,10 @@ def _dispatch(words: list[str]) -> int:
         if launched() > 1:
             from setpoint.config import SetpointError
 
-            *others, last = ON_RANKS
+            *more, last = ON_RANKS
             raise SetpointError(
                 f"setpoint {name} runs in one process, and a launcher has started {launched()} "
-                f"(WORLD_SIZE).\nValid: setpoint {name} without torchrun; {', '.join(others)} and "
+                f"(WORLD_SIZE).\nValid: setpoint {name} without torchrun; {', '.join(more)} and "
                 f"{last} run on several ranks"
             )
     return command.run(parsed)

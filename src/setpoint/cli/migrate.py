@@ -107,10 +107,12 @@ def _file(root: type[Config], name: str, start: int | None, notes: list[str]) ->
     """The change of one configuration file."""
     document = read_file(name)
     data = {key: value for key, value in document.data.items() if key != HEADER}
-    said = schema_of(root, document.data, name)
-    if said is not None and start not in (None, said):
-        raise SetpointError(f"{name} says that it is of schema {said}; leave --from {start} out")
-    schema = said or start or oldest_schema(root, data)
+    declared = schema_of(root, document.data, name)
+    if declared is not None and start not in (None, declared):
+        raise SetpointError(
+            f"{name} says that it is of schema {declared}; leave --from {start} out"
+        )
+    schema = declared or start or oldest_schema(root, data)
     if schema is None or schema == root.__setpoint__.schema:
         return []
     tree = migrate(root, data, schema, name=name)
@@ -160,7 +162,7 @@ def rewrite_document(document: Document, tree: Tree, schema: int) -> str:
     """
     before: Any = guessed(document.data.get(HEADER))
     header: dict[str, Any] = {**(before if isinstance(before, dict) else {}), "schema": schema}
-    wanted = {HEADER: header, **tree.data}
+    target = {HEADER: header, **tree.data}
     breaks = document.text.count("\r\n")
     if breaks and breaks != document.text.count("\n"):
         raise SetpointError(_refusal(document, "its lines end in CRLF and in LF"))
@@ -175,13 +177,13 @@ def rewrite_document(document: Document, tree: Tree, schema: int) -> str:
         else:
             assert document.format == "json"
             indent = re.search(r"^([ \t]+)\S", before_text, re.MULTILINE)
-            text = json.dumps(wanted, indent=indent and indent.group(1), ensure_ascii=False)
+            text = json.dumps(target, indent=indent and indent.group(1), ensure_ascii=False)
             text += "\n" * before_text.endswith("\n")
         data = parse_bytes(text.encode(), document.format, document.name).data
     except (LookupError, TypeError, ValueError, AttributeError) as error:
         reason = shared or f"{type(error).__name__}: {error}"
         raise SetpointError(_refusal(document, reason)) from error
-    if not same(guessed(data), guessed(wanted)):
+    if not same(guessed(data), guessed(target)):
         reason = shared or "the new text would not read as the new values"
         raise SetpointError(_refusal(document, reason))
     return text.replace("\n", "\r\n") if breaks else text
@@ -246,12 +248,12 @@ def _rename_in_toml(section: Any, old: str, new: str) -> bool:
     body = getattr(container, "body", None)
     if body is None:
         return False
-    found = [index for index, (key, _) in enumerate(body) if key is not None and key.key == old]
-    if not found or any(body[index][0].is_dotted() for index in found):
+    indices = [index for index, (key, _) in enumerate(body) if key is not None and key.key == old]
+    if not indices or any(body[index][0].is_dotted() for index in indices):
         return False
     from tomlkit.items import SingleKey
 
-    for index in found:
+    for index in indices:
         _, item = body[index]
         body[index] = (SingleKey(new, sep=" = "), item)
         _forget_title(item)

@@ -260,8 +260,8 @@ class Command:
         if self.program.is_own:
             text = text.replace("`setpoint ", f"`{self.program.name} ")
         if "OVERRIDES" in self.usage and "\nSOURCE is " not in text:
-            own = own_source_help(self.program) if self.program.is_own else SOURCE_HELP
-            text += f"\n\n{own}"
+            sources_help = own_source_help(self.program) if self.program.is_own else SOURCE_HELP
+            text += f"\n\n{sources_help}"
         return text.strip()
 
     @property
@@ -307,10 +307,10 @@ class Command:
                 )
             if "SOURCE" not in self.usage and "DIALECT" not in self.usage:
                 raise SetpointError(f"{self.title} takes no file of another system, and so no --")
-        at = 0
-        while at < len(tokens):
-            token = tokens[at]
-            at += 1
+        index = 0
+        while index < len(tokens):
+            token = tokens[index]
+            index += 1
             name, equals, text = token.partition("=")
             has_room = len(parsed.positional) < self.at_most
             option = table.get(SHORT.get(name, name.replace("_", "-")))
@@ -320,9 +320,9 @@ class Command:
                         raise SetpointError(f"{name} is a switch and takes no value")
                 elif not equals:
                     # A value that looks like an option is far more often a value left out.
-                    if at >= len(tokens) or tokens[at].startswith("--"):
+                    if index >= len(tokens) or tokens[index].startswith("--"):
                         raise SetpointError(f"{name} needs a value: {name} {option.metavar}")
-                    text, at = tokens[at], at + 1
+                    text, index = tokens[index], index + 1
                 if option.name in parsed.options and option.metavar and not option.repeat:
                     raise SetpointError(f"{option.name} is given twice")
                 parsed.options.setdefault(option.name, []).append(text)
@@ -331,7 +331,7 @@ class Command:
                 has_room and not parsed.overrides and token[0] == "-" and token[1:].isdecimal()
             ):
                 if sets_fields and parsed.overrides and not has_room:
-                    self._refuse_value(parsed.overrides, [token, *tokens[at:]])
+                    self._refuse_value(parsed.overrides, [token, *tokens[index:]])
                     self._refuse_file(token)
                     parsed.overrides.append(token)  # which is refused as no override
                 else:
@@ -342,9 +342,9 @@ class Command:
                         f"{self.title} takes the number of ranks from the launcher (WORLD_SIZE), "
                         f"not from {name}; `setpoint check {name} N` verifies a plan for any number"
                     )
-                joins = sets_fields and at < len(tokens)
-                if joins and (word := self._joined(token, tokens[at], parsed, tokens)):
-                    token, at = word, at + 1
+                joins = sets_fields and index < len(tokens)
+                if joins and (word := self._joined(token, tokens[index], parsed, tokens)):
+                    token, index = word, index + 1
                 parsed.overrides.append(token)
         if not parsed.has("--help"):
             self._check(parsed, table)
@@ -450,7 +450,9 @@ class Command:
         from setpoint.config.layers.flags import one_word
 
         flag, _, text = overrides[-1].partition("=")
-        end = next((at for at, word in enumerate(rest) if "=" in word or word[:2] == "--"), None)
+        end = next(
+            (index for index, word in enumerate(rest) if "=" in word or word[:2] == "--"), None
+        )
         typed = one_word(self.program.root, flag, [text, *rest[:end]]) if flag[:2] == "--" else ""
         if typed:
             raise SetpointError(

@@ -54,29 +54,29 @@ def plan(arguments: Arguments) -> int:
         kind = type(composition.draft).__name__
         raise SetpointError(f"{kind} is not a training job, which `setpoint plan` takes")
     count, memory = arguments.integer("--top") or 10, arguments.value("--memory")
-    found = find_layouts(composition, request, memory, count, resolver(arguments))
-    found.first.write(composition.label)
+    result = find_layouts(composition, request, memory, count, resolver(arguments))
+    result.first.write(composition.label)
 
     def text() -> str:
-        size = found.space.world_size
+        size = result.space.world_size
         title = f"{composition.label} on {size:,} x {request.title}"
-        rows = [(f"  {name}", value) for name, value in found.first.facts()
+        rows = [(f"  {name}", value) for name, value in result.first.facts()
                 if name in ("run", "GPU-hours", "price", "energy")]  # fmt: skip
         details = (
             f"  details: setpoint check {arguments.source} --plan --gpu {request.name} "
             f"--world-size {size} and its overrides"
         )
-        lines = "\n".join(_lines(title, found))
+        lines = "\n".join(_lines(title, result))
         return f"{lines}\n\n{bold('the first of them')}\n{table(rows)}\n{details}"
 
-    emit(arguments, found.to_json, text)
+    emit(arguments, result.to_json, text)
     return 0
 
 
-def _lines(title: str, found: Plan) -> Iterator[str]:
+def _lines(title: str, plan_result: Plan) -> Iterator[str]:
     from setpoint.plan.timeline import seconds
 
-    space, result = found.space, found.result
+    space, result = plan_result.space, plan_result.result
     yield bold(title)
     yield (
         f"  {result.meshes:,} meshes, {result.timed:,} topologies timed; at most "
@@ -89,12 +89,12 @@ def _lines(title: str, found: Plan) -> Iterator[str]:
         yield f"  fixed: {names}"
     yield ""
     rows = [
-        (f"  {number}", seconds(each.time.seconds), f"{each.time.tokens_per_second:,.0f}",
-         f"{each.time.mfu:.1%}", in_units(each.memory.total))
-        for number, (_, each) in enumerate(found.layouts, 1)
+        (f"  {number}", seconds(layout.time.seconds), f"{layout.time.tokens_per_second:,.0f}",
+         f"{layout.time.mfu:.1%}", in_units(layout.memory.total))
+        for number, (_, layout) in enumerate(plan_result.layouts, 1)
     ]  # fmt: skip
     yield table(rows, ("  ", "step", "tokens/s", "MFU", "memory"))
-    for number, (overrides, _) in enumerate(found.layouts, 1):
+    for number, (overrides, _) in enumerate(plan_result.layouts, 1):
         yield f"\n{number}: {' '.join(map(shlex.quote, overrides))}"
 
 

@@ -353,11 +353,11 @@ def _facts(done: Replayed, folder: str, notes: list[str]) -> dict[str, Any]:
         "anomaly": done.anomaly and asdict(done.anomaly),
         "modules": [
             {
-                "name": each.name,
-                "type": each.kind,
-                **{str(kind): tally.to_json() for kind, tally in each.tallies.items()},
+                "name": module.name,
+                "type": module.kind,
+                **{str(kind): tally.to_json() for kind, tally in module.tallies.items()},
             }
-            for each in done.modules
+            for module in done.modules
         ],
         "notes": notes,
     }

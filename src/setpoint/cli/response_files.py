@@ -84,20 +84,20 @@ def split(text: str, name: str) -> list[Word]:
     """
     text = text.replace("\r\n", "\n")
     words: list[Word] = []
-    at, line, counted = 0, 1, 0
-    while at < len(text):
-        match = TOKEN.match(text, at)
-        start, at = at, match.end() if match else at
+    index, line, counted = 0, 1, 0
+    while index < len(text):
+        match = TOKEN.match(text, index)
+        start, index = index, match.end() if match else index
         if match and match["space"]:
             continue
         line += text.count("\n", counted, start)
         counted, place = start, f"{name}:{line}"
-        sign = text[at : at + 1]
-        if sign == "\\":
+        character = text[index : index + 1]
+        if character == "\\":
             raise SetpointError(f"{place}: the backslash at the end of the file escapes nothing")
-        if sign in ('"', "'"):
-            raise SetpointError(f"{place}: the word that begins here is not closed by {sign}")
-        word = "".join(map(_unquoted, PART.finditer(text[start:at])))
+        if character in ('"', "'"):
+            raise SetpointError(f"{place}: the word that begins here is not closed by {character}")
+        word = "".join(map(_unquoted, PART.finditer(text[start:index])))
         if not can_be_named(word):
             raise SetpointError(f"{word!r}: a zero byte is no part of an argument")
         words.append(Word(word, place))

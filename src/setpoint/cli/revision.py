@@ -74,23 +74,23 @@ class Revision(NamedTuple):
 
 
 @contextmanager
-def record_at_revision(name: str, what: str, imports: Sequence[str]) -> Iterator[str]:
+def record_at_revision(name: str, inner: str, imports: Sequence[str]) -> Iterator[str]:
     """Make the record of `NAME:WHAT`, and remove it afterwards."""
     import tempfile
 
-    source = f"{name}:{what}"
-    revision = find_revision(name, what, imports)
+    source = f"{name}:{inner}"
+    revision = find_revision(name, inner, imports)
     with tempfile.TemporaryDirectory(prefix="setpoint-") as scratch:
         tree, folder = os.path.join(scratch, "tree"), os.path.join(scratch, "record")
         os.mkdir(tree)
         os.mkdir(folder)
         extract(revision.repository, revision.commit, tree)
         try:
-            start, what = _locate(tree, revision, source)
-            if os.path.isfile(os.path.join(start, what, CONFIG)):
-                folder = os.path.join(start, what)  # a run whose record is under version control
+            start, inner = _locate(tree, revision, source)
+            if os.path.isfile(os.path.join(start, inner, CONFIG)):
+                folder = os.path.join(start, inner)  # a run whose record is under version control
             else:
-                request = {"source": what, "imports": list(imports), "folder": folder}
+                request = {"source": inner, "imports": list(imports), "folder": folder}
                 _write_record(
                     request, tree, start, f"{source}, at commit {revision.commit[:SHORT]}"
                 )
@@ -105,37 +105,39 @@ def record_at_revision(name: str, what: str, imports: Sequence[str]) -> Iterator
             raise SetpointError(message) from None
 
 
-def find_revision(name: str, what: str, imports: Sequence[str]) -> Revision:
+def find_revision(name: str, inner: str, imports: Sequence[str]) -> Revision:
     """The commit in the repository of the working folder, or in Setpoint's own checkout."""
     try:
         folder = os.getcwd()
     except OSError as error:
         raise SetpointError(
-            f"{name}:{what}: the working folder cannot be read: {error.strerror}"
+            f"{name}:{inner}: the working folder cannot be read: {error.strerror}"
         ) from None
-    is_preset = not _is_path(what) and ":" not in what
+    is_preset = not _is_path(inner) and ":" not in inner
     repository = repository_of(folder)
     commit = repository and commit_of(repository, name)
     if repository and commit:
         start = os.path.relpath(os.path.realpath(folder), os.path.realpath(repository))
-        revision = Revision(repository, commit, "" if start == os.curdir else start, what)
+        revision = Revision(repository, commit, "" if start == os.curdir else start, inner)
         # The history of a preset of Setpoint is that of Setpoint's own checkout.
-        function = presets.get(what.partition("(")[0].replace("_", "-"))
-        own = not imports if function is None else function.__module__.startswith("setpoint.")
-        if not (is_preset and own):
+        function = presets.get(inner.partition("(")[0].replace("_", "-"))
+        is_built_in = (
+            not imports if function is None else function.__module__.startswith("setpoint.")
+        )
+        if not (is_preset and is_built_in):
             return revision
         if {"src/setpoint/__init__.py", "setpoint/__init__.py"} & {*files_at(repository, commit)}:
             return revision
     checkout = repository_of(os.path.dirname(os.path.abspath(__file__))) if is_preset else None
     checkout_commit = commit_of(checkout, name) if checkout and checkout != repository else None
     if checkout and checkout_commit:
-        return Revision(checkout, checkout_commit, "", what)
+        return Revision(checkout, checkout_commit, "", inner)
     if repository and commit:
         where = f"its own checkout {checkout} does not know it"
         raise SetpointError(
-            f"{name}:{what}: the repository {repository} holds no Setpoint at {name}, so that this "
-            f"preset has no history there; and Setpoint itself does not run from that revision: "
-            f"{where if checkout else 'it has no checkout'}"
+            f"{name}:{inner}: the repository {repository} holds no Setpoint at {name}, so that "
+            f"this preset has no history there; and Setpoint itself does not run from that "
+            f"revision: {where if checkout else 'it has no checkout'}"
         )
     tried: list[str] = []
     if all(word.isidentifier() for word in name.split(".")):
@@ -150,29 +152,29 @@ def find_revision(name: str, what: str, imports: Sequence[str]) -> Revision:
     names = [word for root in (repository, checkout) if root for word in branches_and_tags(root)]
     close = nearest(name, names, 1)
     meant = f". Did you mean {close[0]}?" if close else ""
-    if names_file(what) and not close:
+    if names_file(inner) and not close:
         from setpoint.interop.dialect import DIALECTS
 
         meant = f". Valid before a file of another system: {', '.join(DIALECTS)}"
-    raise SetpointError(f"{name}:{what}: {'; '.join(tried)}{meant}")
+    raise SetpointError(f"{name}:{inner}: {'; '.join(tried)}{meant}")
 
 
-def _is_path(what: str) -> bool:
+def _is_path(source: str) -> bool:
     """True for a file or folder, False for a preset or function."""
-    what = what.partition("(")[0]
-    return "." in what or "/" in what
+    source = source.partition("(")[0]
+    return "." in source or "/" in source
 
 
 def _locate(tree: str, revision: Revision, source: str) -> tuple[str, str]:
     """The working folder within a commit, and the path or name from there."""
-    start, what = os.path.join(tree, revision.start), revision.what
+    start, inner = os.path.join(tree, revision.start), revision.what
     start = start if os.path.isdir(start) else tree
-    if not _is_path(what):
-        return start, what
+    if not _is_path(inner):
+        return start, inner
     # The working folder need not be among the files of the commit for a path to start from it, and
     # git itself reads REV:path from the top.
-    from_top = os.path.normpath(os.path.join(revision.start, what))
-    for folder, path in ((start, what), (tree, from_top), (tree, what)):
+    from_top = os.path.normpath(os.path.join(revision.start, inner))
+    for folder, path in ((start, inner), (tree, from_top), (tree, inner)):
         full = os.path.normpath(os.path.join(folder, path))
         if full.startswith(tree + os.sep) and os.path.exists(full):
             return folder, path
@@ -180,12 +182,12 @@ def _locate(tree: str, revision: Revision, source: str) -> tuple[str, str]:
     files = [path for path in paths if names_file(path)]
     by_name = {os.path.basename(path): path for path in files}
     close = nearest(from_top, files, 2, likeness=0.75)
-    close += [by_name[name] for name in nearest(os.path.basename(what), by_name, 2)]
+    close += [by_name[name] for name in nearest(os.path.basename(inner), by_name, 2)]
     close = [os.path.relpath(path, revision.start or os.curdir) for path in dict.fromkeys(close)]
     meant = f" Did you mean {' or '.join(close[:3])}?" if close else ""
     where = f", neither below {revision.start} nor from the top" if revision.start else ""
     raise SetpointError(
-        f"{source}: commit {revision.commit[:SHORT]} has no file {what}{where}.{meant}"
+        f"{source}: commit {revision.commit[:SHORT]} has no file {inner}{where}.{meant}"
     )
 
 
@@ -194,9 +196,9 @@ def _write_record(request: dict[str, object], tree: str, start: str, title: str)
     import subprocess
 
     today = os.path.abspath(os.path.join(os.path.dirname(__file__), os.pardir, os.pardir))
-    own = os.environ.get("PYTHONPATH")
+    python_path = os.environ.get("PYTHONPATH")
     # The last is for a revision that holds no Setpoint: today's code reads it then.
-    paths = [start, os.path.join(tree, "src"), tree, *([own] if own else []), today]
+    paths = [start, os.path.join(tree, "src"), tree, *([python_path] if python_path else []), today]
     environment = {name: value for name, value in os.environ.items() if "SETPOINT__" not in name}
     environment["PYTHONPATH"] = os.pathsep.join(paths)
     environment["PYTHONDONTWRITEBYTECODE"] = "1"

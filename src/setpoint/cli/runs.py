@@ -150,8 +150,8 @@ def runs_tag(arguments: Arguments) -> int:
         print_notes([f"{p} has no tag {tag}" for p in paths if tag not in read_labels(p).tags])
 
     def change(labels: Labels) -> Labels:
-        others = tuple(other for other in labels.tags if other != tag)
-        return replace(labels, tags=others if removes else (*others, tag))
+        kept = tuple(other for other in labels.tags if other != tag)
+        return replace(labels, tags=kept if removes else (*kept, tag))
 
     return _relabel(paths, change)
 
@@ -305,19 +305,19 @@ def watch(arguments: Arguments) -> int:
         if "." not in name:
             raise SetpointError(f"--metric is KIND.COLUMN, as train.loss; got {name!r}")
     every = arguments.number("--every") or 2.0
-    seen = Watched(Path(arguments.positional[0]))
+    watched = Watched(Path(arguments.positional[0]))
     if names:
-        seen.columns = seen.asked = names
-    seen.poll()
+        watched.columns = watched.asked = names
+    watched.poll()
     if is_terminal(sys.stdout) and not (arguments.has("--json") or arguments.has("--once")):
-        _follow(seen, every)
+        _follow(watched, every)
         return 0
     size = shutil.get_terminal_size((100, 40))
-    emit(arguments, seen.to_json, lambda: rendered(seen, *size, colour=False))
+    emit(arguments, watched.to_json, lambda: rendered(watched, *size, colour=False))
     return 0
 
 
-def _follow(seen: Watched, every: float) -> None:
+def _follow(watched: Watched, every: float) -> None:
     from rich.console import Console
     from rich.live import Live
     from rich.text import Text
@@ -325,22 +325,22 @@ def _follow(seen: Watched, every: float) -> None:
     console = Console(highlight=False)
 
     def text() -> Text:
-        return Text.from_ansi(rendered(seen, *console.size, colour=True))
+        return Text.from_ansi(rendered(watched, *console.size, colour=True))
 
     try:
         with Live(text(), console=console, auto_refresh=False) as live:
-            while seen.status == RUNNING:
+            while watched.status == RUNNING:
                 time.sleep(every)
-                seen.poll()
+                watched.poll()
                 live.update(text(), refresh=True)
     except KeyboardInterrupt:
-        print(f"the run continues: setpoint watch {seen.path}")
+        print(f"the run continues: setpoint watch {watched.path}")
 
 
-def rendered(seen: Watched, columns: int, lines: int, colour: bool) -> str:
+def rendered(watched: Watched, columns: int, lines: int, colour: bool) -> str:
     """The view of a run, in a terminal of a size."""
-    parts = [bold(_headline(seen)) if colour else _headline(seen)]
-    for kind, row in seen.last.items():
+    parts = [bold(_headline(watched)) if colour else _headline(watched)]
+    for kind, row in watched.last.items():
         figures = [
             f"{name} {_number(row[name])}"
             for name in (SHOWN if kind == "train" else row)
@@ -348,39 +348,41 @@ def rendered(seen: Watched, columns: int, lines: int, colour: bool) -> str:
         ]
         if figures:
             parts.append(_within(_plain(f"{kind}, step {row.get('step')}: "), figures, columns))
-    for rank in seen.troubled():
+    for rank in watched.troubled():
         how = "is gone" if rank.is_gone else "stands still"
         where = f"rank {rank.rank} on {_plain(str(rank.host))} {how}"
         parts.append(f"{where} for {short_time(rank.seconds)} at step {rank.step}")
-    known = [event for event in seen.events if event.get("event") in EVENTS]
+    known = [event for event in watched.events if event.get("event") in EVENTS]
     parts += [_event(event)[:columns] for event in known[-3:]]
-    if seen.status == FAILED:
-        fault = next(event for event in reversed(seen.events) if event.get("event") == "fault")
+    if watched.status == FAILED:
+        fault = next(event for event in reversed(watched.events) if event.get("event") == "fault")
         parts.append(_plain(" ".join(f"error: {fault.get('error')}".split())[:MAX_ERROR]))
-    if seen.broken:
-        parts.append(f"lines that are no rows: {seen.broken:,}; `setpoint runs verify` names them")
-    missing = [name for name in seen.asked if name not in seen.known]
-    for name in missing if seen.known else ():
-        parts.append(_plain(f"no row has {name}.{did_you_mean(name, seen.known, ' ')}"))
-    curves = [name for name in seen.columns if seen.curves.get(name)]
+    if watched.broken:
+        parts.append(
+            f"lines that are no rows: {watched.broken:,}; `setpoint runs verify` names them"
+        )
+    missing = [name for name in watched.asked if name not in watched.known]
+    for name in missing if watched.known else ():
+        parts.append(_plain(f"no row has {name}.{did_you_mean(name, watched.known, ' ')}"))
+    curves = [name for name in watched.columns if watched.curves.get(name)]
     height = max(6, (lines - len(parts) - 12 * len(curves)) // max(1, len(curves)))
     for name in curves:
-        parts += ["", _curve(seen, name, columns, min(height, 16), colour)]
+        parts += ["", _curve(watched, name, columns, min(height, 16), colour)]
     return "\n".join(parts)
 
 
-def _headline(seen: Watched) -> str:
-    position, status = seen.position, seen.status
-    words = [f"{_plain(seen.path.name)}: {status}"]
+def _headline(watched: Watched) -> str:
+    position, status = watched.position, watched.status
+    words = [f"{_plain(watched.path.name)}: {status}"]
     if position is not None:
-        done = seen.done
+        done = watched.done
         words.append(f"step {position.step:,}" + ("" if done is None else f" ({done:.0%})"))
         words.append(f"{short_count(position.tokens)} tokens")
     if status == RUNNING:
-        if seen.seconds_left is not None:
-            words.append(f"{short_time(seen.seconds_left)} left")
-        if seen.silent is not None and seen.silent > 60:
-            words.append(f"nothing was written for {short_time(seen.silent)}")
+        if watched.seconds_left is not None:
+            words.append(f"{short_time(watched.seconds_left)} left")
+        if watched.silent is not None and watched.silent > 60:
+            words.append(f"nothing was written for {short_time(watched.silent)}")
     return ", ".join(words)
 
 
@@ -414,11 +416,11 @@ def _number(value: Any) -> str:
     return f"{value:.5g}" if isinstance(value, float) else str(value)
 
 
-def _curve(seen: Watched, name: str, columns: int, height: int, colour: bool) -> str:
+def _curve(watched: Watched, name: str, columns: int, height: int, colour: bool) -> str:
     """A chart where plotille is installed, else a line of blocks."""
-    points = seen.curves[name]
+    points = watched.curves[name]
     if len(points) > 1 and find_spec("plotille") is not None:
-        return chart(seen.plot(name), max(30, columns - 24), height, colour)
+        return chart(watched.plot(name), max(30, columns - 24), height, colour)
     return f"{name}  {blocks([y for _, y in points], max(10, columns - len(name) - 30))}"
 
 

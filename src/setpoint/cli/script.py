@@ -182,10 +182,10 @@ def _refuse_command(program: Program, words: list[str]) -> None:
     import_presets(program.root)
     if preset_named(word) or "--import" in words:
         return
-    rest = f"; `setpoint {word}` is for Setpoint's own runs" if word in ALL_COMMANDS else ""
+    explanation = f"; `setpoint {word}` is for Setpoint's own runs" if word in ALL_COMMANDS else ""
     raise SetpointError(
-        f"{program.name} has no command {word!r}{rest}. Without a command it runs: {program.name} "
-        f"[SOURCE] [OVERRIDES]. Commands: {', '.join(COMMANDS)}"
+        f"{program.name} has no command {word!r}{explanation}. Without a command it runs: "
+        f"{program.name} [SOURCE] [OVERRIDES]. Commands: {', '.join(COMMANDS)}"
     )
 
 
@@ -203,14 +203,14 @@ def _verify(config: Config) -> None:
     from setpoint.config.draft.walk import dropped_values
     from setpoint.config.resolving.checks import needs_of
 
-    found = verify(config, [n for n in needs_of(config) if n != "torch" or has_torch()])
-    if found.problems:
-        raise ConfigError(found.problems)
+    report = verify(config, [n for n in needs_of(config) if n != "torch" or has_torch()])
+    if report.problems:
+        raise ConfigError(report.problems)
     notes = [f"dropped: {value}" for value in dropped_values(config)]
-    notes += [f"not checked: {check}" for check in found.skipped]
-    if notes or found.cautions:
+    notes += [f"not checked: {check}" for check in report.skipped]
+    if notes or report.cautions:
         print_notes(notes)
-        print_cautions(found.cautions)
+        print_cautions(report.cautions)
 
 
 def _call(main: Callable[[Any], object], config: Any) -> int:

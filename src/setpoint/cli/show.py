@@ -439,8 +439,8 @@ def diff(arguments: Arguments) -> int:
         _refuse_layers(arguments)
     roles = [ROLES[n] for text in arguments.values("--role") for n in text.split(",")] or None
     tables = [
-        open_table(source, arguments, overrides=not many and at == 1)
-        for at, source in enumerate(sources)
+        open_table(source, arguments, overrides=not many and position == 1)
+        for position, source in enumerate(sources)
     ]
     ignored = [_known_path(path, tables, arguments) for path in arguments.values("--ignore")]
     rows = compare(tables, roles, ignored)
@@ -547,14 +547,14 @@ def fingerprint_command(arguments: Arguments) -> int:
     names, explains = arguments.positional, arguments.has("--explain")
     configs = [open_source(name, arguments, overrides=False).resolve() for name in names[:-1]]
     configs.append(open_source(names[-1] if names else None, arguments).resolve())
-    digests, config = [fingerprint(each) for each in configs], configs[-1]
+    digests, config = [fingerprint(digest) for digest in configs], configs[-1]
     if len(configs) == 2:
         rows = differences(configs[0], configs[1], [IDENTITY]) if explains else []
         both: dict[str, Any] = {"fingerprints": digests, "equal": digests[0] == digests[1]}
         if explains:
             both["differences"] = [plain(row.to_json()) for row in rows]
         width = max(map(len, names))
-        lines = [f"{name:<{width}}  {each}" for name, each in zip(names, digests, strict=True)]
+        lines = [f"{name:<{width}}  {digest}" for name, digest in zip(names, digests, strict=True)]
         emit(arguments, both, "\n".join([*lines, *render(rows, names)]))
         return int(digests[0] != digests[1])
     every = list(identity_leaves(config)) if explains else []

@@ -90,7 +90,7 @@ def open_source(
         unknown = f"there is no preset {source!r}"
         if not source or not str(error).startswith(f"{unknown}."):
             raise
-        near = {os.path.basename(each): each for each in (*files_here(), *run_directories())}
+        near = {os.path.basename(path): path for path in (*files_here(), *run_directories())}
         close = nearest(str(source), near, 1)
         meant = f" (did you mean {near[close[0]]}?)" if close else ""
         more = f", and no file or directory of that name here{meant}"
@@ -247,15 +247,15 @@ def _refuse_other_file(source: str, command: str) -> None:
     if names_file(source) or preset_named(source) or not os.path.isfile(source):
         return
     verb = command if command in ("check", "show", "sweep") else "train"
-    said = f"{source} is no configuration: their files end in {', '.join(FORMATS)}. "
+    reason = f"{source} is no configuration: their files end in {', '.join(FORMATS)}. "
     if source.endswith(".py"):
         module = source.removesuffix(".py").replace(os.sep, ".")
         raise SetpointError(
-            f"{said}A function in it that returns one is given as module:function: setpoint {verb} "
-            f"{module}:FUNCTION"
+            f"{reason}A function in it that returns one is given as module:function: setpoint "
+            f"{verb} {module}:FUNCTION"
         )
     raise SetpointError(
-        f"{said}A text to train on is data of a preset or a file: setpoint {verb} tiny "
+        f"{reason}A text to train on is data of a preset or a file: setpoint {verb} tiny "
         f"{text_flags(source)}"
     )
 
@@ -329,9 +329,9 @@ def _has_weights(path: str, depth: int) -> bool:
     data = read_file(path).data
     parents = data.get("extends", [])
     names = [parents] if isinstance(parents, str) else parents
-    beside = os.path.dirname(path)
+    folder = os.path.dirname(path)
     return "weights" in data or any(
-        _is_inference(os.path.join(beside, name) if names_file(name) else name, depth + 1)
+        _is_inference(os.path.join(folder, name) if names_file(name) else name, depth + 1)
         for name in (names if isinstance(names, list) else [])
         if isinstance(name, str)
     )
@@ -373,11 +373,11 @@ def is_hugging_face_directory(source: str) -> bool:
 def split_revision(source: str) -> tuple[str, str] | None:
     """The two sides of `REV:WHAT`, or None; git's `HEAD^{/fix: this}` and `main@{10:30}` count."""
     depth = 0
-    for at, sign in enumerate(source):
-        depth += (sign == "{") - (sign == "}")
-        if sign == ":" and not depth:
-            return (source[:at], source[at + 1 :]) if 0 < at < len(source) - 1 else None
-        if sign == "(" and not depth:  # the parameters of a preset
+    for index, character in enumerate(source):
+        depth += (character == "{") - (character == "}")
+        if character == ":" and not depth:
+            return (source[:index], source[index + 1 :]) if 0 < index < len(source) - 1 else None
+        if character == "(" and not depth:  # the parameters of a preset
             return None
     return None
 
@@ -392,8 +392,8 @@ def is_revision(source: str) -> bool:
     if parts is None:
         return False
     left, right = parts
-    what = right.partition("(")[0]
-    if names_file(what) or "/" in what or os.sep in what or ":" in what:
+    path = right.partition("(")[0]
+    if names_file(path) or "/" in path or os.sep in path or ":" in path:
         return True
     return not all(word.isidentifier() for word in left.split(".")) or not _is_module(left)
 
@@ -535,8 +535,8 @@ def variables_of(config: Config) -> str:
     origins = [leaf.origin for leaf in leaves(config) if leaf.chain]
     given = [o for o in origins if o.layer == ENVIRONMENT and not isinstance(o, Recorded)]
     # The number of ranks is the launcher's to say, which is started again, too.
-    own = os.environ.keys() - ({"WORLD_SIZE"} if "RANK" in os.environ else set())
-    names = dict.fromkeys(o.label for o in given if o.label in own)
+    inherited = os.environ.keys() - ({"WORLD_SIZE"} if "RANK" in os.environ else set())
+    names = dict.fromkeys(o.label for o in given if o.label in inherited)
     return "".join(f"{name}={shlex.quote(os.environ[name])} " for name in names)
 
 

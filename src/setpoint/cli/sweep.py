@@ -125,12 +125,12 @@ class Screen:
         """Print the number of points."""
         search, folder = self.prepared.search, self.prepared.folder
         if search is not None:
-            wanted, done = _count(search.trials, "trial"), _count(len(tasks), "trial")
-            self.say(f"{folder}: a search for {wanted}, {done} before")
+            trials, done = _count(search.trials, "trial"), _count(len(tasks), "trial")
+            self.say(f"{folder}: a search for {trials}, {done} before")
         else:
             finished = sum(task.status == FINISHED for task in tasks)
-            rest = f", {finished} of them finished before" if finished else ""
-            self.say(f"{folder}: {_count(len(tasks), 'point')}{rest}")
+            finished_before = f", {finished} of them finished before" if finished else ""
+            self.say(f"{folder}: {_count(len(tasks), 'point')}{finished_before}")
         notes = self._notes()
         if notes:
             self.say("\n".join(notes) + "\n" * bool(self.prepared.notes))

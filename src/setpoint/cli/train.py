@@ -398,11 +398,11 @@ def launch_command(arguments: Arguments) -> int:
 
     from ruamel.yaml import YAML
 
-    found = manifest(request, arguments.value("--kind") or "pytorchjob",
+    job_manifest = manifest(request, arguments.value("--kind") or "pytorchjob",
                      arguments.value("--namespace"))  # fmt: skip
     writer, text = YAML(), StringIO()
     writer.width = 10**6
-    writer.dump(json.loads(json.dumps(found)), text)  # without the anchors of what is shared
+    writer.dump(json.loads(json.dumps(job_manifest)), text)  # without the anchors of what is shared
     print(text.getvalue(), end="")
     return 0
 

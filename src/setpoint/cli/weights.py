@@ -79,17 +79,19 @@ def job_with_weights(arguments: Arguments, tasks: Mapping[str, Any]) -> Config:
     """The inference job that a short form stands for."""
     require_ranks(arguments)
     text = arguments.value("--checkpoint")
-    which = int(text) if text is not None and text.isdecimal() else text
+    selector = int(text) if text is not None and text.isdecimal() else text
     source = arguments.positional[0]
     if _is_hugging_face(source):
-        return _of_hugging_face(source, which, arguments, tasks)
+        return _of_hugging_face(source, selector, arguments, tasks)
     composition = open_source(source, arguments)
     layout = _take_layout(composition, arguments)
     job: Job = composition.resolve()
     kind = kind_of(source)
     if kind == CHECKPOINT:
-        if which is not None:
-            raise SetpointError(f"{source} is a checkpoint already; leave --checkpoint {which} out")
+        if selector is not None:
+            raise SetpointError(
+                f"{source} is a checkpoint already; leave --checkpoint {selector} out"
+            )
         with open_record(source, kind, arguments) as record:
             _refuse_another_model(record, job)
         _refuse_what_is_over(job, arguments)
@@ -118,8 +120,8 @@ def job_with_weights(arguments: Arguments, tasks: Mapping[str, Any]) -> Config:
     from setpoint.infer.adopt import adopt
 
     weights = InferenceWeights(path=path)
-    if which is not None:
-        weights.set_field("checkpoint", which, Origin(COMMAND_LINE, "--checkpoint"))
+    if selector is not None:
+        weights.set_field("checkpoint", selector, Origin(COMMAND_LINE, "--checkpoint"))
     draft = _job(weights, tasks)
     problems = adopt(draft)
     if problems:
@@ -129,12 +131,12 @@ def job_with_weights(arguments: Arguments, tasks: Mapping[str, Any]) -> Config:
 
 
 def _of_hugging_face(
-    source: str, which: str | int | None, arguments: Arguments, tasks: Mapping[str, Any]
+    source: str, selector: str | int | None, arguments: Arguments, tasks: Mapping[str, Any]
 ) -> Config:
     from setpoint.infer.adopt import adopt
 
-    if which is not None:
-        raise SetpointError(f"{source} is no run, so --checkpoint {which} has no effect")
+    if selector is not None:
+        raise SetpointError(f"{source} is no run, so --checkpoint {selector} has no effect")
     prepare(arguments)
     composition = compose(
         Inference,
@@ -300,9 +302,9 @@ def _refuse_what_is_over(job: Job, arguments: Arguments, only_instead: bool = Fa
     if lines:
         count = f"{len(lines)} value{'s have' if len(lines) > 1 else ' has'}"
         lines = [f"{count} no effect: the training of {source} is over", "", *lines, ""]
-        *others, last = (*TAKEN_OVER, *TAKEN_OVER_BY.get(command, ()))
+        *more, last = (*TAKEN_OVER, *TAKEN_OVER_BY.get(command, ()))
         lines += [
-            f"  setpoint {command} uses runtime fields of {', '.join(others)} and {last} only. "
+            f"  setpoint {command} uses runtime fields of {', '.join(more)} and {last} only. "
             "For all else it",
             f"  has options (setpoint {command} --help), or write a job for setpoint infer.",
         ]

@@ -151,7 +151,7 @@ class CorpusRequest:
 class Show(Protocol):
     """Callback for progress, such as `setpoint.track.progress.Progress.work`."""
 
-    def __call__(self, what: str, done: int, total: int | None, now: bool = False) -> None:
+    def __call__(self, label: str, done: int, total: int | None, now: bool = False) -> None:
         """See `setpoint.track.progress.Progress.work`."""
         ...
 

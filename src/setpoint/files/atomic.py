@@ -293,10 +293,10 @@ def fill(descriptor: int, into: memoryview, offset: int) -> None:
 
     def read(number: int) -> None:
         start = number * PART
-        rest = into[start : start + PART]
-        while rest:
-            count = retried(_read_at, descriptor, rest, offset + start)
-            rest, start = rest[count:], start + count
+        remaining = into[start : start + PART]
+        while remaining:
+            count = retried(_read_at, descriptor, remaining, offset + start)
+            remaining, start = remaining[count:], start + count
 
     in_threads(read, -(-len(into) // PART))
 

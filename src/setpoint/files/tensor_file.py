@@ -140,8 +140,8 @@ def read_box(descriptor: int, info: TensorInfo, box: Sequence[slice], into: Tens
             block = torch.empty((1, columns.stop - columns.start), dtype=dtype)
             offset += columns.start * dtype.itemsize
         fill(descriptor, bytes_of(block), offset)
-        rest = (slice(None), *box[1:]) if columns is None else ...
-        into[start - first : stop - first].copy_(block[rest])
+        columns_of_box = (slice(None), *box[1:]) if columns is None else ...
+        into[start - first : stop - first].copy_(block[columns_of_box])
 
 
 def read_tensors(path: Path) -> dict[str, Tensor]:

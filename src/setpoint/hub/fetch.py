@@ -97,30 +97,30 @@ def fetch_files(
     parts = split_hub_id(name)
     assert parts is not None, "the caller validates the id"
     repository, revision = parts
-    here = f"{name} is no directory here, and" if kind == "model" else f"the data set {name}"
+    subject = f"{name} is no directory here, and" if kind == "model" else f"the data set {name}"
     try:
         from huggingface_hub import snapshot_download
     except ModuleNotFoundError as error:
         raise SetpointError(
-            f"{here} to look for it on the hub the package {error.name!r} is needed: install "
+            f"{subject} to look for it on the hub the package {error.name!r} is needed: install "
             "'setpoint[huggingface]'"
             if kind == "model"
-            else f"{here} is on the hub, which needs the package {error.name!r}: install "
+            else f"{subject} is on the hub, which needs the package {error.name!r}: install "
             "'setpoint[data]'"
         ) from None
     try:
-        found = snapshot_download(
+        folder = snapshot_download(
             repository,
             repo_type=kind,
             revision=revision,
             allow_patterns=[*patterns],
             local_files_only=cached,
         )
-        return Path(found)
+        return Path(folder)
     except (OSError, ValueError) as error:
         # All errors of the library's own are of these kinds.
         raise SetpointError(
-            f"{here} cannot be fetched from the hub: {hub_reason(error, kind)}. {instead}"
+            f"{subject} cannot be fetched from the hub: {hub_reason(error, kind)}. {instead}"
         ) from error
 
 

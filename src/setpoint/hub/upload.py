@@ -89,14 +89,14 @@ def upload_dataset(
     api: Any = hub.HfApi(token=token)
     place: dict[str, Any] = {"repo_id": repository, "repo_type": "dataset"}
 
-    def ask(what: str, call: Callable[..., Any], **more: Any) -> Any:
+    def ask(action: str, call: Callable[..., Any], **more: Any) -> Any:
         try:
             return call(**place, **more)
         except Exception as error:  # of the library, of the hub and of the connection
             status = getattr(getattr(error, "response", None), "status_code", None)
             refused = isinstance(error, RepositoryNotFoundError) or status in REFUSED
             raise RunError(
-                f"{repository}: {what}: {hub_reason(error, 'data set')}. Nothing was pushed; the "
+                f"{repository}: {action}: {hub_reason(error, 'data set')}. Nothing was pushed; the "
                 "same command uploads what is missing" + f". {WRITES}" * refused
             ) from error
 
@@ -109,9 +109,9 @@ def upload_dataset(
     if revision != "main":
         ask("the branch cannot be created", api.create_branch, branch=revision, exist_ok=True)
     head = ask("it cannot be read", api.repo_info, revision=revision).sha
-    there = ask("it cannot be listed", api.list_repo_files, revision=revision)
+    remote = ask("it cannot be listed", api.list_repo_files, revision=revision)
     stale = [
-        name for name in there
+        name for name in remote
         if name not in files and any(name.startswith(f"{folder}/") for folder in owned)
     ]  # fmt: skip
     operations: list[Any] = [hub.CommitOperationDelete(path_in_repo=name) for name in stale]
@@ -119,11 +119,11 @@ def upload_dataset(
         hub.CommitOperationAdd(path_in_repo=name, path_or_fileobj=path)
         for name, path in files.items()
     ]
-    own = CARD not in there
-    if not own:
+    writes_card = CARD not in remote
+    if not writes_card:
         kept = ask("its card cannot be read", api.hf_hub_download, filename=CARD, revision=head)
-        own = mark in Path(kept).read_text(encoding="utf-8").splitlines()
-    if own:
+        writes_card = mark in Path(kept).read_text(encoding="utf-8").splitlines()
+    if writes_card:
         data = card.encode()
         operations.append(hub.CommitOperationAdd(path_in_repo=CARD, path_or_fileobj=data))
     done = ask(
@@ -138,6 +138,6 @@ def upload_dataset(
         repository,
         f"{api.endpoint}/datasets/{repository}/tree/{revision}",
         done.oid,
-        len(files) + own,
-        sum(path.stat().st_size for path in files.values()) + len(card.encode()) * own,
+        len(files) + writes_card,
+        sum(path.stat().st_size for path in files.values()) + len(card.encode()) * writes_card,
     )

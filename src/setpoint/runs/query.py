@@ -92,25 +92,25 @@ def _condition(node: ast.expr, names: dict[str, None]) -> Condition:
             raise ValueError("no comparison")
 
 
-def _comparison(name: str, sign: ast.cmpop, text: str, quoted: bool) -> Condition:
+def _comparison(name: str, operator: ast.cmpop, text: str, quoted: bool) -> Condition:
     expected = text if quoted else _value(text)
 
     def holds(look: Look) -> bool:
         value = look(name)
-        if isinstance(sign, ast.NotEq):
+        if isinstance(operator, ast.NotEq):
             return value is ABSENT or not _equal(value, expected)
         if value is ABSENT:
             return False
-        if isinstance(sign, ast.Eq):
+        if isinstance(operator, ast.Eq):
             return _equal(value, expected)
-        if isinstance(sign, ast.In):
+        if isinstance(operator, ast.In):
             return _like(value, text)
         if isinstance(expected, float) and isinstance(value, str):
             # Numbers also where a text begins with one, as durations do: `100 steps`.
             head = _value(value.partition(" ")[0])
             value = head if isinstance(head, float) else value
         try:
-            return OPERATORS[type(sign)](value, expected)
+            return OPERATORS[type(operator)](value, expected)
         except TypeError:
             return False
 
@@ -124,7 +124,7 @@ def _equal(value: Any, expected: Any) -> bool:
 
 
 def _like(value: Any, text: str) -> bool:
-    pattern = text if any(sign in text for sign in "*?[") else f"*{text}*"
+    pattern = text if any(character in text for character in "*?[") else f"*{text}*"
     values = value if isinstance(value, list | tuple) else [value]
     return any(fnmatch.fnmatchcase(str(item), pattern) for item in values)
 

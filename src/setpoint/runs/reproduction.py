@@ -325,14 +325,14 @@ def compare_with_record(
     if len(shared) < len(left):
         result.notes.append("only the weights of the model are compared: one side has no others")
     result.weights = [
-        f"{each.name} differs by {each.relative:.3g} of its norm"
-        if each.relative is not None
-        else f"{each.name} is not there or has another shape"
-        for each in tensor_differences(
+        f"{difference.name} differs by {difference.relative:.3g} of its norm"
+        if difference.relative is not None
+        else f"{difference.name} is not there or has another shape"
+        for difference in tensor_differences(
             {name: left[name] for name in shared},
             {name: right[name] for name in shared if name in right},
         )
-        if tolerance is None or each.relative is None or not each.relative <= tolerance
+        if tolerance is None or difference.relative is None or not difference.relative <= tolerance
     ]
     files = read_manifest(end).files
     if "model.safetensors" in files:

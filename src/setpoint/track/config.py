@@ -255,9 +255,9 @@ class Metrics(Config, role=RUNTIME):
     def _check_norms(self) -> Iterator[Problem]:
         for name in NORMS:
             chosen = getattr(self, name)
-            for index, each in enumerate(chosen):
-                if each in chosen[:index]:
-                    yield Problem(f"{name}.{index}", f"duplicate: {each}", hint="Remove one.")
+            for index, norm in enumerate(chosen):
+                if norm in chosen[:index]:
+                    yield Problem(f"{name}.{index}", f"duplicate: {norm}", hint="Remove one.")
 
 
 class System(
@@ -352,7 +352,9 @@ class Tracking(Config, role=RUNTIME):
 
     @rule
     def _check_trackers(self) -> Iterator[Problem]:
-        writers = [index for index, each in enumerate(self.trackers) if isinstance(each, Jsonl)]
+        writers = [
+            index for index, tracker in enumerate(self.trackers) if isinstance(tracker, Jsonl)
+        ]
         for index in writers[1:]:
             yield Problem(
                 f"trackers.{index}",
@@ -362,7 +364,7 @@ class Tracking(Config, role=RUNTIME):
 
     @rule(cautions={NO_METRICS: "trackers replace the one that writes metrics.jsonl"})
     def _check_metrics(self) -> Iterator[Caution]:
-        if self.trackers and not any(isinstance(each, Jsonl) for each in self.trackers):
+        if self.trackers and not any(isinstance(tracker, Jsonl) for tracker in self.trackers):
             yield Caution(
                 NO_METRICS,
                 "trackers",

@@ -83,7 +83,7 @@ def short_time(seconds: float) -> str:
 def aligned(rows: Sequence[Sequence[str]]) -> list[str]:
     """Lines of a table with aligned columns."""
     count = max(map(len, rows), default=0)
-    widths = [max(len(row[at]) for row in rows if at < len(row)) for at in range(count)]
+    widths = [max(len(row[column]) for row in rows if column < len(row)) for column in range(count)]
     return [
         "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=False)).rstrip()
         for row in rows

@@ -43,7 +43,7 @@ class Reading:
 class Work(Protocol):
     """Called with the progress of work other than steps; see `Progress.work`."""
 
-    def __call__(self, what: str, done: int, total: int | None, now: bool = False) -> None:
+    def __call__(self, label: str, done: int, total: int | None, now: bool = False) -> None:
         """See `Progress.work`."""
         ...
 
@@ -54,11 +54,11 @@ _shown: BarProgress | None = None
 """The bar on the terminal."""
 
 
-def no_work(what: str, done: int, total: int | None, now: bool = False) -> None:
+def no_work(label: str, done: int, total: int | None, now: bool = False) -> None:
     """Ignore the progress of work.
 
     Arguments:
-        what: see `Progress.work`.
+        label: see `Progress.work`.
         done: see `Progress.work`.
         total: see `Progress.work`.
         now: see `Progress.work`.
@@ -83,11 +83,11 @@ class Progress:
     def note(self, text: str) -> None:
         """Show a permanent line, such as an evaluation or a saved checkpoint."""
 
-    def work(self, what: str, done: int, total: int | None, now: bool = False) -> None:
+    def work(self, label: str, done: int, total: int | None, now: bool = False) -> None:
         """Show the progress of work other than steps; cheap enough to call at every batch.
 
         Arguments:
-            what: the work and its unit, such as `evaluating held_out, sequences`.
+            label: the work and its unit, such as `evaluating held_out, sequences`.
             total: the whole amount, at which the work is over; None if unknown.
             now: whether to show it at once, as the next call may come late.
         """
@@ -124,17 +124,17 @@ class LineProgress(Progress):
         """See `Progress.note`."""
         print(text, file=self.stream, flush=True)
 
-    def work(self, what: str, done: int, total: int | None, now: bool = False) -> None:
+    def work(self, label: str, done: int, total: int | None, now: bool = False) -> None:
         """Print a line every few seconds, for long work only."""
         time_now = time.monotonic()
-        pace = self._pace.text(what, done, total, time_now)
-        if not now and (self._work is None or self._work[0] != what):
-            self._work = what, time_now + SECONDS_BEFORE_LINES
+        pace = self._pace.text(label, done, total, time_now)
+        if not now and (self._work is None or self._work[0] != label):
+            self._work = label, time_now + SECONDS_BEFORE_LINES
         elif done == total:
             self._work = None
         elif now or self._work is None or time_now >= self._work[1]:
-            self._work = what, time_now + SECONDS_BETWEEN_LINES
-            print(work_text(what, done, total) + pace, file=self.stream, flush=True)
+            self._work = label, time_now + SECONDS_BETWEEN_LINES
+            print(work_text(label, done, total) + pace, file=self.stream, flush=True)
 
 
 class WorkLine(Progress):
@@ -145,15 +145,15 @@ class WorkLine(Progress):
         self._next = 0.0
         self._pace = Pace()
 
-    def work(self, what: str, done: int, total: int | None, now: bool = False) -> None:
+    def work(self, label: str, done: int, total: int | None, now: bool = False) -> None:
         """Update the line, at most ten times a second, and remove it at the end."""
         time_now = time.monotonic()
-        pace = self._pace.text(what, done, total, time_now)
+        pace = self._pace.text(label, done, total, time_now)
         if done == total:
             self.stop()
         elif now or time_now >= self._next:
             self._next = time_now + SECONDS_BETWEEN_FRAMES
-            text = work_text(what, done, total) + pace
+            text = work_text(label, done, total) + pace
             print(f"\r{text}\x1b[K", end="", file=self.stream, flush=True)
 
     def note(self, text: str) -> None:
@@ -184,14 +184,14 @@ class Pace:
     def __init__(self) -> None:
         self._first: tuple[str, float, int] | None = None
 
-    def text(self, what: str, done: int, total: int | None, now: float) -> str:
+    def text(self, label: str, done: int, total: int | None, now: float) -> str:
         """The speed, and the time left if known: `, 1.2M/s, 0:42 left`.
 
         Arguments:
             now: the time in seconds.
         """
-        if self._first is None or self._first[0] != what or done < self._first[2]:
-            self._first = what, now, done
+        if self._first is None or self._first[0] != label or done < self._first[2]:
+            self._first = label, now, done
         _, begin, before = self._first
         seconds = now - begin
         if seconds < SECONDS_BEFORE_PACE or done <= before:
@@ -201,11 +201,11 @@ class Pace:
         return f", {short_count(round(pace))}/s{left}"
 
 
-def work_text(what: str, done: int, total: int | None) -> str:
+def work_text(label: str, done: int, total: int | None) -> str:
     """Format the progress of work.
 
     Arguments:
-        what: see `Progress.work`.
+        label: see `Progress.work`.
         done: see `Progress.work`.
         total: see `Progress.work`.
 
@@ -213,8 +213,8 @@ def work_text(what: str, done: int, total: int | None) -> str:
         for instance `evaluating held_out, sequences: 128/640 (20%)`.
     """
     if not total:
-        return f"{what}: {short_count(done)}"
-    return f"{what}: {short_count(done)}/{short_count(total)} ({done / total:.0%})"
+        return f"{label}: {short_count(done)}"
+    return f"{label}: {short_count(done)}/{short_count(total)} ({done / total:.0%})"
 
 
 def reading_parts(reading: Reading, total_steps: int | None) -> list[str]:
@@ -310,24 +310,24 @@ class BarProgress(Progress):
         """See `Progress.note`."""
         self._bar.console.print(text, markup=False, soft_wrap=True)
 
-    def work(self, what: str, done: int, total: int | None, now: bool = False) -> None:
+    def work(self, label: str, done: int, total: int | None, now: bool = False) -> None:
         """Show a separate bar below, until the work is done."""
         time_now = time.monotonic()
-        pace = self._pace.text(what, done, total, time_now)
-        over = done == total
-        if self._work is None or self._work[0] != what:
+        pace = self._pace.text(label, done, total, time_now)
+        finished = done == total
+        if self._work is None or self._work[0] != label:
             self._end_work()
-            if over:
+            if finished:
                 return
             self.start()  # before training, the data is read
-            self._work = what, self._bar.add_task(what, total=total)
-        elif not (over or now) and time_now - self._drawn < SECONDS_BETWEEN_FRAMES:
+            self._work = label, self._bar.add_task(label, total=total)
+        elif not (finished or now) and time_now - self._drawn < SECONDS_BETWEEN_FRAMES:
             return
         self._drawn = time_now
-        if over:
+        if finished:
             self._end_work()
         else:
-            text = work_text(what, done, total) + pace
+            text = work_text(label, done, total) + pace
             self._bar.update(self._work[1], completed=done, description=text)
 
     def stop(self) -> None:
@@ -427,9 +427,9 @@ class LoggedProgress(Progress):
         """Write a line to the file only."""
         self._write(text)
 
-    def work(self, what: str, done: int, total: int | None, now: bool = False) -> None:
+    def work(self, label: str, done: int, total: int | None, now: bool = False) -> None:
         """Show the progress of work; the file gets only permanent lines."""
-        self._show(lambda inner: inner.work(what, done, total, now))
+        self._show(lambda inner: inner.work(label, done, total, now))
 
     def stop(self) -> None:
         """See `Progress.stop`."""

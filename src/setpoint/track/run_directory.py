@@ -63,13 +63,13 @@ class RunDirectory:
         path: Path,
         lock: RunLock | None,
         is_new: bool,
-        made: Sequence[Path] = (),
+        created: Sequence[Path] = (),
         before: Collection[str] = (),
     ) -> None:
         self.path = path
         self.is_new = is_new
         self._lock: RunLock | None = lock
-        self._made, self._before = made, before
+        self._made, self._before = created, before
 
     @classmethod
     def create(cls, path: Path | str) -> Self:
@@ -94,27 +94,27 @@ class RunDirectory:
 
     @classmethod
     def _create(cls, path: Path) -> Self:
-        made: list[Path] = []
+        created: list[Path] = []
         if _exists(path):
             _refuse_foreign(path)
             refuse_linked_folders(path)
         else:
-            made += takewhile(lambda folder: not _exists(folder), (path, *path.parents))
+            created += takewhile(lambda folder: not _exists(folder), (path, *path.parents))
             try:
                 path.mkdir(parents=True, exist_ok=True)
             except OSError as error:
-                _remove_empty(made)
+                _remove_empty(created)
                 raise SetpointError(
                     f"run directory {path} cannot be made: {error.strerror}"
                 ) from error
         try:
             lock = RunLock(path / ".lock")
         except SetpointError:
-            _remove_empty(made)
+            _remove_empty(created)
             raise
         is_new = not (path / CONFIG).exists()
         before = {name for name in _within(path) if is_new} - {".lock" if lock.is_new else ""}
-        run = cls(path, lock, is_new, made, before)
+        run = cls(path, lock, is_new, created, before)
         try:
             for folder in FOLDERS:
                 (path / folder).mkdir(exist_ok=True)
@@ -139,15 +139,15 @@ class RunDirectory:
             SetpointError: as `create` does.
         """
         path = Path(path)
-        there = _exists(path)
-        if there:
+        exists = _exists(path)
+        if exists:
             _refuse_foreign(path)
             refuse_linked_folders(path)
         above = path
         while not _exists(above):
             above = above.parent
         if not (above.is_dir() and os.access(above, os.W_OK | os.X_OK)):
-            verb = "written" if there else "made"
+            verb = "written" if exists else "made"
             why = os.strerror(_why_not(above))
             raise SetpointError(f"run directory {path} cannot be {verb}: {above}: {why}")
         refuse_locked(path / ".lock")
@@ -238,10 +238,10 @@ class RunDirectory:
         if self.is_new and not self.config.exists():
             for _ in range(TRIES):  # another rank may write a last heartbeat meanwhile
                 new = [name for name in _within(self.path) if name not in (".lock", *self._before)]
-                made = [name for name in new if _is_own(name.partition("/")[0])]
-                if not made:
+                created = [name for name in new if _is_own(name.partition("/")[0])]
+                if not created:
                     break
-                for name in made:
+                for name in created:
                     with contextlib.suppress(OSError):
                         _remove(self.path / name)
             # Last, while it is locked: who waits for it sees that this one is gone.
@@ -274,8 +274,8 @@ def is_run_directory(path: Path) -> bool:
 
     Directories of other programs, such as models, have a `config.json` too.
     """
-    others = ("origins.json", "environment.json", "events.jsonl", ".lock")
-    return (path / CONFIG).is_file() and any((path / name).exists() for name in others)
+    record_files = ("origins.json", "environment.json", "events.jsonl", ".lock")
+    return (path / CONFIG).is_file() and any((path / name).exists() for name in record_files)
 
 
 def no_run(source: str, error: SetpointError) -> SetpointError:

@@ -110,10 +110,10 @@ class DType(Scalar):
                 f"the number format {self.name} needs torch, which is not installed; install "
                 f"setpoint[train]"
             ) from None
-        found = getattr(torch, self.name, None)
-        if found is None:
+        dtype = getattr(torch, self.name, None)
+        if dtype is None:
             raise SetpointError(f"torch {torch.__version__} has no number format {self.name}")
-        return found
+        return dtype
 
 
 def _canonical(name: object) -> str:

@@ -111,8 +111,8 @@ class Quantity(Scalar):
         return Invalid(f"is not a {kind}: got {for_error(value)}", cls.examples)
 
     @staticmethod
-    def __setpoint_combine__(sign: str, left: Any, right: Any) -> Length | int | float:
-        return combine(sign, left, right)
+    def __setpoint_combine__(operator: str, left: Any, right: Any) -> Length | int | float:
+        return combine(operator, left, right)
 
 
 class Period(Quantity):
@@ -146,8 +146,8 @@ class Period(Quantity):
             self.count, self.unit, self._text = _measure(text)
         except Invalid as error:
             hint = error.hint or (did_you_mean(text, WORDS) if isinstance(text, str) else "")
-            whole = Invalid(error.message, (*error.valid, *WORDS), hint=hint)
-            raise whole.called("Period", text) from None
+            invalid = Invalid(error.message, (*error.valid, *WORDS), hint=hint)
+            raise invalid.called("Period", text) from None
 
     @classmethod
     def read(cls, value: object) -> Self:
@@ -328,9 +328,9 @@ class Duration(Quantity):
         texts: list[str] = []
         for limit in self.limits:
             count = float(f"{limit.count * share:.12g}")  # without the noise of binary fractions
-            whole = limit.unit in ("steps", "tokens")
+            is_integer = limit.unit in ("steps", "tokens")
             unit = "s" if limit.unit == "seconds" else limit.unit
-            texts.append(f"{max(1, int(count)) if whole else count} {unit}")
+            texts.append(f"{max(1, int(count)) if is_integer else count} {unit}")
         return Duration(*texts)
 
     @classmethod
@@ -364,11 +364,11 @@ class Duration(Quantity):
 Countable = int | float | Period | Length | Duration
 
 
-def combine(sign: str, left: Countable, right: Countable) -> Length | int | float:
+def combine(operator: str, left: Countable, right: Countable) -> Length | int | float:
     """Compute with lengths in a reference: `schedule.horizon // 10`.
 
     Arguments:
-        sign: `+`, `-`, `*`, `/`, `//`, `%` or `**`, which no length takes.
+        operator: `+`, `-`, `*`, `/`, `//`, `%` or `**`, which no length takes.
 
     Returns:
         a length; the ratio of two lengths is a number.
@@ -377,20 +377,20 @@ def combine(sign: str, left: Countable, right: Countable) -> Length | int | floa
         Invalid: for lengths in different units, several limits, or a product of lengths.
     """
     first, second = _counted(left), _counted(right)
-    if sign == "**":
+    if operator == "**":
         raise Invalid(f"cannot be computed: {left} ** {right} is no length")
-    if sign in "+-":
+    if operator in "+-":
         first, second = ((n, unit or "steps") for n, unit in (first, second))
     (x, unit), (y, other) = first, second
     if unit and other and unit != other:
         raise Invalid(f"cannot be computed: {left} and {right} have different units")
-    if (sign == "*" and unit and other) or (sign not in "+-*" and other and not unit):
-        raise Invalid(f"cannot be computed: {left} {sign} {right} is no length")
+    if (operator == "*" and unit and other) or (operator not in "+-*" and other and not unit):
+        raise Invalid(f"cannot be computed: {left} {operator} {right} is no length")
     result = {
         "+": lambda: x + y, "-": lambda: x - y, "*": lambda: x * y,
         "/": lambda: x / y, "//": lambda: x // y, "%": lambda: x % y,
-    }[sign]()  # fmt: skip
-    if unit and other and sign in ("/", "//"):
+    }[operator]()  # fmt: skip
+    if unit and other and operator in ("/", "//"):
         return result
     unit = unit or other
     # Without the noise of binary fractions: 0.07 * 600 is 42.
@@ -404,8 +404,8 @@ def _counted(value: Countable) -> tuple[int | float, str]:
     if isinstance(value, int | float):
         return value, ""
     if isinstance(value, Duration):
-        first, *others = value.limits
-        if others:
+        first, *more = value.limits
+        if more:
             raise Invalid(f"cannot be computed: {value} has several limits")
         return first.count, first.unit
     if isinstance(value, Period) and value.unit in WORDS:

@@ -109,8 +109,8 @@ def _parse(text: str) -> int:
 
     size = Fraction(digits) * UNITS[unit]
     if size.denominator != 1:
-        whole = int(size)
-        near = (f'"{whole}"', f'"{whole + 1}"')
+        floor = int(size)
+        near = (f'"{floor}"', f'"{floor + 1}"')
         raise Invalid(f"is not a whole number of bytes: {digits} {unit} are {float(size):g}", near)
     return int(size)
 
