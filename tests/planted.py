@@ -324,19 +324,19 @@ BREAKS = [
         "checkpoint/store.py",
         "stay = [other for other in checkpoints if other < s]",
         "stay = [other for other in checkpoints if other <= s]",
-        "checkpoint/test_store_crashes.py",
+        "checkpoint/test_crashes.py",
     ),
     Break(
         "checkpoint/folder.py",
         "sync_directory(directory.parent)\n    shutil.rmtree(doomed)",
         "shutil.rmtree(doomed)",
-        "checkpoint/test_store_crashes.py",
+        "checkpoint/test_crashes.py",
     ),
     Break(
         "checkpoint/store.py",
         "sync_directory(folder)\n",
         "pass\n",
-        "checkpoint/test_store_crashes.py",
+        "checkpoint/test_crashes.py",
     ),
     Break(
         "files/atomic.py",
@@ -379,7 +379,7 @@ BREAKS = [
         "train/engine.py",
         'group["lr"] = rates.lr * group.get("lr_multiplier", 1.0)',
         'group["lr"] = rates.lr',
-        "train/test_loop.py train/build/test_parameter_groups.py",
+        "train/test_loop.py train/build/test_job_parameters.py",
     ),
     Break(
         "train/engine.py",

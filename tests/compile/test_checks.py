@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import os
+import re
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 
-from setpoint.compile.checks import machine_problems, name_problems
+from setpoint.compile.checks import flatten, machine_problems, make_folder, name_problems, why_unfit
 from setpoint.compile.config import Compile
-from setpoint.config import resolve
+from setpoint.compile.internals import inductor_options
+from setpoint.config import ConfigError, Free, SetpointError, resolve
+from setpoint.config.resolving.checks import verify
 
 from ..support.snapshots import compare
 
@@ -82,3 +87,80 @@ def test_compiling_is_switched_off_in_the_environment(
     assert f"{name} is set" in problem.message
     monkeypatch.setenv(name, "0")
     assert list(machine_problems(section(backend="eager"), "cpu")) == []
+
+
+def test_a_folder_is_made(tmp_path: Path) -> None:
+    folder = tmp_path / "a" / "b"
+    assert why_unfit(folder) is None
+    assert not folder.exists()
+    make_folder(folder)
+    make_folder(folder)
+    assert folder.is_dir()
+
+
+def test_what_is_no_folder(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    assert why_unfit(tmp_path / "file") == f"{tmp_path / 'file'} is no folder"
+    with pytest.raises(SetpointError, match=r"compile\.cache = .*file/b: .*file is no folder"):
+        make_folder(tmp_path / "file" / "b")
+
+
+def test_what_cannot_be_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "access", lambda *_: False)
+    with pytest.raises(SetpointError, match="no permission"):
+        make_folder(tmp_path / "b")
+
+
+def test_what_the_disk_refuses(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(self: Path, **_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(Path, "mkdir", full)
+    with pytest.raises(SetpointError, match="it cannot be made: No space left on device"):
+        make_folder(tmp_path / "b")
+
+
+@pytest.mark.parametrize(
+    ("values", "expected"),
+    [
+        ({}, {}),
+        ({"triton": {"cudagraphs": True}}, {"triton.cudagraphs": True}),
+        (
+            {"post_grad_fusion_options": {"a": {"b": 1}}},
+            {"post_grad_fusion_options": {"a": {"b": 1}}},
+        ),
+        ({"a": 1, "b": {"c": {"d": 2}}}, {"a": 1, "b.c.d": 2}),
+    ],
+)
+def test_flatten(values: dict, expected: dict) -> None:
+    assert flatten(Free(**values), {"post_grad_fusion_options", "triton.cudagraphs"}) == expected
+
+
+def test_what_inductor_knows() -> None:
+    known = inductor_options()
+    assert {"triton.cudagraphs", "max_autotune", "epilogue_fusion"} <= known.keys()
+
+
+REFUSED: dict[str, dict[str, Any]] = {
+    "options and a mode": {"mode": "max-autotune", "options": {"max_autotune": True}},
+    "a mode of another backend": {"mode": "max-autotune", "backend": "eager"},
+    "a folder for another backend": {"cache": Path("c"), "backend": "eager"},
+}
+
+
+def test_what_contradicts_itself() -> None:
+    text: list[str] = []
+    for name, values in REFUSED.items():
+        with pytest.raises(ConfigError) as caught:
+            resolve(Compile(**values))
+        # Without the line of this file.
+        text.append(re.sub(r" \(tests/.+?:\d+\)", "", f"{name}:\n{caught.value}"))
+    compare("compile/config", "\n\n".join(text))
+
+
+def test_a_folder_that_is_none(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    config = resolve(Compile(cache=tmp_path / "file"))
+    assert verify(config, set()).problems == []
+    (problem,) = verify(config, {"files"}).problems
+    assert (problem.path, problem.message) == ("cache", f"{tmp_path / 'file'} is no folder")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -9,9 +10,12 @@ import pytest
 import torch
 from torch.nn.parallel import DistributedDataParallel
 
-from setpoint.compile.internals import dynamo_config, graph_breaks
-from setpoint.compile.watch import News, Watch
+import setpoint.compile
+from setpoint.compile.internals import dynamo_config, graph_breaks, internal
+from setpoint.compile.watch import News, Watch, explain, reason_in
+from setpoint.config import SetpointError
 
+from ..conftest import SourceFile
 from .models import Asking, Layer, Printing, compiled, stack, train_on
 
 
@@ -154,3 +158,53 @@ def test_many_names_are_shortened() -> None:
     with torch.compiler.set_stance("force_eager"):
         train_on(model, 4)
     assert watch.news().fallbacks == ("0, 1, 2 and others ran eagerly, 9 of 9 compiled modules",)
+
+
+def test_other_errors_are_not_the_compilers() -> None:
+    assert explain(ValueError("x")) is None
+    assert explain(RuntimeError("x")) is None
+
+
+def test_a_graph_that_must_be_whole() -> None:
+    model = stack(Printing)
+    compiled(model, fullgraph=True)
+    with pytest.raises(RuntimeError) as caught:
+        train_on(model, 4)
+    told = str(explain(caught.value))
+    assert told.startswith("torch.compile: Failed to trace builtin operator")
+    assert "models.py:" in told.splitlines()[0]
+    assert "compile.fullgraph" in told
+
+
+def test_a_backend_that_fails() -> None:
+    def broken(graph: object, inputs: object) -> object:
+        raise ValueError("this backend cannot")
+
+    with pytest.raises(RuntimeError) as caught:
+        torch.compile(lambda x: x + 1, backend=broken)(torch.ones(2))
+    told = str(explain(caught.value))
+    assert "backend='broken' raised: ValueError: this backend cannot" in told
+
+
+def test_the_reason_is_one_line() -> None:
+    text = (
+        "Cannot\n  Explanation: it is <f at 0x7f99e39058a0>\n  Hint: do not\n\n"
+        '  File "a.py", line 1, in a\n  File "b.py", line 2, in b\n'
+    )
+    assert reason_in(text) == "Cannot it is <f> (b.py:2)"
+    assert reason_in("0/0: x == 1   # if x == 1:  # a.py:1") == "0/0: x == 1"
+
+
+@pytest.mark.parametrize("module", ["torch._dynamo.utils", "torch._dynamo.gone"])
+def test_a_name_that_this_pytorch_lacks_is_refused_by_its_version(module: str) -> None:
+    said = f"PyTorch {torch.__version__} has no {module}.no_such_name"
+    with pytest.raises(SetpointError, match=re.escape(said)):
+        internal(module, "no_such_name")
+
+
+def test_no_other_file_imports_them(source_files: dict[str, SourceFile]) -> None:
+    private = re.compile(r"(import|from) torch\._(dyn|ind)|torch\._(dynamo|inductor)\.\w+\(")
+    found = [name for name, file in source_files.items() if private.search(file.text)]
+    assert not found
+    text = (Path(setpoint.compile.__file__).parent / "internals.py").read_text()
+    assert "torch._dynamo" in text

@@ -15,8 +15,11 @@ from setpoint.data.cache import named_corpus
 from setpoint.data.config import Data
 from setpoint.data.corpus import (
     Corpus,
+    JoinedRow,
     build_corpus,
     files_digest,
+    gather,
+    slices,
 )
 from setpoint.data.document import Document, FileRecord
 from setpoint.data.evaluation import cut_rows
@@ -323,3 +326,34 @@ def test_a_source_of_a_mixture_that_is_shorter_than_a_sequence_is_named(tmp_path
     (train,), _ = in_memory(mixture(tmp_path, "a"), ByteTokenizer(), mixed=True)
     with pytest.raises(SetpointError, match=r"side of 'a' has \d+ \(1 document, "):
         training_rows(train, 1000)
+
+
+PARTS = st.lists(st.lists(st.integers(0, 60000), max_size=7), min_size=1, max_size=5)
+
+
+@given(PARTS, st.data())
+def test_reads_as_one_array(parts: list[list[int]], data: st.DataObject) -> None:
+    row = JoinedRow([np.array(part, np.uint16) for part in parts])
+    whole = np.concatenate([np.array(part, np.uint16) for part in parts])
+    assert len(row) == len(whole)
+    a, b = data.draw(st.integers(-30, 30)), data.draw(st.integers(-30, 30))
+    assert row[a:b].tolist() == whole[a:b].tolist()
+    if len(whole):
+        starts = np.array(data.draw(st.lists(st.integers(0, len(whole) + 3), min_size=1)))
+        width = data.draw(st.integers(1, 9))
+        wanted = whole[np.minimum(starts[:, None] + np.arange(width), len(whole) - 1)]
+        assert gather(row, starts, width).tolist() == wanted.tolist()
+        ranges = data.draw(st.lists(st.tuples(*[st.integers(0, len(whole))] * 2), min_size=1))
+        first, last = np.array([sorted(each) for each in ranges]).T
+        found = [each.tolist() for each in slices(row, first, last)]
+        assert found == [whole[a:b].tolist() for a, b in zip(first, last, strict=True)]
+
+
+def test_record_has_name_size_and_the_known_sha256_of_abc() -> None:
+    record = Document("t/a", b"abc").record()
+    assert record == (
+        "t/a",
+        3,
+        "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad",
+    )
+    assert json.loads(json.dumps(record)) == list(record)

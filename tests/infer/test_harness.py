@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+import json
+import sys
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 import torch
 
 from setpoint.config import SetpointError
-from setpoint.infer.harness import Answers, section_of
+from setpoint.infer.config import Harness, Inference, InferenceWeights
+from setpoint.infer.harness import Answers, open_harness, section_of
+from setpoint.infer.inference import infer
 from setpoint.infer.loaded_model import LoadedModel
+from setpoint.train.config import Job
 
 END = 256  # the separator of bytes
 
@@ -113,3 +119,66 @@ def test_settings_of_tasks() -> None:
     assert section_of({"do_sample": False, "temperature": 1.0, "top_k": 5}).top_k is None
     with pytest.raises(SetpointError, match="sets num_beams = 4, which is not supported"):
         section_of({"num_beams": 4})
+
+
+TASK = """\
+task: next_symbol
+dataset_path: json
+dataset_kwargs:
+  data_files:
+    test: {file}
+test_split: test
+output_type: multiple_choice
+doc_to_text: "{{{{context}}}}"
+doc_to_choice: "{{{{choices}}}}"
+doc_to_target: "{{{{answer}}}}"
+target_delimiter: ""
+metric_list:
+  - metric: acc
+"""
+
+
+def test_without_the_package(trained: tuple[Job, Path], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "lm_eval", None)
+    monkeypatch.setitem(sys.modules, "lm_eval.tasks", None)
+    job = Inference(
+        weights=InferenceWeights(path=str(trained[1])), harness=Harness(tasks=("arc_easy",))
+    )
+    with pytest.raises(SetpointError, match=r"needs the package 'lm_eval.*install 'setpoint\[har"):
+        infer(job)
+
+
+@pytest.mark.filterwarnings("default")
+def test_a_task_of_a_local_file(
+    trained: tuple[Job, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("lm_eval")
+    monkeypatch.setenv("HF_HOME", str(tmp_path / "cache"))
+    monkeypatch.setenv("HF_DATASETS_OFFLINE", "1")
+    symbols = " !\"#$%&'"
+    rows = [
+        {
+            "context": symbols[start : start + 3],
+            "choices": [symbols[(start + 5) % 8], symbols[(start + 3) % 8]],
+            "answer": 1,
+        }
+        for start in range(5)
+    ]
+    file = tmp_path / "rows.jsonl"
+    file.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    (tmp_path / "tasks").mkdir()
+    (tmp_path / "tasks" / "next_symbol.yaml").write_text(TASK.format(file=file))
+    found = infer(
+        Inference(
+            weights=InferenceWeights(path=str(trained[1])),
+            harness=Harness(tasks=("next_symbol",), tasks_path=tmp_path / "tasks"),
+        )
+    )
+    assert found.harness["next_symbol"]["acc"] == 1.0
+
+
+@pytest.mark.filterwarnings("default")
+def test_a_task_that_there_is_not() -> None:
+    pytest.importorskip("lm_eval")
+    with pytest.raises(SetpointError, match="the harness has no task 'arc_esy'.*arc_easy"):
+        open_harness(Harness(tasks=("arc_esy",)))

@@ -1,3 +1,5 @@
+from __future__ import annotations
+
 from typing import Any
 
 import pytest
@@ -5,7 +7,9 @@ import torch
 from torch.nn import functional as F
 
 from setpoint.config import ConfigError, resolve
-from setpoint.loss.config import CrossEntropy
+from setpoint.loss.chunked import cross_entropy_grad
+from setpoint.loss.config import ChunkedCrossEntropy, CrossEntropy, LossConfig
+from setpoint.loss.cross_entropy import FromHidden, Weigher, Weighs
 from setpoint.shapes.batch import IGNORE_INDEX
 
 from .small import OPTIONS, VOCAB, batch, by_hand, plain
@@ -136,3 +140,103 @@ def test_weights_change_the_total_and_not_the_nats() -> None:
 def test_values_out_of_range(name: str, value: float) -> None:
     with pytest.raises(ConfigError, match=name):
         resolve(CrossEntropy(**{name: value}))
+
+
+@pytest.mark.parametrize("options", OPTIONS.values(), ids=OPTIONS.keys())
+@pytest.mark.parametrize("weighted", [False, True])
+def test_equal_to_autograd(options: dict[str, Any], weighted: bool) -> None:
+    logits, targets, given = batch()
+    loss = plain(**options)
+    targets, weights = loss.weigh(targets.flatten(), given.flatten() if weighted else None)
+    flat = logits.flatten(0, 1).requires_grad_()
+    expected = loss.sums(flat, targets, weights)
+    (wanted,) = torch.autograd.grad(expected.total, flat)
+    before = flat.detach().clone()
+    found = cross_entropy_grad(
+        flat.detach(),
+        targets,
+        weights,
+        z_loss=loss.z_loss,
+        label_smoothing=loss.label_smoothing,
+    )
+    assert torch.equal(flat.detach(), before), "logits are left as they are"
+    torch.testing.assert_close(found.total, expected.total.detach(), rtol=1e-14, atol=0)
+    torch.testing.assert_close(found.nats, expected.nats, rtol=1e-14, atol=0)
+    torch.testing.assert_close(found.grad * found.weights, wanted, rtol=1e-12, atol=1e-13)
+
+
+def test_where_the_z_loss_turns_a_row_around() -> None:
+    """1 + 2 z_loss log Z may be zero or negative, and nothing is divided by it."""
+    logits = torch.full((2, 4), -8.0, dtype=torch.float64)
+    logits[1] = -0.5 - torch.tensor(4.0).log()
+    found = cross_entropy_grad(logits, torch.tensor([1, 2]), None, z_loss=1.0, label_smoothing=0.0)
+    log_z = logits.logsumexp(-1)
+    p = torch.full((2, 4), 0.25, dtype=torch.float64) * (1 + 2 * log_z).unsqueeze(-1)
+    p[0, 1] -= 1
+    p[1, 2] -= 1
+    torch.testing.assert_close(found.grad, p)
+
+
+class Plain:
+    """Is called with logits and targets, and that is all."""
+
+    def __call__(self, logits: object, targets: object) -> object:
+        return logits, targets
+
+
+@pytest.mark.parametrize(
+    ("section", "from_hidden"), [(CrossEntropy(), False), (ChunkedCrossEntropy(), True)]
+)
+def test_what_our_losses_are(section: LossConfig, from_hidden: bool) -> None:
+    loss = resolve(section).build()
+    assert isinstance(loss, FromHidden) == from_hidden == type(section).from_hidden
+    assert isinstance(loss, Weighs)
+
+
+def test_a_plain_one_is_neither() -> None:
+    assert not isinstance(Plain(), FromHidden | Weighs)
+
+
+TARGETS = torch.tensor([[0, 1, 2, 3], [IGNORE_INDEX, 1, 900, 5]])
+
+
+def test_without_anything_to_weigh_nothing_is_copied() -> None:
+    weigh = Weigher()
+    assert weigh.is_trivial
+    targets, weights = weigh(TARGETS)
+    assert targets is TARGETS
+    assert weights is None
+
+
+def test_an_ignored_token_is_ignored() -> None:
+    weigh = Weigher(ignore_index=1)
+    assert not weigh.is_trivial
+    targets, weights = weigh(TARGETS)
+    assert targets.tolist() == [[0, -100, 2, 3], [-100, -100, 900, 5]]
+    assert weights is None
+
+
+def test_tokens_weigh_what_is_said_and_others_one() -> None:
+    targets, weights = Weigher(token_weights={"1": 0.5, "5": 4})(TARGETS)
+    assert targets.tolist() == TARGETS.tolist()
+    assert weights is not None
+    assert weights.tolist() == [[1, 0.5, 1, 1], [0, 0.5, 1, 4]]
+
+
+def test_weights_of_the_data_and_of_tokens_multiply() -> None:
+    given = torch.tensor([[1.0, 2.0, 3.0, 0.0], [7.0, 4.0, 0.5, 2.0]])
+    targets, weights = Weigher(ignore_index=2, token_weights={"1": 0.5, "5": 0})(TARGETS, given)
+    assert weights is not None
+    # What weighs nothing, or is ignored, does not count; each way says so in both results.
+    assert weights.tolist() == [[1, 1, 0, 0], [0, 2, 0.5, 0]]
+    assert targets.tolist() == [[0, 1, -100, -100], [-100, 1, 900, -100]]
+
+
+def test_weights_of_the_data_alone() -> None:
+    given = torch.ones(2, 4)
+    given[0, 0] = 0
+    weigh = Weigher()
+    targets, weights = weigh(TARGETS, given)
+    assert weights is not None
+    assert weights.tolist() == [[0, 1, 1, 1], [0, 1, 1, 1]]
+    assert targets[0, 0] == IGNORE_INDEX

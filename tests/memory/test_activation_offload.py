@@ -25,6 +25,7 @@ from setpoint.units import ByteSize
 from ..model.families import sparse
 from ..model.small import VOCAB, small_model
 from ..support.cases import pairs
+from ..support.forks import forked
 from .passes import CASES, DROPOUT, assert_same, run
 
 CPU = torch.device("cpu")
@@ -198,3 +199,8 @@ def test_the_way_between() -> None:
     offload.wait(back, ready)
     assert torch.equal(back, data)
     assert len({x.data_ptr() for x in (data, host, back)}) == 3
+
+
+@pytest.mark.slow
+def test_all_to_alls_are_kept_and_weights_are_equal_to_the_bit() -> None:
+    forked("tests.memory.exchange_ranks")

@@ -4,9 +4,12 @@ from typing import Any
 
 import pytest
 import torch
-from torch import nn
+from torch import Tensor, nn
+from torch.utils.checkpoint import CheckpointPolicy, SelectiveCheckpointContext
 
 from setpoint.config import SetpointError, resolve
+from setpoint.memory import checkpointing
+from setpoint.memory.checkpointing import ATTENTION, MATMUL, contexts, recompute
 from setpoint.memory.config import CheckpointedParts, CheckpointingConfig, Full, Operators
 from setpoint.model.layers import layers_of
 from setpoint.model.moe.config import MoE
@@ -195,3 +198,122 @@ def test_a_model_without_layers_or_parts_is_refused() -> None:
         resolve(CheckpointedParts()).build(layers=layers_of(model))
     # Nothing was changed before it was refused.
     assert {type(block) for block in model["blocks"]} == {Odd}  # pyright: ignore[reportGeneralTypeIssues]
+
+
+ATEN = torch.ops.aten
+KEPT, AGAIN = CheckpointPolicy.MUST_SAVE, CheckpointPolicy.PREFER_RECOMPUTE
+
+
+def policies(
+    *given: tuple[Any, tuple[Any, ...]],
+    save: tuple[str, ...] = ("matmul", "attention"),
+    every: int = 1,
+    recompute: bool = False,
+    counts: list[int] | None = None,
+) -> list[CheckpointPolicy]:
+    context = SelectiveCheckpointContext(is_recompute=recompute)
+    counts = [0, 0] if counts is None else counts
+    return [
+        checkpointing._policy(save, every, counts, context, operator, *args)
+        for operator, args in given
+    ]
+
+
+def test_products_are_counted_apart_in_both_passes() -> None:
+    products = [(ATEN.mm.default, ()), (ATEN.addmm.default, ()), (ATEN.bmm.default, ())]
+    others = [(ATEN.add.Tensor, ()), (ATEN.relu.default, ())]
+    assert policies(*products, *others) == [KEPT] * 3 + [AGAIN] * 2
+    assert policies(*products, *products, every=3) == [KEPT, AGAIN, AGAIN] * 2
+    counts = [0, 0]
+    first = policies(*products, every=2, counts=counts)
+    assert policies(*products, every=2, counts=counts, recompute=True) == first
+    assert policies(*products, save=("attention",)) == [AGAIN] * 3
+
+
+@pytest.mark.parametrize(
+    ("name", "before"),
+    [
+        ("_scaled_dot_product_flash_attention", 0),
+        ("_scaled_dot_product_flash_attention_for_cpu", 0),
+        ("_scaled_dot_product_efficient_attention", 2),
+        ("_scaled_dot_product_cudnn_attention", 2),
+    ],
+)
+def test_attention_is_kept_unless_it_draws_random_numbers(name: str, before: int) -> None:
+    operator = getattr(ATEN, name).default
+    given = (None,) * (3 + before)
+    found = policies((operator, given), (operator, (*given, 0.0)), (operator, (*given, 0.1)))
+    assert found == [KEPT, KEPT, AGAIN]
+    assert policies((operator, given), save=("matmul",)) == [AGAIN]
+
+
+def test_flex_attention_is_an_operator_of_a_higher_order() -> None:
+    assert policies((torch.ops.higher_order.flex_attention, ())) == [KEPT]
+
+
+def test_the_names_are_those_of_this_pytorch() -> None:
+    known = set(torch._C._dispatch_get_all_op_names())
+    for name in MATMUL | ATTENTION:
+        if name.startswith("aten::") and not name.endswith("_v2"):
+            assert name in known
+
+
+def test_each_pass_has_contexts_of_its_own() -> None:
+    one, other = contexts(("matmul",), 1), contexts(("matmul",), 1)
+    assert one[0].storage is one[1].storage
+    assert one[0].storage is not other[0].storage
+
+
+class Scaled(nn.Module):
+    """Takes tensors in keywords and tuples, and returns some of them within a tuple."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.tensor(3.0))
+        self.calls = 0
+
+    def forward(self, x: Tensor, *, pair: tuple[Tensor, int]) -> tuple[Tensor, tuple[Tensor, str]]:
+        self.calls += 1
+        by, times = pair
+        return (x * self.weight).tanh(), (by * self.weight * times, "told")
+
+
+@pytest.mark.parametrize("reentrant", [False, True])
+def test_tensors_in_keywords_and_tuples_get_their_gradients(reentrant: bool) -> None:
+    found = []
+    for again in (False, True):
+        module = Scaled()
+        if again:
+            recompute(module, reentrant=reentrant)
+        x, by = torch.tensor(0.5, requires_grad=True), torch.tensor(2.0, requires_grad=True)
+        out, (more, told) = module(x, pair=(by, 2))
+        assert told == "told"
+        (out + more.square()).backward()
+        assert x.grad is not None and by.grad is not None and module.weight.grad is not None
+        found.append([out.detach(), x.grad, by.grad, module.weight.grad])
+        assert module.calls == 1 + again
+    assert all(torch.equal(one, other) for one, other in zip(*found, strict=True))
+
+
+def test_a_forward_that_was_replaced_is_computed_again() -> None:
+    module = nn.Linear(2, 2)
+    calls: list[int] = []
+    real = module.forward
+
+    def forward(x: Tensor) -> Tensor:
+        calls.append(1)
+        return real(x)
+
+    module.forward = forward
+    recompute(module)
+    module(torch.ones(1, 2)).tanh().sum().backward()
+    assert len(calls) == 2
+
+
+def test_layers_that_are_alike_share_a_class_that_looks_like_theirs() -> None:
+    one, other = nn.Linear(2, 2), nn.Linear(2, 2)
+    recompute(one)
+    recompute(other)
+    assert type(one) is type(other)
+    assert isinstance(one, nn.Linear)
+    assert repr(one) == repr(nn.Linear(2, 2))

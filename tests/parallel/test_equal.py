@@ -2,9 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from pathlib import Path
+
 import pytest
+import torch
+
+from setpoint.config import ConfigError, resolve
+from setpoint.parallel.config import Parallel
+from setpoint.parallel.world import World, reader_of
+from setpoint.train.run import train
 
 from ..support.forks import forked
+from ..train.small import small_job
 
 FEW = (
     "uneven rows", "experts with biases", "muon", "gradients summed in fp32",
@@ -60,3 +70,123 @@ EIGHT = {
 @pytest.mark.parametrize("shape", EIGHT)
 def test_eight_ranks_train_what_one_does(shape: str) -> None:
     assert "equal over" in compare(8, shape, *EIGHT[shape])
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        ("shard=2,expert=2", "1"),
+        pytest.param("replicate=2,expert=2", "1", marks=pytest.mark.slow),
+        pytest.param("shard=2,expert=2", "replicate=4,expert=4", marks=pytest.mark.slow),
+        pytest.param("1", "shard=2,expert=2", marks=pytest.mark.slow),
+        pytest.param("shard=2", "shard=4,expert=2", marks=pytest.mark.slow),
+        pytest.param("shard=4,expert=2", "1", marks=pytest.mark.slow),
+    ],
+)
+def test_a_run_goes_on_with_its_experts_on_other_ranks(before: str, after: str) -> None:
+    forked("tests.parallel.resumed_experts", before, after)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("after", ["1", "shard=2,expert=2"])
+def test_adapters_of_experts_whose_width_ranks_divide_go_on_elsewhere(after: str) -> None:
+    adapter = "adapter={type: dora, rank: 2, b_std: 0.1, quantize: {type: nf4, group_size: 8}}"
+    forked("tests.parallel.resumed_experts", "tensor=2,expert_tensor=2", after, adapter)
+
+
+def test_blocks_of_quantized_experts_are_not_cut(tmp_path: Path) -> None:
+    widths = (
+        "model.moe={experts: 4, expert_dim: 64}",
+        "parallel.tensor=4",
+        "model.heads=4",
+        "model.dim=32",
+    )
+    flags = (*widths, *RANKS, "parallel.shard=2", "parallel.expert_tensor=4")
+    adapter = "adapter={{type: lora, rank: 2, quantize: {{type: nf4, group_size: {}}}}}"
+    small_job(tmp_path, *flags, adapter.format(16), without=("micro_size",))
+    with pytest.raises(ConfigError) as refused:
+        small_job(tmp_path, *flags, adapter.format(32), without=("micro_size",))
+    (problem,) = refused.value.problems
+    assert problem.path == "parallel.expert_tensor"
+    assert "16 of the 64 inputs of layers.0.feed_forward.experts.down" in problem.message
+    assert tuple(problem.valid) == ("1", "2 (with parallel.tensor = 2)")
+    assert "adapter.quantize.group_size = 16" in problem.hint
+
+
+RANKS = ("parallel.world_size=8", "batch.global_size=16", "batch.accumulation=1")
+
+
+@pytest.mark.parametrize(
+    ("flags", "path", "said", "valid"),
+    [
+        (("shard=8", "expert=8"), "parallel.expert", "6 experts cannot be divided among 8 ranks",
+         ("2", "1")),
+        (("shard=8", "expert=3"), "parallel.expert", "lies on 8 ranks, 8 (shard)",
+         ("1", "2", "4", "8")),
+        (("shard=2", "expert=6"), "parallel.expert", "lies on 2 ranks, 2 (shard)",
+         ("1", "2", "4", "8")),
+        (("shard=2", "tensor=4", "expert_tensor=2"), "parallel.expert_tensor",
+         "2 ranks cannot divide experts where 4 divide matrices", ("1", "4")),
+        (("shard=8", "expert=2"), "parallel.expert",
+         "leaves 4 ranks to shard 3 experts, but 4 divides neither this number nor dim = 18",
+         ("1",)),
+    ],
+)  # fmt: skip
+def test_degrees_that_do_not_fit_are_refused(
+    tmp_path: Path, flags: tuple[str, ...], path: str, said: str, valid: tuple[str, ...]
+) -> None:
+    model = ("model.moe.experts=6", "model.dim=18")
+    degrees = [f"parallel.{flag}" for flag in flags]
+    with pytest.raises(ConfigError) as refused:
+        small_job(tmp_path, *model, *RANKS, *degrees, without=("micro_size",))
+    found = [problem for problem in refused.value.problems if problem.path == path]
+    assert [said in problem.message for problem in found] == [True]
+    assert tuple(found[0].valid) == valid
+
+
+def test_two_ranks_divide_an_evaluation(run_module: Callable[[str], None]) -> None:
+    run_module("tests.parallel.shared_evaluation")
+
+
+OPTIONS = {
+    "shard": (
+        "reshard=2",
+        "sharding.accumulation=unsharded",
+        "sharding.layers_per_unit=2",
+        "sharding.forward_prefetch=2",
+        "sharding.offload=true",
+    ),
+    "replicate": ("bucket_size=5", "engine=deepspeed"),
+    "ring": ("ring_split=contiguous",),
+    "tensor": ("loss_parallel=true",),
+    "pipeline": ("pipelining.schedule=gpipe",),
+}
+CASES = [(axis, option) for axis, options in OPTIONS.items() for option in options]
+
+
+@pytest.mark.parametrize(("axis", "option"), CASES)
+def test_a_file_for_many_ranks_is_accepted_on_one(tmp_path: Path, axis: str, option: str) -> None:
+    job = small_job(tmp_path, f"parallel.{axis}=-1", f"parallel.{option}")
+    assert job.parallel.world_size == 1
+
+
+@pytest.mark.parametrize(
+    ("axis", "option"),
+    [case for case in CASES if case[1] != "engine=deepspeed"],
+)
+def test_an_axis_of_one_rank_leaves_an_option_dead(tmp_path: Path, axis: str, option: str) -> None:
+    with pytest.raises(ConfigError, match="has no effect|no proper divisor"):
+        small_job(tmp_path, f"parallel.{axis}=1", f"parallel.{option}")
+
+
+def test_one_rank_reads_weights_as_many_are_to(tmp_path: Path) -> None:
+    given = resolve(Parallel(load_weights="broadcast"))
+    assert reader_of(given, World(torch.device("cpu"))) is None
+
+
+def test_such_a_job_trains(tmp_path: Path) -> None:
+    options = (
+        *("parallel.shard=-1", "parallel.reshard=2", "parallel.sharding.accumulation=unsharded"),
+        *("parallel.engine=deepspeed", "duration=1 steps"),
+    )
+    assert train(small_job(tmp_path, *options)).status == 0

@@ -2,18 +2,37 @@
 
 from __future__ import annotations
 
+import json
 import os
+import pickle
+import re
+import subprocess
+import sys
 import warnings
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from torch.profiler import record_function
+from torch.profiler import profile, record_function
 
 from setpoint.config import RunError, resolve
-from setpoint.profile.config import Profiling
-from setpoint.profile.profiler import Cycle, StepProfiler
+from setpoint.parallel.config import Parallel
+from setpoint.profile import profiler
+from setpoint.profile.config import Profiling, rank_problems, snapshot_problem
+from setpoint.profile.profiler import (
+    CHATTER,
+    Cycle,
+    StepProfiler,
+    begin_snapshot,
+    drop_staged,
+    end_snapshot,
+    operator_table,
+    traces_of,
+    without_chatter,
+    write_snapshot,
+    write_trace,
+)
 
 from .traces import read_trace, spans
 
@@ -165,3 +184,213 @@ def test_nothing_is_said_by_the_library(tmp_path: Path, capfd: pytest.CaptureFix
     run(tmp_path, 3, wait=1, warmup=1, active=1)
     assert capfd.readouterr() == ("", "")
     assert os.fstat(2)
+
+
+def test_only_the_profilers_lines_are_dropped(capfd: pytest.CaptureFixture[str]) -> None:
+    with without_chatter():
+        os.write(2, CHATTER + b"2026-11-22 profiler_start\n")
+        print("from Python", file=sys.stderr)
+        os.write(2, b"from a library\n")
+        print("to standard output")
+    print("after", file=sys.stderr)
+    out, error = capfd.readouterr()
+    assert out == "to standard output\n"
+    assert error == "from Python\nfrom a library\nafter\n"
+
+
+def test_what_was_printed_is_there_after_an_error(capfd: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(ValueError), without_chatter():
+        os.write(2, b"why\n")
+        raise ValueError
+    assert capfd.readouterr().err == "why\n"
+
+
+def test_without_standard_error() -> None:
+    code = (
+        "import os\nfrom setpoint.profile.profiler import without_chatter\nos.close(2)\n"
+        "with without_chatter():\n    print('ran')"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout == "ran\n"
+
+
+GPU = torch.device("cuda")
+
+
+@pytest.fixture
+def calls(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+    """What torch is told."""
+    seen: list[Any] = []
+    memory: Any = torch.cuda.memory
+    monkeypatch.setattr(memory, "_record_memory_history", lambda **told: seen.append(told))
+    monkeypatch.setattr(memory, "_dump_snapshot", lambda path: Path(path).write_text("memory"))
+    return seen
+
+
+def test_recorded_only_where_it_is_asked_for(calls: list[Any]) -> None:
+    asked, silent = resolve(Profiling(snapshot=True)), resolve(Profiling())
+    for section, device in ((silent, GPU), (asked, CPU)):
+        begin_snapshot(section, device)
+        end_snapshot(section, device)
+    assert calls == []
+    begin_snapshot(asked, GPU)
+    end_snapshot(asked, GPU)
+    assert calls == [{"max_entries": 100_000}, {"enabled": None}]
+
+
+@pytest.mark.usefixtures("calls")
+def test_a_file_is_whole_or_not_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "steps-1-2.pickle"
+    assert write_snapshot(path).read_text() == "memory"
+
+    def breaks(path: str) -> None:
+        Path(path).write_text("half")
+        raise OSError("No space left on device")
+
+    memory: Any = torch.cuda.memory
+    monkeypatch.setattr(memory, "_dump_snapshot", breaks)
+    with pytest.raises(OSError, match="No space"):
+        write_snapshot(path)
+    assert [file.name for file in tmp_path.iterdir()] == [path.name]
+    assert path.read_text() == "memory"
+
+
+@pytest.mark.cuda
+def test_a_real_one(tmp_path: Path) -> None:
+    section = resolve(Profiling(snapshot=True))
+    begin_snapshot(section, GPU)
+    held = torch.ones(1 << 20, device="cuda")
+    found = pickle.loads(write_snapshot(tmp_path / "x.pickle").read_bytes())
+    end_snapshot(section, GPU)
+    sizes = [e["size"] for trace in found["device_traces"] for e in trace if "size" in e]
+    assert held.nbytes in sizes
+
+
+def test_where_traces_lie(tmp_path: Path) -> None:
+    section = resolve(Profiling())
+    assert traces_of(section, tmp_path / "run") == tmp_path / "run" / "traces"
+    shared = resolve(Profiling(directory=tmp_path / "shared"))
+    assert traces_of(shared, tmp_path / "run") == tmp_path / "shared" / "run"
+
+
+def product(memory: bool = False) -> profile:
+    with profile(profile_memory=memory) as seen:
+        torch.mm(torch.ones(8, 16), torch.ones(16, 4))
+    return seen
+
+
+@pytest.mark.parametrize("head", [1 << 16, 1])
+def test_what_torch_has_recorded(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, head: int
+) -> None:
+    seen: Any = product()
+    monkeypatch.setattr(profiler, "HEAD", head)
+    found = read_trace(write_trace(seen, tmp_path / "steps-1-1.json.gz", memory=False))
+    assert [event["name"] for event in found].count("aten::mm") == 1
+    assert [path.name for path in tmp_path.iterdir()] == ["steps-1-1.json.gz"]
+
+
+def test_allocations_are_curves(tmp_path: Path) -> None:
+    found = read_trace(write_trace(product(True), tmp_path / "a.json.gz", memory=True))
+    curve = [event for event in found if event["ph"] == "C"]
+    assert {event["name"] for event in curve} == {f"cpu bytes {profiler.COUNTER}"}
+    # The same as torch's own instants, whose total also counts what was there before.
+    instants = [event for event in found if event["name"] == "[memory]"]
+    assert len(curve) == len(instants)
+    before = instants[0]["args"]["Total Allocated"] - instants[0]["args"]["Bytes"]
+    totals = [event["args"]["Total Allocated"] - before for event in instants]
+    assert [event["args"]["bytes"] for event in curve] == totals
+    for ours, theirs in zip(curve, instants, strict=True):
+        assert ours["ts"] == pytest.approx(theirs["ts"], abs=1.0)
+
+
+def test_half_a_trace_is_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def breaks(*_: object) -> None:
+        raise OSError("No space left on device")
+
+    monkeypatch.setattr(profiler.shutil, "copyfileobj", breaks)
+    with pytest.raises(OSError, match="No space"):
+        write_trace(product(), tmp_path / "steps-1-1.json.gz", memory=False)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_half_files_go(tmp_path: Path) -> None:
+    for name in ("steps-1-1.json.gz.tmp-7", "steps-1-1.json.gz.tmp-7.json", "steps-2-2.json.gz"):
+        (tmp_path / name).write_text(json.dumps({}))
+    drop_staged(tmp_path)
+    assert [path.name for path in tmp_path.iterdir()] == ["steps-2-2.json.gz"]
+
+
+def table(count: int = 3, **fields: Any) -> list[str]:
+    section = resolve(Profiling(**fields))
+    with profile(
+        record_shapes=section.shapes,
+        profile_memory=section.memory,
+        with_stack=section.stacks,
+        with_flops=section.flops,
+    ) as seen:
+        left, right = torch.ones(64, 128), torch.ones(128, 32)
+        with record_function("forward"):
+            kept = [left @ right for _ in range(count)]
+    del kept
+    return operator_table(seen, section, steps=2).splitlines()
+
+
+def test_the_rows() -> None:
+    title, headings, *rows = table()
+    assert re.match(r"2 steps, \d+ operators, [\d.]+ ms of CPU$", title)
+    assert headings.split() == ["operator", "calls", "CPU", "ms", "share"]
+    cells = {row.split()[0]: row.split()[1:] for row in rows}
+    assert cells["aten::mm"][0] == "3"
+    assert not [name for name in cells if "forward" in name or "Profiler" in name]
+    times = [float(row.split()[2]) for row in rows]
+    assert times == sorted(times, reverse=True)
+    # All operators are there, so that their shares are the whole, but for rounding.
+    assert abs(sum(float(row.split()[3].rstrip("%")) for row in rows) - 100) < 0.1 * len(rows)
+
+
+def test_the_operations_of_products() -> None:
+    title, _, *rows = table(flops=True)
+    (row,) = [row for row in rows if row.startswith("aten::mm")]
+    # 3 products of 64 x 128 and 128 x 32.
+    assert row.split()[-1] == f"{3 * 2 * 64 * 128 * 32 / 1e9:.3f}"
+    assert title.endswith(f"{3 * 2 * 64 * 128 * 32 / 1e9:.3f} GFLOP counted")
+
+
+def test_what_operators_keep() -> None:
+    _, headings, *rows = table(memory=True)
+    assert headings.endswith("MB kept")
+    (row,) = [row for row in rows if row.startswith("aten::mm")]
+    assert row.split()[-1] == f"{3 * 64 * 32 * 4 / 1e6:.2f}"
+    assert not [row for row in rows if row.startswith("[memory]")]
+
+
+def test_shapes_part_operators() -> None:
+    _, headings, *rows = table(shapes=True)
+    assert headings.endswith("shapes of inputs")
+    (row,) = [row for row in rows if row.startswith("aten::mm")]
+    assert row.endswith("[[64, 128], [128, 32]]")
+
+
+def test_functions_of_python_are_no_operators() -> None:
+    rows = table(stacks=True, top=1000)[2:]
+    assert not [row for row in rows if row.startswith(("<", "nn.Module")) or ".py(" in row]
+    assert any(row.startswith("aten::mm") for row in rows)
+
+
+def test_only_as_many_rows_as_are_asked_for() -> None:
+    assert len(table(top=2)) == 4
+
+
+@pytest.mark.parametrize(
+    ("ranks", "paths"),
+    [((0,), []), (None, []), ((0, 1, 2), ["profiling.ranks.2"])],
+)
+def test_ranks(ranks: tuple[int, ...] | None, paths: list[str]) -> None:
+    found = rank_problems(resolve(Profiling(ranks=ranks)), resolve(Parallel(world_size=2)))
+    assert [problem.path for problem in found] == paths
+
+
+def test_a_snapshot_says_why_there_is_no_gpu() -> None:
+    problem = snapshot_problem("the device is cpu")
+    assert "memory, and the device is cpu; profiling.memory" in problem.message

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -13,8 +14,11 @@ from pathlib import Path
 
 import pytest
 
+from setpoint.config import Invalid
 from setpoint.resilience import signals
+from setpoint.resilience.config import TIMES, TimeLimit
 from setpoint.resilience.signals import Abandoned, Stopped, StopRequest, active
+from setpoint.units import Length, Period
 
 ALL = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1)
 
@@ -320,3 +324,31 @@ def test_a_process_that_outlives_it_is_not_waited_for() -> None:
     assert os.waitpid(child, os.WNOHANG) == (0, 0)
     os.kill(child, signal.SIGKILL)
     os.waitpid(child, 0)
+
+
+@pytest.mark.parametrize(
+    "value", ["abc", "100 steps", "last_step", 5, True, None, [1], Length("0")]
+)
+def test_what_is_no_time_is_answered_with_times_alone(value: object) -> None:
+    with pytest.raises(Invalid) as raised:
+        TimeLimit.read(value)
+    assert raised.value.valid == TIMES
+    assert all(TimeLimit.read(each) for each in TIMES)
+
+
+def test_a_value_of_another_kind_is_named() -> None:
+    with pytest.raises(Invalid, match="is not a time limit: got 0.5"):
+        TimeLimit.read(0.5)
+
+
+@pytest.mark.parametrize("value", ["90 min", Period("90 min"), Length("5400 s")])
+def test_times_are_read_from_all_quantities(value: object) -> None:
+    limit = TimeLimit.read(value)
+    assert (limit.count, limit.unit, str(limit)) == (5400.0, "seconds", "90 min")
+    assert TimeLimit.read(limit) is limit
+
+
+def test_its_schema_takes_times_alone() -> None:
+    pattern = re.compile(TimeLimit.__setpoint_json_schema__["pattern"])
+    assert all(pattern.search(each) for each in (*TIMES, "1.5h"))
+    assert not any(pattern.search(each) for each in ("100 steps", "last_step", "90", "abc"))

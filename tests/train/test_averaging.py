@@ -21,7 +21,7 @@ from setpoint.train.evaluation.scores import TRAINING, evaluate, evaluation_poin
 from setpoint.train.loop import Loop
 from setpoint.train.position import Position
 from setpoint.train.run import train
-from setpoint.train.run_state import restore, snapshot
+from setpoint.train.run_state import restore
 from tests.support.tensors import read
 
 from .small import rows, small_job, states
@@ -82,13 +82,6 @@ def test_the_model_has_the_average_within_and_its_own_weights_after(
     assert same(weights(components), model) and same(held(components), updated)
 
 
-def test_others_are_judged_where_they_are_trained(tmp_path: Path) -> None:
-    components = trained(small_job(tmp_path, "duration=2 steps"))
-    before = weights(components)
-    with evaluation_point(components) as training:
-        assert training == {} and same(weights(components), before)
-
-
 def test_weights_come_back_when_judging_fails(tmp_path: Path) -> None:
     components = trained(small_job(tmp_path, *FREE, *MASTERS))
     model, updated = weights(components), held(components)
@@ -128,12 +121,6 @@ def test_a_checkpoint_holds_both_points(formats: tuple[str, ...], tmp_path: Path
     fresh = build_components(job)
     restore(job, states(job, fresh), saved)
     assert same(weights(fresh), model) and same(held(fresh), updated)
-
-
-def test_other_optimizers_have_one_point(tmp_path: Path) -> None:
-    job = small_job(tmp_path, "duration=1 steps")
-    with snapshot(states(job, trained(job)), Position()) as taken:
-        assert set(taken.tensors) == {"model", "optimizer"}
 
 
 def test_what_is_generated_from_and_judged_is_the_average(tmp_path: Path) -> None:

@@ -215,12 +215,6 @@ def test_run_time_settings_may_change(run: Path) -> None:
     assert [(row["kind"], row["step"]) for row in later] == [("train", 10)]
 
 
-def test_a_split_of_the_batch_may_change(run: Path) -> None:
-    """micro_size and accumulation are run-time settings; the batch they make is not."""
-    resume(run, "duration=8 steps", "batch.micro_size=4", "batch.accumulation=1")
-    assert (rows(run)[-1]["step"], rows(run)[-1]["tokens"]) == (8, 8 * 4 * 16)
-
-
 def test_a_moved_run_goes_on(tmp_path: Path, run: Path) -> None:
     stopped = train(small_job(tmp_path, "name=whole", "duration=12 steps", "schedule=constant"))
     moved = tmp_path / "elsewhere" / "renamed"
@@ -243,20 +237,11 @@ def test_never_refuses_checkpoints(run: Path) -> None:
     assert snapshot(run) == before
 
 
-def test_never_takes_a_new_directory(tmp_path: Path) -> None:
-    job = small_job(tmp_path, "duration=2 steps", "checkpoint.resume=never")
-    assert train(job).final_position.step == 2
-
-
 def test_must_refuses_a_new_directory_and_makes_none(tmp_path: Path) -> None:
     job = small_job(tmp_path, "duration=2 steps", "checkpoint.resume=must")
     with pytest.raises(SetpointError, match="must, but .* holds no checkpoint"):
         train(job)
     assert not (tmp_path / "runs").exists()
-
-
-def test_must_goes_on(run: Path) -> None:
-    assert resume(run, "checkpoint.resume=must", "duration=7 steps").started.step == 6
 
 
 def test_the_same_command_finds_its_run(tmp_path: Path) -> None:

@@ -166,13 +166,6 @@ def test_fields_sections_and_free_keys_can_be_named(run: Path, path: str) -> Non
     assert [item.path for item in found.differences] == ["user.note"]
 
 
-def test_run_time_settings_are_told_in_one_line(run: Path) -> None:
-    found = accepted(run, "batch.micro_size=4", "batch.accumulation=1", "evaluation=null")
-    (line,) = describe_accepted(found)
-    assert line.startswith("run-time settings that changed: batch.micro_size: 2 -> 4, ")
-    assert "batch.accumulation: 2 -> 1" in line
-
-
 def test_on_a_finished_run_nothing_is_accepted(
     run: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -26,7 +26,7 @@ from setpoint.train.verdict import NonFiniteSteps, StepResult, Verdict
 
 from .poison import SEQUENCES, Poison, Poisoned, by_hand, check_rows, same, weights
 from .small import events, rows, small_job
-from .test_summary import summary
+from .test_finish import summary
 
 FLAGS = ("duration=12 steps", "evaluation=null", "checkpoint.keep=null")
 

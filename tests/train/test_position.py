@@ -76,10 +76,6 @@ def test_seconds(quarters: int, count: int) -> None:
     assert found == expected(exact, Fraction(quarters, 4))
 
 
-def test_tenths_of_an_epoch_in_ten_steps() -> None:
-    assert fired(Period("0.1 epochs"), positions(30, 1, 10, 1)) == list(range(1, 31))
-
-
 def test_words() -> None:
     run = positions(9, 1, 10, 1)
     assert fired(Period("last_step"), run) == [9]
@@ -136,13 +132,3 @@ def test_time_ends_a_run() -> None:
 )
 def test_share_done_looks_at_the_nearest_limit(at: Position, share: float) -> None:
     assert share_done(Duration("100 steps", "1 min"), at) == share
-
-
-def test_share_done_ends_at_one() -> None:
-    assert share_done(Duration("10 steps"), Position(step=11)) == 1.0
-
-
-@pytest.mark.parametrize("unit", ["steps", "tokens", "epochs", "seconds"])
-def test_units(unit: str) -> None:
-    at = Position(step=1, tokens=2, epochs=3.0, seconds=4.0)
-    assert at.in_unit(unit) == {"steps": 1, "tokens": 2, "epochs": 3.0, "seconds": 4.0}[unit]

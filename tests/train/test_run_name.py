@@ -8,7 +8,8 @@ import pytest
 
 from setpoint.config import SetpointError
 from setpoint.config.record.record import fingerprint
-from setpoint.train.run_name import run_directory_of
+from setpoint.train.config import Job
+from setpoint.train.run_name import draw_seed, run_directory_of
 
 from .small import small_job
 
@@ -37,3 +38,12 @@ def test_a_directory_that_no_system_can_make_is_refused(tmp_path: Path, flag: st
         with pytest.raises(SetpointError, match="at most 255 bytes") as caught:
             run_directory_of(job)
         assert len(str(caught.value)) < 500
+
+
+def test_only_a_null_seed_is_drawn() -> None:
+    given, null, other = Job(seed=3), Job(seed=None), Job(seed=None)
+    for draft in (given, null, other):
+        draw_seed(draft)
+    assert given.seed == 3
+    assert isinstance(null.seed, int)
+    assert null.seed != other.seed

@@ -59,11 +59,3 @@ def test_a_file_that_changed_or_is_gone_is_named_on_resume(tmp_path: Path) -> No
     with pytest.raises(SetpointError, match=r"text/1.jsonl(.|\n)*text/2.jsonl"):
         train(longer)
     assert train(longer, accept=("data",)).final_position.step == 5
-
-
-def test_a_row_that_is_reached_in_a_step_and_is_wrong_is_named(tmp_path: Path) -> None:
-    job = streamed(tmp_path, "duration=30 steps", "data.held_out=0", "evaluation=null")
-    with (tmp_path / "data" / "1.jsonl").open("a") as file:
-        file.write('{"txt": "no text"}\n')
-    with pytest.raises(SetpointError, match=r"text/1.jsonl, line 21 has no field 'text'"):
-        train(job)

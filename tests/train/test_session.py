@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import os
+import re
+import subprocess
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -10,11 +13,19 @@ from typing import Any
 import pytest
 
 from setpoint.config import Config, RunError, SetpointError, field, log_of
+from setpoint.config.record.record import CONFIG
 from setpoint.config.schema.class_info import add_section
+from setpoint.resilience.signals import StopRequest
+from setpoint.track.progress import Progress
+from setpoint.train.build.components import build_components
 from setpoint.train.config import Job
 from setpoint.train.loop import Callback, Loop
+from setpoint.train.opening import compare
+from setpoint.train.recording import facts_of, open_record
+from setpoint.train.resume import resume
 from setpoint.train.run import train
 from setpoint.train.run_status import run_status
+from setpoint.train.session import Run
 from setpoint.train.verdict import StepResult
 
 from .small import events, small_job
@@ -170,3 +181,108 @@ def test_what_fails_before_the_run_is_open_is_in_its_log(
     assert log_of(caught.value) == str(path / "logs" / "rank-0.log")
     monkeypatch.undo()
     assert train(job, path).final_position.step == 30  # which goes on from there
+
+
+class Notes(Progress):
+    """Keeps notes."""
+
+    def __init__(self) -> None:
+        self.seen: list[str] = []
+
+    def note(self, text: str) -> None:
+        self.seen.append(text)
+
+
+def built(job: Job, directory: Path, notes: Progress) -> Run:
+    """A run whose components are built, and of which nothing is written."""
+    run = compare(job, directory, ())
+    run.components = build_components(run.job)
+    run.world, run.stop, run.shown, run.began = (
+        run.components.world,
+        StopRequest(),
+        notes,
+        time.time(),
+    )
+    return run
+
+
+def test_each_session_has_a_number_of_its_own(tmp_path: Path) -> None:
+    """By which services that only append tell what was trained twice; also where a save is lost."""
+    numbers: list[int] = []
+    for session in range(3):
+        run = built(small_job(tmp_path, "checkpoint.every=last_step"), tmp_path / "run", Notes())
+        with open_record(run):
+            resume(run)
+            if session == 1:
+                run.events.write("rollback", step=0)
+            numbers.append(facts_of(run).session)
+    assert numbers == [1, 3, 4]
+
+
+def test_a_new_run_writes_its_record_and_starts(tmp_path: Path) -> None:
+    notes = Notes()
+    run = built(small_job(tmp_path, "tracking.peak_flops=1e12"), tmp_path / "run", notes)
+    assert not run.directory.exists()
+    with open_record(run):
+        resume(run)
+        use = run.utilization
+    (start,) = events(tmp_path / "run", "start")
+    assert start["step"] == 0
+    assert start["utilization"] == use.record()
+    assert [group["name"] for group in start["groups"]] == ["decay", "no_decay"]
+    assert (tmp_path / "run" / CONFIG).exists()
+    assert (tmp_path / "run" / "environment.json").exists()
+    assert not any(note.startswith("mfu will be null") for note in notes.seen)
+
+
+def test_events_hold_no_differences_of_the_code(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    job = small_job(tmp_path, "duration=2 steps")
+    code = {"user": {"root": "/r", "diff": "- old\n+ first\n"}, "setpoint": "the same repository"}
+    monkeypatch.setattr("setpoint.track.environment._code", lambda _: code)
+    run = train(job).directory
+    code = {**code, "user": {"root": "/r", "diff": "- old\n+ second\n" * 1000}}
+    train(small_job(tmp_path, "duration=4 steps", "schedule.horizon=2"), run)
+    (resume,) = [event for event in events(run) if event["event"] == "resume"]
+    today = resume["environment"]["code"]["today"]
+    assert today["user"]["root"] == "/r" and today["user"]["diff"]["characters"] == 15_000
+    (kept,) = (run / "logs").glob("code-*.diff")
+    assert kept.read_text() == "- old\n+ second\n" * 1000
+    assert today["user"]["diff"]["sha256"].startswith(kept.stem.removeprefix("code-"))
+
+
+def test_no_declared_secret_is_in_what_is_recorded_of_the_code(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Texts that look like no secret, by their values alone."""
+    secrets = {
+        "MY_TOKEN": "winter-of-1984",
+        "UNSUSPICIOUS": "summer-of-1985",
+        "file": "http://127.0.0.1:9/autumn",
+    }
+    monkeypatch.setenv("MY_TOKEN", secrets["MY_TOKEN"])
+    monkeypatch.setenv("UNSUSPICIOUS", secrets["UNSUSPICIOUS"])
+    monkeypatch.setenv("SHORT_KEY", "one")
+    (tmp_path / "hook.txt").write_text(secrets["file"] + "\n")
+    repository = tmp_path / "code"
+    repository.mkdir()
+    source = repository / "a.py"
+    source.write_text("one = 1\n")
+    for words in (["init"], ["add", "."], ["commit", "-m", "first"]):
+        identity = ["-c", "user.name=T", "-c", "user.email=t@t"]
+        subprocess.run(["git", *identity, *words], cwd=repository, check=True, capture_output=True)
+    monkeypatch.chdir(repository)
+    alerts = (
+        f"tracking.alerts=[{{type=webhook, url='file:{tmp_path}/hook.txt', events=[stalled], "
+        f"headers={{Authorization='env:UNSUSPICIOUS'}}}}]"
+    )
+    run = tmp_path / "run"
+    for session, more in enumerate([[], ["schedule.horizon=2"]], start=1):
+        source.write_text("".join(f"one = {session}, {text!r}\n" for text in secrets.values()))
+        train(small_job(tmp_path, f"duration={2 * session} steps", alerts, *more), run)
+    kept = {path: path.read_bytes() for path in run.rglob("*") if path.is_file()}
+    diffs = [path for path, data in kept.items() if re.search(rb"\+one = \d, '\*\*\*'", data)]
+    assert {path.name.partition("-")[0] for path in diffs} >= {"code", "environment.json"}
+    for text in secrets.values():
+        assert [path for path, data in kept.items() if text.encode() in data] == []

@@ -53,7 +53,6 @@ ENTRIES = {
     "train": f"from setpoint.cli.main import main; main(['train', *{SMALL}])",
     "check": f"from setpoint.cli.main import main; main(['check', *{CHECKED}])",
     "infer": "import setpoint.cli.infer, setpoint.infer.inference",
-    "evaluate": "import setpoint.cli.infer, setpoint.infer.inference",
     "generate": "import setpoint.cli.infer, setpoint.infer.continuation",
     "export": "import setpoint.cli.infer, setpoint.infer.exporting",
     "a program that trains": "from setpoint.train.run import train",

@@ -17,7 +17,7 @@ from setpoint.config.draft.walk import to_minimal
 from setpoint.model import config_from_pretrained, load_pretrained
 from setpoint.model.build import skeleton
 from setpoint.model.pretrained.base import start_weights
-from setpoint.model.pretrained.locate import locate
+from setpoint.model.pretrained.locate import locate, locate_here
 from setpoint.model.pretrained.read_tensor import TensorReader
 from setpoint.plan.preflight import preflight
 from setpoint.train.build.components import build_components
@@ -25,7 +25,9 @@ from setpoint.train.config import Job
 from setpoint.train.run import train
 
 from ...data.tokenizers_here import byte_level
+from ...support.snapshots import compare
 from ...train.small import events, small_job
+from .ours import directory
 from .theirs import saved
 
 TOKENS, ADDED = 294, ["<|tool|>", "<|result|>"]
@@ -245,3 +247,26 @@ def test_check_refuses_what_train_refuses(tmp_path: Path) -> None:
         assert words in problem.message
         with pytest.raises(SetpointError):
             build_components(job)
+
+
+def test_what_is_no_model_is_told_apart(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    directory(tmp_path / "models/llama")
+    (tmp_path / "empty").mkdir()
+    (tmp_path / "file.safetensors").write_bytes(b"")
+    (tmp_path / "run/checkpoints").mkdir(parents=True)
+    assert locate_here("models/llama") is not None
+    assert locate_here("organization/name@v2") is None
+    names = ["models/lama", "llama", "/nowhere/model", "empty", "file.safetensors", "run", "a b/c"]
+    told: list[str] = []
+    for name in names:
+        with pytest.raises(SetpointError) as caught:
+            load_pretrained(name)
+        told.append(f"{name}:\n{caught.value}\n")
+    compare("model/pretrained_not_found", "\n".join(told))
+
+
+@pytest.mark.parametrize("name", ["a" * 300, "a/" * 3000, "~nobody-at-all/model"])
+def test_names_that_lead_nowhere_are_told(name: str) -> None:
+    with pytest.raises(SetpointError):
+        locate_here(name)

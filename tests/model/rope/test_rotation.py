@@ -3,7 +3,9 @@ import math
 import pytest
 import torch
 
-from setpoint.model.rope.rotation import rotate, rotation
+from setpoint.config import resolve
+from setpoint.model.rope.config import LinearScaling, Llama3Scaling, YarnScaling
+from setpoint.model.rope.rotation import frequencies, rotate, rotation
 
 from .. import reference
 
@@ -57,3 +59,108 @@ def test_keeps_dtype_and_rotates_in_fp32():
     turned = rotate(x, by)
     assert turned.dtype == torch.bfloat16
     assert torch.equal(turned, rotate(x.float(), by).bfloat16())
+
+
+RULES = {
+    "linear": (LinearScaling(factor=4.0), {"rope_type": "linear", "factor": 4.0}),
+    "llama 3.1": (
+        Llama3Scaling(factor=8.0, original_length=8192),
+        {
+            "rope_type": "llama3",
+            "factor": 8.0,
+            "low_freq_factor": 1.0,
+            "high_freq_factor": 4.0,
+            "original_max_position_embeddings": 8192,
+        },
+    ),
+    "llama 3.2": (
+        Llama3Scaling(
+            factor=32.0, low_frequency_factor=2.0, high_frequency_factor=6.0, original_length=4096
+        ),
+        {
+            "rope_type": "llama3",
+            "factor": 32.0,
+            "low_freq_factor": 2.0,
+            "high_freq_factor": 6.0,
+            "original_max_position_embeddings": 4096,
+        },
+    ),
+    "yarn": (
+        YarnScaling(factor=4.0, original_length=32768),
+        {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 32768},
+    ),
+    "yarn, all given": (
+        YarnScaling(
+            factor=40.0,
+            original_length=4096,
+            beta_fast=20.0,
+            beta_slow=2.0,
+            attention_factor=0.9,
+            truncate=False,
+        ),
+        {
+            "rope_type": "yarn",
+            "factor": 40.0,
+            "original_max_position_embeddings": 4096,
+            "beta_fast": 20.0,
+            "beta_slow": 2.0,
+            "attention_factor": 0.9,
+            "truncate": False,
+        },
+    ),
+}
+
+
+@pytest.mark.parametrize("base", [10_000.0, 500_000.0])
+@pytest.mark.parametrize("head_dim", [64, 128])
+@pytest.mark.parametrize("name", RULES)
+def test_against_transformers(name, head_dim, base):
+    from transformers import LlamaConfig
+    from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
+
+    ours, theirs = RULES[name]
+    config = LlamaConfig(
+        head_dim=head_dim,
+        max_position_embeddings=131_072,
+        rope_parameters={**theirs, "rope_theta": base},
+    )
+    expected, scale = ROPE_INIT_FUNCTIONS[theirs["rope_type"]](config)
+    found = frequencies(head_dim, base, resolve(ours))
+    torch.testing.assert_close(found.radians.float(), expected, rtol=2e-5, atol=0)
+    assert found.scale == pytest.approx(scale, rel=1e-7)
+
+
+def test_unscaled():
+    found = frequencies(8, 100.0)
+    assert found.scale == 1.0
+    expected = [100.0 ** (-2 * plane / 8) for plane in range(4)]
+    assert found.radians.tolist() == pytest.approx(expected, rel=1e-12)
+
+
+@pytest.mark.parametrize("name", RULES)
+def test_rules_keep_the_fastest_plane_or_stretch_all_by_the_factor(name):
+    rule = resolve(RULES[name][0])
+    slowed = frequencies(128, 500_000.0).radians / frequencies(128, 500_000.0, rule).radians
+    assert slowed[0].item() == pytest.approx(
+        rule.factor if isinstance(rule, LinearScaling) else 1.0
+    )
+    assert slowed[-1].item() == pytest.approx(rule.factor)
+    assert (slowed.diff() >= -1e-9).all()
+
+
+def test_a_short_original_length_stretches_all_but_the_first_plane():
+    # Each plane but the first turns less than once over five positions.
+    rule = resolve(YarnScaling(factor=4.0, original_length=5))
+    slowed = frequencies(8, 100.0).radians / frequencies(8, 100.0, rule).radians
+    assert slowed.tolist() == pytest.approx([1.0, 4.0, 4.0, 4.0])
+
+
+def test_rotations_take_the_rule_and_its_scale():
+    rule = resolve(YarnScaling(factor=4.0, original_length=64))
+    found = frequencies(16, 100.0, rule)
+    assert found.scale == pytest.approx(0.1 * math.log(4) + 1)
+    table = rotation(torch.tensor([0, 9]), 16, 100.0, rule)
+    assert table.cos[0, 0].tolist() == pytest.approx([found.scale] * 16)
+    angles = 9 * found.radians
+    assert table.cos[1, 0, :8].tolist() == pytest.approx((angles.cos() * found.scale).tolist())
+    assert table.sin[1, 0, 8:].tolist() == pytest.approx((angles.sin() * found.scale).tolist())

@@ -6,7 +6,7 @@ import json
 import shutil
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -15,7 +15,7 @@ from setpoint.track.config import TrackerConfig
 from setpoint.track.progress import Progress
 from setpoint.track.run_directory import RunDirectory
 from setpoint.track.trackers import Trackers
-from setpoint.train.callbacks.log import LogCallback
+from setpoint.train.callbacks.log import LogCallback, RecordCallback
 from setpoint.train.position import Position
 from setpoint.train.run import train
 from setpoint.train.verdict import StepResult
@@ -219,3 +219,14 @@ def test_a_tracker_of_ones_own(tmp_path: Path) -> None:
         train(small_job(tmp_path, *flags, "duration=3 steps"))
         kept = (run / "logs" / "kept.txt").read_text().split("\n")
         assert kept == ["train 1", "train 2", "close", "rewind 2", "train 3", "close", ""]
+
+
+def test_the_record_is_changed_once_and_not_before_the_first_update() -> None:
+    calls: list[str] = []
+    callback, anything = RecordCallback(lambda: calls.append("changed")), cast(Any, None)
+    callback.start(anything)
+    callback.finish(anything)
+    callback.after_step(anything, anything)
+    assert calls == []
+    callback.after_first_step(anything, anything)
+    assert calls == ["changed"]

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import signal
+from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -12,14 +14,24 @@ import pytest
 import torch
 from torch.profiler import record_function
 
+from setpoint.compile.watch import News
+from setpoint.config import RunError
 from setpoint.parallel.world import World
 from setpoint.resilience.signals import StopRequest
+from setpoint.track.progress import Progress
 from setpoint.train.build.components import build_components
-from setpoint.train.callbacks.profile import ProfileCallback, watching_callbacks
-from setpoint.train.loop import Callback, Loop
+from setpoint.train.callbacks.profile import (
+    CollectCallback,
+    CompileCallback,
+    EmptyCacheCallback,
+    ProfileCallback,
+    watching_callbacks,
+)
+from setpoint.train.loop import Callback, Loop, Phase
 from setpoint.train.position import Position
 from setpoint.train.run import train
 from setpoint.train.verdict import StepResult
+from setpoint.units import Period
 
 from ...profile.traces import read_trace, spans
 from ...support.cases import few
@@ -200,3 +212,245 @@ def test_the_loop_is_as_before(tmp_path: Path) -> None:
     profiler = ProfileCallback(job.profiling, tmp_path, 0, components.device, nothing, nothing)
     Loop(job, components, [profiler, Look()], StopRequest(), Position()).run()
     assert seen == [True, True, True, False, False, False]
+
+
+class Events:
+    """Keeps events."""
+
+    def __init__(self) -> None:
+        self.seen: list[dict[str, Any]] = []
+
+    def write(self, event: str, **details: Any) -> None:
+        self.seen.append({"event": event, **details})
+
+
+class Notes(Progress):
+    """Keeps notes."""
+
+    def __init__(self) -> None:
+        self.seen: list[str] = []
+
+    def note(self, text: str) -> None:
+        self.seen.append(text)
+
+
+def at(step: int, seconds: float) -> Any:
+    before = SimpleNamespace(step=step - 1, seconds=seconds - 2.0)
+    return SimpleNamespace(previous=before, position=SimpleNamespace(step=step, seconds=seconds))
+
+
+def callback(news: list[News], fails: bool = False) -> tuple[CompileCallback, Events, Notes]:
+    watch: Any = SimpleNamespace(news=iter(news).__next__)
+    events: Any = Events()
+    notes = Notes()
+    return CompileCallback(watch, events, notes, fails), events, notes
+
+
+def test_the_first_update_and_later_ones() -> None:
+    news = [
+        News(graphs=2, seconds=1.25),
+        News(),
+        News(graphs=1, seconds=0.5, recompilations=("size",), fallbacks=("a graph ends",)),
+        News(fallbacks=("the last evaluation",)),
+    ]
+    told, events, notes = callback(news)
+    told.after_step(at(1, 2.0), None)  # pyright: ignore[reportArgumentType]
+    told.after_step(at(2, 4.0), None)  # pyright: ignore[reportArgumentType]
+    told.after_step(at(3, 6.0), None)  # pyright: ignore[reportArgumentType]
+    told.finish(at(3, 6.0))
+    first, second, last = events.seen
+    assert first == {
+        "event": "compile",
+        "step": 1,
+        "graphs": 2,
+        "seconds": 1.25,
+        "recompilations": [],
+        "fallbacks": [],
+        "first_step_seconds": 2.0,
+    }
+    assert (second["step"], second["recompilations"]) == (3, ["size"])
+    assert "first_step_seconds" not in second
+    assert last["fallbacks"] == ["the last evaluation"]
+    assert notes.seen == [
+        "compile: 2 graphs in 1.2 s (step 1)",
+        "compile: 1 graph in 0.5 s, 1 of them anew (step 3)",
+        "compile: a graph ends (step 3)",
+        "compile: the last evaluation (step 3)",
+    ]
+
+
+def test_a_fallback_ends_the_run_and_is_recorded() -> None:
+    told, events, _ = callback([News(graphs=1, fallbacks=("one", "two"))], fails=True)
+    with pytest.raises(RunError, match="step 4: compile.fallback = fail: one\ntwo"):
+        told.after_step(at(4, 2.0), None)  # pyright: ignore[reportArgumentType]
+    assert len(events.seen) == 1
+
+
+def test_recompilations_alone_do_not_end_it() -> None:
+    told, _, _ = callback([News(graphs=1, recompilations=("size",))], fails=True)
+    told.after_step(at(4, 2.0), None)  # pyright: ignore[reportArgumentType]
+
+
+def test_artifacts_are_written_by_one_rank_where_anything_was_compiled() -> None:
+    """A folder that is full ends no run."""
+
+    class Kept:
+        path = Path("kept/job.bin")
+        saved = 0
+
+        def load(self) -> int | None:
+            return None
+
+        def save(self) -> None:
+            self.saved += 1
+            raise OSError(28, "No space left on device")
+
+    for writes in (True, False):
+        told, _, notes = callback([News(graphs=1), News()])
+        kept: Any = Kept()
+        told.artifacts, told.writes = kept, writes
+        told.start(at(1, 2.0))
+        told.after_step(at(1, 2.0), None)  # pyright: ignore[reportArgumentType]
+        told.after_step(at(2, 4.0), None)  # pyright: ignore[reportArgumentType]
+        assert kept.saved == writes
+        assert notes.seen[0] == "compile: kept/job.bin is damaged, and is written anew"
+        full = "compile: the artifacts kept/job.bin cannot be written: No space left on device"
+        assert notes.seen.count(full) == writes
+
+
+def test_a_session_tells_once_where_the_memory_went(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    job = small_job(tmp_path, "duration=3 steps", "tracking.progress=lines")
+    outcome = train(job)
+    found = [event for event in events(outcome.directory) if event["event"] == "memory"]
+    assert len(found) == 1
+    size = 4 * sum(p.numel() for p in outcome.components.model.parameters())
+    report = found[0]
+    assert (report["step"], report["parameters"], report["gradients"]) == (1, size, size)
+    assert 2 * size < report["optimizer_state"] < 2.1 * size
+    assert report["rest"] is None
+    shown = [line for line in "".join(capfd.readouterr()).splitlines() if "memory: " in line]
+    assert len(shown) == 1
+    assert "parameters " in shown[0] and "peak memory (RSS) " in shown[0]
+
+
+def test_each_session_tells_for_itself(tmp_path: Path) -> None:
+    path = tmp_path / "run"
+    train(small_job(tmp_path, "duration=2 steps", "schedule=constant"), path)
+    train(small_job(tmp_path, "duration=4 steps", "schedule=constant"), path)
+    assert [e["step"] for e in events(path) if e["event"] == "memory"] == [1, 3]
+
+
+def test_the_cache_is_emptied_when_it_is_due(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    steps: list[int] = []
+    monkeypatch.setattr(torch.cuda, "empty_cache", lambda: steps.append(loop.position.step))
+    job = small_job(tmp_path, "duration=5 steps")
+    callback = EmptyCacheCallback(Period("2 steps"))
+    loop = Loop(job, build_components(job), [callback], StopRequest(), Position())
+    loop.run()
+    assert steps == [2, 4]
+
+
+@pytest.fixture(autouse=True)
+def automatic() -> Iterator[None]:
+    """As Python begins, and as the next test wants it."""
+    gc.enable()
+    yield
+    gc.enable()
+
+
+class Watch(Callback):
+    """Counts collections up to each update, and may end the run by force."""
+
+    phase = Phase.LAST
+
+    def __init__(self, error: BaseException | None = None) -> None:
+        self.error = error
+        self.seen: list[int] = []
+        self.by_step: dict[int, list[int]] = {}
+
+    def count(self, phase: str, details: dict[str, Any]) -> None:
+        if phase == "start":
+            self.seen.append(details["generation"])
+
+    def start(self, loop: Loop) -> None:
+        gc.callbacks.append(self.count)
+
+    def after_step(self, loop: Loop, result: StepResult) -> None:
+        self.by_step[loop.position.step] = list(self.seen)
+        self.seen.clear()
+        assert not gc.isenabled()
+        if self.error is not None and loop.position.step == 3:
+            raise self.error
+
+    def close(self, loop: Loop) -> None:
+        gc.callbacks.remove(self.count)
+
+
+def run(folder: Path, *flags: str, watch: Watch, start: int = 0) -> None:
+    job = small_job(folder, "duration=7 steps", *flags)
+    assert job.resilience.gc is not None
+    components = build_components(job)
+    collect = CollectCallback(job.resilience.gc)
+    position = Position(step=start, tokens=start * 64)
+    # The one that counts comes after, so that it sees what a step has collected.
+    Loop(job, components, [collect, watch], StopRequest(), position).run()
+
+
+@pytest.mark.parametrize("generation", [0, 1, 2])
+def test_exactly_when_due(tmp_path: Path, generation: int) -> None:
+    watch, name = Watch(), "resilience.gc"
+    run(tmp_path, f"{name}.every=3 steps", f"{name}.generation={generation}", watch=watch)
+    due = {step: [generation] if step % 3 == 0 else [] for step in range(1, 8)}
+    assert watch.by_step == due
+    assert gc.isenabled()
+
+
+@pytest.mark.parametrize(
+    ("every", "due"),
+    [("2 steps", {4, 6}), ("128 tokens", {4, 6}), ("last_step", {7}), ("never", set[int]())],
+)
+def test_periods_count_from_the_start_of_the_run(tmp_path: Path, every: str, due: set[int]) -> None:
+    watch = Watch()
+    run(tmp_path, f"resilience.gc.every={every}", watch=watch, start=3)
+    assert {step for step, seen in watch.by_step.items() if seen} == due
+    assert gc.isenabled()
+
+
+@pytest.mark.parametrize("error", [ValueError("broken"), KeyboardInterrupt()])
+def test_given_back_after_errors(tmp_path: Path, error: BaseException) -> None:
+    with pytest.raises(type(error)):
+        run(tmp_path, "resilience.gc={}", watch=Watch(error))
+    assert gc.isenabled()
+
+
+def test_given_back_when_another_callback_cannot_start(tmp_path: Path) -> None:
+    class Broken(Callback):
+        phase = Phase.LAST
+
+        def start(self, loop: Loop) -> None:
+            assert not gc.isenabled()
+            raise ValueError("broken")
+
+    job = small_job(tmp_path, "resilience.gc={}")
+    assert job.resilience.gc is not None
+    callbacks = [CollectCallback(job.resilience.gc), Broken()]
+    with pytest.raises(ValueError, match="broken"):
+        Loop(job, build_components(job), callbacks, StopRequest(), Position()).run()
+    assert gc.isenabled()
+
+
+def test_nothing_is_learned_otherwise(tmp_path: Path) -> None:
+    plain = train(small_job(tmp_path / "a", "duration=4 steps")).directory
+    paced = train(
+        small_job(tmp_path / "b", "duration=4 steps", "resilience.gc.every=1 steps")
+    ).directory
+    assert essence(paced) == essence(plain)
+    assert gc.isenabled()
+
+
+def test_python_decides_by_default(tmp_path: Path) -> None:
+    assert small_job(tmp_path).resilience.gc is None

@@ -1,0 +1,119 @@
+"""Processes that die, and disks that fill up, in the middle of a save."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ..support.forks import Forks
+from .crashed import (
+    ACTIONS,
+    CODES,
+    clocks_that_go_back,
+    crash_everywhere,
+    fail_everywhere,
+    record,
+    short_writes,
+)
+from .reliability import FAULTS, PAGE, Fault, counts_in, with_table
+
+
+def run(forks: Forks, mode: str, root: Path, *more: int) -> dict[str, Any]:
+    script = Path(__file__).with_name("crashing.py")
+    status, output = forks.run([str(script), mode, str(root), *map(str, more)], root.parent)
+    assert status == 0, output
+    return json.loads(output.splitlines()[-1])
+
+
+def test_kill_at_random_moments(forks: Forks, tmp_path: Path) -> None:
+    kills = 16
+    result = run(forks, "random", tmp_path / "checkpoints", kills)
+    assert result["kills"] == kills
+    # The test would prove nothing if the kills had missed the saves.
+    assert result["middle"] >= kills // 8
+    assert result["steps"] >= kills // 4
+
+
+def test_file_size_limit(forks: Forks, tmp_path: Path) -> None:
+    result = run(forks, "limit", tmp_path / "checkpoints")
+    assert "step 2 could not be saved" in result["message"]
+    assert "File too large; step 1 is still there" in result["message"]
+    assert "checkpoint.keep" in result["message"]
+    assert result["intact"]
+    assert result["step"] == 1
+    assert result["then"] == [1, 2]
+
+
+@pytest.mark.parametrize("name", ACTIONS)
+def test_a_power_cut_anywhere(tmp_path: Path, name: str) -> None:
+    """And a kill anywhere, which loses nothing; and another one while what is left is repaired."""
+    recorded = record(ACTIONS[name], tmp_path / "run")
+    counts = crash_everywhere(recorded, tmp_path / "trial", every=False)
+    # Before, after, and some between.
+    assert counts["states"] >= 4 and counts["repairs"] >= 4, counts
+
+
+# The slow tests of the table of faults have all of them.
+@pytest.mark.parametrize(
+    ("name", "code", "goes_on"),
+    [("a save of the best", "I/O error", True), ("replacing a checkpoint", "disk full", False)],
+)
+def test_any_operation_fails(tmp_path: Path, name: str, code: str, goes_on: bool) -> None:
+    recorded = record(ACTIONS[name], tmp_path / "run")
+    failed = fail_everywhere(recorded, tmp_path / "trial", CODES[code], goes_on)
+    assert failed >= len(recorded.orders[0])
+
+
+def test_short_writes(tmp_path: Path) -> None:
+    assert short_writes(tmp_path) >= 40
+
+
+def test_a_clock_that_goes_back(tmp_path: Path) -> None:
+    assert clocks_that_go_back(tmp_path) == len(ACTIONS)
+
+
+def counts(run_module: Callable[..., str], folder: Path, *words: object) -> dict[str, int]:
+    kind, *more = map(str, words)
+    printed = run_module("tests.checkpoint.crashed_ranks", kind, str(folder), *more)
+    return json.loads(printed.splitlines()[-1])
+
+
+def test_a_power_cut_anywhere_of_ranks_crash(
+    tmp_path: Path, run_module: Callable[..., str]
+) -> None:
+    """Of all ranks at once, whichever of them has come further than the others."""
+    found = counts(run_module, tmp_path, "power", 2, 8)
+    assert found["orders"] >= 3 * found["actions"] and found["states"] >= 20, found
+
+
+def test_a_disk_that_is_full_for_one_rank(tmp_path: Path, run_module: Callable[..., str]) -> None:
+    found = counts(run_module, tmp_path, "fails", 2, 8)
+    assert found["main"] >= 5 and found["others"] >= 5, found
+
+
+def test_a_rank_that_is_killed(tmp_path: Path, run_module: Callable[..., str]) -> None:
+    found = counts(run_module, tmp_path, "dies", 2, 25)
+    assert found["0"] and found["1"], found
+
+
+def test_a_file_that_is_damaged(tmp_path: Path, run_module: Callable[..., str]) -> None:
+    """All ranks pass over the checkpoint, or none, and all name the file."""
+    assert counts(run_module, tmp_path, "damage", 2, 1)["files"] == 9 * 5
+
+
+def test_the_page_has_the_table() -> None:
+    page = PAGE.read_text(encoding="utf-8")
+    assert with_table(page, counts_in(page)) == page, "run python -m tests.checkpoint.reliability"
+    assert len(counts_in(page)) == len(FAULTS) and all(counts_in(page).values())
+
+
+@pytest.mark.slow
+@pytest.mark.process
+@pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: f"{fault.name}, {fault.ranks}")
+def test_a_fault(fault: Fault, tmp_path: Path) -> None:
+    stated = counts_in(PAGE.read_text(encoding="utf-8"))
+    assert fault.cases(tmp_path) >= stated[fault.name, fault.ranks]

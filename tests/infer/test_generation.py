@@ -1,0 +1,482 @@
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import nn
+
+from setpoint.config import RunError, SetpointError, resolve
+from setpoint.infer import generation
+from setpoint.infer.distributed import ModelRunner
+from setpoint.infer.generation import (
+    CachedReader,
+    Sampling,
+    UncachedReader,
+    generate,
+    left_padded,
+    reader_of,
+    sample,
+)
+from setpoint.loss.config import CrossEntropy
+from setpoint.model.config import TransformerConfig
+from setpoint.model.initialize import initialize
+from setpoint.optim.clip import clip_gradients
+from setpoint.optim.config import AdamWConfig
+from setpoint.optim.schedule.config import Cosine
+from setpoint.shapes.outcome import Projection
+
+from .small import Successor, generators, small_model
+
+GREEDY = Sampling(temperature=0)
+PROMPTS = [[1, 2, 3], [4], [5, 6, 7, 8, 9, 10, 11], [12, 13]]
+
+
+def tokens_of(model: nn.Module, prompts: list[list[int]], **settings) -> list[list[int]]:
+    settings = {"sampling": GREEDY, **settings}
+    return [each.tokens for each in generate(model, prompts, **settings)]
+
+
+def test_feeds_back_what_it_drew():
+    prompts = [[0, 1], [10, 20]]
+    assert tokens_of(Successor(), prompts, max_tokens=3) == [[3, 6, 10], [22, 25, 29]]
+    assert prompts == [[0, 1], [10, 20]]
+
+
+def test_sees_the_last_tokens_only():
+    model = Successor()
+    assert tokens_of(model, [[0, 1]], max_tokens=4, context=3) == [[3, 6, 9, 12]]
+    assert [length for length, _ in model.seen] == [2, 3, 3, 3]
+
+
+def test_runs_in_evaluation_mode_and_returns_the_mode():
+    model = Successor().train()
+    generate(model, [[0]], max_tokens=2)
+    assert all(not training for _, training in model.seen)
+    assert model.training
+
+
+def test_stops_where_told():
+    model = Successor()
+    first, second = generate(model, [[2], [6]], max_tokens=10, sampling=GREEDY, stop=[5])
+    # 2 -> 3 -> 5; 6 -> 7 -> 9 -> 12 ... never 5 in ten steps
+    assert (first.tokens, first.finish) == ([3], "stop")
+    assert (len(second.tokens), second.finish) == (10, "length")
+
+
+def test_a_row_that_has_ended_costs_nothing():
+    model = small_model()
+    rows: list[int] = []
+    model.register_forward_pre_hook(lambda _, given: rows.append(given[0].shape[0]))
+    ended = generate(model, PROMPTS, max_tokens=4, on_token=lambda row, _: row != 2)
+    assert rows == [4, 1, 1, 1]
+    assert [each.finish for each in ended] == ["ended", "ended", "length", "ended"]
+    assert [len(each.tokens) for each in ended] == [1, 1, 4, 1]
+
+
+def test_shows_tokens_as_they_come():
+    shown: list[tuple[int, int]] = []
+
+    def show(row: int, token: int) -> bool:
+        shown.append((row, token))
+        return False
+
+    new = tokens_of(Successor(), [[0], [1]], max_tokens=3, on_token=show)
+    assert shown == [(row, new[row][place]) for place in range(3) for row in (0, 1)]
+
+
+@pytest.mark.parametrize("fields", [{}, {"sliding_window": 6, "attention_pattern": ("sliding",)}])
+@pytest.mark.parametrize("sampling", [GREEDY, Sampling(temperature=1.5, repetition_penalty=1.3)])
+def test_with_and_without_cache_alone_and_together(fields, sampling):
+    """Beyond the context, too, where the cache is of no use."""
+    model = small_model(max_sequence_length=16, **fields)
+    settings = {"max_tokens": 24, "context": 16, "sampling": sampling}
+    together, cached = (
+        tokens_of(model, PROMPTS, generators=generators(1, 2, 3, 4), cache=cache, **settings)
+        for cache in (False, True)
+    )
+    assert together == cached
+    for row, prompt in enumerate(PROMPTS):
+        alone = tokens_of(model, [prompt], generators=generators(row + 1), **settings)
+        assert alone == [together[row]]
+
+
+def test_only_tokens_of_the_vocabulary_are_drawn():
+    model = small_model(vocab_size=40)
+    drawn = tokens_of(model, PROMPTS, max_tokens=30, sampling=Sampling(), vocab_size=7)
+    assert {token for row in drawn for token in row} <= set(range(7))
+
+
+def test_stop_tokens_are_not_made_less_likely():
+    class Even(nn.Module):
+        """Likes 3 a little more than 4, and 4 more than the others."""
+
+        def forward(self, tokens):
+            return torch.tensor([0.0, 0, 0, 2, 1.5]).expand(*tokens.shape, 5)
+
+    penalty = Sampling(temperature=0, repetition_penalty=2.0)
+    assert tokens_of(Even(), [[3]], max_tokens=1, sampling=penalty) == [[4]]
+    (ended,) = generate(Even(), [[3]], max_tokens=1, sampling=penalty, stop=[3])
+    assert ended.finish == "stop"
+
+
+def test_zero_tokens():
+    assert tokens_of(Successor(), [[0]], max_tokens=0) == [[]]
+    assert generate(Successor(), [], max_tokens=3) == []
+
+
+def test_empty_prompt():
+    with pytest.raises(SetpointError, match="the prompt is empty"):
+        generate(Successor(), [[]], max_tokens=1)
+    with pytest.raises(SetpointError, match="prompt 1 is empty"):
+        generate(Successor(), [[1], []], max_tokens=1)
+
+
+TEXT = b"Zebras jump over 13 lazy dogs while 57 quick wizards vex them. "
+
+
+@pytest.fixture(scope="module", params=["fp32", "bf16"])
+def trained(request):
+    """Model, loss, optimizer, schedule and clipping together, on one short text."""
+    steps = 150
+    config = resolve(
+        TransformerConfig(dim=48, layers=2, heads=2, kv_heads=1, max_sequence_length=64)
+    )
+    model = config.build(vocab_size=257)
+    initialize(model, 0)
+    loss_of = resolve(CrossEntropy()).build()
+    optimization = resolve(AdamWConfig(lr=1e-2))
+    optimizer = optimization.build(parameters=model.named_parameters())
+    factor = resolve(Cosine(horizon=steps)).build()
+    data = torch.tensor(list(TEXT * 3))
+    generator = torch.Generator().manual_seed(0)
+    for step in range(steps):
+        starts = torch.randint(len(TEXT), (4,), generator=generator).tolist()
+        windows = torch.stack([data[start : start + 49] for start in starts])
+        with torch.autocast("cpu", torch.bfloat16, enabled=request.param == "bf16"):
+            logits = model(windows[:, :-1])
+        loss = loss_of(logits, windows[:, 1:])
+        (loss.total / windows[:, 1:].numel()).backward()
+        clip_gradients(model.parameters(), optimization.clip_norm)
+        for group in optimizer.param_groups:
+            group["lr"] = optimization.lr * factor(step)
+        optimizer.step()
+        optimizer.zero_grad()
+    return model, (loss.nats / windows[:, 1:].numel()).item()
+
+
+def test_learns_a_text_and_says_it_back(trained):
+    model, nats = trained
+    assert nats < 0.1
+    (new,) = tokens_of(model, [list(TEXT[:12])], max_tokens=len(TEXT), context=48)
+    assert bytes(new) == (TEXT + TEXT)[12 : 12 + len(TEXT)]
+
+
+def test_a_seed_repeats_a_sample(trained):
+    model, _ = trained
+
+    def sampled(seed: int) -> list[list[int]]:
+        sampling = Sampling(temperature=3.0, top_k=40)
+        return tokens_of(
+            model, [list(b"57")], max_tokens=30, sampling=sampling, generators=generators(seed)
+        )
+
+    assert sampled(1) == sampled(1)
+    assert sampled(1) != sampled(2)
+
+
+TEXTS = [[3, 1, 4, 1, 5, 9, 2, 6], [5], [3, 5, 8]]
+KINDS = {
+    "rotary": {},
+    "learned": {"positions": "learned"},
+    "sliding": {"sliding_window": 4, "attention_pattern": ("sliding", "full")},
+    "mla": {"kv_heads": None, "mla": {"kv_rank": 8, "rope_head_dim": 4, "nope_head_dim": 8,
+                                   "value_head_dim": 8}},
+    "experts": {"moe": {"experts": 4, "top_k": 2, "expert_dim": 16}},
+}  # fmt: skip
+
+
+@pytest.fixture(scope="module", params=KINDS)
+def model(request: pytest.FixtureRequest) -> torch.nn.Module:
+    from setpoint.model.attention.config import MLA
+    from setpoint.model.moe.config import MoE
+
+    fields = dict(KINDS[request.param])
+    for name, kind in (("mla", MLA), ("moe", MoE)):
+        if name in fields:
+            fields[name] = kind(**fields[name])  # type: ignore[arg-type]
+    return small_model(**fields)
+
+
+def logits_alone(model: torch.nn.Module, text: list[int]) -> torch.Tensor:
+    with torch.no_grad():
+        return model(torch.tensor([text]))[0, -1]
+
+
+@pytest.mark.parametrize("cached", [False, True])
+def test_rows_are_what_they_are_alone(model: torch.nn.Module, cached: bool) -> None:
+    read = reader_of(ModelRunner(model), None, cached)
+    texts = [list(text) for text in TEXTS]
+    with torch.no_grad():
+        for step in range(5):
+            expected = torch.stack([logits_alone(model, text) for text in texts])
+            torch.testing.assert_close(read(texts), expected, rtol=0, atol=2e-5)
+            for row, text in enumerate(texts):
+                text.append((7 * step + row) % 40)
+
+
+def test_rows_that_leave_change_nothing_for_the_others(model: torch.nn.Module) -> None:
+    read = reader_of(ModelRunner(model), None, True)
+    texts = [list(text) for text in TEXTS]
+    with torch.no_grad():
+        read(texts)
+        read.keep([1, 2])
+        texts = [[*text, 11] for text in texts[1:]]
+        expected = torch.stack([logits_alone(model, text) for text in texts])
+        torch.testing.assert_close(read(texts), expected, rtol=0, atol=2e-5)
+
+
+def test_a_cached_token_costs_one_position() -> None:
+    model = small_model()
+    seen: list[int] = []
+    model.register_forward_pre_hook(lambda _, given: seen.append(given[0].shape[1]))
+    read = reader_of(ModelRunner(model), 48, True)
+    assert isinstance(read, CachedReader)
+    with torch.no_grad():
+        read([[1, 2, 3, 4]])
+        read([[1, 2, 3, 4, 5]])
+        read([[1, 2, 3, 4, 5, 6]])
+    assert seen == [4, 1, 1]
+
+
+def test_beyond_the_context_only_the_last_tokens_count() -> None:
+    model = small_model(max_sequence_length=8)
+    text = list(range(20))
+    for cached in (False, True):
+        read = reader_of(ModelRunner(model), 8, cached)
+        with torch.no_grad():
+            for length in range(5, 20):
+                expected = logits_alone(model, text[:length][-8:])
+                torch.testing.assert_close(read([text[:length]])[0], expected, rtol=0, atol=2e-5)
+
+
+def test_a_short_row_may_go_on_where_a_long_one_filled_the_cache() -> None:
+    model = small_model(max_sequence_length=8)
+    read = reader_of(ModelRunner(model), 8, True)
+    with torch.no_grad():
+        read([[1, 2, 3, 4, 5, 6, 7], [9]])
+        read.keep([1])
+        text = [9]
+        for token in range(7):
+            text.append(token)
+            torch.testing.assert_close(
+                read([text])[0], logits_alone(model, text), rtol=0, atol=2e-5
+            )
+
+
+def test_models_that_take_tokens_only() -> None:
+    model = Successor()
+    read = reader_of(ModelRunner(model), 3, True)
+    assert isinstance(read, UncachedReader)
+    assert read([[1, 2], [5], [7, 7, 7, 7]]).argmax(-1).tolist() == [4, 6, 10]
+    assert sorted(length for length, _ in model.seen) == [1, 2, 3]
+
+
+def test_only_the_last_logits_are_computed(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = small_model()
+    tokens = torch.arange(10)[None]
+    with torch.no_grad():
+        last = ModelRunner(model).logits(tokens, last=True)
+        torch.testing.assert_close(last, model(tokens)[:, -1])
+    rows: list[int] = []
+    logits = Projection.logits
+
+    def computed(self: Projection, hidden: torch.Tensor) -> torch.Tensor:
+        rows.append(hidden.shape[:-1].numel())
+        return logits(self, hidden)
+
+    monkeypatch.setattr(Projection, "logits", computed)
+    ModelRunner(model).logits(tokens, last=True)
+    assert rows == [1]
+
+
+def test_padding_is_on_the_left() -> None:
+    tokens, positions = left_padded([[1, 2, 3], [4]], torch.device("cpu"))
+    assert tokens.tolist() == [[1, 2, 3], [0, 0, 4]]
+    assert positions is not None
+    assert positions.tolist() == [[0, 1, 2], [-2, -1, 0]]
+    assert left_padded([[1], [2]], torch.device("cpu"))[1] is None
+
+
+LOGITS = torch.tensor([[1.0, 3.0, 2.0, -1.0, 2.5]])
+
+
+def frequencies(count: int = 20_000, **settings) -> torch.Tensor:
+    torch.manual_seed(0)
+    drawn = sample(LOGITS.expand(count, -1), Sampling(**settings))
+    return torch.bincount(drawn, minlength=5) / count
+
+
+@pytest.mark.parametrize("temperature", [0.5, 1.0, 2.0])
+def test_frequencies_follow_the_softmax(temperature):
+    expected = torch.exp(LOGITS[0] / temperature)
+    expected = expected / expected.sum()
+    torch.testing.assert_close(frequencies(temperature=temperature), expected, rtol=0, atol=0.015)
+
+
+@pytest.mark.parametrize("settings", [{"top_k": 2}, {"top_p": 0.7}, {"min_p": 0.6}])
+def test_what_a_filter_keeps_is_drawn_in_proportion(settings):
+    expected = torch.exp(LOGITS[0]) * torch.tensor([0, 1, 0, 0, 1])
+    found = frequencies(**settings)
+    torch.testing.assert_close(found, expected / expected.sum(), rtol=0, atol=0.015)
+    assert found[[0, 2, 3]].sum() == 0
+
+
+def test_filters_that_keep_all_change_nothing():
+    for settings in ({"top_k": 5}, {"top_k": 500}, {"top_p": 1.0}):
+        assert torch.equal(frequencies(**settings), frequencies())
+
+
+def test_greedy_takes_the_maximum_whatever_the_generator():
+    assert sample(LOGITS, Sampling(temperature=0)).item() == 1
+    for settings in ({"top_k": 1}, {"top_p": 1e-9}, {"min_p": 1.0}):
+        assert sample(LOGITS, Sampling(**settings)).item() == 1
+
+
+def test_seen_tokens_become_less_likely():
+    seen = torch.tensor([[False, True, False, True, False]])
+    # 3 / 2 = 1.5 is below 2.5, and -1 * 2 = -2 is the least of all.
+    assert sample(LOGITS, Sampling(temperature=0, repetition_penalty=2.0), seen=seen).item() == 4
+    assert sample(LOGITS, Sampling(temperature=0), seen=seen).item() == 1
+
+
+def test_tiny_temperature_is_greedy_and_finite():
+    assert sample(LOGITS.bfloat16(), Sampling(temperature=1e-30)).item() == 1
+
+
+def test_a_row_does_not_depend_on_those_beside_it():
+    logits = torch.randn(4, 100, generator=torch.Generator().manual_seed(0))
+    together = sample(logits, Sampling(), generators=generators(1, 2, 3, 4)).tolist()
+    for row, seed in enumerate((1, 2, 3, 4)):
+        alone = sample(logits[row : row + 1], Sampling(), generators=generators(seed))
+        assert alone.item() == together[row]
+
+
+def test_a_seed_repeats():
+    def draw(first: int) -> list[int]:
+        own = generators(*range(first, first + 50))
+        return sample(LOGITS.expand(50, -1), Sampling(), generators=own).tolist()
+
+    assert draw(3) == draw(3) != draw(4)
+
+
+def test_what_is_excluded_is_never_drawn():
+    """Also where the sum of the probabilities is rounded to less than the number drawn."""
+
+    class Highest:
+        def __call__(self, *shape, **kwargs):
+            return torch.tensor([1 - 2**-53], dtype=torch.float64)
+
+    logits = torch.tensor([[0.0, 1.0, 0.5, -100.0, -100.0]])
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(torch, "rand", Highest())
+        assert sample(logits, Sampling(top_k=3)).item() == 2
+
+
+@pytest.mark.parametrize("temperature", [-0.1, float("inf"), float("nan")])
+def test_bad_temperature(temperature):
+    with pytest.raises(SetpointError, match=r"temperature = .*: it must be 0"):
+        Sampling(temperature=temperature)
+
+
+@pytest.mark.parametrize(
+    ("settings", "words"),
+    [
+        ({"top_k": 0}, "top_k = 0: it must be at least 1"),
+        ({"top_p": 0.0}, "top_p = 0.0: it must be above 0 and at most 1"),
+        ({"top_p": float("nan")}, "top_p = nan: it must be above 0"),
+        ({"min_p": 1.5}, "min_p = 1.5: it must be above 0 and at most 1"),
+        ({"repetition_penalty": 0.0}, "repetition_penalty = 0.0: it must be above 0"),
+    ],
+)
+def test_bad_settings(settings, words):
+    with pytest.raises(SetpointError, match=words):
+        Sampling(**settings)
+
+
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+def test_what_is_not_a_number_is_refused(temperature):
+    logits = torch.zeros(2, 5)
+    logits[1, 3] = float("nan")
+    with pytest.raises(RunError, match="logits that are not numbers"):
+        sample(logits, Sampling(temperature=temperature))
+
+
+LOGITS_FILTERS = 3 * torch.randn(6, 50, generator=torch.Generator().manual_seed(0))
+IDS = torch.randint(0, 50, (6, 9), generator=torch.Generator().manual_seed(1))
+
+
+@pytest.mark.parametrize("penalty", [0.7, 1.0, 1.3, 5.0])
+def test_repetition(penalty: float) -> None:
+    from transformers.generation.logits_process import RepetitionPenaltyLogitsProcessor
+
+    seen = torch.zeros(LOGITS_FILTERS.shape, dtype=torch.bool).scatter(1, IDS, True)
+    expected = RepetitionPenaltyLogitsProcessor(penalty)(IDS, LOGITS_FILTERS.clone())
+    torch.testing.assert_close(generation.repetition(LOGITS_FILTERS, seen, penalty), expected)
+
+
+@pytest.mark.parametrize("temperature", [0.3, 1.0, 2.5])
+def test_temperature(temperature: float) -> None:
+    from transformers.generation.logits_process import TemperatureLogitsWarper
+
+    expected = TemperatureLogitsWarper(temperature)(IDS, LOGITS_FILTERS.clone())
+    found = generation.scaled(LOGITS_FILTERS, temperature)
+    torch.testing.assert_close(found.softmax(-1), expected.softmax(-1))
+    assert bool((found.amax(-1) == 0).all())
+
+
+@pytest.mark.parametrize("k", [1, 3, 50, 500])
+def test_top_k(k: int) -> None:
+    from transformers.generation.logits_process import TopKLogitsWarper
+
+    expected = TopKLogitsWarper(k)(IDS, LOGITS_FILTERS.clone())
+    torch.testing.assert_close(generation.top_k(LOGITS_FILTERS, k), expected)
+
+
+@pytest.mark.parametrize("p", [0.01, 0.5, 0.9, 0.999, 1.0])
+def test_top_p(p: float) -> None:
+    from transformers.generation.logits_process import TopPLogitsWarper
+
+    expected = TopPLogitsWarper(p)(IDS, LOGITS_FILTERS.clone())
+    torch.testing.assert_close(generation.top_p(LOGITS_FILTERS, p), expected)
+
+
+@pytest.mark.parametrize("share", [0.001, 0.1, 0.9, 1.0])
+def test_min_p(share: float) -> None:
+    from transformers.generation.logits_process import MinPLogitsWarper
+
+    expected = MinPLogitsWarper(share)(IDS, LOGITS_FILTERS.clone())
+    torch.testing.assert_close(generation.min_p(LOGITS_FILTERS, share), expected)
+
+
+def test_all_of_them_in_the_order_of_transformers() -> None:
+    from transformers.generation import logits_process as theirs
+
+    chain = theirs.LogitsProcessorList(
+        [
+            theirs.RepetitionPenaltyLogitsProcessor(1.2),
+            theirs.TemperatureLogitsWarper(0.8),
+            theirs.TopKLogitsWarper(30),
+            theirs.TopPLogitsWarper(0.9),
+            theirs.MinPLogitsWarper(0.02),
+        ]
+    )
+    seen = torch.zeros(LOGITS_FILTERS.shape, dtype=torch.bool).scatter(1, IDS, True)
+    found = generation.scaled(generation.repetition(LOGITS_FILTERS, seen, 1.2), 0.8)
+    found = generation.min_p(generation.top_p(generation.top_k(found, 30), 0.9), 0.02)
+    torch.testing.assert_close(found.softmax(-1), chain(IDS, LOGITS_FILTERS.clone()).softmax(-1))
+
+
+def test_a_nucleus_is_never_empty() -> None:
+    certain = torch.tensor([[0.0, 100.0, -100.0]])
+    assert generation.top_p(certain, 1e-9).isfinite().sum() == 1
+    even = torch.zeros(1, 4)
+    assert generation.top_p(even, 0.5).isfinite().sum() == 2

@@ -1,0 +1,328 @@
+"""Scores as rows of metrics, and back."""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+
+import numpy as np
+import pytest
+from transformers import (
+    EarlyStoppingCallback,
+    TrainerControl,
+    TrainerState,
+    TrainingArguments,
+)
+
+from setpoint.config import SetpointError
+from setpoint.config.record.record import fingerprint
+from setpoint.config.resolving.checks import verify
+from setpoint.config.schema.field import NEEDS
+from setpoint.data.tokenizers.tokenizer import ByteTokenizer
+from setpoint.shapes.scoring import Score
+from setpoint.track.jsonl import JsonlWriter, read_jsonl
+from setpoint.train.build.components import build_components
+from setpoint.train.build.job_data import build_datasets, trained_on
+from setpoint.train.evaluation.scores import (
+    BestMetric,
+    Scores,
+    best_metric_of,
+    measure_of,
+    row_of,
+    scores_in,
+    value_of,
+)
+from setpoint.train.run import train
+
+from ..small import events, rows, small_job
+
+SCORES: Scores = {
+    "held_out": Score.of(300.0, 100, 90, 25),
+    "web": Score.of(71_000.0, 100, 90, 0),
+    "a.b-c": Score.of(50.0, 100, 400, 100),
+}
+
+
+def test_from_sums() -> None:
+    score = Score.of(300.0, 100, 90, 25)
+    assert (score.loss, score.tokens, score.accuracy) == (3.0, 100, 0.25)
+    assert score.perplexity == pytest.approx(math.exp(3.0), rel=1e-15)
+    assert score.bits_per_byte == pytest.approx(300 / math.log(2) / 90, rel=1e-15)
+    assert score.metric("accuracy") == 0.25 and score.metric("loss") == 3.0
+    assert Score.of(300.0, 100, 90).accuracy is None
+
+
+def test_a_row_there_and_back_through_a_file(tmp_path: Path) -> None:
+    with JsonlWriter(tmp_path / "rows.jsonl") as file:
+        file.write({"kind": "evaluation", "step": 3, "tokens": 9, **row_of(SCORES)})
+    text = (tmp_path / "rows.jsonl").read_text()
+    assert '"web_perplexity": "Infinity"' in text, "as every reader of JSON can read"
+    (row,) = read_jsonl(tmp_path / "rows.jsonl")
+    assert row["web_perplexity"] == math.inf and row["held_out_accuracy"] == 0.25
+    assert scores_in(row) == SCORES
+    assert list(scores_in(row)) == list(SCORES)
+
+
+def test_what_is_not_counted_is_not_written() -> None:
+    assert set(row_of({"held_out": Score.of(3.0, 1, 1)})) == {
+        "held_out_loss", "held_out_perplexity", "held_out_bits_per_byte", "held_out_tokens",
+    }  # fmt: skip
+
+
+def test_rows_of_older_versions() -> None:
+    row = {"kind": "evaluation", "step": 3, "tokens": 9, "held_out_loss": 2.0,
+           "held_out_bits_per_byte": 2.9, "held_out_tokens": 7}  # fmt: skip
+    assert scores_in(row) == {"held_out": Score(2.0, math.exp(2.0), 2.9, 7)}
+    assert scores_in({"kind": "train", "step": 3, "tokens": 9, "loss": 2.0}) == {}
+
+
+def test_format_line() -> None:
+    assert SCORES["held_out"].format_line() == (
+        "loss 3.0000, 4.8090 bits per byte, accuracy 0.2500"
+    )
+    assert Score.of(3.0, 1, 1).format_line() == "loss 3.0000, 4.3281 bits per byte"
+
+
+STOP = "evaluation.early_stopping.patience"
+
+
+def ends_at(values: list[float], patience: int, gain: float, tmp_path: Path, *flags: str) -> int:
+    """After how many evaluations a run ends; 0: it does not."""
+    flags = (f"{STOP}={patience}", f"evaluation.early_stopping.min_delta={gain}", *flags)
+    section, standing = small_job(tmp_path, *flags).evaluation, BestMetric()
+    assert section is not None
+    for number, value in enumerate(values, 1):
+        score = Score(value, value, value, 1, value)
+        standing.observe(value_of(section, {"held_out": score}), gain)
+        if standing.stop_reason(section):
+            return number
+    return 0
+
+
+def defined(values: list[float], patience: int, gain: float) -> int:
+    """The definition: the last `patience` values are no gain over the best of those before."""
+    for number in range(patience + 1, len(values) + 1):
+        best = values[0]
+        since = 0
+        for value in values[1:number]:
+            since = 0 if value < best - gain else since + 1
+            best = value if since == 0 else best
+        if since >= patience:
+            return number
+    return 0
+
+
+def test_an_equal_value_and_the_least_gain_itself_are_no_gain() -> None:
+    metric = BestMetric()
+    for value, gain in ((1.0, 0.0), (1.0, 0.0), (0.5, 0.5)):
+        metric.observe(value, gain)
+    assert (metric.best, metric.evals_without_gain) == (1.0, 2)
+    metric.observe(0.25, 0.5)
+    assert (metric.best, metric.evals_without_gain) == (0.25, 0)
+
+
+def of_transformers(values: list[float], patience: int, tmp_path: Path, greater: bool) -> int:
+    """What EarlyStoppingCallback of transformers does."""
+    callback = EarlyStoppingCallback(early_stopping_patience=patience)
+    given = TrainingArguments(
+        output_dir=str(tmp_path), metric_for_best_model="loss", greater_is_better=greater,
+        eval_strategy="steps", eval_steps=1, load_best_model_at_end=True, save_strategy="steps",
+        save_steps=1, report_to=[], use_cpu=True,
+    )  # fmt: skip
+    state, control = TrainerState(), TrainerControl()
+    for number, value in enumerate(values, 1):
+        callback.on_evaluate(given, state, control, {"eval_loss": value})
+        if control.should_training_stop:
+            return number
+        better = max if greater else min
+        known = state.best_metric
+        state.best_metric = value if known is None else better(known, value)
+    return 0
+
+
+@pytest.mark.parametrize("patience", [1, 2, 4])
+@pytest.mark.parametrize("gain", [0.0, 0.05])
+def test_equal_to_the_definition(tmp_path: Path, patience: int, gain: float) -> None:
+    for seed in range(12):
+        values = (2 + np.random.default_rng(seed).normal(size=25).cumsum() / 20).tolist()
+        expected = defined(values, patience, gain)
+        assert ends_at(values, patience, gain, tmp_path) == expected
+        negated = [-value for value in values]
+        flags = ("evaluation.best.direction=max",)
+        assert ends_at(negated, patience, gain, tmp_path, *flags) == expected
+
+
+@pytest.mark.parametrize("greater", [False, True])
+def test_equal_to_transformers(tmp_path: Path, greater: bool) -> None:
+    flags = ("evaluation.best.metric=accuracy", "evaluation.accuracy=true") if greater else ()
+    ends = set[int]()
+    for seed in range(12):
+        values = np.random.default_rng(seed).normal(size=20).tolist()
+        expected = of_transformers(values, 4, tmp_path, greater)
+        assert ends_at(values, 4, 0.0, tmp_path, *flags) == expected
+        ends.add(expected)
+    assert len(ends) > 3
+
+
+def test_what_is_no_number_is_no_gain(tmp_path: Path) -> None:
+    assert ends_at([math.nan, 2.0, math.nan, math.nan], 2, 0.0, tmp_path) == 4
+    assert ends_at([math.nan, math.nan], 2, 0.0, tmp_path) == 2
+    assert ends_at([math.inf, math.inf, 3.0, 2.0], 2, 0.0, tmp_path) == 0
+    standing = BestMetric()
+    standing.observe(math.nan)
+    section = small_job(tmp_path, f"{STOP}=1").evaluation
+    assert str(standing.stop_reason(section)).endswith("for 1 evaluations; it was always NaN")
+
+
+def test_in_words(tmp_path: Path) -> None:
+    flags = ("evaluation.best.metric=bits_per_byte", "evaluation.early_stopping.min_delta=0.01")
+    section = small_job(tmp_path, f"{STOP}=3", *flags).evaluation
+    assert BestMetric({}, 9, 2.5, 3).stop_reason(section) == (
+        "bits per byte on held_out has not improved by more than 0.01 for 3 evaluations; the "
+        "best was 2.5"
+    )
+    assert BestMetric({}, 9, 2.5, 2).stop_reason(section) is None
+    assert BestMetric({}, 9, 2.5, 99).stop_reason(small_job(tmp_path).evaluation) is None
+    assert BestMetric({}, 9, 2.5, 99).stop_reason(None) is None
+    flags = ("evaluation.best.metric=accuracy", "evaluation.accuracy=true", f"{STOP}=1")
+    assert BestMetric({}, 9, -0.25, 1).stop_reason(small_job(tmp_path, *flags).evaluation) == (
+        "accuracy on held_out has not improved for 1 evaluations; the best was 0.25"
+    )
+
+
+OTHER = "evaluation.datasets=[{name=web, sources=[{type=random, documents=3, seed=SEED}]}]"
+WEB = (OTHER.replace("SEED", "3"), "evaluation.best.data=web")
+CHANGES = {
+    "sequences": ((), ("evaluation.sequences=5",), ["sequences"]),
+    "data": (WEB[:1], WEB, ["data", "sequences", "text"]),
+    "metric": ((), ("evaluation.best.metric=perplexity",), ["metric"]),
+    "direction": ((), ("evaluation.best.direction=max",), ["direction"]),
+    "text": (WEB, (OTHER.replace("SEED", "4"), WEB[1]), ["text"]),
+    "left out": ((), ("loss.ignore_index=33",), ["left_out"]),
+    "weighed, not left out": ((), ("loss.token_weights={33: 2}",), []),
+    "weighed with nothing": ((), ("loss.token_weights={33: 0}",), ["left_out"]),
+    "left out another way": (("loss.ignore_index=33",), ("loss.token_weights={33: 0}",), []),
+    "another set beside it": ((), WEB[:1], []),
+    "how often": ((), ("evaluation.every=1 steps", f"{STOP}=2"), []),
+}
+
+
+@pytest.mark.parametrize("name", CHANGES)
+def test_when_values_no_longer_compare(tmp_path: Path, name: str) -> None:
+    before, after, expected = CHANGES[name]
+    job, today = (small_job(tmp_path, *flags) for flags in (before, after))
+    standing = BestMetric(measure_of(job, build_components(job)), 8, 2.5, 1)
+    state = json.loads(json.dumps(standing.state_dict()))
+    found = best_metric_of(today, build_components(today))
+    found.load_state_dict(state)
+    assert found.changed == expected
+    if expected:
+        assert (found.step, found.best, found.evals_without_gain) == (8, None, 0)
+    else:
+        assert found == standing
+
+
+def test_without_an_evaluation_what_was_known_is_kept(tmp_path: Path) -> None:
+    job = small_job(tmp_path)
+    standing = BestMetric(measure_of(job, build_components(job)), 8, 2.5, 1)
+    without = small_job(tmp_path, "evaluation=null")
+    found = best_metric_of(without, build_components(without))
+    found.load_state_dict(standing.state_dict())
+    assert found == standing
+
+
+def test_checkpoints_that_say_nothing(tmp_path: Path) -> None:
+    job = small_job(tmp_path)
+    found = best_metric_of(job, build_components(job))
+    found.load_state_dict({})
+    assert (found.step, found.best, found.evals_without_gain) == (-1, None, 0)
+    assert found.changed == []
+
+
+def test_the_end_names_the_value_of_the_best_checkpoint(tmp_path: Path) -> None:
+    """Though it was better by less than `min_delta`, so that patience went on."""
+    flags = ("evaluation.early_stopping.patience=3", "evaluation.early_stopping.min_delta=0.5")
+    section = small_job(tmp_path, *flags).evaluation
+    metric = BestMetric({"data": "held_out"})
+    for value in (2.0, 1.75, 1.625, 1.875):
+        metric.observe(value, 0.5)
+    resumed = BestMetric({"data": "held_out"})
+    resumed.load_state_dict(metric.state_dict())
+    assert str(resumed.stop_reason(section)).endswith("for 3 evaluations; the best was 1.625")
+
+
+def files(folder: Path) -> str:
+    """A data set of three files, as a flag."""
+    (folder / "web").mkdir(exist_ok=True)
+    for name, text in (("a", "first text " * 9), ("b", "second " * 9), ("c", "")):
+        (folder / "web" / f"{name}.txt").write_text(text)
+    source = f'{{type=text, paths=["{folder}/web/*.txt"]}}'
+    return f"evaluation.datasets=[{{name=web, sources=[{source}]}}]"
+
+
+def test_all_text_is_tokenized(tmp_path: Path) -> None:
+    job = small_job(tmp_path, files(tmp_path))
+    (web,) = (each.corpus for each in build_datasets(job, ByteTokenizer()).values())
+    texts = [(tmp_path / "web" / f"{name}.txt").read_bytes() for name in "ab"]
+    orders = [[256, *a, 256, *b, 256] for a, b in (texts, texts[::-1])]
+    assert web.tokens.tolist() in orders, "a document without a byte is none"
+    assert web.byte_count == sum(len(text) for text in texts)
+    assert np.array_equal(build_components(job).eval_sets["web"].corpus.tokens, web.tokens)
+
+
+def test_none_without_an_evaluation(tmp_path: Path) -> None:
+    job = small_job(tmp_path, "evaluation=null")
+    assert build_datasets(job, ByteTokenizer()) == {} == build_components(job).eval_sets
+
+
+def test_they_are_no_part_of_what_is_learned(tmp_path: Path) -> None:
+    job = small_job(tmp_path, files(tmp_path))
+    assert fingerprint(job) == fingerprint(small_job(tmp_path))
+
+
+def test_a_set_without_text_is_refused_and_a_short_one_is_not(tmp_path: Path) -> None:
+    job = small_job(tmp_path, files(tmp_path), "batch.sequence_length=16")
+    for name in "abc":
+        (tmp_path / "web" / f"{name}.txt").write_text("")
+    where = r"evaluation\.datasets\.0\.sources: the sources have no text"
+    with pytest.raises(SetpointError, match=where):
+        build_components(job)
+    (tmp_path / "web" / "a.txt").write_text("short")
+    assert len(build_components(job).eval_sets["web"]) == 1
+
+
+def test_missing_files_are_found_by_check(tmp_path: Path) -> None:
+    flag = files(tmp_path).replace("*.txt", "*.text")
+    found = verify(small_job(tmp_path, flag), NEEDS).problems
+    (problem,) = [p for p in found if p.path.startswith("evaluation")]
+    assert problem.path == "evaluation.datasets.0.sources.0.paths.0"
+    assert "text" in problem.message
+    with pytest.raises(SetpointError, match=r"evaluation\.datasets\.0\.sources\.0\.paths\.0"):
+        build_components(small_job(tmp_path, flag))
+
+
+def test_documents_that_are_learned_from_as_well_are_named(tmp_path: Path) -> None:
+    same = "{name=same, sources=[{type=random, documents=40, length=200, alphabet=8}]}"
+    other = "{name=other, sources=[{type=random, documents=4, length=200, seed=3}]}"
+    job = small_job(tmp_path, f"evaluation.datasets=[{same}, {other}]")
+    components = build_components(job)
+    (line,) = trained_on(components.train_data, components.eval_sets)
+    trained = len(components.train_data.identity.files)
+    assert line.startswith(f"caution: {trained} of 40 evaluated documents of same are also tr")
+    assert list(trained_on(components.train_data, {"held_out": components.held_out})) == []
+
+
+def test_a_run_goes_on_with_another_text_under_the_same_name(tmp_path: Path) -> None:
+    """A source is what is learned among the data, and a setting of the run here."""
+    web = "evaluation.datasets=[{name=web, sources=[{type=random, documents=3, seed=SEED}]}]"
+
+    def run(seed: int) -> Path:
+        flags = ("schedule=constant", f"duration={seed} steps", web.replace("SEED", str(seed)))
+        return train(small_job(tmp_path, *flags)).directory
+
+    folder = run(3)
+    assert run(4) == folder
+    paths = [item["path"] for item in events(folder, "resume")[-1]["accepted"]]
+    assert set(paths) == {"duration", "evaluation.datasets.0.sources.0.seed"}
+    assert [row["step"] for row in rows(folder) if row["kind"] == "evaluation"] == [3, 4]
