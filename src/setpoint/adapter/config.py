@@ -124,8 +124,8 @@ class AdapterConfig(Config):
     (lm_head). Routers (MoE gates) never have one."""
 
     train: tuple[str, ...] = ()
-    """Other parameters that are trained whole: regular expressions searched in parameter names. All
-    else is frozen."""
+    """Base parameters that are fully trained: regular expressions searched in parameter names. All
+    others are frozen."""
 
     fused_projections: Literal["whole", "split"] = "whole"
     """Fused projections (merge_qkv). whole: one A for all; split: an A and a B for each of query,

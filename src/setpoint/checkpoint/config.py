@@ -90,8 +90,7 @@ class Checkpoint(Config, role=RUNTIME, rules=RULES):
     keep: int | None = field(default=2, ge=1)
     """Number of latest checkpoints to keep (save_total_limit); null keeps all."""
     keep_every: Period | None = None
-    """Keep a checkpoint of each such interval for ever as well: the first one at or after each
-    multiple."""
+    """Interval of checkpoints that are never removed: the first one at or after each multiple."""
     keep_best: bool = True
     """Keep the best checkpoint as well, as `best`: of those evaluated and saved, by
     evaluation.best, by default the lowest validation loss."""

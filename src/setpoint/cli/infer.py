@@ -419,9 +419,7 @@ def _text(text: str, name: str) -> str:
 @Command(
     "export SOURCE OUTPUT [OVERRIDES]",
     Option("--dtype fp32|bf16|fp16", "dtype; default: checkpoint.last_dtype or fp32."),
-    Option(
-        "--family NAME", "model_type of transformers; default: that of the base."
-    ),
+    Option("--family NAME", "model_type of transformers; default: that of the base."),
     Option("--max-shard-size N", "Maximum size of a weights file in bytes."),
     Option("--adapter", "Write the adapter alone, in PEFT's format.", excludes="--merge"),
     Option("--merge", "Write the model with its adapter merged, as without --adapter."),

@@ -47,12 +47,12 @@ class Compile(Config, role=RUNTIME, owner="setpoint.compile.apply:compile_model"
     """Compile cache directory of inductor, reused by later runs; null: PyTorch's default."""
 
     artifacts: Path | None = None
-    """Directory of portable compile artifacts, one file for each job and kind of machine, which
-    later runs load before the first step, on other machines as well; null: none."""
+    """Directory of portable compile artifacts (torch.compiler.save_cache_artifacts), loaded before
+    the first step of later runs; one file per job and kind of machine; null: none."""
 
     optimize_ddp: bool = True
-    """With replicas (DDP), end graphs where a bucket of gradients ends, so that it is summed during
-    backward (optimize_ddp of torch.compile); false: graphs stay whole."""
+    """Split graphs at DDP's gradient buckets, so that their all-reduce overlaps the backward pass
+    (optimize_ddp of torch.compile); false: graphs stay whole."""
 
     recompile_limit: int = field(default=8, ge=1)
     """Recompile limit: recompilations of a function before it runs eagerly."""

@@ -374,7 +374,7 @@ class Ahead(Generic[T]):
 class SharedLane:
     """The rows of the only lane, whose documents are tokenized by all ranks, each a part.
 
-    A thread reads a block ahead and tokenizes this rank's part of it. DataRanks exchange the tokens in
+    A thread reads a block ahead and tokenizes this rank's part of it. The ranks exchange tokens in
     the thread that takes the rows, which all ranks take alike.
     """
 

@@ -87,7 +87,7 @@ class InferenceBatch(Config):
     size is given."""
 
     sequence_length: int = derived(ge=1)
-    """Sequence length of evaluation, in tokens. Unless given the run's; of other weights the
+    """Sequence length of evaluation, in tokens. Default: the run's; of other weights the
     model's maximum, at most 2048."""
 
 

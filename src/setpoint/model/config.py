@@ -150,13 +150,13 @@ class TransformerConfig(
 
     kv_heads: int = derived(ge=1)
     """Number of key-value heads (grouped-query attention, GQA); 1: multi-query attention (MQA).
-    Unless given heads."""
+    Default: heads."""
 
     head_dim: int = derived(ge=2)
-    """Head dimension, even. Unless given dim / heads; heads * head_dim may differ from dim."""
+    """Head dimension, even. Default: dim / heads; heads * head_dim may differ from dim."""
 
     ffn_dim: int = derived(ge=1)
-    """Intermediate size of the feed-forward network (MLP). Unless given ffn_multiplier * 4 * dim,
+    """Intermediate size of the feed-forward network (MLP). Default: ffn_multiplier * 4 * dim,
     for gated activations ffn_multiplier * 8/3 * dim, which have three matrices instead of two;
     rounded up to a multiple of ffn_multiple_of."""
 
@@ -260,7 +260,7 @@ class TransformerConfig(
     """Norm epsilon (rms_norm_eps, layer_norm_eps): added to the mean square or the variance."""
 
     init_std: float = derived(gt=0, lt=math.inf)
-    """Initializer range: standard deviation of initial weights. Unless given sqrt(2 / (5 * dim)),
+    """Initializer range: standard deviation of initial weights. Default: sqrt(2 / (5 * dim)),
     the small init of Nguyen and Salazar, 2019 (0.01 for dim = 4096); with muP computed from
     mup.base_dim."""
 
@@ -662,7 +662,7 @@ class HuggingFaceConfig(
 
     config: str = derived()
     """Hugging Face config.json: a directory, a Hub id, or a model_type of transformers (llama) with
-    its defaults. Unless given, the one beside the pretrained weights."""
+    its defaults. Default: the one beside the pretrained weights."""
 
     overrides: Free = field(factory=Free)
     """Overrides of config.json, by its own keys, such as num_hidden_layers."""

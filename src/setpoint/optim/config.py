@@ -179,7 +179,7 @@ class OptimizerConfig(Builds["Optimizer"], rules=RULES):
 
     clip_norm: float | None = derived(gt=0)
     """Gradient clipping by global norm (max_grad_norm); null: off, the norm is logged all the same.
-    Unless given 1, or null if clip_value is given."""
+    Default: 1, or null if clip_value is given."""
 
     clip_value: float | None = field(default=None, gt=0, lt=inf)
     """Gradient clipping of each element to [-clip_value, clip_value]; excludes clip_norm; null:
@@ -376,7 +376,7 @@ class MuonConfig(CautiousDecay, type="muon", owner="setpoint.optim.muon:Muon.fro
     match_rms_adamw: 0.2 * sqrt(max(A, B)), for AdamW's lr and weight decay."""
 
     adamw_lr: float = derived(gt=0, lt=inf)
-    """Peak learning rate of the parameters trained by AdamW. Unless given lr / 10, or lr with
+    """Peak learning rate of the parameters trained by AdamW. Default: lr / 10, or lr with
     adjust_lr = match_rms_adamw."""
 
     adamw_patterns: tuple[str, ...] = ()

@@ -169,8 +169,8 @@ class Sharding(Config, role=RUNTIME):
     """Units, prefetch and offload of FSDP2."""
 
     units: tuple[str, ...] = ()
-    """Regular expressions that match whole names of modules: those are gathered and freed by
-    themselves, as each layer is, the embedding, and the last norm with the output matrix."""
+    """Further FSDP units: regular expressions that match full module names. Each layer, the
+    embedding, and the final norm with the output matrix are units already."""
 
     replicated: tuple[str, ...] = ()
     """Regular expressions searched in parameter names: those that match are not sharded, and each
@@ -310,10 +310,10 @@ class Parallel(Ranks, DerivedDegrees, rules=ENGINE_RULES):
     """Exchange of tokens with experts on other ranks."""
 
     sequence_parallel: bool = derived()
-    """Sequence parallelism: ranks that divide matrices divide the tokens between them, too: norms,
-    dropout and the residual stream (Korthikanti et al., 2022). Less memory, as many bytes sent.
-    Left out: true for `tensor` beside a model of type = transformer without stages, if the ranks
-    divide the lengths of rows."""
+    """Sequence parallelism: tensor-parallel ranks also split norms, dropout and the residual
+    stream along the sequence (Korthikanti et al., 2022): less memory, equal traffic. Default: true
+    with `tensor` for a model of type = transformer without pipeline stages, if the ranks divide
+    batch.sequence_length."""
 
     async_tensor_parallel: bool = False
     """Asynchronous tensor parallelism: compiled layers send the parts of a sequence while they

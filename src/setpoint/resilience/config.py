@@ -126,8 +126,7 @@ class Stragglers(Config, role=RUNTIME, owner="setpoint.ops.stragglers:Stragglers
     """Interval; the report compares means over the steps since the last one."""
 
     factor: float = field(default=1.3, gt=1, lt=inf)
-    """Threshold as a multiple of the median time over all ranks: of reading data, forward, and
-    backward up to the last gradient."""
+    """Threshold of reading, forward or backward time, as a multiple of the median over ranks."""
 
     @rule
     def _check_every(self) -> Iterator[Problem]:

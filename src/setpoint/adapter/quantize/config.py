@@ -133,7 +133,7 @@ class FP8(Quantization, type="fp8"):
     """8-bit floats (E4M3) in square blocks: scales are the largest magnitude / 448."""
 
     group_size: int = field(default=128, ge=1)
-    """Side of the squares of weights that share a scale; a divisor of both sides of a matrix."""
+    """Block size: a square block of weights shares a scale; divides both dimensions of a matrix."""
 
     @property
     def columns(self) -> int:

@@ -174,8 +174,7 @@ class Text(
     false: it is the token itself."""
 
     score: str | None = None
-    """Field that holds a number, dotted for what is nested: the key of data.curriculum.by = score;
-    null: none is read."""
+    """Field with the score for data.curriculum.by = score, dotted if nested; null: none."""
 
     # The last one: from here on `field` is this.
     field: str = "text"

@@ -27,11 +27,11 @@ class TokenIds(TokenizerConfig, type="ids", owner="setpoint.data.tokenizers.toke
     """No tokenizer: the data holds token ids alone, in token files or rows of input_ids."""
 
     count: int = derived(ge=1)
-    """Number of token ids, from 0 on. Unless given, model.vocab_size."""
+    """Number of token ids, from 0 on. Default: model.vocab_size."""
 
     separator: int | None = field(default=None, ge=0)
-    """Token id that stands between documents, and divides files without .idx into them; null: none,
-    and a file is one document."""
+    """Separator token id: stands between documents, and splits files without .idx; null: none, a
+    file is one document."""
 
     @derive("count")
     def _derive_count(self) -> int:

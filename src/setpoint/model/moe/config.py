@@ -115,7 +115,7 @@ class MoE(Config):
 
     load_sequences: int | None = derived(ge=1)
     """Sequences over which expert load is counted for balance_loss, capacity_factor and
-    gradient_scale; batch.micro_size must be a multiple of it. Unless given batch.micro_size if one
+    gradient_scale; batch.micro_size must be a multiple of it. Default: batch.micro_size if one
     of these is used; null: a micro-batch."""
 
     packed: bool = True

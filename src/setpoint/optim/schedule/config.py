@@ -72,7 +72,7 @@ class Spanning(ScheduleConfig):
     """Schedules with lengths that may be a share of the horizon."""
 
     horizon: Duration | None = derived()
-    """Horizon: end that shares (percent) refer to. Unless given, the job's duration; null if no
+    """Horizon: end that shares (percent) refer to. Default: the job's duration; null if no
     length is a share."""
 
     horizon_share: float | None = field(default=None, gt=0, lt=1, role=RUNTIME)
@@ -167,11 +167,11 @@ class Decaying(Moving, Warmed):
     """Schedules that decay to a floor at a known end."""
 
     warmup: Length = derived()
-    """Length of the linear warm-up; its last step has the full learning rate. Unless given a
+    """Length of the linear warm-up; its last step has the full learning rate. Default: a
     twentieth of the horizon, in steps rounded down."""
 
     horizon: Duration = derived()  # pyright: ignore[reportIncompatibleVariableOverride]
-    """Horizon: end of the decay (max_steps). Unless given, the job's duration."""
+    """Horizon: end of the decay (max_steps). Default: the job's duration."""
 
     floor: float = field(default=0.1, ge=0, le=1)
     """Minimum learning rate as a fraction of the peak (min_lr / lr)."""
@@ -244,7 +244,7 @@ class Wsd(Decaying, type="wsd"):
     """WSD: warm-up, stable, decay (Hu et al., 2024): the full rate until the run's last part."""
 
     decay_length: Length = derived()
-    """Decay length (cooldown) before the horizon. Unless given a tenth of it, in steps at least
+    """Decay length (cooldown) before the horizon. Default: a tenth of it, in steps at least
     1."""
 
     decay: Literal["linear", "cosine", "sqrt", "one_minus_sqrt"] = "linear"
@@ -292,7 +292,7 @@ class InverseSqrt(Moving, Warmed, type="inverse_sqrt"):
 
     timescale: Length = derived()
     """Timescale of the decay: n after the warm-up the factor is sqrt(timescale / (timescale + n)).
-    Unless given warmup, or 10,000 steps without one."""
+    Default: warmup, or 10,000 steps without one."""
 
     floor: float = field(default=0.0, ge=0, le=1)
     """Minimum learning rate as a fraction of the peak (min_lr / lr)."""
@@ -354,7 +354,7 @@ class Piecewise(Moving, Spanning, type="piecewise"):
     """Phases in order; after the last one the factor stays at its target."""
 
     horizon: Duration | None = derived()
-    """Horizon: end that shares and a phase without length refer to. Unless given, the job's
+    """Horizon: end that shares and a phase without length refer to. Default: the job's
     duration; null if every phase has its own length."""
 
     @property
