@@ -189,8 +189,7 @@ def _read_litgpt(path: Path, optimizer: bool) -> Contents:
 LITGPT: Final = ForeignSystem(
     title="litgpt",
     families=dict.fromkeys(
-        ("llama", "mistral", "mixtral", "qwen2", "qwen3", "phi3", "gemma", "gemma2"),
-        False,
+        ("llama", "mistral", "mixtral", "qwen2", "qwen3", "phi3", "gemma", "gemma2"), False
     ),
     read=_read_litgpt,
     layer="transformer.h.{}",
