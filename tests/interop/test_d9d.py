@@ -167,3 +167,25 @@ def test_decay_of_adam_is_in_the_gradient(tmp_path: Path) -> None:
     assert (optimizer["type"], optimizer["weight_decay"]) == ("adamw", 0.1)
     optimizer = read(tmp_path, optimizer={"name": "adam", "lr": 1e-3}).data["optimizer"]
     assert (optimizer["type"], optimizer["weight_decay"]) == ("adamw", 0.0)
+
+
+@pytest.mark.parametrize(("tracker", "expected"), [
+    ({"provider": "wandb", "project": "p", "tags": ["a"]},
+     {"type": "wandb", "project": "p", "tags": ["a"], "mode": "online"}),
+    ({"provider": "mlflow", "experiment": "e"}, {"type": "mlflow", "experiment": "e"}),
+    ({"provider": "tensorboard", "log_dir": "tb"}, {"type": "tensorboard", "directory": "tb"}),
+    ({"provider": "log"}, None), ({"provider": "null"}, None),
+])  # fmt: skip
+def test_trackers_and_profiles_of_release_0_24(
+    tmp_path: Path, tracker: dict[str, Any], expected: dict[str, Any] | None
+) -> None:
+    profile = {"traces_dir": "t", "period_steps": 9, "warmup_steps": 2, "active_steps": 3,
+               "with_stack": False}  # fmt: skip
+    trainer = {**BASE["trainer"], "logging": {"period_steps": 2, "tracker": tracker}}
+    del trainer["pipelining"]
+    document = read(tmp_path, trainer={**trainer, "profiling": profile})
+    assert document.problems == []
+    data: Any = document.data
+    assert data["tracking"]["trackers"][1:] == ([expected] if expected else [])
+    assert (data["profiling"]["wait"], data["profiling"]["stacks"]) == (4, False)
+    assert data["parallel"]["pipelining"]["schedule"] == "gpipe"

@@ -26,6 +26,15 @@ MODULES = {f"self_attn.{letter}_proj": f"attention.{word}" for letter, word in
            (("q", "query"), ("k", "key"), ("v", "value"), ("o", "output"))}  # fmt: skip
 MODULES |= {f"mlp.{name}_proj": f"feed_forward.{name}" for name in ("gate", "up", "down")}
 """Names of linear layers of a layer, and what they are here."""
+TRACKERS = {
+    "aim": {"repo": "repo", "system_parameters": "log_system_params",
+            "terminal": "capture_terminal_logs", "system_interval": "system_tracking_interval"},
+    "wandb": {"project": "project", "entity": "entity", "group": "group", "tags": "tags",
+              "mode": "mode", "directory": "dir"},
+    "mlflow": {"experiment": "experiment", "uri": "tracking_uri"},
+    "tensorboard": {"directory": "log_dir"},
+}  # fmt: skip
+"""Fields of trackers, and what they are there."""
 PERIODS = {"last_step": "last_step", "disable": "never"}
 DTYPES = {"float32": "fp32", "bfloat16": "bf16"}
 
@@ -40,7 +49,7 @@ KEYS = {
         context_parallel_replicate=1, context_parallel_shard=1),
     "mesh.tensor_parallel": Key(1, "parallel.tensor"),
     "mesh.expert_parallel": Key(1, "parallel.expert"),
-    **keys_of("pipelining.schedule.", schedule=None, num_stages_per_rank=None, zero_bubble=False),
+    **keys_of("pipelining.schedule.", schedule="gpipe", num_stages_per_rank=None, zero_bubble=False),
     "timeout.init_timeout": Key(10_000, "parallel.timeout"),
     "timeout.step_timeout": Key(100, "parallel.step_timeout"),
     # Batch and loader.
@@ -50,7 +59,12 @@ KEYS = {
     "data_loading.pin_memory": Key(True, "data.loader.pin_memory"),
     "data_loading.persistent_workers": Key(False),
     "auto_data.drop_last": Key(True, refused="a batch may cross from one epoch into the next"),
-    "auto_data.shuffle": Key(True, "data.shuffle"),
+    "auto_data.shuffle": Key(False, "data.shuffle"),
+    "auto_data.prefetch_factor": Key(None, "data.loader.prefetch", optional=True),
+    "auto_data.timeout": Key(0.0, "data.loader.timeout", optional=True),
+    "auto_data.shard_indexing_mode": Key("sequential",
+        refused="data ranks take turns in one order of the sequences"),
+    "data_prefetch.prefetch_factor": Key(1, refused="batches wait in the loader's queue alone"),
     # Data, as the examples name it.
     **keys_of("data.", dataset=None, dataset_config=None, split="train", text_column="text",
         use_samples=None, shuffle_seed=None, tokenizer=None, max_length=None, num_proc=None,
@@ -67,6 +81,7 @@ KEYS = {
     "model_provider.checkpointing": Key(False),
     "model_stage_factory.source_checkpoint": Key(None, "model.pretrained"),
     "model_stage_factory.checkpoint_only_trainable_parameters": Key(False),
+    "lora.kind": Key("lora", refused="what is trained is optimizer.frozen and [adapter]"),
     "lora.module_name_pattern": Key(None),
     **keys_of("lora.params.", r=None, alpha=None, dropout=0.0),
     # Optimizer and schedule.
@@ -84,12 +99,17 @@ KEYS = {
     "determinism.base_seed": Key(REQUIRED, "seed"),
     "gc.period_steps": Key(None),
     "logging.period_steps": Key(REQUIRED),
+    "logging.max_pending_steps": Key(2, refused="metrics are read when they are due"),
     **keys_of("logging.tracker.", provider=None, repo=None, log_system_params=True,
-        capture_terminal_logs=True, system_tracking_interval=10),
+        capture_terminal_logs=True, system_tracking_interval=10, experiment=None,
+        tracking_uri=None, log_dir=None, project=None, entity=None, group=None, tags=[],
+        mode="online", dir=None),
     "checkpointing.save_dir": Key(REQUIRED, "workspace"),
     "checkpointing.period_steps": Key(REQUIRED),
     "checkpointing.num_to_keep": Key(None, "checkpoint.keep"),
     "profiling.enabled": Key(False),
+    "profiling.record_shapes": Key(True, "profiling.shapes"),
+    "profiling.with_stack": Key(True, "profiling.stacks"),
     "profiling.traces_dir": Key("traces", "profiling.directory"),
     "profiling.period_steps": Key(10),
     "profiling.warmup_steps": Key(1, "profiling.warmup"),
@@ -97,6 +117,13 @@ KEYS = {
     "export_to": Key(None),
 }  # fmt: skip
 """All keys, with the defaults of the schemas."""
+
+
+def _prepare(c: Conversion) -> None:
+    """Turn on the profiler where its section has no switch."""
+    others = [key for key in c.values if key.startswith("profiling.")]
+    if others and "profiling.enabled" not in others:
+        c.values["profiling.enabled"], c.paths["profiling.enabled"] = True, c.paths[others[0]]
 
 
 def _complete(c: Conversion) -> None:
@@ -425,12 +452,13 @@ def _records(c: Conversion) -> None:
         c.set("resilience.gc", None, "gc.period_steps")
     else:
         _period(c, "resilience.gc.every", "gc.period_steps")
-    names = {"repo": "repo", "system_parameters": "log_system_params",
-             "terminal": "capture_terminal_logs",
-             "system_interval": "system_tracking_interval"}  # fmt: skip
-    if c.value(switch := "logging.tracker.provider") != "aim":
+    provider = c.value(switch := "logging.tracker.provider")
+    if provider in (None, "null", "log") or c.choice(switch, *TRACKERS) is None:
         c.values.pop(switch, None)
-    c.track(("aim", switch, {name: f"logging.tracker.{key}" for name, key in names.items()}))
+    fields = {here: f"logging.tracker.{there}" for here, there in TRACKERS[provider].items()} if (
+        c.given(switch)
+    ) else {}  # fmt: skip
+    c.track((str(provider), switch, fields))
     _profile(c)
     if c.value("export_to"):
         c.set("checkpoint.export", {}, "export_to")
@@ -438,13 +466,15 @@ def _records(c: Conversion) -> None:
 
 DIALECT = Dialect(
     name="d9d",
-    release="0.1",
+    release="0.24",
     keys=KEYS,
     signature=("model_stage_factory.source_checkpoint", "determinism.base_seed",
                "checkpointing.save_dir", "logging.tracker.provider"),
     complete=_complete,
+    prepare=_prepare,
     switches={"profiling.": "profiling.enabled", "data.shuffle_seed": "auto_data.shuffle"},
     prefixes={"trainer.": "", "inference.": "", "model_provider.model.model.": "model.",
+              "peft.": "lora.",
               "data.global_batch_size": "batching.global_batch_size",
               "data.microbatch_size": "batching.microbatch_size",
               "data.num_workers": "data_loading.num_workers", "data.shuffle": "auto_data.shuffle",
