@@ -221,3 +221,23 @@ def test_products_that_overlap_messages_need_divided_matrices(tmp_path: Path) ->
     divided = read(tmp_path, parallelism={**given, "tensor_parallel_degree": 2})
     parallel: Any = divided.data["parallel"]
     assert parallel["async_tensor_parallel"]
+
+
+@pytest.mark.parametrize(("converters", "tables", "expected"), [
+    (["mx"], {"mx": {"filter_fqns": ["output"]}}, {"recipe": "mxfp8", "skip": ["output"]}),
+    (["quantize.linear.mx", "quantize.grouped_mm.mx"],
+     {"quantize.grouped_mm.mx": {"fqns": ["experts"]}}, {"recipe": "mxfp8", "experts": True}),
+    (["float8"], {"float8": {"recipe_name": "rowwise", "enable_fsdp_float8_all_gather": True}},
+     {"recipe": "rowwise", "gather": True}),
+    (["quantize.grouped_mm.float8"], {"quantize.grouped_mm.float8": {"fqns": ["experts"]}},
+     {"recipe": "tensorwise", "experts": True}),
+])  # fmt: skip
+def test_quantized_products(
+    tmp_path: Path, converters: list[str], tables: dict[str, Any], expected: dict[str, Any]
+) -> None:
+    document = read(tmp_path, model={"converters": converters}, **tables)
+    assert document.problems == []
+    data: Any = document.data
+    assert data["precision"]["float8"] == expected
+    alone = ("model.converters", "differs") in [(r.key, r.kind) for r in document.reports]
+    assert alone == (converters == ["quantize.grouped_mm.float8"])

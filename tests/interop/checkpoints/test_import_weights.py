@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 from pathlib import Path
@@ -12,6 +13,8 @@ import torch
 from torch import Tensor
 
 from setpoint.cli.main import main
+from setpoint.config import SetpointError
+from setpoint.interop.checkpoints.import_weights import open_foreign
 from setpoint.model import load_pretrained
 
 from . import written
@@ -189,3 +192,16 @@ def test_gguf_with_quantized_matrices(tmp_path: Path, capsys: pytest.CaptureFixt
     rows = saved["model.layers.0.self_attn.q_proj.weight"]
     expected = tensors["blk.0.attn_q.weight"]
     assert torch.equal(written.neighbours(rows, written.HEADS), expected)
+
+
+def test_a_model_with_other_heads_is_refused(tmp_path: Path) -> None:
+    model = written.gpt2(activation_function="gelu")
+    content = {"model": written.nano(model, True), "model_args": written.nano_args(True)}
+    torch.save(content, tmp_path / "ckpt.pt")
+    same = written.config_json(model, tmp_path / "same")
+    open_foreign(str(tmp_path / "ckpt.pt"), str(same))
+    other = tmp_path / "same" / "config.json"
+    keys = json.loads(other.read_text())
+    other.write_text(json.dumps({**keys, "n_head": keys["n_head"] * 2}))
+    with pytest.raises(SetpointError, match=r"(?s)heads = .*there it is .*no --model"):
+        open_foreign(str(tmp_path / "ckpt.pt"), str(same))

@@ -142,6 +142,8 @@ def open_foreign(source: str, model: str | None, *, optimizer: bool = False) -> 
         config = config_of(place)
         family = read_config(place.directory)[1] if place.kind == "huggingface" else None
         contents = _read(system, path, optimizer)
+        if contents.keys is not None:
+            _require_heads(contents, config, model)
         return Foreign(system, contents, config, family or family_for(config))
     contents = _read(system, path, optimizer)
     folder = path if path.is_dir() else path.parent
@@ -151,6 +153,18 @@ def open_foreign(source: str, model: str | None, *, optimizer: bool = False) -> 
     if keys is None:
         return Foreign(system, contents, None, None)
     return Foreign(system, contents, *config_from_keys(keys, origin))
+
+
+def _require_heads(contents: Contents, config: TransformerConfig, model: str) -> None:
+    """Refuse a model whose heads are not those of the checkpoint, which no shape shows."""
+    described, _ = config_from_keys(contents.keys or {}, contents.path)
+    for field in ("heads", "kv_heads"):
+        given, stored = getattr(config, field), getattr(described, field)
+        if given != stored:
+            raise SetpointError(
+                f"{contents.path} is of another model than {model}: model.{field} = {given}; there "
+                f"it is {stored}\nValid: no --model, as the checkpoint says which model it is of"
+            )
 
 
 def _read(system: ForeignSystem, path: Path, optimizer: bool) -> Contents:
