@@ -156,7 +156,12 @@ BREAKS = [
         "data",
     ),
     # Losses.
-    Break("loss/cross_entropy.py", "per_token = per_token.where(valid, 0.0)", "per_token = per_token * valid", "loss"),
+    Break(
+        "loss/cross_entropy.py",
+        "per_token = per_token.where(valid, 0.0)",
+        "per_token = per_token * valid",
+        "loss",
+    ),
     Break(
         "loss/cross_entropy.py",
         "log_z.square(), valid, weights",

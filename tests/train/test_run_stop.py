@@ -412,7 +412,7 @@ def test_a_run_leaves_before_its_time_is_over_and_for_a_file(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """With a checkpoint; and it does not start again while the file is there."""
-    monkeypatch.setattr("setpoint.train.session_limits.LOOK", 0.01)
+    monkeypatch.setattr("setpoint.resilience.limits.LOOK", 0.01)
     flags = ("duration=1000000 steps", "evaluation=null", "checkpoint.every=never")
     advance, file = Loop.advance, list[Path]()
 

@@ -20,6 +20,7 @@ from setpoint.parallel.determinism import determinism
 from setpoint.parallel.rank import launched
 from setpoint.parallel.world import RemoteRankError, World, world_of
 from setpoint.precision.mixed_precision import fp32_products
+from setpoint.resilience.limits import refuse_stopped, watch_limits
 from setpoint.resilience.signals import StopRequest
 from setpoint.track.environment import environment
 from setpoint.track.jsonl import since_restart
@@ -39,7 +40,6 @@ from setpoint.train.run_status import (
     stop_message,
 )
 from setpoint.train.session import Run, Stamp
-from setpoint.train.session_limits import refuse_stopped, watch_limits
 
 if TYPE_CHECKING:
     from setpoint.train.loop import Callback
@@ -82,7 +82,7 @@ def open_run(
     again = command_again(run.job, run.directory)
     stop.outlook = partial(stop_message, run.directory / "checkpoints", again=again)
     stop.watch()
-    watch_limits(stop, run.job, run.directory)
+    watch_limits(stop, run.job.resilience, run.directory)
     return run
 
 
@@ -131,7 +131,7 @@ def compare(
     problems = verify(job, set(NEEDS) - {"files"}).problems
     if problems:
         raise ConfigError(problems)
-    refuse_stopped(job, path)
+    refuse_stopped(job.resilience, path)
     stamp = stamp_of(path)
     run = Run(job, path, accept, stamp, fallback_files(job, path), RunDirectory.look(path))
     run.missing_checkpoints = None if run.has_checkpoints else missing_checkpoints(path)

@@ -17,6 +17,7 @@ from setpoint.config import RunError
 from setpoint.ops.rank_health import GpuHealthCallback
 from setpoint.ops.stragglers import StragglersCallback
 from setpoint.profile.profiler import StepProfiler
+from setpoint.resilience.limits import END_OF_JOB, SessionLimits, watch_limits
 from setpoint.resilience.signals import StopRequest
 from setpoint.track.heartbeat import read_heartbeats
 from setpoint.track.jsonl import NoEvents
@@ -28,7 +29,6 @@ from setpoint.train.engine import Verdict
 from setpoint.train.loop import Loop
 from setpoint.train.position import Position
 from setpoint.train.run import train
-from setpoint.train.session_limits import END_OF_JOB, SessionLimits, watch_limits
 from setpoint.train.verdict import StepResult
 
 from ...ops.nvml_stand_in import nvml_stand_in
@@ -85,7 +85,7 @@ def limited(job: Job) -> tuple[list[str], str]:
     stop = StopRequest()
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv(END_OF_JOB, str(time.time() + 1e6))
-        watch_limits(stop, job, "run")
+        watch_limits(stop, job.resilience, "run")
     found = stop.limits
     assert isinstance(found, SessionLimits)
     found.close()

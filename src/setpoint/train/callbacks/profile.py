@@ -25,11 +25,11 @@ if TYPE_CHECKING:
     import torch
 
     from setpoint.profile.config import Profiling
+    from setpoint.resilience.limits import SessionLimits
     from setpoint.train.build.components import Components
     from setpoint.train.config import Job
     from setpoint.train.loop import Loop
     from setpoint.train.session import Run
-    from setpoint.train.session_limits import SessionLimits
     from setpoint.train.verdict import StepResult
 
 

@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 from setpoint.config import SetpointError
+from setpoint.resilience import limits
+from setpoint.resilience.limits import END_OF_JOB, SPARE, SessionLimits, end_of_job, started_at
 from setpoint.resilience.signals import Stopped, StopRequest
-from setpoint.train import session_limits as limits
-from setpoint.train.session_limits import END_OF_JOB, SPARE, SessionLimits, end_of_job, started_at
 
 
 @pytest.fixture

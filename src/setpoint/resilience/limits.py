@@ -10,8 +10,8 @@ from pathlib import Path
 from setpoint.config import SetpointError
 from setpoint.files.threads import Periodic
 from setpoint.parallel.rank import launcher_process, own_rank
+from setpoint.resilience.config import TrainingResilience
 from setpoint.resilience.signals import StopRequest
-from setpoint.train.config import Job
 
 END_OF_JOB = "SLURM_JOB_END_TIME"
 """Slurm's variable with the end of the job, in seconds since 1970."""
@@ -91,7 +91,7 @@ class SessionLimits:
         return min(LOOK, max(0.01, left))
 
 
-def watch_limits(stop: StopRequest, job: Job, folder: str | Path) -> None:
+def watch_limits(stop: StopRequest, section: TrainingResilience, folder: str | Path) -> None:
     """Start watching the limits of this session; a second call has no effect.
 
     Arguments:
@@ -102,7 +102,7 @@ def watch_limits(stop: StopRequest, job: Job, folder: str | Path) -> None:
     """
     if stop.limits is not None:
         return
-    section, ends = job.resilience, dict[str, float]()
+    ends = dict[str, float]()
     if section.time_limit.unit == "seconds":
         # Ranks that are started again go on within the time of their launcher.
         began = started_at(launcher_process() or os.getpid())
@@ -110,24 +110,23 @@ def watch_limits(stop: StopRequest, job: Job, folder: str | Path) -> None:
     end = end_of_job() if section.deadline == "auto" else None
     if end is not None:
         ends[END_OF_JOB] = end
-    file = stop_file_of(job, folder) if own_rank() == 0 else None
+    file = stop_file_of(section, folder) if own_rank() == 0 else None
     limits = stop.limits = SessionLimits(stop.ask, ends, file)
     limits.start()
 
 
-def stop_file_of(job: Job, folder: str | Path) -> Path | None:
+def stop_file_of(section: TrainingResilience, folder: str | Path) -> Path | None:
     """Path of the stop file of a run; None without one."""
-    name = job.resilience.stop_file
-    return None if name is None else Path(folder, name)
+    return None if section.stop_file is None else Path(folder, section.stop_file)
 
 
-def refuse_stopped(job: Job, folder: str | Path) -> None:
+def refuse_stopped(section: TrainingResilience, folder: str | Path) -> None:
     """Refuse a run while its stop file exists.
 
     Raises:
         SetpointError: the stop file exists.
     """
-    file = stop_file_of(job, folder)
+    file = stop_file_of(section, folder)
     if file is not None and file.exists():
         raise SetpointError(
             f"{file} exists and stops the run.\nValid: remove it, or --resilience.stop_file null"
