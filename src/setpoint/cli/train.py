@@ -26,13 +26,12 @@ from setpoint.config import Composition, ConfigError, Origin, Problem, SetpointE
 from setpoint.config.values.origin import COMMAND_LINE
 from setpoint.parallel.rank import FOLDER, own_rank, require_launch
 from setpoint.plan.preflight import Preflight, preflight
-from setpoint.resilience.limits import watch_limits
 from setpoint.resilience.signals import active
 from setpoint.track.run_directory import refuse_linked_folders
 from setpoint.train.build.companions import fallback_files
 from setpoint.train.config import Job
 from setpoint.train.run_name import draw_seed, find_run, is_drawn, run_directory_of
-from setpoint.train.run_status import command_again, stop_message
+from setpoint.train.run_status import stop_message, watch_stops
 
 if TYPE_CHECKING:
     from setpoint.cluster.job_script import JobRequest
@@ -183,10 +182,7 @@ def _train(plan: CheckedJob, arguments: Arguments) -> int:
     """Train in this process, or build everything for a dry run."""
     job, place, stop = plan.job, Path(plan.place), active()
     if stop is not None:
-        checkpoints, again = place / "checkpoints", command_again(job, place)
-        stop.outlook = lambda: stop_message(checkpoints, again=again)
-        stop.watch()
-        watch_limits(stop, job.resilience, place)
+        watch_stops(stop, job, place)
     if job.tracking.progress != "none" and own_rank() == 0:
         # Importing torch takes seconds.
         count = plan.report.facts.get("parameters")

@@ -9,7 +9,6 @@ from pathlib import Path
 
 from setpoint.config import SetpointError
 from setpoint.files.threads import Periodic
-from setpoint.parallel.rank import launcher_process, own_rank
 from setpoint.resilience.config import TrainingResilience
 from setpoint.resilience.signals import StopRequest
 
@@ -91,11 +90,19 @@ class SessionLimits:
         return min(LOOK, max(0.01, left))
 
 
-def watch_limits(stop: StopRequest, section: TrainingResilience, folder: str | Path) -> None:
+def watch_limits(
+    stop: StopRequest,
+    section: TrainingResilience,
+    folder: str | Path,
+    launcher: int | None = None,
+    is_main: bool = True,
+) -> None:
     """Start watching the limits of this session; a second call has no effect.
 
     Arguments:
         folder: the run directory, which may not exist yet.
+        launcher: process whose start counts for the time limit; None: this one.
+        is_main: look for the stop file.
 
     Raises:
         SetpointError: the end named by the scheduler is past or invalid.
@@ -105,12 +112,12 @@ def watch_limits(stop: StopRequest, section: TrainingResilience, folder: str | P
     ends = dict[str, float]()
     if section.time_limit.unit == "seconds":
         # Ranks that are started again go on within the time of their launcher.
-        began = started_at(launcher_process() or os.getpid())
+        began = started_at(launcher or os.getpid())
         ends[f"resilience.time_limit = {section.time_limit}"] = began + section.time_limit.count
     end = end_of_job() if section.deadline == "auto" else None
     if end is not None:
         ends[END_OF_JOB] = end
-    file = stop_file_of(section, folder) if own_rank() == 0 else None
+    file = stop_file_of(section, folder) if is_main else None
     limits = stop.limits = SessionLimits(stop.ask, ends, file)
     limits.start()
 

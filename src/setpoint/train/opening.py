@@ -20,7 +20,7 @@ from setpoint.parallel.determinism import determinism
 from setpoint.parallel.rank import launched
 from setpoint.parallel.world import RemoteRankError, World, world_of
 from setpoint.precision.mixed_precision import fp32_products
-from setpoint.resilience.limits import refuse_stopped, watch_limits
+from setpoint.resilience.limits import refuse_stopped
 from setpoint.resilience.signals import StopRequest
 from setpoint.track.environment import environment
 from setpoint.track.jsonl import since_restart
@@ -35,10 +35,7 @@ from setpoint.train.contract import (
     split_paths,
 )
 from setpoint.train.run_name import draw_seed, find_run, follow_load
-from setpoint.train.run_status import (
-    command_again,
-    stop_message,
-)
+from setpoint.train.run_status import watch_stops
 from setpoint.train.session import Run, Stamp
 
 if TYPE_CHECKING:
@@ -79,10 +76,7 @@ def open_run(
     ending.enter_context(settings_of(run.job))
     shown.note(device_line(run.job, world.device))
     stop.resumable, stop.grace = True, run.job.resilience.grace_period
-    again = command_again(run.job, run.directory)
-    stop.outlook = partial(stop_message, run.directory / "checkpoints", again=again)
-    stop.watch()
-    watch_limits(stop, run.job.resilience, run.directory)
+    watch_stops(stop, run.job, run.directory)
     return run
 
 

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import json
 import shlex
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from setpoint.checkpoint.manifest import STATE
 from setpoint.checkpoint.places import newest_whole
+from setpoint.parallel.rank import launcher_process, own_rank
 from setpoint.report.goodput import Goodput, goodput
+from setpoint.resilience.limits import watch_limits
+from setpoint.resilience.signals import StopRequest
 from setpoint.track.jsonl import readable_rows
 from setpoint.train.config import Job
 from setpoint.train.run_name import is_drawn
@@ -37,6 +41,14 @@ def stop_message(
     if since is None or step <= since:
         return f"nothing was trained; {again} resumes at step {step}"
     return f"saved at step {step}; {again} resumes there"
+
+
+def watch_stops(stop: StopRequest, job: Job, directory: Path) -> None:
+    """Answer signals, the limits of the session and its stop file; a second call has no effect."""
+    again = command_again(job, directory)
+    stop.outlook = partial(stop_message, directory / "checkpoints", again=again)
+    stop.watch()
+    watch_limits(stop, job.resilience, directory, launcher_process(), own_rank() == 0)
 
 
 def command_again(job: Job, path: str | Path) -> str:
