@@ -14,8 +14,7 @@ from setpoint.train.build.components import Components
 from setpoint.train.callbacks.build import build_callbacks
 from setpoint.train.config import Job
 from setpoint.train.loop import Callback, Loop
-from setpoint.train.opening import compare
-from setpoint.train.recording import open_record
+from setpoint.train.open import compare, open_record
 from setpoint.train.resume import resume
 
 

@@ -46,7 +46,7 @@ if TYPE_CHECKING:
     from setpoint.infer.loaded_model import LoadedModel
     from setpoint.plan.preflight import Preflight
     from setpoint.shapes.scoring import Score
-    from setpoint.train.from_python import Overrides, Source
+    from setpoint.train.arguments import Overrides, Source
     from setpoint.train.session import Run as Session
 
 Which = int | Literal["best", "latest"] | None
@@ -79,7 +79,7 @@ def check(
         ConfigError: with all problems.
     """
     from setpoint.plan.preflight import preflight
-    from setpoint.train.from_python import job_of
+    from setpoint.train.arguments import job_of
 
     job, _ = job_of(source, overrides, world_size=world_size, caller="check")
     report = preflight(job, needs)
@@ -363,7 +363,7 @@ def export(
 def source_of(texts: Texts) -> SourceConfig:
     """The data source that reads a file or a glob by its kind, or documents in memory."""
     if not isinstance(texts, str | os.PathLike):
-        from setpoint.train.from_python import memory_source
+        from setpoint.train.arguments import memory_source
 
         return memory_source(texts, "evaluate: texts")
     from setpoint.data.sources.conversations import conversations_in
@@ -385,7 +385,7 @@ def _weights_of(source: Source | Session | RecordedRun) -> str:
         path = os.fspath(source)
         if os.path.isdir(os.path.expanduser(path)) or _is_hub_id(path):
             return path
-    from setpoint.train.from_python import job_of
+    from setpoint.train.arguments import job_of
 
     try:
         job, _ = job_of(source, caller="load_model")  # pyright: ignore[reportArgumentType]
@@ -424,7 +424,7 @@ def _opened(
 
 def _composed(draft: Inference | None, overrides: Overrides) -> Inference:
     """Lay overrides on an inference job."""
-    from setpoint.train.from_python import words_and_values
+    from setpoint.train.arguments import words_and_values
 
     words, values = words_and_values(overrides, "load_model")
     composition = compose(Inference, draft, flags=words, program=values)

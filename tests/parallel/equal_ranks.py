@@ -27,7 +27,7 @@ from setpoint.train.build.components import Components, build_components
 from setpoint.train.config import Job
 from setpoint.train.evaluation.scores import evaluate
 from setpoint.train.loop import Callback, Loop
-from setpoint.train.opening import settings_of
+from setpoint.train.open import settings_of
 from setpoint.train.position import Position
 from setpoint.train.verdict import StepResult
 from setpoint.units.dtype import DType

@@ -35,7 +35,7 @@ from setpoint.parallel.rank import (
     require_launch,
 )
 from setpoint.parallel.world import World, ranks_by, world_of
-from setpoint.train.opening import compare
+from setpoint.train.open import compare
 
 from ..checkpoint.disk import Operation, watched
 from ..train.small import small_job

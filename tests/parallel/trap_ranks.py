@@ -13,7 +13,7 @@ from setpoint.shapes.placed import part_here, whole_of
 from setpoint.train.build.components import build_components
 from setpoint.train.config import Job
 from setpoint.train.loop import Loop
-from setpoint.train.opening import settings_of
+from setpoint.train.open import settings_of
 from setpoint.train.position import Position
 
 from ..support.ranks import fork

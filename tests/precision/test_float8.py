@@ -20,7 +20,7 @@ from setpoint.precision.float8 import (
     use_float8,
     why_not,
 )
-from setpoint.train.opening import settings_of
+from setpoint.train.open import settings_of
 
 from ..model.small import small_model
 from ..support.forks import forked

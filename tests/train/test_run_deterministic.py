@@ -18,7 +18,7 @@ from setpoint.compile.apply import CACHE
 from setpoint.config import SetpointError
 from setpoint.config.values.user_code import allow_imports
 from setpoint.parallel.config import CUBLAS_VARIABLE
-from setpoint.train.opening import settings_of
+from setpoint.train.open import settings_of
 from setpoint.train.run import train
 
 from ..support.forks import Forks

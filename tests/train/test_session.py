@@ -20,10 +20,10 @@ from setpoint.track.progress import Progress
 from setpoint.train.build.components import build_components
 from setpoint.train.config import Job
 from setpoint.train.loop import Callback, Loop
-from setpoint.train.opening import compare
-from setpoint.train.recording import facts_of, open_record
+from setpoint.train.open import compare, open_record
 from setpoint.train.resume import resume
 from setpoint.train.run import train
+from setpoint.train.run_record import facts_of
 from setpoint.train.run_status import run_status
 from setpoint.train.session import Run
 from setpoint.train.verdict import StepResult

@@ -7,7 +7,7 @@ import tempfile
 from pathlib import Path
 
 from setpoint.train.loop import Callback, Loop
-from setpoint.train.opening import settings_of
+from setpoint.train.open import settings_of
 from setpoint.train.verdict import StepResult
 from support.session import training_loop
 from train.turns import Turns

@@ -37,7 +37,7 @@ from setpoint.train.engine import Engine
 from setpoint.train.evaluation.scores import best_metric_of
 from setpoint.train.frozen import FrozenParameters
 from setpoint.train.loop import Loop
-from setpoint.train.opening import settings_of
+from setpoint.train.open import settings_of
 from setpoint.train.resume import restore_or_load
 from setpoint.train.run_state import WEIGHTS_ONLY, states_of
 from setpoint.train.verdict import rollbacks_to

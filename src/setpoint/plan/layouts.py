@@ -17,8 +17,8 @@ from setpoint.plan.topology_search import (
     too_large,
     valid_layouts,
 )
+from setpoint.train.arguments import Overrides, Source, composed
 from setpoint.train.config import Job
-from setpoint.train.from_python import Overrides, Source, composed
 from setpoint.units.size import ByteSize, in_units
 
 

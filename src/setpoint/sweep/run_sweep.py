@@ -49,8 +49,8 @@ from setpoint.sweep.setting import Point, Setting, labels, name_of
 from setpoint.sweep.space import Listed, Space
 from setpoint.sweep.sweep_file import TABLE, Search, read_space
 from setpoint.sweep.sweep_record import SweepRecord, SweepTask
+from setpoint.train.arguments import Overrides, Source, composed
 from setpoint.train.config import Job
-from setpoint.train.from_python import Overrides, Source, composed
 
 PLACES = (("workspace",), ("experiment",))
 """The fields that say where the folder of the sweep lies."""

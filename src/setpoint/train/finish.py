@@ -1,23 +1,30 @@
-"""End of a session: its last events, its report and its summary."""
+"""End of a session: its failure or last events, its report and its summary."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
 from typing import Any, TextIO
 
 from setpoint.checkpoint.places import format_newest
-from setpoint.config import RunError, error_in_words, fingerprint
+from setpoint.config import RunError, SetpointError, error_in_words, fingerprint, traceback_to_show
 from setpoint.config.record.record import SHORT
-from setpoint.config.values.user_code import was_quit
+from setpoint.config.values.user_code import LOG_OF, traceback_of, was_quit
 from setpoint.data.corpus import Corpus
 from setpoint.data.evaluation import ngram_baselines
+from setpoint.parallel.process_group import LostRanks, tells_of_others
+from setpoint.parallel.rank import first_failure
+from setpoint.parallel.world import described
+from setpoint.report.page.html import write_run_report
 from setpoint.resilience.signals import PREEMPTED
 from setpoint.track.console import print_table, short_time
 from setpoint.track.jsonl import readable_rows
+from setpoint.track.progress import LoggedProgress, Progress
+from setpoint.track.redact import declared_secrets, without_values
 from setpoint.train.evaluation.scores import eval_slice, scores_in
 from setpoint.train.loop import Loop
-from setpoint.train.recording import write_report
 from setpoint.train.run_status import command_again, goodput_of, stop_message
 from setpoint.train.session import Run
 from setpoint.train.step_errors import explain, explain_oom
@@ -103,6 +110,76 @@ def _rows_at(path: Path, step: int) -> dict[str, dict[str, Any]]:
     """The rows of a step by kind."""
     rows = readable_rows(path)
     return {row["kind"]: row for row in rows if row.get("step") == step and "kind" in row}
+
+
+@contextmanager
+def log_failures(run: Run) -> Iterator[None]:
+    """Log the traceback of a failure before the run directory is open, unless it is a refusal.
+
+    Only the log is created.
+    """
+    try:
+        with explain_oom(run.job):
+            yield
+    except Exception as error:
+        if not was_quit(error) and (
+            not isinstance(error, SetpointError) or traceback_to_show(error)
+        ):
+            with suppress(OSError, RunError):
+                logs = run.directory / "logs"
+                logs.mkdir(parents=True, exist_ok=True)
+                log = LoggedProgress(Progress(), logs / f"rank-{run.world.rank}.log", None)
+                keep_in_log(log, error, declared_secrets(run.job))
+                log.close()
+        raise
+
+
+def record_failure(run: Run, error: Exception) -> None:
+    """Write an error that ends the session to the log of this rank, the events and the report."""
+    known = [*declared_secrets(run.job)]
+    keep_in_log(run.progress, error, known)
+    details: dict[str, Any] = {
+        "error": described(error),
+        "traceback": traceback_of(error, whole=True),
+    }
+    other = first_failure() if run.world.is_main else None
+    if other is not None and (isinstance(error, LostRanks) or tells_of_others(error)):
+        details = {"rank": other.rank, "error": other.error, "traceback": other.frames}
+    if run.loop is not None:
+        position = run.loop.position
+        details = {"step": position.step, "seconds": round(position.seconds, 3), **details}
+    run.events.write("fault", **without_values(details, known))
+    write_report(run)
+
+
+def keep_in_log(progress: LoggedProgress, error: Exception, secrets: Iterable[str]) -> None:
+    """Write all frames of an error to a rank's log, and name the log in the error."""
+    text = without_values(traceback_of(error, whole=True), secrets)
+    with suppress(RunError):  # what ends the run is said, whatever else fails
+        progress.log(f"failed:\n{text}")
+        with suppress(AttributeError):  # of a class with slots
+            setattr(error, LOG_OF, str(progress.path))
+
+
+QUICK = 32 * 2**20
+"""Bytes of metrics for which a report takes about 2 s, acceptable during a requested stop."""
+
+
+def write_report(run: Run) -> None:
+    """Write `report.html` at the end of a session, on the main rank; it never fails a run."""
+    if not (run.job.tracking.report and run.world.is_main):
+        return
+    path, metrics = run.directory, run.files.metrics
+    if run.stop.requested and metrics.exists() and metrics.stat().st_size > QUICK:
+        run.progress.note(f"report.html waits for the end; until then: setpoint report {path}")
+        return
+    try:
+        write_run_report(path)
+    except Exception as error:  # what is wrong with a report is no reason to lose a run
+        reason = str(error) if isinstance(error, RunError) else repr(error)
+        run.progress.note(f"report.html is not written: {reason}")
+        with suppress(RunError):  # the disk may be full for this, too
+            run.events.write("report_failed", error=reason)
 
 
 ENDINGS = {0: "finished", 130: "interrupted"}

@@ -25,7 +25,7 @@ from setpoint.train.evaluation.scores import best_metric_of
 from setpoint.train.frozen import FrozenParameters
 from setpoint.train.loop import Loop
 from setpoint.train.position import Position, is_over
-from setpoint.train.recording import facts_of, lost_since, write_start
+from setpoint.train.run_record import facts_of, lost_since, write_start
 from setpoint.train.run_state import States, restore, states_of
 from setpoint.train.session import Run
 from setpoint.train.verdict import rollbacks_to

@@ -11,38 +11,37 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from setpoint.checkpoint.store import CheckpointStore
-from setpoint.config import SetpointError
 from setpoint.parallel.hangs import LivenessCheck
 from setpoint.parallel.process_group import joined
 from setpoint.parallel.world import world_of
 from setpoint.resilience.signals import StopRequest, active
 from setpoint.track.trackers import Trackers
+from setpoint.train.arguments import Overrides, Source, callbacks_of, check_arguments, job_of, named
 from setpoint.train.build.companions import fallback_notes
 from setpoint.train.build.components import build_components, data_line
 from setpoint.train.build.job_data import planned_in_words, where_in_data
 from setpoint.train.callbacks.build import build_callbacks, early_callbacks, package_callbacks
 from setpoint.train.config import Job
 from setpoint.train.contract import describe_accepted
-from setpoint.train.finish import finish, run_loop
-from setpoint.train.from_python import Overrides, Source, callbacks_of, job_of, named
+from setpoint.train.finish import finish, log_failures, run_loop
 from setpoint.train.loop import Callback, Loop
-from setpoint.train.opening import (
+from setpoint.train.open import (
     compare_on_all_ranks,
     device_line,
+    open_record,
     open_run,
     place_of,
     progress_of,
     settings_of,
 )
 from setpoint.train.position import is_over
-from setpoint.train.provenance import compare_with_record
-from setpoint.train.recording import log_failures, open_record
 from setpoint.train.resume import (
     make_states,
     restore_or_load,
     resume,
     roll_back,
 )
+from setpoint.train.run_record import compare_with_record
 from setpoint.train.session import Run
 from setpoint.train.step_errors import explain_oom
 
@@ -82,7 +81,7 @@ def train(
         KeyboardInterrupt: if a signal arrives before the first step, or Ctrl-C a second time.
     """
     began = time.time()
-    _refuse_arguments(directory, until, stop, accept)
+    check_arguments(directory, until, stop, accept)
     job, given = job_of(job, overrides, data)
     directory = given if directory is None else directory
     accept = [accept] if isinstance(accept, str) else accept
@@ -122,19 +121,6 @@ def loop_of(run: Run, callbacks: Sequence[Callback], until: int | None) -> Loop:
         job, run.components, callbacks, run.stop, run.started, run.reason, back, liveness,
         until, run.metrics,
     )  # fmt: skip
-
-
-def _refuse_arguments(directory: object, until: object, stop: object, accept: object) -> None:
-    if directory is not None and not isinstance(directory, str | Path):
-        raise SetpointError(f"train: directory is a path or None; got {directory!r}")
-    if until is not None and (type(until) is not int or until < 1):
-        raise SetpointError(f"train: until is a step, from 1 on, or None; got {until!r}")
-    if stop is not None and not isinstance(stop, StopRequest):
-        raise SetpointError(f"train: stop is a StopRequest or None; got {stop!r}")
-    if not isinstance(accept, str) and (
-        not isinstance(accept, Sequence) or not all(isinstance(path, str) for path in accept)
-    ):
-        raise SetpointError(f"train: accept is a list of fields or sections; got {accept!r}")
 
 
 def rehearse(

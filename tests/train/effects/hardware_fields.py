@@ -34,7 +34,7 @@ from setpoint.train.build.components import Components, build_components
 from setpoint.train.callbacks.profile import EmptyCacheCallback, watch_compiler
 from setpoint.train.config import Job
 from setpoint.train.loop import Loop
-from setpoint.train.opening import settings_of
+from setpoint.train.open import settings_of
 from setpoint.train.position import Position
 from setpoint.train.rules.model import linear_layers
 from setpoint.train.run import train

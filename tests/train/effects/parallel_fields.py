@@ -32,7 +32,7 @@ from setpoint.train.build.components import (
     divide_model,
 )
 from setpoint.train.config import Job
-from setpoint.train.opening import settings_of
+from setpoint.train.open import settings_of
 from setpoint.train.run_name import run_directory_of
 
 from ...model.moe import stand_in_deepep

@@ -26,7 +26,7 @@ from setpoint.train.callbacks.log import TIMING
 from setpoint.train.config import Job
 from setpoint.train.finish import print_summary
 from setpoint.train.loop import Loop
-from setpoint.train.opening import settings_of
+from setpoint.train.open import settings_of
 from setpoint.train.position import Position
 from setpoint.train.run import train
 from setpoint.train.run_name import run_directory_of

@@ -192,8 +192,8 @@ def build_components(
 ) -> Components:
     """Build all components of a job; nothing is written.
 
-    What is built works under `opening.settings_of(job)`, which the caller opens
-    before, and closes when it has been trained.
+    What is built works under `open.settings_of(job)`, which the caller opens before,
+    and closes when it has been trained.
 
     Arguments:
         fresh: whether the run begins now, so that `model.pretrained` counts; a run that goes on

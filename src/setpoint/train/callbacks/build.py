@@ -17,7 +17,7 @@ from setpoint.train.callbacks.log import (
 from setpoint.train.callbacks.save import ExportCallback, NoSaveCallback, SaveCallback
 from setpoint.train.config import Job
 from setpoint.train.loop import Callback, Loop
-from setpoint.train.recording import change_record
+from setpoint.train.run_record import change_record
 from setpoint.train.session import Run
 
 if TYPE_CHECKING:

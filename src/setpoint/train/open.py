@@ -1,4 +1,4 @@
-"""Opening of a run: refusals by configuration and record, before anything is built."""
+"""Opening of a run: every refusal by configuration and record, then its locked directory."""
 
 from __future__ import annotations
 
@@ -12,21 +12,37 @@ from typing import TYPE_CHECKING
 import torch
 
 from setpoint.checkpoint.folder import list_checkpoints
-from setpoint.config import CONFIG, NEEDS, ConfigError, SetpointError, fingerprint, resolve, verify
+from setpoint.checkpoint.store import CheckpointStore
+from setpoint.config import (
+    CONFIG,
+    NEEDS,
+    ConfigError,
+    RunError,
+    SetpointError,
+    fingerprint,
+    log_of,
+    record_files,
+    resolve,
+    traceback_to_show,
+    verify,
+)
 from setpoint.config.draft.walk import need_config
 from setpoint.memory.host_memory import retain_freed_memory
 from setpoint.memory.usage import expandable_segments
 from setpoint.parallel.determinism import determinism
+from setpoint.parallel.hangs import keep_hangs_in
 from setpoint.parallel.rank import launched
 from setpoint.parallel.world import RemoteRankError, World, world_of
 from setpoint.precision.mixed_precision import fp32_products
 from setpoint.resilience.limits import refuse_stopped
 from setpoint.resilience.signals import StopRequest
 from setpoint.track.environment import environment
-from setpoint.track.jsonl import since_restart
-from setpoint.track.progress import Progress, make_progress
+from setpoint.track.jsonl import EventLog, NoEvents, since_restart
+from setpoint.track.progress import LoggedProgress, Progress, make_progress
 from setpoint.track.run_directory import RunDirectory
+from setpoint.track.trackers import Trackers
 from setpoint.train.build.companions import fallback_files
+from setpoint.train.build.utilization import utilization_of
 from setpoint.train.config import Job
 from setpoint.train.contract import (
     check_contract,
@@ -34,7 +50,9 @@ from setpoint.train.contract import (
     refuse_resharding,
     split_paths,
 )
+from setpoint.train.finish import record_failure
 from setpoint.train.run_name import draw_seed, find_run, follow_load
+from setpoint.train.run_record import compare_with_record
 from setpoint.train.run_status import watch_stops
 from setpoint.train.session import Run, Stamp
 
@@ -78,6 +96,112 @@ def open_run(
     stop.resumable, stop.grace = True, run.job.resilience.grace_period
     watch_stops(stop, run.job, run.directory)
     return run
+
+
+@contextmanager
+def open_record(run: Run) -> Iterator[None]:
+    """Lock the run directory, compare its data, and open the writers.
+
+    An error that ends the session is recorded in this rank's log and in the events.
+
+    Raises:
+        SetpointError: if the data is not that of the run, or another process writes or has written
+            to the directory. The run is unchanged then.
+    """
+    job, world, section = run.job, run.world, run.job.checkpoint
+    with locked_directory(world, run.directory) as files, ExitStack() as ending:
+        world.on_main(lambda: require_unchanged(run))
+        run.files, run.environment = files, {}
+        if run.accepted is not None:
+            run.accepted, run.environment = compare_with_record(
+                files, run.accepted, run.components, job, run.accept
+            )
+        run.events = EventLog(files.events) if world.is_main else NoEvents()
+        ending.callback(run.events.close)
+        run.progress = LoggedProgress(
+            run.shown, files.logs / f"rank-{world.rank}.log", final_step(job)
+        )
+        ending.callback(run.progress.close)
+        run.progress.log(device_line(job, world.device))  # which is shown since it is known
+        keep_hangs_in(files.logs)
+        run.trackers = Trackers()
+        ending.callback(run.trackers.close)
+        trackers = job.tracking.trackers if world.is_main else ()
+        world.on_main(lambda: run.trackers.build(trackers, files))
+
+        def set_aside(before: Path, now: Path) -> None:
+            run.progress.note(f"{before.name} is set aside as {now.name}, with all its files")
+            run.events.write("set_aside", checkpoint=before.name, to=now.name)
+
+        is_async = section.mode != "sync"
+        run.store = CheckpointStore(
+            files.checkpoints,
+            world,
+            in_flight=section.in_flight if is_async else 0,
+            pinned=section.mode == "async_pinned",
+            timeout=job.parallel.timeout,
+            keep=section.keep,
+            keep_every=section.keep_every,
+            keep_at=section.at,
+            keep_best=section.keep_best,
+            writes=section.save,
+            on_set_aside=set_aside,
+        )
+        run.record = record_files(job)
+        words, count = run.components.tokenizer.vocab_size, run.components.parameter_count
+        run.utilization = utilization_of(job, run.components.model, words, world.device, count)
+        try:
+            yield
+        except Exception as error:
+            # A run that is recorded has begun, and is not only refused.
+            begun = isinstance(error, RunError) and run.files.config.exists()
+            if (
+                run.loop
+                or begun
+                or not isinstance(error, SetpointError)
+                or traceback_to_show(error)
+            ):
+                record_failure(run, error)
+            raise
+
+
+@contextmanager
+def locked_directory(world: World, path: Path) -> Iterator[RunDirectory]:
+    """The run directory, locked by the main rank, and read-only for the others.
+
+    If no run was recorded, as after a refused first start, it is removed at the end, unless it has
+    stacks of a hanging rank.
+
+    Raises:
+        SetpointError: see `RunDirectory.create`; on all ranks.
+    """
+    made: list[RunDirectory] = []
+
+    def create() -> bool:
+        made.append(RunDirectory.create(path))
+        return made[0].is_new
+
+    is_new = world.on_main(create)
+    with made[0] if made else RunDirectory(path, None, is_new) as directory:
+        is_refused = True
+        try:
+            yield directory
+        except BaseException as error:
+            # What the log says of a failure is wanted; a refusal says all of it.
+            is_refused = isinstance(error, SetpointError | KeyboardInterrupt) and not log_of(error)
+            raise
+        finally:
+            if made and is_new and is_refused and not _is_of_use(directory):
+                directory.withdraw()
+
+
+def _is_of_use(directory: RunDirectory) -> bool:
+    """True if a directory has checkpoints, or stacks of hanging ranks."""
+    try:
+        stacks = any(os.path.getsize(file) for file in directory.logs.glob("*.stacks"))
+        return stacks or bool(list_checkpoints(directory.checkpoints))
+    except OSError:  # another rank removes an empty file, or the disk fails
+        return True
 
 
 def place_of(job: Job, directory: str | Path | None, world: World) -> Path | None:

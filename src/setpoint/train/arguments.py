@@ -27,6 +27,7 @@ from setpoint.data.sources.config import Conversations, SourceConfig, Text
 from setpoint.data.sources.files import IN_MEMORY
 from setpoint.hub.fetch import open_file_system
 from setpoint.parallel.rank import launched, require_launch
+from setpoint.resilience.signals import StopRequest
 from setpoint.train.config import Job
 
 if TYPE_CHECKING:
@@ -171,6 +172,24 @@ def _no_job(value: object, caller: str) -> SetpointError:
         f"{caller} takes a Job, a composition of one, the name of a preset, a file or a run "
         f"directory; got {_said(value)}"
     )
+
+
+def check_arguments(directory: object, until: object, stop: object, accept: object) -> None:
+    """Check the types of the other arguments of `train`.
+
+    Raises:
+        SetpointError: naming the argument and what is valid.
+    """
+    if directory is not None and not isinstance(directory, str | Path):
+        raise SetpointError(f"train: directory is a path or None; got {directory!r}")
+    if until is not None and (type(until) is not int or until < 1):
+        raise SetpointError(f"train: until is a step, from 1 on, or None; got {until!r}")
+    if stop is not None and not isinstance(stop, StopRequest):
+        raise SetpointError(f"train: stop is a StopRequest or None; got {stop!r}")
+    if not isinstance(accept, str) and (
+        not isinstance(accept, Sequence) or not all(isinstance(path, str) for path in accept)
+    ):
+        raise SetpointError(f"train: accept is a list of fields or sections; got {accept!r}")
 
 
 def callbacks_of(callbacks: Iterable[Callback]) -> list[Callback]:

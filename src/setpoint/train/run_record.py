@@ -1,27 +1,236 @@
-"""Environment and data of a run: recorded, and compared with a record."""
+"""Record of a run: the start of each session, configuration, environment and data."""
 
 from __future__ import annotations
 
 import hashlib
 import json
+import os
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from setpoint.config import SetpointError
+from setpoint.config import ORIGINS, RunError, SetpointError, cautions_of, fingerprint
+from setpoint.config.draft.walk import dropped_values, overridden
 from setpoint.config.words.names import within
 from setpoint.data.document import DataIdentity
 from setpoint.data.store import changed_names, read_inputs
 from setpoint.files.atomic import write_text
+from setpoint.report.goodput import dropped
+from setpoint.track.config import MARK
+from setpoint.track.console import time_of
 from setpoint.track.environment import environment
 from setpoint.track.jsonl import readable_rows
 from setpoint.track.redact import declared_secrets
 from setpoint.track.run_directory import RunDirectory
+from setpoint.track.trackers import JSONL, RunFacts
 from setpoint.train.build.components import Components
+from setpoint.train.build.job_data import where_in_data
+from setpoint.train.build.job_parameters import rows_of
 from setpoint.train.config import Job
-from setpoint.train.contract import CHANGES, Accepted, ContractRefused, describe_data
+from setpoint.train.contract import (
+    CHANGES,
+    Accepted,
+    ContractRefused,
+    describe_accepted,
+    describe_data,
+    describe_idle,
+)
+from setpoint.train.position import Position
+from setpoint.train.run_name import identity_mark
+from setpoint.train.session import Run
+from setpoint.version import VERSION
+
+BEGINNINGS = ("start", "resume", "restart", "rollback")
+"""Events after which earlier steps may be repeated."""
+
+
+def write_start(run: Run) -> None:
+    """Write the record of a new run, or the event of a resume.
+
+    Raises:
+        RunError: if it cannot be written.
+    """
+    facts = _facts(run)
+    for line in (*_notes(run), *(run.loaded.lines() if run.loaded else ())):
+        run.progress.note(line)
+    if run.accepted is None:
+        for value in dropped_values(run.job):
+            run.progress.note(f"dropped: {value}")
+        run.events.write("start", step=run.started.step, **facts)
+        _write_loaded(run)
+        write_environment(run.files, run.components, run.job)
+        _write_config(run)
+        return
+    accepted = run.accepted
+    if run.had_nothing_left:
+        notes, kept = [*describe_idle(accepted), _finished(run, accepted)], []
+        accepted = replace(accepted, data=())
+    else:
+        notes, kept = describe_accepted(accepted), accepted.differences
+    for line in notes:
+        run.progress.note(line)
+    # Before the record changes: after a kill in between, the difference would be lost.
+    run.events.write(
+        "resume",
+        step=run.started.step,
+        **lost_since(run, run.started, run.trackers.states[JSONL]["offset"]),
+        data_position=where_in_data(run.job, run.components.feed.state_dict()),
+        **facts,
+        accepted=[difference.to_json() for difference in kept],
+        **({"data": list(accepted.data)} if accepted.data else {}),
+        environment=keep_diffs(run.files, run.environment),
+    )
+    _write_loaded(run)
+
+
+def _write_loaded(run: Run) -> None:
+    if run.loaded is not None:
+        run.events.write("load", **run.loaded.to_json())
+
+
+def facts_of(run: Run) -> RunFacts:
+    """The facts of a run for its trackers, after its start was written."""
+    directory = run.files
+    with directory.events.open("rb") as file:
+        first = file.readline()
+    session = sum(row.get("event") in BEGINNINGS for row in readable_rows(directory.events))
+    environment = run.environment or json.loads((directory.path / "environment.json").read_bytes())
+    return RunFacts(
+        run_id=hashlib.sha256(directory.name.encode() + first).hexdigest()[:32],
+        name=directory.name,
+        experiment=run.job.experiment,
+        fingerprint=fingerprint(run.identity),
+        config=json.loads(run.record[directory.config.name]),
+        origins=json.loads(run.record[ORIGINS]),
+        environment=environment,
+        session=session,
+        description=run.job.description,
+    )
+
+
+def change_record(run: Run) -> None:
+    """Update configuration and data in the record, after the first step with them."""
+    if run.accepted is not None and run.best.changed:
+        run.store.forget_best()
+    run.world.on_main(lambda: _write_changed(run))
+
+
+def _write_changed(run: Run) -> None:
+    if run.accepted is not None and run.accepted.data:
+        write_data(run.files, run.components)
+    _write_config(run)
+
+
+def _write_config(run: Run) -> None:
+    mark = run.directory / identity_mark(run.job)
+    try:
+        for other in run.directory.glob(f"{MARK}*"):
+            if other != mark:
+                other.unlink()
+        if not os.path.lexists(mark):
+            mark.open("x").close()
+    except OSError as error:
+        raise RunError(f"{mark} cannot be written: {error.strerror}") from error
+    run.files.write_record(run.record, type(run.job).__setpoint__.schema)
+
+
+def lost_since(
+    run: Run, position: Position, offset: int, reached: Position | None = None
+) -> dict[str, Any]:
+    """Entry of an event for lost steps after a checkpoint, for goodput.
+
+    Arguments:
+        position: of the checkpoint.
+        offset: length of `metrics.jsonl` when it was saved.
+        reached: current position; None to read it from the record.
+
+    Returns:
+        `dropped`, or nothing if no step is lost.
+    """
+    lost = dropped(
+        readable_rows(run.files.events) if reached is None else [],
+        readable_rows(run.files.metrics, offset),
+        position.step,
+        position.seconds,
+        None if reached is None else (reached.step, reached.seconds),
+    )
+    return {} if lost is None else {"dropped": lost}
+
+
+def _facts(run: Run) -> dict[str, Any]:
+    """The facts of the job in the event of a start or a resume."""
+    facts: dict[str, Any] = {
+        "began": time_of(run.began),
+        "seconds": round(run.started.seconds, 3),
+        "fingerprint": fingerprint(run.identity),
+        "version": VERSION,
+    }
+    if run.components.pretrained is not None:
+        facts["pretrained"] = run.components.pretrained
+    facts["groups"] = [
+        row.to_json()
+        for row in rows_of(run.job.optimizer, run.components.model, run.components.all_trained)
+    ]
+    if run.components.adapter is not None:
+        facts["adapter"] = run.components.adapter.to_json()
+    facts["utilization"] = run.utilization.record()
+    if run.program_callbacks:
+        facts["callbacks"] = list(run.program_callbacks)
+    cautions = cautions_of(run.identity)
+    if cautions:
+        facts["cautions"] = [caution.to_json() for caution in cautions]
+    return facts
+
+
+def _notes(run: Run) -> Iterator[str]:
+    """Notes on the job, before it trains."""
+    grown = (run.components.pretrained or {}).get("grown")
+    if grown is not None:
+        yield (
+            f"model: the vocabulary grows from {grown['from']} to {grown['to']} tokens; new rows "
+            f"begin as the mean of those of {run.job.model.pretrained}"
+        )
+    if run.components.adapter is not None:
+        yield f"adapter: {run.components.adapter.line()}"
+    use = run.utilization
+    if use.unknown is not None and use.peak is not None:
+        yield f"mfu will be null: {use.unknown}"
+    for caution in cautions_of(run.identity):
+        yield f"caution: {caution.line()}"
+    if lost := [
+        name for name in _program_callbacks_before(run) if name not in run.program_callbacks
+    ]:
+        yield (
+            f"callbacks that the session before had as objects, train(callbacks=...), are in no "
+            f"record and not called: {', '.join(lost)}"
+        )
+    for line in overridden(run.job):
+        yield f"overridden: {line}"
+
+
+def _program_callbacks_before(run: Run) -> list[str]:
+    """The classes of callback objects of the last session."""
+    if run.accepted is None:
+        return []
+    rows = [row for row in readable_rows(run.files.events) if row.get("event") in BEGINNINGS]
+    names = rows[-1].get("callbacks") if rows else None
+    return [str(name) for name in names] if isinstance(names, list) else []
+
+
+def _finished(run: Run, accepted: Accepted) -> str:
+    """Note on a finished run, with the step and the reason."""
+    nothing = "nothing is left to train" + "; nothing accepted" * accepted.learned
+    finished = f"{run.directory} is finished at step {run.resumed_at}"
+    if run.reason is not None:
+        finished += f": {run.reason}"
+        nothing += (
+            "; to train further, raise evaluation.early_stopping.patience or set "
+            "evaluation.early_stopping to null"
+        )
+    return f"{finished}; {nothing}"
+
 
 ENVIRONMENT = "environment.json"
 # Differences that may explain those of a resumed run; others, such as the time, are usual.
