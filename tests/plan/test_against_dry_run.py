@@ -25,6 +25,9 @@ FULL, OPERATORS = (f"memory.activation_checkpointing={each}" for each in ("full"
 BF16 = ("precision.params=bf16", "precision.compute=bf16", "precision.master=fp32")
 FLOAT8 = ("precision.compute=bf16", "precision.float8.emulate=true", "model.ffn_dim=256")
 STAGES = ("parallel.pipeline=2", "batch.accumulation=4")
+SPLIT = (
+    "parallel.pipeline=2", "parallel.pipelining.schedule=interleaved_zero_bubble", "model.layers=8"
+)  # fmt: skip
 SEQUENCE = ("parallel.tensor=2",)
 JOBS: dict[str, tuple[int, int, tuple[str, ...]]] = {
     "alone": (1, 0, ()),
@@ -81,6 +84,7 @@ JOBS: dict[str, tuple[int, int, tuple[str, ...]]] = {
     "first stage": (2, 0, STAGES),
     "last stage": (2, 1, STAGES),
     "all stages at once": (2, 0, (*STAGES, "parallel.pipelining.schedule=gpipe")),
+    "some backward passes split": (2, 1, (*SPLIT, "batch.accumulation=8")),
     "copies of shards": (4, 3, ("parallel.replicate=2", "parallel.shard=2")),
     "three axes": (8, 5, (*STAGES, "parallel.shard=2", "parallel.tensor=2")),
 }

@@ -11,7 +11,9 @@ import pytest
 from setpoint.parallel.pipelining import SCHEDULES, Pipelining
 from setpoint.plan.schedules import (
     Action,
+    InFlight,
     StageTimes,
+    in_flight,
     order_of,
     pipeline_seconds,
     simulate,
@@ -59,6 +61,43 @@ def test_the_order_is_that_of_torch(schedule: str, ranks: int, count: int) -> No
         section = Pipelining(schedule=schedule, stages_per_rank=each)  # pyright: ignore[reportArgumentType]
         assert section.fits(ranks, count)
         assert order_of(schedule, ranks, each, count) == torch_order(schedule, ranks, each, count)
+
+
+@pytest.mark.parametrize("schedule", list(SCHEDULES))
+@pytest.mark.parametrize("ranks", [2, 3, 8])
+def test_no_moment_of_torch_has_more_micro_batches_in_flight(schedule: str, ranks: int) -> None:
+    known = SCHEDULES[schedule]
+    for each in (2, 4) if known.is_looped else (known.stages,):
+        section = Pipelining(schedule=schedule, stages_per_rank=each)  # pyright: ignore[reportArgumentType]
+        for count in (n for n in range(1, 4 * ranks) if section.fits(ranks, n)):
+            rows = torch_order(schedule, ranks, each, count)
+            for rank, row in enumerate(rows):
+                peaks = in_flight(schedule, ranks, each, count, rank)
+                moments = moments_of(row, range(rank, ranks * each, ranks), known.is_v, ranks)
+                assert {*peaks} <= moments
+                for moment in moments:
+                    assert any(covers(peak, moment) for peak in peaks)
+
+
+def moments_of(row: list[Action], stages: range, is_v: bool, ranks: int) -> set[InFlight]:
+    """The micro-batches in flight while each action runs, counted from sets of actions."""
+    places = [stages[0], 2 * ranks - 1 - stages[0]] if is_v else [*stages]
+    moments: set[InFlight] = set()
+    for now in range(1, len(row) + 1):
+        begun, ended = row[:now], row[: now - 1]
+        with_inputs = [each for each in begun if each.kind == "I"]
+        active, split = [], []
+        for stage in places:
+            forward = {n for kind, at, n in begun if at == stage and kind == "F"}
+            done = {n for kind, at, n in ended if at == stage and kind in "BW"}
+            active.append(len(forward - done))
+            split.append(len({n for _, at, n in with_inputs if at == stage} - done))
+        moments.add(InFlight(tuple(active), tuple(split)))
+    return moments
+
+
+def covers(peak: InFlight, moment: InFlight) -> bool:
+    return all(most >= count for most, count in zip(sum(peak, ()), sum(moment, ()), strict=True))
 
 
 @pytest.mark.parametrize("schedule", list(SCHEDULES))

@@ -11,6 +11,7 @@ from __future__ import annotations
 import json
 from functools import cache, lru_cache
 from math import ceil
+from operator import mul
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -18,6 +19,7 @@ from setpoint.memory.config import CheckpointedParts, Full
 from setpoint.parallel.config import CONTEXT
 from setpoint.parallel.pipelining import SCHEDULES
 from setpoint.plan.pieces import ModelPiece
+from setpoint.plan.schedules import InFlight, in_flight
 from setpoint.plan.topology import (
     Shards,
     Topology,
@@ -59,11 +61,14 @@ class Held(NamedTuple):
         kept: from the forward to the backward pass.
         again: in addition, when dropped activations are recomputed.
         work: in addition, for a moment of the backward pass.
+        split: in addition, between the gradients of inputs and those of weights if a schedule
+            splits them: the gradients of results of matrix products and norms.
     """
 
     kept: int
     again: int
     work: int
+    split: int
 
 
 def in_words(key: str) -> str:
@@ -154,6 +159,7 @@ def _held_by(kind: Kind, workload: Workload, topology: Topology, number: int) ->
     pieces = [_looked_up(piece, workload, topology) for piece in kind.pieces]
     stream = _beside(workload, topology) * workload.dim * workload.formats.params
     whole = sum(piece.kept for piece in pieces)
+    split = sum(sum(piece.products) + stream * (piece.role == "norm") for piece in pieces)
     left, work = whole, 0
     for layer_piece in reversed(pieces):
         # Beside its own gradient a norm has that of the residual stream around it.
@@ -162,10 +168,10 @@ def _held_by(kind: Kind, workload: Workload, topology: Topology, number: int) ->
         work = max(work, left - layer_piece.kept + layer_piece.peak + around - whole)
         left -= layer_piece.kept
     if kind.name != "layer" or not topology.recompute or number:
-        return Held(whole, 0, work)
+        return Held(whole, 0, work, split)
     policy = topology.recompute
     if policy.kind is Full:
-        return Held(stream, whole - stream, work)
+        return Held(stream, whole - stream, work, whole - stream + split)
     if policy.kind is CheckpointedParts:
         apart = {"attention": ("attention",), "feed_forward": ("feed_forward", "experts")}
         inputs = _beside(workload, topology) * workload.dim * workload.formats.compute
@@ -175,7 +181,7 @@ def _held_by(kind: Kind, workload: Workload, topology: Topology, number: int) ->
                 if policy.recomputes(part) and layer_piece.role in roles:
                     kept -= layer_piece.kept - inputs
                     again = max(again, layer_piece.kept - inputs)
-        return Held(kept, again, work)
+        return Held(kept, again, work, whole - kept + split)
     kept = stream
     if policy.saves("matmul"):
         sent = policy.saves("exchange") and topology.expert > 1
@@ -185,7 +191,7 @@ def _held_by(kind: Kind, workload: Workload, topology: Topology, number: int) ->
         kept += sum(piece.kernel for piece in pieces)
     if policy.saves("exchange") and topology.expert > 1:
         kept += exchanged_bytes(kind, workload, topology)
-    return Held(kept, max(0, whole - kept), work)
+    return Held(kept, max(0, whole - kept), work, max(0, whole - kept) + split)
 
 
 def exchanged_bytes(kind: Kind, workload: Workload, topology: Topology) -> int:
@@ -320,12 +326,12 @@ def rank_memory(workload: Workload, topology: Topology, rank: int = 0) -> RankMe
     if fixed.unknown:
         return fixed
     pipeline_rank = coordinates(topology.degrees, rank)["pipeline"]
-    kept_parts = [
-        _held(workload, topology, stage) for stage in stages_of(workload, topology)[pipeline_rank]
-    ]
+    stages = stages_of(workload, topology)[pipeline_rank]
+    kept_parts = [_held(workload, topology, stage) for stage in stages]
+    received = _received(workload, topology, stages)
     shards = shards_of(workload, topology, rank)
-    moments = _moments(workload, topology, fixed, shards, kept_parts, pipeline_rank)
-    return max(fixed, *moments, key=lambda moment: moment.total)
+    moments = _moments(workload, topology, fixed, shards, kept_parts, pipeline_rank, received)
+    return max(fixed._replace(activations=received), *moments, key=lambda moment: moment.total)
 
 
 def update_memory(workload: Workload, topology: Topology, rank: int = 0) -> RankMemory:
@@ -367,7 +373,7 @@ def _on_host(workload: Workload, topology: Topology, shards: Shards) -> int:
 
 
 KeptParts = list[tuple[str, Held]]
-NOTHING = Held(0, 0, 0)
+NOTHING = Held(0, 0, 0, 0)
 
 
 def _held(workload: Workload, topology: Topology, stage: tuple[int, ...]) -> KeptParts:
@@ -388,15 +394,30 @@ def _moments(
     shards: Shards,
     held: list[KeptParts],
     at: int,
+    received: int,
 ) -> list[RankMemory]:
     """Moments of a step that may be its peak."""
     layers = [layer for parts in held for name, layer in parts if name == "layer"]
     output = next((part for parts in held for name, part in parts if name == "output"), NOTHING)
     first = next((part for parts in held for name, part in parts if name == "embedding"), NOTHING)
-    kept = [sum(part.kept for name, part in parts if name != "output") for parts in held]
-    flights = _in_flight(topology, at)
-    on_way = sum(count * size for count, size in zip(flights, kept, strict=True))
-    on_way += _received(workload, topology)
+    kept = [sum(part.kept for _, part in parts) for parts in held]
+    # The first stage computes all gradients at once.
+    split = [sum(part.split for _, part in parts if parts[0][0] != "embedding") for parts in held]
+    moments = (InFlight((1,), (0,)),)
+    if topology.pipeline > 1:
+        moments = in_flight(
+            topology.schedule, topology.pipeline, topology.stages_per_rank,
+            topology.accumulation, at,
+        )  # fmt: skip
+    # Without the logits of the micro-batch in work.
+    active = {
+        moment: sum(map(mul, moment.active, kept))
+        + sum(map(mul, moment.split, split))
+        - output.kept * bool(moment.active[-1])
+        for moment in moments
+    }
+    on_way = max(active.values()) + received
+    at_loss = max(size for moment, size in active.items() if moment.active[-1]) + received
     whole, fixed = fixed.gradients, fixed._replace(gradients=0)
     before = whole if topology.accumulation > 1 else 0
     last = max(layers, key=lambda layer: layer.work + layer.again, default=NOTHING)
@@ -429,12 +450,12 @@ def _moments(
         if not gathered:  # gradients lie in DDP's buckets, which are always there
             before = whole
     busy = fixed._replace(gathered=gathered + around_grads)
-    later = on_way - sum(kept) + first.kept
+    later = on_way - sum(kept) + output.kept + first.kept
     return [
         fixed._replace(
             moment="loss",
             gradients=before,
-            activations=on_way,
+            activations=at_loss,
             logits=output.kept + output.work,
             gathered=gathered + last_unit.gathered,
         ),
@@ -492,26 +513,15 @@ def _bucket(workload: Workload, topology: Topology, shards: Shards) -> int:
     return 0 if formats.reduce == formats.params else min(size, topology.bucket)
 
 
-def _received(workload: Workload, topology: Topology) -> int:
-    """Receive buffers of a pipeline, one per micro-batch."""
+def _received(workload: Workload, topology: Topology, stages: tuple[tuple[int, ...], ...]) -> int:
+    """Buffers of a pipeline for messages between stages, one for each micro-batch of a step.
+
+    Schedules that split the backward pass keep the gradients of inputs of stages beside them.
+    """
     if topology.pipeline == 1:
         return 0
-    tokens = tokens_of(workload, topology)
-    return tokens * workload.dim * workload.formats.transfer
-
-
-def _in_flight(topology: Topology, at: int) -> list[int]:
-    """Maximum micro-batches in flight of each stage of a rank."""
-    ranks, count, held = topology.pipeline, topology.accumulation, topology.stages_per_rank
-    if ranks == 1:
-        return [1]
-    later = ranks - at
-    schedule = SCHEDULES[topology.schedule]
-    if schedule.is_v:
-        most = 2 * ranks + schedule.is_filled
-    elif schedule.is_interleaved:
-        most = (held - 1) * ranks + 2 * (later - 1) + 1
-    else:
-        most = later * held if schedule.is_filled else count * held
-    most = min(most, count * held)
-    return [most // held + (number < most % held) for number in range(held)]
+    size = tokens_of(workload, topology) * workload.dim * workload.formats.transfer
+    inputs = sum(stage[0] > 0 for stage in stages)
+    outputs = sum(stage[-1] < len(workload.order) - 1 for stage in stages)
+    inputs *= 1 + SCHEDULES[topology.schedule].splits_backward
+    return (inputs + outputs) * topology.accumulation * size

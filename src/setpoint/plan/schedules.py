@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from functools import lru_cache
 from itertools import pairwise
+from operator import ge
 from typing import NamedTuple
 
 from setpoint.parallel.pipelining import SCHEDULES, ranks_of_stages
@@ -278,6 +279,46 @@ def order_of(schedule: str, ranks: int, stages_per_rank: int, count: int) -> lis
         count: number of micro-batches, which the schedule must support.
     """
     return [ORDERS[schedule](ranks, stages_per_rank, count, rank) for rank in range(ranks)]
+
+
+class InFlight(NamedTuple):
+    """Micro-batches in flight of each stage of a rank at one moment.
+
+    Arguments:
+        active: between the forward pass and the gradients of weights, which need its activations.
+        split: those of them with gradients of inputs already.
+    """
+
+    active: tuple[int, ...]
+    split: tuple[int, ...]
+
+
+@lru_cache(maxsize=4096)
+def in_flight(
+    schedule: str, ranks: int, stages_per_rank: int, count: int, rank: int
+) -> tuple[InFlight, ...]:
+    """Micro-batches in flight at all moments of a step that may be the peak of a rank."""
+    active, split = [0] * stages_per_rank, [0] * stages_per_rank
+    moments: dict[InFlight, None] = {}
+    for kind, stage, _ in ORDERS[schedule](ranks, stages_per_rank, count, rank):
+        number = stage // ranks
+        if kind == FORWARD:
+            active[number] += 1
+            continue
+        split[number] += kind == INPUT
+        moments[InFlight(tuple(active), tuple(split))] = None
+        if kind != INPUT:
+            active[number] -= 1
+            split[number] -= kind == WEIGHT
+    return tuple(
+        moment
+        for moment in moments
+        if not any(
+            other != moment
+            and all(map(ge, (*other.active, *other.split), (*moment.active, *moment.split)))
+            for other in moments
+        )
+    )
 
 
 def simulate(

@@ -407,7 +407,8 @@ class _Bounds:
         space = self.space
         key = topology._replace(
             replicate=1, shard=1, reshard=None, expert=1, micro_size=1,
-            accumulation=min(topology.accumulation, 2 * topology.stages + 1),
+            accumulation=topology.accumulation if topology.pipeline > 1
+            else min(topology.accumulation, 2),
         )  # fmt: skip
         ranks = topology.pipeline * topology.tensor * topology.shards
         weights = 0 if space.workload.weights_on_host else self.fixed // ranks
