@@ -36,6 +36,7 @@ from setpoint.model.attention.backends import SHARE_NO_HEADS  # noqa: E402
 from setpoint.model.block_modules import FUSED, build_norm  # noqa: E402
 from setpoint.model.config import TransformerConfig  # noqa: E402
 from setpoint.model.transformer import Transformer  # noqa: E402
+from setpoint.plan.dry_run import sinks_in_a_kernel  # noqa: E402
 from setpoint.plan.memory import TABLE, value_of  # noqa: E402
 from setpoint.plan.meter import Meter, metering  # noqa: E402
 from setpoint.plan.pieces import ModelPiece, layer_pieces, outer_pieces  # noqa: E402
@@ -57,7 +58,7 @@ SAMPLES = 3000
 MONOMIALS = {
     "norm": "1 D T TD",
     "dropout": "1 T TD",
-    "attention": "1 D Q HQ KQ DHQ DKQ T TQ TH TK TD THQ TKQ THS TS SS S",
+    "attention": "1 D H Q HQ KQ DHQ DKQ T TQ TH TK TD THQ TKQ THS TS SS S",
     "latent": "1 D L M DL DR LHN LHW MD MHN MHR DHN DHR DHW S SS"
     " T TR TL TM TH TD THN THR THW THS TS",
     "feed_forward": "1 D F DF T TD TF",
@@ -75,6 +76,8 @@ def monomials_of(key: str) -> tuple[str, ...]:
     words = MONOMIALS["norm" if first.endswith("_norm") else first].split()
     if first == "attention" and "shared" not in key.split():
         words = [each for each in words if "K" not in each]
+    if first == "attention" and "sinks" not in key.split():
+        words = [each for each in words if each != "H"]
     if first == "embedding" and "learned" not in key:
         words = [each for each in words if "P" not in each]
     if first == "latent" and "query" not in key.split():
@@ -134,6 +137,7 @@ CAPPED, DROPPED = "model.attention_soft_cap=5", "model.attention_dropout=0.1"
 SDPA, EAGER = "model.attention_backend=sdpa", "model.attention_backend=eager"
 MLA = "model.mla={kv_rank: 6, rope_head_dim: 4, nope_head_dim: 4, value_head_dim: 4}"
 MLA_Q = MLA.replace("{", "{query_rank: 8, ")
+SINKS = "model.attention_sinks=true"
 WINDOW = ("model.attention_pattern=[sliding]", "model.sliding_window=8")
 BOTH = ("model.attention_pattern=[sliding, full]", "model.sliding_window=8", "model.layers=2")
 DIVIDED = (("divided by ring",), ("divided by ulysses",), ("divided by ring", "divided by ulysses"))
@@ -156,11 +160,11 @@ def variants() -> Iterator[tuple[str, ...]]:
         yield (*base, "model.dropout=0.1")
         for attention in _attention_variants():
             yield (*base, *attention)
-            hides = {ISOLATED, *WINDOW, DROPPED} & {*attention}
-            if base in FORMATS[:2] and hides and not {EAGER, CAPPED} & {*attention}:
+            differs = {ISOLATED, *WINDOW, DROPPED, SINKS} & {*attention}
+            if base in FORMATS[:2] and differs and not {EAGER, CAPPED} & {*attention}:
                 yield (base[0], "parallel.device=cpu", *attention)  # whose kernels are others
-        for activation in ("swiglu", "geglu", "geglu_tanh", "reglu", "gelu", "gelu_tanh",
-                           "relu", "relu_squared"):  # fmt: skip
+        for activation in ("swiglu", "swiglu_clamped", "geglu", "geglu_tanh", "reglu",
+                           "gelu", "gelu_tanh", "relu", "relu_squared"):  # fmt: skip
             for bias in ("false", "true"):
                 yield (*base, f"model.activation={activation}", f"model.ffn_bias={bias}")
         for activation in ("swiglu", "gelu"):
@@ -168,7 +172,10 @@ def variants() -> Iterator[tuple[str, ...]]:
                 for router in ("softmax_top_k", "sigmoid_top_k"):
                     moe = f"experts: 4, router: {router}, shared_experts: {shared}"
                     yield (*base, f"model.activation={activation}", f"model.moe={{{moe}}}")
-        yield (*base, "model.activation=swiglu_clamped", "model.moe={experts: 4, bias: true}")
+        for activation, bias in (("swiglu", "true"), ("swiglu_clamped", "false"),
+                                 ("swiglu_clamped", "true")):  # fmt: skip
+            moe = f"model.moe={{experts: 4, bias: {bias}}}"
+            yield (*base, f"model.activation={activation}", moe)
         for loss in ("cross_entropy", "chunked_cross_entropy"):
             for more in ((), ("model.logit_soft_cap=5",), ("loss.z_loss=0.001",),
                          ("loss.label_smoothing=0.1",)):  # fmt: skip
@@ -196,6 +203,7 @@ def _attention_variants() -> Iterator[tuple[str, ...]]:
                     ISOLATED, DROPPED):  # fmt: skip
         found += [(backend,), (backend, QK)]
     found += [("model.positions=learned", DROPPED), (EAGER, DROPPED)]
+    found += [(SINKS, *more) for more in ((), (ISOLATED,), WINDOW)]
     found += [("model.positions=learned", ISOLATED), WINDOW]
     found += [(*WINDOW, QK), (*WINDOW, CAPPED), (ISOLATED, CAPPED),
               ("model.positions=none",), ("model.norm=layer_norm", QK), (CENTERED, QK),
@@ -227,7 +235,9 @@ def draw(flags: tuple[str, ...], seed: int) -> tuple[Job, int]:
         sizes["model.head_dim"] += 2  # else it is taken for a derived one
     rows = dice.randrange(3, 8)
     flags = tuple(each for each in flags if "OTHER" not in each and " by " not in each)
-    if not any("attention_backend" in each for each in flags):
+    if SINKS in flags:
+        sizes["model.head_dim"] += 16  # for kernels of a GPU
+    elif not any("attention_backend" in each for each in flags):
         # What is measured here, as kernels of GPUs cannot be.
         flags = (*flags, EAGER if CAPPED in flags else SDPA)
     if any("model.mla" in each for each in flags):
@@ -310,6 +320,8 @@ def measure(
         stack.enter_context(_of_device(job.parallel.device))
         if "kernel" in piece.key.split():
             stack.enter_context(_kernels())
+            if "sinks" in piece.key.split():
+                stack.enter_context(sinks_in_a_kernel())
         if piece.role == "experts":  # how many tokens each has must not depend on numbers
             stack.enter_context(FakeTensorMode(allow_non_fake_inputs=True))
         stored = DType(job.precision.params).torch()

@@ -102,10 +102,12 @@ GPU_JOBS: dict[str, tuple[str, ...]] = {
     "a window, as a mask": (*WINDOW, "model.attention_backend=sdpa", *CHUNKS),
     "attention dropout": (DROPPED, *CHUNKS),
     "attention dropout under a mask": (DROPPED, ISOLATED, *CHUNKS),
+    "attention sinks": ("model.attention_sinks=true", *WINDOW, *CHUNKS),
     "chunks, documents, float8": (*CHUNKS, ISOLATED, OPERATORS, *FLOAT8[1:]),
 }
 JOBS |= {name: (2, 1, (*ON_GPU, *flags)) for name, flags in GPU_JOBS.items()}
 QUICK = (
+    "attention sinks",
     "chunks, documents, whole layers again",
     "attention dropout under a mask",
     "matrices and sequences",

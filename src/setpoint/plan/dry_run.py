@@ -23,7 +23,13 @@ from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.utils._pytree import tree_leaves
 
 from setpoint.config import SetpointError, draft_of, resolve
-from setpoint.model.attention.backends import SHARE_NO_HEADS
+from setpoint.model.attention.backends import (
+    SDPA,
+    SHARE_NO_HEADS,
+    Eager,
+    Scores,
+    add_sinks,
+)
 from setpoint.model.attention.selection import LIMITS
 from setpoint.model.block_modules import FUSED
 from setpoint.model.build import materialize, skeleton
@@ -178,8 +184,10 @@ def dry_run(job: Job, rank: int = 0, *, whole: bool = False) -> DryRun:
         )
     _refuse(job)
     began, device = time.perf_counter(), job.parallel.device
+    has_sinks = isinstance(job.model, TransformerConfig) and job.model.attention_sinks
+    kernels = sinks_in_a_kernel() if has_sinks and _hides_in_kernels(job) else nullcontext()
     job, vocabulary = _on_cpu(job), vocabulary_of(job)
-    with _kernels_of(device), _ranks(job, vocabulary, rank, size):
+    with _kernels_of(device), kernels, _ranks(job, vocabulary, rank, size):
         world = world_of(job.parallel)
         few = None if whole else few_layers(job, vocabulary)
         measured: Measured | None = None
@@ -367,6 +375,35 @@ def _on_cpu(job: Job) -> Job:
         if name != "auto" and LIMITS[name].masks in ("blocks", "lengths"):
             draft.model.attention_backend = "auto"
     return resolve(draft)
+
+
+def _hides_in_kernels(job: Job) -> bool:
+    """True if a GPU computes attention without S x S scores."""
+    dense = dense_on_gpu(job)
+    return job.parallel.device != "cpu" and (dense is None or not dense.scores)
+
+
+@contextmanager
+def sinks_in_a_kernel() -> Iterator[None]:
+    """Let plain causal attention with sinks hold what a kernel of a GPU holds.
+
+    The backend of a CPU for sinks, `eager`, holds the scores of all pairs of positions.
+    """
+    before = Eager.prepare_mask, Eager.attend
+    kernel, changed = SDPA("sdpa"), cast("Any", Eager)
+
+    def attend(_: Any, q: Tensor, k: Tensor, v: Tensor, mask: Any, scores: Scores) -> Tensor:
+        assert scores.sinks is not None
+        mixed = kernel.attend(q, k, v, mask, scores._replace(sinks=None))
+        normalizer = q.new_zeros(q.shape[0], q.shape[2], q.shape[1], dtype=torch.float32)
+        return add_sinks(mixed.transpose(1, 2), normalizer, scores.sinks).transpose(1, 2)
+
+    changed.prepare_mask = lambda _, layout, window: kernel.prepare_mask(layout, window)
+    changed.attend = attend
+    try:
+        yield
+    finally:
+        changed.prepare_mask, changed.attend = before
 
 
 @contextmanager

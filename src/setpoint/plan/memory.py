@@ -39,6 +39,7 @@ WORDS = {
     "kernel": "a fused kernel",
     "math": "sdpa_math",
     "capped": "a soft cap",
+    "sinks": "attention sinks",
     "masked": "isolated documents",
     "documents": "isolated documents",
     "window": "a sliding window",

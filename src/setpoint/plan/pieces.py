@@ -161,6 +161,7 @@ def _attention(job: Job, c: TransformerConfig, layer: int) -> ModelPiece:
     words += ["rotary"] if c.positions == "rotary" else []
     words.append(COMPOSED.get(backend, "kernel"))
     words += ["capped"] if c.attention_soft_cap is not None and backend in COMPOSED else []
+    words += ["sinks"] if c.attention_sinks else []
     on_gpu = job.parallel.device != "cpu"
     # Kernels of a GPU drop weights as they compute them; a CPU has none that does.
     words += ["dropout"] if c.attention_dropout and (backend in COMPOSED or not on_gpu) else []

@@ -277,6 +277,20 @@ def repeat_heads(x: Tensor, times: int) -> Tensor:
     return x if times == 1 else torch.repeat_interleave(x, times, dim=2)
 
 
+def add_sinks(mixed: Tensor, normalizer: Tensor, sinks: Tensor) -> Tensor:
+    """Scale results of attention as if each softmax had a sink beside its keys.
+
+    Weights with a sink are those without, times exp(lse) / (exp(lse) + exp(sink)).
+
+    Arguments:
+        mixed: (B, H, S, V).
+        normalizer: (B, H, S) log-sum-exp of the scores (lse).
+        sinks: (H,).
+    """
+    share = torch.sigmoid(normalizer - sinks[:, None].to(normalizer))
+    return (mixed * share[..., None]).to(mixed.dtype)
+
+
 def usual_scale(query: Tensor) -> float:
     """1 / sqrt(D)."""
     return 1 / math.sqrt(query.shape[-1])

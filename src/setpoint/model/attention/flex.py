@@ -15,7 +15,7 @@ from torch.nn.attention.flex_attention import (
 )
 
 from setpoint.config import SetpointError
-from setpoint.model.attention.backends import PLAIN, Backend, RowLayout, Scores
+from setpoint.model.attention.backends import PLAIN, Backend, RowLayout, Scores, add_sinks
 
 # Nothing is compiled before the first call.
 _compiled: Any = torch.compile(flex_attention)
@@ -61,10 +61,8 @@ class Flex(Backend):
             **more,
         )
         if scores.sinks is not None:
-            # Weights with a sink are those without, times exp(lse) / (exp(lse) + exp(sink)).
             mixed, aux = mixed
-            share = torch.sigmoid(aux.lse - scores.sinks[:, None].to(aux.lse))
-            mixed = (mixed * share[..., None]).to(value.dtype)
+            mixed = add_sinks(mixed, aux.lse, scores.sinks)
         return mixed.transpose(1, 2)
 
 

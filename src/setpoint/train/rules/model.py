@@ -176,7 +176,7 @@ def dense_on_gpu(job: Job) -> Dense | None:
         return None
     documents = bool(job.data.packing.isolate) and job.data.packing.method != "none"
     asks = model.sliding_window or model.attention_soft_cap or names_attention_backend(model)
-    if not (documents or asks):
+    if not (documents or asks or model.attention_sinks):
         return None
     from setpoint.model.attention.selection import find_dense  # most jobs have no use for it
 
