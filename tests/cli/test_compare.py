@@ -103,8 +103,6 @@ def test_a_copied_sweep_shows_its_own_runs(runs: CommandLine) -> None:
 
 
 class Terminal(io.StringIO):
-    """Standard output, as if it were a terminal."""
-
     def isatty(self) -> bool:
         return True
 

@@ -84,10 +84,7 @@ def test_a_file_that_is_not_there(cli: CommandLine) -> None:
 
 def test_a_misspelt_field_is_no_misspelt_option() -> None:
     class Fabric(Config):
-        """Cloth."""
-
         width: int = field(default=1)
-        """Threads."""
 
     command = Command("weave", Option("--with MODIFIER", "A modifier.", True))
     for flag, refused in (("--wdith=4", False), ("--wiht=4", True)):

@@ -179,10 +179,7 @@ def test_answers_for_machines(script: Callable[[str], tuple[int, str, str]]) -> 
 
 
 class Small(Config):
-    """A root."""
-
     size: int = field(default=1, ge=1)
-    """A size."""
 
 
 def end(main: Callable[[Small], object], line: str = "") -> int:
@@ -217,8 +214,6 @@ def test_the_exit_status(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 class Switches(Config):
-    """A root of switches."""
-
     a: bool = False
     b: bool | None = None
     many: list[bool] = field(factory=list)
@@ -377,7 +372,6 @@ class WithFile(Config):
     """A root with a field that is called like an option."""
 
     file: str = "a"
-    """A text."""
 
 
 def test_a_field_that_is_called_like_an_option() -> None:

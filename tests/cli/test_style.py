@@ -8,8 +8,6 @@ from setpoint.cli.output import styled, table, wrapped
 
 
 class Terminal(io.StringIO):
-    """A stream that says it is a terminal."""
-
     def isatty(self) -> bool:
         return True
 

@@ -7,25 +7,15 @@ from .sample import AdamW, Batch, BuiltModel, Job, Transformer
 
 
 class Part(Config, owner=f"{__name__}:BuiltPart"):
-    """A part."""
-
     size: int = 1
-    """A size."""
 
 
 class Whole(Config, owner=f"{__name__}:BuiltWhole"):
-    """What has two parts."""
-
     first: Part = field(factory=Part)
-    """One."""
-
     second: Part = field(factory=Part)
-    """Another."""
 
 
 class BuiltPart:
-    """A part, built."""
-
     def __init__(self, config: Part, scale: object = None) -> None:
         self.size = config.size
         self.scale = scale

@@ -20,8 +20,6 @@ if TYPE_CHECKING:
 
 
 class Job(Config):
-    """A root."""
-
     optimizer: Component[Optimizer, Result] = component(  # pyright: ignore[reportUnknownVariableType]
         factory=Plain, tags=("a",)
     )

@@ -72,31 +72,14 @@ def test_what_only_looks_like_one_is_let_pass(text: str) -> None:
 
 
 class Texts(Config):
-    """Every place where a text can stand."""
-
     text: str = ""
-    """A text."""
-
     either: int | str | None = None
-    """A text or a number."""
-
     path: Path = Path(".")
-    """A path."""
-
     listed: list[str] = field(factory=list)
-    """Texts."""
-
     named: dict[str, str] = field(factory=dict)
-    """Texts by name."""
-
     plain: Any = None
-    """Anything."""
-
     count: int = 1
-    """No text at all."""
-
     user: Free = field(factory=Free)
-    """Free."""
 
 
 PLACES: list[dict[str, Any]] = [

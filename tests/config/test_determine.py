@@ -102,13 +102,8 @@ class Item(Config):
     """An item with derived values that read one another."""
 
     size: int = field(default=2, ge=1)
-    """Given."""
-
     double: int = derived()
-    """Derived."""
-
     total: int = derived()
-    """Derived by the root."""
 
     @derive("double")
     def _derive_double(self) -> int:
@@ -119,16 +114,9 @@ class Root(Config):
     """Derives from what is derived in a list and in a mapping."""
 
     items: tuple[Item, ...] = field(factory=lambda: (Item(), Item(size=3)))
-    """Listed."""
-
     named: dict[str, Item] = field(factory=lambda: {"a": Item(size=5)})
-    """Named."""
-
     single: Item = field(factory=Item)
-    """One."""
-
     total: int = derived(le=1000)
-    """Sum."""
 
     @property
     def everything(self) -> list[Item]:
@@ -247,16 +235,9 @@ def test_references_that_lead_nowhere(path: str) -> None:
 
 
 class Multiplied(Config):
-    """Lists that references can repeat."""
-
     a: list[str] = field(factory=list)
-    """One."""
-
     b: list[list[str]] = field(factory=list)
-    """Lists of lists."""
-
     c: list[list[list[str]]] = field(factory=list)
-    """Lists of these."""
 
 
 def test_references_that_explode_are_refused() -> None:
@@ -269,8 +250,6 @@ def test_references_that_explode_are_refused() -> None:
 
 
 class Many(Config):
-    """Lists and mappings of all kinds."""
-
     width: int = 8
     sizes: list[int] = field(factory=list, item_ge=0)
     pair: tuple[int, float] = (1, 0.5)

@@ -63,28 +63,20 @@ def test_a_switch_does_not_carry_the_defaults_of_a_factory() -> None:
 
 
 class Inner(Config):
-    """A section in variants."""
-
     batch: Batch = field(factory=Batch)
-    """A section."""
-
     user: Free = field(factory=Free)
-    """Free."""
 
 
 class First(Inner, type="first"):
-    """One."""
+    pass
 
 
 class Second(Inner, type="second"):
-    """Another."""
+    pass
 
 
 class Outer(Config):
-    """A root."""
-
     inner: Inner = field(factory=First)
-    """In variants."""
 
 
 def test_a_switch_keeps_what_was_set_inside_shared_sections() -> None:

@@ -17,38 +17,18 @@ from .helpers import problems_of
 
 
 class Inner(Config):
-    """A section."""
-
     a: int = 1
-    """A number."""
-
     b: int = 2
-    """Another."""
 
 
 class Root(Config):
-    """A mode, and what one of them reads."""
-
     mode: str = "b"
-    """How."""
-
     big: bool = derived()
-    """Whether the mode is a."""
-
     extra: int = 5
-    """Only for mode b."""
-
     double: int = derived()
-    """Twice extra."""
-
     inner: Inner = field(factory=Inner)
-    """Only for mode b."""
-
     maybe: Inner | None = None
-    """Only for mode b."""
-
     other: Inner = field(factory=Inner)
-    """Half of it is only for mode b."""
 
     @derive("big")
     def _derive_big(self) -> bool:
@@ -145,16 +125,9 @@ def test_a_method_that_is_wrong_is_told_in_words() -> None:
 
 
 class Schedule(Config):
-    """Its method reads more than the cause."""
-
     kind: str = "linear"
-    """How."""
-
     warmup: int = 0
-    """Only where it is not constant."""
-
     label: str = ""
-    """Read by the method, and no cause."""
 
     @dead("warmup")
     def _dead(self) -> str | None:
@@ -176,26 +149,20 @@ class Curve(Config):
     """A family, of which one variant has no use for a field that all have."""
 
     warmup: int = 0
-    """A number."""
 
 
 class Cosine(Curve, type="cosine"):
-    """Reads it."""
+    pass
 
 
 class Flat(Curve, type="flat"):
-    """Does not."""
-
     @dead("warmup")
     def _dead(self) -> str:
         return "the curve is flat"
 
 
 class Curved(Config):
-    """Holds one."""
-
     curve: Cosine | Flat = field(factory=Cosine)
-    """A variant."""
 
 
 def test_a_later_variant_is_a_cause(tmp_path: Path) -> None:
@@ -230,16 +197,9 @@ class Shop(Config):
     """What is derived, and items, of which one mode makes nothing."""
 
     open: bool = True
-    """Whether anything is read."""
-
     total: int = derived()
-    """Size of all items."""
-
     items: tuple[Inner, ...] = field(factory=lambda: (Inner(), Inner(a=5)))
-    """Items."""
-
     named: dict[str, Inner] = field(factory=lambda: {"x": Inner()})
-    """The same by name."""
 
     @derive("total")
     def _derive_total(self) -> int:

@@ -134,8 +134,6 @@ class Warm(Config):
 
 
 class Warmed(Config):
-    """A root."""
-
     warm: Warm = field(factory=Warm)
 
 

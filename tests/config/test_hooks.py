@@ -4,19 +4,10 @@ from .helpers import problems_of
 
 
 class Root(Config):
-    """One of each."""
-
     a: int = 1
-    """Read by the others."""
-
     b: int = derived()
-    """Derived."""
-
     c: int = 0
-    """Sometimes dead."""
-
     d: int = 0
-    """Sometimes dead."""
 
     @derive("b")
     def double(self) -> int:

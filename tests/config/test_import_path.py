@@ -14,19 +14,10 @@ from .components.targets import Part, double
 
 
 class Uses(Config):
-    """Callables."""
-
     function: Callable[[int], int] = field(default=double)
-    """A function."""
-
     cls: type[Part] | None = None
-    """A class."""
-
     path: ImportPath | None = None
-    """Anything."""
-
     several: tuple[Callable[..., object], ...] = ()
-    """Functions."""
 
 
 @pytest.mark.parametrize(

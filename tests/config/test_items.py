@@ -30,15 +30,15 @@ class Root(Config):
 
 
 class Kind(Config):
-    """A family."""
+    pass
 
 
 class B(Kind, type="b"):
-    """A variant."""
+    pass
 
 
 class D(Kind, type="d"):
-    """Another one."""
+    pass
 
 
 class Named(Config):

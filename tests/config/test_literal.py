@@ -18,31 +18,14 @@ from setpoint.config.words.plain_data import escaped, refers, unescaped
 
 
 class Texts(Config):
-    """All that may hold a text."""
-
     name: str = "x$${y}"
-    """A text."""
-
     folder: Path = Path("a")
-    """A path."""
-
     skip: re.Pattern[str] | None = None
-    """An expression."""
-
     words: tuple[str, ...] = ()
-    """Several."""
-
     table: dict[str, str] = field(factory=dict)
-    """By name."""
-
     anything: Any = None
-    """Anything."""
-
     user: Free = field(factory=Free)
-    """Free."""
-
     copy: str = ""
-    """As another one."""
 
 
 @given(st.text("${a}"))

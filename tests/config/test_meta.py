@@ -69,10 +69,7 @@ class Component:
     """A user's component with its configuration in one file."""
 
     class Config(Config):
-        """Its configuration."""
-
         size: int = 1
-        """A size."""
 
     def __init__(self, config: "Component.Config") -> None:
         self.size = config.size

@@ -68,13 +68,8 @@ def here() -> int:
 
 
 class Outer(Config):
-    """A field of the same name as one inside."""
-
     inner: AdamW = field(factory=AdamW)
-    """A section."""
-
     lr: float = 1.0
-    """The same name."""
 
 
 def test_the_line_of_a_keyword_that_an_inner_call_has_as_well() -> None:

@@ -38,13 +38,8 @@ class Pair(
     ),
 ):
     many: int = 2
-    """Many."""
-
     few: int = 2
-    """Few."""
-
     idle: int = 0
-    """Read for some values of few."""
 
 
 @pytest.fixture(autouse=True)

@@ -63,16 +63,9 @@ def test_a_revealed_secret_is_in_no_record(monkeypatch: pytest.MonkeyPatch) -> N
 
 
 class Vault(Config):
-    """Secrets in every kind of container."""
-
     listed: tuple[Secret, ...] = ()
-    """Listed."""
-
     named: dict[str, Secret] = field(factory=dict)
-    """Named."""
-
     pair: tuple[Secret, Secret] | None = None
-    """Two."""
 
 
 @pytest.mark.parametrize(

@@ -13,15 +13,15 @@ from .helpers import problems_of
 
 
 class Kind(Config):
-    """A family."""
+    pass
 
 
 class Plain(Kind, type="plain"):
-    """One."""
+    pass
 
 
 class Fancy(Kind, type="fancy"):
-    """Another one."""
+    pass
 
 
 class Format(Config):

@@ -65,27 +65,17 @@ def test_every_path_of_every_variant() -> None:
 
 
 class Node(Config):
-    """A family that contains itself."""
+    pass
 
 
 class Pair(Node, type="pair"):
-    """Two of them."""
-
     left: Node | None = None
-    """One."""
-
     right: Node | None = None
-    """Another."""
 
 
 class Triple(Node, type="triple"):
-    """Three of them."""
-
     nodes: tuple[Node, ...] = ()
-    """All."""
-
     weight: float = 1.0
-    """A leaf."""
 
 
 def test_a_family_that_contains_itself_has_an_end() -> None:
@@ -136,24 +126,13 @@ def test_names_of_secrets() -> None:
 
 
 class Steps(Config):
-    """A section."""
-
     lr: float = 0.1
-    """A rate."""
-
     size: int = 8
-    """A size."""
 
 
 class Renamed(Config, other_names=__name__):
-    """A root."""
-
     steps: Steps = field(factory=Steps)
-    """A section."""
-
     portion: int = 1
-    """A size."""
-
     step_size: int = 1
     """A field's own name comes before what another field is called elsewhere."""
 

@@ -37,8 +37,6 @@ WRITERS = {"toml": write_toml, "yaml": write_yaml, "json": write_json}
 
 
 class Access(enum.Flag):
-    """Flags, two of which have a name together."""
-
     READ = enum.auto()
     WRITE = enum.auto()
     RUN = enum.auto()
@@ -46,15 +44,11 @@ class Access(enum.Flag):
 
 
 class Wide(enum.IntFlag):
-    """Flags that may have bits of no name."""
-
     A = 1
     B = 4
 
 
 class Color(enum.Enum):
-    """A member with two names."""
-
     RED = 1
     CRIMSON = 1
 
@@ -63,27 +57,19 @@ Odd = enum.Enum("Odd", {"not a name": 1, "class": 2})
 
 
 class Level(enum.IntEnum):
-    """A number with a name."""
-
     HIGH = 3
 
 
 class Word(enum.StrEnum):
-    """A text with a name."""
-
     ONE = "one"
 
 
 class Share(float):
-    """A float that shows itself in another way."""
-
     def __repr__(self) -> str:
         return "a share"
 
 
 class Loud(str):
-    """A text that formats as another one."""
-
     __slots__ = ()
 
     def __str__(self) -> str:
@@ -91,8 +77,6 @@ class Loud(str):
 
 
 class Part(Config):
-    """A section."""
-
     size: int = 1
 
 
@@ -240,8 +224,6 @@ def test_a_broken_alternative_is_refused(annotation: Any, text: str, message: st
 
 
 class Union(Config):
-    """Alternatives of texts, lists and mappings."""
-
     number: int = 2
     sizes: list[int] | str = ""
     name: str | list[str] = "x"
@@ -425,8 +407,6 @@ def test_names_of_members_read_back(tmp_path: Any) -> None:
 
 
 class Opened(Config, environment_prefix="APP"):
-    """Mappings of every kind of item."""
-
     parts: dict[str, Part] = field(factory=dict)
     lists: dict[str, list[int]] = field(factory=dict)
     pairs: dict[str, tuple[int, int]] = field(factory=dict)

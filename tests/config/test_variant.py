@@ -46,26 +46,20 @@ def test_an_earlier_layer_may_be_left_behind() -> None:
 
 
 class Opt(Config):
-    """A family."""
+    pass
 
 
 class Momentum(Opt, type="sgd"):
-    """With a field of its own."""
-
     lr: float = 0.1
     mom: float = 0.0
 
 
 class Adam(Opt, type="adam"):
-    """With another one."""
-
     lr: float = 1e-3
     eps: float = 1e-8
 
 
 class Strict(Opt, type="strict"):
-    """With a narrower range."""
-
     lr: float = field(default=1e-4, le=1e-2)
 
 
@@ -85,8 +79,6 @@ class Root(Config):
 
 
 class Holder(Config):
-    """A section with variants inside."""
-
     a: int = 1
     b: int = 2
     opt: Opt = field(factory=Momentum)

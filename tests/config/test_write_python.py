@@ -76,7 +76,4 @@ def test_a_default_of_its_place_is_compared_not_that_of_its_class() -> None:
 
 
 class Placed(Config):
-    """A section with a default of its own."""
-
     batch: Batch = field(factory=lambda: Batch(size=5))
-    """A batch."""

@@ -8,42 +8,28 @@ from .helpers import complaints, validator
 
 
 class Node(Config):
-    """A class that holds itself."""
-
     size: int = field(default=1, ge=1)
-    """How large."""
-
     inner: Node | None = None
     many: tuple[Node, ...] = ()
 
 
 class Shape(Config):
-    """A family."""
-
     area: float = field(default=1.0, gt=0)
 
 
 class Circle(Shape, type="circle"):
-    """Round."""
-
     width: float = field(default=1.0, gt=0)
-    """Of the line."""
-
     radius: float = 1.0
 
 
 class Group(Shape, type="group"):
-    """Shapes inside a shape."""
-
     width: float = field(default=2.0, gt=0)
-    """Of all lines inside."""
-
     part_of: Shape | None = None
     radius: str = "none"
 
 
 class Imported(Shape, ImportedComponent, type="import"):
-    """Anything."""
+    pass
 
 
 class Root(Config):

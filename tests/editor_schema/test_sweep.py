@@ -17,10 +17,7 @@ from .helpers import complaints
 
 
 class Root(Config):
-    """A configuration."""
-
     seed: int = 0
-    """A number."""
 
 
 KNOWN = Draft202012Validator(json.loads(json.dumps(json_schema(Root, SweepTable))))

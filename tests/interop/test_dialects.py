@@ -57,8 +57,6 @@ def test_every_key_is_there_with_its_default(name: str) -> None:
 
 
 class Memory:
-    """A file in memory, whose keys are whole names."""
-
     def __init__(self, data: dict[str, Any]) -> None:
         self.data = data
         self.name = "memory.toml"

@@ -23,8 +23,6 @@ from ..train.small import small_job
 
 
 class Heard(Progress):
-    """Keeps events and lines."""
-
     def __init__(self) -> None:
         self.events: list[tuple[str, dict[str, Any]]] = []
         self.notes: list[str] = []

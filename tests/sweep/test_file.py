@@ -14,10 +14,7 @@ from ..support.snapshots import compare
 
 
 class File(Config):
-    """A file with a sweep."""
-
     sweep: Sweep = field(factory=Sweep)
-    """What is varied."""
 
 
 def points(text: str, format: Any = "toml") -> list[dict[str, Any]]:

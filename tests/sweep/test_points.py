@@ -196,13 +196,8 @@ def test_points_are_the_same_in_another_process() -> None:
 
 
 class Mode(Config):
-    """One value decides over another."""
-
     kind: str = "a"
-    """How."""
-
     extra: int = 0
-    """Not for kind b."""
 
     @dead("extra")
     def _dead(self) -> str | None:

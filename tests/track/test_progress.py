@@ -21,8 +21,6 @@ from setpoint.track.progress import (
 
 
 class Terminal(io.StringIO):
-    """A stream that says it is a terminal."""
-
     def isatty(self) -> bool:
         return True
 

@@ -223,8 +223,6 @@ class WandbServer(ThreadingHTTPServer):
 
 
 class WandbRequest(BaseHTTPRequestHandler):
-    """One request to it."""
-
     server: WandbServer  # pyright: ignore[reportIncompatibleVariableOverride]
     run: ClassVar = {
         "id": "r", "name": "r", "displayName": "r", "config": "{}", "historyLineCount": 0,

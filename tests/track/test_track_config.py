@@ -58,7 +58,7 @@ def test_trackers_that_leave_metrics_jsonl_out_are_cautioned(
     monkeypatch.setattr(family, "variants", dict(family.variants))
 
     class Own(TrackerConfig, type="own_tracker"):
-        """Of the user's own."""
+        pass
 
     def cautions(*trackers: TrackerConfig) -> list[str]:
         return [each.code for each in verify(resolve(Tracking(trackers=trackers))).cautions]

@@ -17,10 +17,8 @@ from ..support.variants import forget, known
 
 
 class Counting(Tracker):
-    """Counts rows over all sessions."""
-
     class Config(TrackerConfig, type="counting-of-a-test", role=RUNTIME):
-        """Its section."""
+        pass
 
     opened: ClassVar[list[tuple[int, dict[str, Any]]]] = []
 
@@ -39,10 +37,8 @@ class Counting(Tracker):
 
 
 class Mute:
-    """Is no tracker."""
-
     class Config(TrackerConfig, type="mute-of-a-test", role=RUNTIME):
-        """Its section."""
+        pass
 
     def __init__(self, config: Mute.Config, *, run_directory: RunDirectory) -> None:
         pass

@@ -122,10 +122,7 @@ def test_switching_keeps_the_typed_fields() -> None:
 
 
 class Rooted(Config):
-    """A root with a foreign default."""
-
     act: Partial = field(factory=lambda: partial(Whole, size=1, mode="b"))
-    """A component."""
 
 
 @pytest.mark.parametrize(

@@ -131,40 +131,27 @@ def test_a_variable_with_an_underscore_too_few_is_answered_with_the_right_one() 
 
 
 class Rule(Config):
-    """A family."""
+    pass
 
 
 class Small(Rule, type="small"):
-    """One of them."""
-
     beta: int = 1
-    """A field."""
 
 
 class Large(Rule, type="large"):
-    """The other one."""
-
     Beta: int = 1
-    """A field."""
 
 
 class Cased(Config):
     """Names in which the case counts, and names in which it does not."""
 
     T_max: int = 1
-    """A field."""
-
     rule: Rule | None = None
     """A family whose variants differ in the case of a name."""
 
     names: dict[str, int] = field(factory=dict)
-    """Keys of one's own."""
-
     parts: tuple[AdamW | Sgd, ...] = field(factory=lambda: (AdamW(), Sgd()))
-    """Sections that are named by their type."""
-
     user: Free = field(factory=Free)
-    """Free keys."""
 
 
 def test_fields_are_found_in_any_case_and_keys_keep_theirs() -> None:

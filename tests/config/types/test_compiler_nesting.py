@@ -23,102 +23,48 @@ from ..components.targets import Part, double
 
 
 class Leaf(Config):
-    """A section."""
-
     count: int = 1
-    """A number."""
 
 
 class Family(Config):
-    """A family."""
+    pass
 
 
 class One(Family, type="one"):
-    """A variant."""
-
     rate: float = 1.0
-    """A number."""
 
 
 class Two(Family, type="two"):
-    """A variant that holds the family again."""
-
     inner: Family | None = None
-    """One, perhaps."""
-
     many: tuple[Family | None, ...] = ()
-    """Several, some missing."""
 
 
 class Speed(Enum):
-    """Words."""
-
     FAST = 1
     SLOW = 2
 
 
 class Root(Config):
-    """Everything inside everything."""
-
     lists_of_sections: dict[str, list[Leaf | None]] = field(factory=dict)
-    """Optional sections in lists in a mapping."""
-
     lists_of_lists: list[list[Family]] = field(factory=list)
-    """Variants in lists in a list."""
-
     pairs: tuple[tuple[int, str], ...] = ()
-    """Fixed tuples in a variadic one."""
-
     tables: dict[str, dict[str, float]] = field(factory=dict)
-    """Mappings in a mapping."""
-
     pair: tuple[Leaf, One | Two] | None = None
-    """Sections of two kinds."""
-
     words: list[Speed | None] = field(factory=list)
-    """Optional enums."""
-
     mixed: tuple[int | Literal["auto"], ...] = ()
-    """Numbers or a word."""
-
     sizes: dict[str, tuple[ByteSize | None, ...]] = field(factory=dict)
-    """Optional sizes."""
-
     formats: list[DType] = field(factory=list)
-    """Number formats."""
-
     patterns: dict[str, list[re.Pattern[str]]] = field(factory=dict)
-    """Expressions."""
-
     functions: list[Callable[..., Any]] = field(factory=list)
-    """Callables."""
-
     classes: dict[str, type[Part]] = field(factory=dict)
-    """Classes."""
-
     path: ImportPath | None = None
-    """An import path."""
-
     variants: dict[str, Family] = field(factory=dict)
-    """Variants by name."""
-
     cubes: list[list[list[int]]] = field(factory=list)
-    """Three lists deep."""
-
     optional: Family | None = None
-    """An optional variant."""
-
     files: list[dict[str, Path]] = field(factory=list)
-    """Paths by name, in a list."""
-
     times: tuple[Period | None, ...] = ()
-    """Periods."""
-
     ends: dict[str, Duration] = field(factory=dict)
-    """Durations."""
-
     secrets: dict[str, list[Secret]] = field(factory=dict)
-    """Secrets."""
 
 
 def everything() -> Root:

@@ -112,16 +112,9 @@ def test_the_items_with_their_types() -> None:
 
 
 class Root(Config):
-    """Alternatives that hold lists."""
-
     either: list[int] | str = field(factory=lambda: [1])
-    """A list or a text."""
-
     nested: dict[str, list[int]] = field(factory=dict)
-    """Lists by name."""
-
     maybe: tuple[Batch, ...] | None = None
-    """Sections or nothing."""
 
 
 def test_drafts_do_not_share_what_an_alternative_holds() -> None:

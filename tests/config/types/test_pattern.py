@@ -16,16 +16,9 @@ from ...support.snapshots import compare
 
 
 class Selects(Config):
-    """Expressions."""
-
     names: re.Pattern[str] = re.compile("norm|bias")
-    """One."""
-
     more: tuple[re.Pattern[str], ...] = ()
-    """Several."""
-
     other: re.Pattern[str] | None = None
-    """Perhaps one."""
 
 
 def read(value: object) -> re.Pattern[str]:

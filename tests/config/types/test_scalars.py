@@ -28,8 +28,6 @@ CHOICE = LiteralType(("auto", 3, True, 0.5))
 
 
 class Colour(enum.StrEnum):
-    """An enum whose members are texts."""
-
     RED = "red"
 
 

@@ -12,8 +12,6 @@ ORIGIN = Origin(PROGRAM)
 
 
 class Fraction:
-    """A value class of a user."""
-
     __setpoint_scalar__ = "a fraction such as 1/3"
 
     def __init__(self, text: str) -> None:

@@ -19,8 +19,6 @@ from . import written
 
 
 class Hostile:
-    """Makes a file when it is unpickled."""
-
     def __init__(self, path: Path) -> None:
         self.path = path
 

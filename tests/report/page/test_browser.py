@@ -30,8 +30,6 @@ pytestmark = pytest.mark.skipif(
 
 
 class Browser:
-    """One browser for all tests of this file."""
-
     def __init__(self, profile: Path) -> None:
         from selenium import webdriver
         from selenium.webdriver.chrome.service import Service
