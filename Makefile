@@ -159,9 +159,8 @@ bench-train: $(BENCH_TRAIN)/.peers
 
 # The peers live in an environment of their own, in which nothing is installed for another reason.
 bench-config: $(BENCH)/.peers
-	@for file in benchmarks/bench_*.py; do $(BENCH)/bin/python "$$file" || exit 1; done
-	@cd benchmarks && ../$(BENCH)/bin/python -m config.cold
-	@cd benchmarks && ../$(BENCH)/bin/python -m config.warm
+	@cd benchmarks && for name in growth cold warm; do \
+	  ../$(BENCH)/bin/python -m config.$$name || exit 1; done
 
 # DeepSpeed brings packages that nothing else needs, and lives in an environment of its own.
 deepspeed: $(DEEPSPEED)/.dev

@@ -12,9 +12,10 @@ import pytest
 
 from setpoint.config.composition import compose
 from setpoint.config.draft.walk import leaves, to_plain
+from setpoint.config.files.write import write_toml
 
 BENCHMARKS = Path(__file__).resolve().parent.parent / "benchmarks"
-NAMES = ("config", "model", "peers", "support")
+NAMES = ("config", "harness", "model")
 
 
 @pytest.fixture
@@ -29,59 +30,41 @@ def tree() -> Iterator[Any]:
         del sys.modules[name]
 
 
-def classes(tree: Any, groups: int) -> Any:
-    module: Any = types.ModuleType(f"tree_of_{groups}")
+def classes(tree: Any) -> Any:
+    module: Any = types.ModuleType("tree_of_setpoint")
     sys.modules[module.__name__] = module
-    exec(tree.setpoint_module(groups), vars(module))
+    exec(tree.module("setpoint"), vars(module))
     return module.Tree
 
 
-@pytest.mark.parametrize(("groups", "count"), [(1, 250), (4, 1000)])
-def test_the_tree_has_as_many_leaves_as_it_says(tree: Any, groups: int, count: int) -> None:
-    root = classes(tree, groups)
+def test_the_tree_is_what_setpoint_reads(tree: Any, tmp_path: Path) -> None:
+    root = classes(tree)
     config = compose(root).resolve()
-    assert sum(1 for _ in leaves(config)) == count
-    assert tree.count_leaves(tree.expected(groups)) == count
-    assert tree.count_leaves(tree.file_values(groups)) == 60
-    assert len(tree.flag_values(groups)) == 10
-    assert to_plain(config) == tree.default_values(groups)
+    assert sum(1 for _ in leaves(config)) == tree.LEAVES == tree.count_leaves(tree.expected())
+    assert tree.count_leaves(tree.file_values()) == 60 and len(tree.FLAGS) == 10
+    assert to_plain(config) == tree.default_values()
+    (tmp_path / "values.toml").write_text(write_toml(tree.file_values()))
+    flags = [f"--{path}={value}" for path, value in tree.FLAGS.items()]
+    config = compose(root, str(tmp_path / "values.toml"), flags=flags).resolve()
+    assert to_plain(config) == tree.expected() != tree.default_values()
 
 
-def test_what_is_expected_is_what_setpoint_reads(tree: Any, tmp_path: Path) -> None:
-    import config.write_files as files  # pyright: ignore[reportMissingImports]
-
-    for groups in (1, 4):
-        file = tmp_path / f"values{groups}.toml"
-        file.write_text(files.toml(groups))
-        flags = [f"--{path}={files.text(value)}" for path, value in tree.flag_values(groups)]
-        config = compose(classes(tree, groups), str(file), flags=flags).resolve()
-        assert to_plain(config) == tree.expected(groups) != tree.default_values(groups)
-
-
-def test_the_files_of_all_sides_hold_the_same(tree: Any) -> None:
+def test_programs_of_all_sides_are_written(tree: Any, tmp_path: Path) -> None:
     from ruamel.yaml import YAML
 
-    import config.write_files as files  # pyright: ignore[reportMissingImports]
+    import config.cold as cold  # pyright: ignore[reportMissingImports]
+    from config.sides import SIDES  # pyright: ignore[reportMissingImports]
 
-    for groups in (1, 4):
-        assert YAML(typ="safe").load(files.yaml(groups)) == tree.file_values(groups)
-        for text in (files.hydra(groups), files.jsonargparse(groups)):
-            assert YAML(typ="safe").load(text)
-        for text in (files.fiddle(groups), files.ml_collections(groups)):
-            compile(text, "values.py", "exec")
-
-
-def test_the_trees_of_the_peers_are_python(tree: Any) -> None:
-    import config.programs as programs  # pyright: ignore[reportMissingImports]
-    import peers.schema as schema  # pyright: ignore[reportMissingImports]
-
-    sections = schema.sections(classes(tree, 1))
-    names = [section.name for section in sections]
-    assert len(names) == 12 + 3 * 3 + 1 and names[-1] == "Tree"
-    for side in programs.ALL:
-        text = side.tree(sections, 1)
-        compile(text, side.name, "exec")
-        assert not text or all(f"class {name}" in text for name in names), side.name
+    for side in SIDES:
+        command, flags = cold.write_program(tmp_path, side)
+        assert Path(command[1]).is_file() and len(flags) == 10
+    for name in tree.HEADS:
+        text = (tmp_path / f"tree_{name}.py").read_text()
+        compile(text, name, "exec")
+        assert text.count("\nclass ") >= 12 + 3 * 3 + 1, name
+    values = YAML(typ="safe").load((tmp_path / "values/values.yaml").read_text())
+    assert values.pop("defaults")[:2] == ["base", {"s1/item": "scaled"}]
+    assert values == tree.file_values()
 
 
 def test_values_that_differ_are_named(tree: Any) -> None:
@@ -122,7 +105,7 @@ def test_the_sides_of_an_architecture_are_one_model(tree: Any, name: str) -> Non
 def test_the_peak_of_memory_is_what_tensors_take(tree: Any) -> None:
     import torch
 
-    from support.memory import peak_bytes  # pyright: ignore[reportMissingImports]
+    from harness import peak_bytes  # pyright: ignore[reportMissingImports]
 
     def step() -> None:
         kept = torch.empty(1 << 20)  # 4 MiB
@@ -136,7 +119,7 @@ def test_the_peak_of_memory_is_what_tensors_take(tree: Any) -> None:
 def test_ratios_are_of_neighbouring_turns(tree: Any) -> None:
     import torch
 
-    from support.turns import (  # pyright: ignore[reportMissingImports]
+    from harness import (  # pyright: ignore[reportMissingImports]
         Clocks,
         clocks_in_turns,
         misses,

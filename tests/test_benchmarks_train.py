@@ -16,9 +16,9 @@ import pytest
 from .support.forks import Forks
 
 BENCHMARKS = Path(__file__).resolve().parent.parent / "benchmarks"
-NAMES = ("model", "support", "train")
+NAMES = ("harness", "model", "train")
 # Lightning is not among what the tests need; `make bench-train` runs its sides.
-SIDES = ("bare", "forge_like", "hf_trainer")
+SIDES = ("bare", "hf_trainer")
 
 
 @pytest.fixture

@@ -11,13 +11,12 @@ four times as wide as it.
 
 from __future__ import annotations
 
-import argparse
 import os
-import subprocess
 import sys
 import tempfile
 from pathlib import Path
 
+from harness import options, run_module
 from setpoint.train import prepare_threads
 
 prepare_threads()  # as `setpoint train` does, before torch is imported
@@ -41,12 +40,7 @@ MIB = 2**20
 
 def main() -> int:
     """Print a table."""
-    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("--layers", type=int, default=8)
-    parser.add_argument("--dim", type=int, default=1024)
-    parser.add_argument("--experts", type=int, default=0)
-    parser.add_argument("--side", nargs=2, help=argparse.SUPPRESS)
-    given = parser.parse_args()
+    given = options(__doc__, layers=8, dim=1024, experts=0, side=[""])
     if given.side:
         print(*load(Path(given.side[0]), given.side[1] == "nf4"))
         return 0
@@ -54,13 +48,11 @@ def main() -> int:
         write(Path(folder), given.layers, given.dim, given.experts)
         rows, wrong = [], 0
         for side in ("dense", "nf4"):
-            words = [sys.executable, "-m", "adapter.loading_memory", "--side", folder, side]
             # What is freed is given back, so that the peak is what was needed at once.
             environment = {**os.environ, "MALLOC_MMAP_THRESHOLD_": "65536"}
-            done = subprocess.run(
-                words, env=environment, check=True, capture_output=True, text=True
-            )
-            peak, held, largest = map(int, done.stdout.split())
+            words = ("--side", folder, side)
+            said = run_module("adapter.loading_memory", *words, env=environment)
+            peak, held, largest = map(int, said.split())
             wrong += side != "dense" and peak > held + 3 * 4 * largest + 64 * MIB
             rows.append((side, *(f"{each / MIB:,.0f}" for each in (held, peak, 4 * largest))))
     print(table(rows, ("base", "held MiB", "peak MiB", "largest matrix in fp32 MiB")))

@@ -10,10 +10,10 @@ the bound beside it.
 
 from __future__ import annotations
 
-import argparse
 import sys
 import time
 
+from harness import options
 from setpoint.train import prepare_threads
 
 prepare_threads()  # as `setpoint train` does, before torch is imported
@@ -40,10 +40,7 @@ FORMATS: dict[str, tuple[Quantization, float]] = {
 
 def main() -> int:
     """Print a table."""
-    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("--rows", type=int, default=1024)
-    parser.add_argument("--columns", type=int, default=4096)
-    given = parser.parse_args()
+    given = options(__doc__, rows=1024, columns=4096)
     generator = torch.Generator().manual_seed(0)
     normal = torch.randn(given.rows, given.columns, generator=generator) * 0.02
     # Of a normal number and a chi-square one with 4 degrees of freedom.

@@ -7,7 +7,6 @@ loop of plain PyTorch that brings the loss to the host after each step. The loss
 
 from __future__ import annotations
 
-import argparse
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
@@ -20,6 +19,7 @@ prepare_threads()  # before torch is imported
 import torch  # noqa: E402
 
 import setpoint.presets  # noqa: E402, F401 - registers the preset
+from harness import clocks_in_turns, options, ratio  # noqa: E402
 from setpoint.adapter.apply import merge_all  # noqa: E402
 from setpoint.config.composition import compose  # noqa: E402
 from setpoint.infer.exporting import write_peft  # noqa: E402
@@ -29,7 +29,6 @@ from setpoint.train.build.components import build_components  # noqa: E402
 from setpoint.train.config import Job  # noqa: E402
 from setpoint.train.loop import Loop  # noqa: E402
 from setpoint.train.position import Position  # noqa: E402
-from support.turns import clocks_in_turns, ratio  # noqa: E402
 
 TOLERANCE = 1e-3
 """Relative difference of the losses at which a speed is void."""
@@ -103,12 +102,9 @@ def theirs(job: Job, folder: Path) -> Callable[[], float]:
 
 def main(given: list[str] | None = None) -> int:
     """Print the speed of Setpoint over that of PEFT for each adapter."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--model", choices=list(MODELS), default="12M")
-    parser.add_argument("--adapters", nargs="+", choices=list(ADAPTERS), default=list(ADAPTERS))
-    parser.add_argument("--rounds", type=int, default=20)
-    parser.add_argument("--steps", type=int, default=3, help="steps in a turn")
-    chosen = parser.parse_args(given)
+    chosen = options(
+        __doc__, given, model=("12M", *list(MODELS)), adapters=list(ADAPTERS), rounds=20, steps=3
+    )
     for adapter in chosen.adapters:
         job = job_of(chosen.model, adapter)
         with tempfile.TemporaryDirectory() as folder:

@@ -9,12 +9,11 @@ of libraries that are read meanwhile.
 
 from __future__ import annotations
 
-import argparse
-import subprocess
 import sys
 import tempfile
 from pathlib import Path
 
+from harness import memory_line, options, run_module
 from setpoint.train import prepare_threads
 
 prepare_threads()  # as `setpoint train` does, before torch is imported
@@ -49,30 +48,20 @@ def make(folder: Path, megabytes: int, ranks: int) -> tuple[Path, int, int]:
     return folder / "parts", sum(sizes), max(sizes)
 
 
-def status(name: str) -> int:
-    """Bytes, as the system counts them."""
-    lines = Path("/proc/self/status").read_text().splitlines()
-    return next(int(line.split()[1]) << 10 for line in lines if line.startswith(name))
-
-
 def measure(way: str, source: Path, target: Path) -> int:
     """Do it in this process; how much memory it took above what there was."""
-    before = status("VmRSS")
+    before = memory_line("VmRSS")
     Path("/proc/self/clear_refs").write_text("5")  # the peak is that of what follows
     if way == "huggingface":
         save_pretrained(source, target)
     else:
         convert(source, target, None)
-    return status("VmHWM") - before
+    return memory_line("VmHWM") - before
 
 
 def main() -> int:
     """Print a row for each way."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--megabytes", type=int, default=500)
-    parser.add_argument("--ranks", type=int, default=4)
-    parser.add_argument("--one", nargs=3, help=argparse.SUPPRESS)
-    given = parser.parse_args()
+    given = options(__doc__, megabytes=500, ranks=4, one=[""])
     if given.one:
         way, source, target = given.one
         print(measure(way, Path(source), Path(target)))
@@ -83,9 +72,8 @@ def main() -> int:
         source, size, largest = make(Path(place), given.megabytes, given.ranks)
         bound = 3 * largest + ALLOWED
         for way in WAYS:
-            words = ["-m", "checkpoint.consolidate", "--one", way, str(source), f"{place}/{way}"]
-            said = subprocess.run([sys.executable, *words], stdout=subprocess.PIPE, check=True)
-            peak = int(said.stdout)
+            words = ("--one", way, source, f"{place}/{way}")
+            peak = int(run_module("checkpoint.consolidate", *words))
             missed |= peak > bound
             counts = (peak, bound, largest, size)
             rows.append([way, *(f"{n / 2**20:.1f}" for n in counts), f"{peak / size:.3f}"])

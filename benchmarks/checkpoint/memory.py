@@ -51,11 +51,7 @@ def forget_highest() -> None:
 
 
 def in_a_process(act: Callable[[], int]) -> int:
-    """Run something in a fork.
-
-    Returns:
-        what it returns.
-    """
+    """Run something in a fork."""
     reading, writing = os.pipe()
     child = os.fork()
     if child == 0:

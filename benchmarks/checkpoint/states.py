@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-import argparse
 import os
 import tempfile
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor
 
+from harness import options
 from setpoint.checkpoint.loading import LoadedCheckpoint, put_all
 
 MEGABYTE = 1_000_000
@@ -18,14 +19,10 @@ WIDTH = 1024
 LAYERS = 24
 
 
-def arguments_of(doc: str | None, given: list[str] | None) -> argparse.Namespace:
-    """Read the command line that all three have."""
-    parser = argparse.ArgumentParser(description=doc)
-    parser.add_argument("--megabytes", type=int, nargs="+", default=[50, 500, 2000])
-    parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--folder", type=Path, default=Path(tempfile.gettempdir()))
-    parser.add_argument("--free", action="store_true", help="print alone; no bound is missed")
-    return parser.parse_args(given)
+def arguments_of(doc: str | None, given: list[str] | None) -> Any:
+    """The options of all three; with `--free` no bound is missed."""
+    folder = Path(tempfile.gettempdir())
+    return options(doc, given, megabytes=[50, 500, 2000], rounds=5, folder=folder, free=False)
 
 
 def states_of(megabytes: float) -> dict[str, dict[str, Tensor]]:

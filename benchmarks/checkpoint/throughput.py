@@ -32,10 +32,10 @@ from checkpoint.states import (  # noqa: E402
     put_into,
     states_of,
 )
+from harness import ratio  # noqa: E402
 from setpoint.checkpoint.loading import load_directory  # noqa: E402
 from setpoint.checkpoint.places import checkpoint_to_load  # noqa: E402
 from setpoint.checkpoint.store import CheckpointStore  # noqa: E402
-from support.turns import ratio  # noqa: E402
 
 BOUNDS = {"safetensors": 0.8, "dd": 0.8, "dcp": 1.0}
 """Of the speed of each other side, what Setpoint's is at least."""
@@ -105,14 +105,7 @@ def _dd(*words: str) -> None:
 
 
 def compare(what: str, sides: Sides, rounds: int) -> bool:
-    """Measure all sides in turns, and print their speeds.
-
-    Arguments:
-        what: `save` or `load`.
-
-    Returns:
-        whether a bound is missed.
-    """
+    """Measure all sides in turns, and print their speeds."""
     names = ["setpoint", *BOUNDS]
     times: dict[str, list[float]] = {name: [] for name in names}
     for round_ in range(-1, rounds):

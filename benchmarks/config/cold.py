@@ -1,220 +1,156 @@
-"""Whole processes: CPU time to load a file and ten flags, to print the manual, and to complete.
+"""CPU time of whole processes: load a file and ten flags, and print the manual.
 
-Leaves with status 1 if Setpoint is not the fastest of the systems with a command line that refuse
-a misspelt key and a wrong type.
+    python -m config.cold [--rounds 15] [--only chz]
+
+Each side reads the same tree of 250 values. `setpoint check tiny` and a Python that does nothing
+stand beside them. Misses its bound if Setpoint is not the fastest of those that refuse a misspelt
+key and a wrong type, or if `check` imports what is heavy.
 """
 
 from __future__ import annotations
 
-import argparse
 import json
-import math
+import os
+import shutil
 import statistics
 import subprocess
 import sys
 import tempfile
 from pathlib import Path
+from typing import Any
 
+from harness import clean_environment, cpu_milliseconds, options, verdict
 from setpoint.cli.output import table
-from support.process import clean_environment, cpu_milliseconds
+from setpoint.config.files.write import write_toml, write_yaml
 
 from . import tree
-from .programs import OURS, Program, write_programs
+from .sides import SIDES
 
-LOAD, MANUAL, COMPLETE = "load", "--help", "completion"
-SIZES = {1: 250, 4: 1000, 16: 4000}
-SLOW = 2500
-"""Milliseconds at one size, beyond which a side is left out at the next."""
+OURS, LOAD, MANUAL = "setpoint", "load", "--help"
+CHECK = "setpoint check tiny"
+TREES = {"pydantic-settings": "pydantic", "tyro": "msgspec", "Hydra": "omegaconf"}
+HEAVY = {"torch", "numpy", "yaml", "ruamel", "rich"}
+CHECK_FLAGS = ("--optimizer.lr=2e-3", "--model.dim=256", "--model.layers=6", "--duration=500 steps",
+               "--batch.global_size=32", "--evaluation.every=50 steps")  # fmt: skip
 
-NO_FLAGS = "msgspec"
-"""The side whose flags this benchmark reads itself; it is shown, and bounds nothing."""
 
-
-def main() -> int:
-    """Run the benchmark.
-
-    Returns:
-        0 if Setpoint keeps its bounds, else 1.
-    """
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--rounds", type=int, default=15, help="runs of each at 250 leaves")
-    parser.add_argument(
-        "--large-rounds", type=int, default=3, help="runs of each at 1,000 and 4,000"
-    )
-    parser.add_argument("--only", nargs="*", default=[], help="sides, by the names of the tables")
-    options = parser.parse_args()
-    failed = False
-    slow: set[tuple[str, str]] = set()
+def main(words: list[str] | None = None) -> int:
+    arguments = options(__doc__, words, rounds=15, only=[""])
+    sides = [side for side in SIDES if not arguments.only or side in arguments.only]
     with tempfile.TemporaryDirectory() as name:
-        refused: dict[str, dict[str, bool]] = {}
-        loads: dict[int, dict[str, float]] = {}
-        for groups, leaves in SIZES.items():
-            folder = Path(name) / f"tree{groups}"
-            programs = write_programs(folder, groups)
-            programs = [p for p in programs if not options.only or p.side.name in options.only]
-            environment = clean_environment(Path(name) / "bytecode")
-            # What is slow already would take minutes at the next size.
-            programs = [p for p in programs if (p.side.name, LOAD) not in slow]
-            for program in programs:
-                verify(program, environment, folder)
-            if groups == 1:
-                refused = {p.side.name: _refused(p, environment, folder) for p in programs}
-            rounds = options.rounds if groups == 1 else options.large_rounds
-            times = _measure(programs, environment, folder, rounds, slow)
-            slow |= {(n, w) for n, f in times.items() for w, t in f.items() if t > SLOW}
-            loads[groups] = {n: found[LOAD] for n, found in times.items() if LOAD in found}
-            print(f"\n{leaves} leaves, 60 values in a file, 10 flags; ", end="")
-            print(f"CPU ms of the whole process, median of {rounds} interleaved runs\n")
-            failed = _report(times, refused) or failed
-    _growth(loads)
-    return 1 if failed else 0
+        folder = Path(name)
+        environment = clean_environment(folder / "bytecode")
+        commands = {side: write_program(folder, side) for side in sides}
+        for side, (command, flags) in commands.items():
+            verify(side, [*command, *flags], environment, folder)
+        refused = {
+            side: [kind for kind in tree.MISTAKES if _refuses(side, command, kind, environment)]
+            for side, (command, _) in commands.items()
+        }
+        script = [str(Path(sys.executable).parent / "setpoint"), "check", "tiny", *CHECK_FLAGS]
+        runs = {
+            **{(side, LOAD): [*command, *flags] for side, (command, flags) in commands.items()},
+            **{(side, MANUAL): [*command, "--help"] for side, (command, _) in commands.items()},
+            (CHECK, LOAD): script,
+            ("python -c pass", LOAD): [sys.executable, "-c", "pass"],
+        }
+        times: dict[tuple[str, str], list[float]] = {run: [] for run in runs}
+        for _ in range(arguments.rounds):
+            for run, command in runs.items():
+                times[run].append(cpu_milliseconds(command, environment, folder))
+        heavy = _heavy_imports(script, environment)
+    medians = {run: statistics.median(values) for run, values in times.items()}
+    print(f"CPU ms, medians of {arguments.rounds} interleaved runs\n")
+    print(table(
+        [
+            (side, *(f"{medians[run]:.0f}" if (run := (side, what)) in medians else "-"
+                     for what in (LOAD, MANUAL)), ", ".join(refused.get(side, [])))
+            for side in (*sides, CHECK, "python -c pass")
+        ],
+        headings=("side", LOAD, MANUAL, "refuses a wrong"),
+    ))  # fmt: skip
+    careful = [side for side in sides if {"key", "type"} <= {*refused[side]} and side != OURS]
+    slow = [
+        f"{what}: Setpoint takes {medians[OURS, what] / medians[side, what]:.2f} of {side}"
+        for what in (LOAD, MANUAL)
+        for side in careful
+        if OURS in sides and medians[OURS, what] > medians[side, what]
+    ]
+    return verdict([*slow, *(f"check imports {module}" for module in heavy)], "the fastest")
 
 
-def _run(
-    command: list[str], environment: dict[str, str], folder: Path
-) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        command,
-        capture_output=True,
-        text=True,
-        env=environment,
-        cwd=folder,
-        stdin=subprocess.DEVNULL,
+def write_program(folder: Path, side: str) -> tuple[list[str], list[str]]:
+    """Write the tree, the file and the program of a side: what starts it, and its ten flags."""
+    name = TREES.get(side, side)
+    (folder / f"tree_{name}.py").write_text(tree.module(name), encoding="utf-8")
+    shutil.copy(Path(__file__).with_name("sides.py"), folder / "sides.py")
+    # A file of two lines is compiled at each start; the module that it imports is not.
+    (folder / "start.py").write_text(
+        "import sys\nfrom sides import SIDES\nSIDES[sys.argv[1]](sys.argv[2], sys.argv[3:])\n"
     )
+    # Hydra looks through the whole folder of its file for config groups.
+    (folder / "values").mkdir(exist_ok=True)
+    file = folder / "values" / ("values.yaml" if side == "Hydra" else "values.toml")
+    file.write_text(_hydra_file() if side == "Hydra" else write_toml(tree.file_values()))
+    command = [sys.executable, str(folder / "start.py"), side, str(file)]
+    return command, [_flag(side, path, value) for path, value in tree.FLAGS.items()]
 
 
-def verify(program: Program, environment: dict[str, str], folder: Path) -> None:
-    """Make sure that a side reads all values as they were written.
+def _flag(side: str, path: str, value: Any) -> str:
+    return f"{'' if side in ('Hydra', 'chz') else '--'}{path}={value}"
 
-    Arguments:
-        program: of the side.
-        environment: for the process.
-        folder: where it starts.
-    """
-    done = _run([*program.verify, *program.flags], environment, folder)
-    lines = [line for line in done.stdout.splitlines() if line.startswith("READ ")]
-    if done.returncode != 0 or not lines:
-        sys.exit(f"{program.side.name} failed:\n{done.stdout}{done.stderr}")
-    wrong = differing(json.loads(lines[0].removeprefix("READ ")), tree.expected(program.groups))
-    if wrong:
-        sys.exit(f"{program.side.name} reads other values: {', '.join(wrong[:5])}")
+
+def _hydra_file() -> str:
+    """A primary config, whose list of defaults chooses the variants."""
+    chosen = [f"s{n}/item: {'scaled' if n == 1 else 'plain'}" for n in tree.WITH_UNION]
+    lines = "".join(f"  - {line}\n" for line in ("base", *chosen, "_self_"))
+    return f"defaults:\n{lines}{write_yaml(tree.file_values())}"
+
+
+def verify(side: str, command: list[str], environment: dict[str, str], folder: Path) -> None:
+    """See that a side reads all values as they were written."""
+    done = subprocess.run(
+        command, capture_output=True, text=True, env={**environment, "READ": "1"}, cwd=folder
+    )
+    if done.returncode:
+        sys.exit(f"{side} failed:\n{done.stdout}{done.stderr}")
+    if wrong := differing(json.loads(done.stdout.splitlines()[-1]), tree.expected()):
+        sys.exit(f"{side} reads other values: {', '.join(wrong[:5])}")
 
 
 def differing(read: object, wanted: object, path: str = "") -> list[str]:
-    """Where two trees of plain data differ.
-
-    Arguments:
-        read, wanted: nested mappings.
-        path: of both.
-
-    Returns:
-        dotted paths; True and 1, or 1 and 1.0, are different values.
-    """
+    """Paths at which plain data differ; True, 1 and 1.0 are different values."""
     if isinstance(read, dict) and isinstance(wanted, dict):
-        found: list[str] = []
-        for key in {**wanted, **read}:
-            here = f"{path}.{key}" if path else str(key)
-            if key not in read or key not in wanted:
-                found.append(here)
-            else:
-                found += differing(read[key], wanted[key], here)
-        return found
+        return [
+            found
+            for key in {**wanted, **read}
+            for inner in [f"{path}.{key}" if path else str(key)]
+            for found in (
+                differing(read[key], wanted[key], inner)
+                if key in read and key in wanted
+                else [inner]
+            )
+        ]
     if isinstance(read, list) and isinstance(wanted, list):
         same = len(read) == len(wanted) and not any(map(differing, read, wanted))
-        return [] if same else [path or "."]
-    return [] if type(read) is type(wanted) and read == wanted else [path or "."]
+    else:
+        same = type(read) is type(wanted) and read == wanted
+    return [] if same else [path or "."]
 
 
-def _refused(program: Program, environment: dict[str, str], folder: Path) -> dict[str, bool]:
-    """Which mistakes a side refuses."""
-    found: dict[str, bool] = {}
-    for name, (path, value) in tree.MISTAKES.items():
-        command = [*program.command, *program.flags, *program.mistake(path, value)]
-        found[name] = _run(command, environment, folder).returncode != 0
-    return found
+def _refuses(side: str, command: list[str], kind: str, environment: dict[str, str]) -> bool:
+    flag = _flag(side, *tree.MISTAKES[kind])
+    done = subprocess.run([*command, flag], capture_output=True, env=environment, cwd=os.sep)
+    return done.returncode != 0
 
 
-def _measure(
-    programs: list[Program],
-    environment: dict[str, str],
-    folder: Path,
-    rounds: int,
-    slow: set[tuple[str, str]],
-) -> dict[str, dict[str, float]]:
-    commands: list[tuple[str, str, list[str]]] = []
-    for program in programs:
-        side = program.side
-        commands.append((side.name, LOAD, [*program.command, *program.flags]))
-        if side.manual:
-            commands.append((side.name, MANUAL, [*program.command, "--help"]))
-        if side.completion:
-            word = side.flag(tree.prefixed("s0.w", program.groups), "").rstrip("=")
-            commands.append((side.name, COMPLETE, [*program.command, "--complete", word]))
-    commands.append(("python -c pass", LOAD, [sys.executable, "-c", "pass"]))
-    commands = [command for command in commands if command[:2] not in slow]
-    times: dict[tuple[str, str], list[float]] = {}
-    for turn in range(rounds + 1):
-        for name, what, command in commands:
-            milliseconds = cpu_milliseconds(command, environment, folder)
-            if turn:  # the first run compiles
-                times.setdefault((name, what), []).append(milliseconds)
-    found: dict[str, dict[str, float]] = {}
-    for (name, what), values in times.items():
-        found.setdefault(name, {})[what] = statistics.median(values)
-    return found
-
-
-def _report(times: dict[str, dict[str, float]], refused: dict[str, dict[str, bool]]) -> bool:
-    ours = times[OURS]
-    rows: list[list[str]] = []
-    for name, found in sorted(times.items(), key=lambda item: item[1].get(LOAD, math.inf)):
-        row = [name]
-        for what in (LOAD, MANUAL, COMPLETE):
-            value = found.get(what)
-            row += ["-", "-"] if value is None else [f"{value:.0f}", f"{value / ours[what]:.1f}"]
-        mistakes = refused.get(name, {})
-        row += ["yes" if mistakes[one] else "no" for one in mistakes] or ["-"] * 3
-        rows.append(row)
-    headings = ["side", LOAD, "x", MANUAL, "x", COMPLETE, "x", "key", "type", "range"]
-    print(table(rows, headings=headings))
-    print("\nx: times Setpoint's; key, type, range: whether a misspelt key, a wrong type and a")
-    print("value out of range are refused\n")
-    failed = False
-    careful = [n for n, m in refused.items() if m["a misspelt key"] and m["a wrong type"]]
-    for what in (LOAD, MANUAL, COMPLETE):
-        peers = {
-            name: times[name][what]
-            for name in careful
-            if name not in (OURS, NO_FLAGS) and what in times.get(name, {})
-        }
-        if not peers:  # `--only` has left none
-            continue
-        best = min(peers, key=lambda n: peers[n])
-        verdict = "ok" if ours[what] <= peers[best] else "TOO SLOW"
-        failed = failed or ours[what] > peers[best]
-        ratio = ours[what] / peers[best]
-        print(f"{verdict}: {what}: setpoint / {best} = {ratio:.2f}; at most 1")
-    return failed
-
-
-def _growth(loads: dict[int, dict[str, float]]) -> None:
-    small, large = min(loads), max(loads)
-    rows: list[list[str]] = []
-    floor = loads[small]["python -c pass"]
-    for name, least in loads[small].items():
-        if name not in loads[large] or name == "python -c pass":
-            continue
-        most = loads[large][name]
-        per_leaf = 1000 * (most - least) / (SIZES[large] - SIZES[small])
-        exponent = math.log(max(most - floor, 0.1) / max(least - floor, 0.1)) / math.log(
-            SIZES[large] / SIZES[small]
-        )
-        figures = [f"{loads[groups][name]:.0f}" for groups in loads]
-        rows.append([name, *figures, f"{per_leaf:.1f}", f"{exponent:.2f}"])
-    print("\nload, by the size of the tree: CPU ms; us for each further leaf; exponent without the")
-    print("time of an empty Python\n")
-    headings = ["side", *(f"{count:,}" for count in SIZES.values()), "us a leaf", "exponent"]
-    print(table(rows, headings=headings))
+def _heavy_imports(command: list[str], environment: dict[str, str]) -> set[str]:
+    done = subprocess.run(
+        [sys.executable, "-X", "importtime", *command], capture_output=True, text=True,
+        env=environment,
+    )  # fmt: skip
+    lines = [line for line in done.stderr.splitlines() if line.startswith("import time:")]
+    return HEAVY & {line.rpartition("|")[2].strip().partition(".")[0] for line in lines}
 
 
 if __name__ == "__main__":

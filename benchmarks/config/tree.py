@@ -1,7 +1,6 @@
-"""The common tree: 12 sections, 250 leaves, three unions; and groups of it for larger trees.
+"""The common tree of 12 sections, 250 leaves and three unions, as the classes of each side.
 
-It is written once, as a module of config classes of Setpoint. `peers.schema` turns those into
-neutral words, and the peers' trees are written from these words, so that none can drift.
+All trees are written from one table, so that none can drift from the others.
 """
 
 from __future__ import annotations
@@ -9,6 +8,7 @@ from __future__ import annotations
 from typing import Any
 
 SECTIONS = 12
+LEAVES = 250
 WITH_UNION = (1, 5, 9)
 """The sections that hold a union; with its tag and two values each adds three leaves."""
 
@@ -35,230 +35,157 @@ FIELDS = (
     ("sizes", "tuple[int, ...]", "(1, 2, 4)", "item_ge=1", "Sizes, smallest first."),
     ("names", "tuple[str, ...]", "()", "", "Names of what is included."),
 )
-VARIANTS = (
-    ("plain", (("size", "int", "4", "ge=1", "Items."), ("step", "int", "1", "ge=1", "Stride."))),
-    (
-        "scaled",
-        (
-            ("size", "int", "8", "ge=1", "Items."),
-            ("factor", "float", "1.0", "gt=0", "Factor on each item."),
-        ),
-    ),
-    (
-        "random",
-        (
-            ("size", "int", "2", "ge=1", "Items."),
-            ("spread", "float", "0.5", "ge=0, le=1", "Share of the range that is used."),
-        ),
-    ),
-)
-HEAD = "from typing import Literal\n\nfrom setpoint.config import Config, field\n"
-LEAVES = 250
-
-
-def setpoint_module(groups: int) -> str:
-    """The tree as config classes.
-
-    Arguments:
-        groups: 1 for the tree itself; more put as many trees side by side under one root, each
-            with classes of its own.
-
-    Returns:
-        the source of a module with the class `Tree`.
-    """
-    parts = [HEAD]
-    names: list[tuple[str, str, str]] = []
-    for group in range(groups):
-        name = "Tree" if groups == 1 else f"Group{group}"
-        parts.append(_tree(name, "" if groups == 1 else f"G{group}"))
-        names.append((f"g{group}", name, f"Group {group}."))
-    if groups > 1:
-        parts.append(_class("Tree(Config)", "The whole tree.", [_section(*each) for each in names]))
-    return "".join(parts)
-
-
-def _tree(name: str, prefix: str) -> str:
-    text = ""
-    fields = [_field("name", "str", "'run'", "", "What it is called.")]
-    for number in range(SECTIONS):
-        own = [_field(*entry) for entry in FIELDS]
-        if number in WITH_UNION:
-            family = f"{prefix}Item{number}"
-            text += _class(f"{family}(Config)", "What is worked on.", ["pass"])
-            for tag, entries in VARIANTS:
-                title = f"{prefix}{tag.capitalize()}{number}({family}, type={tag!r})"
-                text += _class(title, f"Items that are {tag}.", [_field(*e) for e in entries])
-            first = f"{prefix}{VARIANTS[0][0].capitalize()}{number}"
-            own.append(_section("item", family, "What is worked on.", first))
-        text += _class(f"{prefix}Section{number}(Config)", f"Section {number}.", own)
-        fields.append(_section(f"s{number}", f"{prefix}Section{number}", f"Section {number}."))
-    return text + _class(f"{name}(Config)", "Twelve sections.", fields)
-
-
-def _class(title: str, help: str, fields: list[str]) -> str:
-    body = "\n".join(f"    {line}" for field in fields for line in field.split("\n"))
-    return f'\n\nclass {title}:\n    """{help}"""\n\n{body}\n'
-
-
-def _field(name: str, kind: str, default: str, limits: str, help: str) -> str:
-    value = f"field(default={default}, {limits})" if limits else default
-    return f'{name}: {kind} = {value}\n"""{help}"""'
-
-
-def _section(name: str, kind: str, help: str, factory: str = "") -> str:
-    return f'{name}: {kind} = field(factory={factory or kind})\n"""{help}"""'
-
+SIZE, STEP = ("size", "int", "4", "ge=1", "Items."), ("step", "int", "1", "ge=1", "Stride.")
+VARIANTS = {
+    "plain": (SIZE, STEP),
+    "scaled": (SIZE, ("factor", "float", "1.0", "gt=0", "Factor on each item.")),
+    "random": (SIZE, ("spread", "float", "0.5", "ge=0, le=1", "Share of the range.")),
+}
 
 # What the file sets in each section: five values, sixty in all; and in one a variant of its union.
 FILE = {"width": 128, "rate": 0.25, "active": False, "kind": "second", "sizes": [3, 5]}
 ITEM = {"type": "scaled", "size": 16, "factor": 1.5}
-FLAGS = (
-    ("s0.width", 256),
-    ("s1.depth", 6),
-    ("s2.rate", 0.5),
-    ("s3.title", "other"),
-    ("s4.mode", "exact"),
-    ("s1.item.size", 12),
-    ("s6.limit", 2.5),
-    ("s7.count", 7),
-    ("s8.scale", 3.0),
-    ("name", "trial"),
-)
-FORK = (("s0.width", 512), ("s4.rate", 0.75), ("s8.title", "fork"))
-"""The three fields that a fork sets."""
+FLAGS = {
+    "s0.width": 256, "s1.depth": 6, "s2.rate": 0.5, "s3.title": "other", "s4.mode": "exact",
+    "s1.item.size": 12, "s6.limit": 2.5, "s7.count": 7, "s8.scale": 3.0, "name": "trial",
+}  # fmt: skip
+FORK = {"s0.width": 512, "s4.rate": 0.75, "s8.title": "fork"}
+MISTAKES = {"key": ("s2.widht", 8), "type": ("s3.depth", "wide"), "range": ("s4.rate", 7.0)}
 
-MISTAKES = {
-    "a misspelt key": ("s2.widht", 8),
-    "a wrong type": ("s3.depth", "wide"),
-    "out of range": ("s4.rate", 7.0),
+HEADS = {
+    "setpoint": "from setpoint.config import Config, field\n",
+    "pydantic": "from pydantic import BaseModel, ConfigDict, Field\n",
+    "msgspec": "from msgspec import Meta, Struct, field\n",
+    "chz": """\
+import chz
+from chz import validators
+
+def each(*checks):
+    def run(self, name):
+        for number, item in enumerate(getattr(self, name)):
+            for check in checks:
+                check(type("", (), {name: item})(), name)
+    return run
+""",
+    "omegaconf": "from dataclasses import dataclass, field\nfrom omegaconf import MISSING\n",
 }
 
 
-def file_values(groups: int) -> dict[str, Any]:
-    """What the file holds: sixty values, whatever the size of the tree.
-
-    Arguments:
-        groups: as for `setpoint_module`; the values lie in the first group.
-
-    Returns:
-        nested plain data.
-    """
-    sections: dict[str, Any] = {f"s{number}": dict(FILE) for number in range(SECTIONS)}
-    # Three of the sixty stand in a union, so that a file chooses a variant as well.
-    sections["s1"] = {"width": 128, "rate": 0.25, "item": dict(ITEM)}
-    return sections if groups == 1 else {"g0": sections}
-
-
-def flag_values(groups: int) -> list[tuple[str, Any]]:
-    """What the ten flags set.
-
-    Arguments:
-        groups: as for `setpoint_module`.
-
-    Returns:
-        pairs of dotted path and value.
-    """
-    return [(prefixed(path, groups), value) for path, value in FLAGS]
+def module(side: str) -> str:
+    """The source of a module with the class `Tree`."""
+    text = "from typing import Annotated, Any, Literal\n" + HEADS[side]
+    fields = [_field(side, "name", "str", "'run'", "", "What it is called.")]
+    for number in range(SECTIONS):
+        own = [_field(side, *entry) for entry in FIELDS]
+        if number in WITH_UNION:
+            if side in ("setpoint", "chz"):
+                text += _class(side, f"Item{number}", ["pass"], "What is worked on.")
+            for tag, entries in VARIANTS.items():
+                inside = [_field(side, *entry) for entry in entries]
+                text += _class(side, f"{tag.capitalize()}{number}", inside, tag, tag, number)
+            own.append(_union(side, number))
+        text += _class(side, f"Section{number}", own, f"Section {number}.")
+        fields.append(_section(side, f"s{number}", f"Section{number}"))
+    return text + _class(side, "Tree", fields, "Twelve sections.")
 
 
-def prefixed(path: str, groups: int) -> str:
-    """A path of the tree, in the first group of a larger one.
+def _class(
+    side: str, name: str, fields: list[str], help: str, tag: str = "", number: int = 0
+) -> str:
+    tags = {
+        "pydantic": [f"type: Literal[{tag!r}] = {tag!r}"],
+        "omegaconf": [f"type: str = {tag!r}"],
+    }
+    options = f"Struct, forbid_unknown_fields=True, frozen=True, kw_only=True{{}}, tag={tag!r}"
+    base = {
+        "setpoint": f"Item{number}, type={tag!r}" if tag else "Config",
+        "pydantic": "BaseModel",
+        "msgspec": options.format(", tag_field='type'") if tag else options.partition("{")[0],
+        "chz": f"Item{number}" if tag else "",
+        "omegaconf": "",
+    }[side]
+    above = {"chz": "@chz.chz(typecheck=True)\n", "omegaconf": "@dataclass(kw_only=True)\n"}
+    first = ['model_config = ConfigDict(extra="forbid", frozen=True)'] if side == "pydantic" else []
+    body = "".join(
+        f"    {line}\n" for line in [*first, *(tags.get(side, []) if tag else []), *fields]
+    )
+    return f'\n{above.get(side, "")}class {name}({base}):\n    """{help}"""\n{body}'
 
-    Arguments:
-        path: a dotted path.
-        groups: as for `setpoint_module`.
 
-    Returns:
-        the path in a tree of that size.
-    """
-    return path if groups == 1 else f"g0.{path}"
+def _field(side: str, name: str, kind: str, default: str, limits: str, help: str) -> str:
+    inner = limits.replace("item_", "")
+    if side == "setpoint":
+        value = f"field(default={default}, {limits})" if limits else default
+        return f'{name}: {kind} = {value}\n    """{help}"""'
+    if side == "chz":
+        checks = ", ".join(f"validators.{limit.replace('=', '(')})" for limit in inner.split(", "))
+        checks = f"each({checks})" if "item_" in limits else checks
+        more = f", validator=[{checks}]" if limits else ""
+        return f"{name}: {kind} = chz.field(default={default}, doc={help!r}{more})"
+    if side == "omegaconf":  # it has no ranges and no Literal
+        return (
+            f'{name}: {"str" if kind.startswith("Literal") else kind} = {default}\n    """{help}"""'
+        )
+    mark = "Field" if side == "pydantic" else "Meta"
+    if "item_" in limits:
+        for item in ("int", "float"):
+            kind = kind.replace(item, f"Annotated[{item}, {mark}({inner})]")
+    elif limits:
+        kind = f"Annotated[{kind}, {mark}({limits})]"
+    if side == "pydantic":
+        return f"{name}: {kind} = Field(default={default}, description={help!r})"
+    return f'{name}: {kind} = {default}\n    """{help}"""'
 
 
-def merged(groups: int) -> dict[str, Any]:
-    """File and flags merged, as peers that validate plain data take them.
+def _section(side: str, name: str, cls: str, annotation: str = "") -> str:
+    value = {
+        "pydantic": f"Field(default={cls}())",
+        "msgspec": f"field(default_factory={cls})",
+        "chz": f"chz.field(default_factory={cls})",
+    }.get(side, f"field({'factory' if side == 'setpoint' else 'default_factory'}={cls})")
+    return f"{name}: {annotation or cls} = {value}"
 
-    Arguments:
-        groups: as for `setpoint_module`.
 
-    Returns:
-        nested plain data of 70 values.
-    """
-    data = file_values(groups)
-    for path, value in flag_values(groups):
+def _union(side: str, number: int) -> str:
+    if side == "omegaconf":  # a config group fills the field
+        return "item: Any = MISSING"
+    names = " | ".join(f"{tag.capitalize()}{number}" for tag in VARIANTS)
+    kind = {"msgspec": names, "pydantic": f"Annotated[{names}, Field(discriminator='type')]"}
+    return _section(side, "item", f"Plain{number}", kind.get(side, f"Item{number}"))
+
+
+def file_values() -> dict[str, Any]:
+    """The sixty values of the file. Three of them stand in a union, to choose a variant."""
+    values: dict[str, Any] = {f"s{number}": dict(FILE) for number in range(SECTIONS)}
+    values["s1"] = {"width": 128, "rate": 0.25, "item": dict(ITEM)}
+    return values
+
+
+def merged() -> dict[str, Any]:
+    """File and flags merged, as peers that validate plain data take them."""
+    data = file_values()
+    for path, value in FLAGS.items():
         put(data, path, value)
     return data
 
 
 def put(data: dict[str, Any], path: str, value: Any) -> None:
-    """Set one value in nested data.
-
-    Arguments:
-        data: changed in place.
-        path: dotted; tables on the way are made.
-        value: the value.
-    """
+    """Set the value at a dotted path."""
     *above, last = path.split(".")
     for part in above:
         data = data.setdefault(part, {})
     data[last] = value
 
 
-def expected(groups: int) -> dict[str, Any]:
-    """The whole tree as every side must have read it, worked out without any of them.
-
-    Arguments:
-        groups: as for `setpoint_module`.
-
-    Returns:
-        nested plain data, complete, with lists for tuples.
-    """
-    tree = default_values(groups)
-    _lay_over(tree, merged(groups))
+def expected() -> dict[str, Any]:
+    """The whole tree as every side must have read it, computed without any of them."""
+    tree = default_values()
+    _lay_over(tree, merged())
     return tree
 
 
-def default_values(groups: int) -> dict[str, Any]:
-    """The whole tree at its defaults.
-
-    Arguments:
-        groups: as for `setpoint_module`.
-
-    Returns:
-        nested plain data, complete, with lists for tuples.
-    """
-    if groups == 1:
-        return _default_tree()
-    return {f"g{number}": _default_tree() for number in range(groups)}
-
-
-def union_path(group: int, number: int, groups: int) -> str:
-    """Where a union stands.
-
-    Arguments:
-        group, number: of the group and of the section.
-        groups: as for `setpoint_module`.
-
-    Returns:
-        a dotted path.
-    """
-    return f"s{number}.item" if groups == 1 else f"g{group}.s{number}.item"
-
-
-def variant_name(tag: str, group: int, number: int, groups: int) -> str:
-    """The class of a variant.
-
-    Arguments:
-        tag: its tag.
-        group, number: of the group and of the section.
-        groups: as for `setpoint_module`.
-
-    Returns:
-        the name, the same for all sides.
-    """
-    return f"{'' if groups == 1 else f'G{group}'}{tag.capitalize()}{number}"
-
-
-def _default_tree() -> dict[str, Any]:
+def default_values() -> dict[str, Any]:
+    """The whole tree at its defaults, with lists for tuples."""
     tree: dict[str, Any] = {"name": "run"}
     for number in range(SECTIONS):
         tree[f"s{number}"] = _defaults(FIELDS)
@@ -267,16 +194,9 @@ def _default_tree() -> dict[str, Any]:
     return tree
 
 
-def variant(wanted: str) -> dict[str, Any]:
-    """One variant at its defaults.
-
-    Arguments:
-        wanted: its tag.
-
-    Returns:
-        plain data.
-    """
-    return {"type": wanted, **_defaults(dict(VARIANTS)[wanted])}
+def variant(tag: str) -> dict[str, Any]:
+    """One variant at its defaults."""
+    return {"type": tag, **_defaults(VARIANTS[tag])}
 
 
 def _defaults(entries: tuple[tuple[str, str, str, str, str], ...]) -> dict[str, Any]:
@@ -295,12 +215,5 @@ def _lay_over(tree: dict[str, Any], data: dict[str, Any]) -> None:
 
 
 def count_leaves(tree: Any) -> int:
-    """How many values a tree holds; a list is one.
-
-    Arguments:
-        tree: nested plain data.
-
-    Returns:
-        the number; a tag counts as one.
-    """
+    """The number of values; a list is one."""
     return sum(map(count_leaves, tree.values())) if isinstance(tree, dict) else 1

@@ -1,14 +1,23 @@
-"""Inside one process: resolve, fork, diff, fingerprint and serialize, beside what peers offer.
+"""Time within one process: layers, validation, forks, fingerprints and serialization, beside peers.
 
-Leaves with status 1 if Setpoint passes a bound: at most pydantic's time where the table says so,
-and elsewhere at most the multiple of it that this file states, with the reason.
+    python -m config.warm [--rounds 25]
+
+- layers: a parsed file and ten flags as texts become a checked config
+- validate: the same values, merged into plain data of the right types, become a checked config
+- fork: a config becomes another one with three fields changed, all of it checked
+- fork + diff: such a fork, and what differs between the two, by path
+- fingerprint: a digest that does not depend on the order of fields, of a new fork
+- serialize: the whole config to JSON and back to a checked config
+
+Misses its bound if Setpoint takes more than the stated multiple of pydantic's time.
 """
 
 from __future__ import annotations
 
-import argparse
 import gc
+import hashlib
 import importlib
+import json
 import math
 import statistics
 import sys
@@ -18,72 +27,199 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from harness import options, verdict
 from setpoint.cli.output import table
 
-from . import operations
-from .programs import OURS, write_programs
+from . import tree
+from .cold import write_program
+from .sides import chz_values
 
-SIZES = {1: 250, 4: 1000, 16: 4000}
-PYDANTIC = "pydantic"
-# Steps, and how many times pydantic's time Setpoint's may be at each size. Where that is more
-# than 1, docs/benchmarks.md says why.
-BOUNDS: dict[str, dict[int, float]] = {
-    "layers": {1: 1, 4: 1, 16: 1},
-    "validate": {1: 25, 4: 60, 16: 160},
-    "fork": {1: 3, 4: 0.6, 16: 0.1},
-    "fork + diff": {1: 2, 4: 0.6, 16: 0.1},
-    "fingerprint": {1: 4, 4: 1.5, 16: 0.5},
-    "serialize": {1: 30, 4: 25, 16: 15},
-}
-STEEPEST = 1.2
-"""A step's time may grow with this power of the number of leaves."""
+Steps = dict[str, Callable[[], Any]]
+# How many times pydantic's time Setpoint's may be; it passes each value through Python with its
+# origin, which pydantic does not keep.
+BOUNDS = {"layers": 1, "validate": 25, "fork": 3, "fork + diff": 2, "fingerprint": 4,
+          "serialize": 30}  # fmt: skip
 
 
-def main() -> int:
-    """Run the benchmark.
+def setpoint(cls: Any) -> Steps:
+    from setpoint.config.draft.walk import to_plain
+    from setpoint.config.files.read import parse
+    from setpoint.config.files.write import write_json
+    from setpoint.config.layers.editor import Editor
+    from setpoint.config.layers.flags import put_flags, read_flags
+    from setpoint.config.record.record import differences, fingerprint
+    from setpoint.config.resolving.resolve import resolve
+    from setpoint.config.values.origin import FILE, Origin
 
-    Returns:
-        0 if Setpoint keeps its bounds, else 1.
-    """
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--rounds", type=int, default=25, help="interleaved measurements of each")
-    rounds = parser.parse_args().rounds
-    # Collections come at moments of their own, and cost by the size of the whole process.
-    gc.disable()
-    found: dict[int, dict[str, dict[str, float]]] = {}
-    for groups in SIZES:
-        with tempfile.TemporaryDirectory() as name:
-            found[groups] = _measure(Path(name), groups, rounds)
-    failed = False
-    for groups, leaves in SIZES.items():
-        print(f"\n{leaves} leaves: CPU us, median of {rounds} interleaved measurements\n")
-        failed = _report(found[groups], groups) or failed
-    return 1 if _growth(found) or failed else 0
+    flags = [f"--{path}={value}" for path, value in tree.FLAGS.items()]
+
+    def read(values: Any, flags: list[str]) -> Any:
+        editor = Editor(cls())
+        editor.merge(values, Origin(FILE, "values.toml"))
+        put_flags(editor, read_flags(cls, flags))
+        return resolve(editor.root, problems=editor.problems)
+
+    config = read(tree.file_values(), flags)
+    assert to_plain(config) == tree.expected()
+
+    def fork() -> Any:
+        draft = config.evolve()
+        for path, value in tree.FORK.items():
+            section, _, name = path.rpartition(".")
+            setattr(getattr(draft, section), name, value)
+        return resolve(draft)
+
+    return {
+        "layers": lambda: read(tree.file_values(), flags),
+        "validate": lambda: read(tree.merged(), []),
+        "fork": fork,
+        "fork + diff": lambda: differences(config, fork()),
+        "fingerprint": lambda: fingerprint(fork()),
+        "serialize": lambda: read(
+            parse(write_json(to_plain(config)), "json", "config.json").data, []
+        ),
+    }
 
 
-def _measure(folder: Path, groups: int, rounds: int) -> dict[str, dict[str, float]]:
-    write_programs(folder, groups)
-    for module in [name for name in sys.modules if name.startswith(("tree_", "side_"))]:
-        del sys.modules[module]
-    sides: dict[str, dict[str, Callable[[], Any]]] = {}
-    for name, make in operations.SIDES.items():
-        sides[name] = make(importlib.import_module(f"tree_{name}"), folder, groups)
-    sys.path.remove(str(folder))
-    steps = [(n, step, run) for n, made in sides.items() for step, run in made.items()]
-    counts: dict[tuple[str, str], int] = {}
-    times: dict[tuple[str, str], list[float]] = {}
-    for name, step, run in steps:
+def pydantic(cls: Any) -> Steps:
+    """It has neither diff nor fingerprint: dumps are compared, and hashed as sorted JSON."""
+    from pydantic_settings import BaseSettings, CliApp, CliSettingsSource, SettingsConfigDict
+
+    class Settings(BaseSettings, cls):
+        model_config = SettingsConfigDict(extra="forbid", frozen=True, env_prefix="PEER__")
+
+    # A parser is made once, and used for every call.
+    source = CliSettingsSource(Settings, cli_parse_args=False)
+    flags = [f"--{path}={value}" for path, value in tree.FLAGS.items()]
+    config = cls.model_validate(tree.merged())
+    assert config.model_dump(mode="json") == tree.expected()
+
+    def fork() -> Any:
+        changed = config.model_dump()
+        for path, value in tree.FORK.items():
+            tree.put(changed, path, value)
+        return cls.model_validate(changed)
+
+    def differing(left: Any, right: Any, path: tuple[str, ...] = ()) -> list[Any]:
+        found: list[Any] = []
+        for key, value in left.items():
+            if isinstance(value, dict):
+                found += differing(value, right[key], (*path, key))
+            elif value != right[key]:
+                found.append((".".join((*path, key)), value, right[key]))
+        return found
+
+    def fingerprint() -> str:
+        text = json.dumps(fork().model_dump(mode="json"), sort_keys=True)
+        return hashlib.sha256(text.encode()).hexdigest()
+
+    return {
+        "layers": lambda: CliApp.run(
+            Settings, cli_args=flags, cli_settings_source=source, **tree.file_values()
+        ),
+        "validate": lambda: cls.model_validate(tree.merged()),
+        "fork": fork,
+        "fork + diff": lambda: differing(config.model_dump(), fork().model_dump()),
+        "fingerprint": fingerprint,
+        "serialize": lambda: cls.model_validate_json(config.model_dump_json()),
+    }
+
+
+def _replaced(replace: Callable[..., Any], config: Any) -> Any:
+    """A copy of nested immutable objects with the fields of a fork."""
+    for path, value in tree.FORK.items():
+        section, _, name = path.rpartition(".")
+        changed = replace(getattr(config, section), **{name: value})
+        config = replace(config, **{section: changed})
+    return config
+
+
+def msgspec(cls: Any) -> Steps:
+    """A fork is `structs.replace`, which checks nothing, and a conversion of the whole."""
+    import msgspec as library
+
+    config = library.convert(tree.merged(), cls)
+
+    def fork() -> Any:
+        return library.convert(library.to_builtins(_replaced(library.structs.replace, config)), cls)
+
+    return {
+        "validate": lambda: library.convert(tree.merged(), cls),
+        "fork": fork,
+        "fingerprint": lambda: hashlib.sha256(library.json.encode(fork(), order="sorted")),
+        "serialize": lambda: library.json.decode(library.json.encode(config), type=cls),
+    }
+
+
+def chz(cls: Any) -> Steps:
+    import chz as library
+
+    values = chz_values(sys.modules[cls.__module__], tree.file_values())
+    flags = [f"{path}={value}" for path, value in tree.FLAGS.items()]
+
+    def layers() -> Any:
+        return library.Blueprint(cls).apply(values).make_from_argv(flags)
+
+    config = layers()
+    return {"layers": layers, "fork": lambda: _replaced(library.replace, config)}
+
+
+def omegaconf(cls: Any) -> Steps:
+    """The engine of Hydra: structured configs merged with plain data and a dot list."""
+    from omegaconf import OmegaConf
+
+    base = OmegaConf.structured(cls)
+    flags = [f"{path}={value}" for path, value in tree.FLAGS.items()]
+    fork = [f"{path}={value}" for path, value in tree.FORK.items()]
+    config = OmegaConf.merge(base, tree.merged())
+    return {
+        "layers": lambda: OmegaConf.merge(base, tree.file_values(), OmegaConf.from_dotlist(flags)),
+        "validate": lambda: OmegaConf.merge(base, tree.merged()),
+        "fork": lambda: OmegaConf.merge(config, OmegaConf.from_dotlist(fork)),
+        "serialize": lambda: OmegaConf.merge(base, OmegaConf.create(OmegaConf.to_yaml(config))),
+    }
+
+
+SIDES = {"setpoint": setpoint, "pydantic-settings": pydantic, "tyro": msgspec, "chz": chz,
+         "Hydra": omegaconf}  # fmt: skip
+
+
+def main(words: list[str] | None = None) -> int:
+    arguments = options(__doc__, words, rounds=25)
+    gc.disable()  # collections come at moments of their own
+    with tempfile.TemporaryDirectory() as name:
+        sys.path.insert(0, name)
+        steps: dict[tuple[str, str], Callable[[], Any]] = {}
+        for side, make in SIDES.items():
+            write_program(Path(name), side)
+            module = importlib.import_module(f"tree_{make.__name__}")
+            steps |= {(make.__name__, step): run for step, run in make(module.Tree).items()}
+    times: dict[tuple[str, str], list[float]] = {step: [] for step in steps}
+    for run in steps.values():
         run()
-        counts[name, step] = max(1, round(0.004 / max(_seconds(run, 1), 1e-6)))
-    for _ in range(rounds):
-        for name, step, run in steps:
-            seconds = _seconds(run, counts[name, step])
-            times.setdefault((name, step), []).append(1e6 * seconds)
+    counts = {
+        step: max(1, round(0.004 / max(_seconds(run, 2), 1e-6))) for step, run in steps.items()
+    }
+    for _ in range(arguments.rounds):
+        for step, run in steps.items():
+            times[step].append(1e6 * _seconds(run, counts[step]))
         gc.collect()
-    found: dict[str, dict[str, float]] = {}
-    for (name, step), values in times.items():
-        found.setdefault(name, {})[step] = statistics.median(values)
-    return found
+    medians = {step: statistics.median(values) for step, values in times.items()}
+    rows = [
+        (side, *(f"{medians.get((side, step), math.nan):.0f}" for step in BOUNDS))
+        for side in dict.fromkeys(side for side, _ in steps)
+    ]
+    print(f"CPU us for {tree.LEAVES} leaves, medians of {arguments.rounds} interleaved runs\n")
+    print(table(rows, headings=("side", *BOUNDS)))
+    ratios = {step: medians["setpoint", step] / medians["pydantic", step] for step in BOUNDS}
+    return verdict(
+        [
+            f"{step}: {ratio:.2f} times pydantic's time, above {BOUNDS[step]}"
+            for step, ratio in ratios.items()
+            if ratio > BOUNDS[step]
+        ],
+        "of pydantic: " + ", ".join(f"{step} {ratio:.2f}" for step, ratio in ratios.items()),
+    )
 
 
 def _seconds(run: Callable[[], Any], count: int) -> float:
@@ -91,43 +227,6 @@ def _seconds(run: Callable[[], Any], count: int) -> float:
     for _ in range(count):
         run()
     return (time.process_time() - before) / count
-
-
-def _report(found: dict[str, dict[str, float]], groups: int) -> bool:
-    rows: list[list[str]] = []
-    for name, times in found.items():
-        rows.append([name, *(f"{times[s]:.0f}" if s in times else "-" for s in BOUNDS)])
-    print(table(rows, headings=["side", *BOUNDS]))
-    print()
-    failed = False
-    for step, bounds in BOUNDS.items():
-        ratio = found[OURS][step] / found[PYDANTIC][step]
-        bound = bounds[groups]
-        verdict = "TOO SLOW" if ratio > bound else "ok" if bound <= 1 else "held"
-        failed = failed or ratio > bound
-        print(f"{verdict}: {step}: setpoint / pydantic = {ratio:.2f}; at most {bound:g}")
-    return failed
-
-
-def _growth(found: dict[int, dict[str, dict[str, float]]]) -> bool:
-    small, large = min(found), max(found)
-    rows: list[list[str]] = []
-    failed = False
-    for step in BOUNDS:
-        least, most = found[small][OURS][step], found[large][OURS][step]
-        exponent = math.log(most / least) / math.log(SIZES[large] / SIZES[small])
-        failed = failed or exponent > STEEPEST
-        theirs = found[large][PYDANTIC][step] / found[small][PYDANTIC][step]
-        pydantic = math.log(theirs) / math.log(SIZES[large] / SIZES[small])
-        per_leaf = [f"{found[g][OURS][step] / SIZES[g]:.2f}" for g in SIZES]
-        rows.append([step, *per_leaf, f"{exponent:.2f}", f"{pydantic:.2f}"])
-    print(
-        "\nsetpoint: us a leaf by the size of the tree; exponents of growth, ours and pydantic's\n"
-    )
-    headings = ["step", *(f"{count:,}" for count in SIZES.values()), "exponent", "pydantic"]
-    print(table(rows, headings=headings))
-    print(f"\n{'TOO STEEP' if failed else 'ok'}: no exponent of ours above {STEEPEST}")
-    return failed
 
 
 if __name__ == "__main__":

@@ -12,9 +12,7 @@ the data.
 
 from __future__ import annotations
 
-import argparse
 import json
-import subprocess
 import sys
 import tempfile
 import time
@@ -27,6 +25,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
+from harness import options, run_module
 from setpoint.cli.output import table
 from setpoint.data.corpus import Corpus, JoinedRow
 from setpoint.data.document import FileRecord
@@ -169,11 +168,7 @@ def measure(folder: Path, side: str, length: int, rows: int, seconds: float) -> 
 def in_process(folder: Path, side: str, length: int, rows: int, seconds: float) -> dict[str, float]:
     """Measure one side in a fresh process; the better of two."""
     words = [side, str(length), str(rows), str(seconds)]
-    command = [sys.executable, "-m", "data.loader", "--measure", str(folder), *words]
-    runs = [
-        json.loads(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
-        for _ in range(2)
-    ]
+    runs = [json.loads(run_module("data.loader", "--measure", folder, *words)) for _ in range(2)]
     return {
         "tokens": max(run["tokens"] for run in runs),
         "start": min(run["start"] for run in runs),
@@ -221,11 +216,7 @@ def grow(folders: dict[str, Path], seconds: float) -> list[str]:
 
 def main() -> int:
     """Write the shards, measure, and compare with the bounds."""
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--largest", choices=SIZES, default="1GB")
-    parser.add_argument("--seconds", type=float, default=2.0)
-    parser.add_argument("--measure", nargs=5, help=argparse.SUPPRESS)
-    given = parser.parse_args()
+    given = options(__doc__, largest=("1GB", *SIZES), seconds=2.0, measure=[""])
     if given.measure:
         folder, side, length, rows, seconds = given.measure
         run = measure(Path(folder), side, int(length), int(rows), float(seconds))

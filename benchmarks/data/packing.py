@@ -12,7 +12,6 @@ Leaves with status 1 if Setpoint fills rows worse than the other, or takes longe
 
 from __future__ import annotations
 
-import argparse
 import bisect
 import sys
 import tempfile
@@ -26,6 +25,7 @@ import pyarrow as pa
 import torch
 from datasets import Dataset, disable_progress_bars
 
+from harness import options
 from setpoint.cli.output import table
 from setpoint.config import resolve
 from setpoint.data.config import Packing
@@ -122,11 +122,7 @@ def batches_of_datasets(dataset: Dataset, method: str, size: int) -> int:
 
 
 def collated(table: pa.Table, size: int) -> int:
-    """Make the tensors of a batch, as a collator of packed rows does.
-
-    Returns:
-        the tokens that it holds.
-    """
+    """Make the tensors of a batch, as a collator of packed rows does."""
     count = len(table)
     inputs = np.zeros((count, size), np.int64)
     targets = np.full((count, size), IGNORE_INDEX, np.int64)
@@ -176,15 +172,8 @@ def least_seconds(*runs: Callable[[], object]) -> list[float]:
 
 
 def main() -> int:
-    """Measure, and print a table.
-
-    Returns:
-        the exit status.
-    """
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
-    parser.add_argument("--documents", type=int, default=200_000)
-    parser.add_argument("--length", type=int, default=2048)
-    given = parser.parse_args()
+    """Measure, and print a table."""
+    given = options(__doc__, documents=200000, length=2048)
     size = given.length
     drawn = np.random.default_rng(0).lognormal(5.5, 1.0, given.documents).astype(np.int64) + 2
     lengths = np.minimum(drawn, size)

@@ -265,11 +265,7 @@ class Loop:
 
 
 def run(s: dict[str, Any], folder: Path) -> dict[str, Any]:
-    """Train, and profile some steps at the end.
-
-    Returns:
-        when each timed chunk ended, the loss there, the peak and the path of the trace.
-    """
+    """Train, and profile some steps at the end."""
     loop, times, losses = Loop(s), list[float](), list[float]()
     for step in range(1, s["timed"] + 1):
         loss = loop.step()

@@ -131,11 +131,7 @@ class Bench:
         return row
 
     def measure(self, row: Row, folder: Path, began: float) -> None:
-        """Run it, and fill in the row.
-
-        Raises:
-            SetpointError, OSError, ValueError, KeyError, RuntimeError: it cannot be measured.
-        """
+        """Run it, and fill in the row."""
         file = folder / "job.json"
         workspace = folder / "runs"
         values = values_of(
@@ -163,11 +159,7 @@ class Bench:
             row.notes.append("the loss is not a number")
 
     def start(self, words: Sequence[str], folder: Path) -> None:
-        """Run a module as a process of its own, and end it when its time is over.
-
-        Raises:
-            RuntimeError: it failed, or took too long.
-        """
+        """Run a module as a process of its own, and end it when its time is over."""
         left = self.until - time.monotonic()
         if left < 5:
             raise RuntimeError("left out: the time of the session is over")
@@ -214,15 +206,7 @@ def last_words(log: str, status: int) -> str:
 
 
 def read_run(row: Row, run: Path, began: float, timed: int) -> None:
-    """Fill in what a run directory says.
-
-    Arguments:
-        began: when its process was started.
-        timed: the last step that is.
-
-    Raises:
-        ValueError: the run was cut short, or has no trace.
-    """
+    """Fill in what a run directory says."""
     lines = map(json.loads, (run / "metrics.jsonl").read_text().splitlines())
     rows = [line for line in lines if line["kind"] == "train" and line["step"] <= timed]
     if not rows or rows[-1]["step"] != timed:
@@ -240,23 +224,14 @@ def read_run(row: Row, run: Path, began: float, timed: int) -> None:
 
 
 def read_bare(row: Row, found: dict[str, Any], began: float, tokens: int) -> None:
-    """Fill in what the bare loop says.
-
-    Arguments:
-        tokens: in a chunk.
-    """
+    """Fill in what the bare loop says."""
     take_times(row, found["times"], [tokens] * (len(found["times"]) - 1), began)
     row.losses, row.peak_bytes = found["losses"], found["peak_bytes"]
     row.activity = activity_of(read(Path(found["trace"])))
 
 
 def take_times(row: Row, times: Sequence[float], tokens: Sequence[int], began: float) -> None:
-    """Fill in speeds.
-
-    Arguments:
-        times: when each chunk ended; the first warms up.
-        tokens: of those after it.
-    """
+    """Fill in speeds."""
     spans = zip(times, times[1:], tokens, strict=False)
     row.chunks = [count / (after - before) for before, after, count in spans]
     row.tokens_per_second = statistics.median(row.chunks)
@@ -313,11 +288,7 @@ def told(rows: Sequence[Row]) -> str:
 
 
 def device_of(device: str) -> dict[str, str]:
-    """What the device is, in the driver's words; nothing is set.
-
-    Raises:
-        SetpointError: there is no GPU.
-    """
+    """What the device is, in the driver's words; nothing is set."""
     if device == "cpu":
         return {"name": f"CPU ({platform.machine()}, {os.cpu_count()} cores)"}
     command = ["nvidia-smi", f"--query-gpu={ASKED}", "--format=csv,noheader"]
@@ -341,14 +312,6 @@ def write_tokens(path: Path, count: int) -> None:
 
 
 def main(given: Sequence[str] | None = None) -> int:
-    """Run the benchmark.
-
-    Arguments:
-        given: the command line; that of the process if None.
-
-    Returns:
-        0 if all cases ran, else 1.
-    """
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--only", nargs="+", choices=(*CASES, *MORE), help="these cases")
     parser.add_argument("--sides", nargs="+", choices=SIDES, default=SIDES)

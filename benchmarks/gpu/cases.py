@@ -145,14 +145,7 @@ LENGTH = 4096
 def values_of(
     name: str, device: str, tokens: Path, workspace: Path, peak: float | None, small: bool
 ) -> dict[str, Any]:
-    """The configuration of a case, as a file may hold it.
-
-    Arguments:
-        tokens: a file of tokens, divided into documents by the separator of bytes.
-        workspace: where the run directory is made.
-        peak: `tracking.peak_flops`.
-        small: the same in small, for a CPU: without a compiler.
-    """
+    """The configuration of a case, as a file may hold it."""
     case = case_of(name)
     values: dict[str, Any] = {
         "extends": case.preset,
@@ -205,11 +198,7 @@ def merge(values: dict[str, Any], change: Values) -> None:
 
 
 def resolved(file: Path) -> Job:
-    """The job of a file.
-
-    Raises:
-        SetpointError: it is wrong.
-    """
+    """The job of a file."""
     return compose(Job, str(file)).resolve()
 
 
@@ -249,11 +238,7 @@ def shape_of(job: Job, name: str, device: str) -> dict[str, Any]:
 
 
 def flops_per_token(shape: Mapping[str, Any]) -> float:
-    """Operations to train on a token (PaLM, appendix B): 6 N + 12 L H Q S.
-
-    Arguments:
-        shape: as `shape_of` gives it.
-    """
+    """Operations to train on a token (PaLM, appendix B): 6 N + 12 L H Q S."""
     s = shape
     heads, width = s["heads"] * s["head_dim"], s["kv_heads"] * s["head_dim"]
     attention = s["dim"] * (2 * heads + 2 * width)

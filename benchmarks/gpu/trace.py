@@ -51,11 +51,7 @@ def read(path: Path) -> list[dict[str, Any]]:
 
 
 def activity_of(events: Iterable[Mapping[str, Any]]) -> Activity:
-    """Sum up a trace; that of a CPU alone has operators in the place of kernels.
-
-    Raises:
-        ValueError: nothing was recorded.
-    """
+    """Sum up a trace; that of a CPU alone has operators in the place of kernels."""
     whole = [event for event in events if event.get("ph") == "X"]
     steps = [
         event

@@ -96,15 +96,7 @@ ARCHITECTURES = {"llama": _llama, "qwen3": _qwen3, "gpt2": _gpt2, "gemma3": _gem
 
 
 def theirs_and_ours(config: Any, device: torch.device) -> tuple[Any, Any]:
-    """A model of transformers with random weights, and Setpoint's with the same.
-
-    Arguments:
-        config: of transformers.
-        device: where they run.
-
-    Returns:
-        the model of transformers with its language head, and ours.
-    """
+    """A model of transformers with random weights, and Setpoint's with the same."""
     import transformers
     from transformers import AutoModelForCausalLM
 
@@ -127,16 +119,7 @@ def theirs_and_ours(config: Any, device: torch.device) -> tuple[Any, Any]:
 
 
 def sides_of(name: str, shape: Shape, device: torch.device) -> Sides:
-    """Build an architecture three times.
-
-    Arguments:
-        name: a key of `ARCHITECTURES`.
-        shape: its sizes.
-        device: where it runs.
-
-    Returns:
-        the sides `setpoint`, `transformers` and `bare`.
-    """
+    """Build an architecture three times."""
     config, plain = ARCHITECTURES[name](shape)
     theirs, ours = theirs_and_ours(config, device)
     plain = plain.to(device).train()

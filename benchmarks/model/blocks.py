@@ -9,7 +9,6 @@ takes more memory, or reaches less than 0.98 of the speed of the plain blocks.
 
 from __future__ import annotations
 
-import argparse
 import sys
 from collections.abc import Callable
 
@@ -20,11 +19,10 @@ prepare_threads()  # as `setpoint train` does, before torch is imported
 import torch  # noqa: E402
 from torch import Tensor, nn  # noqa: E402
 
+from harness import clocks_in_turns, devices, misses, options, peak_bytes, ratio, verdict  # noqa: E402  # noqa: E402
 from model.architectures import ARCHITECTURES, Body, Sides, sides_of  # noqa: E402
 from model.bare import Shape  # noqa: E402
 from setpoint.cli.output import table  # noqa: E402
-from support.memory import peak_bytes  # noqa: E402
-from support.turns import clocks_in_turns, misses, ratio  # noqa: E402
 
 SHAPES = {
     "cpu": (Shape(512, 512, 4, 8, 4, 64, 1408, 512, 128), 2),
@@ -48,17 +46,7 @@ HEADINGS = (
 
 
 def main() -> int:
-    """Run the benchmark.
-
-    Returns:
-        0 if the outputs agree and all bounds are kept, else 1.
-    """
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--device", choices=("cpu", "cuda"), default=_default())
-    parser.add_argument("--rounds", type=int, default=15, help="measured rounds of each side")
-    parser.add_argument("--only", choices=tuple(ARCHITECTURES), help="one architecture")
-    parser.add_argument("--precision", choices=tuple(PRECISIONS), help="one precision")
-    arguments = parser.parse_args()
+    arguments = options(__doc__, device=devices(), rounds=15, only=None, precision=None)
     device = torch.device(arguments.device)
     shape, batch = SHAPES[arguments.device]
     torch.manual_seed(1)
@@ -79,8 +67,7 @@ def main() -> int:
         f"{max(2, arguments.rounds)} rounds; ratios: median (10 %-90 %)\n"
     )
     print(table(rows, headings=HEADINGS))
-    print("\n" + ("\n".join(failed) or "ok: ahead of transformers, at least 0.98 of plain PyTorch"))
-    return 1 if failed else 0
+    return verdict(failed, "ahead of transformers, at least 0.98 of plain PyTorch")
 
 
 def _default() -> str:
@@ -101,7 +88,7 @@ def _differences(title: str, sides: Sides, tokens: Tensor, precision: str) -> li
     gaps = {n: ((other - ours).norm() / ours.norm()).item() for n, other in found.items()}
     bound = TOLERANCE[precision]
     return [
-        f"FAILED {title}: the outputs of setpoint and {name} differ by {gap:.1e}, above {bound}"
+        f"{title}: the outputs of setpoint and {name} differ by {gap:.1e}, above {bound}"
         for name, gap in gaps.items()
         if gap > bound
     ]
@@ -133,9 +120,9 @@ def _compare(
         found = ratio(clocks.wall, "setpoint", other)
         cells += [str(found), f"{ratio(clocks.cpu, 'setpoint', other).median:.3f}"]
         if misses(clocks, "setpoint", other, bound, tokens.device):
-            failed.append(f"FAILED {title}: {found.median:.3f} of {other}, below {bound}")
+            failed.append(f"{title}: {found.median:.3f} of {other}, below {bound}")
     if peaks["setpoint"] > peaks["transformers"]:
-        failed.append(f"FAILED {title}: takes more memory than transformers")
+        failed.append(f"{title}: takes more memory than transformers")
     speed = tokens.numel() / sorted(clocks.wall["setpoint"])[rounds // 2]
     memory = [f"{peaks[name] / 2**20:,.0f}" for name in ("setpoint", "transformers", "bare")]
     return [title, f"{speed:,.0f}", *cells, *memory], failed

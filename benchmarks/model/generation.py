@@ -9,7 +9,6 @@ or without it.
 
 from __future__ import annotations
 
-import argparse
 import sys
 from collections.abc import Callable
 from typing import Any
@@ -20,11 +19,11 @@ prepare_threads()  # as `setpoint train` does, before torch is imported
 
 import torch  # noqa: E402
 
+from harness import clocks_in_turns, devices, misses, options, ratio, verdict  # noqa: E402
 from model.architectures import ARCHITECTURES, theirs_and_ours  # noqa: E402
 from model.bare import Shape  # noqa: E402
 from setpoint.cli.output import table  # noqa: E402
 from setpoint.infer.generation import Sampling, generate  # noqa: E402
-from support.turns import clocks_in_turns, misses, ratio  # noqa: E402
 
 # By device: the shape, prompts, their tokens, and new tokens with and without a cache.
 SHAPES = {
@@ -36,17 +35,7 @@ Run = Callable[[], list[list[int]]]
 
 
 def main() -> int:
-    """Run the benchmark.
-
-    Returns:
-        0 if both sides write the same and Setpoint is not slower, else 1.
-    """
-    parser = argparse.ArgumentParser(description=__doc__)
-    default = "cuda" if torch.cuda.is_available() else "cpu"
-    parser.add_argument("--device", choices=("cpu", "cuda"), default=default)
-    parser.add_argument("--rounds", type=int, default=9, help="measured rounds of each side")
-    parser.add_argument("--only", choices=tuple(ARCHITECTURES), help="one architecture")
-    arguments = parser.parse_args()
+    arguments = options(__doc__, device=devices(), rounds=9, only=None)
     device, rounds = torch.device(arguments.device), max(2, arguments.rounds)
     shape, batches, length, cached, uncached = SHAPES[arguments.device]
     rows: list[list[str]] = []
@@ -62,13 +51,13 @@ def main() -> int:
                 sides = _sides(theirs, ours, prompts, count, cache)
                 title = f"{name}, {batch} prompts, {'with' if cache else 'without'} a cache"
                 if (wrote := sides["setpoint"]()) != sides["transformers"]():
-                    failed.append(f"FAILED {title}: the tokens differ")
+                    failed.append(f"{title}: the tokens differ")
                 assert all(len(row) == count for row in wrote)
                 clocks = clocks_in_turns(sides, rounds, device, warm=1)
                 found = ratio(clocks.wall, "setpoint", "transformers")
                 by_cpu = ratio(clocks.cpu, "setpoint", "transformers").median
                 if misses(clocks, "setpoint", "transformers", 1.0, device):
-                    failed.append(f"FAILED {title}: {found.median:.3f} of transformers")
+                    failed.append(f"{title}: {found.median:.3f} of transformers")
                 both = [batch * count / sorted(clocks.wall[s])[rounds // 2] for s in sides]
                 speeds[cache] = both[0]
                 words = [f"{speed:,.0f}" for speed in both]
@@ -82,8 +71,7 @@ def main() -> int:
     )
     print(table(rows, headings=HEADINGS))
     print(f"\nwhat the cache gains, by architecture and prompts: {'; '.join(gains)}")
-    print("\n" + ("\n".join(failed) or "ok: ahead of transformers, with the cache and without it"))
-    return 1 if failed else 0
+    return verdict(failed, "ahead of transformers, with the cache and without it")
 
 
 def _sides(

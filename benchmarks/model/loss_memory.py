@@ -11,9 +11,7 @@ logits or of transformers, or if they are slower than either by more than a tent
 
 from __future__ import annotations
 
-import argparse
 import os
-import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -26,6 +24,16 @@ import torch  # noqa: E402
 from torch import Tensor  # noqa: E402
 from torch.nn import functional as F  # noqa: E402
 
+from harness import (  # noqa: E402
+    clocks_in_turns,
+    devices,
+    memory_line,
+    options,
+    peak_bytes,
+    ratio,
+    run_module,
+    verdict,
+)
 from setpoint.cli.output import table  # noqa: E402
 from setpoint.config import resolve  # noqa: E402
 from setpoint.loss.config import (  # noqa: E402
@@ -35,8 +43,6 @@ from setpoint.loss.config import (  # noqa: E402
 )
 from setpoint.loss.linear import linear_missing  # noqa: E402
 from setpoint.shapes.outcome import Projection  # noqa: E402
-from support.memory import peak_bytes  # noqa: E402
-from support.turns import ratio, seconds_in_turns  # noqa: E402
 
 # tokens, dim, vocabulary
 SHAPES = {"cpu": (4096, 256, 32_000), "cuda": (16_384, 2048, 128_256)}
@@ -50,14 +56,7 @@ Loss = Callable[[Tensor, Tensor, Tensor], Tensor]
 
 
 def losses(device: str) -> dict[str, Loss]:
-    """The sides: from (1, T, D) hidden states, a (V, D) matrix and (1, T) targets to the mean.
-
-    Arguments:
-        device: where they run.
-
-    Returns:
-        functions by name.
-    """
+    """The sides: from (1, T, D) hidden states, a (V, D) matrix and (1, T) targets to the mean."""
     from transformers.loss.loss_utils import ForCausalLMLoss
 
     plain = resolve(CrossEntropy()).build()
@@ -105,14 +104,7 @@ class Head:
         self.device, self.dtype = device, PRECISIONS[precision]
 
     def gradients(self, loss: Loss) -> tuple[Tensor, Tensor, Tensor]:
-        """Take one step.
-
-        Arguments:
-            loss: one of the sides.
-
-        Returns:
-            the loss and both gradients.
-        """
+        """Take one step."""
         on = self.dtype is not None
         with torch.autocast(self.device, self.dtype or torch.bfloat16, enabled=on):
             value = loss(self.hidden, self.matrix, self.targets)
@@ -121,19 +113,7 @@ class Head:
 
 
 def main() -> int:
-    """Run the benchmark.
-
-    Returns:
-        0 if the losses agree and all bounds are kept, else 1.
-    """
-    parser = argparse.ArgumentParser(description=__doc__)
-    default = "cuda" if torch.cuda.is_available() else "cpu"
-    parser.add_argument("--device", choices=tuple(SHAPES), default=default)
-    parser.add_argument("--rounds", type=int, default=5, help="measured rounds of each side")
-    parser.add_argument(
-        "--resident", nargs=2, metavar=("LOSS", "PRECISION"), help=argparse.SUPPRESS
-    )
-    arguments = parser.parse_args()
+    arguments = options(__doc__, device=devices(), rounds=5, resident=[""])
     if arguments.resident:
         print(_resident_here(*arguments.resident))
         return 0
@@ -149,8 +129,7 @@ def main() -> int:
         f"{torch.get_num_threads()} threads; ratios: median (10 %-90 %)\n"
     )
     print(table(rows, headings=HEADINGS))
-    print("\n" + ("\n".join(failed) or "ok: at most a third of the memory, and no slower"))
-    return 1 if failed else 0
+    return verdict(failed, "at most a third of the memory, and no slower")
 
 
 def _compare(device: str, precision: str, rounds: int) -> tuple[list[list[str]], list[str]]:
@@ -159,7 +138,7 @@ def _compare(device: str, precision: str, rounds: int) -> tuple[list[list[str]],
     failed = _differences(head, sides, precision)
     steps = {name: lambda loss=loss: head.gradients(loss) for name, loss in sides.items()}
     allocated = {name: peak_bytes(step, head.hidden.device) for name, step in steps.items()}
-    times = seconds_in_turns(steps, rounds, head.hidden.device, warm=1)
+    times = clocks_in_turns(steps, rounds, head.hidden.device, warm=1).wall
     resident = {name: _resident(name, precision) if device == "cpu" else 0 for name in sides}
     rows: list[list[str]] = []
     for name in sides:
@@ -171,10 +150,10 @@ def _compare(device: str, precision: str, rounds: int) -> tuple[list[list[str]],
         if name not in (PLAIN, OTHER):
             continue
         if speed.median < LEAST_SPEED:
-            failed.append(f"FAILED {precision}: {speed.median:.3f} of the speed of {name}")
+            failed.append(f"{precision}: {speed.median:.3f} of the speed of {name}")
         for what, bytes_ in (("allocated", allocated), ("resident", resident)):
             if bytes_[CHUNKED] > MOST_MEMORY * bytes_[name]:
-                failed.append(f"FAILED {precision}: more than a third of what {name} {what}")
+                failed.append(f"{precision}: more than a third of what {name} {what}")
     return rows, failed
 
 
@@ -186,23 +165,19 @@ def _differences(head: Head, sides: dict[str, Loss], precision: str) -> list[str
         for ours, theirs in zip(head.gradients(loss), expected, strict=True):
             gap = float((ours - theirs).norm() / theirs.norm())
             if gap > bound:
-                failed.append(f"FAILED {precision}: {name} differs by {gap:.1e}, above {bound}")
+                failed.append(f"{precision}: {name} differs by {gap:.1e}, above {bound}")
     return failed
 
 
 def _resident(name: str, precision: str) -> int:
     """By how many bytes a step raises the peak of a fresh process."""
-    command = (sys.executable, "-m", "model.loss_memory", "--device", "cpu")
     # What is freed is given back at once, so that the peak is that of what is in use.
     environment = {**os.environ, "MALLOC_MMAP_THRESHOLD_": "65536"}
-    done = subprocess.run(
-        (*command, "--resident", name, precision),
-        env=environment,
-        check=True,
-        capture_output=True,
-        text=True,
+    return int(
+        run_module(
+            "model.loss_memory", "--device", "cpu", "--resident", name, precision, env=environment
+        )
     )
-    return int(done.stdout)
 
 
 def _resident_here(name: str, precision: str) -> int:
@@ -212,16 +187,9 @@ def _resident_here(name: str, precision: str) -> int:
     small.hidden.requires_grad_()
     small.gradients(loss)  # loads what is loaded once
     Path("/proc/self/clear_refs").write_text("5")  # the peak starts anew
-    before = _status("VmRSS")
+    before = memory_line("VmRSS")
     head.gradients(loss)
-    return _status("VmHWM") - before
-
-
-def _status(field: str) -> int:
-    """A size of this process, in bytes."""
-    lines = Path("/proc/self/status").read_text().splitlines()
-    (line,) = (line for line in lines if line.startswith(f"{field}:"))
-    return int(line.split()[1]) * 1024
+    return memory_line("VmHWM") - before
 
 
 if __name__ == "__main__":

@@ -10,7 +10,6 @@ more memory than transformers, or is slower than transformers or the loop in nin
 
 from __future__ import annotations
 
-import argparse
 import sys
 from collections.abc import Callable
 from typing import NamedTuple
@@ -22,14 +21,13 @@ prepare_threads()  # as `setpoint train` does, before torch is imported
 import torch  # noqa: E402
 from torch import Tensor, nn  # noqa: E402
 
+from harness import clocks_in_turns, devices, options, peak_bytes, ratio, verdict  # noqa: E402
 from setpoint.cli.output import table  # noqa: E402
 from setpoint.config import resolve  # noqa: E402
 from setpoint.model.config import TransformerConfig  # noqa: E402
 from setpoint.model.initialize import initialize  # noqa: E402
 from setpoint.model.moe.config import MoE  # noqa: E402
 from setpoint.model.moe.layer import MoELayer  # noqa: E402
-from support.memory import peak_bytes  # noqa: E402
-from support.turns import ratio, seconds_in_turns  # noqa: E402
 
 
 class Shape(NamedTuple):
@@ -76,18 +74,7 @@ HEADINGS = ("shape", "tokens/s", "x loop", "x unpacked", "x transformers", "MiB"
 
 
 def main() -> int:
-    """Run the benchmark.
-
-    Returns:
-        0 if the outputs agree and all bounds are kept, else 1.
-    """
-    parser = argparse.ArgumentParser(description=__doc__)
-    default = "cuda" if torch.cuda.is_available() else "cpu"
-    parser.add_argument("--device", choices=("cpu", "cuda"), default=default)
-    parser.add_argument("--rounds", type=int, default=20, help="measured rounds of each side")
-    parser.add_argument("--only", help="one shape")
-    parser.add_argument("--precision", choices=tuple(PRECISIONS), help="one precision")
-    arguments = parser.parse_args()
+    arguments = options(__doc__, device=devices(), rounds=20, only=None, precision=None)
     device, rounds = torch.device(arguments.device), max(2, arguments.rounds)
     rows: list[list[str]] = []
     failed: list[str] = []
@@ -107,8 +94,7 @@ def main() -> int:
         f"ratios: median (10 %-90 %)\n"
     )
     print(table(rows, headings=HEADINGS))
-    print("\n" + ("\n".join(failed) or "ok: beyond noise no slower than either"))
-    return 1 if failed else 0
+    return verdict(failed, "beyond noise no slower than either")
 
 
 def _compare(
@@ -127,7 +113,7 @@ def _compare(
     wanted = outputs["grouped"]
     gaps = {side: ((y - wanted).norm() / wanted.norm()).item() for side, y in outputs.items()}
     failed = [
-        f"FAILED {title}: the outputs of grouped and {side} differ by {gap:.1e}"
+        f"{title}: the outputs of grouped and {side} differ by {gap:.1e}"
         for side, gap in gaps.items()
         if gap > TOLERANCE[precision]
     ]
@@ -137,14 +123,14 @@ def _compare(
         for module in sides.values():
             module.zero_grad(set_to_none=True)
         peaks[side] = peak_bytes(step, device)
-    times = seconds_in_turns(steps, rounds, device)
+    times = clocks_in_turns(steps, rounds, device).wall
     found = {side: ratio(times, "grouped", side) for side in ("loop", "unpacked", "transformers")}
     if found["loop"].high < 1.0:
-        failed.append(f"FAILED {title}: auto takes grouped, and loop is faster")
+        failed.append(f"{title}: auto takes grouped, and loop is faster")
     if found["transformers"].high < 1.0:
-        failed.append(f"FAILED {title}: slower than transformers")
+        failed.append(f"{title}: slower than transformers")
     if peaks["grouped"] > MEMORY * peaks["transformers"]:
-        failed.append(f"FAILED {title}: takes more memory than transformers")
+        failed.append(f"{title}: takes more memory than transformers")
     speed = shape.tokens / sorted(times["grouped"])[rounds // 2]
     memory = [f"{peaks[side] / 2**20:,.0f}" for side in ("grouped", "transformers")]
     return [title, f"{speed:,.0f}", *map(str, found.values()), *memory], failed

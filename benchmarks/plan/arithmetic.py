@@ -7,7 +7,6 @@ a dry run, for the jobs of `plan.memory`.
 
 from __future__ import annotations
 
-import argparse
 import json
 import subprocess
 import sys
@@ -15,6 +14,7 @@ import tempfile
 import time
 from pathlib import Path
 
+from harness import options
 from plan.memory import JOBS, job_named
 
 SECONDS = 1.0
@@ -38,11 +38,7 @@ START = (
 
 def main(given: list[str] | None = None) -> int:
     """Print both; status 1 where a bound is missed."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--jobs", nargs="*", default=list(JOBS), choices=list(JOBS))
-    parser.add_argument("--repeats", type=int, default=5)
-    parser.add_argument("--small", action="store_true", help="next to no arithmetic, for a test")
-    chosen = parser.parse_args(given)
+    chosen = options(__doc__, given, jobs=list(JOBS), repeats=5, small=False)
     missed = False
     for name, flags in RANKS.items():
         seconds = min(timed(flags) for _ in range(chosen.repeats))

@@ -6,13 +6,14 @@ stand beside those that went by, which other work on the machine makes longer.
 
 from __future__ import annotations
 
-import argparse
 import os
 import resource
 import sys
 import tempfile
 import time
 from pathlib import Path
+
+from harness import options
 
 GIB = 2**30
 MODEL_405B = """
@@ -48,9 +49,7 @@ JOBS: dict[str, tuple[str, tuple[str, ...], float]] = {
 
 def main(given: list[str] | None = None) -> int:
     """Print time and memory of each dry run; status 1 where one misses its aim."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--jobs", nargs="*", default=list(JOBS)[:3], choices=list(JOBS))
-    chosen = parser.parse_args(given)
+    chosen = options(__doc__, given, jobs=list(JOBS)[:3])
     print(f"{'job':42} {'seconds':>8} {'CPU':>6} {'aim':>6} {'resident':>9}")
     missed = False
     for name in chosen.jobs:

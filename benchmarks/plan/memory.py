@@ -7,13 +7,13 @@ operators and, beside it, the highest resident memory of the rank's process abov
 
 from __future__ import annotations
 
-import argparse
 import json
 import resource
 import sys
 import tempfile
 from pathlib import Path
 
+from harness import options
 from setpoint.train import prepare_threads
 
 prepare_threads()  # before torch is imported
@@ -58,10 +58,7 @@ JOBS: dict[str, tuple[int, tuple[str, ...]]] = {
 
 def main(given: list[str] | None = None) -> int:
     """Print both peaks of each job; status 1 where one is further off than the bound."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--jobs", nargs="*", default=list(JOBS), choices=list(JOBS))
-    parser.add_argument("--small", action="store_true", help="next to no arithmetic, for a test")
-    chosen = parser.parse_args(given)
+    chosen = options(__doc__, given, jobs=list(JOBS), small=False)
     sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
     print(f"{'job':28} {'ranks':>5} {'planned':>10} {'measured':>10} {'ratio':>6} {'resident':>10}")
     worst = 0.0
@@ -86,11 +83,7 @@ def job_named(name: str, small: bool) -> tuple[int, tuple[str, ...]]:
 
 
 def compare(ranks: int, flags: tuple[str, ...]) -> tuple[int, int, int]:
-    """Plan and train a job.
-
-    Returns:
-        bytes of the rank whose peaks are furthest apart: planned, measured, and resident.
-    """
+    """Plan and train a job."""
     from tests.support.ranks import fork
 
     with tempfile.TemporaryDirectory() as name:

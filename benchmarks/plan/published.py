@@ -7,7 +7,6 @@ for each generation of GPUs. `--write` puts the table into docs/plan.md.
 
 from __future__ import annotations
 
-import argparse
 import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -15,6 +14,7 @@ from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import setpoint.presets  # noqa: F401 - registers the presets
+from harness import options
 from setpoint.config.composition import compose
 from setpoint.plan.gpus import gpu_named
 from setpoint.plan.part_time import Kernels
@@ -251,11 +251,7 @@ def compared(run: Run) -> Compared:
 
 def main(given: list[str] | None = None) -> int:
     """Print all runs."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--write", action="store_true", help="into docs/plan.md")
-    parser.add_argument("--runs", default="", help="those only whose name contains this text")
-    parser.add_argument("--parts", action="store_true", help="what each step is made of")
-    chosen = parser.parse_args(given)
+    chosen = options(__doc__, given, write=False, runs="", parts=False)
     rows = [compared(run) for run in RUNS if chosen.runs in run.name]
     lines = table(rows)
     print("\n".join(lines))

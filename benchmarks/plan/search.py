@@ -5,11 +5,11 @@ All meshes of each number of GPUs, on H100 SXM; seconds of the CPU stand beside 
 
 from __future__ import annotations
 
-import argparse
 import sys
 import time
 
 import setpoint.presets  # noqa: F401 - registers the presets
+from harness import options
 from setpoint.config.composition import compose
 from setpoint.plan.gpus import gpu_named
 from setpoint.plan.step_time import Kernels
@@ -25,10 +25,7 @@ FLAGS = ("precision.params=fp32", "precision.compute=bf16")
 
 def main(given: list[str] | None = None) -> int:
     """Print time and result of each search; status 1 where one takes longer than the aim."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--sizes", nargs="*", type=int, default=SIZES)
-    parser.add_argument("--source", default="llama3-70b")
-    chosen = parser.parse_args(given)
+    chosen = options(__doc__, given, sizes=SIZES, source="llama3-70b")
     gpu, network = gpu_named("h100")
     limit = int(gpu.memory * 0.9)
     print(f"{'GPUs':>6} {'seconds':>8} {'CPU':>6} {'meshes':>7} {'timed':>6} {'MFU':>6}")

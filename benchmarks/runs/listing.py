@@ -9,7 +9,6 @@ status 1 where the second list takes more than 3 seconds for 10,000 runs.
 
 from __future__ import annotations
 
-import argparse
 import json
 import subprocess
 import sys
@@ -18,6 +17,7 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
+from harness import options
 from setpoint.cli.output import table
 from setpoint.config import record_files
 from setpoint.config.composition import compose
@@ -28,17 +28,7 @@ WHERE = "optimizer.lr > 0.5 and train.loss < 9"
 
 
 def main(given: Sequence[str] | None = None) -> int:
-    """Run the benchmark.
-
-    Arguments:
-        given: the command line; that of the process if None.
-
-    Returns:
-        0 if the bound is kept, else 1.
-    """
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--runs", type=int, default=10_000)
-    count = parser.parse_args(given).runs
+    count = options(__doc__, given, runs=10000).runs
     with tempfile.TemporaryDirectory() as folder:
         _make(Path(folder), count)
         setpoint = [sys.executable, "-m", "setpoint", "runs", "list", folder]

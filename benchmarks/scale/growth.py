@@ -17,6 +17,7 @@ import tempfile
 import time
 from pathlib import Path
 
+from harness import options
 from setpoint.train import prepare_threads
 
 prepare_threads()  # before torch is imported
@@ -89,12 +90,9 @@ def started(ranks: int) -> tuple[float, float]:
 def main(given: list[str] | None = None) -> int:
     """Measure both."""
     sys.path.insert(0, str(ROOT))
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--ranks", type=int, nargs="+", default=[1, 2, 4])
-    parser.add_argument("--model", choices=list(MODELS), default="4M")
-    parser.add_argument("--steps", type=int, default=10)
-    parser.add_argument("--starts", type=int, default=3, help="how often; 0: not at all")
-    arguments = parser.parse_args(given)
+    arguments = options(
+        __doc__, given, ranks=[1, 2, 4], model=("4M", *list(MODELS)), steps=10, starts=3
+    )
     print(f"{len(os.sched_getaffinity(0))} cores, one thread a rank")
     scaled(arguments)
     alone = (0.0, 0.0)

@@ -24,6 +24,7 @@ import torch.distributed as dist  # noqa: E402
 from torch import nn  # noqa: E402
 
 import setpoint.presets  # noqa: E402, F401 - registers the preset
+from harness import options, ratio  # noqa: E402
 from scale import sides as hands  # noqa: E402
 from setpoint.config.composition import compose  # noqa: E402
 from setpoint.parallel.world import World  # noqa: E402
@@ -32,7 +33,6 @@ from setpoint.train.build.components import build_components  # noqa: E402
 from setpoint.train.config import Job  # noqa: E402
 from setpoint.train.loop import Loop  # noqa: E402
 from setpoint.train.position import Position  # noqa: E402
-from support.turns import ratio  # noqa: E402
 
 BOUND = 1 / 1.03
 """Setpoint's step takes at most 3 % longer."""
@@ -228,15 +228,17 @@ def main(given: list[str] | None = None) -> int:
     sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
     from tests.support.ranks import fork
 
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--ranks", type=int, default=2)
-    parser.add_argument("--axes", nargs="+", choices=list(AXES), default=list(AXES))
-    parser.add_argument("--model", choices=list(MODELS), default="4M")
-    parser.add_argument("--rounds", type=int, default=20)
-    parser.add_argument("--steps", type=int, default=3, help="steps in a block")
-    parser.add_argument("--threads", type=int, default=1, help="of a rank")
-    parser.add_argument("--free", action="store_true", help="hold no bound")
-    arguments = parser.parse_args(given)
+    arguments = options(
+        __doc__,
+        given,
+        ranks=2,
+        axes=list(AXES),
+        model=("4M", *list(MODELS)),
+        rounds=20,
+        steps=3,
+        threads=1,
+        free=False,
+    )
     return fork(lambda rank, store: measure(rank, store, arguments), arguments.ranks)
 
 

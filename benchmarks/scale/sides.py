@@ -357,13 +357,7 @@ class OwnExperts(nn.Module):
 
 
 def clip_apart(parameters: Sequence[nn.Parameter], own: bool = False) -> None:
-    """Clip parameters of which some are DTensors and others are not, by one norm of all.
-
-    Arguments:
-        parameters: of this rank.
-        own: whether what is no DTensor is another part of the model on each rank; else all ranks
-            have the same.
-    """
+    """Clip parameters of which some are DTensors and others are not, by one norm of all."""
     from torch.distributed.tensor import DTensor
 
     divided = [each for each in parameters if isinstance(each, DTensor)]
@@ -401,13 +395,7 @@ def _with_places(
     runs: int,
     own: Sequence[int],
 ) -> Side:
-    """Ranks that have some places of each sequence.
-
-    Arguments:
-        attention: stands in for that of each layer.
-        runs: of places in a sequence.
-        own: those of this rank, in order.
-    """
+    """Ranks that have some places of each sequence."""
     from torch.distributed.device_mesh import init_device_mesh
 
     for _, layer in layers_of(model):

@@ -1,4 +1,4 @@
-"""Tokens per second and peak memory of one training job, beside PyTorch and four frameworks.
+"""Tokens per second and peak memory of one training job, beside PyTorch and two frameworks.
 
     cd benchmarks && python -m train.loops [--models tiny 18M] [--precisions fp32 bf16] [--starts 3]
 
@@ -17,7 +17,6 @@ it into an environment of its own.
 
 from __future__ import annotations
 
-import argparse
 import importlib.util
 import json
 import math
@@ -33,8 +32,8 @@ from train.work import MODELS  # before torch, whose threads it prepares
 # isort: split
 import torch
 
+from harness import Clocks, misses, options, ratio
 from setpoint.cli.output import table
-from support.turns import Clocks, misses, ratio
 
 OURS, BARE = "setpoint", "bare"
 # By name: the module, the package it needs, and the least ratio of speeds that Setpoint must have.
@@ -43,8 +42,6 @@ SIDES = {
     BARE: ("bare", "torch", 1.0),
     "HF Trainer": ("hf_trainer", "accelerate", 1.0),
     "Lightning": ("lightning_trainer", "lightning", 1.0),
-    "KempnerForge-like": ("forge_like", "torch", 1.0),
-    "litgpt-like": ("litgpt_like", "lightning", 1.0),
 }
 # Updates in a block of each model; a block should take long beside a line through a pipe.
 STEPS = {"tiny": 10, "18M": 2, "dust": 20}
@@ -71,14 +68,7 @@ class Worker:
     peak: int = 0
 
     def answer(self) -> dict[str, Any]:
-        """Wait for a line.
-
-        Returns:
-            what it says.
-
-        Raises:
-            RuntimeError: if the process has ended.
-        """
+        """Wait for a line."""
         assert self.process.stdout is not None
         line = self.process.stdout.readline()
         if not line:
@@ -101,22 +91,16 @@ class Worker:
 
 
 def main(given: Sequence[str] | None = None) -> int:
-    """Run the benchmark.
-
-    Arguments:
-        given: the command line; that of the process if None.
-
-    Returns:
-        0 if the losses agree and all bounds are kept, else 1.
-    """
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--models", nargs="+", choices=tuple(MODELS), default=["tiny", "18M"])
-    parser.add_argument("--precisions", nargs="+", choices=tuple(TOLERANCE), default=[*TOLERANCE])
-    parser.add_argument("--blocks", type=int, default=12, help="measured blocks of each side")
-    parser.add_argument("--starts", type=int, default=1, help="of every side, with part of them")
-    parser.add_argument("--sides", nargs="+", choices=tuple(SIDES), default=[*SIDES])
-    parser.add_argument("--device", choices=("auto", "cpu", "cuda"), default="auto")
-    arguments = parser.parse_args(given)
+    arguments = options(
+        __doc__,
+        given,
+        models=["tiny", "18M"],
+        precisions=[*TOLERANCE],
+        blocks=12,
+        starts=1,
+        sides=[*SIDES],
+        device=("auto", "cpu", "cuda"),
+    )
     there = [s for s in SIDES if s in arguments.sides or s in (OURS, BARE)]
     lacking = [name for name in there if importlib.util.find_spec(SIDES[name][1]) is None]
     sides = [name for name in there if name not in lacking]
@@ -209,29 +193,14 @@ def _table(
 
 
 def furthest(one: Sequence[float], other: Sequence[float]) -> float:
-    """How far the losses of two sides lie apart.
-
-    Arguments:
-        one: of each update.
-        other: the same.
-
-    Returns:
-        the largest difference; infinity where one has others than the other, or no numbers.
-    """
+    """How far the losses of two sides lie apart."""
     if len(one) != len(other) or not all(map(math.isfinite, (*one, *other))):
         return math.inf
     return max((abs(a - b) for a, b in zip(one, other, strict=True)), default=math.inf)
 
 
 def tokens_per_update(model: str) -> int:
-    """How many tokens an update has.
-
-    Arguments:
-        model: one of `MODELS`.
-
-    Returns:
-        sequences times their length.
-    """
+    """How many tokens an update has."""
     from setpoint.config.composition import compose
     from setpoint.train.config import Job
 

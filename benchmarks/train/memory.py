@@ -10,7 +10,6 @@ differs, or takes more memory than none. On a CPU offloading saves nothing, and 
 
 from __future__ import annotations
 
-import argparse
 import sys
 from collections.abc import Callable
 
@@ -21,6 +20,7 @@ prepare_threads()  # as `setpoint train` does, before torch is imported
 import torch  # noqa: E402
 from torch import Tensor, nn  # noqa: E402
 
+from harness import clocks_in_turns, devices, options, peak_bytes, ratio, verdict  # noqa: E402  # noqa: E402
 from setpoint.cli.output import table  # noqa: E402
 from setpoint.config import resolve  # noqa: E402
 from setpoint.loss.config import ChunkedCrossEntropy  # noqa: E402
@@ -37,8 +37,6 @@ from setpoint.model.layers import layers_of  # noqa: E402
 from setpoint.shapes.batch import Batch  # noqa: E402
 from setpoint.train.objective import Objective  # noqa: E402
 from setpoint.units import ByteSize  # noqa: E402
-from support.memory import peak_bytes  # noqa: E402
-from support.turns import ratio, seconds_in_turns  # noqa: E402
 
 # dim, layers, heads, width of the feed-forward networks, sequence, sequences, vocabulary
 SHAPES = {
@@ -100,11 +98,7 @@ class Side:
         self.device, self.dtype = device, PRECISIONS[precision]
 
     def gradients(self) -> tuple[Tensor, list[Tensor]]:
-        """One forward and backward pass.
-
-        Returns:
-            the loss, and the gradients, which are not left on the parameters.
-        """
+        """One forward and backward pass."""
         on = self.dtype is not None
         with torch.autocast(self.device.type, self.dtype or torch.bfloat16, enabled=on):
             total = self.objective(self.batch).result.total
@@ -115,17 +109,7 @@ class Side:
 
 
 def main() -> int:
-    """Run the benchmark.
-
-    Returns:
-        0 if all agree and save something, else 1.
-    """
-    parser = argparse.ArgumentParser(description=__doc__)
-    default = "cuda" if torch.cuda.is_available() else "cpu"
-    parser.add_argument("--device", choices=tuple(SHAPES), default=default)
-    parser.add_argument("--rounds", type=int, default=7, help="measured rounds of each side")
-    parser.add_argument("--precision", choices=tuple(PRECISIONS), help="one precision")
-    arguments = parser.parse_args()
+    arguments = options(__doc__, device=devices(), rounds=7, precision=None)
     device, failed = torch.device(arguments.device), list[str]()
     dim, layers, _, _, length, batch, _ = SHAPES[device.type]
     print(f"{layers} layers, dim {dim}, {batch} x {length} tokens, {device}, "
@@ -134,8 +118,7 @@ def main() -> int:
         rows, wrong = _compare(device, precision, max(2, arguments.rounds))
         print(f"\n{precision}\n{table(rows, headings=HEADINGS)}")
         failed += wrong
-    print("\n" + ("\n".join(failed) or "ok: equal, and all take less memory than none"))
-    return 1 if failed else 0
+    return verdict(failed, "equal, and all take less memory than none")
 
 
 def _compare(
@@ -146,7 +129,7 @@ def _compare(
     failed = _differences(sides, precision)
     steps: dict[str, Callable[[], object]] = {n: side.gradients for n, side in sides.items()}
     peaks = {name: peak_bytes(step, device) for name, step in steps.items()}
-    times = seconds_in_turns(steps, rounds, device, warm=1)
+    times = clocks_in_turns(steps, rounds, device, warm=1).wall
     rows: list[list[str]] = []
     for name, seconds in times.items():
         slower = ratio(times, NONE, name) if name != NONE else None
@@ -155,7 +138,7 @@ def _compare(
         cells = [f"{peaks[name] / 2**20:,.0f}", f"{share:.2f}", f"{middle:,.0f}"]
         rows.append([name, *cells, "" if slower is None else str(slower)])
         if name != NONE and share >= 1:
-            failed.append(f"FAILED {precision}: {name} takes {share:.2f} of the memory of none")
+            failed.append(f"{precision}: {name} takes {share:.2f} of the memory of none")
     return rows, failed
 
 
@@ -169,7 +152,7 @@ def _differences(sides: dict[str, Side], precision: str) -> list[str]:
         pairs = [(value, loss), *zip(found, expected, strict=True)]
         gap = max(float((a - b).norm() / b.norm()) for a, b in pairs)
         if gap > bound:
-            failed.append(f"FAILED {precision}: {name} differs by {gap:.1e}")
+            failed.append(f"{precision}: {name} differs by {gap:.1e}")
     return failed
 
 

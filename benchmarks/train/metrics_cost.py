@@ -10,7 +10,6 @@ less.
 
 from __future__ import annotations
 
-import argparse
 import statistics
 import sys
 import tempfile
@@ -21,6 +20,7 @@ from typing import Any
 from train.work import MODELS  # before torch, whose threads it prepares
 
 # isort: split
+from harness import clocks_in_turns, options, ratio
 from setpoint.config.composition import compose
 from setpoint.resilience.signals import StopRequest
 from setpoint.track.jsonl import JsonlTracker
@@ -31,7 +31,6 @@ from setpoint.train.callbacks.log import LogCallback
 from setpoint.train.config import Job
 from setpoint.train.loop import Loop
 from setpoint.train.position import Position
-from support.turns import clocks_in_turns, ratio
 
 LIMIT = 1.01
 STEPS = 10
@@ -87,19 +86,15 @@ def waits_alone(loop: Loop, times: int = 20000) -> float:
 
 
 def main(given: list[str] | None = None) -> int:
-    """Measure and print."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--model", choices=MODELS, default="tiny")
-    parser.add_argument("--rounds", type=int, default=40)
-    options = parser.parse_args(given)
+    chosen = options(__doc__, given, model=("tiny", *MODELS), rounds=40)
     with tempfile.TemporaryDirectory() as folder:
         loops = {
-            "with": loop_of(options.model, Path(folder, "with.jsonl")),
-            "without": loop_of(options.model, Path(folder, "without.jsonl"), *WITHOUT),
+            "with": loop_of(chosen.model, Path(folder, "with.jsonl")),
+            "without": loop_of(chosen.model, Path(folder, "without.jsonl"), *WITHOUT),
         }
         sides = {name: lambda loop=loop: steps(loop) for name, loop in loops.items()}
         device = loops["with"].components.device
-        clocks = clocks_in_turns(sides, options.rounds, device)
+        clocks = clocks_in_turns(sides, chosen.rounds, device)
         found = {name: ratio(clock, "without", "with") for name, clock in clocks._asdict().items()}
         spans, row = alone(loops["with"])
         wait = waits_alone(loops["with"])

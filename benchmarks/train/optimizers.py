@@ -10,7 +10,6 @@ package schedulefree is not installed.
 
 from __future__ import annotations
 
-import argparse
 import sys
 from collections.abc import Callable
 from importlib import import_module
@@ -24,10 +23,10 @@ prepare_threads()  # as `setpoint train` does, before torch is imported
 import torch  # noqa: E402
 from torch import Tensor, nn  # noqa: E402
 
+from harness import clocks_in_turns, devices, misses, options, ratio, verdict  # noqa: E402
 from setpoint.cli.output import table  # noqa: E402
 from setpoint.config import resolve  # noqa: E402
 from setpoint.optim import config  # noqa: E402
-from support.turns import clocks_in_turns, misses, ratio  # noqa: E402
 
 # Layers, dim, inner dim, key and value dim, vocabulary.
 SHAPES = {"cpu": (4, 512, 1408, 128, 4096), "cuda": (16, 2048, 8192, 512, 32768)}
@@ -55,15 +54,7 @@ class Side(NamedTuple):
 
 
 def weights(device: torch.device, dtype: torch.dtype) -> Groups:
-    """Groups of matrices and of all else, with gradients.
-
-    Arguments:
-        device: where they lie.
-        dtype: of the weights.
-
-    Returns:
-        the groups: embedding and output are not among the matrices.
-    """
+    """Groups of matrices and of all else, with gradients."""
     layers, dim, inner, key_value, vocabulary = SHAPES[device.type]
     one = [(dim, dim)] * 2 + [(key_value, dim)] * 2 + [(inner, dim)] * 2 + [(dim, inner)]
     generator = torch.Generator(device).manual_seed(1)
@@ -101,15 +92,7 @@ class ReferenceLion(torch.optim.Optimizer):
 
 
 def ours(section: Any, **options: Any) -> Callable[[Groups], Callable[[], object]]:
-    """Build one of our optimizers.
-
-    Arguments:
-        section: of its configuration.
-        options: what the first group has beside.
-
-    Returns:
-        from groups to its step.
-    """
+    """Build one of our optimizers."""
 
     def make(groups: Groups) -> Callable[[], object]:
         first, *rest = groups
@@ -120,42 +103,21 @@ def ours(section: Any, **options: Any) -> Callable[[Groups], Callable[[], object
 
 
 def torch_muon(groups: Groups) -> Callable[[], object]:
-    """PyTorch's Muon for matrices and its AdamW for the rest.
-
-    Arguments:
-        groups: both.
-
-    Returns:
-        a step of both.
-    """
+    """PyTorch's Muon for matrices and its AdamW for the rest."""
     muon = torch.optim.Muon(groups[:1], lr=0.02)
     adamw = torch.optim.AdamW(groups[1:], lr=0.02, betas=(0.9, 0.95), fused=True)
     return lambda: (muon.step(), adamw.step())
 
 
 def torch_adamw(groups: Groups) -> Callable[[], object]:
-    """PyTorch's fused AdamW.
-
-    Arguments:
-        groups: all.
-
-    Returns:
-        its step.
-    """
+    """PyTorch's fused AdamW."""
     return torch.optim.AdamW(groups, lr=3e-4, betas=(0.9, 0.95), fused=True).step
 
 
 def overwriting(
     make: Callable[[Groups], Callable[[], object]],
 ) -> Callable[[Groups], Callable[[], object]]:
-    """Give an optimizer that overwrites gradients the same ones at each step.
-
-    Arguments:
-        make: from groups to its step.
-
-    Returns:
-        from groups to its step, which begins with a copy of the gradients.
-    """
+    """Give an optimizer that overwrites gradients the same ones at each step."""
 
     def made(groups: Groups) -> Callable[[], object]:
         step = make(groups)
@@ -173,14 +135,7 @@ def overwriting(
 
 
 def schedule_free(groups: Groups) -> Callable[[], object]:
-    """The authors' optimizer.
-
-    Arguments:
-        groups: all.
-
-    Returns:
-        its step.
-    """
+    """The authors' optimizer."""
     made: Any = import_module("schedulefree").AdamWScheduleFree(groups, lr=3e-4)
     made.train()
     return made.step
@@ -236,17 +191,7 @@ SIDES = {
 
 
 def main() -> int:
-    """Run the benchmark.
-
-    Returns:
-        0 if the weights agree and all bounds are kept, else 1.
-    """
-    parser = argparse.ArgumentParser(description=__doc__)
-    default = "cuda" if torch.cuda.is_available() else "cpu"
-    parser.add_argument("--device", choices=tuple(SHAPES), default=default)
-    parser.add_argument("--rounds", type=int, default=15, help="measured rounds of each side")
-    parser.add_argument("--only", choices=tuple(SIDES), help="one optimizer")
-    arguments = parser.parse_args()
+    arguments = options(__doc__, device=devices(), rounds=15, only=None)
     device, rounds = torch.device(arguments.device), max(2, arguments.rounds)
     rows: list[tuple[str, ...]] = []
     failed: list[str] = []
@@ -263,8 +208,7 @@ def main() -> int:
         f"where ours is faster\n"
     )
     print(table(rows, headings=HEADINGS))
-    print("\n" + ("\n".join(failed) or "ok: equal weights, and no bound is missed"))
-    return 1 if failed else 0
+    return verdict(failed, "equal weights, and no bound is missed")
 
 
 def _compare(

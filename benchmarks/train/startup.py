@@ -37,14 +37,6 @@ Seconds = tuple[float, float]  # by the clock, of the CPU
 
 
 def main(given: Sequence[str] | None = None) -> int:
-    """Run the benchmark.
-
-    Arguments:
-        given: the command line; that of the process if None.
-
-    Returns:
-        0 if the bound is kept, else 1.
-    """
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--runs", type=int, default=9, help="measured starts of each side")
     parser.add_argument("words", nargs="*", default=["tiny"], help="of `setpoint train`")
@@ -80,17 +72,7 @@ def main(given: Sequence[str] | None = None) -> int:
 
 
 def start(words: Sequence[str]) -> dict[str, Seconds]:
-    """One start of a run in a folder of its own.
-
-    Arguments:
-        words: of `setpoint train`.
-
-    Returns:
-        what each part took.
-
-    Raises:
-        RuntimeError: if it did not come to its first step.
-    """
+    """One start of a run in a folder of its own."""
     with tempfile.TemporaryDirectory() as folder:
         program = [sys.executable, "-m", "train.startup_run", str(time.monotonic())]
         command = [*program, *words, "--workspace", folder]

@@ -6,10 +6,11 @@ import contextlib
 import json
 import sys
 import time
-from pathlib import Path
 from typing import Any, TextIO
 
 import torch
+
+from harness import memory_line, synchronize
 
 
 class Turns:
@@ -50,18 +51,14 @@ class Turns:
         self.done += 1
         if self.done % self.steps:
             return
-        synchronize()
+        synchronize(torch.device("cuda" if torch.cuda.is_available() else "cpu"))
         wall, cpu = time.perf_counter() - self._wall, time.process_time() - self._cpu
         self.tell(wall=wall, cpu=cpu)
         if self.done < self.updates:
             self._wait()
 
     def finish(self, losses: list[float]) -> None:
-        """Tell what was learned and taken.
-
-        Arguments:
-            losses: of all updates.
-        """
+        """Tell what was learned and taken."""
         if torch.cuda.is_available():
             peak = torch.cuda.max_memory_allocated()
         else:
@@ -69,35 +66,10 @@ class Turns:
         self.tell(losses=losses, peak=peak)
 
     def tell(self, **what: Any) -> None:
-        """Answer.
-
-        Arguments:
-            what: plain values.
-        """
+        """Answer."""
         print(json.dumps(what), file=self.answers, flush=True)
 
     def _wait(self) -> None:
         if not self.requests.readline():
             sys.exit(1)  # nobody listens any more
         self._wall, self._cpu = time.perf_counter(), time.process_time()
-
-
-def synchronize() -> None:
-    """Wait for a GPU, where there is one."""
-    if torch.cuda.is_available():
-        torch.cuda.synchronize()
-
-
-def memory_line(name: str) -> int:
-    """What the system says of the memory of this process.
-
-    Arguments:
-        name: `VmRSS`, which it has now, or `VmHWM`, which it had at most.
-
-    Returns:
-        bytes; 0 where the system does not say.
-    """
-    status = Path("/proc/self/status")
-    lines = status.read_text().splitlines() if status.exists() else []
-    (found, *_) = [*(line for line in lines if line.startswith(f"{name}:")), "0 0"]
-    return int(found.split()[1]) * 1024

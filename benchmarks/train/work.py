@@ -120,14 +120,7 @@ class Work:
         return self.job.optimizer
 
     def optimizer(self, parameters: Iterable[nn.Parameter]) -> torch.optim.Optimizer:
-        """Torch's AdamW with Setpoint's groups.
-
-        Arguments:
-            parameters: of the model.
-
-        Returns:
-            the fused one.
-        """
+        """Torch's AdamW with Setpoint's groups."""
         options, every = self.optimizer_options, list(parameters)
         groups: list[dict[str, Any]] = [
             {
@@ -141,14 +134,7 @@ class Work:
         )
 
     def factor(self, step: int) -> float:
-        """Of the learning rate: a linear warm-up, then half a cosine.
-
-        Arguments:
-            step: updates done.
-
-        Returns:
-            the factor on the peak.
-        """
+        """Of the learning rate: a linear warm-up, then half a cosine."""
         schedule = self.job.schedule
         assert isinstance(schedule, Cosine)
         warmup, horizon = schedule.warmup.count, schedule.horizon.in_unit("steps")
@@ -159,22 +145,11 @@ class Work:
         return schedule.floor + (1 - schedule.floor) * cosine
 
     def scheduler(self, optimizer: torch.optim.Optimizer) -> LambdaLR:
-        """The same as torch has it.
-
-        Arguments:
-            optimizer: whose rates it sets.
-
-        Returns:
-            the scheduler, to be stepped after each update.
-        """
+        """The same as torch has it."""
         return LambdaLR(optimizer, self.factor)
 
     def autocast(self) -> torch.autocast:
-        """The context that a forward pass runs in.
-
-        Returns:
-            one that does nothing in fp32.
-        """
+        """The context that a forward pass runs in."""
         return torch.autocast(self.device.type, torch.bfloat16, enabled=self.is_bf16)
 
 
@@ -182,17 +157,7 @@ Side = Callable[[Work, Any], list[float]]
 
 
 def make_work(model: str, precision: str, updates: int, device: str = "auto") -> Work:
-    """Build what a side trains.
-
-    Arguments:
-        model: one of `MODELS`.
-        precision: "fp32" or "bf16".
-        updates: how many there will be.
-        device: as `parallel.device`.
-
-    Returns:
-        the same for all sides, to the bit.
-    """
+    """Build what a side trains."""
     given = (
         *FIXED,
         *MODELS[model],

@@ -11,16 +11,7 @@ from train.work import make_work
 
 
 def main(side: str, model: str, precision: str, steps: str, updates: str, device: str) -> None:
-    """Train when told to.
-
-    Arguments:
-        side: a module of `train.sides`.
-        model: one of `MODELS`.
-        precision: "fp32" or "bf16".
-        steps: updates in a block.
-        updates: all of them.
-        device: as `parallel.device`.
-    """
+    """Train when told to."""
     # Frameworks print; what they print goes nowhere, and answers have a file of their own.
     answers = os.fdopen(os.dup(1), "w")
     nowhere = os.open(os.devnull, os.O_WRONLY)

@@ -10,15 +10,7 @@ from train.work import Work
 
 
 def run(work: Work, turns: Turns) -> list[float]:
-    """Train.
-
-    Arguments:
-        work: the job.
-        turns: with the other sides.
-
-    Returns:
-        the loss of each update.
-    """
+    """Train."""
     model, device = work.components.model, work.device
     parameters = list(model.parameters())
     optimizer = work.optimizer(parameters)

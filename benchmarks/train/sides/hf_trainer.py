@@ -49,15 +49,7 @@ class Turn(TrainerCallback):
 
 
 def run(work: Work, turns: Turns) -> list[float]:
-    """Train.
-
-    Arguments:
-        work: the job.
-        turns: with the other sides.
-
-    Returns:
-        the loss of each update.
-    """
+    """Train."""
     model = Named(work.components.model)
     optimizer = work.optimizer(model.parameters())
     with tempfile.TemporaryDirectory() as folder:

@@ -64,15 +64,7 @@ class Turn(Callback):
 
 
 def run(work: Work, turns: Turns) -> list[float]:
-    """Train.
-
-    Arguments:
-        work: the job.
-        turns: with the other sides.
-
-    Returns:
-        the loss of each update.
-    """
+    """Train."""
     logging.getLogger("lightning.pytorch").setLevel(logging.ERROR)
     warnings.filterwarnings("ignore", module="lightning")
     module = Module(work)

@@ -6,10 +6,10 @@ import os
 import tempfile
 from pathlib import Path
 
+from harness import training_loop
 from setpoint.train.loop import Callback, Loop
 from setpoint.train.open import settings_of
 from setpoint.train.verdict import StepResult
-from support.session import training_loop
 from train.turns import Turns
 from train.work import Work
 
@@ -36,15 +36,7 @@ class Turn(Callback):
 
 
 def run(work: Work, turns: Turns) -> list[float]:
-    """Train.
-
-    Arguments:
-        work: the job.
-        turns: with the other sides.
-
-    Returns:
-        the loss of each update.
-    """
+    """Train."""
     turn = Turn(turns)
     with (
         settings_of(work.job),

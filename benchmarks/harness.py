@@ -1,0 +1,258 @@
+"""What all benchmarks share: options, turns of the sides, memory, processes, verdict."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+if TYPE_CHECKING:
+    import torch
+
+    from setpoint.train.build.components import Components
+    from setpoint.train.config import Job
+    from setpoint.train.loop import Loop
+
+
+def options(doc: str | None, words: Sequence[str] | None = None, **defaults: Any) -> Any:
+    """Read a command line whose options are given by their defaults.
+
+    Arguments:
+        doc: the docstring of the module; its first line and its usage are the manual.
+        words: the arguments, those of the process if None.
+        defaults: a bool is a switch; a tuple has what may be chosen, the default first; of a list
+            the items tell the type, and `[""]` and `[0]` are empty; None is a text that may be
+            absent.
+    """
+    parser = argparse.ArgumentParser(
+        description=doc, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    for name, default in defaults.items():
+        flag = f"--{name.replace('_', '-')}"
+        if isinstance(default, bool):
+            parser.add_argument(flag, action="store_true")
+        elif isinstance(default, tuple):
+            parser.add_argument(flag, choices=dict.fromkeys(default), default=default[0])
+        elif isinstance(default, list):
+            value = [item for item in default if item]
+            parser.add_argument(flag, nargs="*", type=type(default[0]), default=value)
+        else:
+            kind = str if default is None else type(default)
+            parser.add_argument(flag, type=kind, default=default, help=f"default: {default}")
+    return parser.parse_args(words)
+
+
+def devices() -> tuple[str, ...]:
+    """Where torch can compute: a GPU first, if there is one."""
+    import torch
+
+    return ("cuda", "cpu") if torch.cuda.is_available() else ("cpu", "cuda")
+
+
+def verdict(failures: Sequence[str], ok: str) -> int:
+    """Print each missed bound, or that all are kept; the exit status."""
+    print("\n" + ("\n".join(f"MISSED {failure}" for failure in failures) or f"ok: {ok}"))
+    return 1 if failures else 0
+
+
+# Sides that take turns, so that whatever else the machine does hits all of them.
+
+
+class Ratio(NamedTuple):
+    """How many times as fast one side is as another: median, 10th and 90th percentile."""
+
+    median: float
+    low: float
+    high: float
+
+    def __str__(self) -> str:
+        return f"{self.median:.3f} ({self.low:.3f}-{self.high:.3f})"
+
+
+class Clocks(NamedTuple):
+    """Seconds of each round by side.
+
+    Arguments:
+        wall: by the clock.
+        cpu: of all threads of the process; steadier where others use the machine, and of no use
+            where a GPU does the work.
+    """
+
+    wall: dict[str, list[float]]
+    cpu: dict[str, list[float]]
+
+
+def clocks_in_turns(
+    sides: Mapping[str, Callable[[], object]], rounds: int, device: torch.device, warm: int = 2
+) -> Clocks:
+    """Run each side once a round: A B C, C B A, and so on, after rounds that are not measured."""
+    clocks = Clocks({name: [] for name in sides}, {name: [] for name in sides})
+    names = list(sides)
+    for number in range(-warm, rounds):
+        for name in names if number % 2 == 0 else reversed(names):
+            synchronize(device)
+            wall, cpu = time.perf_counter(), time.process_time()
+            sides[name]()
+            synchronize(device)
+            if number >= 0:
+                clocks.wall[name].append(time.perf_counter() - wall)
+                clocks.cpu[name].append(time.process_time() - cpu)
+    return clocks
+
+
+def synchronize(device: torch.device) -> None:
+    """Wait for a GPU."""
+    if device.type == "cuda":
+        import torch
+
+        torch.cuda.synchronize(device)
+
+
+def ratio(times: Mapping[str, list[float]], ours: str, theirs: str) -> Ratio:
+    """Compare the neighbouring turns of two sides; above 1 where ours is faster."""
+    pairs = [b / a for a, b in zip(times[ours], times[theirs], strict=True)]
+    tenths = statistics.quantiles(pairs, n=10, method="inclusive")
+    return Ratio(statistics.median(pairs), tenths[0], tenths[-1])
+
+
+def misses(clocks: Clocks, ours: str, theirs: str, bound: float, device: torch.device) -> bool:
+    """Whether the median ratio is below a bound: by the clock, and on a CPU by CPU time as well."""
+    both = [clocks.wall] if device.type == "cuda" else list(clocks)
+    return all(ratio(times, ours, theirs).median < bound for times in both)
+
+
+# Memory.
+
+
+def peak_bytes(step: Callable[[], object], device: torch.device) -> int:
+    """The most that tensors take while a step runs, above what was there before.
+
+    On a CPU it counts what torch's allocator was asked for, from the profiler's events, which is
+    the same each time; the scratch space inside of matrix products is not in it.
+
+    Arguments:
+        step: run twice, of which the first time warms up; leaves nothing behind that it did not
+            find, such as gradients.
+        device: whose memory is meant.
+    """
+    import torch
+    from torch.profiler import ProfilerActivity, profile
+
+    step()
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+        torch.cuda.reset_peak_memory_stats(device)
+        before = torch.cuda.memory_allocated(device)
+        step()
+        torch.cuda.synchronize(device)
+        return torch.cuda.max_memory_allocated(device) - before
+    with _quiet(), profile(activities=[ProfilerActivity.CPU], profile_memory=True) as seen:
+        step()
+    results = seen.profiler.kineto_results  # pyright: ignore[reportOptionalMemberAccess]
+    events = [event for event in results.events() if event.name() == "[memory]"]
+    # Above the lowest point before: what a step frees at its start, such as old gradients, is in
+    # the events or not, as it was allocated while another profile was taken or not.
+    now = lowest = peak = 0
+    for event in sorted(events, key=lambda event: event.start_ns()):
+        now += event.nbytes()
+        lowest = min(lowest, now)
+        peak = max(peak, now - lowest)
+    return peak
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Drop what the profiler's own library prints to standard error when it starts and stops."""
+    kept, nowhere = os.dup(2), os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nowhere, 2)
+    try:
+        yield
+    finally:
+        os.dup2(kept, 2)
+        os.close(kept)
+        os.close(nowhere)
+
+
+def memory_line(name: str) -> int:
+    """Bytes that the system reports of this process: `VmRSS` now, `VmHWM` at most; 0 if unknown."""
+    status = Path("/proc/self/status")
+    lines = status.read_text().splitlines() if status.exists() else []
+    (found, *_) = [*(line for line in lines if line.startswith(f"{name}:")), "0 0"]
+    return int(found.split()[1]) * 1024
+
+
+# Processes.
+
+
+def clean_environment(bytecode: Path) -> dict[str, str]:
+    """Today's environment without what changes how Python or Setpoint start.
+
+    Arguments:
+        bytecode: where Python keeps compiled modules, so that the second start of each side finds
+            them, whatever the folders of their sources allow.
+    """
+    unwanted = ("PYTHONDONTWRITEBYTECODE", "PYTHONPATH", "PYTHONSTARTUP", "PYTHONOPTIMIZE")
+    kept = {
+        name: value
+        for name, value in os.environ.items()
+        if name not in unwanted and not name.startswith("SETPOINT__")
+    }
+    return {**kept, "PYTHONPYCACHEPREFIX": str(bytecode)}
+
+
+def cpu_milliseconds(command: Sequence[str], environment: Mapping[str, str], cwd: Path) -> float:
+    """User and system time of a process, whose output is dropped."""
+    null = [(os.POSIX_SPAWN_OPEN, stream, os.devnull, os.O_RDWR, 0) for stream in (0, 1, 2)]
+    # A child starts in the folder of its parent; there is no other way to say it here.
+    before = Path.cwd()
+    os.chdir(cwd)
+    try:
+        child = os.posix_spawn(command[0], list(command), environment, file_actions=null)
+    finally:
+        os.chdir(before)
+    _, status, usage = os.wait4(child, 0)
+    if status != 0:
+        raise RuntimeError(f"{' '.join(command)} failed with wait status {status}")
+    return (usage.ru_utime + usage.ru_stime) * 1000
+
+
+def run_module(module: str, *words: object, **more: Any) -> str:
+    """Run a module in a process of its own and return its output, or end with its error."""
+    command = [sys.executable, "-m", module, *map(str, words)]
+    done = subprocess.run(command, stdout=subprocess.PIPE, text=True, **more)
+    if done.returncode:
+        sys.exit(f"{' '.join(command)} failed with status {done.returncode}")
+    return done.stdout
+
+
+@contextmanager
+def training_loop(
+    job: Job, components: Components, folder: Path, output: Any, more: Sequence[Any]
+) -> Iterator[Loop]:
+    """The loop of `setpoint train`, wired as a run wires it, with callbacks that run last."""
+    from setpoint.resilience.signals import StopRequest
+    from setpoint.track.progress import make_progress
+    from setpoint.train.callbacks.build import build_callbacks
+    from setpoint.train.loop import Loop
+    from setpoint.train.open import compare, open_record
+    from setpoint.train.resume import resume
+
+    total = job.duration.in_unit("steps")
+    run = compare(job, folder, ())
+    run.world, run.components, run.began = components.world, components, time.time()
+    run.shown = make_progress(
+        job.tracking.progress, total_steps=None if total is None else int(total), stream=output
+    )
+    with StopRequest() as stop:
+        run.stop = stop
+        with open_record(run):
+            resume(run)
+            with run.progress:
+                yield Loop(job, components, [*build_callbacks(run), *more], stop, run.started)

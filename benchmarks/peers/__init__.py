@@ -1,1 +1,0 @@
-"""The tree of `setpoint.train.config.Job` for other configuration systems."""
