@@ -6,7 +6,7 @@ from typing import Any
 from hypothesis import given, settings
 
 from setpoint.config import Config, Free, derive, derived, field, resolve
-from setpoint.config.draft.copying import draft_of, frozen_value, pack, unpack
+from setpoint.config.draft.copying import draft_of, frozen_value, pack
 from setpoint.config.draft.walk import dropped_values, leaves
 from setpoint.config.record.record import differences, fingerprint
 from setpoint.config.resolving.checks import cautions_of
@@ -91,16 +91,6 @@ class Tree(Config):
     @derive("second.inner.given")
     def _derive_second(self) -> int:
         return 7
-
-
-def test_a_fork_changes_only_what_is_set_in_it() -> None:
-    tree = resolve(Tree())
-    draft = tree.evolve()
-    draft.third.size = 9
-    fork = resolve(draft)
-    assert fork.fourth == tree.fourth
-    assert (fork.third.size, tree.third.size) == (9, 32)
-    assert resolve(fork.evolve()).third == fork.third
 
 
 def test_what_follows_from_outside_is_determined_again() -> None:
@@ -225,14 +215,6 @@ def test_frozen_values() -> None:
     assert type(frozen_value(draft.thresholds)) is FrozenDict
     assert hash(frozen_value(draft.user)) == hash(draft.user.copy(frozen=True))
     assert frozen_value((draft.tags, 3)) == (["a"], 3)
-
-
-def test_packing_and_unpacking() -> None:
-    batch = Batch(size=3)
-    twin = Batch.__new__(Batch)
-    unpack(twin, pack(batch))
-    assert twin == batch
-    assert [origin.layer for origin, _ in chain_of(twin, "size")] == ["program"]
 
 
 def test_what_was_dropped_and_what_is_suspicious_survive_pickling() -> None:

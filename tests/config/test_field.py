@@ -115,16 +115,6 @@ def test_declarations_that_cannot_work() -> None:
                 (Config,),
                 {"__annotations__": {name: "int"}, "__module__": __name__, "__qualname__": "Root"},
             )
-    with pytest.raises(TypeError, match="a field needs a type annotation"):
-
-        class Bare(Config):
-            x = field(default=3)
-
-    with pytest.raises(TypeError, match="repeat the type"):
-
-        class Child(Batch):
-            size = 4
-
     with pytest.raises(TypeError, match="has a variant 'synthetic' already"):
 
         class Again(Synthetic, type="synthetic"):

@@ -27,6 +27,7 @@ from setpoint.config.record.record import (
     minimal_toml,
     read_record,
     record_files,
+    recorded_differences,
 )
 from setpoint.config.values.reference import may_refer
 from setpoint.train.config import Job
@@ -74,8 +75,12 @@ def through_record(config: Config, folder: Path) -> Config:
     """What the record of a run gives."""
     for name, text in record_files(config).items():
         (folder / name).write_text(text, encoding="utf-8")
-    draft, _ = read_record(type(config), str(folder))
-    return resolve(draft)
+    draft, header = read_record(type(config), str(folder))
+    twin = resolve(draft)
+    assert header["fingerprint"] == fingerprint(config)
+    assert recorded_differences(str(folder), twin) == []
+    assert record_files(twin)["config.json"] == record_files(config)["config.json"]
+    return twin
 
 
 def through_memory(config: Config) -> list[Config]:
@@ -84,6 +89,7 @@ def through_memory(config: Config) -> list[Config]:
         resolve(config.evolve()),
         resolve(copy.deepcopy(config)),
         pickle.loads(pickle.dumps(config)),
+        compose(type(config), program=to_plain(config)).resolve(),
         resolve(pickle.loads(pickle.dumps(config.evolve()))),
     ]
 

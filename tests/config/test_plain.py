@@ -1,59 +1,14 @@
-from pathlib import Path
 from typing import Any, Literal
 
 import pytest
-from hypothesis import given, settings
 
 from setpoint.config import Config, Free, field, resolve
 from setpoint.config.composition import compose
 from setpoint.config.draft.walk import to_minimal, to_plain
-from setpoint.config.files.write import write_json, write_toml, write_yaml
 from setpoint.config.record.python_source import to_python
 from setpoint.config.record.record import fingerprint, minimal_toml
 
 from .sample import AdamW, Batch, Experts, Job, Sgd, Synthetic, Text, Transformer
-from .strategies import jobs
-
-WRITERS = {
-    "toml": write_toml,
-    "yaml": write_yaml,
-    "json": write_json,
-}
-
-
-def read_back(text: str, suffix: str, folder: Path) -> Job:
-    """Compose a text over the defaults."""
-    path = folder / f"job.{suffix}"
-    path.write_text(text, encoding="utf-8")
-    return compose(Job, str(path)).resolve()
-
-
-@settings(max_examples=25, deadline=None)
-@given(jobs)
-def test_every_format_and_python_give_the_same_config(
-    tmp_path_factory: pytest.TempPathFactory, draft: Job
-) -> None:
-    folder = tmp_path_factory.getbasetemp()
-    config = resolve(draft)
-    plain = to_plain(config)
-    twins = [read_back(write(plain), name, folder) for name, write in WRITERS.items()]
-    twins += [read_back(write(to_minimal(config)), name, folder) for name, write in WRITERS.items()]
-    twins.append(read_back(minimal_toml(config), "toml", folder))
-    twins.append(compose(Job, program=plain).resolve())
-    twins.append(resolve(config.evolve()))
-    for twin in twins:
-        assert twin == config
-        assert hash(twin) == hash(config)
-        assert fingerprint(twin) == fingerprint(config)
-        assert to_plain(twin) == plain
-
-
-@settings(max_examples=40, deadline=None)
-@given(jobs)
-def test_text_is_stable(draft: Job) -> None:
-    first, second = resolve(draft), resolve(draft.evolve())
-    for write in WRITERS.values():
-        assert write(to_plain(first)) == write(to_plain(second))
 
 
 def test_a_complete_config_in_plain_data() -> None:

@@ -1,6 +1,6 @@
 import pytest
 
-from setpoint.config import Config, ConfigError, Problem, SetpointError, dead, field, resolve, rule
+from setpoint.config import Config, ConfigError, Problem, dead, field, resolve, rule
 from setpoint.config.composition import compose
 from setpoint.config.draft.walk import sections
 from setpoint.config.resolving.checks import describe_value
@@ -90,16 +90,6 @@ def test_a_section_in_two_places_is_checked_once() -> None:
 
     (problem,) = problems_of(lambda: resolve(Root(a=shared, b=shared)))
     assert problem.path == "a.active"
-
-
-def test_a_section_that_contains_itself_is_refused() -> None:
-    class Node(Config):
-        child: "Node | None" = None
-
-    node = Node()
-    node.child = node
-    with pytest.raises(SetpointError, match="Node contains itself: it stands in its own child"):
-        resolve(node)
 
 
 def test_a_check_that_reads_a_wrong_value_says_nothing_more() -> None:

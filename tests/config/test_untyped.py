@@ -278,10 +278,6 @@ KEPT = {
 }
 
 
-def as_any(value: Any) -> Root:
-    return Root(any=value)
-
-
 def in_mapping(value: Any) -> Root:
     config = Root()
     config.mapping["k"] = value
@@ -300,15 +296,26 @@ def in_user(value: Any) -> Root:
     return config
 
 
+PLACES: list[Callable[[Any], Root]] = [
+    lambda value: Root(any=value),
+    in_mapping,
+    in_list,
+    in_user,
+]
+
+
+def everywhere(value: Any) -> Root:
+    config = Root(any=value, mapping={"k": value}, items=[[value]])
+    config.user.a.k = value
+    return config
+
+
 @pytest.mark.parametrize("name", KEPT)
-@pytest.mark.parametrize("put", [as_any, in_mapping, in_list, in_user])
-def test_what_python_gives_is_kept_as_plain_data(
-    put: Callable[[Any], Root], name: str, tmp_path: Any
-) -> None:
+def test_what_python_gives_is_kept_as_plain_data(name: str, tmp_path: Any) -> None:
     given, plain = KEPT[name]
-    config = resolve(put(given))
-    assert config == resolve(put(given if plain is None else plain))
-    reads_back(config, tmp_path)
+    for put in PLACES:
+        assert resolve(put(given)) == resolve(put(given if plain is None else plain)), put
+    reads_back(resolve(everywhere(given)), tmp_path)
 
 
 def reads_back(config: Root, folder: Any) -> None:
@@ -353,12 +360,10 @@ REFUSED = {
 
 
 @pytest.mark.parametrize("name", REFUSED)
-@pytest.mark.parametrize("put", [as_any, in_mapping, in_list, in_user])
-def test_what_no_file_could_hold_is_refused_where_it_is_assigned(
-    put: Callable[[Any], Root], name: str
-) -> None:
-    with pytest.raises((ConfigError, Invalid)):
-        put(REFUSED[name])
+def test_what_no_file_could_hold_is_refused_where_it_is_assigned(name: str) -> None:
+    for put in PLACES:
+        with pytest.raises((ConfigError, Invalid)):
+            put(REFUSED[name])
 
 
 def test_a_key_that_is_no_text_is_refused_in_every_layer() -> None:

@@ -4,7 +4,6 @@ import itertools
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
 
 import setpoint.presets  # noqa: F401 - registers the presets by name
 from setpoint.config import Config, field, resolve
@@ -14,9 +13,7 @@ from setpoint.config.record.python_source import to_python
 from setpoint.config.record.record import fingerprint
 from setpoint.train.config import Job
 
-from . import sample
 from .sample import Batch
-from .strategies import jobs
 
 CASES: list[list[str]] = [
     [],
@@ -56,15 +53,6 @@ def test_imports_are_used_and_sorted() -> None:
     for line in imports:
         for name in line.partition(" import ")[2].split(", "):
             assert text.count(name) > 1, name
-
-
-@settings(max_examples=40, deadline=None)
-@given(jobs)
-def test_any_config_survives_as_python(draft: sample.Job) -> None:
-    config = resolve(draft)
-    space: dict[str, Any] = {}
-    exec(to_python(config).replace("@preset\n", ""), space)
-    assert resolve(space["my_preset"]()) == config
 
 
 def test_a_default_of_its_place_is_compared_not_that_of_its_class() -> None:

@@ -9,14 +9,9 @@ from enum import Enum
 from pathlib import Path
 from typing import Any, Literal
 
-import pytest
-
 from setpoint.config import Config, ImportPath, Secret, field, resolve
 from setpoint.config.composition import compose
-from setpoint.config.draft.walk import to_minimal, to_plain
-from setpoint.config.files.write import write_json, write_toml, write_yaml
-from setpoint.config.record.python_source import to_python
-from setpoint.config.record.record import fingerprint, record_files
+from setpoint.config.draft.walk import to_plain
 from setpoint.units import ByteSize, DType, Duration, Period
 
 from ..components.targets import Part, double
@@ -94,27 +89,6 @@ def everything() -> Root:
     )
 
 
-@pytest.mark.parametrize("complete", [True, False])
-@pytest.mark.parametrize(
-    ("suffix", "write"),
-    [
-        ("toml", write_toml),
-        ("yaml", write_yaml),
-        ("json", write_json),
-    ],
-)
-def test_files_give_it_back(
-    tmp_path: Path, suffix: str, write: Callable[[dict[str, Any]], str], complete: bool
-) -> None:
-    config = everything()
-    file = tmp_path / f"all.{suffix}"
-    file.write_text(write(to_plain(config) if complete else to_minimal(config)))
-    again = compose(Root, str(file)).resolve()
-    assert again == config
-    assert fingerprint(again) == fingerprint(config)
-    assert record_files(again)["config.json"] == record_files(config)["config.json"]
-
-
 def test_flags_the_environment_and_programs_give_it_back() -> None:
     config = everything()
     plain = to_plain(config)
@@ -124,12 +98,6 @@ def test_flags_the_environment_and_programs_give_it_back() -> None:
     assert compose(Root, flags=[*flags, "--path=a.b"]).resolve() == config
     assert compose(Root, environ={**environ, "SETPOINT__PATH": "a.b"}).resolve() == config
     assert compose(Root, program=plain).resolve() == config
-
-
-def test_python_source_gives_it_back() -> None:
-    namespace: dict[str, Any] = {}
-    exec(to_python(everything()).replace("@preset\n", ""), namespace)
-    assert resolve(namespace["my_preset"]()) == everything()
 
 
 def test_flags_reach_what_lies_deep_inside() -> None:
