@@ -73,7 +73,7 @@ BREAKS = [
         "config/draft/walk.py",
         "for role in (RUNTIME, BUDGET):",
         "for role in (BUDGET, RUNTIME):",
-        "config/test_role.py config/test_walk.py config/test_fingerprint.py",
+        "config/test_walk.py config/test_fingerprint.py",
     ),
     Break(
         "units/quantity.py",

@@ -9,15 +9,7 @@ from setpoint.config.words.errors import UnresolvedError
 
 from ..support.snapshots import compare
 from .helpers import placeless
-from .sample import AdamW, Batch, Job, Secret, Synthetic, Text, Tracker, Transformer
-
-
-def test_a_draft_has_its_defaults() -> None:
-    job = Job()
-    assert job.seed == 1234
-    assert job.model == Transformer()
-    assert isinstance(job.optimizer, AdamW)
-    assert job.tracker is None
+from .sample import Batch, Job, Secret, Synthetic, Text, Tracker, Transformer
 
 
 def test_two_drafts_share_nothing() -> None:
@@ -104,12 +96,6 @@ def test_evolve_leaves_the_original_and_derives_anew() -> None:
     assert [problem.path for problem in caught.value.problems] == ["Job.lr", "Job.seed"]
 
 
-def test_evolve_keeps_what_was_set_explicitly() -> None:
-    config = resolve(Job(model=Transformer(head_dim=48)))
-    again = resolve(config.evolve(seed=1))
-    assert again.model.head_dim == 48
-
-
 def test_a_frozen_section_in_a_draft_says_how_to_change_it() -> None:
     config = resolve(Job())
     draft = Job(model=config.model)
@@ -165,13 +151,6 @@ def test_copies_and_pickles(resolve_first: bool) -> None:
             twin.evaluations["q"].size = 4
             assert config == job != twin
     assert copy.copy(resolve(job).tags) == ["a"]
-
-
-def test_a_pickle_keeps_the_words_of_origins() -> None:
-    job = Job(seed=3)
-    origin = chain_of(job, "seed")[0][0]
-    twin = pickle.loads(pickle.dumps(job))
-    assert chain_of(twin, "seed")[0][0].describe(("seed",)) == origin.describe(("seed",))
 
 
 def test_shared_sections_stay_shared_in_copies() -> None:

@@ -79,18 +79,6 @@ def test_a_module_that_fails_is_tried_again(tmp_path: Path, known: Catalogue[obj
     assert "late-one" in known
 
 
-def test_it_changes_like_any_mapping(known: Catalogue[object]) -> None:
-    known["late-one"] = 1
-    assert known["late-one"] == 1
-    assert known.get("nothing") is None
-    del known["late-two"]
-    del known["late-one"]
-    assert not known
-    with pytest.raises(KeyError):
-        del known["late-one"]
-    assert "late_module" not in sys.modules
-
-
 def test_threads_wait_for_a_module_that_another_imports(
     tmp_path: Path, known: Catalogue[object]
 ) -> None:

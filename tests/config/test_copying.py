@@ -105,16 +105,6 @@ def test_what_follows_from_outside_is_determined_again() -> None:
     assert resolve(draft).fourth.size == 4
 
 
-def test_reading_a_draft_changes_nothing() -> None:
-    tree = resolve(Tree(first=Middle(scale=3), third=Batch(size=2)))
-    draft = tree.evolve()
-    assert draft.first.names == [] and draft.first.items[0] == Batch() and draft.third.size == 2
-    fork = resolve(draft)
-    assert fork == tree
-    described = [[leaf.key, leaf.value, leaf.describe_origin()] for leaf in leaves(fork)]
-    assert described == [[x.key, x.value, x.describe_origin()] for x in leaves(tree)]
-
-
 def test_a_change_in_a_copied_list_does_not_reach_the_original() -> None:
     tree = resolve(Tree())
     draft = tree.evolve()
@@ -139,14 +129,6 @@ def test_one_section_in_two_places_stays_one() -> None:
         draft = fork.evolve()
         draft.fourth.size = 6
         assert resolve(draft).third.size == 6
-
-
-def test_a_resolved_section_that_is_put_into_a_draft_is_copied() -> None:
-    tree = resolve(Tree(third=Batch(size=2)))
-    draft = tree.evolve()
-    draft.fourth = tree.third
-    fork = resolve(draft)
-    assert fork.third == fork.fourth and fork.third is not fork.fourth
 
 
 def test_reading_and_editing_do_not_untie_what_was_tied() -> None:

@@ -17,7 +17,6 @@ from setpoint.config.draft.walk import leaves
 from setpoint.config.record.record import (
     canonical,
     fingerprint,
-    identity_leaves,
 )
 from setpoint.config.words.plain_data import plain
 
@@ -155,12 +154,6 @@ def test_only_identity_counts() -> None:
         Job(user={"a": 1}),
     ):
         assert fingerprint(resolve(other)) != base
-
-
-def test_the_role_of_a_section_covers_what_is_inside() -> None:
-    keys = {leaf.key for leaf in identity_leaves(resolve(Job(tracker=Tracker(url="http://x"))))}
-    assert "tracker.url" not in keys
-    assert {"model.type", "model.dim", "batch.size", "sources.0.length"} <= keys
 
 
 def test_equal_values_of_other_spelling_are_one_identity() -> None:

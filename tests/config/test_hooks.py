@@ -25,13 +25,6 @@ class Root(Config):
         return "a is zero" if self.a == 0 else None
 
 
-def test_marks_are_collected() -> None:
-    info = Root.__setpoint__
-    assert info.derives == {"b": "double"}
-    assert info.checks == ["problems"]
-    assert info.deads == ["reason"]
-
-
 def test_marked_methods_stay_methods() -> None:
     root = resolve(Root(a=3))
     assert (root.b, root.double()) == (6, 6)

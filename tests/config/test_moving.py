@@ -42,12 +42,6 @@ def test_a_section_is_renamed_with_the_origins_below_it() -> None:
     assert tree.notes == []
 
 
-def test_the_data_that_is_given_stays_as_it_is() -> None:
-    data = {"optim": {"lr": 1}}
-    applied(Renamed("optim", "optimizer"), data)
-    assert data == {"optim": {"lr": 1}}
-
-
 def test_a_move_makes_the_section_and_an_empty_one_goes() -> None:
     tree = applied(Renamed("train.every", "tracking.every"), {"train": {"every": 3}})
     assert tree.data == {"tracking": {"every": 3}}

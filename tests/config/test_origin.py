@@ -8,7 +8,6 @@ from setpoint.config import field
 from setpoint.config.draft.config import Config
 from setpoint.config.values.node import chain_of
 from setpoint.config.values.origin import (
-    MODIFIER,
     PRESET,
     Origin,
     outside_origin,
@@ -122,16 +121,6 @@ def test_descriptions() -> None:
     ):
         assert origin.describe(("x",)) == words
     assert repr(Origin("file", "x")) == "Origin('file', 'x')"
-
-
-def test_the_innermost_running_function_is_the_layer() -> None:
-    with running(PRESET, "outer"):
-        with running(MODIFIER, "inner"):
-            inside = outside_origin()
-        outside = outside_origin()
-    assert (inside.layer, inside.label) == ("modifier", "inner")
-    assert (outside.layer, outside.label) == ("preset", "outer")
-    assert outside_origin().layer == "program"
 
 
 def test_origins_survive_pickling_in_words() -> None:

@@ -8,7 +8,6 @@ import pytest
 
 from setpoint.config import SetpointError, resolve
 from setpoint.config.record.record import (
-    backup_name,
     load_record,
     read_record,
     record_files,
@@ -43,11 +42,6 @@ def test_the_schema_of_a_folder(folder: Path, tmp_path_factory: pytest.TempPathF
     assert recorded_schema(str(tmp_path_factory.mktemp("empty"))) is None
     change(folder, "config.json", setpoint="text")
     assert recorded_schema(str(folder)) is None
-
-
-def test_the_name_of_a_backup() -> None:
-    assert backup_name("config.json", 1) == "config.schema-1.json"
-    assert backup_name("config.toml", 12) == "config.schema-12.toml"
 
 
 @pytest.mark.parametrize(

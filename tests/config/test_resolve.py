@@ -2,22 +2,10 @@ import pytest
 
 from setpoint.config import Config, ConfigError, Problem, dead, field, resolve, rule
 from setpoint.config.composition import compose
-from setpoint.config.draft.walk import sections
 from setpoint.config.resolving.checks import describe_value
-from setpoint.config.values.node import is_frozen
 
 from .helpers import flag_problems, problems_of, resolved
 from .sample import AdamW, Batch, Experts, Job, Sgd, Synthetic, Text, Tracker, Transformer
-
-
-def test_the_draft_is_not_changed() -> None:
-    draft = Job(seed=3)
-    config = resolve(draft)
-    assert is_frozen(config)
-    assert all(is_frozen(section) for _, section in sections(config))
-    assert not is_frozen(draft)
-    draft.seed = 4
-    assert config.seed == 3
 
 
 def test_resolving_twice_changes_nothing() -> None:

@@ -12,25 +12,15 @@ from setpoint.config.draft.hints import (
 )
 from setpoint.config.schema.class_info import (
     all_fields,
-    classes_at,
-    field_of,
     holds_secret,
-    section_classes,
 )
-from setpoint.config.words.names import did_you_mean, nearest
+from setpoint.config.words.names import nearest
 
 from .helpers import problems_of
 from .sample import (
     AdamW,
-    Batch,
-    Experts,
     Job,
-    Recurrent,
     Sgd,
-    Synthetic,
-    Text,
-    Tracker,
-    Transformer,
 )
 
 
@@ -41,27 +31,6 @@ def test_the_nearest_names() -> None:
     assert nearest("WARMUP", names, 1) == ["warmup"]
     assert nearest("x", names) == []
     assert nearest("", names) == []
-
-
-def test_classes_that_can_stand_in_a_field() -> None:
-    kinds = {name: info.type for name, info in Job.__setpoint__.fields.items()}
-    assert section_classes(kinds["model"]) == [Transformer, Recurrent]
-    assert section_classes(kinds["sources"]) == [Text, Synthetic]
-    assert section_classes(kinds["tracker"]) == [Tracker]
-    assert section_classes(kinds["evaluations"]) == [Batch]
-    assert section_classes(kinds["seed"]) == []
-    assert classes_at(Job, ()) == [Job]
-    assert classes_at(Job, ("model", "experts")) == [Experts]
-    assert classes_at(Job, ("sources", "0")) == [Text, Synthetic]
-    assert classes_at(Job, ("evaluations", "size")) == [Batch]
-    assert classes_at(Job, ("seed", "x")) == []
-    assert field_of(Batch, "sequence-length") is Batch.__setpoint__.fields["sequence_length"]
-
-
-def test_every_path_of_every_variant() -> None:
-    paths = [path for path, _ in all_fields(Job)]
-    assert {"model.dim", "model.cell", "optimizer.momentum", "sources.paths", "tracker.token",
-            "model.experts.count", "evaluations.size"} <= set(paths)  # fmt: skip
 
 
 class Node(Config):
@@ -168,12 +137,6 @@ OTHER_NAMES = {
 )
 def test_names_of_other_systems(path: str, hint: str) -> None:
     assert location_hint(Renamed, path) == hint
-
-
-def test_the_nearest_name_as_a_sentence() -> None:
-    assert did_you_mean("learnig_rate", ["learning_rate", "lr"]) == "Did you mean learning_rate?"
-    assert did_you_mean("lrr", ["lr"], before=" ") == " Did you mean lr?"
-    assert did_you_mean("x", ["learning_rate"], before=" ") == ""
 
 
 def test_only_whole_words_of_what_was_typed_are_taken_for_names() -> None:

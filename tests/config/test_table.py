@@ -2,7 +2,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from setpoint.config import BUDGET, IDENTITY, RUNTIME, Role, resolve
+from setpoint.config import IDENTITY, Role, resolve
 from setpoint.config.record.record import (
     Entry,
     Table,
@@ -51,13 +51,6 @@ def test_one_that_differs_is_enough() -> None:
     assert [entry and entry.value for entry in row.entries] == [1, 1, True]
     (row,) = compare([same, entries(a=1), same])
     assert row.entries[1] is None
-
-
-def test_roles_of_any_table_count() -> None:
-    one, two = entries(IDENTITY, a=1), entries(RUNTIME, a=2)
-    assert [row.role for row in compare([one, two])] == [IDENTITY]
-    assert len(compare([one, two], [RUNTIME])) == 1
-    assert compare([one, two], [BUDGET]) == []
 
 
 def test_a_section_can_be_left_out() -> None:

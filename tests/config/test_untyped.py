@@ -375,13 +375,6 @@ def test_a_key_that_is_no_text_is_refused_in_every_layer() -> None:
             compose(Root, program={field_name: value}).resolve()
 
 
-def test_numbers_of_numpy_are_plain_in_fields_of_a_type() -> None:
-    values: dict[str, Any] = {"real": np.float64(1), "count": np.int64(2), "on": np.bool_(True)}
-    config = Root(**values, text=np.str_("x"))
-    kinds = [type(getattr(config, name)) for name in ("real", "count", "on", "text")]
-    assert kinds == [float, int, bool, str]
-
-
 @pytest.mark.parametrize(
     ("member", "text"),
     [

@@ -46,12 +46,6 @@ def test_what_goes_wrong_while_importing_is_told(folder: Path, text: str, messag
     assert str(caught.value).startswith(message)
 
 
-@pytest.mark.parametrize("name", ["", ".relative"])
-def test_what_is_no_module_is_refused(folder: Path, name: str) -> None:
-    with pytest.raises(SetpointError, match="is not a module; give one such as"):
-        import_user_module(name, "it")
-
-
 def test_errors_of_a_function_are_told_with_their_line(folder: Path) -> None:
     def fails() -> None:
         raise KeyError("absent")

@@ -99,14 +99,3 @@ def test_declarations_that_cannot_work() -> None:
         @rule(needs="files")
         def _silent(self: Config) -> Iterator[Problem]:
             yield from ()
-
-
-def test_a_code_must_be_declared() -> None:
-    class Wrong(Config):
-        @rule
-        def _it(self) -> Iterator[Problem]:
-            yield Caution("other", "", "x")
-
-    (problem,) = problems_of(lambda: resolve(Wrong()))
-    assert "Wrong._it (" in problem.message
-    assert "yielded the caution 'other' undeclared" in problem.message

@@ -21,9 +21,3 @@ def test_positions_are_lazy():
     assert document.locate(()) is None
     assert [document.where(("a", 0)), document.where(("b",))] == ["f:3:3", "f"]
     assert len(calls) == 1
-
-
-def test_the_first_place_of_a_key_stays():
-    root = Position(0)
-    assert root.add("a", 1) is root.add("a", 9)
-    assert root.children["a"].offset == 1

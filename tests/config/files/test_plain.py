@@ -50,13 +50,6 @@ def test_everything_else_is_text(text):
     assert found == text and type(found) is str
 
 
-@pytest.mark.parametrize("prefix", ["", "-", "0x", "0o"])
-def test_huge_numbers_are_refused(prefix):
-    with pytest.raises(SetpointError) as caught:
-        guess(PlainScalar(prefix + "1" * 4301))
-    assert str(caught.value) == "a number of 4301 digits is refused; at most 4300 are read"
-
-
 def test_hexadecimal_digits_that_stand_for_more_decimal_ones_are_refused():
     with pytest.raises(SetpointError, match="more digits than can be written"):
         guess(PlainScalar("0x" + "f" * 4200))

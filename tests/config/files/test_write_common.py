@@ -9,7 +9,6 @@ import pytest
 from setpoint.config.files.write import checked, remark, write_json, write_toml, write_yaml
 from setpoint.config.words.errors import SetpointError
 from setpoint.config.words.plain_data import PlainScalar
-from setpoint.config.words.text import quoted
 
 WRITERS = (write_toml, write_yaml, write_json)
 
@@ -56,25 +55,11 @@ def test_refusals(write, data, message):
     assert str(caught.value) == message
 
 
-@pytest.mark.parametrize("write", WRITERS)
-def test_what_contains_itself_is_refused(write):
-    data = {}
-    data["a"] = data
-    with pytest.raises(SetpointError, match="nested deeper than 64 levels"):
-        write(data)
-
-
 def test_the_deepest_that_is_written_is_read():
     from setpoint.config.files.read import parse
 
     for format, write in zip(("toml", "yaml", "json"), WRITERS, strict=True):
         assert parse(write(nested(64)), format, "f").data == nested(64)
-
-
-def test_quoted():
-    assert quoted('a"\\\n\t\x00\x7f\u2028\u202e\ufeff é 😀') == (
-        '"a\\"\\\\\\n\\t\\u0000\\u007f\\u2028\\u202e\\ufeff é 😀"'
-    )
 
 
 def test_remark():

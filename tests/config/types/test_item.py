@@ -3,10 +3,9 @@ from typing import Any
 import pytest
 
 from setpoint.config import Invalid, Secret, ref
-from setpoint.config.types.base import dump_item, read_item, replace_in_item
+from setpoint.config.types.base import read_item
 from setpoint.config.types.compiler import compile_annotation
 from setpoint.config.values.origin import PROGRAM, Origin
-from setpoint.config.values.reference import Reference
 from setpoint.config.words.plain_data import PlainScalar
 
 from ..sample import Batch
@@ -38,10 +37,3 @@ def test_secrets_are_no_references() -> None:
         with pytest.raises(Invalid) as caught:
             read_item(compile_annotation(Secret, "here"), value, ORIGIN)
         assert caught.value.secret
-
-
-def test_a_reference_stays_as_it_is() -> None:
-    kind = compile_annotation(Batch, "here")
-    reference = Reference("${a}")
-    assert dump_item(kind, reference) == "${a}"
-    assert replace_in_item(kind, reference, lambda section: section, True) is reference

@@ -4,7 +4,6 @@ from typing import Any
 import pytest
 
 from setpoint.config import Invalid
-from setpoint.config.types.base import FieldType
 from setpoint.config.words.plain_data import PlainScalar
 from setpoint.config.words.text import for_error, shown_part
 
@@ -49,13 +48,3 @@ def test_the_part_that_an_error_is_about(
 ) -> None:
     assert shown_part(value, Invalid("is wrong", at=at)) == text
     assert shown_part(value, Invalid("is wrong", at=at, secret=True)) == "***"
-
-
-def test_the_plain_base() -> None:
-    kind = FieldType()
-    assert kind.parts == ()
-    assert not kind.is_container()
-    assert not kind.is_secret()
-    assert kind.candidates() == ()
-    assert kind.dump(3) == kind.replace_sections(3, lambda section: section, True) == 3
-    assert list(kind.sections(3)) == []
