@@ -76,6 +76,8 @@ class SourceFile:
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Mark what starts processes, before marks are selected by; skip what needs a GPU."""
+    # A checker of types takes minutes, in which the other processes run all else.
+    items.sort(key=lambda item: not item.nodeid.startswith("tests/typing/"))
     for item in items:
         module, names = getattr(item, "module", None), getattr(item, "fixturenames", ())
         starts = hasattr(module, "subprocess") or hasattr(module, "forked")

@@ -6,6 +6,7 @@ import ast
 import re
 from pathlib import Path
 
+from ..conftest import SourceFile
 from .fields import DOCS, ROOT
 
 LINK = re.compile(r"\]\((?!https?:)([^)\s#]*)(#[^)\s]*)?\)")
@@ -29,13 +30,13 @@ def test_links_lead_somewhere() -> None:
     assert not broken, "\n".join(broken)
 
 
-def test_no_message_names_a_page_of_the_repository() -> None:
+def test_no_message_names_a_page_of_the_repository(source_files: dict[str, SourceFile]) -> None:
     """Who has installed the package has no such folder."""
     page = re.compile(r"(?<![\w./-])docs/|(?<![*/])\b\w+\.md\b")
     found = [
-        f"{file.relative_to(ROOT)}: {node.value.strip()[:60]}"
-        for file in sorted((ROOT / "src").rglob("*.py"))
-        for node in ast.walk(ast.parse(file.read_text()))
+        f"{file.path.relative_to(ROOT)}: {node.value.strip()[:60]}"
+        for file in source_files.values()
+        for node in ast.walk(file.tree)
         if isinstance(node, ast.Constant)
         and isinstance(node.value, str)
         and page.search(node.value)
