@@ -10,9 +10,16 @@ from hypothesis import strategies as st
 
 from setpoint.config import SetpointError
 from setpoint.data.document import Document
-from setpoint.data.reading import split_documents, split_mixture, split_position, training_documents
+from setpoint.data.reading import Split, split_position, training_documents
+from setpoint.data.reading import split_documents as split_mixture
 
 NAMES = st.lists(st.text("abc/._0", min_size=1, max_size=8), min_size=2, max_size=40, unique=True)
+
+
+def split_documents(documents: list[Document], held_out: float) -> Split:
+    """Split the documents of one source."""
+    (train,), held = split_mixture([documents], held_out)
+    return Split(train, held)
 
 
 def docs(names: list[str]) -> list[Document]:

@@ -23,7 +23,7 @@ from setpoint.data.reading import (
     Show,
     documents_of,
     source_of,
-    split_mixture,
+    split_documents,
 )
 from setpoint.data.tokenizers.tokenizer import TokenArray, Tokenizer
 
@@ -360,7 +360,10 @@ def build_corpus(
     Raises:
         SetpointError: the tokenizer cannot encode a document, which is named.
     """
-    row = _Row(tokenizer, len(documents))
+    dtype = np.min_scalar_type(tokenizer.vocab_size - 1)
+    separator = np.array([tokenizer.separator], dtype)
+    pieces, starts, length = [separator], list[int](), 1
+    masks: dict[int, npt.NDArray[np.bool_]] = {}
     done, total = 0, sum(document.size for document in documents)
     what = f"tokenizing {side}, bytes"
     for number, document in enumerate(documents, start=1):
@@ -368,17 +371,25 @@ def build_corpus(
         if show is not None:
             at = f" (document {number} of {len(documents)} has {document.size / 1e6:,.0f} MB)"
             show(what + at * whole, done, total, now=whole)
+        starts.append(length)
         for size, piece in encoded(document, tokenizer, where):
-            row.add(piece)
-            done += size
+            pieces.append(piece.astype(dtype, copy=False))
+            length, done = length + len(piece), done + size
             if show is not None and done < total:
                 show(what, done, total)
-        row.end(document.trained)
+        if document.trained is not None:
+            masks[starts[-1]] = np.append(document.trained, False)
+        pieces.append(separator)
+        length += 1
     if show is not None:
         show(what, total, total)
+    trained = np.ones(length, np.bool_) if masks else None
+    for start, mask in masks.items():
+        assert trained is not None
+        trained[start : start + len(mask)] = mask
     files = tuple(document.record() for document in documents)
     scores = np.array([document.score for document in documents], np.float64)  # None: NaN
-    tokens = np.concatenate(row.pieces)
+    tokens = np.concatenate(pieces)
     return Corpus(
         side=side,
         tokens=tokens,
@@ -388,9 +399,9 @@ def build_corpus(
         files=files,
         digest=files_digest(tokenizer.name, files),
         sources=tuple(sources) or (side,),
-        starts=row.starts,
+        starts=np.array(starts, np.int64),
         source=np.array([source_of(file.name, sources) for file in files], np.int64),
-        trained=row.targets(),
+        trained=trained,
         notes=tuple(notes),
         read_at=None if read is None else _numbers(files, read),
         scores=scores,
@@ -402,41 +413,6 @@ def _numbers(files: Sequence[FileRecord], read: Mapping[str, int]) -> npt.NDArra
     names = (file.name for file in files)
     found = [read[name] if name in read else read[name.rpartition("[")[0]] for name in names]
     return np.array(found, np.int64)
-
-
-class _Row:
-    """Accumulator of tokens of documents, with separators."""
-
-    def __init__(self, tokenizer: Tokenizer, documents: int) -> None:
-        self.dtype = np.min_scalar_type(tokenizer.vocab_size - 1)
-        self.separator = np.array([tokenizer.separator], dtype=self.dtype)
-        self.pieces: list[TokenArray] = [self.separator]
-        self.starts = np.empty(documents, np.int64)
-        self.length, self.number, self.begin = 1, 0, 1
-        self.masks: list[tuple[int, npt.NDArray[np.bool_]]] = []
-
-    def add(self, piece: npt.NDArray[np.integer[Any]]) -> None:
-        """Append tokens to the current document."""
-        self.pieces.append(piece.astype(self.dtype, copy=False))
-        self.length += len(piece)
-
-    def end(self, trained: npt.NDArray[np.bool_] | None) -> None:
-        """End the current document with a separator."""
-        self.starts[self.number] = self.begin
-        if trained is not None:
-            self.masks.append((self.begin, np.append(trained, False)))
-        self.pieces.append(self.separator)
-        self.length += 1
-        self.number, self.begin = self.number + 1, self.length
-
-    def targets(self) -> npt.NDArray[np.bool_] | None:
-        """Target mask; None: all tokens."""
-        if not self.masks:
-            return None
-        targets = np.ones(self.length, np.bool_)
-        for start, mask in self.masks:
-            targets[start : start + len(mask)] = mask
-        return targets
 
 
 def encoded(
@@ -484,7 +460,7 @@ def build_corpora(
     has_text = [any(document.size for document in group) for group in groups]
     if not any(has_text):
         raise request.no_text()
-    parts, held_out = split_mixture(groups, request.held_out, where=request.where)
+    parts, held_out = split_documents(groups, request.held_out, where=request.where)
     build = partial(build_corpus, tokenizer=tokenizer, where=request.where, show=show, read=numbers)
     found: list[Corpus] = []
     for index, part in enumerate(parts):

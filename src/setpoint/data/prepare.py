@@ -71,20 +71,6 @@ ROW = np.dtype(
 """Index entry of a document of a piece."""
 
 
-class Item(NamedTuple):
-    """A document of a piece.
-
-    Arguments:
-        source: index of its source.
-        file: number of the token file it is mapped from, from 1; 0: its tokens are copied.
-    """
-
-    document: Document
-    source: int
-    held_out: bool
-    file: int = 0
-
-
 class Done(NamedTuple):
     """Summary of a complete piece, its last file."""
 
@@ -97,23 +83,37 @@ class Done(NamedTuple):
     copied: int
 
 
+PLAN = np.dtype(
+    [
+        ("source", "<i4"),  # index
+        ("held_out", "?"),
+        ("file", "<i4"),  # see `INDEX`
+    ]
+)
+"""Facts about a document that are known before it is tokenized."""
+PlannedFacts = tuple[int, bool, int]
+Item = tuple[Document, PlannedFacts]
+
+
 @dataclass(frozen=True, slots=True)
 class TokenizedPiece:
-    """A piece to tokenize."""
+    """A piece to tokenize.
+
+    Arguments:
+        facts: (documents,) `PLAN`.
+    """
 
     folder: Path
     number: int
-    items: Sequence[Item]
+    documents: Sequence[Document]
+    facts: npt.NDArray[Any]
     where: str
 
     def __reduce__(self) -> tuple[Any, ...]:
         # A list for each attribute: five times as fast as an object for each document.
-        documents = [item.document for item in self.items]
         attributes = ("name", "data", "tokens", "trained", "score", "place")
-        columns = [[getattr(each, name) for each in documents] for name in attributes]
-        attributes = ("source", "held_out", "file")
-        columns += [[getattr(item, name) for item in self.items] for name in attributes]
-        return _received, (self.folder, self.number, columns, self.where)
+        columns = [[getattr(each, name) for each in self.documents] for name in attributes]
+        return _received, (self.folder, self.number, columns, self.facts, self.where)
 
     def run(self, tokenizer: Tokenizer) -> Done:
         """Tokenize and write the piece, unless a stopped preparation did.
@@ -122,13 +122,13 @@ class TokenizedPiece:
             SetpointError: the tokenizer cannot encode a document, which is named.
             OSError: the piece cannot be written.
         """
+        documents = self.documents
         done = read_done(self.folder, self.number)
-        size = sum(item.document.size for item in self.items)
-        content = len(self.items), size, *(self.items[at].document.name for at in (0, -1))
+        size = sum(document.size for document in documents)
+        content = len(documents), size, documents[0].name, documents[-1].name
         if done is not None and content == (done.documents, done.size, done.first, done.last):
             return done
         dtype = np.min_scalar_type(tokenizer.vocab_size - 1)
-        documents = [item.document for item in self.items]
         found = [
             np.concatenate([ids for _, ids in encoded(document, tokenizer, self.where)])
             for document in documents
@@ -136,7 +136,7 @@ class TokenizedPiece:
         found = [ids.astype(dtype, copy=False) for ids in found]
         names = [each.name.encode("utf-8", "surrogateescape") for each in documents]
         masked = any(each.trained is not None for each in documents)
-        files = np.array([item.file for item in self.items], np.int32)
+        files = self.facts["file"]
         copied = files == 0
         masks = [
             np.ones(len(tokens), np.bool_) if each.trained is None else each.trained
@@ -159,8 +159,7 @@ class TokenizedPiece:
         rows["read"] = (self.number << 32) + np.arange(len(documents))
         rows["size"] = [each.size for each in documents]
         rows["score"] = [np.nan if each.score is None else each.score for each in documents]
-        rows["source"] = [item.source for item in self.items]
-        rows["held_out"] = [item.held_out for item in self.items]
+        rows["source"], rows["held_out"] = self.facts["source"], self.facts["held_out"]
         rows["masked"] = [each.trained is not None for each in documents]
         contents = bytes.fromhex("".join(each.record().sha256 for each in documents))
         rows["sha256"] = np.frombuffer(contents, np.uint8).reshape(-1, 32)
@@ -181,13 +180,14 @@ class TokenizedPiece:
 
 
 def _received(
-    folder: Path, number: int, columns: Sequence[Sequence[Any]], where: str
+    folder: Path,
+    number: int,
+    columns: Sequence[Sequence[Any]],
+    facts: npt.NDArray[Any],
+    where: str,
 ) -> TokenizedPiece:
-    items = [
-        Item(Document(*each), source, held_out, file)
-        for *each, source, held_out, file in zip(*columns, strict=True)
-    ]
-    return TokenizedPiece(folder, number, items, where)
+    documents = [Document(*each) for each in zip(*columns, strict=True)]
+    return TokenizedPiece(folder, number, documents, facts, where)
 
 
 def piece_stem(folder: Path, number: int) -> Path:
@@ -469,9 +469,10 @@ def _tokenize(
     notes: list[str] = []
     bytes_done = tokens = 0
     results: list[Done] = []
+    items = _items(request, tokenizer, few, notes, places)
     works = (
-        TokenizedPiece(pieces, number, items, request.where)
-        for number, items in enumerate(_pieces(_items(request, tokenizer, few, notes, places)))
+        TokenizedPiece(pieces, number, documents, np.array(facts, PLAN), request.where)
+        for number, (documents, facts) in enumerate(_pieces(items))
     )
     for _, done in pool.run(works):
         results.append(done)
@@ -503,7 +504,7 @@ def _items(
         file, place = 0, document.place
         if request.in_place and place is not None:
             file = places.setdefault(place._replace(first=0), len(places) + 1)
-        return Item(document, source_of(document.name, request.names), held_out, file)
+        return document, (source_of(document.name, request.names), held_out, file)
 
     sources = (_found(request, index, tokenizer, notes) for index in range(len(request.sources)))
     share = request.held_out if request.held_out < 1 else 0.0
@@ -526,17 +527,19 @@ def _found(
     return (document for document in documents if document.size)
 
 
-def _pieces(items: Iterator[Item]) -> Iterator[list[Item]]:
-    piece: list[Item] = []
+def _pieces(items: Iterator[Item]) -> Iterator[tuple[list[Document], list[PlannedFacts]]]:
+    documents, facts = list[Document](), list[PlannedFacts]()
     size, number = 0, 0
-    for item in items:
-        piece.append(item)
-        size += item.document.size
-        if size >= min(LAST_PIECE, FIRST_PIECE << (number // GROWTH)) or len(piece) == MOST:
-            yield piece
-            piece, size, number = [], 0, number + 1
-    if piece:
-        yield piece
+    for document, planned in items:
+        documents.append(document)
+        facts.append(planned)
+        size += document.size
+        most = min(LAST_PIECE, FIRST_PIECE << (number // GROWTH))
+        if size >= most or len(documents) == MOST:
+            yield documents, facts
+            documents, facts, size, number = [], [], 0, number + 1
+    if documents:
+        yield documents, facts
 
 
 def _gather(

@@ -12,7 +12,7 @@ import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from itertools import pairwise
+from itertools import chain, pairwise
 from typing import Any, NamedTuple, Protocol, cast
 
 import numpy as np
@@ -425,61 +425,51 @@ def held_out_count(documents: int, held_out: float) -> int:
 
 
 def split_documents(
-    documents: Iterable[Document], held_out: float, divisible: bool = True
-) -> Split:
-    """Hold out a fraction or a number of documents: those with the lowest hashes of their names.
-
-    Adding a document moves at most two others. Both sides are in the order of the hash, not of the
-    path: neighbours in a folder resemble each other, and any first part of a side is a fair sample.
-    With a fraction, one or two documents are cut in two, and their ends are held out; documents
-    with a target mask, such as conversations, are never cut.
-
-    Arguments:
-        documents: with unique names; empty ones are dropped.
-        held_out: fraction of documents, in [0, 1), or their number; 0: none.
-        divisible: whether documents without a mask may be cut.
-
-    Returns:
-        both sides, not empty unless `held_out` is 0 or there is no text.
-
-    Raises:
-        SetpointError: two documents have one name, or a side is empty.
-    """
-    (train,), held = split_mixture([list(documents)], held_out, divisible)
-    return Split(train, held)
-
-
-def split_mixture(
-    sources: Sequence[Sequence[Document]],
+    sources: Sequence[Iterable[Document]],
     held_out: float,
     divisible: bool = True,
     where: str = "data.sources",
 ) -> tuple[list[list[Document]], list[Document]]:
-    """Split each source of a mixture by itself; a number of documents counts over all sources.
+    """Hold out a fraction or a number of documents: those with the lowest hashes of their names.
+
+    A fraction is of each source of a mixture, a number counts over all sources. Adding a document
+    moves at most two others. Both sides are in the order of the hash, not of the path: neighbours
+    in a folder resemble each other, and any first part of a side is a fair sample. With a fraction,
+    one or two documents are cut in two, and their ends are held out; documents with a target mask,
+    such as conversations, are never cut.
+
+    Arguments:
+        sources: documents with unique names, by source of a mixture; empty ones are dropped.
+        held_out: fraction of documents, in [0, 1), or their number; 0: none.
+        divisible: whether documents without a mask may be cut.
 
     Returns:
-        the training documents of each source, perhaps none, and all held-out documents.
+        the training documents of each source, perhaps none, and all held-out documents, at least
+        one unless `held_out` is 0 or there is no text.
 
     Raises:
-        SetpointError: as `split_documents`.
+        SetpointError: two documents have one name, or a side is empty.
     """
-    ordered = _ordered((document for documents in sources for document in documents), where)
+    filled = [_filled(documents) for documents in sources]
+    ordered = _filled(chain.from_iterable(filled))
+    for before, after in pairwise(ordered):
+        if before.name == after.name:
+            raise duplicate_name(where, after.name)
     if held_out >= 1:
         held = ordered[: held_out_count(len(ordered), held_out)]
         names = {document.name for document in held}
-        parts = [[d for d in _filled(documents) if d.name not in names] for documents in sources]
-        return parts, held
-    splits = [split_group(documents, held_out, divisible) for documents in sources]
-    held = [document for split in splits for document in split.held_out]
+        return [[each for each in group if each.name not in names] for group in filled], held
+    splits = [split_group(group, held_out, divisible) for group in filled]
+    held = _filled(document for split in splits for document in split.held_out)
     if held_out and ordered and not held:
         raise SetpointError(_too_little(ordered, held_out, divisible))
-    return [split.train for split in splits], _filled(held)
+    return [split.train for split in splits], held
 
 
 def training_documents(
     read: Callable[[], Iterator[Document]], held_out: float, divisible: bool = True
 ) -> Iterator[Document]:
-    """Training side of `split_documents` in reading order, in bounded memory.
+    """Training side of `split_documents` of one source in reading order, in bounded memory.
 
     Arguments:
         read: returns a new iterator of the documents; they are read twice, first for their names.
@@ -487,7 +477,7 @@ def training_documents(
     """
     positions = [split_position(document.name) for document in read() if document.size]
     if held_out < 1 and len(positions) <= FEW:
-        yield from split_documents(read(), held_out, divisible).train if positions else ()
+        yield from split_documents([read()], held_out, divisible)[0][0]
         return
     count = held_out_count(len(positions), held_out)
     limit = heapq.nsmallest(count + 1, positions)[-1]
@@ -496,15 +486,6 @@ def training_documents(
 
 def _filled(documents: Iterable[Document]) -> list[Document]:
     return sorted((d for d in documents if d.size), key=lambda d: _digest(d.name))
-
-
-def _ordered(documents: Iterable[Document], where: str) -> list[Document]:
-    """Documents that are not empty, by the hashes of their names, which are unique."""
-    ordered = _filled(documents)
-    for before, after in pairwise(ordered):
-        if before.name == after.name:
-            raise duplicate_name(where, after.name)
-    return ordered
 
 
 def duplicate_name(where: str, name: str) -> SetpointError:
@@ -516,7 +497,7 @@ def duplicate_name(where: str, name: str) -> SetpointError:
 
 
 def split_group(documents: Iterable[Document], held_out: float, divisible: bool = True) -> Split:
-    """Like `split_documents`, but a side may be empty: a single conversation is for training."""
+    """Split one source; a side may be empty: a single conversation is for training."""
     ordered = _filled(documents)
     if not ordered:
         return Split([], [])

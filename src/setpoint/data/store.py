@@ -18,7 +18,7 @@ from contextlib import suppress
 from dataclasses import asdict, dataclass
 from itertools import chain
 from pathlib import Path, PurePosixPath
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
@@ -198,11 +198,14 @@ def read_manifest(folder: Path) -> StoreManifest:
         ) from error
 
 
-def verify(folder: Path, manifest: StoreManifest) -> None:
+def verify(folder: Path, manifest: StoreManifest, contents: bool = True) -> None:
     """Compare all files with the manifest.
 
     Sizes are always compared. A file is hashed once, and again when its modification time changes,
     so opening large data is cheap.
+
+    Arguments:
+        contents: whether to hash files.
 
     Raises:
         DamagedData: a file is missing, truncated or changed.
@@ -210,23 +213,20 @@ def verify(folder: Path, manifest: StoreManifest) -> None:
     seen = _read_seen(folder, manifest)
     now: dict[str, int] = {}
     for name, (size, digest) in manifest.files.items():
-        path = folder / name
         try:
-            status = path.stat()
-            if status.st_size == size and seen.get(name) != status.st_mtime_ns:
-                same = digest_file(path).digest == digest
-            else:
-                same = True
+            status = (folder / name).stat()
+            if status.st_size != size:
+                less = "cut short: it" if status.st_size < size else "another: it"
+                what = f"{name} is {less} has {status.st_size:,} bytes, and had {size:,}"
+                raise DamagedData(_damaged(folder, what))
+            hashed = contents and seen.get(name) != status.st_mtime_ns
+            if hashed and digest_file(folder / name).digest != digest:
+                what = f"the content of {name} is not what was written"
+                raise DamagedData(_damaged(folder, what))
         except OSError as error:
             raise DamagedData(_damaged(folder, f"{name}: {error.strerror}")) from error
-        if status.st_size != size:
-            less = "cut short: it" if status.st_size < size else "another: it"
-            what = f"{name} is {less} has {status.st_size:,} bytes, and had {size:,}"
-            raise DamagedData(_damaged(folder, what))
-        if not same:
-            raise DamagedData(_damaged(folder, f"the content of {name} is not what was written"))
         now[name] = status.st_mtime_ns
-    if now != seen:
+    if contents and now != seen:
         write_seen(folder, manifest, now)
 
 
@@ -423,28 +423,6 @@ def is_prepared(folder: Path) -> bool:
             return KIND.encode() in file.read(200)
     except OSError:
         return False
-
-
-class Facts(NamedTuple):
-    """Parts of a manifest that `check` compares without reading the data.
-
-    Arguments:
-        tokenizer: `Tokenizer.name`.
-        sizes: bytes of each file.
-    """
-
-    tokenizer: str
-    sizes: dict[str, int]
-
-
-def read_facts(folder: Path) -> Facts | None:
-    """Read the facts of prepared data; None if the manifest is damaged."""
-    try:
-        found = json.loads((folder / MANIFEST).read_text(encoding="utf-8"))
-        sizes = {str(name): int(size) for name, (size, _) in found["files"].items()}
-        return Facts(str(found["tokenizer"]), sizes)
-    except (OSError, ValueError, LookupError, TypeError, AttributeError):
-        return None
 
 
 @dataclass(frozen=True, slots=True)

@@ -43,7 +43,13 @@ from setpoint.data.sources.records import (
     value_at,
     wrong_kind,
 )
-from setpoint.data.store import MANIFEST, is_prepared, read_facts, stored_documents
+from setpoint.data.store import (
+    MANIFEST,
+    is_prepared,
+    read_manifest,
+    stored_documents,
+    verify,
+)
 from setpoint.data.tokenizers.tokenizer import Tokenizer
 from setpoint.data.tokenizers.vocabulary import beyond_vocabulary
 from setpoint.hub.fetch import fetch_files, is_url, split_hub_id
@@ -507,22 +513,10 @@ def file_problems(config: Tokens) -> Iterator[Problem]:
             valid=("null",),
         )
     for folder in folders:
-        facts, reason = read_facts(folder), ""
-        for name, size in facts.sizes.items() if facts else ():
-            have = (folder / name).stat().st_size if (folder / name).is_file() else None
-            if have is None:
-                reason = f"{name}: No such file or directory"
-            elif have != size:
-                reason = f"{name} has {have:,} bytes, and had {size:,}"
-        if facts is None or reason:
-            reason = reason or f"{MANIFEST} cannot be read"
-            errors.setdefault(
-                f"{HERE}.paths",
-                SetpointError(
-                    f"{HERE}.paths: the prepared data in {folder} is damaged: {reason}.\n"
-                    "Valid: a folder as `setpoint data prepare` left it; prepare it again."
-                ),
-            )
+        try:
+            verify(folder, read_manifest(folder), contents=False)
+        except SetpointError as error:
+            errors.setdefault(f"{HERE}.paths", SetpointError(f"{HERE}.paths: {error}"))
     yield from problems_of(errors)
 
 

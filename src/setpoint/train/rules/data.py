@@ -250,7 +250,7 @@ def template_problems(job: Job) -> Iterator[Problem]:
 def token_problems(job: Job) -> Iterator[Problem]:
     """Prepared data, or separators, that do not match the tokenizer."""
     from setpoint.data.sources.tokens import prepared_folders
-    from setpoint.data.store import read_facts
+    from setpoint.data.store import read_manifest
     from setpoint.data.tokenizers.vocabulary import tokenizer_name, vocabulary_size
 
     size, name = vocabulary_size(job.tokenizer), tokenizer_name(job.tokenizer)
@@ -264,11 +264,14 @@ def token_problems(job: Job) -> Iterator[Problem]:
                 also=("tokenizer",),
             )
         for folder in prepared_folders(source, fetch=False):
-            facts = read_facts(folder)
-            if name is not None and facts is not None and facts.tokenizer != name:
+            try:
+                prepared = read_manifest(folder).tokenizer
+            except SetpointError:
+                continue  # reported by a check of the source
+            if name is not None and prepared != name:
                 yield Problem(
                     f"{path}.paths",
-                    f"{folder} was prepared with the tokenizer {_brief(facts.tokenizer)}, but "
+                    f"{folder} was prepared with the tokenizer {_brief(prepared)}, but "
                     f"the job's is {_brief(name)}",
                     hint="Use that tokenizer, or prepare the data again.",
                     also=("tokenizer",),
