@@ -255,6 +255,7 @@ def test_what_training_cannot_read_is_refused(cli: CommandLine) -> None:
         "body.parquet": ("field", "has no column 'text'"),
         "rows.jsonl --data.sources.0.field body": ("field", "has no field 'body'"),
         "one.txt --data.held_out 1": ("data.held_out", "1 of 1 document would leave none"),
+        "one.txt --data.sources.0.streaming true": ("data.held_out", "single streamed document"),
     }
     for words, (path, reason) in cases.items():
         name, _, more = words.partition(" ")

@@ -378,8 +378,12 @@ def test_a_killed_preparation_goes_on(tmp_path: Path, monkeypatch: pytest.Monkey
     original = prepare.TokenizedPiece.run
 
     def noted(self: prepare.TokenizedPiece, tokenizer: Any) -> prepare.Done:
-        made.append(self.number)
-        return original(self, tokenizer)
+        tokens = Path(f"{prepare.piece_stem(self.folder, self.number)}.tokens")
+        before = tokens.stat().st_mtime_ns if tokens.exists() else None
+        done = original(self, tokenizer)
+        if tokens.stat().st_mtime_ns != before:
+            made.append(self.number)
+        return done
 
     monkeypatch.setattr(prepare.TokenizedPiece, "run", noted)
     data = data_of(tmp_path, [SMALL])
@@ -503,8 +507,10 @@ def test_a_killed_worker_is_said(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("left", [20, 50_000])
 def test_a_worker_ends_quietly_with_the_main_process(tmp_path: Path, left: int) -> None:
-    items = [prepare.Item(Document("random/a", b"text " * 30_000), 0, False)]
-    work = pickle.dumps(prepare.TokenizedPiece(tmp_path, 0, items, "data.sources"), 5)
+    documents = [Document("random/a", b"text " * 30_000)]
+    facts = np.zeros(1, prepare.PLAN)
+    piece = prepare.TokenizedPiece(tmp_path, 0, documents, facts, "data.sources")
+    work = pickle.dumps(piece, 5)
     sent = pickle.dumps(ByteTokenizer(), 5) + work[:-left]
     command = [sys.executable, "-c", WORKER]
     ended = subprocess.run(command, input=sent, capture_output=True)

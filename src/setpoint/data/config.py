@@ -471,7 +471,7 @@ class Data(Config, role=IDENTITY, owner="setpoint.data.cache:corpora"):
             elif wanted and score is None:
                 yield Problem(
                     "curriculum.by",
-                    f"is score, and {path} has no `score`",
+                    f"is score, and data.{path} has no `score`",
                     valid=("length",),
                     also=(path,),
                     hint=f"Set data.{path}.score where rows have one.",

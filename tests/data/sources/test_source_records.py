@@ -184,6 +184,7 @@ def test_bytes_that_are_not_utf8_are_named_by_their_row(tmp_path: Path, name: st
             b"id,txt\n1,a\n",
             r"\.field: .* no column 'text'; its columns are id, txt.\nValid: txt",
         ),
+        ("a.csv", b"id;txt\n1;a\n", "a.csv separates columns by ';': id;txt"),
         ("a.csv", b"text,text\n1,a\n", "names the column 'text' twice"),
         ("a.csv", b"id,text\n1,a\n2\n", "row 2 cannot be read: 2 columns are named, and it has 1"),
         ("a.parquet", b"", "cannot read .*a.parquet: "),

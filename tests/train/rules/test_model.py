@@ -336,6 +336,6 @@ def test_prepared_data_has_to_be_of_the_tokenizer_and_whole(tmp_path: Path) -> N
     shard = folder / "train-00000.tokens.npy"
     shard.write_bytes(shard.read_bytes()[:-10])
     (said,) = tokens_problems(folder)
-    assert "train-00000.tokens.npy has " in said
+    assert "train-00000.tokens.npy is cut short" in said
     (folder / "manifest.json").write_text('{"kind": "setpoint prepared data"')
-    assert "manifest.json cannot be read" in tokens_problems(folder)[0]
+    assert "manifest.json is damaged" in tokens_problems(folder)[0]

@@ -379,6 +379,12 @@ def _csv(
         rows = csv.reader(text, delimiter=delimiter, strict=True)
         try:
             header = next(rows, [])
+            other = next((sign for sign in ";\t|" if sign in "".join(header[:1])), "")
+            if len(header) == 1 and other and header[0] not in (fields or {}).values():
+                raise SetpointError(
+                    f"{where}: {name} separates columns by {other!r}: {header[0]}.\n"
+                    "Valid: commas in .csv files, tabs in .tsv files."
+                )
             twice = sorted({column for column in header if header.count(column) > 1})
             if not header or twice:
                 reason = f"names the column {twice[0]!r} twice" if twice else "is empty"

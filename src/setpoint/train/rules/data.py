@@ -155,11 +155,10 @@ def held_out_problems(job: Job) -> Iterator[Problem]:
     if len(known) < len(counts):
         return
     if job.data.held_out < 1:
-        if total == 1 and job.data.has_answers:
-            message = "is a share of a single conversation, which is not split"
-            yield Problem(
-                "data.held_out", message, hint="Add more conversations, or data.validation."
-            )
+        if total == 1 and (job.data.has_answers or job.data.streams):
+            what = "conversation" if job.data.has_answers else "streamed document"
+            message = f"is a share of a single {what}, which is not split"
+            yield Problem("data.held_out", message, hint=f"Add more {what}s, or data.validation.")
         return
     from setpoint.data.reading import held_out_count
 
@@ -171,7 +170,7 @@ def held_out_problems(job: Job) -> Iterator[Problem]:
 
 
 def _documents(source: SourceConfig) -> int | None:
-    if isinstance(source, Text) and source.filter is None and not source.streaming:
+    if isinstance(source, Text) and source.filter is None:
         from setpoint.data.sources.texts import text_count  # most jobs have no files
 
         return text_count(source)
