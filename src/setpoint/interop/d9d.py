@@ -49,7 +49,8 @@ KEYS = {
         context_parallel_replicate=1, context_parallel_shard=1),
     "mesh.tensor_parallel": Key(1, "parallel.tensor"),
     "mesh.expert_parallel": Key(1, "parallel.expert"),
-    **keys_of("pipelining.schedule.", schedule="gpipe", num_stages_per_rank=None, zero_bubble=False),
+    **keys_of("pipelining.schedule.", schedule="gpipe", num_stages_per_rank=None,
+        zero_bubble=False),
     "timeout.init_timeout": Key(10_000, "parallel.timeout"),
     "timeout.step_timeout": Key(100, "parallel.step_timeout"),
     # Batch and loader.

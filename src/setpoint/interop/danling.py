@@ -15,7 +15,15 @@ import math
 from collections.abc import Callable
 from typing import Any, cast
 
-from setpoint.interop.dialect import Conversion, Dialect, Key, keys_of, phases_of
+from setpoint.interop.dialect import (
+    PIPELINES,
+    SAVE_MODES,
+    Conversion,
+    Dialect,
+    Key,
+    keys_of,
+    phases_of,
+)
 
 IN_PYTHON = "DanLing takes {} in Python: set [{}]"
 MESH = "the mesh follows from the degrees and the device"
@@ -27,11 +35,8 @@ CLASSES = {
     "rmsprop": "RMSprop", "rprop": "Rprop", "adafactor": "Adafactor",
 }  # fmt: skip
 """Optimizers that are classes of torch.optim."""
-SCHEDULES = {
-    "1f1b": "1f1b", "gpipe": "gpipe", "interleaved1f1b": "interleaved_1f1b",
-    "loopedbfs": "looped_bfs", "interleavedzerobubble": "interleaved_zero_bubble",
-    "zbvzerobubble": "zbv_zero_bubble", "dualpipev": "dual_pipe_v",
-}  # fmt: skip
+SCHEDULES = {name.lower(): schedule for name, schedule in PIPELINES.items()}
+STACKS = ("auto", "ddp", "torch", "graph", "graph_runner", "deepspeed", "ds", "parallel")
 AXES = ("replicate", "shard", "context", "pipeline", "tensor", "expert", "expert_tensor")
 DTYPES = {"fp32": "fp32", "float32": "fp32", "float": "fp32", "fp16": "fp16", "float16": "fp16",
           "half": "fp16", "bf16": "bf16", "bfloat16": "bf16", "fp64": "fp64", "float64": "fp64",
@@ -69,13 +74,16 @@ KEYS = {
     "scheduler.mode": Key(None, refused="the direction is that of the metric"),
     # Ranks.
     **{f"parallel.axes.{axis}": Key(1) for axis in AXES},
-    **_named("parallel", "pipeline_n_microbatches module_fqns_per_model_part loss_parallel"),
+    **_named("parallel", "pipeline_n_microbatches loss_parallel"),
+    "parallel.module_fqns_per_model_part": Key(None,
+        decision="parts by names of modules there: set parallel.pipelining.split"),
     **keys_of("parallel.", pipeline_schedule="1F1B", pipeline_microbatch_size=1),
     "parallel.use_device_mesh": Key(True, refused=NO_CHOICE.format("a device mesh")),
     "parallel.mesh_device_type": Key(None, refused=MESH),
     "parallel.allow_degree_change": Key(False),
-    **_named("fsdp", "module_classes reshard_after_forward mp_policy offload_policy "
-             "ignored_params"),
+    **_named("fsdp", "reshard_after_forward mp_policy offload_policy ignored_params"),
+    "fsdp.module_classes": Key(None,
+        decision="classes of modules there, patterns here: set parallel.sharding.units"),
     "fsdp.enabled": Key(False),
     "fsdp.mesh": Key(None, refused=MESH),
     "fsdp.root_reshard_after_forward": Key(None, refused="the root stays gathered, as in FSDP2"),
@@ -233,17 +241,8 @@ def _ranks(c: Conversion) -> None:
     """DDP replicas, or the axes of a mesh."""
     c.set("parallel.device", "cuda")
     stack = str(c.value("stack") or "auto").strip().lower().replace("-", "_")
-    if stack not in [
-        "auto",
-        "ddp",
-        "torch",
-        "graph",
-        "graph_runner",
-        "deepspeed",
-        "ds",
-        "parallel",
-    ]:
-        c.wrong("stack", "one of auto, ddp, torch, graph, deepspeed, ds, parallel")
+    if stack not in STACKS:
+        c.wrong("stack", "one of " + ", ".join(STACKS))
         return
     c.copy_given({"parallel.timeout": "comm.init_timeout_seconds",
                   "parallel.step_timeout": "comm.train_timeout_seconds"})  # fmt: skip
@@ -302,15 +301,11 @@ def _axes(c: Conversion) -> None:
             c.set("parallel.pipelining.schedule", SCHEDULES[name], key)
         else:
             c.wrong(key, "a schedule of torch.distributed.pipelining")
-        if c.value("parallel.module_fqns_per_model_part"):
-            text = "parts by your model's names of modules: set parallel.pipelining.split"
-            c.report("needs a decision", "parallel.module_fqns_per_model_part", text)
     if degrees["tensor"] not in (0, 1):
         loss = c.value("parallel.loss_parallel")
         c.set("parallel.loss_parallel", loss is not False, "parallel.loss_parallel")
-    change = c.value("parallel.allow_degree_change")
-    key = "parallel.allow_degree_change"
-    c.set("checkpoint.resharding", "allow" if change else "refuse", key)
+    change = "parallel.allow_degree_change"
+    c.set("checkpoint.resharding", "allow" if c.value(change) else "refuse", change)
     key = "fsdp.reshard_after_forward"
     reshard = {"always": True, "never": False}.get(str(c.value(key)), c.value(key))
     if isinstance(reshard, bool):
@@ -321,9 +316,6 @@ def _axes(c: Conversion) -> None:
         c.set("parallel.sharding.offload", True, "fsdp.offload_policy")
     if names_of := c.names("fsdp.ignored_params"):
         c.set("parallel.sharding.replicated", names_of, "fsdp.ignored_params")
-    if c.value("fsdp.module_classes"):
-        text = "classes of modules there, patterns of names here: set parallel.sharding.units"
-        c.report("needs a decision", "fsdp.module_classes", text)
 
 
 def _batch(c: Conversion) -> None:
@@ -596,11 +588,11 @@ def _checkpoints(c: Conversion, total: int | None) -> None:
     mode = c.value("checkpoint.async_mode")
     if mode is None:
         mode = "async" if c.value("checkpoint.async_enabled") else "disabled"
-    modes = {"disabled": "sync", "async": "async", "async_with_pinned_mem": "async_pinned"}
-    if isinstance(mode, str) and mode in modes:
-        c.set("checkpoint.mode", modes[mode], "checkpoint.async_mode", "checkpoint.async_enabled")
+    if isinstance(mode, str) and mode in SAVE_MODES:
+        keys = ("checkpoint.async_mode", "checkpoint.async_enabled")
+        c.set("checkpoint.mode", SAVE_MODES[mode], *keys)
     else:
-        c.wrong("checkpoint.async_mode", "one of " + ", ".join(modes))
+        c.wrong("checkpoint.async_mode", "one of " + ", ".join(SAVE_MODES))
     if mode != "disabled" and (seconds := c.number("checkpoint.wait_timeout")) is not None:
         c.set("checkpoint.wait_timeout", seconds, "checkpoint.wait_timeout")
     if c.value("checkpoint.last_save_model_only"):

@@ -39,6 +39,14 @@ SUFFIXES = {"megatron": (".sh", ".args", ".txt"), "torchtitan": (".sh", ".args")
 """File suffixes of a dialect in addition to those of TOML, YAML and JSON."""
 Kind = Literal["refused", "without effect", "differs", "needs a decision", "not converted"]
 REQUIRED = object()
+PIPELINES = {
+    "1F1B": "1f1b", "GPipe": "gpipe", "Interleaved1F1B": "interleaved_1f1b",
+    "LoopedBFS": "looped_bfs", "InterleavedZeroBubble": "interleaved_zero_bubble",
+    "ZBVZeroBubble": "zbv_zero_bubble", "DualPipeV": "dual_pipe_v",
+}  # fmt: skip
+"""Schedules of torch.distributed.pipelining."""
+SAVE_MODES = {"disabled": "sync", "async": "async", "async_with_pinned_mem": "async_pinned"}
+"""Modes of asynchronous checkpoints of torch.distributed.checkpoint."""
 NEAR = 0.0005
 """Maximum deviation of a piecewise schedule from its curve, as a fraction of the peak."""
 
@@ -56,6 +64,8 @@ class Key:
         optional: null, false, zero and empty values leave the field at its default.
         refused: the reason why Setpoint has no such thing; a value other than the default is
             reported.
+        decision: what a value other than the default leaves to decide, likewise.
+        differs: what a value other than the default does in another way here, likewise.
         essential: without what is refused the file means nothing, so it is an error.
         idle: the reason why the key has no effect in the other system either.
     """
@@ -66,6 +76,8 @@ class Key:
     unit: str = ""
     optional: bool = False
     refused: str = ""
+    decision: str = ""
+    differs: str = ""
     essential: bool = False
     idle: str = ""
 
@@ -330,6 +342,28 @@ class Conversion:
         """Set fields to the values of keys that are not null, by path."""
         self.copy({path: key for path, key in fields.items() if self.value(key) is not None})
 
+    def tokenizer(self, path: object, *keys: str) -> None:
+        """Set a tokenizer of Hugging Face by its directory or id."""
+        self.set("tokenizer.type", "huggingface", *keys)
+        self.set("tokenizer.path", path, *keys)
+
+    def pipeline(self, key: str) -> None:
+        """Set the pipeline schedule by a name of torch.distributed.pipelining."""
+        self.pick("parallel.pipelining.schedule", key, PIPELINES)
+
+    def late(self, key: str) -> None:
+        """Report a warm-up whose first step has a rate of 0 there."""
+        text = "the first step of W has 1/W of the rate, not 0: the warm-up is one step ahead"
+        self.report("differs", key, text)
+
+    def trace(self, start: str, end: str, warmup: int | None = None) -> None:
+        """Set the profiler to the steps from one key to another, after steps of warm-up."""
+        first = self.number(start)
+        self.set("profiling.wait", max(0, first - 1), start)
+        if warmup is not None:
+            self.set("profiling.warmup", warmup, start)
+        self.set("profiling.active", max(1, self.number(end) - first), end, start)
+
     def pick(self, path: str, key: str, values: Mapping[str, object]) -> str | None:
         """Set a field by the word of a key; return the word, or None after a problem."""
         if (word := self.choice(key, *values)) is not None:
@@ -405,9 +439,15 @@ class Conversion:
             elif key.idle:
                 if is_changed:
                     self.report("without effect", name, f"in {self.dialect.name}, too: {key.idle}")
-            elif key.path and self._switch_that_is_off(name) is None:
-                value = self.value(name)
-                if value or (not key.optional and (value is not None or key.default is None)):
+            elif self._switch_that_is_off(name) is not None:
+                continue
+            else:
+                if is_changed and (text := key.decision or key.differs):
+                    self.report("needs a decision" if key.decision else "differs", name, text)
+                    self._read.add(name)
+                value = self.value(name) if key.path else None
+                is_set = value is not None or key.default is None
+                if key.path and (value or (is_set and not key.optional)):
                     self._set_plain(name, key, value)
         self.dialect.complete(self)
         loader = self.data.get("data", {}).get("loader", {})

@@ -8,7 +8,7 @@ steps, and then decays over decay_steps, or what is left of max_steps.
 
 from __future__ import annotations
 
-from setpoint.interop.dialect import Conversion, Dialect, Key, keys_of
+from setpoint.interop.dialect import SAVE_MODES, Conversion, Dialect, Key, keys_of
 
 BATCH = "batch.micro_size"
 IMAGES = "images reach no model of Setpoint: batches hold tokens"
@@ -54,7 +54,7 @@ KEYS = {
     "model.dim": Key(4096, "model.dim"),
     "model.n_layers": Key(32, "model.layers"),
     "model.n_heads": Key(32, "model.heads"),
-    "model.n_kv_heads": Key(None),
+    "model.n_kv_heads": Key(None, "model.kv_heads", optional=True),
     "model.vocab_size": Key(32_000, "model.vocab_size"),
     **keys_of("model.", ffn_dim_multiplier=1.0, ffn_hidden_dim=None),
     "model.norm_type": Key("rmsnorm", "model.norm", {"rmsnorm": "rms_norm",
@@ -76,8 +76,10 @@ KEYS = {
     "model.moe_frequency": Key(1, "model.moe.every"),
     **keys_of("model.", moe_router="softmax_topk", moe_shared_experts=0),
     "model.moe_aux_loss_weight": Key(0.01, "model.moe.balance_loss"),
+    "model.moe_gradient_scale": Key(False, "model.moe.gradient_scale", optional=True,
+        differs="gradients are scaled, not outputs"),
     **keys_of("model.", moe_capacity_factor=0.0, moe_sequence_aux_loss_weight=0.0,
-        moe_gradient_scale=False, moe_bias_schedule="constant", moe_packed_experts=False,
+        moe_bias_schedule="constant", moe_packed_experts=False,
         moe_expert_ffn_multiplier=1.0),
     "model.moe_router_z_loss_weight": Key(0.0, "model.moe.router_z_loss", optional=True),
     # Optimizer and schedule.
@@ -107,8 +109,7 @@ KEYS = {
     # Records.
     "checkpoint.dir": Key("checkpoints"),
     "checkpoint.interval": Key(1000, "checkpoint.every", unit="{} steps"),
-    "checkpoint.async_mode": Key("disabled", "checkpoint.mode", {"disabled": "sync",
-        "async": "async", "async_with_pinned_mem": "async_pinned"}),
+    "checkpoint.async_mode": Key("disabled", "checkpoint.mode", {**SAVE_MODES}),
     "checkpoint.keep_last_n": Key(3, "checkpoint.keep"),
     "checkpoint.load_path": Key(None, "checkpoint.load"),
     "checkpoint.export_dtype": Key("bfloat16",
@@ -134,7 +135,6 @@ def _complete(c: Conversion) -> None:
     c.set("model.residual_init", "depth_scaled")
     if c.value("model.model_type") != "transformer":
         c.wrong("model.model_type", f"'transformer': {IMAGES}")
-    c.copy_given({"model.kv_heads": "model.n_kv_heads"})
     _batch(c)
     keys = ("model.ffn_hidden_dim", "model.ffn_dim_multiplier", "model.dim")
     c.set("model.ffn_dim", _width(c), *keys)
@@ -160,10 +160,8 @@ def _batch(c: Conversion) -> None:
     if c.given("distributed.backend") and backend not in ("nccl", "cpu:gloo,cuda:nccl"):
         c.set("parallel.backend", backend, "distributed.backend")
     if c.number("distributed.pp") > 1:
-        schedule = c.value("distributed.pp_schedule")
-        if schedule not in ("1f1b", "gpipe", "interleaved_1f1b"):
-            c.wrong("distributed.pp_schedule", "one of 1f1b, gpipe, interleaved_1f1b")
-        c.set("parallel.pipelining.schedule", schedule, "distributed.pp_schedule")
+        names = {name: name for name in ("1f1b", "gpipe", "interleaved_1f1b")}
+        c.pick("parallel.pipelining.schedule", "distributed.pp_schedule", names)
     size, passes = c.number("train.batch_size"), c.number("train.grad_accum_steps")
     keys = ("train.batch_size", "train.grad_accum_steps")
     if wrong := [key for key in keys if c.number(key) < 1]:
@@ -233,16 +231,12 @@ def _experts(c: Conversion) -> None:
     if (multiplier := c.number("model.moe_expert_ffn_multiplier")) != 1:
         width = 16 * round(_width(c) * multiplier / 16)
         c.set("model.moe.expert_dim", width, "model.moe_expert_ffn_multiplier")
-    if c.value("model.moe_gradient_scale"):
-        c.set("model.moe.gradient_scale", True, "model.moe_gradient_scale")
-        c.report("differs", "model.moe_gradient_scale", "gradients are scaled, not outputs")
 
 
 def _precision(c: Conversion) -> None:
     """Weights, products and optimizer state in one dtype, gradients summed in fp32."""
-    key, name = "train.mixed_precision", c.value("train.mixed_precision")
-    if name not in ("bf16", "fp16", "fp32", "fp8"):
-        c.wrong(key, "one of bf16, fp16, fp32, fp8")
+    key = "train.mixed_precision"
+    if (name := c.choice(key, "bf16", "fp16", "fp32", "fp8")) is None:
         return
     if name == "fp16":
         c.set("precision.compute", "fp16", key)
@@ -254,13 +248,10 @@ def _precision(c: Conversion) -> None:
         c.set("precision.reduce", "fp32", key)
     if name == "fp8":
         c.set("precision.float8.recipe", "tensorwise", key)
-    modes = {"none": None, "full": "full", "selective": "operators"}
-    mode = c.value("train.activation_checkpointing")
-    if mode not in modes:
-        c.wrong("train.activation_checkpointing", "one of " + ", ".join(modes))
-    elif modes[mode]:
-        path = "memory.activation_checkpointing.type"
-        c.set(path, modes[mode], "train.activation_checkpointing")
+    key = "train.activation_checkpointing"
+    if (mode := c.choice(key, "none", "full", "selective")) and mode != "none":
+        kind = "full" if mode == "full" else "operators"
+        c.set("memory.activation_checkpointing.type", kind, key)
 
 
 def _optimizer(c: Conversion) -> None:
@@ -290,13 +281,12 @@ def _optimizer(c: Conversion) -> None:
 
 def _schedule(c: Conversion) -> None:
     """Steps of warm-up, of a plateau and of the decay, from the end of the one before."""
-    name, warmup = c.value("scheduler.name"), c.number("scheduler.warmup_steps")
-    free = c.number("optimizer.schedule_free_warmup_steps")
-    is_free = c.value("optimizer.name") == "schedule_free_adamw"
     names = {"cosine": "cosine", "linear": "linear", "wsd": "wsd", "constant": "constant",
              "rex": "polynomial", "none": "none"}  # fmt: skip
-    if name not in names:
-        c.wrong("scheduler.name", "one of " + ", ".join(names))
+    name, warmup = c.choice("scheduler.name", *names), c.number("scheduler.warmup_steps")
+    free = c.number("optimizer.schedule_free_warmup_steps")
+    is_free = c.value("optimizer.name") == "schedule_free_adamw"
+    if name is None:
         return
     if name == "none" and is_free and free:
         c.set("schedule.type", "constant", "optimizer.schedule_free_warmup_steps")
@@ -311,11 +301,7 @@ def _schedule(c: Conversion) -> None:
         return
     c.set("schedule.warmup", f"{warmup} steps", "scheduler.warmup_steps")
     if warmup:
-        c.report(
-            "differs",
-            "scheduler.warmup_steps",
-            f"the first step has 1/{warmup} of the rate, not 0: the warm-up is one step ahead",
-        )
+        c.late("scheduler.warmup_steps")
     if name == "constant":
         return
     stable = (c.number("scheduler.stable_steps") or 0) if name == "wsd" else 0
@@ -389,8 +375,7 @@ def _data(c: Conversion) -> None:
         c.report("without effect", key, f"in KempnerForge, too: {MIXTURE_NEEDED}")
     tokenizer = c.value("data.tokenizer_path")
     if tokenizer:
-        c.set("tokenizer.type", "huggingface", "data.tokenizer_path")
-        c.set("tokenizer.path", tokenizer, "data.tokenizer_path")
+        c.tokenizer(tokenizer, "data.tokenizer_path")
     elif is_tokens:
         c.set("tokenizer.type", "ids", "data.dataset_path")
     if c.value("data.pack_sequences"):
@@ -467,10 +452,7 @@ def _records(c: Conversion) -> None:
     # Ten losses in a row that are not finite end a run there; each is skipped before.
     c.set("resilience.non_finite", {"type": "skip", "limit": 10})
     if c.value("profiling.enable"):
-        start, end = c.number("profiling.start_step"), c.number("profiling.end_step")
-        c.set("profiling.wait", max(0, start - 1), "profiling.start_step")
-        c.set("profiling.warmup", 1, "profiling.start_step")
-        c.set("profiling.active", end - start, "profiling.end_step", "profiling.start_step")
+        c.trace("profiling.start_step", "profiling.end_step", warmup=1)
 
 
 DIALECT = Dialect(

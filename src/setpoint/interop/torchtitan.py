@@ -19,7 +19,7 @@ from typing import Any, cast
 from setpoint.config import Document
 from setpoint.config.files.document import names_file
 from setpoint.config.files.read import read_file
-from setpoint.interop.dialect import Conversion, Dialect, Key, keys_of
+from setpoint.interop.dialect import SAVE_MODES, Conversion, Dialect, Key, keys_of
 from setpoint.interop.shell_script import read_arguments
 from setpoint.interop.torchtitan_registry import FLAVORS, PRESETS
 
@@ -33,11 +33,6 @@ DATASETS = {
     "c4": {"type": "huggingface", "path": "allenai/c4", "subset": "en", "streaming": True},
     "c4_validation": {"type": "huggingface", "path": "allenai/c4", "subset": "en",
                       "split": "validation"},
-}  # fmt: skip
-SCHEDULES = {
-    "1F1B": "1f1b", "GPipe": "gpipe", "Interleaved1F1B": "interleaved_1f1b",
-    "LoopedBFS": "looped_bfs", "InterleavedZeroBubble": "interleaved_zero_bubble",
-    "ZBVZeroBubble": "zbv_zero_bubble", "DualPipeV": "dual_pipe_v",
 }  # fmt: skip
 
 KEYS = {
@@ -85,8 +80,12 @@ KEYS = {
     **keys_of("parallelism.", disable_loss_parallel=False, enable_async_tensor_parallel=False,
         enable_compiled_autograd=False),
     "parallelism.pipeline_parallel_degree": Key(1, "parallel.pipeline"),
-    **keys_of("parallelism.", pipeline_parallel_schedule="1F1B", pipeline_parallel_schedule_csv="",
-        pipeline_parallel_split_points=None, module_fqns_per_model_part=None),
+    **keys_of("parallelism.", pipeline_parallel_schedule="1F1B", pipeline_parallel_schedule_csv=""),
+    **dict.fromkeys(
+        (f"parallelism.{name}" for name in
+         ("pipeline_parallel_split_points", "module_fqns_per_model_part")),
+        Key(None, decision="parts by names of modules there: set parallel.pipelining.split"),
+    ),
     **dict.fromkeys(
         (f"parallelism.pipeline_parallel_{name}_stage_less_layers" for name in ("first", "last")),
         Key(1, refused=BALANCED),
@@ -255,13 +254,8 @@ def _ranks(c: Conversion) -> None:
     if c.number("parallelism.tensor_parallel_degree") > 1:
         loss = not c.value("parallelism.disable_loss_parallel")
         c.set("parallel.loss_parallel", loss, "parallelism.disable_loss_parallel")
-    key = "parallelism.pipeline_parallel_schedule"
-    if c.number("parallelism.pipeline_parallel_degree") > 1 and (name := c.choice(key, *SCHEDULES)):
-        c.set("parallel.pipelining.schedule", SCHEDULES[name], key)
-        for split in ("pipeline_parallel_split_points", "module_fqns_per_model_part"):
-            if c.value(f"parallelism.{split}"):
-                text = "parts by torchtitan's names of modules: set parallel.pipelining.split"
-                c.report("needs a decision", f"parallelism.{split}", text)
+    if c.number("parallelism.pipeline_parallel_degree") > 1:
+        c.pipeline("parallelism.pipeline_parallel_schedule")
     key = "parallelism.fsdp_reshard_after_forward"
     if (name := c.choice(key, "default", "always", "never")) and name != "default":
         c.set("parallel.reshard", name == "always", key)
@@ -426,8 +420,7 @@ def _data(c: Conversion) -> None:
         text = "a folder with tokenizer.json is needed: set tokenizer.path"
         c.report("needs a decision", "model.tokenizer_path", text)
     else:
-        c.set("tokenizer.type", "huggingface", *keys)
-        c.set("tokenizer.path", str(tokenizer), *keys)
+        c.tokenizer(str(tokenizer), *keys)
     evaluation = _source(c, "validation") if c.value("validation.enabled") else None
     if evaluation is None:
         c.set("evaluation", None, "validation.enabled")
@@ -452,8 +445,7 @@ def _records(c: Conversion) -> None:
             c.set("checkpoint.every", every, "checkpoint.interval", "checkpoint.interval_type")
         keep = c.number("checkpoint.keep_latest_k")
         c.set("checkpoint.keep", keep or None, "checkpoint.keep_latest_k")
-        modes = {"disabled": "sync", "async": "async", "async_with_pinned_mem": "async_pinned"}
-        c.pick("checkpoint.mode", "checkpoint.async_mode", modes)
+        c.pick("checkpoint.mode", "checkpoint.async_mode", SAVE_MODES)
         if c.value("checkpoint.last_save_model_only"):
             c.set("checkpoint.last", "weights", "checkpoint.last_save_model_only")
             dtypes = {"float32": "fp32", "bfloat16": "bf16", "float16": "fp16"}

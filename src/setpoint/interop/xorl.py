@@ -33,7 +33,8 @@ KEYS = {
     **keys_of("model.", model_path=None, config_path=None, tokenizer_path=None),
     "model.attn_implementation": Key("flash_attention_3", values=ATTENTION),
     "model.merge_qkv": Key(True, refused="projections are those of the model in transformers"),
-    **keys_of("model.", basic_modules=[]),
+    "model.basic_modules": Key([],
+        decision="classes of modules there, patterns here: set parallel.sharding.units"),
     "model.foundation": Key({}, "model.overrides", optional=True),
     "model.encoders": Key({}, refused=MEDIA, essential=True),
     **keys_of("model.", moe_implementation=None, ep_dispatch="alltoall"),
@@ -189,14 +190,8 @@ def _model(c: Conversion) -> None:
     else:
         expected = "null or one of " + ", ".join(str(name) for name in ATTENTION if name)
         c.wrong("model.attn_implementation", expected)
-    c.set("tokenizer.type", "huggingface", "model.tokenizer_path")
-    tokenizer = c.value("model.tokenizer_path") or source
-    c.set(
-        "tokenizer.path", tokenizer, "model.tokenizer_path", "model.config_path", "model.model_path"
-    )
-    if c.value("model.basic_modules"):
-        text = "classes of modules there, patterns of names here: set parallel.sharding.units"
-        c.report("needs a decision", "model.basic_modules", text)
+    keys = ("model.tokenizer_path", "model.config_path", "model.model_path")
+    c.tokenizer(c.value("model.tokenizer_path") or source, *keys)
     if c.value("model.moe_implementation") in ("triton", "quack"):
         text = "its kernels of experts are not used; products of packed experts are grouped"
         c.report("refused", "model.moe_implementation", text)
@@ -211,7 +206,8 @@ def _model(c: Conversion) -> None:
 def _ranks(c: Conversion) -> None:
     """Degrees, of which -1 is the ranks that are left."""
     c.set("parallel.device", "cuda")
-    mode, key = c.value("train.data_parallel_mode"), "train.data_parallel_mode"
+    key = "train.data_parallel_mode"
+    mode = c.choice(key, "none", "ddp", "fsdp2")
     shard = c.number("train.data_parallel_shard_size")
     replicate = c.number("train.data_parallel_replicate_size")
     if mode == "ddp":
@@ -221,8 +217,6 @@ def _ranks(c: Conversion) -> None:
         if shard > 0 or replicate > 0:
             path = "train.data_parallel_replicate_size"
             c.set("parallel.replicate", replicate if replicate > 0 else -1, path)
-    elif mode != "none":
-        c.wrong(key, "one of none, ddp, fsdp2")
     over = c.number("train.ulysses_parallel_size") * c.number("train.ringattn_parallel_size") > 1
     if over and mode == "fsdp2":
         modes = {"all": "all", "ulysses_only": "ulysses", "ring_only": "ring", "none": "none"}
@@ -235,11 +229,7 @@ def _ranks(c: Conversion) -> None:
     ):
         c.set("parallel.reshard", False, "train.enable_full_shard", "train.reshard_after_forward")
     if c.number("train.pipeline_parallel_size") > 1:
-        schedules = {"1F1B": "1f1b", "GPipe": "gpipe", "Interleaved1F1B": "interleaved_1f1b",
-                     "LoopedBFS": "looped_bfs", "InterleavedZeroBubble": "interleaved_zero_bubble",
-                     "ZBVZeroBubble": "zbv_zero_bubble", "DualPipeV": "dual_pipe_v"}  # fmt: skip
-        key = "train.pipeline_parallel_schedule"
-        c.pick("parallel.pipelining.schedule", key, schedules)
+        c.pipeline("train.pipeline_parallel_schedule")
         if (stages := c.number("train.pipeline_parallel_virtual_stages")) > 1:
             path = "parallel.pipelining.stages_per_rank"
             c.set(path, stages, "train.pipeline_parallel_virtual_stages")
@@ -258,9 +248,9 @@ def _loop(c: Conversion) -> None:
 
 def _optimizer(c: Conversion) -> None:
     """AdamW with betas 0.9 and 0.95; decay for weights of two dimensions or more."""
-    name, rate = c.value("train.optimizer"), c.number("train.lr")
-    if name not in ("adamw", "anyprecision_adamw", "sgd", "muon"):
-        c.wrong("train.optimizer", "one of adamw, anyprecision_adamw, sgd, muon")
+    names = ("adamw", "anyprecision_adamw", "sgd", "muon")
+    name, rate = c.choice("train.optimizer", *names), c.number("train.lr")
+    if name is None:
         return
     c.set("optimizer.type", name, "train.optimizer")
     c.set("optimizer.no_decay", ["norm", "bias", "vector"])
@@ -279,29 +269,24 @@ def _optimizer(c: Conversion) -> None:
         c.set("optimizer.lr", rate, "train.lr")
     if c.value("train.cautious_weight_decay") and name != "sgd":
         c.set("optimizer.cautious_weight_decay", True, "train.cautious_weight_decay")
-    state = c.value("train.optimizer_dtype")
-    if state not in ("fp32", "bf16"):
-        c.wrong("train.optimizer_dtype", "one of fp32, bf16")
-    elif name in ("anyprecision_adamw", "muon") and state == "bf16":
+    state = c.choice("train.optimizer_dtype", "fp32", "bf16")
+    if name in ("anyprecision_adamw", "muon") and state == "bf16":
         c.set("precision.optimizer_state", "bf16", "train.optimizer_dtype")
 
 
 def _schedule(c: Conversion) -> None:
     """A warm-up, and a decay that ends at a share of the run; rates as factors of the peak."""
-    styles = {"constant": "constant", "linear": "linear", "cosine": "cosine"}
-    style, peak = c.value("train.lr_decay_style"), c.number("train.lr")
-    if style not in styles:
-        c.wrong("train.lr_decay_style", "one of " + ", ".join(styles))
+    key, peak = "train.lr_decay_style", c.number("train.lr")
+    if (style := c.choice(key, "constant", "linear", "cosine")) is None:
         return
-    c.set("schedule.type", styles[style], "train.lr_decay_style")
+    c.set("schedule.type", style, key)
     share = c.number("train.lr_decay_ratio") if style != "constant" else 1
     # Here a share of the warm-up is one of the shorter horizon, there of the run.
     if warmup := c.number("train.lr_warmup_ratio") / (share or 1):
         c.set("schedule.warmup", f"{100 * warmup:.10g} %", "train.lr_warmup_ratio")
         if start := c.number("train.lr_start"):
             c.set("schedule.warmup_from", start / (peak or 1), "train.lr_start", "train.lr")
-        text = "the first step of W has 1/W of the rate, not 0: the warm-up is one step ahead"
-        c.report("differs", "train.lr_warmup_ratio", text)
+        c.late("train.lr_warmup_ratio")
     elif style != "constant":
         c.set("schedule.warmup", "0 steps", "train.lr_warmup_ratio")
     if style != "constant":
@@ -449,10 +434,8 @@ def _records(c: Conversion) -> None:
     names = ("project", "name", "tags")
     c.track(("wandb", "train.use_wandb", {name: f"train.wandb_{name}" for name in names}))
     if c.value("train.enable_profiling"):
-        start, end = c.number("train.profile_start_step"), c.number("train.profile_end_step")
-        c.set("profiling.wait", max(0, start - 1), "train.profile_start_step")
-        c.set("profiling.warmup", int(start > 0), "train.profile_start_step")
-        c.set("profiling.active", end - start, "train.profile_end_step", "train.profile_start_step")
+        start = "train.profile_start_step"
+        c.trace(start, "train.profile_end_step", warmup=int(c.number(start) > 0))
         if not c.value("train.profile_rank0_only"):
             c.set("profiling.ranks", None, "train.profile_rank0_only")
 
