@@ -42,6 +42,10 @@ KEYS = {
     **keys_of("", excess_length_strategy="drop", sample_packing_group_size=100_000,
         pad_to_multiple_of=None, pretrain_multipack_attn=True),
     "batch_flattening": Key(None, idle=KERNELS),
+    "revision_of_model": Key(None, decision="give the folder of that revision as base_model"),
+    "dataset_exact_deduplication": Key(None,
+        refused="duplicate rows are kept; `setpoint data stats` counts them"),
+    "overrides_of_model_config": Key(None, "model.overrides", optional=True),
     **keys_of("", micro_batch_size=1, gradient_accumulation_steps=1, num_epochs=1.0),
     "seed": Key(42, "seed"),
     **keys_of("", learning_rate=REQUIRED, optimizer="adamw_torch_fused", weight_decay=0.0,
@@ -66,11 +70,11 @@ KEYS = {
 """Keys of the schemas of releases 0.10 to 0.19 with their defaults, but for those below."""
 
 UNSET = """
-    type_of_model tokenizer_type base_model_config overrides_of_model_config
-    revision_of_model tokenizer_config
+    type_of_model tokenizer_type base_model_config
+    tokenizer_config
     special_tokens tokens resize_token_embeddings_to_32x unfrozen_parameters datasets
     test_datasets pretraining_dataset dataset_processes dataset_shard_num dataset_shard_idx
-    dataset_exact_deduplication streaming chat_template chat_template_jinja hf_use_auth_token
+    streaming chat_template chat_template_jinja hf_use_auth_token
     min_sample_len sample_packing sample_packing_sequentially
     pad_to_sequence_len group_by_length curriculum_sampling dataloader_num_workers
     dataloader_prefetch_factor dataloader_pin_memory batch_size max_steps optim_args
@@ -301,11 +305,6 @@ def _model(c: Conversion) -> None:
     options = c.mapping("model_quantization_config_kwargs")
     if c.value("model_quantization_config") and not options.get("dequantize"):
         c.wrong("model_quantization_config", "a format that is dequantized as it is read")
-    if overrides := c.mapping("overrides_of_model_config"):
-        c.set("model.overrides", overrides, "overrides_of_model_config")
-    if c.value("revision_of_model"):
-        text = "give the folder of that revision as base_model"
-        c.report("needs a decision", "revision_of_model", text)
     kernels = {"xformers": "sdpa", "sdp": "sdpa", "flex": "flex_attention", "flash": "setpoint",
                "eager": "eager"}  # fmt: skip
     key = next((k for k in ("attn_implementation", *SWITCHES) if c.value(k)), "attn_implementation")
@@ -317,8 +316,7 @@ def _model(c: Conversion) -> None:
             c.report("refused", key, "attention is computed in the dtype of the others: sdpa")
         else:
             c.wrong(key, "a kernel with one of the words " + ", ".join(kernels))
-    c.set("tokenizer.type", "huggingface", "tokenizer_config", "base_model")
-    c.set("tokenizer.path", tokenizer or config or model, "tokenizer_config", "base_model")
+    c.tokenizer(tokenizer or config or model, "tokenizer_config", "base_model")
     for key in ("type_of_model", "tokenizer_type"):
         if (name := c.text(key)) and not name.endswith(
             ("ForCausalLM", "Tokenizer", "TokenizerFast")
@@ -368,9 +366,6 @@ def _data(c: Conversion) -> None:
         c.set_items("data.validation", _sources(c, tests, key), key)
     else:
         c.set("data.held_out", c.number("val_set_size") or 0, "val_set_size")
-    if c.value("dataset_exact_deduplication"):
-        text = "duplicate rows are kept; `setpoint data stats` counts them"
-        c.report("refused", "dataset_exact_deduplication", text)
     packed, pad, grouped = (
         c.value(name) for name in ("sample_packing", "pad_to_sequence_len", "group_by_length")
     )
@@ -383,16 +378,10 @@ def _data(c: Conversion) -> None:
         if method == "first_fit_decreasing":
             size = "sample_packing_group_size"
             c.set("data.packing.group_size", c.number(size), size)
-            c.report(
-                "differs",
-                "sample_packing",
-                "documents are sorted by length in each group, there they are not",
-            )
-        c.set(
-            "data.packing.isolate",
-            bool(c.value("pretrain_multipack_attn") or not streamed),
-            "sample_packing",
-        )
+            text = "documents are sorted by length in each group, there they are not"
+            c.report("differs", "sample_packing", text)
+        isolate = bool(c.value("pretrain_multipack_attn") or not streamed)
+        c.set("data.packing.isolate", isolate, "sample_packing")
     else:
         c.set("data.packing.method", "none", "sample_packing")
         if pad is None:
@@ -433,11 +422,8 @@ def _source(c: Conversion, entry: dict[str, Any], key: str) -> dict[str, Any]:
     split = entry.get("split") or "train"
     source: dict[str, Any]
     if kind in TEXTS or key == "pretraining_dataset" or kind is None:
-        column = (
-            entry.get("field")
-            or entry.get("text_column")
-            or ("text" if kind or key[0] == "p" else "input_ids")
-        )
+        usual = "text" if kind or key[0] == "p" else "input_ids"
+        column = entry.get("field") or entry.get("text_column") or usual
         if local:
             source = {"type": "text", "paths": [path, *files], "field": column}
         else:
@@ -487,14 +473,10 @@ def _conversation(c: Conversion, entry: dict[str, Any], kind: object, key: str) 
         usual = isinstance(mappings, dict) and all(
             value in known.get(role, ()) for role, value in cast("dict[str, Any]", mappings).items()
         )
-        if not usual or entry.get("field_messages", "messages") not in (
-            "messages",
-            "conversations",
-        ):
-            text = (
-                "rows have `messages` with role and content, or `conversations` with from and value"
-            )
-            c.report("needs a decision", key, f"{text}: rename the columns")
+        names = ("messages", "conversations")
+        if not usual or entry.get("field_messages", "messages") not in names:
+            text = "rows have `messages` with role and content, or `conversations` with from and "
+            c.report("needs a decision", key, f"{text}value: rename the columns")
     else:
         shown = kind if isinstance(kind, str) else "of prompts of its own"
         text = f"type {shown}: write rows with `messages`, or a template, and set data.sources"
@@ -524,11 +506,8 @@ def _schedule(c: Conversion, total: int | None) -> None:
     if name == "rex":
         c.set("schedule.type", "rex", "lr_scheduler")
         c.set("schedule.floor", c.number("cosine_min_lr_ratio") or 0.0, "cosine_min_lr_ratio")
-        c.report(
-            "differs",
-            "lr_scheduler",
-            "z / (0.5 + 0.5 z) of the share z that is left; there z / (0.1 + 0.9 z)",
-        )
+        text = "z / (0.5 + 0.5 z) of the share z that is left; there z / (0.1 + 0.9 z)"
+        c.report("differs", "lr_scheduler", text)
         return
     convert_schedule(c, "lr_scheduler", total)
     if (floor := c.number("cosine_min_lr_ratio")) is not None and name == "cosine":

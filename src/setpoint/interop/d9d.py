@@ -196,8 +196,7 @@ def _inference(c: Conversion) -> None:
                            ("traces_dir", "directory")):  # fmt: skip
             c.set(f"profiling.{field}", c.value(f"profiling.{key}"), f"profiling.{key}")
     if tokenizer := c.text("data.tokenizer"):
-        c.set("tokenizer.type", "huggingface", "data.tokenizer")
-        c.set("tokenizer.path", tokenizer, "data.tokenizer")
+        c.tokenizer(tokenizer, "data.tokenizer")
     if path := c.text("export_to"):
         c.set("export.path", path, "export_to")
     if isinstance(c.value("data.dataset"), str):
@@ -345,10 +344,8 @@ def _data(c: Conversion) -> None:
     if c.value("data.presort_buffer_size"):
         c.set("data.packing.length_buckets", True, "data.presort_buffer_size")
     if tokenizer := c.value("data.tokenizer"):
-        c.set("tokenizer.type", "huggingface", "data.tokenizer")
-        c.set("tokenizer.path", tokenizer, "data.tokenizer")
-    if workers := c.number("data.num_proc"):
-        c.set("data.prepare.workers", workers, "data.num_proc")
+        c.tokenizer(tokenizer, "data.tokenizer")
+    c.copy_given({"data.prepare.workers": "data.num_proc"})
 
 
 def _optimizer(c: Conversion) -> None:

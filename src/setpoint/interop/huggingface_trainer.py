@@ -51,10 +51,13 @@ KEYS = {
     # Batch and length.
     "per_device_train_batch_size": Key(8, "batch.micro_size"),
     "gradient_accumulation_steps": Key(1, "batch.accumulation"),
-    **keys_of("", num_train_epochs=3.0, max_steps=-1, average_tokens_across_devices=True),
+    **keys_of("", num_train_epochs=3.0, max_steps=-1),
+    "average_tokens_across_devices": Key(True,
+        differs="the loss is a mean over the tokens of all ranks; there one of each rank's mean"),
     "auto_find_batch_size": Key(False, refused="the batch size is fixed, not searched"),
     # Optimizer, schedule and loss.
-    **keys_of("", optim="adamw_torch_fused", optim_args=None, optim_target_modules=None),
+    **keys_of("", optim="adamw_torch_fused", optim_args=None),
+    "optim_target_modules": Key(None, refused="no optimizer projects gradients (GaLore, APOLLO)"),
     "learning_rate": Key(5e-5, "optimizer.lr"),
     **keys_of("", weight_decay=0.0, adam_beta1=0.9, adam_beta2=0.999, adam_epsilon=1e-8,
         max_grad_norm=1.0, lr_scheduler_type="linear", lr_scheduler_kwargs=None, warmup_steps=0.0,
@@ -86,7 +89,8 @@ KEYS = {
         disable_tqdm=None, report_to=None, project="huggingface", save_strategy="steps",
         save_steps=500.0),
     "save_total_limit": Key(None, "checkpoint.keep"),
-    "save_only_model": Key(False),
+    "save_only_model": Key(False, "checkpoint.last", {True: "weights"}, optional=True,
+        differs="of the last checkpoint only; others can be resumed"),
     "load_best_model_at_end": Key(False, "checkpoint.keep_best"),
     **keys_of("", metric_for_best_model=None, greater_is_better=None, resume_from_checkpoint=None),
     "ignore_data_skip": Key(False, refused="a resumed run goes on with the data where it was"),
@@ -98,8 +102,10 @@ KEYS = {
         refused="the stream of rows crosses epochs: no batch of training is smaller"),
     **keys_of("", train_sampling_strategy="random", group_by_length=False),
     # The model and data of run_clm.py.
+    "model_revision": Key("main",
+        decision="give the folder of that revision as model_name_or_path"),
     **keys_of("", model_name_or_path=None, config_name=None, config_overrides=None,
-        tokenizer_name=None, model_revision="main", dtype=None, attn_implementation=None,
+        tokenizer_name=None, dtype=None, attn_implementation=None,
         dataset_name=None, dataset_config_name=None, train_file=None, validation_file=None,
         validation_split_percentage=5, max_train_samples=None, max_eval_samples=None,
         block_size=None, streaming=False, preprocessing_num_workers=None),
@@ -150,9 +156,6 @@ def _complete(c: Conversion) -> None:
     total = _total(c)
     epochs = f"{c.number('num_train_epochs'):g} epochs"
     c.set("duration", f"{total} steps" if total else epochs, "max_steps", "num_train_epochs")
-    if not c.value("average_tokens_across_devices"):
-        text = "the loss is a mean over the tokens of all ranks; there one of each rank's mean"
-        c.report("differs", "average_tokens_across_devices", text)
     _model(c)
     _data(c)
     warmup = c.number("warmup_ratio") or c.number("warmup_steps")
@@ -202,8 +205,7 @@ def convert_schedule(c: Conversion, key: str, total: int | None) -> None:
         return
     c.set("schedule.warmup", warmup, "warmup_steps", "warmup_ratio")
     if warmup[0] != "0" and name != "cosine_with_min_lr":
-        text = "the first step of W has 1/W of the rate, not 0: the warm-up is one step ahead"
-        c.report("differs", "warmup_ratio" if c.given("warmup_ratio") else "warmup_steps", text)
+        c.late("warmup_ratio" if c.given("warmup_ratio") else "warmup_steps")
     floor = {"polynomial": options.get("lr_end", 1e-7) / peak,
              "cosine_with_min_lr": options.get("min_lr_rate", options.get("min_lr", 0) / peak),
              "warmup_stable_decay": options.get("min_lr_ratio", 0.0)}.get(name, 0.0)  # fmt: skip
@@ -287,9 +289,6 @@ def convert_optimizer(c: Conversion, key: str) -> None:
     if arguments:
         text = f"{', '.join(arguments)}: set [optimizer] where a field has it"
         c.report("needs a decision", "optim_args", text)
-    if c.value("optim_target_modules"):
-        text = "optimizers that project gradients of some modules (GaLore, APOLLO) are not there"
-        c.report("refused", "optim_target_modules", text)
 
 
 def _arguments(c: Conversion, value: object) -> dict[str, Any]:
@@ -338,11 +337,7 @@ def _model(c: Conversion) -> None:
     key = "attn_implementation"
     if c.value(key) is not None and (name := c.choice(key, *backends)):
         c.set("model.attention_backend", backends[name], key)
-    if c.value("model_revision") != "main":
-        text = "give the folder of that revision as model_name_or_path"
-        c.report("needs a decision", "model_revision", text)
-    c.set("tokenizer.type", "huggingface", "tokenizer_name", *keys)
-    c.set("tokenizer.path", c.text("tokenizer_name") or source, "tokenizer_name", *keys)
+    c.tokenizer(c.text("tokenizer_name") or source, "tokenizer_name", *keys)
 
 
 def _data(c: Conversion) -> None:
@@ -578,9 +573,6 @@ def _records(c: Conversion, total: int | None) -> None:
         c.set("checkpoint.save", False, "save_strategy")
     elif kind:
         period(c, "checkpoint.every", "save_strategy", "save_steps", total)
-    if c.value("save_only_model"):
-        c.set("checkpoint.last", "weights", "save_only_model")
-        c.report("differs", "save_only_model", "of the last checkpoint only; others can be resumed")
     resume = c.value("resume_from_checkpoint")
     if isinstance(resume, str):
         text = "a checkpoint of transformers: its weights are model.pretrained"

@@ -93,9 +93,6 @@ def _loop(c: Conversion) -> int | None:
         c.set("batch.sequence_length", length, "seq-length")
     else:
         c.wrong("seq-length", "given")
-    if c.value("rampup-batch-size"):
-        text = "the batch is that of the end from the start: set `batch` and the rate to it"
-        c.report("refused", "rampup-batch-size", text)
     total = c.number("train-iters") or _steps(c, "train-samples")
     end: list[str] = [f"{total} steps"] if total else []
     if minutes := c.number("exit-duration-in-mins"):
@@ -188,10 +185,6 @@ def _ranks(c: Conversion) -> None:
         c.set("parallel.pipelining.schedule", name, key)
         if parts and parts > 1:
             c.set("parallel.pipelining.stages_per_rank", parts, key)
-        for key in ("decoder-first-pipeline-num-layers", "decoder-last-pipeline-num-layers",
-                    "pipeline-model-parallel-layout"):  # fmt: skip
-            if c.value(key) is not None:
-                c.report("needs a decision", key, "layers of each stage: parallel.pipelining.split")
 
 
 def _precision(c: Conversion) -> None:
@@ -265,18 +258,9 @@ def _optimizer(c: Conversion) -> None:
         c.set("optimizer.adamw_lr", float(rate), "lr")
         text = "steps are scaled by sqrt(max(1, out / in)), by the scale mode there"
         c.report("differs", "muon-scale-mode", text)
-    if c.value("weight-decay-incr-style") != "constant":
-        c.report("refused", "weight-decay-incr-style", "decay is constant")
     if own := c.number("decoupled-lr"):
         group = {"pattern": "^(embedding|output)", "lr_multiplier": own / rate}
         c.set_items("optimizer.groups", [group], "decoupled-lr")
-        if c.number("decoupled-min-lr") is not None:
-            text = "the floor is the same share of each group's rate"
-            c.report("differs", "decoupled-min-lr", text)
-    if c.value("optimizer-cpu-offload"):
-        c.set("parallel.sharding.offload", True, "optimizer-cpu-offload")
-        text = "weights and gradients are in host memory, too"
-        c.report("differs", "optimizer-cpu-offload", text)
 
 
 def _schedule(c: Conversion, total: int | None) -> None:
@@ -309,8 +293,7 @@ def _schedule(c: Conversion, total: int | None) -> None:
     if warmup:
         if start := c.number("lr-warmup-init"):
             c.set("schedule.warmup_from", start / peak, "lr-warmup-init")
-        text = f"the first step has 1/{warmup} of the rate, not 0: the warm-up is one step ahead"
-        c.report("differs", keys[0], text)
+        c.late(keys[0])
     if name == "constant":
         return
     c.set("schedule.floor", min(1.0, floor), "min-lr", "lr")
@@ -428,15 +411,11 @@ def _data(c: Conversion) -> None:
         c.set_items("data.validation", validation, "valid-data-path")
     else:
         c.set("data.held_out", round(sum(shares[1:]) / sum(shares), 12), "split")
-    if c.value("test-data-path"):
-        c.report("differs", "test-data-path", "evaluate it with `setpoint evaluate` afterwards")
     isolate = c.value("reset-attention-mask")
     c.set("data.packing.isolate", bool(isolate), "reset-attention-mask", "reset-position-ids")
     if c.value("reset-position-ids") != isolate:
         text = "documents that do not see one another have positions of their own, and no others"
         c.report("differs", "reset-position-ids", text)
-    if c.value("eod-mask-loss"):
-        c.report("needs a decision", "eod-mask-loss", "set loss.ignore_index to the token's id")
     if c.value("dataloader-type") == "single":
         c.set("data.shuffle", True, "dataloader-type")
     model = c.value("tokenizer-model")
@@ -444,8 +423,7 @@ def _data(c: Conversion) -> None:
     if c.value("tokenizer-type") == "HuggingFaceTokenizer" and isinstance(model, str):
         is_known = False
     if not is_known:
-        c.set("tokenizer.type", "huggingface", "tokenizer-type")
-        c.set("tokenizer.path", str(model or PLACES["tokenizer-model"]), "tokenizer-model")
+        c.tokenizer(str(model or PLACES["tokenizer-model"]), "tokenizer-model", "tokenizer-type")
     elif not c.value("mock-data"):
         c.set("tokenizer.type", "ids", "tokenizer-type", "data-path")
         for key in ("vocab-file", "merge-file", "tokenizer-model"):
@@ -501,9 +479,7 @@ def _records(c: Conversion) -> None:
             ("wandb", "wandb-project", {"project": "wandb-project", "entity": "wandb-entity",
                                         "name": "wandb-exp-name"}))  # fmt: skip
     if c.value("use-pytorch-profiler"):
-        start, end = c.number("profile-step-start"), c.number("profile-step-end")
-        c.set("profiling.wait", max(0, start - 1), "profile-step-start")
-        c.set("profiling.active", max(1, end - start), "profile-step-end", "profile-step-start")
+        c.trace("profile-step-start", "profile-step-end")
         if ranks := c.value("profile-ranks"):
             c.set("profiling.ranks", ranks, "profile-ranks")
     elif c.value("profile"):

@@ -15,34 +15,33 @@ LISTS = """
 """
 """Arguments that take several values."""
 FLAGS = """
-    group-query-attention use-rotary-position-embeddings no-position-embedding rotary-interleaved
-    use-rope-scaling apply-layernorm-1p apply-residual-connection-post-layernorm openai-gelu
+    group-query-attention use-rotary-position-embeddings no-position-embedding
+    use-rope-scaling apply-layernorm-1p openai-gelu
     squared-relu swiglu quick-geglu untie-embeddings-and-output-weights multi-latent-attention
-    disable-bias-linear add-qkv-bias qk-layernorm qk-l2-norm init-method-xavier-uniform
+    disable-bias-linear add-qkv-bias qk-layernorm
     recompute-activations no-bias-gelu-fusion use-pytorch-profiler profile record-memory-history
     calculate-per-token-loss sequence-parallel manual-gc
     no-load-optim no-load-rng finetune exit-on-missing-checkpoint fp16 bf16
     grad-reduce-in-bf16 accumulate-allreduce-grads-in-fp32 use-distributed-optimizer
     use-megatron-fsdp use-torch-fsdp2 torch-fsdp2-no-reshard-after-forward full-validation mock-data
-    reset-position-ids reset-attention-mask eod-mask-loss moe-router-pre-softmax moe-grouped-gemm
+    reset-position-ids reset-attention-mask moe-router-pre-softmax moe-grouped-gemm
     moe-router-enable-expert-bias moe-enable-deepep moe-pad-expert-input-to-capacity
-    use-precision-aware-optimizer optimizer-cpu-offload muon-use-nesterov checkpoint-activations
+    use-precision-aware-optimizer muon-use-nesterov checkpoint-activations
     moe-layer-recompute tp-comm-overlap
 """
 UNSET = """
     num-layers hidden-size ffn-hidden-size num-attention-heads kv-channels num-query-groups
     window-size window-attn-skip-freq max-position-embeddings no-rope-freq
     rotary-seq-len-interpolation-factor padded-vocab-size vocab-size vocab-file merge-file
-    tokenizer-type tokenizer-model micro-batch-size global-batch-size rampup-batch-size
+    tokenizer-type tokenizer-model micro-batch-size global-batch-size
     recompute-granularity recompute-method recompute-num-layers recompute-modules train-iters
     train-samples exit-duration-in-mins tensorboard-dir embedding-init-method-std lr
     lr-decay-iters lr-decay-samples lr-wsd-decay-iters lr-wsd-decay-samples lr-warmup-fraction
-    decoupled-lr decoupled-min-lr save save-interval save-retain-interval load
+    decoupled-lr save save-interval save-retain-interval load
     pretrained-checkpoint ckpt-step loss-scale num-layers-per-virtual-pipeline-stage
-    num-virtual-stages-per-pipeline-rank decoder-first-pipeline-num-layers
-    decoder-last-pipeline-num-layers pipeline-model-parallel-layout
+    num-virtual-stages-per-pipeline-rank
     hierarchical-context-parallel-sizes start-weight-decay end-weight-decay data-path
-    train-data-path valid-data-path test-data-path split seq-length expert-tensor-parallel-size
+    train-data-path valid-data-path split seq-length expert-tensor-parallel-size
     num-experts moe-ffn-hidden-size moe-shared-expert-intermediate-size moe-router-num-groups
     moe-router-group-topk moe-router-topk-scaling-factor moe-z-loss-coeff
     moe-expert-capacity-factor q-lora-rank fp8-format fp4-format
@@ -66,14 +65,14 @@ KEYS: dict[str, Key] = {
     "norm-epsilon": Key(1e-5, "model.norm_eps"),
     "init-method-std": Key(0.02, "model.init_std"),
     "attention-dropout": Key(0.1, "model.attention_dropout"),
-    **keys_of("", **{"hidden-dropout": 0.1, "attention-backend": "auto", "softmax-type": "vanilla",
+    **keys_of("", **{"hidden-dropout": 0.1, "attention-backend": "auto",
         "position-embedding-type": "learned_absolute", "rotary-base": 10_000.0,
         "rotary-percent": 1.0, "rope-scaling-factor": 8.0, "rope-type": None,
         "make-vocab-size-divisible-by": 128, "normalization": "LayerNorm", "kv-lora-rank": 32,
         "qk-head-dim": 128, "qk-pos-emb-head-dim": 64, "v-head-dim": 128,
         "rotary-scaling-factor": 1.0, "mscale": 1.0, "mscale-all-dim": 0.0, "optimizer": "adam"}),
     "weight-decay": Key(0.01, "optimizer.weight_decay"),
-    **keys_of("", **{"weight-decay-incr-style": "constant", "clip-grad": 1.0, "adam-beta1": 0.9,
+    **keys_of("", **{"clip-grad": 1.0, "adam-beta1": 0.9,
         "adam-beta2": 0.999, "adam-eps": 1e-8, "sgd-momentum": 0.9, "muon-momentum": 0.9,
         "muon-num-ns-steps": 5, "muon-scale-mode": "spectral", "muon-extra-scale-factor": 1.0,
         "lr-decay-style": "linear", "lr-wsd-decay-style": "exponential", "lr-warmup-iters": 0,
@@ -97,6 +96,24 @@ KEYS: dict[str, Key] = {
         "moe-deepep-num-sms": 20, "moe-token-drop-policy": "probs"}),
     "mtp-num-layers": Key(None,
         refused="multi-token prediction: its layers and their loss are left out"),
+    # What goes another way here.
+    "softmax-type": Key("vanilla", refused="the softmax of attention has no offset"),
+    "qk-l2-norm": Key(False, refused="queries and keys have RMSNorm alone"),
+    "apply-residual-connection-post-layernorm": Key(False, refused="norms are before or after"),
+    "init-method-xavier-uniform": Key(False, refused="initial weights are normal"),
+    "rotary-interleaved": Key(False,
+        differs="pairs of a head are its halves; neighbours there, which trains the same"),
+    "rampup-batch-size": Key(None,
+        refused="the batch is that of the end from the start: set `batch` and the rate to it"),
+    "weight-decay-incr-style": Key("constant", refused="decay is constant"),
+    "decoupled-min-lr": Key(None, differs="the floor is the same share of each group's rate"),
+    "optimizer-cpu-offload": Key(False, "parallel.sharding.offload", optional=True,
+        differs="weights and gradients are in host memory, too"),
+    "test-data-path": Key(None, differs="evaluate it with `setpoint evaluate` afterwards"),
+    "eod-mask-loss": Key(False, decision="set loss.ignore_index to the token's id"),
+    **dict.fromkeys(("decoder-first-pipeline-num-layers", "decoder-last-pipeline-num-layers",
+                     "pipeline-model-parallel-layout"),
+                    Key(None, decision="layers of each stage: parallel.pipelining.split")),
 }  # fmt: skip
 """Arguments of release core 0.15 with their defaults, but for those below."""
 REFUSED = {

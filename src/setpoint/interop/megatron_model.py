@@ -61,13 +61,6 @@ def _decoder(c: Conversion) -> None:
                 text = "weights of LayerNorm decay towards 0; centered at 0 there, towards 1"
                 c.report("differs", "apply-layernorm-1p", text)
     c.set("model.qk_norm", c.value("qk-layernorm"), "qk-layernorm")
-    for key, reason in (("qk-l2-norm", "queries and keys have RMSNorm alone"),
-                        ("apply-residual-connection-post-layernorm", "norms are before or after"),
-                        ("init-method-xavier-uniform", "initial weights are normal")):  # fmt: skip
-        if c.value(key):
-            c.report("refused", key, reason)
-    if c.value("softmax-type") != "vanilla":
-        c.report("refused", "softmax-type", "the softmax of attention has no offset")
     c.set("model.tie_embeddings", not c.value("untie-embeddings-and-output-weights"),
           "untie-embeddings-and-output-weights")  # fmt: skip
     dropout = c.number("hidden-dropout")
@@ -119,9 +112,6 @@ def _positions(c: Conversion) -> None:
         c.set("model.rope_base", float(c.number("rotary-base")), "rotary-base")
         if (share := c.number("rotary-percent")) < 1:
             c.set("model.rope_dim", 2 * int(head * share / 2), "rotary-percent")
-        if c.value("rotary-interleaved"):
-            text = "pairs of a head are its halves; neighbours there, which trains the same"
-            c.report("differs", "rotary-interleaved", text)
         if c.value("use-rope-scaling"):
             path = "model.rope_scaling"
             c.set(f"{path}.type", "llama3", "use-rope-scaling")

@@ -46,17 +46,21 @@ KEYS = {
     "quantizer": Key(None, refused="quantization-aware training is not supported", essential=True),
     **keys_of("tokenizer.", _component_=None, path=None, max_seq_len=None, merges_file=None,
         merges_path=None, vocab_path=None, special_tokens=None, special_tokens_path=None,
-        prompt_template=None, truncation_type="right"),
+        truncation_type="right"),
+    "tokenizer.prompt_template": Key(None,
+        decision="torchtune's prompt template: give data.sources.0.template"),
     **keys_of("checkpointer.", _component_="torchtune.training.FullModelHFCheckpointer",
         checkpoint_dir=REQUIRED, checkpoint_files=None, adapter_checkpoint=None,
         recipe_checkpoint=None, output_dir=None, model_type=None, safe_serialization=True,
         keep_last_n_checkpoints=None),
-    **keys_of("", resume_from_checkpoint=False, save_adapter_weights_only=False),
+    "resume_from_checkpoint": Key(False,
+        decision="a run is resumed by its directory as SOURCE; torchtune's checkpoints are not"),
+    "save_adapter_weights_only": Key(False),
     "enable_async_checkpointing": Key(False, "checkpoint.mode", {False: "sync", True: "async"}),
     "save_every_n_steps": Key(None),
     # Data and batch.
-    **keys_of("", dataset=REQUIRED, dataset_val=None, run_val_every_n_steps=None,
-        batch_size_val=None),
+    **keys_of("", dataset=REQUIRED, dataset_val=None, run_val_every_n_steps=None),
+    "batch_size_val": Key(None, differs="evaluation takes micro-batches of batch.micro_size"),
     "shuffle": Key(True, "data.shuffle"),
     "seed": Key(None, "seed"),
     "collate_fn": Key("torchtune.data.padded_collate_sft"),
@@ -200,12 +204,6 @@ def _weights(c: Conversion) -> None:
     names = ("path", "merges_file", "merges_path", "vocab_path", "special_tokens",
              "special_tokens_path")  # fmt: skip
     c.set("tokenizer.path", folder, key, *(f"tokenizer.{name}" for name in names))
-    if c.value("tokenizer.prompt_template") is not None:
-        text = "torchtune's prompt template: give data.sources.0.template"
-        c.report("needs a decision", "tokenizer.prompt_template", text)
-    if c.value("resume_from_checkpoint"):
-        text = "a run is resumed by its directory as SOURCE; torchtune's own checkpoints are not"
-        c.report("needs a decision", "resume_from_checkpoint", text)
 
 
 def _data(c: Conversion) -> None:
@@ -247,9 +245,6 @@ def _data(c: Conversion) -> None:
     c.set("evaluation.every", f"{period} steps", "run_val_every_n_steps")
     c.set_items("data.validation", known, "dataset_val")
     c.set("evaluation.sequences", None, "dataset_val")
-    if c.given("batch_size_val"):
-        text = "evaluation takes micro-batches of batch.micro_size"
-        c.report("differs", "batch_size_val", text)
 
 
 def _source(c: Conversion, entry: dict[str, Any], key: str) -> dict[str, object] | None:
@@ -305,11 +300,9 @@ def _loop(c: Conversion) -> None:
         c.set("duration", f"{epochs} epochs", "epochs")
     else:
         c.wrong("epochs", "an int")
-    losses = {
-        "CEWithChunkedOutputLoss": "chunked_cross_entropy",
-        "CrossEntropyLoss": "cross_entropy",
-        "LinearCrossEntropyLoss": "linear_cross_entropy",
-    }
+    losses = {"CEWithChunkedOutputLoss": "chunked_cross_entropy",
+              "CrossEntropyLoss": "cross_entropy",
+              "LinearCrossEntropyLoss": "linear_cross_entropy"}  # fmt: skip
     package, name = component(c, "loss")
     if "rlhf" in package or name not in losses:
         c.wrong("loss._component_", "one of " + ", ".join(losses))
@@ -320,7 +313,7 @@ def _loop(c: Conversion) -> None:
 def _optimizer(c: Conversion) -> None:
     """AdamW and SGD of torch; other optimizers by import path, with their arguments."""
     package, name = component(c, "optimizer")
-    key, rate, decay = "optimizer._component_", c.number("optimizer.lr"), "optimizer.weight_decay"
+    key, rate = "optimizer._component_", c.number("optimizer.lr")
     given = {other: value for other in ("weight_decay", "betas", "eps", "momentum", "dampening",
                                         "nesterov", "amsgrad")
              if (value := c.value(f"optimizer.{other}")) is not None
@@ -328,9 +321,9 @@ def _optimizer(c: Conversion) -> None:
     if rate is None:
         c.wrong("optimizer.lr", "a number")
         return
-    for switch, word in (("fused", "fused"), ("foreach", "foreach")):
+    for switch in ("fused", "foreach"):
         if c.value(f"optimizer.{switch}") and name in ("AdamW", "SGD"):
-            c.set("optimizer.implementation", word, f"optimizer.{switch}")
+            c.set("optimizer.implementation", switch, f"optimizer.{switch}")
     if not package:
         c.wrong(key, "the import path of an optimizer")
         return
@@ -358,9 +351,7 @@ def _optimizer(c: Conversion) -> None:
         "sgd": {"weight_decay": 0.0, "momentum": 0.0},
     }.get(own or "", {"weight_decay": 0.01} if "Adam" in name and name.endswith("W") else {})
     for field, value in {**usual, **given}.items():
-        c.set(
-            f"optimizer.{field}", value, decay if field == "weight_decay" else f"optimizer.{field}"
-        )
+        c.set(f"optimizer.{field}", value, f"optimizer.{field}")
     clip = c.value("clip_grad_norm")
     if clip is not None and str(clip).lower() not in ("inf", ".inf"):
         clip = c.number("clip_grad_norm")
@@ -383,8 +374,7 @@ def _schedule(c: Conversion) -> None:
     c.set("schedule.warmup", f"{warmup} steps", key)
     c.set("schedule.floor", 0.0, "lr_scheduler._component_")
     if warmup:
-        text = f"the first step has 1/{warmup} of the rate, not 0: the warm-up is one step ahead"
-        c.report("differs", key, text)
+        c.late(key)
 
 
 def _memory(c: Conversion) -> None:
