@@ -366,9 +366,8 @@ def _data(c: Conversion) -> None:
         c.set_items("data.validation", _sources(c, tests, key), key)
     else:
         c.set("data.held_out", c.number("val_set_size") or 0, "val_set_size")
-    packed, pad, grouped = (
-        c.value(name) for name in ("sample_packing", "pad_to_sequence_len", "group_by_length")
-    )
+    packed, grouped = c.value("sample_packing"), c.value("group_by_length")
+    pad = c.value("pad_to_sequence_len")
     text_alone = all(entry.get("type") in TEXTS for entry in entries)
     if streamed and not packed:
         c.set("data.packing.isolate", False, "pretraining_dataset")
@@ -414,9 +413,8 @@ def _source(c: Conversion, entry: dict[str, Any], key: str) -> dict[str, Any]:
     path, kind = str(entry.get("path") or entry.get("name")), entry.get("type")
     files = entry.get("data_files") or []
     files = [str(file) for file in (files if isinstance(files, list) else [files])]
-    local = (
-        path.startswith((".", "/", "~")) or "://" in path or os.path.exists(path) or path == "json"
-    )
+    is_path = path.startswith((".", "/", "~")) or "://" in path or path == "json"
+    local = is_path or os.path.exists(path)
     if path == "json":  # a loader of files, which data_files names
         path, files = files[0] if files else path, files[1:]
     split = entry.get("split") or "train"
@@ -623,13 +621,10 @@ def _precision(c: Conversion) -> None:
         if isinstance(gather := c.value("fp8_enable_fsdp_float8_all_gather"), bool):
             c.set("precision.float8.gather", gather, "fp8_enable_fsdp_float8_all_gather")
     convert_recomputation(c, "gradient_checkpointing")
-    if c.value("gradient_checkpointing") == "offload_disk":
-        c.report(
-            "not converted", "gradient_checkpointing", "activations cannot be offloaded to disk"
-        )
-    if c.value("gradient_checkpointing") in ("offload", "unsloth") or c.value(
-        "activation_offloading"
-    ):
+    kind, keys = c.value("gradient_checkpointing"), ("activation_offloading", "torch_compile")
+    if kind == "offload_disk":
+        c.report("not converted", "gradient_checkpointing", "activations are offloaded to no disk")
+    if kind in ("offload", "unsloth") or c.value("activation_offloading"):
         c.set("memory.activation_offload", {}, "activation_offloading", "gradient_checkpointing")
     known = ("LigerPlugin", "CutCrossEntropyPlugin")
     for plugin in c.names("plugins"):
@@ -638,7 +633,7 @@ def _precision(c: Conversion) -> None:
     convert_compilation(c)
     if "activation_offload" in c.data.get("memory", {}) and "compile" in c.data:
         # Between compiled layers; within one graph nothing is offloaded.
-        c.set("compile.scope", "block", "torch_compile", "activation_offloading")
+        c.set("compile.scope", "block", *keys[::-1])
 
 
 def _ranks(c: Conversion) -> None:

@@ -450,13 +450,12 @@ def _records(c: Conversion) -> None:
         c.set("resilience.gc", None, "gc.period_steps")
     else:
         _period(c, "resilience.gc.every", "gc.period_steps")
-    provider = c.value(switch := "logging.tracker.provider")
-    if provider in (None, "null", "log") or c.choice(switch, *TRACKERS) is None:
+    switch = "logging.tracker.provider"
+    provider = None if c.value(switch) in (None, "null", "log") else c.choice(switch, *TRACKERS)
+    if provider is None:
         c.values.pop(switch, None)
-    fields = {here: f"logging.tracker.{there}" for here, there in TRACKERS[provider].items()} if (
-        c.given(switch)
-    ) else {}  # fmt: skip
-    c.track((str(provider), switch, fields))
+    fields = TRACKERS.get(provider or "", {})
+    c.track((provider or "", switch, {f: f"logging.tracker.{key}" for f, key in fields.items()}))
     _profile(c)
     if c.value("export_to"):
         c.set("checkpoint.export", {}, "export_to")

@@ -580,9 +580,8 @@ def _checkpoints(c: Conversion, total: int | None) -> None:
     else:
         usual = 8192 if total is None else math.ceil(total / 20)
         c.set("checkpoint.every", f"{interval or usual} steps", key)
-    c.set(
-        "checkpoint.keep", c.number("checkpoint.keep_latest_k") or None, "checkpoint.keep_latest_k"
-    )
+    keep = "checkpoint.keep_latest_k"
+    c.set("checkpoint.keep", c.number(keep) or None, keep)
     if c.value("checkpoint.load_only") or not c.value("checkpoint.enabled"):
         c.set("checkpoint.save", False, "checkpoint.load_only", "checkpoint.enabled")
     mode = c.value("checkpoint.async_mode")

@@ -483,10 +483,8 @@ def _deepspeed(c: Conversion) -> None:
     value = c.value("deepspeed")
     if isinstance(value, str):
         value = _json(c, "deepspeed", value)
-    zero = (
-        cast("dict[str, Any]", value).get("zero_optimization") if isinstance(value, dict) else None
-    )
-    if not isinstance(zero, dict):
+    own: Any = value if isinstance(value, dict) else {}
+    if not isinstance(zero := own.get("zero_optimization"), dict):
         text = "the file is not here: set parallel.engine.stage and offload as it has them"
         c.report("needs a decision", "deepspeed", text)
         c.set("parallel.engine.type", "deepspeed", "deepspeed")
@@ -500,11 +498,8 @@ def _deepspeed(c: Conversion) -> None:
         return
     c.set("parallel.engine.type", "deepspeed", "deepspeed")
     c.set("parallel.engine.stage", stage, "deepspeed")
-    devices = {
-        part: option.get("device")
-        for part in ("optimizer", "param")
-        if isinstance(option := options.get(f"offload_{part}"), dict)
-    }
+    devices = {part: option.get("device") for part in ("optimizer", "param")
+               if isinstance(option := options.get(f"offload_{part}"), dict)}  # fmt: skip
     if devices.get("optimizer") in ("cpu", "nvme"):
         offload = "all" if devices.get("param") in ("cpu", "nvme") else "optimizer"
         c.set("parallel.engine.offload", offload, "deepspeed")

@@ -48,7 +48,8 @@ KEYS = {
     "train.z_loss_weight": Key(0.0, "loss.z_loss"),
     "train.ce_chunk_size": Key(0),
     "train.shutdown_timeout_sec": Key(600.0, "resilience.grace_period"),
-    "train.nccl_health_check_interval": Key(0),
+    "train.nccl_health_check_interval": Key(0, "resilience.liveness_every", unit="{} steps",
+        optional=True),
     # Model.
     "model.model_type": Key("transformer"),
     "model.dim": Key(4096, "model.dim"),
@@ -78,7 +79,9 @@ KEYS = {
     "model.moe_aux_loss_weight": Key(0.01, "model.moe.balance_loss"),
     "model.moe_gradient_scale": Key(False, "model.moe.gradient_scale", optional=True,
         differs="gradients are scaled, not outputs"),
-    **keys_of("model.", moe_capacity_factor=0.0, moe_sequence_aux_loss_weight=0.0,
+    "model.moe_capacity_factor": Key(0.0, "model.moe.capacity_factor", optional=True,
+        differs="the capacity is one of all choices; there each of the top-k choices has one"),
+    **keys_of("model.", moe_sequence_aux_loss_weight=0.0,
         moe_bias_schedule="constant", moe_packed_experts=False,
         moe_expert_ffn_multiplier=1.0),
     "model.moe_router_z_loss_weight": Key(0.0, "model.moe.router_z_loss", optional=True),
@@ -107,7 +110,7 @@ KEYS = {
         file_pattern="*.npy", hf_dataset_name=None, hf_dataset_config=None,
         hf_dataset_split="validation"),
     # Records.
-    "checkpoint.dir": Key("checkpoints"),
+    "checkpoint.dir": Key("checkpoints", "workspace"),
     "checkpoint.interval": Key(1000, "checkpoint.every", unit="{} steps"),
     "checkpoint.async_mode": Key("disabled", "checkpoint.mode", {**SAVE_MODES}),
     "checkpoint.keep_last_n": Key(3, "checkpoint.keep"),
@@ -203,31 +206,16 @@ def _experts(c: Conversion) -> None:
     if c.pick("model.moe.router.type", "model.moe_router", routers) == "sigmoid_topk":
         schedule = c.value("model.moe_bias_schedule")
         c.set("model.moe.router.bias_schedule", schedule, "model.moe_bias_schedule")
-        c.report(
-            "differs",
-            "model.moe_router",
-            "the bias chooses experts only; there it moves the weights of the chosen, too, and is "
-            "updated in each forward pass from the counts of one rank",
-        )
+        text = "the bias chooses experts only; there it moves the weights of the chosen, too, and "
+        text += "is updated in each forward pass from the counts of one rank"
+        c.report("differs", "model.moe_router", text)
         if weight := c.number("model.moe_sequence_aux_loss_weight"):
             # There it is multiplied by the weight of the other loss, too.
-            product = weight * c.number("model.moe_aux_loss_weight")
-            c.set(
-                "model.moe.sequence_balance_loss",
-                product,
-                "model.moe_sequence_aux_loss_weight",
-                "model.moe_aux_loss_weight",
-            )
+            keys = ("model.moe_sequence_aux_loss_weight", "model.moe_aux_loss_weight")
+            c.set("model.moe.sequence_balance_loss", weight * c.number(keys[1]), *keys)
     if c.number("model.moe_shared_experts"):
         # Any number makes one network of the usual width there.
         c.set("model.moe.shared_experts", 1, "model.moe_shared_experts")
-    if factor := c.number("model.moe_capacity_factor"):
-        c.set("model.moe.capacity_factor", factor, "model.moe_capacity_factor")
-        c.report(
-            "differs",
-            "model.moe_capacity_factor",
-            "the capacity is one of all choices together; there each of the top-k choices has one",
-        )
     if (multiplier := c.number("model.moe_expert_ffn_multiplier")) != 1:
         width = 16 * round(_width(c) * multiplier / 16)
         c.set("model.moe.expert_dim", width, "model.moe_expert_ffn_multiplier")
@@ -388,14 +376,9 @@ def _phases(c: Conversion) -> None:
     phases = c.sections("data.phases")
     start, weights = c.number("data.anneal_start_step"), c.value("data.anneal_weights")
     if phases:
-        items = [
-            {
-                "start": f"{phase.get('start_step', 0)} steps",
-                "weights": phase.get("dataset_weights") or None,
-                "lr_factor": phase.get("lr_scale", 1.0),
-            }
-            for phase in phases
-        ]
+        items = [{"start": f"{phase.get('start_step', 0)} steps",
+                  "weights": phase.get("dataset_weights") or None,
+                  "lr_factor": phase.get("lr_scale", 1.0)} for phase in phases]  # fmt: skip
         c.set_items("data.phases", items, "data.phases")
     elif start and weights:
         c.set("data.anneal.start", f"{start} steps", "data.anneal_start_step")
@@ -417,12 +400,9 @@ def _evaluation(c: Conversion) -> None:
     if folder := c.value("eval.dataset_path"):
         source, key = _token_files(c, folder, c.value("eval.file_pattern")), "eval.dataset_path"
     elif name := c.value("eval.hf_dataset_name"):
-        source, key = (
-            {"type": "huggingface", "path": name, "split": c.value("eval.hf_dataset_split")},
-            "eval.hf_dataset_name",
-        )
-        if subset := c.value("eval.hf_dataset_config"):
-            source["subset"] = subset
+        source, key = {"type": "huggingface", "path": name}, "eval.hf_dataset_name"
+        source |= {"subset": c.value("eval.hf_dataset_config") or None,
+                   "split": c.value("eval.hf_dataset_split")}  # fmt: skip
     else:
         c.wrong("eval.enabled", "possible without eval.dataset_path or eval.hf_dataset_name")
         return
@@ -432,7 +412,6 @@ def _evaluation(c: Conversion) -> None:
 
 def _records(c: Conversion) -> None:
     """Run directories, trackers, profiles and health checks."""
-    c.set("workspace", c.value("checkpoint.dir"), "checkpoint.dir")
     window = "checkpoint.dyn_ckpt_window"
     if any(c.given(f"{window}.{end}") for end in ("start", "stop", "strategy")):
         start, stop = c.number(f"{window}.start"), c.number(f"{window}.stop")
@@ -446,9 +425,6 @@ def _records(c: Conversion) -> None:
             "project": "metrics.wandb_project", "name": "metrics.wandb_run_name",
             "run_id": "metrics.wandb_run_id"}),
     )  # fmt: skip
-    if interval := c.number("train.nccl_health_check_interval"):
-        path, key = "resilience.liveness_every", "train.nccl_health_check_interval"
-        c.set(path, f"{interval} steps", key)
     # Ten losses in a row that are not finite end a run there; each is skipped before.
     c.set("resilience.non_finite", {"type": "skip", "limit": 10})
     if c.value("profiling.enable"):

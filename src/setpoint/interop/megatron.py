@@ -133,10 +133,8 @@ def _ranks(c: Conversion) -> None:
             c.set("parallel.replicate", copies, "num-distributed-optimizer-instances")
     elif size := c.number("ddp-bucket-size"):
         c.set("parallel.bucket_size", 4 * size / MIB, "ddp-bucket-size")
-    tensor, stages = (
-        c.number("tensor-model-parallel-size"),
-        c.number("pipeline-model-parallel-size"),
-    )
+    tensor = c.number("tensor-model-parallel-size")
+    stages = c.number("pipeline-model-parallel-size")
     c.value("sequence-parallel")
     if tensor > 1:
         divides = c.value("sequence-parallel")
@@ -214,9 +212,7 @@ def _precision(c: Conversion) -> None:
         if name := c.choice("fp8-recipe", *recipes):
             c.set("precision.float8.recipe", recipes[name], "fp8-recipe", "fp8-format")
             if name in ("delayed", "blockwise"):
-                text = (
-                    "scales are of this step and a tensor or row; there of earlier ones, or blocks"
-                )
+                text = "scales of this step, of a tensor or row; there of earlier ones, or blocks"
                 c.report("differs", "fp8-recipe", text)
     if c.value("fp4-format"):
         c.set("precision.float8.recipe", "nvfp4", "fp4-format")
@@ -243,12 +239,8 @@ def _optimizer(c: Conversion) -> None:
     if c.number("weight-decay"):
         c.set("optimizer.no_decay", kinds, "weight-decay")
     if kind != "sgd":
-        c.set(
-            "optimizer.betas",
-            [c.number("adam-beta1"), c.number("adam-beta2")],
-            "adam-beta1",
-            "adam-beta2",
-        )
+        betas = ("adam-beta1", "adam-beta2")
+        c.set("optimizer.betas", [c.number(key) for key in betas], *betas)
         c.set("optimizer.eps", c.number("adam-eps"), "adam-eps")
     else:
         c.set("optimizer.momentum", c.number("sgd-momentum"), "sgd-momentum")
@@ -312,9 +304,8 @@ def _schedule(c: Conversion, total: int | None) -> None:
         if not part:
             c.wrong("lr-wsd-decay-iters", "given with the style WSD")
             return
-        c.set(
-            "schedule.decay_length", f"{part} steps", "lr-wsd-decay-iters", "lr-wsd-decay-samples"
-        )
+        keys = ("lr-wsd-decay-iters", "lr-wsd-decay-samples")
+        c.set("schedule.decay_length", f"{part} steps", *keys)
         c.set("schedule.decay", curve, "lr-wsd-decay-style")
 
 
@@ -460,14 +451,9 @@ def _records(c: Conversion) -> None:
         if path and (path != c.value("save") or c.value("finetune")):
             text = f"{path}: a checkpoint of Megatron's; its weights are model.pretrained"
             c.report("needs a decision", key, text)
-    for key in (
-        "no-load-optim",
-        "no-load-rng",
-        "finetune",
-        "exit-on-missing-checkpoint",
-        "ckpt-step",
-    ):
-        c.value(key)
+    for key in ("no-load-optim", "no-load-rng", "finetune", "exit-on-missing-checkpoint"):
+        c.value(key)  # for what is loaded by hand
+    c.value("ckpt-step")
     c.set("resilience.gc", None, "manual-gc")
     if c.value("manual-gc"):
         if interval := c.number("manual-gc-interval"):

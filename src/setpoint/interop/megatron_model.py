@@ -22,12 +22,8 @@ def convert_model(c: Conversion) -> None:
 def _decoder(c: Conversion) -> None:
     """The decoder; defaults are LayerNorm, GELU, biases and tied embeddings."""
     layers, dim, heads = (c.number(k) for k in ("num-layers", "hidden-size", "num-attention-heads"))
-    for key, value in (
-        ("num-layers", layers),
-        ("hidden-size", dim),
-        ("num-attention-heads", heads),
-    ):
-        if type(value) is not int or not 1 <= value <= 1_000_000:
+    for key in ("num-layers", "hidden-size", "num-attention-heads"):
+        if type(value := c.number(key)) is not int or not 1 <= value <= 1_000_000:
             c.wrong(key, "given as a positive int")
             return
     c.set("model.type", "transformer")
@@ -223,10 +219,8 @@ def _experts(c: Conversion) -> None:
         c.set(f"{path}.router.bias_rate", float(rate), "moe-router-bias-update-rate")
     if factor := c.number("moe-router-topk-scaling-factor"):
         c.set(f"{path}.route_scale", float(factor), "moe-router-topk-scaling-factor")
-    for key, field in (
-        ("moe-router-num-groups", "groups"),
-        ("moe-router-group-topk", "top_groups"),
-    ):
+    groups = {"moe-router-num-groups": "groups", "moe-router-group-topk": "top_groups"}
+    for key, field in groups.items():
         if value := c.number(key):
             c.set(f"{path}.{field}", value, key)
     kinds, weights = c.value("moe-router-load-balancing-type"), c.value("moe-aux-loss-coeff")
@@ -238,9 +232,8 @@ def _experts(c: Conversion) -> None:
     for at, name in enumerate(names):
         value = values[min(at, len(values) - 1)] if values else 0.0
         if name not in losses or not isinstance(value, int | float):
-            c.wrong(
-                "moe-router-load-balancing-type", "of " + ", ".join(losses) + " with a weight each"
-            )
+            expected = f"of {', '.join(losses)} with a weight each"
+            c.wrong("moe-router-load-balancing-type", expected)
         elif losses[name] and value:
             c.set(f"{path}.{losses[name]}", float(value), "moe-aux-loss-coeff")
     if weight := c.number("moe-z-loss-coeff"):

@@ -47,7 +47,8 @@ KEYS = {
     "data.datasets": Key(REQUIRED),
     "data.test_datasets": Key([], idle=UNREAD),
     "data.val_set_size": Key(None, idle=UNREAD),
-    **keys_of("data.", dataset_prepared_path="last_prepared_dataset", select_columns=None),
+    "data.dataset_prepared_path": Key("last_prepared_dataset", "data.prepare.folder"),
+    "data.select_columns": Key(None),
     "data.dataloader_num_workers": Key(8, "data.loader.workers"),
     "data.dataloader_prefetch_factor": Key(2, "data.loader.prefetch"),
     "data.dataloader_pin_memory": Key(True, "data.loader.pin_memory"),
@@ -351,9 +352,6 @@ def _data(c: Conversion) -> None:
         c.set(path, c.number(key), key)
         text = "lengths are sorted in each group (first-fit decreasing); there they are not"
         c.report("differs", "data.sample_packing_method", text)
-    c.set(
-        "data.prepare.folder", c.value("data.dataset_prepared_path"), "data.dataset_prepared_path"
-    )
 
 
 def _source(c: Conversion, entry: dict[str, Any], number: int, count: int) -> dict[str, object]:
@@ -361,9 +359,8 @@ def _source(c: Conversion, entry: dict[str, Any], number: int, count: int) -> di
     c.report_rest("data.datasets", entry, f"{names} num_samples")
     longest = entry.get("max_seq_len")
     if longest is not None and type(longest) is not int:
-        c.wrong(
-            "data.datasets", f"a list of data sets with a max_seq_len in tokens, but {longest!r}"
-        )
+        expected = f"a list of data sets with a max_seq_len in tokens, but {longest!r}"
+        c.wrong("data.datasets", expected)
         longest = None
     if entry["path"] == "dummy":
         length = min(longest or 8192, c.number("data.sample_packing_sequence_len"))
