@@ -19,7 +19,7 @@ from setpoint.train.build.components import build_components
 from setpoint.train.loop import Loop
 from setpoint.train.position import Position
 
-from ..support.ranks import fork
+from ..support.ranks import fork_group
 from ..train.small import small_job
 
 WORLD = 2
@@ -85,13 +85,10 @@ def ranks_hold_what_is_planned(folder: Path) -> None:
 
 
 def one_rank(rank: int, store: str) -> None:
-    torch.set_num_threads(1)
-    dist.init_process_group("gloo", init_method=f"file://{store}", rank=rank, world_size=WORLD)
     with tempfile.TemporaryDirectory() as folder:
         frozen_weights_are_not_summed(Path(folder))
         ranks_hold_what_is_planned(Path(folder))
-    dist.destroy_process_group()
 
 
 if __name__ == "__main__":
-    sys.exit(fork(one_rank, WORLD))
+    sys.exit(fork_group(one_rank, WORLD))

@@ -72,11 +72,7 @@ def failures(goes_on: bool) -> Callable[[Path], int]:
 
 
 def of_ranks(kind: str, ranks: int, stride: int, *keys: str) -> Callable[[Path], int]:
-    """What `crashed_ranks` counts.
-
-    Arguments:
-        keys: of its counts; all if there are none.
-    """
+    """What `crashed_ranks` counts."""
 
     def count(folder: Path) -> int:
         words = (kind, str(folder), str(ranks), str(stride))

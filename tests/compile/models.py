@@ -17,12 +17,7 @@ SETTINGS = ExitStack()
 
 
 class Layer(nn.Module):
-    """A layer that adds what a matrix makes of its input.
-
-    Arguments:
-        layer_idx: its number, which it never reads.
-        scale: of what it adds.
-    """
+    """A layer that adds what a matrix makes of its input."""
 
     def __init__(self, layer_idx: int, scale: float = 1.0) -> None:
         super().__init__()
@@ -54,29 +49,13 @@ class Asking(Layer):
 
 
 def stack(kind: type[Layer] = Layer, count: int = 3) -> nn.Sequential:
-    """Several layers of a kind, the same in each process.
-
-    Arguments:
-        kind: of the layers.
-        count: of the layers.
-
-    Returns:
-        them in a row.
-    """
+    """Several layers of a kind, the same in each process."""
     torch.manual_seed(0)
     return nn.Sequential(*(kind(number) for number in range(count)))
 
 
 def compiled(model: nn.Module, **values: Any) -> Compiled:
-    """Compile the layers of a stack, by aot_eager unless told otherwise.
-
-    Arguments:
-        model: a stack.
-        values: fields of the section.
-
-    Returns:
-        what tells whether compiled code runs.
-    """
+    """Compile the layers of a stack, by aot_eager unless told otherwise."""
     config = resolve(Compile(**{"backend": "aot_eager", **values}))
     SETTINGS.close()
     SETTINGS.enter_context(compiling(config))
@@ -84,15 +63,7 @@ def compiled(model: nn.Module, **values: Any) -> Compiled:
 
 
 def train_on(model: nn.Module, rows: int) -> Tensor:
-    """Forward and backward.
-
-    Arguments:
-        model: a stack.
-        rows: of the input.
-
-    Returns:
-        the loss.
-    """
+    """Forward and backward."""
     x = torch.linspace(-1, 1, rows * 8).view(rows, 8)
     # As what an embedding gives: gradients pass it.
     x = x.requires_grad_() * 1

@@ -3,7 +3,6 @@
 import sys
 
 import torch
-import torch.distributed as dist
 from torch import Tensor, nn
 from torch._dynamo import utils
 from torch.distributed.fsdp import fully_shard
@@ -14,7 +13,7 @@ from setpoint.compile.config import Compile
 from setpoint.config import resolve
 from setpoint.memory.checkpointing import recompute
 
-from ..support.ranks import fork
+from ..support.ranks import fork_group
 from .models import stack, train_on
 
 WORLD = 2
@@ -32,8 +31,6 @@ def shard(model: nn.Module) -> None:
 
 
 def one_rank(rank: int, store: str) -> None:
-    torch.set_num_threads(1)
-    dist.init_process_group("gloo", init_method=f"file://{store}", rank=rank, world_size=WORLD)
     config = resolve(Compile(backend="aot_eager", fullgraph=True))
     plain = stack()
     loss = train_on(plain, 4)
@@ -56,8 +53,7 @@ def one_rank(rank: int, store: str) -> None:
         now = len(utils.graph_break_reasons), utils.counters["stats"]["unique_graphs"]
         assert (now[0] - before[0], now[1] - before[1]) == (0, 1), (shards_first, recomputed, now)
         assert compiled.take() == []
-    dist.destroy_process_group()
 
 
 if __name__ == "__main__":
-    sys.exit(fork(one_rank, WORLD))
+    sys.exit(fork_group(one_rank, WORLD))

@@ -3,21 +3,23 @@
 from __future__ import annotations
 
 import errno
-import json
+import itertools
 import multiprocessing
 import os
 import signal
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from setpoint.config import RunError, SetpointError
-from setpoint.data.corpus import build_corpus
+from setpoint.data.corpus import Corpus, build_corpus
 from setpoint.data.document import Document
 from setpoint.data.loader import Feed, SentBatch
 from setpoint.data.order import RowOrder
@@ -94,19 +96,6 @@ def test_what_batches_cost_is_measured(feeds: Any, workers: int) -> None:
     feed.take()  # of two micro-batches, that is, of an epoch and more
     assert feed.spent.batches == 2
     assert 0.2 <= feed.spent.making < 100 and 0 < feed.spent.planning < 100
-
-
-@pytest.mark.parametrize(("first", "then"), [(2, 1), (2, 0), (0, 2)])
-def test_resumed_with_another_number_of_workers(feeds: Any, first: int, then: int) -> None:
-    expected = inputs(feeds(0), 9)
-    feed = feeds(first)
-    assert inputs(feed, 4) == expected[:4]
-    state = json.loads(json.dumps(feed.state_dict()))
-    resumed = feeds(then, micro_size=6, accumulation=1)
-    resumed.load_state_dict(state)
-    assert [batch[0] for batch in inputs(resumed, 5)] == [
-        [row for batch in step for row in batch] for step in expected[4:]
-    ]
 
 
 def test_a_closed_feed_goes_on_behind_what_was_taken(feeds: Any) -> None:
@@ -264,3 +253,192 @@ def holds(batch: Batch) -> None:
 def test_rows_without_documents_have_none(tmp_path: Path) -> None:
     (batch, *_) = build_components(small_job(tmp_path)).feed.take().batches
     assert batch.lengths is None
+
+
+def counting_corpus(size: int) -> Corpus:
+    """Bytes in which any three neighbours are unique, so a window is known by its content."""
+    text = bytes(itertools.chain.from_iterable((i // 200, i % 200) for i in range(size)))[:size]
+    return build_corpus([Document("t/a", text)], ByteTokenizer(), side="train")
+
+
+def feed_of(corpus: Corpus, *, sequence_length: int, seed: int, **options: int) -> Feed:
+    windows = training_rows(corpus, sequence_length)
+    return Feed(windows, Sampler([EpochCursor(windows, RowOrder(windows, seed))]), count, **options)
+
+
+def batches_of(feed: Feed) -> Iterator[Batch]:
+    while True:
+        yield from feed.take().batches
+
+
+def rows(loader: Feed, steps: int) -> list[tuple[int, ...]]:
+    """The windows of the next batches, whole: the inputs and the last target."""
+    found: list[tuple[int, ...]] = []
+    for batch in itertools.islice(batches_of(loader), steps):
+        assert torch.equal(batch.inputs[:, 1:], batch.targets[:, :-1])
+        whole = torch.cat([batch.inputs, batch.targets[:, -1:]], dim=1)
+        found += [tuple(row) for row in whole.tolist()]
+    return found
+
+
+def all_windows(corpus: Corpus, sequence_length: int) -> list[tuple[int, ...]]:
+    tokens, width = corpus.tokens.tolist(), sequence_length + 1
+    return [tuple(tokens[i : i + width]) for i in range(0, len(tokens) - width + 1, width)]
+
+
+@given(
+    size=st.integers(40, 400),
+    sequence_length=st.integers(3, 20),
+    micro_size=st.integers(1, 7),
+    seed=st.integers(0, 2**63),
+)
+@settings(max_examples=60, deadline=None)
+def test_every_epoch_holds_every_window_once(
+    size: int, sequence_length: int, micro_size: int, seed: int
+) -> None:
+    corpus = counting_corpus(size)
+    expected = sorted(all_windows(corpus, sequence_length))
+    loader = feed_of(corpus, sequence_length=sequence_length, micro_size=micro_size, seed=seed)
+    assert len(loader.sequences) == len(expected)
+    stream = rows(loader, 3 * len(expected))  # at least three epochs, batches crossing their ends
+    for epoch in range(3):
+        part = stream[epoch * len(expected) : (epoch + 1) * len(expected)]
+        assert sorted(part) == expected
+
+
+def test_order_changes_with_epoch_and_seed() -> None:
+    corpus = counting_corpus(2000)
+
+    def order(seed: int) -> list[tuple[int, ...]]:
+        loader = feed_of(corpus, sequence_length=9, micro_size=1, seed=seed)
+        return rows(loader, 2 * len(loader.sequences))
+
+    first, other = order(0), order(1)
+    half = len(first) // 2
+    assert first == order(0)
+    assert first[:half] != first[half:]
+    assert first[:half] != other[:half]
+    assert first[:half] != all_windows(corpus, 9)
+
+
+def test_the_order_of_a_seed_never_changes() -> None:
+    # Checkpoints hold a position in this order: if it changed, old runs could not be resumed.
+    corpus = counting_corpus(78)
+    windows = all_windows(corpus, 9)
+    loader = feed_of(corpus, sequence_length=9, micro_size=1, seed=1234)
+    found = [windows.index(row) for row in rows(loader, 16)]
+    assert found == [7, 2, 3, 4, 5, 6, 1, 0, 0, 6, 3, 4, 2, 1, 7, 5]
+
+
+def test_a_corpus_of_one_window_repeats_it() -> None:
+    corpus = counting_corpus(8)  # 10 tokens
+    loader = feed_of(corpus, sequence_length=9, micro_size=3, seed=0)
+    assert len(loader.sequences) == 1
+    assert set(rows(loader, 2)) == {tuple(corpus.tokens.tolist())}
+    assert loader.epoch == 6.0
+
+
+def test_epoch_counts_passes_with_their_fraction() -> None:
+    loader = feed_of(counting_corpus(78), sequence_length=9, micro_size=3, seed=0)
+    assert len(loader.sequences) == 8
+    progress = [loader.epoch]
+    for _ in range(3):
+        loader.take()
+        progress.append(loader.epoch)
+    assert progress == [0.0, 0.375, 0.75, 1.125]
+    state = loader.state_dict()["sources"][""]
+    assert (state["taken"], state["epoch"], state["epoch_row"]) == (9, 1, 1)
+
+
+def test_a_step_is_taken_whole_and_counted() -> None:
+    """Its micro-batches are those that one by one would have come, and the position is past it."""
+    corpus = counting_corpus(300)
+    whole = feed_of(corpus, sequence_length=9, micro_size=2, accumulation=3, seed=4)
+    single = feed_of(corpus, sequence_length=9, micro_size=2, seed=4)
+    step = whole.take()
+    one_by_one = [single.take() for _ in range(3)]
+    for batch, each in zip(step.batches, one_by_one, strict=True):
+        assert torch.equal(batch.inputs, each.batches[0].inputs)
+    assert list(step.counts) == [each.rank_total for each in one_by_one]
+    assert step.rank_total == (54, 54, 54.0, None)
+    assert whole.state_dict() == single.state_dict()
+    assert whole.state_dict()["sources"][""]["epoch_row"] == 6
+    assert whole.state_dict() == single.state_dict()
+
+
+@pytest.mark.parametrize(
+    ("change", "field", "words"),
+    [
+        ({"size": 401}, "data.sources", "tokens 402, and now it is 403"),
+        ({"sequence_length": 8}, "batch.sequence_length", "sequence length 9, and now it is 8"),
+        ({"seed": 1}, "seed", "seed 0, and now it is 1"),
+    ],
+)
+def test_a_state_of_another_stream_is_refused(
+    change: dict[str, int], field: str, words: str
+) -> None:
+    def make(size: int = 400, sequence_length: int = 9, seed: int = 0) -> Feed:
+        return feed_of(
+            counting_corpus(size), sequence_length=sequence_length, micro_size=2, seed=seed
+        )
+
+    old, new = make(), make(**change)
+    new.take()
+    before = new.state_dict()
+    with pytest.raises(SetpointError) as caught:
+        new.load_state_dict(old.state_dict())
+    assert str(caught.value).startswith(f"{field}: ")
+    assert words in str(caught.value)
+    assert new.state_dict() == before
+
+
+def test_other_text_of_the_same_size_is_refused(corpus_of: Callable[..., Corpus]) -> None:
+    old, new = (
+        feed_of(corpus_of(text), sequence_length=2, micro_size=1, seed=0)
+        for text in (b"abcdef", b"abcdeg")
+    )
+    with pytest.raises(SetpointError, match=r"data\.sources: .*digest"):
+        new.load_state_dict(old.state_dict())
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"epoch": -1},
+        {"epoch_row": -1},
+        {"row": 40},
+        {"epoch": 1.5},
+        {"epoch_row": "3"},
+        {"epoch": True},
+    ],
+)
+def test_a_position_that_is_none_is_refused(change: dict[str, Any]) -> None:
+    loader = feed_of(counting_corpus(398), sequence_length=9, micro_size=2, seed=0)
+    assert len(loader.sequences) == 40
+    with pytest.raises(SetpointError, match="is not a position"):
+        state = loader.state_dict()["sources"][""]
+        loader.load_state_dict({"sources": {"": {**state, **change}}})
+
+
+@pytest.mark.parametrize(
+    "state", [{}, {"sources": {}}, {"sources": {"": {"epoch": 0, "epoch_row": 0}}}]
+)
+def test_a_state_without_its_keys_is_refused(state: dict[str, Any]) -> None:
+    loader = feed_of(counting_corpus(400), sequence_length=9, micro_size=2, seed=0)
+    with pytest.raises(SetpointError, match="has the keys"):
+        loader.load_state_dict(state)
+
+
+def test_numbers_out_of_range_and_a_short_corpus_are_refused() -> None:
+    corpus = counting_corpus(20)  # 22 tokens
+    good = {"sequence_length": 21, "micro_size": 1, "seed": 0}
+    feed_of(corpus, **good)
+    for change, words in (
+        ({"sequence_length": 22}, "sequence_length: 22 needs 23 tokens"),
+        ({"sequence_length": 0}, "sequence_length: 0 is below 1"),
+        ({"micro_size": 0}, "micro_size: 0 is below 1"),
+        ({"accumulation": 0}, "accumulation: 0 is below 1"),
+        ({"data_rank": 2, "data_size": 2}, "rank 2 is not one of 2"),
+    ):
+        with pytest.raises(SetpointError, match=words):
+            feed_of(corpus, **{**good, **change})

@@ -94,11 +94,7 @@ if __name__ == "__main__":
 
 
 class Program:
-    """The program above, as a fork.
-
-    Arguments:
-        folder: with its data.
-    """
+    """The program above, as a fork."""
 
     def __init__(self, forks: Forks, folder: Path, how: str) -> None:
         self.output = folder / "output.txt"

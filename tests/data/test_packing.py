@@ -1,11 +1,9 @@
 from __future__ import annotations
 
-import json
 from typing import Any, cast
 
 import numpy as np
 import pytest
-import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -14,7 +12,6 @@ from setpoint.data.config import Packing
 from setpoint.data.corpus import Corpus, build_corpus
 from setpoint.data.document import Document
 from setpoint.data.evaluation import cut_rows
-from setpoint.data.loader import Feed
 from setpoint.data.packing import (
     COUNTED_GROUPS,
     Packer,
@@ -27,7 +24,7 @@ from setpoint.data.packing import (
 from setpoint.data.rows import Cut, DocumentRows, MixedRows, MixedSequences, Parts, training_rows
 from setpoint.data.sampler import EpochCursor, Sampler
 from setpoint.data.tokenizers.tokenizer import ByteTokenizer
-from setpoint.shapes.batch import IGNORE_INDEX, Count
+from setpoint.shapes.batch import IGNORE_INDEX
 
 LENGTHS = st.lists(st.integers(1, 40), min_size=1, max_size=60)
 
@@ -180,37 +177,6 @@ def test_first_fit_decreasing_fills_rows_better() -> None:
     first, following = first_fit_decreasing(lengths, 512), next_fit(lengths, 512)
     fewest = -(-lengths.sum() // 512)
     assert first.max() + 1 <= 1.01 * fewest < 1.2 * fewest < following.max() + 1
-
-
-@given(
-    st.integers(0, 80),
-    st.sampled_from(["next_fit", "first_fit_decreasing", "none"]),
-    st.integers(1, 4),
-)
-@settings(max_examples=30, deadline=None)
-def test_a_resumed_stream_goes_on_within_a_group(before: int, method: str, ranks: int) -> None:
-    corpus = corpus_of([*range(3, 40), *range(1, 30)])
-
-    def feed(micro_size: int, rank: int = 0, size: int = 1) -> Feed:
-        sequences, sampler = packed(corpus, 48, method=method)
-        count = lambda b: Count(b.tokens, b.target_tokens, float(b.target_tokens))  # noqa: E731
-        return Feed(
-            sequences, sampler, count, micro_size=micro_size, data_rank=rank, data_size=size
-        )
-
-    one = feed(1)
-    for _ in range(before):
-        one.take()
-    state = json.loads(json.dumps(one.state_dict()))
-    assert len(json.dumps(state)) < 400
-    resumed = [feed(2, rank, ranks) for rank in range(ranks)]
-    for each in resumed:
-        each.load_state_dict(state)
-        assert each.state_dict() == state and each.epoch == one.epoch
-    for _ in range(5):
-        together = torch.cat([each.take().batches[0].inputs for each in resumed])
-        alone = torch.cat([one.take().batches[0].inputs for _ in range(2 * ranks)])
-        assert torch.equal(together, alone)
 
 
 def test_rows_change_with_epoch_and_seed() -> None:
@@ -431,23 +397,6 @@ def test_other_data_goes_on_near_the_place() -> None:
     _, new = packed(corpus_of(list(range(1, 40))))
     new.load_state_dict(old.state_dict(), other_data=True)
     assert new.epoch == 1.0
-
-
-def test_workers_make_packed_rows() -> None:
-    corpus = corpus_of([*range(3, 40), *range(1, 30)])
-
-    def feed(workers: int) -> Feed:
-        sequences, sampler = packed(corpus, 48)
-        return Feed(sequences, sampler, lambda b: Count(b.tokens, b.target_tokens, 1.0),
-                    micro_size=2, workers=workers)  # fmt: skip
-
-    here, there = feed(0), feed(2)
-    for _ in range(6):
-        (one,), (other,) = here.take().batches, there.take().batches
-        for name in ("inputs", "targets", "positions", "documents"):
-            assert torch.equal(getattr(one, name), getattr(other, name))
-    assert here.state_dict() == there.state_dict()
-    there.close()
 
 
 def test_a_mixture_pads_its_sources_to_one_width() -> None:

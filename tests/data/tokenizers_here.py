@@ -25,17 +25,7 @@ CHAT = (
 def byte_level(
     folder: Path, *, begin: bool = False, vocab_size: int = 300, special: Sequence[str] = ()
 ) -> Path:
-    """Byte-level BPE, as GPT-2, Llama 3 and Qwen have it.
-
-    Arguments:
-        folder: where its files go.
-        begin: whether it puts a token before each text, as that of Llama 3 does.
-        vocab_size: how many tokens at most; the text gives 294.
-        special: more special tokens.
-
-    Returns:
-        the folder.
-    """
+    """Byte-level BPE, as GPT-2, Llama 3 and Qwen have it."""
     made = Tokenizer(models.BPE())
     made.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     made.decoder = decoders.ByteLevel()
@@ -54,16 +44,7 @@ def byte_level(
 
 
 def sentence_piece(folder: Path, *, prefix: bool = False, special: Sequence[str] = ()) -> Path:
-    """BPE with spaces as a sign and bytes to fall back on, as Llama 2, Mistral and Gemma have it.
-
-    Arguments:
-        folder: where its files go.
-        prefix: whether it puts a space before each text, as that of Llama 2 does.
-        special: more special tokens.
-
-    Returns:
-        the folder.
-    """
+    """BPE with spaces as a sign and bytes to fall back on, as Llama 2, Mistral and Gemma have it."""
     made = Tokenizer(models.BPE(byte_fallback=True, unk_token="<unk>"))
     spaces: list[Any] = [normalizers.Prepend("▁")] if prefix else []
     made.normalizer = normalizers.Sequence([*spaces, normalizers.Replace(" ", "▁")])
@@ -81,14 +62,7 @@ def sentence_piece(folder: Path, *, prefix: bool = False, special: Sequence[str]
 
 
 def word_piece(folder: Path) -> Path:
-    """WordPiece, as BERT has it, which does not keep spaces.
-
-    Arguments:
-        folder: where its files go.
-
-    Returns:
-        the folder.
-    """
+    """WordPiece, as BERT has it, which does not keep spaces."""
     made = Tokenizer(models.WordPiece(unk_token="[UNK]"))
     made.pre_tokenizer = pre_tokenizers.Whitespace()
     trainer = training.WordPieceTrainer(
@@ -99,16 +73,7 @@ def word_piece(folder: Path) -> Path:
 
 
 def saved(made: Tokenizer, folder: Path, settings: dict[str, Any]) -> Path:
-    """Write a tokenizer as `save_pretrained` of transformers does.
-
-    Arguments:
-        made: the tokenizer.
-        folder: where its files go.
-        settings: of `tokenizer_config.json`.
-
-    Returns:
-        the folder.
-    """
+    """Write a tokenizer as `save_pretrained` of transformers does."""
     folder.mkdir(parents=True, exist_ok=True)
     made.save(str(folder / "tokenizer.json"))
     (folder / "tokenizer_config.json").write_text(json.dumps(settings))

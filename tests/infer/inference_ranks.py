@@ -76,12 +76,7 @@ PAIRS = [("ab", "cd"), ("!!", "##"), ("x", "yz!")]
 
 
 class Case(NamedTuple):
-    """What one process has found.
-
-    Arguments:
-        run: the weights.
-        flags: of the job.
-    """
+    """What one process has found."""
 
     run: Path
     flags: tuple[str, ...]

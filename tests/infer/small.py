@@ -14,15 +14,7 @@ from setpoint.model.initialize import initialize
 
 
 def small_model(vocab_size: int = 40, **fields: Any) -> nn.Module:
-    """A transformer with weights large enough for each token to matter.
-
-    Arguments:
-        vocab_size: V.
-        fields: of the model; None leaves one out.
-
-    Returns:
-        the model in evaluation mode.
-    """
+    """A transformer with weights large enough for each token to matter."""
     small: dict[str, Any] = {"dim": 32, "layers": 2, "heads": 4, "kv_heads": 2, "init_std": 0.3}
     chosen = {"max_sequence_length": 48, **small, **fields}
     config = resolve(TransformerConfig(**{k: v for k, v in chosen.items() if v is not None}))
@@ -45,25 +37,11 @@ class Successor(nn.Module):
 
 
 def generators(*seeds: int) -> list[torch.Generator]:
-    """A generator for each seed.
-
-    Arguments:
-        seeds: one for each row.
-
-    Returns:
-        the generators.
-    """
+    """A generator for each seed."""
     return [torch.Generator().manual_seed(seed) for seed in seeds]
 
 
 def folder_of(path: Path) -> dict[str, bytes]:
-    """The files of a directory.
-
-    Arguments:
-        path: the directory.
-
-    Returns:
-        content by relative path.
-    """
+    """The files of a directory."""
     files = (file for file in sorted(path.rglob("*")) if file.is_file())
     return {str(file.relative_to(path)): file.read_bytes() for file in files}

@@ -153,13 +153,7 @@ def asked(job: Inference) -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class Effect:
-    """One field that is changed, and where the change is seen.
-
-    Arguments:
-        change: the override; `{tmp}` is a folder with texts, `{run}` the run.
-        see: gives what must differ.
-        base: overrides on both sides.
-    """
+    """One field that is changed, and where the change is seen."""
 
     change: str
     see: Callable[[Inference], Any]

@@ -75,11 +75,7 @@ def projection(matrix: Tensor, soft_cap: float | None = None, scale: float = 1.0
 def by_hand(
     logits: Tensor, targets: Tensor, weights: Tensor | None = None, **options: Any
 ) -> tuple[Tensor, Tensor, float]:
-    """The sums and their weight, token by token from the definition, in fp64.
-
-    Returns:
-        total, nats, and the weight that the total is divided by.
-    """
+    """The sums and their weight, token by token from the definition, in fp64."""
     total = nats = torch.zeros((), dtype=torch.float64)
     sum_of_weights = 0.0
     each = [1.0] * targets.numel() if weights is None else weights.flatten().tolist()

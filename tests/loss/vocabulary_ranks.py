@@ -12,7 +12,7 @@ from setpoint.loss.columns import count_correct, count_correct_from_hidden
 from setpoint.shapes.outcome import Projection, VocabularyPart
 from setpoint.shapes.peers import Peers, sum_gradients
 
-from ..support.ranks import fork
+from ..support.ranks import fork_group
 from .small import OPTIONS, VOCAB, batch, chunked, head, plain, projection
 
 WORLD = 4
@@ -94,16 +94,13 @@ def close(ours: Tensor, theirs: Tensor) -> None:
 
 
 def one_rank(rank: int, store: str) -> None:
-    torch.set_num_threads(1)
-    dist.init_process_group("gloo", init_method=f"file://{store}", rank=rank, world_size=WORLD)
     world = dist.group.WORLD
     assert world is not None
     peers = Peers(world.group_name, rank, WORLD)
     losses_are_equal(peers)
     torch_agrees(peers)
     accuracy_is_equal(peers)
-    dist.destroy_process_group()
 
 
 if __name__ == "__main__":
-    sys.exit(fork(one_rank, WORLD))
+    sys.exit(fork_group(one_rank, WORLD))

@@ -9,7 +9,6 @@ import tempfile
 from pathlib import Path
 
 import torch
-import torch.distributed as dist
 from torch import Tensor
 
 from setpoint.resilience.signals import StopRequest
@@ -18,7 +17,7 @@ from setpoint.train.build.components import build_components
 from setpoint.train.loop import Loop
 from setpoint.train.position import Position
 
-from ..support.ranks import fork
+from ..support.ranks import fork_group
 from ..train.small import small_job
 from .meter import Meter
 
@@ -52,8 +51,6 @@ def trained(folder: Path, policy: str) -> tuple[tuple[int, int], dict[str, Tenso
 
 
 def check(rank: int, store: str) -> None:
-    torch.set_num_threads(1)
-    dist.init_process_group("gloo", init_method=f"file://{store}", rank=rank, world_size=WORLD)
     with tempfile.TemporaryDirectory() as folder:
         expected: dict[str, Tensor] = {}
         for policy, calls in EXPECTED.items():
@@ -62,8 +59,7 @@ def check(rank: int, store: str) -> None:
             expected = expected or weights
             for name, weight in weights.items():
                 assert torch.equal(weight, expected[name]), (policy, name)
-    dist.destroy_process_group()
 
 
 if __name__ == "__main__":
-    sys.exit(fork(check, WORLD))
+    sys.exit(fork_group(check, WORLD))

@@ -46,18 +46,7 @@ def run(
     length: int = 24,
     passes: int = 1,
 ) -> Pass:
-    """Run passes over fixed tokens, whose gradients add up.
-
-    Arguments:
-        model: of VOCAB tokens.
-        precision: of autocast; None: without.
-        metered: whether to count.
-        length: of the sequences.
-        passes: how many micro-batches.
-
-    Returns:
-        what came out; `kept` is what is alive between the last forward and backward pass.
-    """
+    """Run passes over fixed tokens, whose gradients add up."""
     generator = torch.Generator().manual_seed(0)
     objective = Objective(model, ChunkedCrossEntropy(chunk_size=7).build())
     torch.manual_seed(5)

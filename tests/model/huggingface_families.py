@@ -76,11 +76,7 @@ def family_job(folder: Path, kind: str, *flags: str) -> Job:
 
 
 def plain_loop(job: Job, steps: int = STEPS) -> tuple[list[float], dict[str, Tensor]]:
-    """Train as a plain loop does, from the same weights and on the same documents.
-
-    Returns:
-        the loss of each step, and the weights by the names that they have in the model.
-    """
+    """Train as a plain loop does, from the same weights and on the same documents."""
     components = build_components(job)
     model: Any = components.model
     model.attend_by("eager")

@@ -26,7 +26,7 @@ from setpoint.parallel.world import World
 from setpoint.train.build.components import build_components
 
 from ..parallel.equal_ranks import Trained, assert_equal, float64, trained
-from ..support.ranks import fork
+from ..support.ranks import fork_group
 from .huggingface_families import family_job
 
 WORLD = int(sys.argv[1]) if sys.argv[1:] and sys.argv[1].isdecimal() else 2
@@ -97,8 +97,6 @@ def wide(kinds: list[str]) -> Iterator[None]:
 
 
 def one_rank(rank: int, store: str) -> None:
-    torch.set_num_threads(1)
-    dist.init_process_group("gloo", init_method=f"file://{store}", rank=rank, world_size=WORLD)
     words = [each for each in sys.argv[1:] if each != "float64" and not each.isdecimal()]
     shapes = [each for each in words if "=" in each]
     kinds = [each for each in words if "=" not in each]
@@ -108,8 +106,7 @@ def one_rank(rank: int, store: str) -> None:
         for kind in kinds:
             for shape in shapes:
                 compare(Path(folder), kind, shape, alone)
-    dist.destroy_process_group()
 
 
 if __name__ == "__main__":
-    sys.exit(fork(one_rank, WORLD))
+    sys.exit(fork_group(one_rank, WORLD))

@@ -17,7 +17,7 @@ from setpoint.model.initialize import NormalInit, initialize
 from setpoint.model.transformer import Transformer
 from setpoint.parallel.determinism import seed_everything
 
-from ..support.ranks import fork
+from ..support.ranks import fork_group
 from .small import VOCAB, small_config, small_model
 
 WORLD = 2
@@ -102,13 +102,10 @@ def masks(rank: int) -> None:
 
 def one_rank(rank: int, store: str) -> None:
     """What a rank does."""
-    torch.set_num_threads(1)
-    dist.init_process_group("gloo", init_method=f"file://{store}", rank=rank, world_size=WORLD)
     weights()
     blocks()
     masks(rank)
-    dist.destroy_process_group()
 
 
 if __name__ == "__main__":
-    sys.exit(fork(one_rank, WORLD))
+    sys.exit(fork_group(one_rank, WORLD))

@@ -7,7 +7,6 @@ starting two interpreters.
 import sys
 
 import torch
-import torch.distributed as dist
 from torch.distributed.fsdp import fully_shard
 
 from setpoint.model.attention.config import MLA
@@ -17,7 +16,7 @@ from setpoint.model.moe.config import MoE, SigmoidTopK
 from setpoint.model.transformer import Transformer
 from setpoint.shapes.outcome import Projection
 
-from ..support.ranks import fork
+from ..support.ranks import fork_group
 from .sharded_objective import objectives
 from .sharded_stages import stages
 from .small import VOCAB, small_config, small_model
@@ -99,16 +98,13 @@ def with_a_head(rank: int, tokens: torch.Tensor, changes: dict) -> None:
 
 
 def one_rank(rank: int, store: str) -> None:
-    torch.set_num_threads(1)
-    dist.init_process_group("gloo", init_method=f"file://{store}", rank=rank, world_size=WORLD)
     tokens = torch.randint(VOCAB, (2, 9), generator=torch.Generator().manual_seed(0))
     for changes in SHAPES:
         fully_sharded(rank, tokens, changes)
         with_a_head(rank, tokens, changes)
     objectives(rank, WORLD)
     stages(rank, WORLD)
-    dist.destroy_process_group()
 
 
 if __name__ == "__main__":
-    sys.exit(fork(one_rank, WORLD))
+    sys.exit(fork_group(one_rank, WORLD))

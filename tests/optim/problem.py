@@ -21,13 +21,7 @@ def network(dtype: torch.dtype = torch.float32) -> nn.Module:
 
 
 def groups(model: nn.Module, decay: float = 0.1, **matrices: Any) -> Groups:
-    """Matrices decay; the last of them learns half as fast.
-
-    Arguments:
-        model: as from `network`.
-        decay: of matrices.
-        matrices: other options of the groups of matrices.
-    """
+    """Matrices decay; the last of them learns half as fast."""
     named = list(model.named_parameters())
     first = [pair for pair in named if pair[1].ndim >= 2]
     rest = [pair for pair in named if pair[1].ndim < 2]
@@ -63,16 +57,7 @@ def backward(model: nn.Module, step: int) -> float:
 def follow(
     optimizers: Iterable[torch.optim.Optimizer], model: nn.Module, start: int = 0, end: int = STEPS
 ) -> list[float]:
-    """Train, at the rate of the schedule times the multiplier of each group.
-
-    Arguments:
-        optimizers: of the parameters of the model, all of which take each step.
-        model: what is trained.
-        start, end: the steps.
-
-    Returns:
-        The losses.
-    """
+    """Train, at the rate of the schedule times the multiplier of each group."""
     held, losses = list(optimizers), []
     for step in range(start, end):
         losses.append(backward(model, step))
@@ -89,16 +74,7 @@ def learnt(
     dtype: torch.dtype = torch.float32,
     **matrices: Any,
 ) -> tuple[Tensor, list[float]]:
-    """Train the network for a hundred steps.
-
-    Arguments:
-        make: from groups to an optimizer.
-        dtype: of the weights.
-        matrices: other options of the groups of matrices.
-
-    Returns:
-        All weights in one vector, and the losses.
-    """
+    """Train the network for a hundred steps."""
     model = network(dtype)
     losses = follow([make(groups(model, **matrices))], model)
     # It is a problem that can be learnt, and was.
@@ -112,12 +88,7 @@ def flat(model: nn.Module) -> Tensor:
 
 
 def assert_resumes(make: Callable[[Groups], torch.optim.Optimizer], dtype: torch.dtype) -> None:
-    """Stop after some steps, and go on from the saved state, bit for bit.
-
-    Arguments:
-        make: from groups to an optimizer.
-        dtype: of the weights.
-    """
+    """Stop after some steps, and go on from the saved state, bit for bit."""
     from setpoint.checkpoint.manifest import decode_state, encode_state
     from setpoint.checkpoint.optimizer_state import (
         capture_optimizer,

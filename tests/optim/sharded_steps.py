@@ -28,7 +28,7 @@ from setpoint.optim.config import (
 )
 from setpoint.optim.muon import AllGatherExchange, AllToAllExchange
 
-from ..support.ranks import fork
+from ..support.ranks import fork_group
 
 WORLD, STEPS = 2, 3
 WHOLE = ("step", "row_var", "col_var")
@@ -169,8 +169,6 @@ def noise_is_that_of_one_rank() -> None:
 
 
 def one_rank(rank: int, store: str) -> None:
-    torch.set_num_threads(1)
-    dist.init_process_group("gloo", init_method=f"file://{store}", rank=rank, world_size=WORLD)
     for fields in ({}, {"nesterov": False, "adjust_lr": "match_rms_adamw"}):
         config = resolve(MuonConfig(**fields))
         for state in (None, torch.bfloat16):
@@ -193,8 +191,7 @@ def one_rank(rank: int, store: str) -> None:
     compare(lambda given: factored.build(parameters=given), torch.float32, rounding=1e-6)
     compare(lambda given: nearest.build(parameters=given), torch.bfloat16)
     noise_is_that_of_one_rank()
-    dist.destroy_process_group()
 
 
 if __name__ == "__main__":
-    sys.exit(fork(one_rank, WORLD))
+    sys.exit(fork_group(one_rank, WORLD))

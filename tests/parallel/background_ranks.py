@@ -24,7 +24,7 @@ from setpoint.parallel.hangs import HangWatch
 from setpoint.parallel.world import World, world_of
 from setpoint.train.run import train
 
-from ..support.ranks import fork
+from ..support.ranks import fork_group
 from ..train.effects.checkpoint_fields import late_copies
 from ..train.small import assert_same_run, small_job
 
@@ -136,9 +136,7 @@ def too_little_memory_is_said_in_words_on_all_ranks(world: World, folder: Path) 
 
 
 def one_rank(rank: int, store: str) -> None:
-    torch.set_num_threads(1)
     os.environ |= {"WORLD_SIZE": "2", "RANK": str(rank), "LOCAL_RANK": str(rank)}
-    dist.init_process_group("gloo", init_method=f"file://{store}", rank=rank, world_size=2)
     folder = Path(store).parent
     world = world_of(small_job(folder / f"job-{rank}", *SHARDED).parallel)
     for act in (
@@ -153,7 +151,6 @@ def one_rank(rank: int, store: str) -> None:
         dist.barrier()
         if rank == 0:
             print(act.__name__)
-    dist.destroy_process_group()
 
 
 def killed(folder: Path) -> None:
@@ -195,4 +192,4 @@ if __name__ == "__main__":
         killed(place)
         shutil.rmtree(place)
         sys.exit()
-    sys.exit(fork(one_rank, 2))
+    sys.exit(fork_group(one_rank, 2))

@@ -24,7 +24,7 @@ from setpoint.parallel.world import RemoteRankError, World
 from setpoint.shapes.placed import as_placed, whole_of
 
 from ..checkpoint.stored import load as load_stored
-from ..support.ranks import fork
+from ..support.ranks import fork_group
 
 DEGREES = {**dict.fromkeys(AXES, 1), "shard": 2}
 # Rows that do not divide, one row for two ranks, none, a scalar.
@@ -173,8 +173,6 @@ def the_reader_of_the_docs_reads_them(world: World, mesh: DeviceMesh, folder: Pa
 
 
 def one_rank(rank: int, store: str) -> None:
-    torch.set_num_threads(1)
-    dist.init_process_group("gloo", init_method=f"file://{store}", rank=rank, world_size=2)
     at: Mapping[str, int] = {**dict.fromkeys(AXES, 0), "shard": rank}
     mesh = DeviceMesh("cpu", [0, 1])
     world = World(torch.device("cpu"), rank, 2, degrees=DEGREES, coordinates=at)
@@ -190,8 +188,7 @@ def one_rank(rank: int, store: str) -> None:
         dist.barrier()
         if rank == 0:
             print(act.__name__)
-    dist.destroy_process_group()
 
 
 if __name__ == "__main__":
-    sys.exit(fork(one_rank, 2))
+    sys.exit(fork_group(one_rank, 2))

@@ -32,7 +32,7 @@ from setpoint.train.position import Position
 from setpoint.train.verdict import StepResult
 from setpoint.units.dtype import DType
 
-from ..support.ranks import fork
+from ..support.ranks import fork_group
 from ..train.small import small_job
 
 STEPS = 10
@@ -333,11 +333,7 @@ def both(
     shape: str,
     known: dict[tuple[int, bool, bool], Trained],
 ) -> tuple[Trained, Trained]:
-    """What all ranks train, and what one does.
-
-    Arguments:
-        known: what one rank has trained, which shapes share.
-    """
+    """What all ranks train, and what one does."""
     degrees = [f"parallel.{degree}" for degree in shape.split(",")]
     is_cut = "pipeline" in shape
     common = (*COMMON, *flags, *(STAGED if is_cut else ()))
@@ -371,8 +367,6 @@ def assert_equal(found: Trained, expected: Trained, rtol: float, what: str) -> N
 
 
 def one_rank(rank: int, store: str) -> None:
-    torch.set_num_threads(1)
-    dist.init_process_group("gloo", init_method=f"file://{store}", rank=rank, world_size=WORLD)
     given = [each for each in sys.argv[2:] if each != EXACT]
     shapes = [each for each in given if "=" in each]
     wanted = [each for each in given if "=" not in each] or list(CASES)
@@ -383,8 +377,7 @@ def one_rank(rank: int, store: str) -> None:
                 usual = EXPERT_SHAPES.get(WORLD, [])[: None if name in ROUTERS else 1]
             fit = [shape for shape in usual if NOT_FOR.get(name, "?") not in shape]
             compare(Path(folder), name, CASES[name], shapes or fit)
-    dist.destroy_process_group()
 
 
 if __name__ == "__main__":
-    sys.exit(fork(one_rank, WORLD))
+    sys.exit(fork_group(one_rank, WORLD))

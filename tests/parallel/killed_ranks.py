@@ -135,14 +135,7 @@ class Session:
             train(self.job)
 
     def end(self, after: float | None = None) -> bool:
-        """Wait for all ranks.
-
-        Arguments:
-            after: seconds after which the victim is killed from outside.
-
-        Returns:
-            whether it was killed before it had ended.
-        """
+        """Wait for all ranks."""
         if after is not None:
             time.sleep(after)
             os.kill(self.pids[self.victim], signal.SIGKILL)
@@ -179,11 +172,7 @@ def the_run(folder: Path) -> Path:
 
 
 def main(folder: Path, size: int, kills: int, story: str) -> Counter[str]:
-    """Compare runs with some kills each with one without.
-
-    Returns:
-        the kills by kind.
-    """
+    """Compare runs with some kills each with one without."""
     chance, flags = random.Random(f"{story} {size}"), STORIES[story]
     whole = folder / "whole"
     whole.mkdir()

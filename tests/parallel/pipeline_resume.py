@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-import torch.distributed as dist
 from torch import Tensor, nn
 
 from setpoint.checkpoint.store import CheckpointStore
@@ -26,7 +25,7 @@ from setpoint.train.loop import Loop
 from setpoint.train.position import Position
 from setpoint.train.run_state import restore, snapshot
 
-from ..support.ranks import fork
+from ..support.ranks import fork_group
 from ..train.small import small_job, states
 from .equal_ranks import STAGED, Seen
 
@@ -103,9 +102,7 @@ class Session:
 
 
 def one_rank(rank: int, store: str) -> None:
-    torch.set_num_threads(1)
     os.environ["SETPOINT_IMPORTS"] = "tests"
-    dist.init_process_group("gloo", init_method=f"file://{store}", rank=rank, world_size=WORLD)
     shared = Path(store).parent
     with tempfile.TemporaryDirectory() as folder:
         flags = (*COMMON, "duration=3 steps"), (*COMMON, "duration=6 steps")
@@ -126,7 +123,6 @@ def one_rank(rank: int, store: str) -> None:
         check("stages after one rank", whole, [*whole.rows[:3], *last.rows], last)
         if rank == 0:
             print("resumed in both directions")
-    dist.destroy_process_group()
 
 
 def copied(source: Path, target: Path) -> Path:
@@ -146,4 +142,4 @@ def close(what: str, found: Tensor, wanted: Tensor) -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(fork(one_rank, WORLD))
+    sys.exit(fork_group(one_rank, WORLD))

@@ -17,7 +17,7 @@ from setpoint.shapes.placed import part_here, whole_of
 from setpoint.train.build.components import build_components
 from setpoint.train.config import Job
 
-from ..support.ranks import fork
+from ..support.ranks import fork_group
 from ..train.small import small_job
 
 WORLD = 2
@@ -105,14 +105,11 @@ def all_hear_of_what_cannot_be_read(folder: Path, files: Path) -> None:
 
 
 def one_rank(rank: int, store: str) -> None:
-    torch.set_num_threads(1)
-    dist.init_process_group("gloo", init_method=f"file://{store}", rank=rank, world_size=WORLD)
     files = Path(store).parent
     folder = files / f"rank-{rank}"
     each_reads_what_it_is_to(folder, files)
     all_hear_of_what_cannot_be_read(folder, files)
-    dist.destroy_process_group()
 
 
 if __name__ == "__main__":
-    sys.exit(fork(one_rank, WORLD))
+    sys.exit(fork_group(one_rank, WORLD))

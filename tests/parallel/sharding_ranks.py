@@ -12,7 +12,6 @@ from weakref import ref
 
 import pytest
 import torch
-import torch.distributed as dist
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from setpoint.loss import linear
@@ -27,7 +26,7 @@ from setpoint.train.evaluation.scores import evaluate
 from setpoint.train.loop import Loop
 from setpoint.train.position import Position
 
-from ..support.ranks import fork
+from ..support.ranks import fork_group
 from ..train.small import small_job
 
 WORLD, STEPS = 2, 4
@@ -198,8 +197,6 @@ def memory_is_freed_at_once(folder: Path) -> None:
 
 
 def one_rank(rank: int, store: str) -> None:
-    torch.set_num_threads(1)
-    dist.init_process_group("gloo", init_method=f"file://{store}", rank=rank, world_size=WORLD)
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         equal_to_one_rank(folder)
@@ -207,8 +204,7 @@ def one_rank(rank: int, store: str) -> None:
         gradients_are_summed_while_they_are_computed(folder)
         gradients_lie_in_buckets(folder)
         memory_is_freed_at_once(folder)
-    dist.destroy_process_group()
 
 
 if __name__ == "__main__":
-    sys.exit(fork(one_rank, WORLD))
+    sys.exit(fork_group(one_rank, WORLD))

@@ -7,7 +7,6 @@ from pathlib import Path
 
 import pytest
 import torch
-import torch.distributed as dist
 
 from setpoint.parallel.world import World
 from setpoint.resilience.signals import Abandoned, StopRequest
@@ -16,7 +15,7 @@ from setpoint.train.evaluation.scores import evaluate
 from setpoint.train.loop import Loop
 from setpoint.train.position import Position
 
-from ..support.ranks import fork
+from ..support.ranks import fork_group
 from ..train.small import small_job
 
 WORLD = 2
@@ -64,8 +63,6 @@ def stops_are_those_of_all(folder: Path) -> None:
 
 
 def one_rank(rank: int, store: str) -> None:
-    torch.set_num_threads(1)
-    dist.init_process_group("gloo", init_method=f"file://{store}", rank=rank, world_size=WORLD)
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         for shard, sequences in ((1, "12"), (2, "5"), (2, "7"), (1, "null")):
@@ -73,8 +70,7 @@ def one_rank(rank: int, store: str) -> None:
         for method in ("none", "next_fit"):
             scores_are_those_of_one_rank(folder, 2, "5", method)
         stops_are_those_of_all(folder)
-    dist.destroy_process_group()
 
 
 if __name__ == "__main__":
-    sys.exit(fork(one_rank, WORLD))
+    sys.exit(fork_group(one_rank, WORLD))

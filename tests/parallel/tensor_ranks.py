@@ -4,7 +4,6 @@ import sys
 from typing import Any
 
 import torch
-import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.tensor import DTensor
@@ -19,7 +18,7 @@ from setpoint.shapes.outcome import Projection
 
 from ..model.families import FAMILIES
 from ..model.small import VOCAB, small_config, small_model
-from ..support.ranks import fork
+from ..support.ranks import fork_group
 
 WORLD = 2
 SHAPES: dict[str, dict[str, Any]] = {
@@ -146,15 +145,12 @@ def what_cannot_be_divided_is_refused(mesh: DeviceMesh) -> None:
 
 
 def one_rank(rank: int, store: str) -> None:
-    torch.set_num_threads(1)
-    dist.init_process_group("gloo", init_method=f"file://{store}", rank=rank, world_size=WORLD)
     mesh = init_device_mesh("cpu", (WORLD,), mesh_dim_names=("tensor",))
     for act in (our_models_are_equal, other_models_are_equal, what_cannot_be_divided_is_refused):
         act(mesh)
         if rank == 0:
             print(act.__name__)
-    dist.destroy_process_group()
 
 
 if __name__ == "__main__":
-    sys.exit(fork(one_rank, WORLD))
+    sys.exit(fork_group(one_rank, WORLD))

@@ -31,14 +31,7 @@ ENVIRONMENT = {"OMP_NUM_THREADS": "1", "OMP_WAIT_POLICY": "PASSIVE"}
 
 
 class Launched:
-    """A launcher whose output goes into a file.
-
-    Arguments:
-        folder: the working directory.
-        words: what follows `setpoint train`.
-        name: of the file.
-        forks: starts launcher and ranks; they are processes that import all they need if None.
-    """
+    """A launcher whose output goes into a file."""
 
     command = ("-m", "setpoint", "train")
 

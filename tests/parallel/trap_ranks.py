@@ -16,7 +16,7 @@ from setpoint.train.loop import Loop
 from setpoint.train.open import settings_of
 from setpoint.train.position import Position
 
-from ..support.ranks import fork
+from ..support.ranks import fork_group
 from ..train.small import small_job
 
 WORLD = 2
@@ -71,13 +71,10 @@ CHECKS = {
 
 
 def one_rank(rank: int, store: str) -> None:
-    torch.set_num_threads(1)
-    dist.init_process_group("gloo", init_method=f"file://{store}", rank=rank, world_size=WORLD)
     with tempfile.TemporaryDirectory() as folder:
         for name in sys.argv[1:] or CHECKS:
             CHECKS[name](Path(folder))
-    dist.destroy_process_group()
 
 
 if __name__ == "__main__":
-    sys.exit(fork(one_rank, WORLD))
+    sys.exit(fork_group(one_rank, WORLD))

@@ -24,7 +24,7 @@ from setpoint.train.loop import Loop
 from setpoint.train.position import Position
 from setpoint.train.warm_start import warm_start
 
-from ..support.ranks import fork
+from ..support.ranks import fork_group
 from ..train.small import small_job, states
 from .equal_ranks import CASES, compare
 from .pipeline_resume import Session, check, close
@@ -157,17 +157,14 @@ PARTS = {
 
 
 def one_rank(rank: int, store: str) -> None:
-    torch.set_num_threads(1)
     os.environ["LOCAL_RANK"] = str(rank)
-    dist.init_process_group("gloo", init_method=f"file://{store}", rank=rank, world_size=2)
     for name in sys.argv[1:] or PARTS:
         with tempfile.TemporaryDirectory(dir=Path(store).parent) as folder:
             PARTS[name](Path(folder))
         if rank == 0:
             print(name)
-    dist.destroy_process_group()
 
 
 if __name__ == "__main__":
     load_deepspeed(torch.device("cpu"))
-    sys.exit(fork(one_rank, 2))
+    sys.exit(fork_group(one_rank, 2))

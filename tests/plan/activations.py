@@ -304,14 +304,7 @@ def _groups(axes: Sequence[str]) -> Iterator[ContextGroups | None]:
 def measure(
     job: Job, rows: int, piece: ModelPiece, words: str = ""
 ) -> tuple[dict[str, int], Measured]:
-    """Run a piece forward and backward.
-
-    Arguments:
-        words: see `words_of`.
-
-    Returns:
-        its sizes, and what was measured.
-    """
+    """Run a piece forward and backward."""
     model = job.model
     assert isinstance(model, TransformerConfig)
     length = job.batch.sequence_length
@@ -499,11 +492,7 @@ def _of_device(device: str) -> Iterator[None]:
 
 
 def entry_of(key: str, samples: list[tuple[dict[str, int], Measured]]) -> dict[str, Any]:
-    """Solve for the coefficients of a piece.
-
-    Raises:
-        ValueError: no sum of the products of sizes fits.
-    """
+    """Solve for the coefficients of a piece."""
     names = monomials_of(key)
     matrix = np.array([[value_of(name, sizes) for name in names] for sizes, _ in samples], float)
     scale = np.abs(matrix).max(axis=0)
@@ -572,12 +561,7 @@ def make(
     known: dict[str, Any] | None = None,
     write: Callable[[dict[str, Any]], None] | None = None,
 ) -> dict[str, Any]:
-    """Measure all keys, or those with a word in them.
-
-    Arguments:
-        known: what need not be measured again, unless the word is in it.
-        write: called with the table after each key, as it takes a while.
-    """
+    """Measure all keys, or those with a word in them."""
     table: dict[str, Any] = dict(known or {})
     done: set[str] = set()
     for flags in variants():

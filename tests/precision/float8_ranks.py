@@ -15,14 +15,13 @@ from typing import Any
 
 import pytest
 import torch
-import torch.distributed as dist
 from torch.distributed.fsdp._fully_shard import _fsdp_collectives
 
 from setpoint.parallel.world import World
 from setpoint.train.config import Job
 
 from ..parallel.equal_ranks import Trained, assert_equal, trained
-from ..support.ranks import fork
+from ..support.ranks import fork_group
 from ..train.small import small_job
 
 COMMON = (
@@ -127,9 +126,7 @@ def compare(name: str, world_size: int) -> int:
 
 
 def float8_ranks(rank: int, store: str) -> None:
-    torch.set_num_threads(1)
     world_size = WORLD
-    dist.init_process_group("gloo", init_method=f"file://{store}", rank=rank, world_size=world_size)
     axes = [f"parallel.{axis}=2" for axis in ("replicate", "shard", "tensor", "ring", "pipeline")]
     names = sys.argv[2:] or [
         name for name, flags in {**EQUAL, **NEAR}.items()
@@ -142,10 +139,9 @@ def float8_ranks(rank: int, store: str) -> None:
         assert sent["sharded"] < sent["sharded, gathered in bf16"], sent
     if rank == 0:
         print(*(f"{name}: {size} bytes gathered" for name, size in sent.items()), sep="\n")
-    dist.destroy_process_group()
 
 
 WORLD = int(sys.argv[1]) if __name__ == "__main__" and len(sys.argv) > 1 else 2
 
 if __name__ == "__main__":
-    sys.exit(fork(float8_ranks, WORLD))
+    sys.exit(fork_group(float8_ranks, WORLD))

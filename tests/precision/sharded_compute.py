@@ -7,7 +7,6 @@ from contextlib import AbstractContextManager
 from typing import Any
 
 import torch
-import torch.distributed as dist
 from torch import Tensor
 from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 from torch.distributed.tensor import DTensor
@@ -21,7 +20,7 @@ from setpoint.precision.mixed_precision import compute_in, shard_dtypes, shardin
 
 from ..model.families import FAMILIES
 from ..model.small import VOCAB, small_model
-from ..support.ranks import fork
+from ..support.ranks import fork_group
 
 WORLD, CPU = 2, torch.device("cpu")
 
@@ -87,8 +86,6 @@ def passed(model: Transformer, precision: Any) -> tuple[Tensor, dict[str, Tensor
 
 
 def one_rank(rank: int, store: str) -> None:
-    torch.set_num_threads(1)
-    dist.init_process_group("gloo", init_method=f"file://{store}", rank=rank, world_size=WORLD)
     for name, changes in FAMILIES.items():
         for fields in ({"compute": "bf16"}, {"compute": "bf16", "params": "bf16"}):
             precision = resolve(Precision(**fields))
@@ -112,8 +109,7 @@ def one_rank(rank: int, store: str) -> None:
     other = passed(cast, resolve(Precision()))
     assert set(other[2]) == {"torch.bfloat16"}
     assert not torch.equal(other[0].float(), passed(small_model(seed=3), mixed)[0].float())
-    dist.destroy_process_group()
 
 
 if __name__ == "__main__":
-    sys.exit(fork(one_rank, WORLD))
+    sys.exit(fork_group(one_rank, WORLD))

@@ -9,7 +9,6 @@ from itertools import product
 from typing import Any
 
 import torch
-import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
@@ -28,7 +27,7 @@ from setpoint.precision.mixed_precision import (
     store_in,
 )
 
-from ..support.ranks import fork
+from ..support.ranks import fork_group
 
 WORLD, UPDATES = 2, 4
 
@@ -110,8 +109,6 @@ def reduced(rank: int) -> None:
 
 
 def one_rank(rank: int, store: str) -> None:
-    torch.set_num_threads(1)
-    dist.init_process_group("gloo", init_method=f"file://{store}", rank=rank, world_size=WORLD)
     for masters in (True, False):
         sharded = model()
         fully_shard(sharded)
@@ -138,8 +135,7 @@ def one_rank(rank: int, store: str) -> None:
     assert isinstance(held.grad, DTensor)
     assert held.grad.dtype == torch.bfloat16
     assert torch.equal(whole(held.grad), torch.full_like(part, 3.0, dtype=torch.bfloat16))
-    dist.destroy_process_group()
 
 
 if __name__ == "__main__":
-    sys.exit(fork(one_rank, WORLD))
+    sys.exit(fork_group(one_rank, WORLD))

@@ -12,14 +12,7 @@ PHASES = set("BEXiIMCsftbneNODP")
 
 
 def read_trace(path: Path) -> list[dict[str, Any]]:
-    """Read a trace, and check each event.
-
-    Arguments:
-        path: ends in `.json.gz`.
-
-    Returns:
-        its events.
-    """
+    """Read a trace, and check each event."""
     document = json.loads(gzip.decompress(path.read_bytes()))
     assert isinstance(document, dict)
     found = document["traceEvents"]
@@ -29,11 +22,7 @@ def read_trace(path: Path) -> list[dict[str, Any]]:
 
 
 def check_event(event: dict[str, Any]) -> None:
-    """Check what the format demands of one event.
-
-    Arguments:
-        event: as parsed.
-    """
+    """Check what the format demands of one event."""
     assert event["ph"] in PHASES, event
     assert isinstance(event["name"], str), event
     assert isinstance(event["pid"], int | str), event
@@ -48,14 +37,7 @@ def check_event(event: dict[str, Any]) -> None:
 
 
 def spans(events: list[dict[str, Any]]) -> list[str]:
-    """The names of the spans that the loop sets.
-
-    Arguments:
-        events: of a trace.
-
-    Returns:
-        them by time, without torch's own.
-    """
+    """The names of the spans that the loop sets."""
     found = [e for e in events if e.get("cat") == "user_annotation"]
     names = [e["name"] for e in sorted(found, key=lambda e: e["ts"])]
     return [n for n in names if not n.startswith(("ProfilerStep#", "Optimizer."))]

@@ -31,7 +31,7 @@ from ..model.huggingface_families import FAMILIES
 from ..model.pretrained.ours import directory
 from ..model.pretrained.quantized_files import FORMATS, quantize_files
 from ..parallel.equal_ranks import Trained, assert_equal, trained
-from ..support.ranks import fork
+from ..support.ranks import fork_group
 
 FOLDER = Path(__file__).parent
 STEPS = 6
@@ -192,9 +192,6 @@ def compare(name: str, in_fp32: bool, rtol: float) -> None:
 
 
 def one_rank(rank: int, store: str) -> None:
-    torch.set_num_threads(1)
-    world = int(sys.argv[1])
-    dist.init_process_group("gloo", init_method=f"file://{store}", rank=rank, world_size=world)
     for name in sys.argv[2:]:
         recipe = RECIPES[name]
         if recipe.rtol:
@@ -202,11 +199,10 @@ def one_rank(rank: int, store: str) -> None:
         compare(name, True, recipe.precise)
         if rank == 0:
             print(f"{name}: equal", flush=True)
-    dist.destroy_process_group()
 
 
 if __name__ == "__main__":
     with tempfile.TemporaryDirectory() as folder:
         os.chdir(folder)
         write_data()
-        sys.exit(fork(one_rank, int(sys.argv[1])))
+        sys.exit(fork_group(one_rank, int(sys.argv[1])))

@@ -65,12 +65,7 @@ def run_code(code: str) -> None:
 
 
 def run_program(words: list[str], path: list[str]) -> None:
-    """Do what `python WORDS` does.
-
-    Arguments:
-        words: a file, or `-c` or `-m` and what follows, and its arguments; `-P` may come first.
-        path: the module search path, but for its first entry.
-    """
+    """Do what `python WORDS` does."""
     option, *rest = words
     here = [os.getcwd()]
     if option == "-P":
@@ -150,11 +145,7 @@ def become(request: dict[str, Any], files: list[int], path: list[str]) -> NoRetu
 
 
 def prepare(names: list[str]) -> None:
-    """Do what each program would do for itself: import, and look up what stays the same.
-
-    Arguments:
-        names: modules; those of Setpoint that a command may import come on top.
-    """
+    """Do what each program would do for itself: import, and look up what stays the same."""
     import setpoint
 
     for name in names:

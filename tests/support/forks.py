@@ -70,11 +70,7 @@ os._exit(status)
 
 
 class Forks:
-    """Starts Python programs as forks of one process; it starts with the first program.
-
-    Arguments:
-        modules: what that process imports, besides what commands use.
-    """
+    """Starts Python programs as forks of one process; it starts with the first program."""
 
     def __init__(self, *modules: str) -> None:
         self._modules = (*MODULES, *modules)
@@ -164,11 +160,7 @@ def shared() -> Forks:
 
 
 def forked(module: str, *words: str) -> str:
-    """Run a module of the tests as a program of its own, such as one of several ranks.
-
-    Returns:
-        what it printed; what it printed as errors is shown if it fails.
-    """
+    """Run a module of the tests as a program of its own, such as one of several ranks."""
     root = Path(__file__).resolve().parents[2]
     with tempfile.TemporaryFile() as output, tempfile.TemporaryFile() as errors:
         fork = shared().start(["-m", module, *words], root, output, errors=errors)
@@ -189,11 +181,7 @@ def is_running(pid: int) -> bool:
 
 
 class Fork:
-    """One running program.
-
-    Arguments:
-        answers: what the process that forks says of it.
-    """
+    """One running program."""
 
     def __init__(self, answers: IO[str]) -> None:
         self._answers = answers

@@ -229,11 +229,7 @@ def tried(command: str, place: Path) -> tuple[int, str]:
 
 
 def check(folder: Path, every: bool) -> dict[str, Any]:
-    """Try all traps.
-
-    Returns:
-        the counts, and what went wrong.
-    """
+    """Try all traps."""
     job = small_job(folder / "whole", "duration=4 steps", "checkpoint.every=2 steps")
     # In a process of its own: forks of one that has trained cannot compute.
     if os.fork() == 0:

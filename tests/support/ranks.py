@@ -14,15 +14,7 @@ from collections.abc import Callable
 
 
 def fork(one_rank: Callable[[int, str], None], world: int) -> int:
-    """Run a function on ranks, each a process of its own.
-
-    Arguments:
-        one_rank: called with the rank and a path for the store that ranks meet at.
-        world: how many there are.
-
-    Returns:
-        the worst of their exit statuses; what a rank raises stands on standard error.
-    """
+    """Run a function on ranks, each a process of its own."""
     with tempfile.TemporaryDirectory() as folder:
         children: list[int] = []
         for rank in range(world):
@@ -42,3 +34,20 @@ def fork(one_rank: Callable[[int, str], None], world: int) -> int:
         codes = [os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) for child in children]
         # That of a rank that was killed is negative, and no better than any other.
         return max(map(abs, codes))
+
+
+def fork_group(one_rank: Callable[[int, str], None], world: int) -> int:
+    """Run a function as `fork` does, on ranks of one thread each that are a group of gloo."""
+
+    def joined(rank: int, store: str) -> None:
+        import torch
+        from torch import distributed
+
+        torch.set_num_threads(1)
+        distributed.init_process_group(
+            "gloo", init_method=f"file://{store}", rank=rank, world_size=world
+        )
+        one_rank(rank, store)
+        distributed.destroy_process_group()
+
+    return fork(joined, world)

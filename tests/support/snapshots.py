@@ -60,14 +60,7 @@ def compare(name: str, text: str) -> None:
 
 
 def facts(text: str) -> Facts:
-    """What a text must go on to say, whatever its words are.
-
-    Arguments:
-        text: a message, or several with empty lines between them.
-
-    Returns:
-        for each paragraph its facts, sorted.
-    """
+    """What a text must go on to say, whatever its words are."""
     return [
         sorted({fact.strip() for fact in FACT.findall(LISTED.sub("", paragraph))})
         for paragraph in _paragraphs(text)
@@ -75,15 +68,7 @@ def facts(text: str) -> Facts:
 
 
 def lost(kept: Facts, text: str) -> str:
-    """The facts that a text does not say any more.
-
-    Arguments:
-        kept: the facts of its paragraphs.
-        text: the text of today.
-
-    Returns:
-        a line for each paragraph that lacks some; empty if none does.
-    """
+    """The facts that a text does not say any more."""
     paragraphs = _paragraphs(text)
     if len(paragraphs) != len(kept):
         return f"  {len(kept)} paragraphs, but {len(paragraphs)}"

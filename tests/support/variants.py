@@ -9,15 +9,7 @@ from setpoint.config import Config
 
 
 def forget(family: type[Config], module: str) -> dict[str, type[Config]]:
-    """Take the variants of a module out of their family, so that other tests do not meet them.
-
-    Arguments:
-        family: the class that they are variants of.
-        module: the name of the module that declares them.
-
-    Returns:
-        what was taken out, by tag.
-    """
+    """Take the variants of a module out of their family, so that other tests do not meet them."""
     variants = family.__setpoint__.variants
     own = {tag: cls for tag, cls in variants.items() if cls.__module__ == module}
     for tag in own:
@@ -27,12 +19,7 @@ def forget(family: type[Config], module: str) -> dict[str, type[Config]]:
 
 @contextmanager
 def known(family: type[Config], variants: dict[str, type[Config]]) -> Iterator[None]:
-    """Put variants back for a while.
-
-    Arguments:
-        family: as for `forget`.
-        variants: what it returned.
-    """
+    """Put variants back for a while."""
     family.__setpoint__.variants.update(variants)
     try:
         yield

@@ -11,26 +11,13 @@ KILLING = str(Path(__file__).with_name("killing.py"))
 
 
 class Commands:
-    """Starts commands in forks of one process that has loaded torch already.
-
-    Arguments:
-        forks: starts them.
-    """
+    """Starts commands in forks of one process that has loaded torch already."""
 
     def __init__(self, forks: Forks) -> None:
         self._forks = forks
 
     def start(self, folder: Path, *arguments: str, kill: tuple[str, int] | None = None) -> Command:
-        """Start a command.
-
-        Arguments:
-            folder: the working directory; `output.txt` there gets what is printed.
-            arguments: without the word `setpoint`.
-            kill: the point at which it dies, a kind and a count; see killing.py.
-
-        Returns:
-            the running process.
-        """
+        """Start a command."""
         output = folder / "output.txt"
         variables = {**os.environ, **ENVIRONMENT, "PYTHONUNBUFFERED": "1"}
         program = [SETPOINT] if kill is None else [KILLING, *map(str, kill)]
@@ -39,26 +26,13 @@ class Commands:
         return Command(fork, output)
 
     def run(self, folder: Path, *arguments: str) -> tuple[int, str]:
-        """Run a command to its end.
-
-        Arguments:
-            folder: the working directory.
-            arguments: without the word `setpoint`.
-
-        Returns:
-            the exit status and what it printed.
-        """
+        """Run a command to its end."""
         command = self.start(folder, *arguments)
         return command.wait(), command.output.read_text()
 
 
 class Command:
-    """One running command.
-
-    Arguments:
-        fork: its process.
-        output: the file with what it prints.
-    """
+    """One running command."""
 
     def __init__(self, fork: Fork, output: Path) -> None:
         self.output = output

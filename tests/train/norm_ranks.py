@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-import torch.distributed as dist
 
 from setpoint.parallel.world import World
 from setpoint.resilience.signals import StopRequest
@@ -16,7 +15,7 @@ from setpoint.train.config import Job
 from setpoint.train.loop import Loop
 from setpoint.train.position import Position
 
-from ..support.ranks import fork
+from ..support.ranks import fork_group
 from .small import small_job
 
 WORLD, STEPS = 2, 2
@@ -47,8 +46,6 @@ def measured(job: Job, world: World | None = None) -> list[dict[str, Any]]:
 
 
 def check(rank: int, store: str) -> None:
-    torch.set_num_threads(1)
-    dist.init_process_group("gloo", init_method=f"file://{store}", rank=rank, world_size=WORLD)
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         alone = measured(small_job(folder, *COMMON), World(torch.device("cpu")))
@@ -61,8 +58,7 @@ def check(rank: int, store: str) -> None:
                     others = two[key] if isinstance(value, list) else [two[key]]
                     for a, b in zip(numbers, others, strict=True):
                         assert math.isclose(a, b, rel_tol=1e-5), (shape, key, value, two[key])
-    dist.destroy_process_group()
 
 
 if __name__ == "__main__":
-    sys.exit(fork(check, WORLD))
+    sys.exit(fork_group(check, WORLD))

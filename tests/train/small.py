@@ -54,15 +54,7 @@ report = false  # a seventh of the time of most runs here
 
 
 def write_config(folder: Path, without: tuple[str, ...] = ()) -> Path:
-    """Write the job as a file.
-
-    Arguments:
-        folder: where.
-        without: names of fields to leave out.
-
-    Returns:
-        the file.
-    """
+    """Write the job as a file."""
     folder.mkdir(exist_ok=True)
     path = folder / "small.toml"
     lines = TEXT.splitlines(keepends=True)
@@ -71,16 +63,7 @@ def write_config(folder: Path, without: tuple[str, ...] = ()) -> Path:
 
 
 def small_job(folder: Path, *flags: str, without: tuple[str, ...] = ()) -> Job:
-    """Resolve the job.
-
-    Arguments:
-        folder: for the file and the runs.
-        flags: overrides as on the command line.
-        without: names of fields to leave out of the file.
-
-    Returns:
-        the job; it shows nothing while it trains.
-    """
+    """Resolve the job."""
     quiet = [f"workspace={folder / 'runs'}", "tracking.progress=none"]
     return compose(Job, str(write_config(folder, without)), flags=[*quiet, *flags]).resolve()
 
@@ -91,42 +74,19 @@ def states(job: Job, components: Components) -> States:
 
 
 def rows(run: Path) -> list[dict[str, Any]]:
-    """The metrics of a run without what depends on the machine and the hour.
-
-    Arguments:
-        run: its directory.
-
-    Returns:
-        all rows.
-    """
+    """The metrics of a run without what depends on the machine and the hour."""
     lines = (run / "metrics.jsonl").read_text().splitlines()
     return [{k: v for k, v in json.loads(line).items() if k not in TIMING} for line in lines]
 
 
 def events(run: Path, kind: str | None = None) -> list[dict[str, Any]]:
-    """What happened to a run.
-
-    Arguments:
-        run: its directory.
-        kind: only events of this kind; all if None.
-
-    Returns:
-        the rows of `events.jsonl`.
-    """
+    """What happened to a run."""
     found = [json.loads(line) for line in (run / "events.jsonl").read_text().splitlines()]
     return [row for row in found if kind in (None, row["event"])]
 
 
 def essence(run: Path) -> dict[str, Any]:
-    """All of a run that must not depend on how often it was stopped or killed.
-
-    Arguments:
-        run: its directory.
-
-    Returns:
-        the metrics, the pointers, and for the checkpoints they name the tensor files byte by byte
-        and the state but for the time.
-    """
+    """All of a run that must not depend on how often it was stopped or killed."""
     found: dict[str, Any] = {"rows": rows(run)}
     there = [name for name in ("latest", "best") if (run / "checkpoints" / name).exists()]
     for pointer in there:
@@ -147,12 +107,7 @@ def essence(run: Path) -> dict[str, Any]:
 
 
 def assert_same_run(run: Path, oracle: Path) -> None:
-    """Compare two runs bit by bit.
-
-    Arguments:
-        run: a directory.
-        oracle: that of the run that nothing interrupted.
-    """
+    """Compare two runs bit by bit."""
     ours, theirs = essence(run), essence(oracle)
     assert ours.keys() == theirs.keys()
     different = [key for key in ours if ours[key] != theirs[key]]
@@ -160,14 +115,7 @@ def assert_same_run(run: Path, oracle: Path) -> None:
 
 
 def snapshot(folder: Path) -> dict[str, bytes | None]:
-    """Every file of a directory with its bytes.
-
-    Arguments:
-        folder: the directory.
-
-    Returns:
-        relative path to content; None for folders.
-    """
+    """Every file of a directory with its bytes."""
     return {
         str(path.relative_to(folder)): path.read_bytes() if path.is_file() else None
         for path in sorted(folder.rglob("*"))
@@ -175,12 +123,7 @@ def snapshot(folder: Path) -> dict[str, bytes | None]:
 
 
 class Kept:
-    """A run that several tests go on with, each from what it was at its end.
-
-    Arguments:
-        folder: empty; for the run.
-        flags: of the job.
-    """
+    """A run that several tests go on with, each from what it was at its end."""
 
     def __init__(self, folder: Path, *flags: str) -> None:
         self.directory = train(small_job(folder, *flags)).directory

@@ -25,7 +25,7 @@ from setpoint.train.loop import Callback, Loop
 from setpoint.train.position import Position
 from setpoint.train.verdict import StepResult
 
-from ..support.ranks import fork
+from ..support.ranks import fork_group
 from .poison import Poisoned
 from .small import small_job
 
@@ -66,8 +66,6 @@ def agree(loop: Loop, rank: int) -> None:
 
 def check(rank: int, store: str) -> None:
     """What one rank of two sees."""
-    torch.set_num_threads(1)
-    dist.init_process_group("gloo", init_method=f"file://{store}", rank=rank, world_size=WORLD)
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         ends_alike(folder, rank)
@@ -77,7 +75,6 @@ def check(rank: int, store: str) -> None:
         for moe in ("null", "{experts: 4, top_k: 2}"):
             waits_for_no_device(folder, rank, f"model.moe={moe}")
         names_slow_ranks(folder, rank)
-    dist.destroy_process_group()
 
 
 def ends_alike(folder: Path, rank: int) -> None:
@@ -370,4 +367,4 @@ def names_slow_ranks(folder: Path, rank: int) -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(fork(check, WORLD))
+    sys.exit(fork_group(check, WORLD))

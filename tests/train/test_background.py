@@ -38,11 +38,7 @@ IN_BACKGROUND = ("checkpoint.mode=async", "checkpoint.keep=null", "duration=12 s
 
 
 class Disk:
-    """Writes files, from a step on only once `opens` is set, or not at all.
-
-    Arguments:
-        slow, broken: the first step whose tensors are written so.
-    """
+    """Writes files, from a step on only once `opens` is set, or not at all."""
 
     def __init__(
         self, patch: pytest.MonkeyPatch, slow: int | None = None, broken: int | None = None

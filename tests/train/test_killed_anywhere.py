@@ -38,13 +38,7 @@ CHANGES_OF_THE_RECORD = 10
 
 @dataclass(frozen=True)
 class Story:
-    """A job, and what is done with it.
-
-    Arguments:
-        flags: overrides of every session.
-        then: overrides of the session that goes on with a run of four updates and is killed; that
-            run is named on its command line. Empty where the first session is killed.
-    """
+    """A job, and what is done with it."""
 
     flags: tuple[str, ...] = ()
     then: tuple[str, ...] = ()
@@ -152,13 +146,7 @@ def the_run(folder: Path) -> Path | None:
 
 
 class Oracle:
-    """One story in peace, against which those with kills are held.
-
-    Arguments:
-        commands: starts processes.
-        folder: empty.
-        story: what happens.
-    """
+    """One story in peace, against which those with kills are held."""
 
     def __init__(self, commands: Commands, folder: Path, story: Story) -> None:
         self.commands = commands
@@ -190,14 +178,6 @@ class Oracle:
         """Kill sessions one after the other, go on to the end, and compare.
 
         Half of those that are killed save in the background.
-
-        Arguments:
-            name: of a new folder.
-            kills: kinds and counts.
-            chance: moments of kills from outside, and how a session saves.
-
-        Returns:
-            the kinds of the kills that came before the end of their session.
         """
         folder = self.folder / name
         shutil.copytree(self.folder / "begun", folder)

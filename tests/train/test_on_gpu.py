@@ -208,11 +208,7 @@ def _noting(method: Any, name: str, found: list[str]) -> Any:
 
 
 class Watch(Callback):
-    """Watches some steps for what waits.
-
-    Arguments:
-        first, last: after the first one, up to the last.
-    """
+    """Watches some steps for what waits."""
 
     def __init__(self, device: str, first: int, last: int) -> None:
         self.device, self.first, self.last = device, first, last

@@ -19,7 +19,7 @@ from setpoint.train.build.components import build_components
 from setpoint.train.loop import Loop
 from setpoint.train.position import Position
 
-from ..support.ranks import fork
+from ..support.ranks import fork_group
 from .small import small_job
 
 WORLD, STEPS = 2, 2
@@ -70,8 +70,6 @@ def trained(folder: Path, *flags: str) -> tuple[dict[str, float], list[Any]]:
 
 def check(rank: int, store: str) -> None:
     global clock
-    torch.set_num_threads(1)
-    dist.init_process_group("gloo", init_method=f"file://{store}", rank=rank, world_size=WORLD)
     module: Any = times
     module.time = SimpleNamespace(perf_counter=lambda: clock)
     replicas._sum = slow_sum
@@ -87,8 +85,7 @@ def check(rank: int, store: str) -> None:
             assert STEPS * least <= found["communication"] <= clock - began, (shape, found)
             _, others = trained(Path(name), *shape, "tracking.metrics.step_time=none")
             assert all(map(torch.equal, weights, others))
-    dist.destroy_process_group()
 
 
 if __name__ == "__main__":
-    sys.exit(fork(check, WORLD))
+    sys.exit(fork_group(check, WORLD))

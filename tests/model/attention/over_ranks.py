@@ -18,7 +18,7 @@ from setpoint.model.attention.attention import make_backend, over_ranks
 from setpoint.model.attention.backends import RowLayout, Scores, repeat_heads, visible
 from setpoint.shapes.batch import ContextGroups, Lengths, SequenceParts
 
-from ...support.ranks import fork
+from ...support.ranks import fork_group
 
 B, S, H = 2, 48, 8
 HEADS = {
@@ -158,14 +158,10 @@ def sequences_mask(query: Tensor, key: Tensor, hides: blocks.Hidden) -> Tensor:
 
 
 def one_rank(rank: int, store: str) -> None:
-    torch.set_num_threads(1)
     blocks.SEQUENCES = blocks._Kernel(sequences_forward, sequences_backward, repeats=False)
-    world = int(sys.argv[1])
-    dist.init_process_group("gloo", init_method=f"file://{store}", rank=rank, world_size=world)
     for arguments in zip(*(iter(sys.argv[2:]),) * 3, strict=True):
         compare(rank, int(arguments[0]), int(arguments[1]), arguments[2])
-    dist.destroy_process_group()
 
 
 if __name__ == "__main__":
-    sys.exit(fork(one_rank, int(sys.argv[1])))
+    sys.exit(fork_group(one_rank, int(sys.argv[1])))

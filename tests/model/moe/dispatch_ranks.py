@@ -28,7 +28,7 @@ from setpoint.parallel.config import DeepEP
 from setpoint.shapes.peers import Peers
 from setpoint.units import ByteSize
 
-from ...support.ranks import fork
+from ...support.ranks import fork_group
 from . import stand_in_deepep
 from .small import small_layer
 
@@ -40,12 +40,7 @@ TOKENS = (7, 5, 3, 0)[4 - WORLD :]
 
 
 class Held(NamedTuple):
-    """What a rank holds of the experts: part `expert` of `parts`, and of their width `inner` of 2.
-
-    Arguments:
-        copies: the ranks that hold the same; None: this one alone.
-        alike: how many ranks have the same tokens.
-    """
+    """What a rank holds of the experts: part `expert` of `parts`, and of their width `inner` of 2."""
 
     parts: int
     expert: int
@@ -226,12 +221,7 @@ def recomputed(
     counts: tuple[int, int],
     dtype: torch.dtype,
 ) -> None:
-    """Recomputation exchanges rows again, or takes those of the first pass; gradients are equal.
-
-    Arguments:
-        calls: filled by each exchange.
-        counts: exchanges of a step with and without saved ones.
-    """
+    """Recomputation exchanges rows again, or takes those of the first pass; gradients are equal."""
     found: list[list[Tensor]] = []
     tokens = Tokens.drawn(rank, TOKENS[rank], 0, 0.6, dtype == torch.float64)
     for save in (None, (), ("exchange",), ("exchange", "matmul")):
@@ -289,14 +279,11 @@ def counted_method(calls: list[str], name: str) -> Any:
 
 
 def one_rank(rank: int, store: str) -> None:
-    torch.set_num_threads(1)
-    dist.init_process_group("gloo", init_method=f"file://{store}", rank=rank, world_size=WORLD)
     other_tokens(rank)
     same_tokens(rank)
     by_deepep(rank)
     recomputed_layers(rank)
-    dist.destroy_process_group()
 
 
 if __name__ == "__main__":
-    sys.exit(fork(one_rank, WORLD))
+    sys.exit(fork_group(one_rank, WORLD))

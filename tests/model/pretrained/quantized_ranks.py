@@ -10,12 +10,11 @@ import tempfile
 from pathlib import Path
 
 import torch
-import torch.distributed as dist
 
 from setpoint.parallel.world import World
 
 from ...parallel.equal_ranks import assert_equal, trained
-from ...support.ranks import fork
+from ...support.ranks import fork_group
 from ...train.small import small_job
 from .ours import directory
 from .quantized_files import FORMATS, KEPT, gpt_oss, quantize_files
@@ -39,8 +38,6 @@ CASES: dict[str, tuple[str, tuple[str, ...]]] = {
 
 
 def check(rank: int, store: str) -> None:
-    torch.set_num_threads(1)
-    dist.init_process_group("gloo", init_method=f"file://{store}", rank=rank, world_size=2)
     for name in sys.argv[1:] or CASES:
         form, flags = CASES[name]
         with tempfile.TemporaryDirectory() as folder:
@@ -69,8 +66,7 @@ def check(rank: int, store: str) -> None:
             assert_equal(found, expected, 1e-5, name)
             for key, value in expected[1].items():
                 assert ".codes" not in key or torch.equal(found[1][key], value), (name, key)
-    dist.destroy_process_group()
 
 
 if __name__ == "__main__":
-    sys.exit(fork(check, 2))
+    sys.exit(fork_group(check, 2))

@@ -73,11 +73,7 @@ def writers(job: Job) -> set[str]:
 
 @contextmanager
 def waiting_disk() -> Iterator[list[int]]:
-    """A disk that writes nothing before a save is waited for.
-
-    Returns:
-        a context; how many saves were pending whenever one was waited for.
-    """
+    """A disk that writes nothing before a save is waited for."""
     waited, pending = Event(), list[int]()
 
     def write(path: Path, chunks: Iterable[bytes | memoryview]) -> atomic.Written:
@@ -101,11 +97,7 @@ def waiting_disk() -> Iterator[list[int]]:
 
 @contextmanager
 def late_copies() -> Iterator[list[int]]:
-    """What may be copied during a step is copied at its very end, right before the update.
-
-    Returns:
-        a context; how many pieces each wait of the run's own thread has copied.
-    """
+    """What may be copied during a step is copied at its very end, right before the update."""
     ended, found = Event(), list[int]()
     settle = HostMemory.finish
 

@@ -105,12 +105,7 @@ def implementation(job: Job) -> str:
 
 
 def prepare(folder: Path, name: str) -> None:
-    """Make the models that a row names.
-
-    Arguments:
-        folder: what `{tmp}` stands for.
-        name: of the row.
-    """
+    """Make the models that a row names."""
     if name in ("TransformerConfig.pretrained", "TransformerConfig.adapters") or "Adapter" in name:
         if (folder / "weights").exists():
             return
