@@ -24,7 +24,7 @@ from setpoint.files import atomic
 from setpoint.files.tensor_file import DTYPES
 from setpoint.model.pretrained.save import save_pretrained
 from setpoint.ops.uploads import Uploads
-from setpoint.train import opening
+from setpoint.train import open as opening
 from setpoint.train.callbacks import save
 from setpoint.train.config import Job
 from setpoint.train.run import train
