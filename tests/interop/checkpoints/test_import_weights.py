@@ -101,6 +101,32 @@ def test_megatron(tmp_path: Path, family: str, engine: bool) -> None:
     agrees(tmp_path / "out", model)
 
 
+EXPERTS = {
+    "qwen3_moe": {"num_experts": 4, "num_experts_per_tok": 2, "norm_topk_prob": True,
+                  "moe_intermediate_size": written.FFN},
+    "mixtral": {"num_local_experts": 4, "num_experts_per_tok": 2},
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("family", EXPERTS)
+def test_experts_of_megatron(tmp_path: Path, family: str) -> None:
+    model = written.decoder(family, **EXPERTS[family])
+    written.save_distributed(written.megatron(model), tmp_path / "iter_0000003")
+    config = written.config_json(model, tmp_path / "config")
+    run(tmp_path / "iter_0000003", tmp_path / "out", "--model", config)
+    agrees(tmp_path / "out", model)
+
+
+@pytest.mark.parametrize("family", EXPERTS)
+def test_experts_of_gguf(tmp_path: Path, family: str) -> None:
+    model = written.decoder(family, **EXPERTS[family])
+    tensors = written.gguf_tensors(model, family == "mixtral")
+    content = {name: written.plain(tensor) for name, tensor in tensors.items()}
+    path = written.write_gguf(tmp_path / "m.gguf", written.gguf_metadata(model), content)
+    run(path, tmp_path / "out")
+    agrees(tmp_path / "out", model)
+
+
 @pytest.mark.parametrize("family", ["llama", "qwen2", "qwen3"])
 def test_torchtune(tmp_path: Path, family: str) -> None:
     model = written.decoder(family)

@@ -280,9 +280,15 @@ def megatron(model: Any, engine: bool = True) -> Tensors:
     of_layers: list[Tensors] = []
     for layer in layers:
         mine = {names[name]: tensor for name, tensor in layer.items() if name in names}
-        mine["mlp.linear_fc1.weight"] = torch.cat(
-            [layer["mlp.gate_proj.weight"], layer["mlp.up_proj.weight"]]
-        )
+        if "mlp.experts.gate_up_proj" in layer:
+            mine["pre_mlp_layernorm.weight"] = mine.pop(mlp)  # before a router, too
+            mine["mlp.router.weight"] = layer["mlp.gate.weight"]
+            mine["mlp.experts.experts.linear_fc1.weight"] = layer["mlp.experts.gate_up_proj"]
+            mine["mlp.experts.experts.linear_fc2.weight"] = layer["mlp.experts.down_proj"]
+        else:
+            mine["mlp.linear_fc1.weight"] = torch.cat(
+                [layer["mlp.gate_proj.weight"], layer["mlp.up_proj.weight"]]
+            )
         for kind in ("weight", "bias"):
             if f"self_attn.q_proj.{kind}" in layer:
                 three = (layer[f"self_attn.{letter}_proj.{kind}"] for letter in "qkv")
@@ -339,6 +345,11 @@ def gguf_tensors(model: Any, rotates_neighbours: bool = True) -> Tensors:
     if not model.config.tie_word_embeddings:
         found["output.weight"] = outside["lm_head.weight"]
     for number, layer in enumerate(layers):
+        if (both := layer.pop("mlp.experts.gate_up_proj", None)) is not None:
+            experts = {"gate": both.chunk(2, 1)[0], "up": both.chunk(2, 1)[1],
+                       "down": layer.pop("mlp.experts.down_proj")}  # fmt: skip
+            found |= {f"blk.{number}.ffn_{n}_exps.weight": t.clone() for n, t in experts.items()}
+            found[f"blk.{number}.ffn_gate_inp.weight"] = layer.pop("mlp.gate.weight")
         for name, tensor in layer.items():
             module, _, kind = name.rpartition(".")
             if rotates_neighbours and module[-6:] in ("q_proj", "k_proj"):
@@ -348,8 +359,14 @@ def gguf_tensors(model: Any, rotates_neighbours: bool = True) -> Tensors:
 
 
 def gguf_metadata(model: Any) -> dict[str, Any]:
-    kind = model.config.model_type
+    family = model.config.model_type
+    kind = {"qwen3_moe": "qwen3moe", "mixtral": "llama"}.get(family, family)
+    experts = {
+        f"{kind}.expert_count": 4, f"{kind}.expert_used_count": 2,
+        f"{kind}.expert_feed_forward_length": FFN,
+    } if family in ("qwen3_moe", "mixtral") else {}  # fmt: skip
     return {
+        **experts,
         "general.architecture": kind,
         "general.name": "small",
         f"{kind}.block_count": LAYERS,
@@ -360,7 +377,7 @@ def gguf_metadata(model: Any) -> dict[str, Any]:
         f"{kind}.attention.head_count_kv": KV_HEADS,
         f"{kind}.attention.key_length": HEAD,
         f"{kind}.attention.layer_norm_rms_epsilon": model.config.rms_norm_eps,
-        f"{kind}.rope.freq_base": 10_000.0,
+        f"{kind}.rope.freq_base": float(model.config.rope_parameters["rope_theta"]),
         "tokenizer.ggml.tokens": ["a", "b", "ä"],
         "tokenizer.ggml.scores": [0.5, 1.5],
         "tokenizer.ggml.add_bos_token": True,

@@ -384,7 +384,7 @@ def _read_megatron(path: Path, optimizer: bool) -> Contents:
 
 MEGATRON: Final = ForeignSystem(
     title="Megatron-LM",
-    families=dict.fromkeys(("llama", "mistral", "qwen2", "qwen3"), False),
+    families=dict.fromkeys(("llama", "mistral", "mixtral", "qwen2", "qwen3", "qwen3_moe"), False),
     read=_read_megatron,
     layer="decoder.layers.{}",
     names={
@@ -397,10 +397,18 @@ MEGATRON: Final = ForeignSystem(
         "attention.output": "self_attention.linear_proj",
         **fused("mlp.linear_fc1", "feed_forward.gate", "feed_forward.up"),
         "feed_forward.down": "mlp.linear_fc2",
+        "feed_forward.router": "mlp.router",
+        **fused(
+            "mlp.experts.{}.linear_fc1", "feed_forward.experts.gate", "feed_forward.experts.up"
+        ),
+        "feed_forward.experts.down": "mlp.experts.{}.linear_fc2",
         "norm": "decoder.final_layernorm",
         "output": "output_layer",
     },
-    stacked=(Stacked(r"(decoder\.layers)\.(?!\d)(.*)", r"\1.{}.\2"),),
+    stacked=(
+        Stacked(r"(decoder\.layers)\.(?!\d)(.*)", r"\1.{}.\2"),
+        Stacked(r"(.*\.mlp\.experts)\.experts\.(linear_fc\d)\.weight", r"\1.{}.\2.weight"),
+    ),
     grouped={"self_attention.linear_qkv": ("self_attention.linear_qkv",)},
     other_names={  # of Transformer Engine, whose linear layers contain the norm before them
         ".self_attention.linear_qkv.layer_norm_weight": ".input_layernorm.weight",
@@ -411,13 +419,15 @@ MEGATRON: Final = ForeignSystem(
 
 # GGUF, github.com/ggml-org/llama.cpp: gguf-py/gguf/constants.py, convert_hf_to_gguf.py
 
-_GGUF_TYPES: Final = ("llama", "qwen2", "qwen3")
+_GGUF_TYPES: Final = {"llama": "llama", "qwen2": "qwen2", "qwen3": "qwen3",
+                      "qwen3moe": "qwen3_moe"}  # fmt: skip
+"""Families of transformers by the architectures of GGUF; Mixtral is a Llama with experts."""
 
 
 def _gguf_keys(path: Path, metadata: Mapping[str, Any], tensors: Named) -> dict[str, Any] | None:
     """The keys of a config.json of what the metadata describes."""
     kind = metadata.get("general.architecture")
-    if kind not in _GGUF_TYPES or metadata.get(f"{kind}.expert_count"):
+    if kind not in _GGUF_TYPES:
         return None
 
     def value(name: str, default: Any = None) -> Any:
@@ -436,7 +446,7 @@ def _gguf_keys(path: Path, metadata: Mapping[str, Any], tensors: Named) -> dict[
     if "rope_freqs.weight" in tensors or partial or scaling not in ("none", "linear"):
         return None
     keys = {
-        "model_type": kind,
+        "model_type": _GGUF_TYPES[kind],
         "vocab_size": tensors["token_embd.weight"].shape[0],
         "hidden_size": width,
         "num_hidden_layers": value("block_count"),
@@ -449,6 +459,13 @@ def _gguf_keys(path: Path, metadata: Mapping[str, Any], tensors: Named) -> dict[
         "rope_theta": value("rope.freq_base", 10_000.0),
         "tie_word_embeddings": "output.weight" not in tensors,
     }
+    if experts := metadata.get(f"{kind}.expert_count"):
+        used = value("expert_used_count")
+        own = {"num_experts": experts, "num_experts_per_tok": used, "norm_topk_prob": True,
+               "moe_intermediate_size": value("expert_feed_forward_length", 0)}  # fmt: skip
+        mixtral = {"model_type": "mixtral", "num_local_experts": experts,
+                   "num_experts_per_tok": used}  # fmt: skip
+        keys |= mixtral if kind == "llama" else own
     if scaling == "linear":
         keys["rope_scaling"] = {"rope_type": "linear", "factor": value("rope.scaling.factor")}
     # Numbers of files are fp32; the shortest number that is the same says what was meant.
@@ -480,7 +497,14 @@ def _read_gguf(path: Path, optimizer: bool) -> Contents:
 
 GGUF: Final = ForeignSystem(
     title="GGUF",
-    families={"llama": True, "mistral": True, "qwen2": False, "qwen3": False},
+    families={
+        "llama": True,
+        "mistral": True,
+        "mixtral": True,
+        "qwen2": False,
+        "qwen3": False,
+        "qwen3_moe": False,
+    },
     read=_read_gguf,
     layer="blk.{}",
     names={
@@ -496,9 +520,14 @@ GGUF: Final = ForeignSystem(
         "feed_forward.gate": "ffn_gate",
         "feed_forward.up": "ffn_up",
         "feed_forward.down": "ffn_down",
+        "feed_forward.router": "ffn_gate_inp",
+        "feed_forward.experts.gate": "ffn_gate_exps.{}",
+        "feed_forward.experts.up": "ffn_up_exps.{}",
+        "feed_forward.experts.down": "ffn_down_exps.{}",
         "norm": "output_norm",
         "output": "output",
     },
+    stacked=(Stacked(r"(blk\.\d+\.ffn_\w+_exps)\.weight", r"\1.{}.weight"),),
     surplus=(r"rope_freqs\.weight",),  # which follow from config.json
 )
 
