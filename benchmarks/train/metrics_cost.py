@@ -15,6 +15,7 @@ import sys
 import tempfile
 import time
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 from train.work import MODELS  # before torch, whose threads it prepares
@@ -23,6 +24,7 @@ from train.work import MODELS  # before torch, whose threads it prepares
 from harness import clocks_in_turns, options, ratio
 from setpoint.config.composition import compose
 from setpoint.resilience.signals import StopRequest
+from setpoint.track.config import Jsonl
 from setpoint.track.jsonl import JsonlTracker
 from setpoint.track.progress import Progress
 from setpoint.track.trackers import Trackers
@@ -30,6 +32,7 @@ from setpoint.train.build.components import build_components
 from setpoint.train.callbacks.log import LogCallback
 from setpoint.train.config import Job
 from setpoint.train.loop import Loop
+from setpoint.train.loss_mean import LossMean
 from setpoint.train.position import Position
 
 LIMIT = 1.01
@@ -41,10 +44,19 @@ def loop_of(model: str, file: Path, *flags: str) -> Loop:
     """A loop that has begun, and writes rows."""
     fixed = ("evaluation=null", "duration=1000000 steps", "schedule=constant")
     job = compose(Job, "tiny", flags=[*fixed, *MODELS[model], *flags]).resolve()
+    directory: Any = SimpleNamespace(metrics=file)
+    tracker = JsonlTracker(Jsonl(), run_directory=directory)
+    tracker.open(0, {}, print)
     trackers = Trackers()
-    trackers.opened["jsonl"] = JsonlTracker(file)
+    trackers.built["jsonl"] = tracker
     components: Any = build_components(job)
-    loop = Loop(job, components, [LogCallback(trackers, Progress())], StopRequest(), Position())
+    run: Any = SimpleNamespace(
+        trackers=trackers,
+        progress=Progress(),
+        mean=LossMean(),
+        utilization=SimpleNamespace(flops_per_token=None, whole_peak=None),
+    )
+    loop = Loop(job, components, [LogCallback(run)], StopRequest(), Position())
     loop.callbacks[0].start(loop)
     return loop
 

@@ -10,9 +10,10 @@ from typing import Any
 from setpoint.config.composition import compose
 from setpoint.track.trackers import Trackers
 from setpoint.train.build.components import Components
-from setpoint.train.callbacks.log import TIMING, LossMean
+from setpoint.train.callbacks.log import TIMING
 from setpoint.train.config import Job
 from setpoint.train.evaluation.scores import best_metric_of
+from setpoint.train.loss_mean import LossMean
 from setpoint.train.run import train
 from setpoint.train.run_state import States, states_of
 

@@ -31,12 +31,12 @@ from setpoint.track.run_directory import RunDirectory
 from setpoint.track.trackers import Trackers
 from setpoint.train.build.companions import fallback_files
 from setpoint.train.build.components import Components, build_components
-from setpoint.train.callbacks.log import LossMean
 from setpoint.train.config import Job
 from setpoint.train.engine import Engine
 from setpoint.train.evaluation.scores import best_metric_of
 from setpoint.train.frozen import FrozenParameters
 from setpoint.train.loop import Loop
+from setpoint.train.loss_mean import LossMean
 from setpoint.train.open import settings_of
 from setpoint.train.resume import restore_or_load
 from setpoint.train.run_state import WEIGHTS_ONLY, states_of

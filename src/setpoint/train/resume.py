@@ -19,11 +19,11 @@ from setpoint.track.trackers import JSONL
 from setpoint.train.build.companions import companions_in, fallback_notes
 from setpoint.train.build.components import Components, data_line
 from setpoint.train.build.job_data import where_in_data
-from setpoint.train.callbacks.log import LossMean
 from setpoint.train.config import Job
 from setpoint.train.evaluation.scores import best_metric_of
 from setpoint.train.frozen import FrozenParameters
 from setpoint.train.loop import Loop
+from setpoint.train.loss_mean import LossMean
 from setpoint.train.position import Position, is_over
 from setpoint.train.run_record import facts_of, lost_since, write_start
 from setpoint.train.run_state import States, restore, states_of

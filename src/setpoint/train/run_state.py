@@ -25,9 +25,9 @@ from setpoint.shapes.placed import part_here
 from setpoint.track.trackers import Trackers
 from setpoint.train.build.components import Components
 from setpoint.train.build.job_data import where_in_data
-from setpoint.train.callbacks.log import LossMean, meet
 from setpoint.train.config import Job
 from setpoint.train.evaluation.scores import TRAINING, BestMetric, evaluation_point, go_on_from
+from setpoint.train.loss_mean import LossMean
 from setpoint.train.position import Position, is_over
 from setpoint.units import DType
 
@@ -214,6 +214,22 @@ class TrackersState:
     def restore(self, saved: LoadedCheckpoint) -> None:
         """See `Stateful.restore`."""
         self.trackers.load_state_dict(saved.state)
+
+
+def meet(metrics: MetricLog, world: World) -> None:
+    """Merge the logged metrics of all ranks on the main rank, and reset the others.
+
+    All ranks call it at the same point; they communicate only if one of them has logged.
+    """
+    metrics.settle()
+    if world.size == 1 or not (metrics.meets or metrics.always):
+        return
+    # Ranks of the axis `tensor` compute the same.
+    alike = tuple(at for axis, at in world.coordinates.items() if axis != "tensor")
+    metrics.merge(world.all_of((alike, metrics.totals)))
+    metrics.meets = False
+    if not world.is_main:
+        metrics.take()
 
 
 @dataclass(slots=True)

@@ -6,6 +6,7 @@ import json
 import shutil
 from datetime import UTC, datetime
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
@@ -16,6 +17,7 @@ from setpoint.track.progress import Progress
 from setpoint.track.run_directory import RunDirectory
 from setpoint.track.trackers import Trackers
 from setpoint.train.callbacks.log import LogCallback, RecordCallback
+from setpoint.train.loss_mean import LossMean
 from setpoint.train.position import Position
 from setpoint.train.run import train
 from setpoint.train.verdict import StepResult
@@ -50,8 +52,17 @@ def test_evaluations(tmp_path: Path, every: str, judged: list[int]) -> None:
     assert steps(tmp_path, "evaluation", f"evaluation.every={every}") == judged
 
 
+def callback_of(peak_flops: float | None) -> LogCallback:
+    """The callback of a run of which nothing but its use of the hardware is known."""
+    use = SimpleNamespace(flops_per_token=1e6, whole_peak=peak_flops)
+    run: Any = SimpleNamespace(
+        trackers=Trackers(), progress=Progress(), mean=LossMean(), utilization=use
+    )
+    return LogCallback(run)
+
+
 def test_speed_and_utilization() -> None:
-    log = LogCallback(Trackers(), Progress(), flops_per_token=1e6, peak_flops=1e9)
+    log = callback_of(peak_flops=1e9)
     log.logged = Position(step=10, tokens=1000, seconds=5.0)
     log.mean.sum, log.mean.steps = 9.0, 3
     row = log.row(Position(step=20, tokens=2000, epochs=0.5, seconds=7.0), UPDATE)
@@ -62,7 +73,7 @@ def test_speed_and_utilization() -> None:
 
 
 def test_without_a_peak_there_is_no_utilization() -> None:
-    log = LogCallback(Trackers(), Progress(), flops_per_token=1e6, peak_flops=None)
+    log = callback_of(peak_flops=None)
     log.logged, log.mean.steps = Position(), 1
     assert log.row(Position(step=1, tokens=64, seconds=1.0), UPDATE)["mfu"] is None
 
@@ -221,9 +232,12 @@ def test_a_tracker_of_ones_own(tmp_path: Path) -> None:
         assert kept == ["train 1", "train 2", "close", "rewind 2", "train 3", "close", ""]
 
 
-def test_the_record_is_changed_once_and_not_before_the_first_update() -> None:
+def test_the_record_is_changed_once_and_not_before_the_first_update(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     calls: list[str] = []
-    callback, anything = RecordCallback(lambda: calls.append("changed")), cast(Any, None)
+    monkeypatch.setattr("setpoint.train.callbacks.log.change_record", calls.append)
+    callback, anything = RecordCallback(cast(Any, "changed")), cast(Any, None)
     callback.start(anything)
     callback.finish(anything)
     callback.after_step(anything, anything)

@@ -8,14 +8,15 @@ import signal
 from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import pytest
 import torch
 from torch.profiler import record_function
 
+from setpoint.compile.config import Compile
 from setpoint.compile.watch import News
-from setpoint.config import RunError
+from setpoint.config import RunError, resolve
 from setpoint.parallel.world import World
 from setpoint.resilience.signals import StopRequest
 from setpoint.track.progress import Progress
@@ -183,10 +184,9 @@ def test_where_traces_lie(tmp_path: Path) -> None:
 @pytest.mark.parametrize(("rank", "ranks"), [(1, "[0]"), (1, "null"), (0, "[0]")])
 def test_only_the_ranks_that_are_asked_for(tmp_path: Path, rank: int, ranks: str) -> None:
     job = small_job(tmp_path, f"profiling.ranks={ranks}")
-    device = torch.device("cpu")
-    components = SimpleNamespace(world=World(device, rank=rank), device=device)
+    world = World(torch.device("cpu"), rank=rank)
     run: Any = SimpleNamespace(
-        job=job, components=components, directory=tmp_path, events=None, progress=None,
+        job=job, world=world, directory=tmp_path, events=None, progress=None,
         stop=SimpleNamespace(limits=None),
     )  # fmt: skip
     profiled = [each for each in watching_callbacks(run) if isinstance(each, ProfileCallback)]
@@ -208,8 +208,10 @@ def test_the_loop_is_as_before(tmp_path: Path) -> None:
         def write(self, *_: Any, **__: Any) -> None: ...
         def note(self, _: str) -> None: ...
 
-    nothing: Any = Nothing()
-    profiler = ProfileCallback(job.profiling, tmp_path, 0, components.device, nothing, nothing)
+    run: Any = SimpleNamespace(
+        world=components.world, directory=tmp_path, events=Nothing(), progress=Nothing()
+    )
+    profiler = ProfileCallback(job.profiling, run)
     Loop(job, components, [profiler, Look()], StopRequest(), Position()).run()
     assert seen == [True, True, True, False, False, False]
 
@@ -240,10 +242,13 @@ def at(step: int, seconds: float) -> Any:
 
 
 def callback(news: list[News], fails: bool = False) -> tuple[CompileCallback, Events, Notes]:
-    watch: Any = SimpleNamespace(news=iter(news).__next__)
-    events: Any = Events()
-    notes = Notes()
-    return CompileCallback(watch, events, notes, fails), events, notes
+    events, notes = Events(), Notes()
+    parts = SimpleNamespace(compiled=SimpleNamespace(), device=torch.device("cpu"))
+    world = World(torch.device("cpu"))
+    run: Any = SimpleNamespace(components=parts, world=world, events=events, progress=notes)
+    made = CompileCallback(resolve(Compile(fallback="fail" if fails else "report")), run)
+    made.watch = cast(Any, SimpleNamespace(news=iter(news).__next__))
+    return made, events, notes
 
 
 def test_the_first_update_and_later_ones() -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 from collections import Counter
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -31,7 +32,7 @@ from setpoint.shapes.placed import ShardedWeight
 from setpoint.track.jsonl import NoEvents
 from setpoint.track.progress import Progress
 from setpoint.train.build.components import Components, build_components
-from setpoint.train.callbacks.profile import EmptyCacheCallback, watch_compiler
+from setpoint.train.callbacks.profile import CompileCallback, EmptyCacheCallback
 from setpoint.train.config import Job
 from setpoint.train.loop import Loop
 from setpoint.train.open import settings_of
@@ -289,7 +290,12 @@ def folder(job: Job) -> str | None:
 
 def artifacts_of(job: Job) -> str | None:
     """The folder of the artifacts of a run."""
-    found = watch_compiler(job, build_components(job), NoEvents(), Progress()).artifacts
+    assert job.compile is not None
+    parts = build_components(job)
+    run: Any = SimpleNamespace(
+        job=job, components=parts, world=parts.world, events=NoEvents(), progress=Progress()
+    )
+    found = CompileCallback(job.compile, run).artifacts
     return found and found.path.parent.name
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from setpoint.config import ImportPath, SetpointError
@@ -17,7 +16,6 @@ from setpoint.train.callbacks.log import (
 from setpoint.train.callbacks.save import ExportCallback, NoSaveCallback, SaveCallback
 from setpoint.train.config import Job
 from setpoint.train.loop import Callback, Loop
-from setpoint.train.run_record import change_record
 from setpoint.train.session import Run
 
 if TYPE_CHECKING:
@@ -42,20 +40,18 @@ class BadStepCallback(Callback):
 
 def build_callbacks(run: Run) -> list[Callback]:
     """Build Setpoint's own callbacks; their phases say in which order they run."""
-    job, events, progress = run.job, run.events, run.progress
-    use, trackers = run.utilization, run.trackers
-    evaluation = None
+    job, evaluation = run.job, None
     if job.evaluation is not None:
         from setpoint.train.callbacks.evaluate import EvaluateCallback
 
-        evaluation = EvaluateCallback(job.evaluation, trackers, progress, events, run.best)
+        evaluation = EvaluateCallback(job.evaluation, run)
     export = None
     if job.checkpoint.export is not None:
         export = ExportCallback(job.checkpoint.export, run)
     # Before anything else has taken memory: profilers, evaluations and checkpoints do.
-    callbacks: list[Callback] = [MemoryCallback(events, progress)]
+    callbacks: list[Callback] = [MemoryCallback(run)]
     if run.accepted is not None and not run.had_nothing_left:
-        callbacks.append(RecordCallback(partial(change_record, run)))
+        callbacks.append(RecordCallback(run))
     limits = run.stop.limits
     if (
         job.profiling is not None
@@ -68,12 +64,12 @@ def build_callbacks(run: Run) -> list[Callback]:
 
         callbacks += watching_callbacks(run)
     callbacks += [
-        LogCallback(trackers, progress, use.flops_per_token, use.whole_peak, run.mean),
-        SaveCallback(run, evaluation, export) if job.checkpoint.save else NoSaveCallback(progress),
+        LogCallback(run),
+        SaveCallback(run, evaluation, export) if job.checkpoint.save else NoSaveCallback(run),
     ]
     callbacks += [callback for callback in (evaluation, export) if callback is not None]
     if any(isinstance(policy, SkipStep) for policy in job.resilience.policies.values()):
-        callbacks.append(SkippedStepsCallback(events, progress))
+        callbacks.append(SkippedStepsCallback(run))
     if job.resilience.bad_batches:
         callbacks.append(BadStepCallback(run))
     return callbacks

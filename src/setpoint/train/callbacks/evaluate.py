@@ -7,40 +7,26 @@ from typing import TYPE_CHECKING
 
 from setpoint.resilience.signals import Abandoned
 from setpoint.track.console import now
-from setpoint.track.trackers import Trackers
 from setpoint.train.build.job_data import trained_on
 from setpoint.train.evaluation.config import HELD_OUT
-from setpoint.train.evaluation.scores import BestMetric, evaluate, row_of, value_of
+from setpoint.train.evaluation.scores import evaluate, row_of, value_of
 from setpoint.train.loop import Callback, Phase
 
 if TYPE_CHECKING:
-    from setpoint.track.jsonl import EventLog
-    from setpoint.track.progress import Progress
     from setpoint.train.evaluation.config import Evaluation
     from setpoint.train.loop import Loop
+    from setpoint.train.session import Run
     from setpoint.train.verdict import StepResult
 
 
 class EvaluateCallback(Callback):
-    """Evaluates at an interval, after the last step, and before the first one if configured.
-
-    Arguments:
-        section: `evaluation` of the job.
-        events: records early stopping.
-    """
+    """Evaluates at an interval, after the last step, and before the first one if configured."""
 
     phase = Phase.EVALUATE
 
-    def __init__(
-        self,
-        section: Evaluation,
-        trackers: Trackers,
-        progress: Progress,
-        events: EventLog,
-        best: BestMetric,
-    ) -> None:
-        self.section, self.trackers = section, trackers
-        self.progress, self.events, self.best = progress, events, best
+    def __init__(self, section: Evaluation, run: Run) -> None:
+        self.section, self.trackers, self.best = section, run.trackers, run.best
+        self.progress, self.events = run.progress, run.events
         self.made_up = False
 
     def start(self, loop: Loop) -> None:

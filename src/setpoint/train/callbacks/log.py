@@ -4,33 +4,28 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any, TypeVar
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
 
 import torch
 
 from setpoint.memory.usage import measure, process_peak, reset_peak
-from setpoint.model.moe.losses import expert_metrics
-from setpoint.shapes.batch import ONE_SOURCE, BySource
 from setpoint.track.console import now
-from setpoint.track.progress import Progress, Reading
-from setpoint.track.trackers import Trackers
+from setpoint.track.progress import Reading
 from setpoint.train.loop import Callback, Phase
 from setpoint.train.position import share_done
+from setpoint.train.run_record import change_record
+from setpoint.train.run_state import meet
 from setpoint.train.step_clock import PARTS
 from setpoint.train.verdict import skipped_metrics
 
 if TYPE_CHECKING:
-    from setpoint.parallel.world import World
-    from setpoint.shapes.logged import MetricLog
-    from setpoint.shapes.outcome import Routing
-    from setpoint.track.jsonl import EventLog
     from setpoint.train.loop import Loop
     from setpoint.train.position import Position
+    from setpoint.train.session import Run
     from setpoint.train.verdict import StepResult
 
 
-_N = TypeVar("_N", int, float)
 SKIPPED = "skipped_steps"
 SECONDS, SHARES = (
     {part: f"{start}_{part}" for part in (*PARTS, "other")} for start in ("seconds", "share")
@@ -41,129 +36,14 @@ TIMING = ("time", "seconds", "tokens_per_second", "data_wait", "mfu", "evaluatio
           "peak_rss", "peak_gpu_memory", *SECONDS.values(), *SHARES.values())  # fmt: skip
 
 
-class LossMean:
-    """Mean loss since the last row, sums by source, and the moving average of all losses.
-
-    Checkpoints have the sums, so that a resumed run writes the same rows.
-
-    Arguments:
-        smoothing: weight of the past in the moving average of losses; None: there is none.
-    """
-
-    def __init__(self, smoothing: float | None = None) -> None:
-        self.sum, self.steps = 0.0, 0
-        # Of the last whole logging interval; and the mean of the last row of this session.
-        self.before: tuple[float, int] = (0.0, 0)
-        self.last: float | None = None
-        self.by_source = BySource()
-        # Choice of experts in the last step that was taken; and the columns of one by an earlier
-        # session.
-        self.routing: Routing | None = None
-        self._experts: dict[str, float] = {}
-        self.smoothing = smoothing
-        # The average as if it had begun at 0, and how far it is from having forgotten that.
-        self._average, self._weight = 0.0, 0.0
-
-    def add(self, loss: float, by_source: BySource = ONE_SOURCE) -> None:
-        """Take one more step."""
-        self.sum += loss
-        self.steps += 1
-        if self.smoothing is not None:
-            self._average = self.smoothing * self._average + (1 - self.smoothing) * loss
-            self._weight = self.smoothing * self._weight + 1 - self.smoothing
-        before = self.by_source
-        if self.steps == 1 or len(before.sequences) != len(by_source.sequences):
-            self.by_source = by_source  # also where a resume accepted other sources
-            return
-        if by_source is ONE_SOURCE:
-            return
-        self.by_source = BySource(
-            _sums(before.sequences, by_source.sequences),
-            _sums(before.targets, by_source.targets),
-            _sums(before.nats, by_source.nats),
-        )
-
-    @property
-    def ema(self) -> float | None:
-        """The moving average, bias-corrected (Kingma and Ba, 2015, section 3).
-
-        NaN before the first finite loss; None without smoothing.
-        """
-        if self.smoothing is None:
-            return None
-        return self._average / self._weight if self._weight else math.nan
-
-    @property
-    def experts(self) -> dict[str, float]:
-        """Columns of expert metrics; synchronizes with the device."""
-        return self._experts if self.routing is None else expert_metrics(self.routing)
-
-    def take(self, due: bool = True) -> float:
-        """Return the mean, NaN without a finite loss, and reset.
-
-        Arguments:
-            due: a logging interval ends with this step; else the run ends, and the mean includes
-                the last complete interval.
-        """
-        total, steps = self.sum, self.steps
-        if due:
-            self.before = total, steps
-        else:
-            total, steps = total + self.before[0], steps + self.before[1]
-        self.sum, self.steps, self.by_source = 0.0, 0, BySource()
-        self.last = total / steps if steps else math.nan
-        return self.last
-
-    def state_dict(self) -> dict[str, Any]:
-        """State for a checkpoint."""
-        names = (("by_source", "sequences"), ("targets", "targets"), ("nats", "nats"))
-        of_sources = {key: list(getattr(self.by_source, name)) for key, name in names}
-        several = {key: numbers for key, numbers in of_sources.items() if numbers}
-        smooth = {} if self.smoothing is None else {"ema": [self._average, self._weight]}
-        before = {"before": [*self.before]} if self.before[1] else {}
-        experts = {"experts": known} if (known := self.experts) else {}
-        return {"sum": self.sum, "steps": self.steps, **before, **several, **smooth, **experts}
-
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Restore the sums, or reset them for an empty state."""
-        self.sum, self.steps = float(state.get("sum", 0.0)), int(state.get("steps", 0))
-        self.routing, self._experts = None, dict(state.get("experts", {}))
-        total, steps = state.get("before", (0.0, 0))
-        self.before = float(total), int(steps)
-        keys = ("by_source", "targets", "nats")
-        self.by_source = BySource(*(tuple(state.get(key, ())) for key in keys))
-        self._average, self._weight = map(float, state.get("ema", (0.0, 0.0)))
-
-
-def _sums(before: tuple[_N, ...], more: tuple[_N, ...]) -> tuple[_N, ...]:
-    """Source by source."""
-    return tuple(a + b for a, b in zip(before, more, strict=False))
-
-
 class LogCallback(Callback):
-    """Logs periodically, and after the last step.
-
-    Arguments:
-        flops_per_token: FLOPs per trained token; None if unknown.
-        peak_flops: peak FLOPS of the device; None if unknown.
-        mean: of the losses since the last row.
-    """
+    """Logs periodically, and after the last step."""
 
     phase = Phase.LOG
 
-    def __init__(
-        self,
-        trackers: Trackers,
-        progress: Progress,
-        flops_per_token: float | None = None,
-        peak_flops: float | None = None,
-        mean: LossMean | None = None,
-    ) -> None:
-        self.trackers = trackers
-        self.progress = progress
-        self.flops_per_token = flops_per_token
-        self.peak_flops = peak_flops
-        self.mean = mean or LossMean()
+    def __init__(self, run: Run) -> None:
+        self.trackers, self.progress, self.mean = run.trackers, run.progress, run.mean
+        self.utilization = run.utilization
         self.logged: Position | None = None
         # Seconds of the loop when the last row was written: in steps, and waiting for data.
         self.stepping = self.waited = 0.0
@@ -290,9 +170,8 @@ class LogCallback(Callback):
         assert self.logged is not None
         seconds = at.seconds - self.logged.seconds
         speed = (at.tokens - self.logged.tokens) / seconds if seconds > 0 else 0.0
-        mfu = None
-        if self.flops_per_token is not None and self.peak_flops is not None:
-            mfu = speed * self.flops_per_token / self.peak_flops
+        flops, peak = self.utilization.flops_per_token, self.utilization.whole_peak
+        mfu = None if flops is None or peak is None else speed * flops / peak
         return {
             "kind": "train",
             "time": now(),
@@ -310,22 +189,6 @@ class LogCallback(Callback):
             "mfu": mfu,
             **(more or {}),
         }
-
-
-def meet(metrics: MetricLog, world: World) -> None:
-    """Merge the logged metrics of all ranks on the main rank, and reset the others.
-
-    All ranks call it at the same point; they communicate only if one of them has logged.
-    """
-    metrics.settle()
-    if world.size == 1 or not (metrics.meets or metrics.always):
-        return
-    # Ranks of the axis `tensor` compute the same.
-    alike = tuple(at for axis, at in world.coordinates.items() if axis != "tensor")
-    metrics.merge(world.all_of((alike, metrics.totals)))
-    metrics.meets = False
-    if not world.is_main:
-        metrics.take()
 
 
 def _rates(loop: Loop, result: StepResult) -> dict[str, Any]:
@@ -357,8 +220,8 @@ class SkippedStepsCallback(Callback):
 
     phase = Phase.OBSERVE
 
-    def __init__(self, events: EventLog, progress: Progress) -> None:
-        self.events, self.progress = events, progress
+    def __init__(self, run: Run) -> None:
+        self.events, self.progress = run.events, run.progress
 
     def after_step(self, loop: Loop, result: StepResult) -> None:
         """Report the step if it was skipped."""
@@ -378,12 +241,12 @@ class RecordCallback(Callback):
 
     phase = Phase.STEP
 
-    def __init__(self, change: Callable[[], None]) -> None:
-        self.change = change
+    def __init__(self, run: Run) -> None:
+        self.run = run
 
     def after_first_step(self, loop: Loop, result: StepResult) -> None:
         """Write."""
-        self.change()
+        change_record(self.run)
 
 
 class MemoryCallback(Callback):
@@ -391,8 +254,8 @@ class MemoryCallback(Callback):
 
     phase = Phase.STEP
 
-    def __init__(self, events: EventLog, progress: Progress) -> None:
-        self.events, self.progress = events, progress
+    def __init__(self, run: Run) -> None:
+        self.events, self.progress = run.events, run.progress
 
     def start(self, loop: Loop) -> None:
         """Reset the memory peak."""

@@ -16,45 +16,30 @@ from setpoint.config import RunError, fingerprint
 from setpoint.profile.profiler import Cycle, StepProfiler, traces_of
 from setpoint.resilience.config import GarbageCollection
 from setpoint.resilience.gc import PacedCollection
-from setpoint.track.jsonl import EventLog
-from setpoint.track.progress import Progress
 from setpoint.train.loop import Callback, Phase
 from setpoint.units import Period
 
 if TYPE_CHECKING:
     import torch
 
+    from setpoint.compile.config import Compile
     from setpoint.profile.config import Profiling
     from setpoint.resilience.limits import SessionLimits
-    from setpoint.train.build.components import Components
-    from setpoint.train.config import Job
     from setpoint.train.loop import Loop
     from setpoint.train.session import Run
     from setpoint.train.verdict import StepResult
 
 
 class ProfileCallback(Callback):
-    """Records cycles of steps; runs first, so that a trace ends with its last step.
-
-    Arguments:
-        run: the run directory, which paths in events start from.
-    """
+    """Records cycles of steps; runs first, so that a trace ends with its last step."""
 
     phase = Phase.STEP
 
-    def __init__(
-        self,
-        section: Profiling,
-        run: Path,
-        rank: int,
-        device: torch.device,
-        events: EventLog,
-        progress: Progress,
-    ) -> None:
-        self.section, self.rank = section, rank
-        self.run, self.events, self.progress = run, events, progress
-        directory = traces_of(section, run) / f"rank-{rank}"
-        self.profiler = StepProfiler(section, directory, device, self.tell)
+    def __init__(self, section: Profiling, run: Run) -> None:
+        self.section, self.rank, self.directory = section, run.world.rank, run.directory
+        self.events, self.progress = run.events, run.progress
+        traces = traces_of(section, run.directory) / f"rank-{self.rank}"
+        self.profiler = StepProfiler(section, traces, run.world.device, self.tell)
 
     def start(self, loop: Loop) -> None:
         """Start the profiler, and label the spans of steps."""
@@ -107,30 +92,26 @@ class ProfileCallback(Callback):
 
     def name(self, path: Path) -> str:
         """Path of a file in events."""
-        return str(path.relative_to(self.run) if path.is_relative_to(self.run) else path)
+        return str(
+            path.relative_to(self.directory) if path.is_relative_to(self.directory) else path
+        )
 
 
 class CompileCallback(Callback):
-    """Looks after each step, and at the end.
-
-    Arguments:
-        artifacts: loaded before the first step; None: there are none.
-        writes: this rank writes them, after each step that compiled anything.
-    """
+    """Reports compilations after each step, and keeps their artifacts."""
 
     phase = Phase.OBSERVE
 
-    def __init__(
-        self,
-        watch: Watch,
-        events: EventLog,
-        progress: Progress,
-        fails: bool,
-        artifacts: Artifacts | None = None,
-        writes: bool = True,
-    ) -> None:
-        self.watch, self.events, self.progress, self.fails = watch, events, progress, fails
-        self.artifacts, self.writes = artifacts, writes
+    def __init__(self, section: Compile, run: Run) -> None:
+        components = run.components
+        assert components.compiled is not None
+        self.events, self.progress = run.events, run.progress
+        self.watch = Watch(components.compiled, section.recompile_limit)
+        self.fails, self.writes = section.fallback == "fail", run.world.is_main
+        self.artifacts: Artifacts | None = None
+        if section.artifacts is not None:
+            digest = fingerprint(run.job)[:12]
+            self.artifacts = Artifacts(section.artifacts, digest, components.device)
         self.is_first = True
 
     def start(self, loop: Loop) -> None:
@@ -198,20 +179,6 @@ class CompileCallback(Callback):
             self.progress.note(f"compile: {text} (step {step})")
 
 
-def watch_compiler(
-    job: Job, components: Components, events: EventLog, progress: Progress
-) -> CompileCallback:
-    """Build the callback of a job that compiles."""
-    config = job.compile
-    assert config is not None and components.compiled is not None
-    watch = Watch(components.compiled, config.recompile_limit)
-    artifacts = None
-    if config.artifacts is not None:
-        artifacts = Artifacts(config.artifacts, fingerprint(job)[:12], components.device)
-    writes = components.world.is_main
-    return CompileCallback(watch, events, progress, config.fallback == "fail", artifacts, writes)
-
-
 class EmptyCacheCallback(Callback):
     """Releases unused GPU memory cached by PyTorch's allocator."""
 
@@ -274,14 +241,13 @@ class LimitsCallback(Callback):
 
 def watching_callbacks(run: Run) -> list[Callback]:
     """Build the callbacks that sections of the job ask for, and limits of the session."""
-    job, components, callbacks = run.job, run.components, list[Callback]()
-    section, rank, device = job.profiling, components.world.rank, components.device
-    if section is not None and (section.ranks is None or rank in section.ranks):
-        shows = run.events, run.progress
-        callbacks.append(ProfileCallback(section, run.directory, rank, device, *shows))
+    job, callbacks = run.job, list[Callback]()
+    section = job.profiling
+    if section is not None and (section.ranks is None or run.world.rank in section.ranks):
+        callbacks.append(ProfileCallback(section, run))
     if job.compile is not None:
         # Where a fallback ends the run, its step is neither logged, evaluated nor saved.
-        callbacks.append(watch_compiler(job, components, run.events, run.progress))
+        callbacks.append(CompileCallback(job.compile, run))
     if run.stop.limits is not None and run.stop.limits.ends:
         callbacks.append(LimitsCallback(run.stop.limits))
     if job.memory.empty_cache.unit != "never":

@@ -30,7 +30,6 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from setpoint.checkpoint.config import Export
-    from setpoint.track.progress import Progress
     from setpoint.train.callbacks.evaluate import EvaluateCallback
     from setpoint.train.loop import Loop
     from setpoint.train.session import Run
@@ -46,8 +45,8 @@ class NoSaveCallback(Callback):
 
     phase = Phase.KEEP
 
-    def __init__(self, progress: Progress) -> None:
-        self.progress = progress
+    def __init__(self, run: Run) -> None:
+        self.progress = run.progress
 
     def start(self, loop: Loop) -> None:
         """Show a note before the first step."""
