@@ -15,7 +15,7 @@ from setpoint.data.cache import prepare_all
 from setpoint.data.config import Data, Prepare
 from setpoint.data.sources.config import Text
 from setpoint.data.tokenizers.tokenizer import ByteTokenizer
-from setpoint.train import provenance
+from setpoint.train import run_record
 from setpoint.train.config import Job
 from setpoint.train.run import rehearse, train
 
@@ -101,7 +101,7 @@ def test_a_change_is_named_and_can_be_accepted(
 def test_of_too_many_documents_the_file_is_named(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, above: int
 ) -> None:
-    monkeypatch.setattr(provenance, "LISTED_PREPARED" if above == 0 else "LISTED", 3)
+    monkeypatch.setattr(run_record, "LISTED_PREPARED" if above == 0 else "LISTED", 3)
     cache = (f"data.prepare.folder={tmp_path}/cache", f"data.prepare.above={above}")
     refused_and_accepted(tmp_path, jsonl, "text/a.jsonl", *cache)
 

@@ -10,7 +10,7 @@ import pytest
 from setpoint.config import RunError, compose, resolve
 from setpoint.data.evaluation import ngram_baselines
 from setpoint.resilience.signals import StopRequest
-from setpoint.train import recording
+from setpoint.train import finish
 from setpoint.train.config import Job
 from setpoint.train.finish import print_summary
 from setpoint.train.loop import Loop
@@ -129,7 +129,7 @@ def test_a_run_that_fails_leaves_one_with_the_cause(
 def test_a_process_that_is_told_to_stop_makes_no_large_report(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(recording, "QUICK", -1)
+    monkeypatch.setattr(finish, "QUICK", -1)
     stop = StopRequest()
     stop.request()
     outcome = train(small_job(tmp_path, *FLAGS), stop=stop)
