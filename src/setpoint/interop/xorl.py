@@ -17,6 +17,7 @@ MEDIA = "images, video and sound reach no model of Setpoint: batches hold tokens
 DISTILLATION = "there is no distillation; a loss of your own gets logits and targets"
 DEEPEP = "DeepEP takes a model of type = transformer, with parallel.dispatch"
 UNREAD = "the trainer does not read it"
+KERNEL = "a kernel of the same arithmetic"
 PREFETCH = "one unit is asked for ahead, or parallel.sharding.forward_prefetch of them"
 ATTENTION: dict[object, object] = {
     None: "auto",
@@ -43,6 +44,13 @@ KEYS = {
     "model.deepep_async_combine": Key(False, refused=DEEPEP),
     "model.rmsnorm_mode": Key("native", refused="PyTorch's kernel, or the compiler's"),
     "model.train_router": Key(False),
+    **dict.fromkeys((f"model.{name}" for name in
+                     ("router_fp32", "lm_head_fp32", "attention_cast_bf16")),
+                    Key(None, refused="modules compute in precision.compute, as in transformers")),
+    **dict.fromkeys((f"model.{name}" for name in
+                     ("activation_native", "rope_native", "record_routing_weights",
+                      "alltoall_combine_hidden_chunk_size", "flash_attention_deterministic")),
+                    Key(None, idle=KERNEL)),
     # Data.
     "data.datasets": Key(REQUIRED),
     "data.test_datasets": Key([], idle=UNREAD),
@@ -105,13 +113,23 @@ KEYS = {
         muon_nesterov=True, muon_ns_steps=5, muon_adjust_lr_fn=None),
     "train.muon_distributed_mode": Key("shard_local",
         refused="a divided matrix is orthogonalized whole"),
-    "train.muon_ns_algorithm": Key("gram_newton_schulz",
-        refused="the iteration is that of torch.optim.Muon"),
+    **dict.fromkeys((f"train.muon_{name}" for name in
+                     ("ns_algorithm", "gram_ns_num_restarts", "gram_ns_restart_iterations",
+                      "grad_dtype", "update_dtype", "force_momentum_path")),
+                    Key(None, refused="the iteration is that of torch.optim.Muon")),
+    **dict.fromkeys(("train.muon_ns_use_quack_kernels",
+                     "train.muon_grouped_gram_ns_fp32_byte_limit"), Key(None, idle=KERNEL)),
+    "train.muon_fallback_optimizer": Key("adamw", refused="other weights have AdamW"),
     **keys_of("train.", lr_min=1e-7, lr_start=0.0, lr_warmup_ratio=0.0, lr_decay_style="constant",
         lr_decay_ratio=1.0),
     # Precision and memory.
     **keys_of("train.", enable_gradient_checkpointing=True),
     "train.fsdp_reduce_dtype": Key("fp32", "precision.reduce", optional=True),
+    "train.moe_grad_reduce_mode": Key("reduce_scatter",
+        refused="gradients are summed in precision.reduce"),
+    **dict.fromkeys(("train.enable_fp8_training", "train.fp8_cfg"),
+                    Key(None, decision="products in blocks of fp8: set precision.float8")),
+    "train.enable_qarl": Key(False, refused="quantization-aware training is not supported"),
     "train.enable_mixed_precision": Key(True, "precision.compute", {True: "bf16"}, optional=True),
     "train.gradient_checkpointing_method": Key(None,
         refused="recompute_modules and moe_checkpoint_method have the parts"),
@@ -123,6 +141,9 @@ KEYS = {
     "train.gc_steps": Key(500, idle=UNREAD),
     **keys_of("train.", ce_mode=None),
     "train.enable_compile": Key(False, "compile", {True: {}}, optional=True),
+    "train.compile_dynamic_shapes": Key(False, "compile.dynamic", optional=True),
+    "train.activation_offload_prefetch_count": Key(0,
+        refused="copies come back as backward asks for them"),
     # Records.
     "train.output_dir": Key(REQUIRED, "workspace"),
     **keys_of("train.", ckpt_manager="dcp", save_steps=0, save_epochs=1),
@@ -146,6 +167,8 @@ KEYS = {
     "lora.lora_alpha": Key(16, "adapter.alpha"),
     "lora.unfuse_for_lora": Key(False, "adapter.fused_projections", {True: "split"}, optional=True),
     "lora.lora_target_modules": Key(None),
+    "lora.moe_hybrid_shared_lora": Key(False,
+        refused="experts have matrices of their own, or none"),
     "lora.lora_b_init_std": Key(0.0, "adapter.b_std", optional=True),
     "lora.save_lora_only": Key(False, refused="`setpoint export --adapter` writes it alone"),
     "lora.quant_format": Key("nvfp4"),
@@ -446,6 +469,7 @@ DIALECT = Dialect(
     complete=_complete,
     switches={"train.wandb_project": "train.use_wandb", "train.wandb_name": "train.use_wandb",
               "train.wandb_tags": "train.use_wandb", "train.profile_": "train.enable_profiling",
+              "train.compile_dynamic_shapes": "train.enable_compile",
               "lora.": "lora.enable_lora lora.enable_qlora"},
     refused=dict.fromkeys(
         ("model_path", "worker_connection_timeout", "skip_initial_checkpoint", "enable_packing"),
