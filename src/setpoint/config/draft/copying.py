@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import reduce
 from typing import Any, Generic, TypeVar, cast
 
@@ -46,8 +46,8 @@ from ..values.origin import (
 from ..values.reference import Reference, may_refer
 from ..words.errors import Caution, Invalid
 from ..words.names import Path, dotted
-from ..words.plain_data import MAX_DEPTH, MISSING, children, nested
-from .walk import holders, inside_itself, sections, too_deep, value_at
+from ..words.plain_data import MISSING, children, nested
+from .walk import holders, sections, value_at
 
 C = TypeVar("C", bound=Node)
 Dropped = tuple[tuple[str, Any, Origin, str], ...]
@@ -76,72 +76,46 @@ def draft_of(config: C) -> C:
 
 
 class Copies(Generic[C]):
-    """Copies of the sections of one config; a shared section is copied once.
+    """Copies of the sections of one config, `of` by the identity of the original.
 
-    With `working` they are what `resolve` works on, with no default missing. `of` has them by the
-    identity of the original, `placed` with their paths, `again` the further places; `refers` tells
-    if there are references in them.
+    A shared section is copied once.
+
+    Raises:
+        SetpointError: if a section contains itself, or sections are nested too deeply.
     """
 
-    def __init__(self, config: C, working: bool = False) -> None:
-        self.working = working
+    def __init__(self, config: C) -> None:
         self.of: dict[int, Node] = {}
-        self.placed: list[tuple[Path, Node]] = []
-        self.again: list[tuple[Path, Node]] = []
-        self.refers = False
-        self._open: dict[int, bool] = {}
+        sections(config, make=False)  # refuses what would be copied without end
         self.root: C = self._copy(config)
-        self._fill(self.root, ())
 
     def _copy(self, config: Node) -> Any:
-        """Copy one section; its values are still those of the original."""
-        copy = self.of.get(id(config))
-        if copy is None:
-            old = state_of(config)
-            values, state = vars(config).copy(), State(old.layers)
-            state.dropped, state.placed, state.replaced = old.dropped, old.placed, old.replaced
-            _forget_computed(values, state.layers)
-            copy = self.of[id(config)] = object.__new__(type(config))
-            object.__setattr__(copy, "__dict__", values)
-            object.__setattr__(copy, "_state", state)
-        return copy
-
-    def _fill(self, copy: Node, path: Path) -> None:
-        """Copy the mutable values that a copy still shares with its original."""
-        if id(copy) in self._open:
-            if self._open[id(copy)]:
-                raise inside_itself(copy, path)
-            self.again.append((path, copy))
-            return
-        if len(path) >= MAX_DEPTH:
-            raise too_deep(copy, path)
-        self.placed.append((path, copy))
-        self._open[id(copy)] = True
-        cls, values, layers = type(copy).__setpoint__, vars(copy), state_of(copy).layers
-        copied = set(values)
+        """Copy one section with its mutable values; what was computed is left out."""
+        if id(config) in self.of:
+            return self.of[id(config)]
+        old = state_of(config)
+        values, state = vars(config).copy(), State(old.layers)
+        state.dropped, state.placed, state.replaced = old.dropped, old.placed, old.replaced
+        _forget_computed(values, state.layers)
+        copy = self.of[id(config)] = object.__new__(type(config))
+        object.__setattr__(copy, "__dict__", values)
+        object.__setattr__(copy, "_state", state)
         fresh: dict[str, Any] = {}
-        for name in holders(copy, self.working):
-            value, kind = values[name], cls.fields[name].type
-            if isinstance(value, Node):
-                # A default that has just been made stands nowhere else.
-                values[name] = fresh[name] = self._copy(value) if name in copied else value
-                self._fill(values[name], (*path, name))
-            elif isinstance(value, Reference):
-                self.refers = True
-            elif isinstance(value, tuple | list | dict | Free):
-                self.refers = self.refers or (self.working and may_refer(cast(object, value)))
-                now = values[name] = kind.replace_sections(value, self._copy, False)
-                changed = last_change(cast(object, value))
-                if changed is None:
-                    fresh[name] = now
-                else:
-                    if isinstance(value, CheckedDict) and value.before is not None:
-                        replace_given(layers, {name: value.before})
-                    layers.append((changed, {name: now}))
-                for inside, section in kind.sections(now) if kind.nested else ():
-                    self._fill(section, (*path, name, *inside))
-        replace_given(layers, fresh)
-        self._open[id(copy)] = False
+        for name in holders(copy, make=False):
+            value = values[name]
+            if not isinstance(value, Node | tuple | list | dict | Free):
+                continue
+            kind = type(copy).__setpoint__.fields[name].type
+            now = values[name] = kind.replace_sections(value, self._copy, False)
+            changed = last_change(cast(object, value))
+            if changed is None:
+                fresh[name] = now
+                continue
+            if isinstance(value, CheckedDict) and value.before is not None:
+                replace_given(state.layers, {name: value.before})
+            state.layers.append((changed, {name: now}))
+        replace_given(state.layers, fresh)
+        return copy
 
 
 def _forget_computed(values: dict[str, Any], layers: list[Layer]) -> None:
@@ -312,29 +286,24 @@ def with_items(value: Any, changes: Mapping[Path, object], inside: Path = ()) ->
     return items if isinstance(value, dict) else value
 
 
-def bind(root: Node, placed: Iterable[tuple[Path, Node]] | None = None) -> bool:
+def bind(root: Node) -> None:
     """Replace references to sections by the sections.
 
     A reference to what is not there, or does not fit, stays as it is; a later layer may set what
     is missing, and `resolve` reports it otherwise.
-
-    Arguments:
-        placed: its sections with their paths; found anew if None.
     """
     waiting = [
         (section, type(section).__setpoint__.fields[name])
-        for _, section in (sections(root) if placed is None else placed)
+        for _, section in sections(root)
         if not is_frozen(section)  # else no reference has been left
         for name in holders(section, make=False)
         if not isinstance(vars(section)[name], Node)
         and type(section).__setpoint__.fields[name].type.nested
         and may_refer(vars(section)[name])
     ]
-    bound = False
     # One reference may lead through another, whatever their order.
     while any(_bind(root, section, info) for section, info in waiting):
-        bound = True
-    return bound
+        pass
 
 
 def _bind(root: Node, section: Node, info: FieldInfo) -> bool:

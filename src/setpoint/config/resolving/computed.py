@@ -80,10 +80,9 @@ class Computation:
 
     Arguments:
         root: the merged draft; values are stored into it.
-        refers: whether there may be references in it.
     """
 
-    def __init__(self, root: Node, placed: list[tuple[Path, Node]], refers: bool) -> None:
+    def __init__(self, root: Node, placed: list[tuple[Path, Node]]) -> None:
         self.root = root
         self.paths = {id(section): path for path, section in reversed(placed)}
         self.problems: list[Problem] = []
@@ -96,8 +95,7 @@ class Computation:
         self._stack: list[tuple[Pending, Path]] = []
         self._reads: list[dict[str, None]] = []
         for path, section in placed:
-            if refers:
-                self._collect_references(path, section)
+            self._collect_references(path, section)
             self._collect_derived(path, section)
 
     def _collect_references(self, path: Path, section: Node) -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple, TypeVar, cast
 
-from ..draft.copying import MANY_ORIGINS, Copies, bind, draft_of, freeze, one_layer
+from ..draft.copying import MANY_ORIGINS, bind, draft_of, freeze, one_layer
 from ..draft.walk import check_size, need_config, sections, value_at
 from ..schema.field import DEAD, HOLDS
 from ..types.base import replace_in_item
@@ -55,8 +55,6 @@ def resolve(draft: C, *, problems: Sequence[Problem] = ()) -> C:
         ConfigError: with every problem at once.
     """
     need_config(draft, "resolve")
-    if is_frozen(draft):
-        draft = draft_of(draft)
     superseded: list[SupersededValue] = []
     earlier: dict[object, tuple[Placed, Computation]] = {}
 
@@ -103,14 +101,11 @@ def _determined(
 
     `last` is the last layer that counts, if not all of them do.
     """
-    copies = Copies(draft, working=True)
-    root, placed, again = copies.root, copies.placed, copies.again
-    refers = copies.refers or last is not None or bool(superseded)
+    root = draft_of(draft)
     if last is not None:
         _remove_later_layers(root, last)
-        placed, again = _walked(root)
-    if refers and bind(root, placed):
-        placed, again = _walked(root)
+    bind(root)
+    placed, again = _walked(root)
     if again:
         check_size(root)
     if superseded:
@@ -118,10 +113,10 @@ def _determined(
         for value in superseded:
             if value.path in by_path:
                 _remove(by_path[value.path], value)
-        placed, again = _walked(root)
+        placed = _walked(root)[0]
     if problems:
         placed = _mark_invalid(root, placed, problems)
-    computation = Computation(root, placed, refers)
+    computation = Computation(root, placed)
     computation.run()
     return root, _walked(root)[0] if computation.shares else placed, computation
 
