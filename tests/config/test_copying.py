@@ -11,7 +11,7 @@ from setpoint.config.draft.walk import dropped_values, leaves
 from setpoint.config.record.record import differences, fingerprint
 from setpoint.config.resolving.checks import cautions_of
 from setpoint.config.values.containers import CheckedDict, CheckedList, FrozenDict, FrozenList
-from setpoint.config.values.node import State, chain_of, is_frozen, state_of
+from setpoint.config.values.node import chain_of, is_frozen, state_of
 from setpoint.config.values.origin import PROGRAM, Origin
 from setpoint.config.words.errors import Caution
 from setpoint.config.words.plain_data import PlainScalar
@@ -31,9 +31,8 @@ def current_parts(config: Config) -> dict[int, object]:
             continue  # it cannot change, so that several configurations may hold it
         if isinstance(part, Config):
             found[id(part)] = part
-            if isinstance(part._state, State):
-                found[id(part._state)] = part._state
-                found[id(part._state.layers)] = part._state.layers
+            state = state_of(part)
+            found[id(state)], found[id(state.layers)] = state, state.layers
             waiting += pack(part)[1].values()
         elif isinstance(part, Free):
             found[id(part)] = part

@@ -44,11 +44,11 @@ def import_checkpoint(arguments: Arguments) -> int:
     target = Path(os.path.expanduser(directory))
     job_source = arguments.value("--job")
     job: Job | None = None
+    words = [*arguments.overrides, *(o.name for o in COMMON if arguments.has(o.name))]
     if job_source is not None:
         job = open_source(job_source, arguments).resolve()
-    else:
-        for word in (*arguments.overrides, *(o.name for o in COMMON if arguments.has(o.name))):
-            raise SetpointError(f"{word} has no effect without --job SOURCE, whose values it sets")
+    elif words:
+        raise SetpointError(f"{words[0]} has no effect without --job SOURCE, whose values it sets")
     with Loading():
         from setpoint.interop.checkpoints.import_weights import (
             import_checkpoint,

@@ -211,7 +211,9 @@ def _dispatch(words: list[str]) -> int:
         if later and name.startswith("-"):
             raise SetpointError(f"the command comes first: setpoint {later} ... {name} ...")
         meant = did_you_mean(name, [*COMMANDS, "--help", "--version"], " ")
-        raise SetpointError(f"there is no command {name!r}.{meant} Commands: {', '.join(COMMANDS)}")
+        group = f"{name.partition(' ')[0]} "
+        listed = [known for known in COMMANDS if known.startswith(group)] or COMMANDS
+        raise SetpointError(f"there is no command {name!r}.{meant} Commands: {', '.join(listed)}")
     command = command_of(name)
     parsed = command.parse(rest)
     if parsed.has("--help"):

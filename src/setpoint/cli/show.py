@@ -101,7 +101,7 @@ def show(arguments: Arguments) -> int:
 
         text = to_python(config)
     else:
-        path = None if path is None else leaf_path(config, path)
+        path = None if path is None else leaf_path(config, path)[0]
         data = _values(config, chosen, path, arguments)
         text = _written(config, chosen, path, data, schema, arguments.has("--origins"))
     if path is None and chosen in SCHEMA_LINES:
@@ -242,7 +242,7 @@ def why(arguments: Arguments) -> int:
     program = arguments.command.program
     path, source = path_and_source(arguments.positional, program)
     config = open_source(source, arguments).resolve()
-    name = leaf_path(config, path)
+    name, _ = leaf_path(config, path)
     every = list(leaves(config))
     matches = [leaf for leaf in every if within(leaf.key, name)]
     if not matches:  # an entry of a mapping, whose key is as it was written
@@ -267,13 +267,17 @@ def why(arguments: Arguments) -> int:
 
 def not_there(program: Program, config: Config, path: str) -> str:
     """The message about a path without a value."""
-    name = leaf_path(config, path)
-    meant = _meant(program, name, list(leaves(config)))
+    name, reason = leaf_path(config, path)
+    meant = f"{reason}." if reason else _meant(program, name, list(leaves(config)))
     return f"this configuration has no value {path!r}. {meant}"
 
 
-def leaf_path(config: Config, typed: str) -> str:
-    """Normalize a typed path: fields with underscores, items of lists by index."""
+def leaf_path(config: Config, typed: str) -> tuple[str, str]:
+    """Normalize a typed path: fields with underscores, items of lists by index.
+
+    Returns:
+        the path, and why it names no item of a list, if it does not.
+    """
     node: Any = config
     parts = typed.split(".")
     for depth, part in enumerate(parts):
@@ -284,13 +288,13 @@ def leaf_path(config: Config, typed: str) -> str:
         elif isinstance(node, list | tuple):
             try:
                 index = item_index(node, part, ".".join(parts[:depth]))
-            except SetpointError:
-                break
+            except SetpointError as error:
+                return typed, str(error)
             parts[depth], node = str(index), node[index]
         elif isinstance(node, Mapping | Free):  # whose keys are as they were written
             parts[depth] = part if part in node or plain not in node else plain
             node = dict(node.items()).get(parts[depth])
-    return ".".join(parts)
+    return ".".join(parts), ""
 
 
 def path_and_source(positional: list[str], program: Program) -> tuple[str, str | None]:

@@ -49,6 +49,7 @@ from setpoint.config.values.origin import COMMAND_LINE, DEFAULT, ENVIRONMENT, Re
 from setpoint.config.words.names import within
 from setpoint.infer.config import Inference, InferenceWeights
 from setpoint.parallel.config import Parallel
+from setpoint.track.run_directory import no_run
 from setpoint.train.config import Job
 from setpoint.train.run_name import find_run, follow_load
 
@@ -83,7 +84,12 @@ def job_with_weights(arguments: Arguments, tasks: Mapping[str, Any]) -> Config:
     source = arguments.positional[0]
     if _is_hugging_face(source):
         return _of_hugging_face(source, selector, arguments, tasks)
-    composition = open_source(source, arguments)
+    try:
+        composition = open_source(source, arguments)
+    except SetpointError as error:
+        raise no_run(
+            source, error, ", or the directory or hub id of a Hugging Face model"
+        ) from None
     layout = _take_layout(composition, arguments)
     job: Job = composition.resolve()
     kind = kind_of(source)

@@ -20,6 +20,7 @@ from setpoint.config import (
 )
 from setpoint.config.values.node import Node
 from setpoint.config.values.origin import FILE
+from setpoint.config.words.errors import UNKNOWN_KEY
 from setpoint.config.words.names import Path
 from setpoint.sweep.setting import Raw, Setting, axis_origin, path_of
 from setpoint.sweep.space import (
@@ -260,6 +261,8 @@ def read_table(root: type[R], document: Document) -> R:
     editor.merge({TABLE: data}, Origin(FILE, document.name, place_in(document)))
     for problem in editor.problems:
         names = problem.path.split(".")
+        if problem.kind == UNKNOWN_KEY and not problem.hint:
+            problem.hint = "The fields to vary stand in [sweep.grid]."
         text = (problem.value or "").strip("'\"")
         if (
             len(names) > 2

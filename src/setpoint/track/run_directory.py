@@ -278,11 +278,12 @@ def is_run_directory(path: Path) -> bool:
     return (path / CONFIG).is_file() and any((path / name).exists() for name in record_files)
 
 
-def no_run(source: str, error: SetpointError) -> SetpointError:
+def no_run(source: str, error: SetpointError, also: str = "") -> SetpointError:
     """The error for a name that is neither a run nor a preset; other errors unchanged.
 
     Arguments:
         source: the name, which was opened as a preset or file.
+        also: what else would be valid.
     """
     start = f"there is no preset {source!r}"
     if not str(error).startswith(start):
@@ -290,7 +291,7 @@ def no_run(source: str, error: SetpointError) -> SetpointError:
     hint = str(error).removeprefix(start).partition(" Known: ")[0].partition(" For one ")[0]
     return SetpointError(
         f"there is no run and no preset {source!r}{hint}\nValid: a run directory (`setpoint runs "
-        f"list`) or a preset (`setpoint list presets`)"
+        f"list`) or a preset (`setpoint list presets`){also}"
     )
 
 

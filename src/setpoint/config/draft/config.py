@@ -22,7 +22,7 @@ from typing import (
 
 from ..schema.class_info import ClassInfo, ConfigMeta
 from ..schema.field import FieldInfo
-from ..values.node import Node, chain_of, chains_of, is_changed, is_frozen, value_or_missing
+from ..values.node import Node, State, chain_of, chains_of, is_changed, is_frozen, value_or_missing
 from ..values.origin import DEFAULT, DERIVED, Origin, python_origin
 from ..words.errors import ConfigError, Invalid, Problem, SetpointError, UnresolvedError
 from ..words.names import did_you_mean
@@ -90,7 +90,7 @@ class Config(Node, metaclass=ConfigMeta):
     __setpoint__: ClassVar[ClassInfo]
 
     def __init__(self, **values: Any) -> None:
-        object.__setattr__(self, "_state", None)
+        object.__setattr__(self, "_state", State())
         if values:
             self._set_fields(values, python_origin(1))
 
@@ -112,8 +112,7 @@ class Config(Node, metaclass=ConfigMeta):
                 error = unknown_key(type(self), name)
                 known = ", ".join(error.valid) or "none"
                 raise AttributeError(f"{error.message}; its fields: {known}. {error.hint}".rstrip())
-            state = self._state
-            if state is not None and state.invalid and name in state.invalid:
+            if name in self._state.invalid:
                 raise UnresolvedError(
                     f"{type(self).__name__}.{name} has an invalid value, which has been reported"
                 )
@@ -135,8 +134,7 @@ class Config(Node, metaclass=ConfigMeta):
             ConfigError: if there is no such field, or it cannot take the value.
             SetpointError: if the config is resolved and so immutable.
         """
-        state = self._state
-        if state is not None and state.frozen:
+        if self._state.frozen:
             raise SetpointError(
                 f"{type(self).__name__}.{name} cannot be set: a resolved configuration is "
                 f"immutable; use evolve() to make a changed draft"

@@ -26,7 +26,6 @@ from ..values.node import (
     chains_of,
     is_changed,
     is_frozen,
-    layers_of,
     replace_given,
     state_of,
 )
@@ -137,7 +136,7 @@ def freeze(section: Node) -> None:
     names = holders(section)
     # Filled slots also make later reads plain attribute reads.
     values = type(section).__setpoint__.constants | vars(section)
-    for name in state.invalid or ():
+    for name in state.invalid:
         values.pop(name, None)  # known to be wrong, and so unreadable
     for name in names:
         if name in values:
@@ -161,7 +160,7 @@ def frozen_value(value: Any) -> Any:
 
 def pack(config: Node) -> Packed:
     """The content of a config for `unpack` in another process."""
-    state, values = config._state or State(), vars(config)  # pyright: ignore[reportPrivateUsage]
+    state, values = state_of(config), vars(config)
     chains = {
         name: [(origin.fixed(name), value) for origin, value in chain]
         for name, chain in chains_of(config).items()
@@ -182,7 +181,7 @@ def unpack(config: Node, packed: Packed) -> None:
     """Fill a new instance with the result of `pack`."""
     frozen, values, chains, dropped, cautions, placed = packed
     fields = type(config).__setpoint__.fields
-    object.__setattr__(config, "_state", None)
+    object.__setattr__(config, "_state", State())
     for name, value in values.items():
         if isinstance(value, tuple | list | dict) and not frozen:
             value = fields[name].type.replace_sections(value, _itself, False)
@@ -257,7 +256,7 @@ def _hand_over(old: Node, new: Node, moved: bool) -> None:
         vars(new).update(kept)
         state.layers = [
             (origin, some)
-            for layers, is_kept in ((layers_of(new), False), (layers_of(old), True))
+            for layers, is_kept in ((state.layers, False), (state_of(old).layers, True))
             for origin, given in layers
             if (some := {k: v for k, v in given.items() if (k in kept) is is_kept})
         ]

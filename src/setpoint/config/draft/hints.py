@@ -162,7 +162,7 @@ def location_hint(root: type[Node], path: str, loose: bool = True, value: object
     names = [name for cls in classes_at(root, parents) for name in cls.__setpoint__.near(word)]
     close = [f"{section}.{name}" if section else name for name in names[:1]]
     if not places:
-        likeness = (0.8, 0.85) if is_known else (STRANGER, STRANGER)
+        likeness = (STRANGER, STRANGER) if section else (0.8, 0.85)
         places = close or (_alike(root, paths, word, *likeness) if loose else [])
     elif section:
         if not is_known:  # of several, those in a section of the same name
@@ -178,8 +178,11 @@ def location_hint(root: type[Node], path: str, loose: bool = True, value: object
         return ""
     hint = f"Did you mean {' or '.join(places[:3])}?"
     # A name close to one of the section's own variant is of that.
-    is_other = loose and close == places
-    return f"{hint} {_variants(root, parents, names[0])}" if is_other and parents else hint
+    is_of_some = not all(
+        field_of(cls, name) for cls in classes_at(root, parents) for name in names[:1]
+    )
+    is_other = loose and close == places and parents and is_of_some
+    return f"{hint} {_variants(root, parents, names[0])}" if is_other else hint
 
 
 def _variants(root: type[Node], parents: Path, name: str) -> str:

@@ -11,7 +11,7 @@ from ..schema.field import BUDGET, IDENTITY, RUNTIME, FieldInfo, Role
 from ..types.base import PLAIN, FieldType
 from ..types.compound import REMOVE
 from ..values.containers import Free
-from ..values.node import Chain, Node, chain_of, chains_of, is_frozen, value_or_missing
+from ..values.node import Chain, Node, chain_of, chains_of, is_frozen, state_of, value_or_missing
 from ..values.origin import (
     DEFAULT,
     DERIVED,
@@ -310,9 +310,8 @@ class _Walk:
             if isinstance(value, dict):  # whose order means nothing
                 items = sorted(items, key=lambda item: item[0])
             for key, item, inner in items:
-                state = item._state if isinstance(item, Node) else None  # pyright: ignore[reportPrivateUsage]
-                own = chain if state is None or state.placed is None else state.placed
-                self._value(inner, item, (*path, key), role, own)
+                placed = state_of(item).placed if isinstance(item, Node) else None
+                self._value(inner, item, (*path, key), role, chain if placed is None else placed)
 
     def _section(self, section: Node, path: Path, role: Role, chain: Chain) -> None:
         cls = type(section).__setpoint__
@@ -398,8 +397,7 @@ def dropped_values(config: Node, place: str = "") -> Iterator[str]:
 def dropped_leaves(config: Node, place: Path = ()) -> Iterator[tuple[Leaf, str]]:
     """Dropped values as leaves, each with the reason; `place` is the path of the config."""
     for path, section in sections(config, place):
-        state = section._state  # pyright: ignore[reportPrivateUsage]
-        for name, value, origin, reason in state.dropped if state else ():
+        for name, value, origin, reason in state_of(section).dropped:
             chain = chain_of(section, name)
             if chain and chain[-1][0].layer != DEFAULT and chain[-1][0].order > origin.order:
                 continue  # another value was given since

@@ -86,10 +86,11 @@ def _missing(path: str) -> str:
         return f"no such file; there is no directory '{folder}'"
     # Names with other suffixes could not be read anyway.
     names = [name for name in names if os.path.splitext(name)[1].lower() in FORMATS]
-    near = difflib.get_close_matches(wanted, sorted(names), n=1)
-    return (
-        f"no such file; did you mean '{os.path.join(folder, near[0])}'?" if near else "no such file"
-    )
+    stems = {os.path.splitext(name)[0]: name for name in sorted(names, reverse=True)}
+    near = difflib.get_close_matches(os.path.splitext(wanted)[0], stems, n=1)
+    if not near:
+        return "no such file"
+    return f"no such file; did you mean '{os.path.join(folder, stems[near[0]])}'?"
 
 
 def read_plain_file(

@@ -35,7 +35,7 @@ from ..types.compound import (
     unwrapped,
 )
 from ..values.containers import Free
-from ..values.node import Node, chain_of, layers_of, state_of, stood, value_or_missing
+from ..values.node import Node, chain_of, state_of, stood, value_or_missing
 from ..values.origin import FILE, Origin, Recorded
 from ..values.reference import Reference, may_refer
 from ..values.scalar import Struct
@@ -321,7 +321,8 @@ class Editor:
         stored = info.read(self._with_fragments(info.type, value, origin, path), origin)
         key = (id(section), id(origin))
         first, *_ = self._reached.setdefault(key, (path[:-1], section, origin))
-        given = any(layer is origin and info.name in values for layer, values in layers_of(section))
+        layers = state_of(section).layers
+        given = any(layer is origin and info.name in values for layer, values in layers)
         if first != path[:-1] and given and not same(stored, getattr(section, info.name)):
             raise Invalid(
                 f"is the same value as {dotted((*first, info.name))}, which the same file sets to "

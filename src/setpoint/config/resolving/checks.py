@@ -12,7 +12,7 @@ from ..draft.walk import need_config, sections, value_at
 from ..schema.class_info import classes_below
 from ..schema.field import CHECK, NEEDS, RULE, Need, RuleMark
 from ..values.containers import CheckedDict, CheckedList, Free
-from ..values.node import Node, chain_of, is_invalid, state_of, value_or_missing
+from ..values.node import Node, chain_of, state_of, value_or_missing
 from ..values.origin import COMMAND_LINE, DERIVED, ENVIRONMENT, Origin, Recorded, short_name
 from ..values.scalar import Struct
 from ..values.user_code import error_in_words, traceback_of
@@ -48,7 +48,7 @@ class Checker:
                             problem = Problem(dotted((name, *part.at)), part.message)
                             self.problems.append(whole_problem(path, section, problem))
                 known = value is not MISSING or info.constant or info.factory is not None
-                if known or is_invalid(section, name):
+                if known or name in state_of(section).invalid:
                     continue
                 if value_or_missing(section, name) is MISSING:
                     reason = "is required and has no value"

@@ -6,14 +6,14 @@ import types
 from typing import Any, cast
 
 from ..draft.copying import contains, references
-from ..draft.walk import missing_place, sections, value_at
+from ..draft.walk import holders, missing_place, sections, value_at
 from ..schema.class_info import classes_at
 from ..types.base import FieldType
 from ..types.compound import kind_at
 from ..values.containers import Free
-from ..values.node import Node, chain_of, is_invalid, mark_invalid, value_or_missing
+from ..values.node import Node, chain_of, mark_invalid, state_of, value_or_missing
 from ..values.origin import DERIVED, REFERENCE, Origin
-from ..values.reference import Reference, may_refer, text_of
+from ..values.reference import Reference, text_of
 from ..words.errors import DeclarationError, Invalid, Problem, SetpointError, UnresolvedError
 from ..words.names import Path, dotted
 from ..words.plain_data import MAX_COPIED, MISSING, count_values, listed, rebuild
@@ -100,10 +100,10 @@ class Computation:
 
     def _collect_references(self, path: Path, section: Node) -> None:
         values = vars(section)
-        for name in type(section).__setpoint__.fields:
-            value = values.get(name)
-            sources: dict[Path, Source] = dict(references(value)) if may_refer(value) else {}
-            if sources:  # inside plain data, a text that looks like a reference is a text
+        for name in holders(section, make=False):
+            value = values[name]
+            sources: dict[Path, Source] = dict(references(value))
+            if sources:
                 self._add(Pending(section, name, (*path, name), sources, listed(value)))
 
     def _collect_derived(self, path: Path, section: Node) -> None:
@@ -145,7 +145,7 @@ class Computation:
             for inside in pending.sources:
                 self._compute(pending, inside)
             self._store(pending)
-        if is_invalid(section, name):
+        if name in state_of(section).invalid:
             raise _Failed
         value = getattr(section, name)
         if not type(section).__setpoint__.fields[name].type.nested:

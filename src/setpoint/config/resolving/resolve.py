@@ -18,7 +18,6 @@ from ..values.node import (
     Node,
     chain_of,
     is_frozen,
-    layers_of,
     mark_invalid,
     set_chain,
     state_of,
@@ -232,7 +231,7 @@ def _remove_later_layers(root: Node, last: Origin) -> None:
     for _, section in sections(root):
         kept: list[Layer] = []
         undone: set[str] = set()
-        for origin, given in layers_of(section):
+        for origin, given in state_of(section).layers:
             if origin.order > last.order and not one_layer(origin, last):
                 undone.update(given)
             else:

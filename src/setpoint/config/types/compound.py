@@ -17,7 +17,7 @@ from ..values.containers import (
 from ..values.node import Node
 from ..values.origin import DEFAULT, RECORD, Origin
 from ..words.errors import Invalid, several
-from ..words.names import FORGOTTEN
+from ..words.names import FORGOTTEN, nearest
 from ..words.plain_data import PlainScalar, literal, plain
 from ..words.text import DATA, parse_flow, parse_list
 from .base import FieldType, dump_item, read_item, refuse_choice, replace_in_item
@@ -482,6 +482,17 @@ class SectionType(FieldType):
             raise Invalid(f"cannot be made: {cls.__name__} is abstract and lacks {methods}")
         return cls
 
+    def _chosen_in(self, entries: Mapping[str, object]) -> type[Node]:
+        """The class that a mapping selects by its `type`; a misspelt one is named."""
+        try:
+            return self.chosen(tag_of(entries), "needs a type")
+        except Invalid as error:
+            fields = {name for cls in self.variants().values() for name in cls.__setpoint__.fields}
+            near = nearest("type", (str(key) for key in entries if key not in fields), 1, 0.75)
+            if "type" in entries or not near:
+                raise
+            raise error.but(hint=f"Write type in place of {near[0]}.") from None
+
     def only(self) -> type[Node] | None:
         """The class of a field that needs no `type`."""
         if len(self.classes) != 1:
@@ -512,7 +523,7 @@ class SectionType(FieldType):
             value = parse_flow(value)
         if isinstance(value, Mapping):
             entries = cast(Mapping[str, object], value)
-            section = self.chosen(tag_of(entries), "needs a type")()
+            section = self._chosen_in(entries)()
             fill(section, _fields_in(entries), origin)
             return section
         if isinstance(value, str) and self.variants():

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from functools import reduce
 from typing import Any, ClassVar
 
@@ -17,11 +17,11 @@ Layer = tuple[Origin, dict[str, Any]]
 
 
 class State:
-    """The state of an instance beside its values; created when the first value is set."""
+    """The state of an instance beside its values."""
 
     frozen = False
     # Fields whose value is known to be wrong, so that nothing may be concluded from it.
-    invalid: set[str] | None = None
+    invalid: frozenset[str] = frozenset()
     # Values that a later layer has overtaken: (field, value, origin, reason).
     dropped: tuple[tuple[str, Any, Origin, str], ...] = ()
     # Of an item of a list or mapping: the layers that put it there and what it was in each, once a
@@ -49,7 +49,7 @@ class Node:
 
     __slots__ = ("_state",)
     __setpoint__: ClassVar[Any]
-    _state: State | None
+    _state: State
 
     def __setpoint_draft__(self) -> Any:
         """Return a draft with the same values; see `draft_of`."""
@@ -81,7 +81,7 @@ def is_changed(value: object) -> bool:
     mapping; or a list or mapping was changed in place.
     """
     if isinstance(value, Node):
-        return any(origin.layer != DEFAULT for origin, _ in layers_of(value)) or any(
+        return any(origin.layer != DEFAULT for origin, _ in state_of(value).layers) or any(
             map(is_changed, vars(value).values())
         )
     if isinstance(value, Free):
@@ -116,17 +116,12 @@ def _keep_places(value: Any, chain: Chain) -> None:
 
 def is_frozen(config: Node) -> bool:
     """True if a config has been resolved and so cannot change."""
-    state = config._state  # pyright: ignore[reportPrivateUsage]
-    return state is not None and state.frozen
+    return state_of(config).frozen
 
 
 def state_of(config: Node) -> State:
-    """The state of an instance, created if it has none."""
-    state = config._state  # pyright: ignore[reportPrivateUsage]
-    if state is None:
-        state = State()
-        object.__setattr__(config, "_state", state)
-    return state
+    """The state of an instance."""
+    return config._state  # pyright: ignore[reportPrivateUsage]
 
 
 def mark_invalid(config: Node, name: str) -> None:
@@ -136,33 +131,21 @@ def mark_invalid(config: Node, name: str) -> None:
     """
     state = state_of(config)
     vars(config).pop(name, None)
-    state.invalid = {*(state.invalid or ()), name}
-
-
-def is_invalid(config: Node, name: str) -> bool:
-    """True if a field has an invalid value."""
-    state = config._state  # pyright: ignore[reportPrivateUsage]
-    return state is not None and state.invalid is not None and name in state.invalid
+    state.invalid |= {name}
 
 
 def chain_of(config: Node, name: str) -> Chain:
     """All layers that set a field, first to last; empty while it has its default."""
-    return [(origin, given[name]) for origin, given in layers_of(config) if name in given]
+    return [(origin, given[name]) for origin, given in state_of(config).layers if name in given]
 
 
 def chains_of(config: Node) -> dict[str, Chain]:
     """The layers that set each field of a section, without fields that none has set."""
     chains: dict[str, Chain] = {}
-    for origin, given in layers_of(config):
+    for origin, given in state_of(config).layers:
         for name, value in given.items():
             chains.setdefault(name, []).append((origin, value))
     return chains
-
-
-def layers_of(config: Node) -> Sequence[Layer]:
-    """The layers that set fields of a section, first to last, each with its values."""
-    state = config._state  # pyright: ignore[reportPrivateUsage]
-    return state.layers if state else ()
 
 
 def set_chain(config: Node, name: str, chain: Chain) -> None:
