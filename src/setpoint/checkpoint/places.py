@@ -180,18 +180,6 @@ def format_newest(root: Path) -> str:
 Kind = Literal["checkpoint", "set aside", "unfinished"]
 
 
-class CheckpointPlace(NamedTuple):
-    """Location of checkpoints.
-
-    Arguments:
-        root: the folder that holds them.
-        only: a single checkpoint; None for all.
-    """
-
-    root: Path
-    only: Path | None = None
-
-
 @dataclass(frozen=True, slots=True)
 class CheckpointEntry:
     """A checkpoint, complete or not.
@@ -241,6 +229,67 @@ class FileComparison(NamedTuple):
     problem: str
 
 
+class CheckpointPlace(NamedTuple):
+    """Checkpoints on a disk; `RemotePlace` has the same methods for those at a URL.
+
+    Arguments:
+        root: the folder that holds them.
+        only: a single checkpoint; None for all.
+    """
+
+    root: Path
+    only: Path | None = None
+
+    def survey(self) -> list[CheckpointEntry]:
+        """List all entries, checkpoints first, by step; skips those removed meanwhile."""
+        if self.only is not None:
+            entries = [_look(self.only, "checkpoint")]
+        else:
+            checkpoints = list_checkpoints(self.root)
+            entries = [_look(path, "checkpoint") for path in checkpoints.values()]
+            entries += [_look(path, "set aside") for path in set_aside_in(self.root)]
+            entries += [
+                _look(left.path, "unfinished")
+                for left in unfinished(self.root)
+                if left.path not in checkpoints.values() and step_of(left.target) is not None
+            ]
+        return [entry for entry in entries if entry is not None]
+
+    def pointers(self) -> dict[PointerName, int | str | None]:
+        """The step of each pointer, or the reason why it is broken."""
+        pointers: dict[PointerName, int | str | None] = {}
+        steps = list_checkpoints(self.root)
+        for name in POINTERS:
+            try:
+                step = read_pointer(self.root, name)
+            except SetpointError as error:
+                pointers[name] = str(error)
+                continue
+            lost = step is not None and step not in steps
+            reason = f"{self.root / name} names step {step}, which is not there"
+            pointers[name] = reason if lost else step
+        return pointers
+
+    def compare(self, entry: CheckpointEntry) -> Iterator[FileComparison]:
+        """Compare every byte of a checkpoint with its checksums, file by file.
+
+        Raises:
+            SetpointError: if its manifest cannot be read, or is that of another step.
+        """
+        manifest = manifest_of(entry.path)
+        for name, written in sorted(manifest.files.items()):
+            try:
+                verify(entry.path, manifest, [name])
+                problem = ""
+            except SetpointError as error:
+                problem = reason_of(error)
+            yield FileComparison(name, written.size, problem)
+
+    def is_gone(self, entry: CheckpointEntry) -> bool:
+        """True if a checkpoint has been removed meanwhile."""
+        return not os.path.lexists(entry.path)
+
+
 def find_place(path: str) -> CheckpointPlace:
     """The checkpoints at a path.
 
@@ -269,53 +318,6 @@ def find_place(path: str) -> CheckpointPlace:
     runs = sorted(given.glob(f"*/{CHECKPOINTS}")) if given.is_dir() else []
     such = f", such as {runs[0].parent}" if runs else ""
     raise SetpointError(f"{path} holds no checkpoints.\n{valid}{such}")
-
-
-def survey(place: CheckpointPlace) -> list[CheckpointEntry]:
-    """List all entries, checkpoints first, by step; skips those removed meanwhile."""
-    if place.only is not None:
-        entries = [_look(place.only, "checkpoint")]
-    else:
-        checkpoints = list_checkpoints(place.root)
-        entries = [_look(path, "checkpoint") for path in checkpoints.values()]
-        entries += [_look(path, "set aside") for path in set_aside_in(place.root)]
-        entries += [
-            _look(left.path, "unfinished")
-            for left in unfinished(place.root)
-            if left.path not in checkpoints.values() and step_of(left.target) is not None
-        ]
-    return [entry for entry in entries if entry is not None]
-
-
-def pointers_at(root: Path) -> dict[PointerName, int | str | None]:
-    """The step of each pointer, or the reason why it is broken."""
-    pointers: dict[PointerName, int | str | None] = {}
-    steps = list_checkpoints(root)
-    for name in POINTERS:
-        try:
-            step = read_pointer(root, name)
-        except SetpointError as error:
-            pointers[name] = str(error)
-            continue
-        lost = step is not None and step not in steps
-        pointers[name] = f"{root / name} names step {step}, which is not there" if lost else step
-    return pointers
-
-
-def compare_files(path: Path) -> Iterator[FileComparison]:
-    """Compare every byte of a checkpoint with its checksums, file by file.
-
-    Raises:
-        SetpointError: if its manifest cannot be read, or is that of another step.
-    """
-    manifest = manifest_of(path)
-    for name, written in sorted(manifest.files.items()):
-        try:
-            verify(path, manifest, [name])
-            problem = ""
-        except SetpointError as error:
-            problem = reason_of(error)
-        yield FileComparison(name, written.size, problem)
 
 
 def reason_of(error: SetpointError) -> str:

@@ -1,4 +1,4 @@
-"""`setpoint checkpoint ...`: list, verify, prune, compare and convert checkpoints."""
+"""`setpoint checkpoint ...`: list, verify, prune, compare, convert and import checkpoints."""
 
 from __future__ import annotations
 
@@ -28,17 +28,14 @@ from setpoint.checkpoint.places import (
     CheckpointPlace,
     FileComparison,
     checkpoint_to_load,
-    compare_files,
     find_place,
-    pointers_at,
     reason_of,
-    survey,
 )
 from setpoint.cli.main import FAILED, Loading
-from setpoint.cli.options import IMPORT, JSON, Arguments, Command, Option
-from setpoint.cli.output import emit, hidden, table
+from setpoint.cli.options import COMMON, IMPORT, JSON, Arguments, Command, Option
+from setpoint.cli.output import emit, hidden, print_notes, table
 from setpoint.cli.show import render
-from setpoint.cli.source import open_table
+from setpoint.cli.source import open_source, open_table
 from setpoint.config import (
     CONFIG,
     ORIGINS,
@@ -71,34 +68,10 @@ RUN_OR_URL_HELP = f"""{RUN_HELP}
 A URL that checkpoint.remote uploads to works as well: s3://bucket/runs/tiny-3fa94c21."""
 
 
-class LocalPlace:
-    """Checkpoints on a disk, with the methods of `RemotePlace`."""
-
-    def __init__(self, path: str) -> None:
-        self.place = find_place(path)
-        self.root, self.only = str(self.place.root), self.place.only
-
-    def survey(self) -> list[CheckpointEntry]:
-        """List the checkpoints."""
-        return survey(self.place)
-
-    def pointers(self) -> dict[PointerName, int | str | None]:
-        """The step that each pointer names, or the message that it is broken."""
-        return pointers_at(self.place.root)
-
-    def compare(self, entry: CheckpointEntry) -> Iterator[FileComparison]:
-        """Compare the files of a checkpoint with their checksums."""
-        return compare_files(entry.path)
-
-    def is_gone(self, entry: CheckpointEntry) -> bool:
-        """True if a checkpoint has been removed meanwhile."""
-        return not os.path.lexists(entry.path)
-
-
-def open_place(text: str) -> LocalPlace | RemotePlace:
+def open_place(text: str) -> CheckpointPlace | RemotePlace:
     """The checkpoints that an argument names."""
     if not is_url(text):
-        return LocalPlace(text)
+        return find_place(text)
     if problem := protocol_problem(text, "remote"):
         raise SetpointError(problem)
     place = RemotePlace(text)
@@ -135,7 +108,7 @@ def checkpoint_list(arguments: Arguments) -> int:
     total = f"{len(entries)} in {place.root}, {size}"
     emit(
         arguments,
-        {"folder": place.root, "checkpoints": rows, "problems": broken},
+        {"folder": str(place.root), "checkpoints": rows, "problems": broken},
         f"{table(cells, headings)}\n{total}" if entries else f"no checkpoints in {place.root}",
         broken,
     )
@@ -228,12 +201,12 @@ def checkpoint_verify(arguments: Arguments) -> int:
                 print("\n".join(_verified_lines(facts)), flush=True)
     ok = all(facts["ok"] for facts in rows) and not broken
     if broken or not as_text:
-        facts = {"ok": ok, "folder": place.root, "checkpoints": rows, "problems": broken}
+        facts = {"ok": ok, "folder": str(place.root), "checkpoints": rows, "problems": broken}
         emit(arguments, facts, "\n".join(broken))
     return 0 if ok else FAILED
 
 
-def _verify(place: LocalPlace | RemotePlace, entry: CheckpointEntry) -> dict[str, Any] | None:
+def _verify(place: CheckpointPlace | RemotePlace, entry: CheckpointEntry) -> dict[str, Any] | None:
     """The result for one checkpoint; None where the run has removed it meanwhile."""
     problem, incomplete = None, False
     files: list[FileComparison] = []
@@ -242,7 +215,7 @@ def _verify(place: LocalPlace | RemotePlace, entry: CheckpointEntry) -> dict[str
     except SetpointError as error:
         problem = reason_of(error)
     ok = problem is None and not any(file.problem for file in files)
-    if ok and entry.leaves_out and isinstance(place, LocalPlace):
+    if ok and entry.leaves_out and isinstance(place, CheckpointPlace):
         with Loading():
             from setpoint.model.pretrained.base import verify_base
         try:
@@ -307,7 +280,7 @@ def checkpoint_prune(arguments: Arguments) -> int:
     if isinstance(place, RemotePlace):
         decisions = _prune_remote(place, arguments, removes)
     else:
-        decisions = _prune_local(place.place.root, arguments, removes)
+        decisions = _prune_local(place.root, arguments, removes)
     removed = [entry for entry, reasons in decisions if not reasons]
     action = "removed" if removes else "would be removed"
     rows = [
@@ -318,7 +291,7 @@ def checkpoint_prune(arguments: Arguments) -> int:
     hint = "; --yes removes them" if removed and not removes else ""
     total = f"{action}: {len(removed)} of {len(decisions)} checkpoints, {size}{hint}"
     facts = {
-        "folder": place.root,
+        "folder": str(place.root),
         "removed": removes,
         "checkpoints": [
             {
@@ -346,8 +319,8 @@ def _prune_local(root: Path, arguments: Arguments, removes: bool) -> list[Decisi
         protected = protected_by_pointers(root)
         if protected is None:
             raise RunError(f"latest or best in {root} cannot be read, so nothing may be removed")
-        listed = (entry for entry in survey(CheckpointPlace(root)) if entry.kind == "checkpoint")
-        entries = {entry.step: entry for entry in listed}
+        surveyed = CheckpointPlace(root).survey()
+        entries = {entry.step: entry for entry in surveyed if entry.kind == "checkpoint"}
         # A damaged one may be all that is left of its step.
         protected |= {
             step: "cannot be read" if entry.manifest is None else "damaged"
@@ -593,4 +566,60 @@ def checkpoint_convert(arguments: Arguments) -> int:
             )
         convert(source, target, ranks, frozen)
     print(f"{source} is written to {target}")
+    return 0
+
+
+@Command(
+    "checkpoint import CHECKPOINT DIRECTORY [OVERRIDES]",
+    Option(
+        "--model MODEL", "Model of the weights: directory, run, or id on the hub.", excludes="--job"
+    ),
+    Option("--job SOURCE", "Write a checkpoint of this job, with optimizer state and step."),
+    Option("--dtype fp32|bf16|fp16", "dtype of the weights; default: unchanged.", excludes="--job"),
+    *COMMON,
+)
+def import_checkpoint(arguments: Arguments) -> int:
+    """Write a checkpoint of another system into the new directory DIRECTORY.
+
+    CHECKPOINT is a file or directory of nanoGPT (ckpt.pt), litgpt (lit_model.pth), torchtune,
+    torchtitan or Megatron-LM (distributed checkpoints), or a GGUF file. It is recognized by its
+    content; SYSTEM:PATH names the system: nanogpt, litgpt, torchtune, torchtitan, megatron, gguf.
+    Pickles that would run code are refused.
+
+    DIRECTORY gets the weights in the format of Hugging Face, which model.pretrained, evaluate,
+    generate and transformers read. With --job it becomes a checkpoint of that job, which
+    checkpoint.load continues: weights, state of AdamW, and step. The model is what the checkpoint
+    describes, a config.json beside it, --model, or that of the job.
+
+    Examples:
+        setpoint checkpoint import out/ckpt.pt gpt  then: setpoint generate gpt
+        setpoint checkpoint import llama.gguf llama --dtype bf16  quantized weights made dense
+        setpoint checkpoint import step-1000 start --job torchtitan:job.toml  to continue it
+    """
+    source, directory = arguments.positional[:2]
+    target = Path(os.path.expanduser(directory))
+    job_source = arguments.value("--job")
+    job: Job | None = None
+    words = [*arguments.overrides, *(o.name for o in COMMON if arguments.has(o.name))]
+    if job_source is not None:
+        job = open_source(job_source, arguments).resolve()
+    elif words:
+        raise SetpointError(f"{words[0]} has no effect without --job SOURCE, whose values it sets")
+    with Loading():
+        from setpoint.interop.checkpoints.import_weights import (
+            import_checkpoint,
+            import_weights,
+            open_foreign,
+        )
+    foreign = open_foreign(source, arguments.value("--model"), optimizer=job is not None)
+    contents = foreign.contents
+    if job is None:
+        import_weights(foreign, target, arguments.value("--dtype"))
+        text = f"weights of {len(contents.tensors)} tensors"
+    else:
+        step = import_checkpoint(foreign, job, target)
+        text = f"step {step}, weights of {len(contents.tensors)} tensors"
+        text += ", optimizer state" if contents.states else ", no optimizer state"
+    print_notes(contents.notes)
+    print(f"{contents.path} ({foreign.system.title}) is written to {target}: {text}")
     return 0

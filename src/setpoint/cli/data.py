@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -36,16 +37,23 @@ class PreparedJob(NamedTuple):
     parts: dict[str, PreparedText]
 
 
+def checked_job(arguments: Arguments, concerns: Callable[[str], bool]) -> Job:
+    """Resolve a job; problems of its files count at the paths that concern its data."""
+    job = open_source(arguments.positional[0], arguments).resolve()
+    problems = [each for each in verify(job, {"files"}).problems if concerns(each.path)]
+    if problems:
+        raise ConfigError(problems)
+    return job
+
+
 def prepare_job(arguments: Arguments) -> PreparedJob:
     """Resolve a job, and prepare all of its data."""
     for option, field in FIELDS.items():
         if (value := arguments.value(option.name)) is not None:
             arguments.overrides.append(f"--data.prepare.{field}={value}")
-    job: Job = open_source(arguments.positional[0], arguments).resolve()
-    problems = [item for item in verify(job, {"files"}).problems if "sources" in item.path
-                or item.path.startswith(("data.", "tokenizer."))]  # fmt: skip
-    if problems:
-        raise ConfigError(problems)
+    job = checked_job(
+        arguments, lambda path: "sources" in path or path.startswith(("data.", "tokenizer."))
+    )
     from setpoint.data.cache import prepare_all
     from setpoint.data.push import TRAIN, VALIDATION
 
@@ -159,13 +167,10 @@ def tokenizer_train(arguments: Arguments) -> int:
     folder = Path(os.path.expanduser(output))
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise SetpointError(f"--output {output} exists already; give a new folder")
-    job = open_source(arguments.positional[0], arguments).resolve()
     # The tokenizer that is yet to be made has the tokens of a template.
-    problems = [problem for problem in verify(job, {"files"}).problems
-                if problem.path.startswith("data.sources.")
-                and not problem.path.endswith(".template")]  # fmt: skip
-    if problems:
-        raise ConfigError(problems)
+    job = checked_job(
+        arguments, lambda path: path.startswith("data.sources.") and not path.endswith(".template")
+    )
     from setpoint.data.tokenizers.bpe import train_bpe
 
     with make_work_progress() as progress:
@@ -190,13 +195,8 @@ def tokenizer_train(arguments: Arguments) -> int:
     if trained.vocab_size < size:
         lines.append(f"no pair of tokens occurs twice any more, so there are fewer than {size:,}")
     lines.append(f"use it: --tokenizer huggingface --tokenizer.path {output}")
-    facts = {
-        "output": output,
-        "vocab_size": trained.vocab_size,
-        "documents": trained.documents,
-        "bytes": trained.bytes,
-        "bytes_per_token": trained.bytes_per_token,
-    }
+    names = ("vocab_size", "documents", "bytes", "bytes_per_token")
+    facts = {"output": output, **{name: getattr(trained, name) for name in names}}
     emit(arguments, facts, "\n".join(lines))
     return 0
 
@@ -221,14 +221,7 @@ class JobData(NamedTuple):
 
 def open_data(arguments: Arguments) -> JobData:
     """Resolve a job, and read and tokenize its data."""
-    job: Job = open_source(arguments.positional[0], arguments).resolve()
-    problems = [
-        problem
-        for problem in verify(job, {"files"}).problems
-        if problem.path.partition(".")[0] in SECTIONS
-    ]
-    if problems:
-        raise ConfigError(problems)
+    job = checked_job(arguments, lambda path: path.partition(".")[0] in SECTIONS)
     with Loading():
         import setpoint.train.build.job_data  # noqa: F401 - imports torch, which takes seconds
     tokenizer = job.tokenizer.build()

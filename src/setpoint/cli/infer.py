@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any
 from setpoint.api import source_of
 from setpoint.cli.main import Loading
 from setpoint.cli.options import COMMON, INFERENCE, JSON, Arguments, Command, Option, Program
-from setpoint.cli.output import emit, print_cautions, styled, table
-from setpoint.cli.ranks import NPROC, SEVERAL, count_ranks, note, require_ranks, speaks, start_ranks
+from setpoint.cli.output import emit, new_file, print_or_write, styled, table
+from setpoint.cli.ranks import NPROC, SEVERAL, note, require_ranks, speaks, start_ranks
 from setpoint.cli.source import RUN, kind_of, open_source
 from setpoint.cli.weights import (
     CHECKPOINT_OPTION,
@@ -22,13 +22,13 @@ from setpoint.cli.weights import (
     SOURCE_OF_WEIGHTS,
     job_with_weights,
     set_fields,
+    verified,
 )
 from setpoint.config import (
     Config,
     ConfigError,
     Origin,
     SetpointError,
-    cautions_of,
     is_set,
     resolve,
     to_plain,
@@ -37,7 +37,6 @@ from setpoint.config.draft.walk import to_minimal
 from setpoint.config.files.write import write_toml
 from setpoint.config.values.origin import COMMAND_LINE
 from setpoint.data.sources.config import Conversations, Tokens
-from setpoint.files.atomic import write_text
 from setpoint.infer.tasks import Chat, DataSet, EvaluationTask, ExportTask, Generation
 from setpoint.model.config import TransformerConfig
 from setpoint.model.pretrained.config_json import config_of
@@ -106,17 +105,7 @@ def infer(arguments: Arguments) -> int:
             f"with a path. Of a training job, `setpoint evaluate {source}` and `setpoint generate "
             f"{source}` take the weights of its run"
         )
-    from setpoint.infer.adopt import verify_job
-
-    count_ranks(arguments, composition)
-    job = composition.resolve()
-    verification = verify_job(job, ("files",))
-    if verification.problems:
-        raise ConfigError(verification.problems)
-    if speaks(arguments):
-        print_cautions(
-            caution for caution in verification.cautions if caution not in cautions_of(job)
-        )
+    job = verified(composition, arguments)
     results = _run_job(arguments, job)
     if isinstance(results, int):
         return results
@@ -471,20 +460,9 @@ def import_model(arguments: Arguments) -> int:
         setpoint import runs/tiny-3fa94c21  the trained model of a run
     """
     name = arguments.positional[0]
-    output = arguments.value("--output")
-    if output is not None and os.path.exists(output):
-        raise SetpointError(
-            f"--output {output} exists already, and would be overwritten; choose another "
-            f"name, or remove it"
-        )
+    output = new_file(arguments)
     place = locate(name, weights=False)
-    text = f"# setpoint import {name}\n{write_toml(_sections(place))}"
-    if output is None:
-        print(text, end="")
-        return 0
-    from pathlib import Path
-
-    write_text(Path(output), text)
+    print_or_write(f"# setpoint import {name}\n{write_toml(_sections(place))}", output)
     return 0
 
 

@@ -19,7 +19,7 @@ from setpoint.cli.options import (
     Option,
     Program,
 )
-from setpoint.cli.output import bold, emit, styled, styles, table
+from setpoint.cli.output import bold, emit, print_or_write, styled, styles, table
 from setpoint.cli.source import prepare
 from setpoint.config import Config, FieldInfo, SetpointError, all_fields, did_you_mean, plain
 from setpoint.config.draft.hints import foreign_table, location_hint
@@ -294,16 +294,9 @@ def schema(arguments: Arguments) -> int:
         from setpoint.sweep.sweep_file import SweepTable as sweeps
     text = _schema_text(json_schema(program.root, sweeps))
     name = arguments.value("--output")
-    if name is None:
-        print(text)
-        return 0
-    if os.path.exists(name) and not os.path.isfile(name):
+    if name is not None and os.path.exists(name) and not os.path.isfile(name):
         raise SetpointError(f"--output {name} is not a file")
-    from pathlib import Path
-
-    from setpoint.files.atomic import write_text
-
-    write_text(Path(name), text + "\n")
+    print_or_write(f"{text}\n", name)
     return 0
 
 

@@ -61,7 +61,7 @@ COMMANDS = {
         "write a checkpoint in another layout, or for transformers",
     ),
     "checkpoint import": (
-        "import_checkpoint",
+        "checkpoint",
         "write a checkpoint of another system as one of Setpoint or Hugging Face",
     ),
     "checkpoint verify": ("checkpoint", "compare every byte of checkpoints with their checksums"),

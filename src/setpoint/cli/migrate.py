@@ -7,13 +7,13 @@ import json
 import os
 import re
 import shlex
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from difflib import unified_diff
 from pathlib import Path
 from typing import Any, NamedTuple, TypeAlias
 
 from setpoint.cli.options import IMPORT, STRICT, Arguments, Command, Option
-from setpoint.cli.output import print_notes
+from setpoint.cli.output import new_file, print_notes, print_or_write
 from setpoint.cli.source import CHECKPOINT, kind_of, prepare
 from setpoint.config import (
     HEADER,
@@ -272,15 +272,23 @@ def _forget_title(item: Any) -> None:
 
 
 def _put_in_toml(kit: Any, document: Any, path: Keys, value: Any) -> None:
+    def table(above: Any, values: dict[str, str]) -> Any:
+        inline = isinstance(above, kit.items.InlineTable)
+        return values or (kit.inline_table() if inline else kit.table())
+
+    _parent(document, path, table)[path[-1]] = "null" if value is None else value
+
+
+def _parent(document: Any, path: Keys, table: Callable[[Any, dict[str, str]], Any]) -> Any:
+    """The section or list of a value; `table` makes one that is missing, or given by its type."""
     node = document
     for part in path[:-1]:
         if not isinstance(part, int) and part not in node:
-            inline = isinstance(node, kit.items.InlineTable)
-            node[part] = kit.inline_table() if inline else kit.table()
+            node[part] = table(node, {})
         elif isinstance(node[part], str):
-            node[part] = {"type": str(node[part])}
+            node[part] = table(node, {"type": str(node[part])})
         node = node[part]
-    node[path[-1]] = "null" if value is None else value
+    return node
 
 
 def rewrite_yaml(text: str, steps: Sequence[Step], header: dict[str, Any]) -> str:
@@ -338,17 +346,9 @@ def _remove_in_yaml(section: Any, key: str | int) -> None:
 
 
 def _section_in_yaml(document: Any, path: Keys) -> Any:
-    """The parent mapping or list of a value, created if needed."""
     from ruamel.yaml.comments import CommentedMap
 
-    node = document
-    for part in path[:-1]:
-        if not isinstance(part, int) and part not in node:
-            node[part] = CommentedMap()
-        elif isinstance(node[part], str):
-            node[part] = CommentedMap({"type": str(node[part])})
-        node = node[part]
-    return node
+    return _parent(document, path, lambda _, values: CommentedMap(values))
 
 
 def _indents(text: str) -> dict[str, int]:
@@ -381,7 +381,7 @@ def convert(arguments: Arguments) -> int:
         setpoint convert xorl:lora.yaml --strict  only if all of it is converted exactly
         setpoint convert xorl:lora.yaml -- --train.lr 2e-4  with an override in xorl's spelling
     """
-    source, output = arguments.positional[0], arguments.value("--output")
+    source, output = arguments.positional[0], new_file(arguments)
     parts = split_dialect(source)
     if parts is None and os.path.isfile(source) and (name := recognize(source)):
         parts = name, source
@@ -389,11 +389,6 @@ def convert(arguments: Arguments) -> int:
         raise SetpointError(
             f"{source} does not name a file of another system: give it as DIALECT:FILE, with "
             f"DIALECT one of {', '.join(DIALECTS)}"
-        )
-    if output is not None and os.path.exists(output):
-        raise SetpointError(
-            f"--output {output} exists already, and would be overwritten; choose another "
-            f"name, or remove it"
         )
     if output is not None and not output.endswith(".toml"):
         raise SetpointError(f"--output {output} must end in .toml, which is what is written")
@@ -412,8 +407,5 @@ def convert(arguments: Arguments) -> int:
     words = shlex.join(["--", *arguments.foreign] if arguments.foreign else [])
     text = f"# setpoint convert {' '.join([':'.join(parts), words]).strip()}\n"
     text += write_toml(to_minimal(composition.draft), document.places)
-    if output is None:
-        print(text, end="")
-    else:
-        write_text(Path(output), text)
+    print_or_write(text, output)
     return 0

@@ -7,6 +7,8 @@ import sys
 from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any, TextIO
 
+from setpoint.config import SetpointError
+
 if TYPE_CHECKING:
     from setpoint.cli.options import Arguments, Command
     from setpoint.config import Caution
@@ -30,6 +32,29 @@ def emit(
         print_notes(notes)
         return
     print(json_text(facts() if callable(facts) else facts))
+
+
+def new_file(arguments: Arguments) -> str | None:
+    """The file of `--output`, which must not be there yet."""
+    output = arguments.value("--output")
+    if output is not None and os.path.exists(output):
+        raise SetpointError(
+            f"--output {output} exists already, and would be overwritten; choose another "
+            f"name, or remove it"
+        )
+    return output
+
+
+def print_or_write(text: str, output: str | None) -> None:
+    """Print a text, or write it to the file of `--output`."""
+    if output is None:
+        print(text, end="")
+        return
+    from pathlib import Path
+
+    from setpoint.files.atomic import write_text
+
+    write_text(Path(output), text)
 
 
 def json_text(value: Any, indent: str = "") -> str:

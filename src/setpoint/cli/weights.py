@@ -133,7 +133,7 @@ def job_with_weights(arguments: Arguments, tasks: Mapping[str, Any]) -> Config:
     if problems:
         raise _explain(problems)
     _carry_over(job, draft, arguments, layout)
-    return _verified(Composition(draft, source, problems, []), arguments)
+    return verified(Composition(draft, source, problems, []), arguments)
 
 
 def _of_hugging_face(
@@ -155,10 +155,10 @@ def _of_hugging_face(
     problems = adopt(composition.draft)
     if problems and not composition.problems:
         raise _explain(problems)
-    return _verified(composition, arguments)
+    return verified(composition, arguments)
 
 
-def _verified(composition: Composition[Any], arguments: Arguments) -> Any:
+def verified(composition: Composition[Any], arguments: Arguments) -> Any:
     """Resolve a job for its ranks, and look for its files before torch is imported."""
     from setpoint.infer.adopt import verify_job
 
@@ -167,10 +167,10 @@ def _verified(composition: Composition[Any], arguments: Arguments) -> Any:
     verification = verify_job(job, ("files",))
     if verification.problems:
         raise ConfigError(verification.problems)
-    # A short form has no field `silence`.
     if speaks(arguments):
         cautions = (caution for caution in verification.cautions if caution not in cautions_of(job))
-        print_cautions(cautions, silence=False)
+        # A short form has no field `silence`.
+        print_cautions(cautions, silence=arguments.command.name == "infer")
     return job
 
 

@@ -19,7 +19,7 @@ from setpoint.ops.remote_run import SET_ASIDE, RemoteCheckpoint, RemoteRun
 
 
 class RemotePlace:
-    """Checkpoints at a URL, as `survey` lists those of a folder.
+    """Checkpoints at a URL, as `CheckpointPlace` are those of a folder.
 
     Arguments:
         url: of a run, of its checkpoints or of one of them, or of `latest` or `best` there.
