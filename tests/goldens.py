@@ -43,7 +43,6 @@ def change_default(patch: Any, cls: type[Config], name: str, value: object) -> N
         patch: the `monkeypatch` of pytest.
     """
     patch.setattr(cls.__setpoint__.fields[name], "written", value)
-    patch.setattr(cls.__setpoint__, "constants_read", None)
 
 
 def goldens() -> dict[str, str]:

@@ -35,7 +35,6 @@ class Lab(Config):
 def take_away(name: str) -> None:
     for cls in (Root, Lower):
         del cls.__setpoint__.fields[name], cls.__setpoint__.added[name]
-        cls.__setpoint__.constants_read = None  # it knows the fields
 
 
 @pytest.fixture

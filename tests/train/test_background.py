@@ -132,7 +132,6 @@ def moving() -> Iterator[None]:
     add_section(Job, "moving", Moving.Config)
     yield
     del Job.__setpoint__.fields["moving"], Job.__setpoint__.added["moving"]
-    Job.__setpoint__.constants_read = None  # it knows the fields
 
 
 allow_imports(__name__)

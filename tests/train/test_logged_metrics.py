@@ -85,7 +85,6 @@ def own() -> Iterator[None]:
     with known(ModelConfig, VARIANTS):
         yield
     del Job.__setpoint__.fields["logging"], Job.__setpoint__.added["logging"]
-    Job.__setpoint__.constants_read = None
 
 
 def job_of(folder: Path, *flags: str) -> Job:

@@ -65,7 +65,6 @@ def added() -> Iterator[None]:
     yield
     for name in ("watch", "idle"):
         del Job.__setpoint__.fields[name], Job.__setpoint__.added[name]
-        Job.__setpoint__.constants_read = None  # it knows the fields
 
 
 @pytest.mark.usefixtures("added")
@@ -158,7 +157,6 @@ def added_failing() -> Iterator[None]:
     add_section(Job, "failing", Failing.Config)
     yield
     del Job.__setpoint__.fields["failing"], Job.__setpoint__.added["failing"]
-    Job.__setpoint__.constants_read = None
 
 
 def test_what_fails_before_the_run_is_open_is_in_its_log(

@@ -135,7 +135,8 @@ def freeze(section: Node) -> None:
     state = state_of(section)
     names = holders(section)
     # Filled slots also make later reads plain attribute reads.
-    values = type(section).__setpoint__.constants | vars(section)
+    fields = type(section).__setpoint__.fields.items()
+    values = {name: info.default for name, info in fields if info.constant} | vars(section)
     for name in state.invalid:
         values.pop(name, None)  # known to be wrong, and so unreadable
     for name in names:

@@ -83,7 +83,6 @@ class ClassInfo:
         self.rules: list[str] = []
         self._checks: list[str] = []
         self._deads: list[str] = []
-        self.constants_read: dict[str, Any] | None = None
         for base in reversed(above):
             self.fields.update(base.fields)
             self.added.update(base.added)
@@ -169,14 +168,6 @@ class ClassInfo:
     def command(self, text: str) -> str:
         """Format a command for this root, for errors."""
         return f"`{self.program} {text}`" if self.program else f"the command `{text}`"
-
-    @property
-    def constants(self) -> dict[str, Any]:
-        """The defaults that all instances share, by field; not to be changed."""
-        if self.constants_read is None:
-            fields = self.fields.items()
-            self.constants_read = {name: info.default for name, info in fields if info.constant}
-        return self.constants_read
 
     def find(self, key: str) -> FieldInfo | None:
         """The field that a key sets, hyphens and underscores being the same.
@@ -551,7 +542,6 @@ def add_section(
     info.name, info.owner, info.annotation = name, root, section | None
     for cls in _with_subclasses(root):
         cls.__setpoint__.fields[name] = info
-        cls.__setpoint__.constants_read = None
         cls.__setpoint__.added[name] = section
 
 

@@ -38,6 +38,11 @@ ADDING = ("append", "extend", "insert")
 class ChoiceType(FieldType):
     """Alternative types, one of which a value has."""
 
+    def __init__(self, *options: FieldType) -> None:
+        super().__init__(*options)
+        self.takes_text = any(option.takes_text for option in options)
+        self.opening = tuple(sign for option in options for sign in option.opening)
+
     def chosen(self, value: Any) -> FieldType:
         """The alternative that matches a value."""
         raise self.refuse(value)
@@ -62,10 +67,10 @@ NULL = FieldType()
 class OptionalType(ChoiceType):
     """A value or null. The text `null` means null wherever null is allowed, in every format."""
 
-    def __init__(self, inner: FieldType) -> None:
-        super().__init__(inner)
-        self.inner = inner
-        self.takes_text = inner.takes_text
+    @property
+    def inner(self) -> FieldType:
+        """The type of a value that is not null."""
+        return self.parts[0]
 
     def describe(self) -> str:
         return f"{self.inner.describe()}, or null"
@@ -95,11 +100,6 @@ class AnyOfType(ChoiceType):
     Arguments:
         options: the types; a value belongs to the first that takes it.
     """
-
-    def __init__(self, *options: FieldType) -> None:
-        super().__init__(*options)
-        self.takes_text = any(option.takes_text for option in options)
-        self.opening = tuple(sign for option in options for sign in option.opening)
 
     def describe(self) -> str:
         return " or ".join(option.describe() for option in self.parts)
@@ -160,6 +160,11 @@ class ContainerType(FieldType):
 
     title = "(list)"
 
+    @property
+    def item(self) -> FieldType:
+        """The type of the items; of a tuple of the first."""
+        return self.parts[0]
+
     def is_container(self) -> bool:
         return True
 
@@ -167,11 +172,11 @@ class ContainerType(FieldType):
         return True
 
     def item_type(self, key: str | int) -> FieldType | None:
-        return self.parts[0]
+        return self.item
 
     def read_one(self, item: object, origin: Origin) -> Any:
         """Read what is put into a draft's list or mapping."""
-        return read_item(self.parts[0], item, origin)
+        return read_item(self.item, item, origin)
 
     def dump(self, value: Any) -> Any:
         items = ((key, dump_item(kind, item)) for key, item, kind in self.items(value))
@@ -200,7 +205,6 @@ class SequenceType(ContainerType):
 
     def __init__(self, item: FieldType, mutable: bool) -> None:
         super().__init__(item)
-        self.item = item
         self.mutable = mutable
 
     def describe(self) -> str:
@@ -249,10 +253,6 @@ class MappingType(ContainerType):
 
     opening = ("{",)
     title = "(mapping)"
-
-    def __init__(self, item: FieldType) -> None:
-        super().__init__(item)
-        self.item = item
 
     def describe(self) -> str:
         return f"a mapping from str to values, each {self.item.describe()}"
