@@ -24,7 +24,7 @@ from typing import Any
 
 from setpoint.cli.list import field_rows
 from setpoint.config import Config, all_fields
-from setpoint.config.schema.field import CHECK, DEAD
+from setpoint.config.schema.field import DeadMark, mark_of
 from setpoint.config.types.compound import section_classes
 from setpoint.editor_schema.help import class_help
 from setpoint.infer.config import Inference
@@ -188,9 +188,9 @@ def rules_list(_: str) -> str:
             continue  # a method of the job
         function = getattr(Job, name)
         line = (function.__doc__ or "").partition("\n")[0].rstrip(".")
-        mark = getattr(function, CHECK, None)
-        if mark is None:
-            line += f": `{', '.join(getattr(function, DEAD))}` has no effect"
+        mark: Any = mark_of(function)
+        if isinstance(mark, DeadMark):
+            line += f": `{', '.join(mark.names)}` has no effect"
         elif callable(mark.needs):
             needs = (mark.needs.__doc__ or "").rstrip(".")
             line += f"; needs {needs[:1].lower()}{needs[1:]}"

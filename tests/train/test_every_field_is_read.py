@@ -22,7 +22,7 @@ from setpoint.config import Config
 from setpoint.config.draft.config import fields_of
 from setpoint.config.draft.walk import leaves, sections
 from setpoint.config.schema.class_info import section_classes
-from setpoint.config.schema.field import DEAD
+from setpoint.config.schema.field import MARK
 from setpoint.config.values.origin import DERIVED
 from setpoint.config.values.user_code import allow_imports
 from setpoint.config.words.names import dotted
@@ -307,7 +307,7 @@ def refused(job: Job) -> set[str]:
         found |= {"Data.mixture", *(f"{type(each).__name__}.epochs" for each in job.data.sources)}
     for _, section in sections(job):
         for name in type(section).__setpoint__.deads:
-            for path in getattr(getattr(section, name), DEAD):
+            for path in getattr(getattr(section, name), MARK).names:
                 *outer, field = path.split(".")
                 owner = reduce(getattr, outer, section)
                 # What is derived may stand there, as in every full file; any other value may not.

@@ -15,7 +15,7 @@ from setpoint.config.composition import compose
 from setpoint.config.draft.config import fields_of
 from setpoint.config.draft.walk import sections
 from setpoint.config.resolving.checks import verify
-from setpoint.config.schema.field import DEAD, HOLDS
+from setpoint.config.schema.field import MARK
 from setpoint.config.words.names import dotted
 from setpoint.infer.config import Inference
 from setpoint.train.config import Job
@@ -83,7 +83,8 @@ def may_say_what_holds(
     for path, section in sections(make(*flags)):
         for name in type(section).__setpoint__.deads:
             function = getattr(type(section), name)
-            for field in getattr(function, DEAD):
+            mark = getattr(function, MARK)
+            for field in mark.names:
                 label = f"{type(section).__name__}.{name}.{field}"
                 *outer, last = field.split(".")
                 owner = functools.reduce(lambda s, n: getattr(s, n, None), outer, section)
@@ -99,7 +100,7 @@ def may_say_what_holds(
 
                 with monkeypatch.context() as patch:
                     patch.setattr(type(section), name, reason)
-                    for value in held(owner, last, getattr(function, HOLDS)):
+                    for value in held(owner, last, mark.holds):
                         place = dotted((*path, field))
                         if REASON in said_of(make, flags, f"{place}={value}", place):
                             refused.append(f"{label} = {value}")

@@ -10,7 +10,7 @@ from typing import Any, cast
 
 from ..draft.walk import need_config, sections, value_at
 from ..schema.class_info import classes_below
-from ..schema.field import CHECK, NEEDS, RULE, Need, RuleMark
+from ..schema.field import MARK, NEEDS, Need, RuleMark
 from ..values.containers import CheckedDict, CheckedList, Free
 from ..values.node import Node, chain_of, state_of, value_or_missing
 from ..values.origin import COMMAND_LINE, DERIVED, ENVIRONMENT, Origin, Recorded, short_name
@@ -78,7 +78,7 @@ def _checks_in(
     """Iterate over the checks of sections with their needs, except those of unread files."""
     for path, section in placed:
         for name in type(section).__setpoint__.checks:
-            mark: RuleMark = getattr(getattr(section, name), CHECK)
+            mark: RuleMark = getattr(getattr(section, name), MARK)
             needs = mark.needs
             if callable(needs):
                 try:
@@ -231,12 +231,9 @@ def method_failed(method: Any, error: Exception) -> Problem:
 
 def method_name(method: Any) -> str:
     """A method by its class, name and place, `Net._check (shop.py:30)`, or the target of a rule."""
-    rule: str | None = getattr(method, RULE, None)
-    if rule is not None:
-        return rule
-    code = getattr(method, "__code__", None)
-    place = f" ({short_name(code.co_filename)}:{code.co_firstlineno})" if code else ""
-    return f"{getattr(method, '__qualname__', method)}{place}"
+    name = str(getattr(method, "__qualname__", method))
+    code = None if ":" in name else getattr(method, "__code__", None)
+    return f"{name} ({short_name(code.co_filename)}:{code.co_firstlineno})" if code else name
 
 
 class Skipped(Struct):
@@ -330,7 +327,7 @@ def cautions_of(config: Node) -> tuple[Caution, ...]:
 def known_cautions(root: type[Node]) -> dict[str, str]:
     """All cautions that the checks of a tree may yield: what each means, by its code, sorted."""
     methods = (getattr(c, name) for c in classes_below(root) for name in c.__setpoint__.checks)
-    marks: Iterator[RuleMark] = (getattr(method, CHECK) for method in methods)
+    marks: Iterator[RuleMark] = (getattr(method, MARK) for method in methods)
     return dict(sorted(item for mark in marks for item in mark.cautions.items()))
 
 

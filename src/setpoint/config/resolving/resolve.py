@@ -11,7 +11,7 @@ from typing import Any, NamedTuple, TypeVar, cast
 
 from ..draft.copying import MANY_ORIGINS, bind, draft_of, freeze, one_layer
 from ..draft.walk import check_size, need_config, sections, value_at
-from ..schema.field import DEAD, HOLDS
+from ..schema.field import MARK, DeadMark
 from ..types.base import replace_in_item
 from ..values.node import (
     Layer,
@@ -147,12 +147,12 @@ def find_dead(
     for path, section in placed:
         for name in type(section).__setpoint__.deads:
             method: Any = getattr(section, name)
-            holds: tuple[object, ...] = (None, *getattr(method, HOLDS))
+            mark: DeadMark = getattr(method, MARK)
             given = [
                 (inside, holder, field)
-                for relative in getattr(method, DEAD)
+                for relative in mark.names
                 for inside, holder, field in _given_in(computation, section, relative, ())
-                if not any(same(chain_of(holder, field)[-1][1], value) for value in holds)
+                if not any(same(chain_of(holder, field)[-1][1], x) for x in (None, *mark.holds))
             ]
             if not given:
                 continue

@@ -19,15 +19,15 @@ from ..words.names import nearest
 from ..words.plain_data import MISSING
 from ..words.text import for_error
 from .field import (
-    CHECK,
-    DEAD,
-    DERIVE,
     IDENTITY,
+    DeadMark,
+    Derivation,
     FieldInfo,
     Role,
     Rule,
     component,
     field,
+    mark_of,
     methods_of,
 )
 
@@ -138,21 +138,21 @@ class ClassInfo:
             DeclarationError: for a mark that names no field, and for two that compute one.
         """
         for name, method in namespace.items():
-            if not callable(method):
-                continue
-            path: str | None = getattr(method, DERIVE, None)
-            if path is not None:
-                self._need_field(name, "derive", path)
-                other = self.derives.get(path, name)
+            mark = mark_of(method)
+            if isinstance(mark, Derivation):
+                self._need_field(name, "derive", mark.path)
+                other = self.derives.get(mark.path, name)
                 if other != name and other in namespace:
                     raise DeclarationError(
-                        f"{self.cls.__name__}.{path} is derived twice: by {other} and by {name}"
+                        f"{self.cls.__name__}.{mark.path} is derived twice: by {other} and by "
+                        f"{name}"
                     )
-                self.derives[path] = name
-            for field_name in getattr(method, DEAD, ()):
-                self._need_field(name, "dead", field_name)
-            for mark, group in ((CHECK, self._checks), (DEAD, self._deads)):
-                if hasattr(method, mark) and name not in group:
+                self.derives[mark.path] = name
+            elif mark is not None:
+                for field_name in mark.names if isinstance(mark, DeadMark) else ():
+                    self._need_field(name, "dead", field_name)
+                group = self._deads if isinstance(mark, DeadMark) else self._checks
+                if name not in group:
                     group.append(name)
 
     def _need_field(self, method: str, mark: str, path: str) -> None:

@@ -462,12 +462,8 @@ def component(
     return FieldInfo(factory=factory, role=role, tags=tags)
 
 
-DERIVE = "__setpoint_derive__"
-CHECK = "__setpoint_check__"
-DEAD = "__setpoint_dead__"
-HOLDS = "__setpoint_holds__"
-RULE = "__setpoint_rule__"
-"""The attributes by which a config class finds its marked methods."""
+MARK = "__setpoint_mark__"
+"""The attribute by which a config class finds its marked methods."""
 
 Need = Literal["files", "network", "import", "torch"]
 NEEDS: tuple[Need, ...] = get_args(Need)
@@ -477,12 +473,39 @@ F = TypeVar("F", bound=Callable[..., Any])
 Check = TypeVar("Check", bound=Callable[..., Iterable[Problem]])
 
 
-def _marking(attribute: str, value: object) -> Callable[[F], F]:
-    def mark(function: F) -> F:
-        setattr(function, attribute, value)
+class Derivation(Struct):
+    """The mark of a method that computes the derived field at a path."""
+
+    path: str
+
+
+class RuleMark(Struct):
+    """The mark of a rule: its options, as `rule` takes them."""
+
+    needs: tuple[Need, ...] | Callable[[Any], tuple[Need, ...]]
+    cautions: Mapping[str, str]
+    when: Callable[[Any], bool] | None = None
+
+
+class DeadMark(Struct):
+    """The mark of a method that says why fields have no effect, as `dead` takes its options."""
+
+    names: tuple[str, ...]
+    holds: tuple[object, ...] = ()
+
+
+def mark_of(method: object) -> Derivation | RuleMark | DeadMark | None:
+    """The mark of a method of a config class."""
+    mark = getattr(method, MARK, None)
+    return mark if isinstance(mark, Derivation | RuleMark | DeadMark) else None
+
+
+def _marking(mark: Derivation | RuleMark | DeadMark) -> Callable[[F], F]:
+    def decorate(function: F) -> F:
+        setattr(function, MARK, mark)
         return function
 
-    return mark
+    return decorate
 
 
 def derive(path: str) -> Callable[[F], F]:
@@ -490,15 +513,7 @@ def derive(path: str) -> Callable[[F], F]:
 
     What it reads is recorded, so that `why` can name it and a cycle can be shown.
     """
-    return _marking(DERIVE, path)
-
-
-class RuleMark(Struct):
-    """The options of a rule, as `rule` takes them."""
-
-    needs: tuple[Need, ...] | Callable[[Any], tuple[Need, ...]]
-    cautions: Mapping[str, str]
-    when: Callable[[Any], bool] | None = None
+    return _marking(Derivation(path))
 
 
 @overload
@@ -542,7 +557,7 @@ def rule(
     def decorate(function: Any) -> Any:
         if mark.needs and not function.__doc__:
             raise TypeError(f"{function.__qualname__}: its docstring must say what it verifies")
-        return _marking(CHECK, mark)(function)
+        return _marking(mark)(function)
 
     return decorate if function is None else decorate(function)
 
@@ -558,19 +573,13 @@ def dead(*names: str, holds: tuple[object, ...] = ()) -> Callable[[F], F]:
     Returns:
         a decorator for a method that returns a reason, or None while the fields are read.
     """
-
-    def mark(function: F) -> F:
-        setattr(function, DEAD, names)
-        setattr(function, HOLDS, holds)
-        return function
-
-    return mark
+    return _marking(DeadMark(names, holds))
 
 
 def methods_of(module: ModuleType) -> Iterator[tuple[str, Callable[[Any], Any]]]:
     """Rules of a class in other modules, by names that no attribute can have."""
     for name, function in vars(module).items():
-        marked = callable(function) and (hasattr(function, CHECK) or hasattr(function, DEAD))
+        marked = isinstance(mark_of(function), RuleMark | DeadMark)
         if marked and function.__module__ == module.__name__:  # not what it imports
             yield f"{module.__name__}:{name}", function
 
@@ -600,8 +609,7 @@ class Rule(Struct):
             module, _, name = target.partition(":")
             return getattr(import_module(module), name)(config)
 
-        run.__doc__ = self.what
-        setattr(run, RULE, target)
+        run.__doc__, run.__qualname__ = self.what, target
         if self.dead:
             return f"{target} {self.what}", dead(*self.dead)(run)
         mark = rule(needs=self.needs, cautions=self.cautions, when=when)
