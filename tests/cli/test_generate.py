@@ -48,6 +48,15 @@ def test_a_run_that_has_not_been_trained(cli: CommandLine) -> None:
     assert "  setpoint train small.toml --with 'smoke(steps=3)' --seed=3\n" in text
 
 
+@pytest.mark.parametrize("line", ["generate nowhere", "evaluate nowhere", "export nowhere out"])
+def test_no_run_of_this_name(cli: CommandLine, line: str) -> None:
+    assert cli.refused(line) == (
+        "error: there is no run and no preset 'nowhere', and no file or directory of that name "
+        "here.\nValid: a run directory (`setpoint runs list`) or a preset (`setpoint list "
+        "presets`), or the directory or hub id of a Hugging Face model\n"
+    )
+
+
 @pytest.mark.parametrize("command", ["generate", "evaluate", "export"])
 def test_weights_of_a_model_of_the_users_own(cli: CommandLine, command: str) -> None:
     """Its module must be imported before its record can be read."""

@@ -288,3 +288,10 @@ def test_leaving_a_debugger_is_no_traceback(capsys: pytest.CaptureFixture[str]) 
     for command in (trial_call, step):
         assert guarded(command, []) == 130
         assert capsys.readouterr().err == "quit in the debugger\n"
+
+
+def test_a_misspelt_command_of_a_group(cli: CommandLine) -> None:
+    text = cli.refused("runs lst")
+    assert text.startswith("error: there is no command 'runs lst'. Did you mean runs list? ")
+    assert text.endswith("Commands: runs list, runs goodput, runs tag, runs note, runs archive, "
+                         "runs verify\n")  # fmt: skip

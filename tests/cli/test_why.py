@@ -57,6 +57,16 @@ def test_the_variant_of_a_section(cli: CommandLine, monkeypatch: pytest.MonkeyPa
     compare("cli/why_variant", cli.ok(line))
 
 
+def test_an_item_that_is_not_there(cli: CommandLine) -> None:
+    said = "this configuration has no value"
+    assert cli.refused("why data.sources.3.paths tiny") == (
+        f"error: {said} 'data.sources.3.paths'. data.sources has 1 item; there is no item 3.\n"
+    )
+    assert cli.refused("why optimizer.group tiny") == (
+        f"error: {said} 'optimizer.group'. Did you mean optimizer.groups?\n"
+    )
+
+
 def test_items_of_lists(cli: CommandLine) -> None:
     text = cli.ok("why data.sources small.toml --data.sources.0.documents 30")
     compare("cli/why_items", text)

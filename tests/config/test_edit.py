@@ -153,6 +153,21 @@ def test_what_cannot_be_set(flag: str, path: str, message: str) -> None:
     assert message in problems[path].message
 
 
+@pytest.mark.parametrize(
+    ("flag", "path", "hint"),
+    [
+        ("--sources=[{typ: text, paths: [a]}]", "sources.0.type", "Write type in place of typ."),
+        ("--sources=[{paths: [a]}]", "sources.0.type", ""),
+        ("--sources.1=text", "sources.1", "sources.append adds one."),
+        ("--sources.extnd=text", "sources.extnd", "Did you mean extend?"),
+        ("--sources.text.paths=a", "sources.text.paths", ""),  # which is no `extend`
+    ],
+)
+def test_what_was_meant_for_an_item(flag: str, path: str, hint: str) -> None:
+    problems = flag_problems(flag)
+    assert {path: problem.hint for path, problem in problems.items()} == {path: hint}
+
+
 def test_an_item_of_a_mapping_is_made_where_its_fields_are_set() -> None:
     made = resolved("--evaluations.q.size=1").evaluations
     assert made == resolved("--evaluations.q={}", "--evaluations.q.size=1").evaluations

@@ -67,6 +67,8 @@ def test_where_a_key_belongs() -> None:
     hint = "Did you mean optimizer.momentum? It is a field of type = sgd."
     assert location_hint(Job, "optimizer.momentm") == hint  # which AdamW does not have
     assert location_hint(Job, "optimizer.momentm", False) == "Did you mean optimizer.momentum?"
+    assert location_hint(Job, "optimizer.lrr") == "Did you mean optimizer.lr?"  # as all have it
+    assert location_hint(Job, "batch.lrr") == ""  # misspelt, and in another section
 
 
 def test_no_hint_is_far_fetched() -> None:

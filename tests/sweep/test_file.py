@@ -138,6 +138,14 @@ def test_all_problems_of_a_table_come_together() -> None:
     ]
 
 
+def test_a_field_outside_the_grid() -> None:
+    with pytest.raises(ConfigError) as caught:
+        points('[sweep]\n"a.b" = [1]\nz = 3\n[sweep.gird]\na = [1]')
+    hints = {problem.path: problem.hint for problem in caught.value.problems}
+    meant = "The fields to vary stand in [sweep.grid]."
+    assert hints == dict.fromkeys(("sweep.a.b", "sweep.gird", "sweep.z"), meant)
+
+
 def test_places_are_found_through_dots() -> None:
     document = parse('[sweep.grid]\n"a.b" = [1]\nc.d = [2]\n', "toml", "exp.toml")
     find = place_in(document)

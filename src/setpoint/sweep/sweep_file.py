@@ -261,7 +261,8 @@ def read_table(root: type[R], document: Document) -> R:
     editor.merge({TABLE: data}, Origin(FILE, document.name, place_in(document)))
     for problem in editor.problems:
         names = problem.path.split(".")
-        if problem.kind == UNKNOWN_KEY and not problem.hint:
+        is_own = names[1] in SweepTable.__setpoint__.fields if len(names) > 1 else True
+        if problem.kind == UNKNOWN_KEY and not is_own and not problem.hint:
             problem.hint = "The fields to vary stand in [sweep.grid]."
         text = (problem.value or "").strip("'\"")
         if (

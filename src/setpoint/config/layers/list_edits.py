@@ -23,7 +23,7 @@ from ..values.origin import Origin
 from ..values.reference import Reference
 from ..values.scalar import Struct
 from ..words.errors import WRONG_KIND, Invalid
-from ..words.names import Path, did_you_mean, dotted
+from ..words.names import Path, did_you_mean, dotted, nearest
 from ..words.plain_data import PlainScalar, children, same
 from ..words.text import for_error, parse_list
 
@@ -196,6 +196,7 @@ def item_index(items: Sequence[Any], word: str, name: str) -> int:
         raise Invalid(
             f"{name} has {_count(len(items))}; there is no item {index}",
             tuple(map(str, range(len(items)))),
+            hint=f"{name}.append adds one." if index == len(items) else "",
         )
     return index % len(items)
 
@@ -213,7 +214,8 @@ def _named(items: Sequence[Any], word: str, name: str) -> int:
             )
     known = [text for pair in names for text in pair if text]
     valid = (*map(str, range(len(items))), *dict.fromkeys(known), *EDITS)
-    meant = did_you_mean(word, (*known, *EDITS))
+    near = nearest(word, (*known, *EDITS), 1, 0.65)
+    meant = f"Did you mean {near[0]}?" if near else ""
     message = f"{name} is a list; {word!r} names none of its items"
     raise Invalid(message, valid, hint=meant, kind=WRONG_KIND)
 
