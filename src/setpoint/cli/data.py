@@ -304,7 +304,7 @@ def _text(sample: Sample) -> str:
     document: int | None = -1
     run: list[str] = []
     masked = False
-    for index, token in enumerate(_whole_characters(sample.tokens)):
+    for index, token in enumerate(sample.characters()):
         if token.document != document:
             if masked:
                 run.append("]]")
@@ -339,34 +339,6 @@ def _coloured(token: Token, text: str, index: int) -> str:
     codes += ["48;5;236"] * (index % 2)
     # A ground that is still on at the end of a line would fill the line.
     return "\n".join(styled(line, ";".join(codes)) if line else "" for line in text.split("\n"))
-
-
-def _whole_characters(tokens: tuple[Token, ...]) -> list[Token]:
-    """Join tokens that share a character, so that it can be decoded."""
-    from dataclasses import replace
-
-    joined: list[Token] = []
-    for token in tokens:
-        last = joined[-1] if joined else None
-        alike = (
-            last is not None
-            and not (last.control or token.control)
-            and ((last.trained, last.document) == (token.trained, token.document))
-        )
-        if last is not None and alike and _is_cut(last.data) and token.data[:1] > b"\x7f":
-            joined[-1] = replace(last, data=last.data + token.data)
-        else:
-            joined.append(token)
-    return joined
-
-
-def _is_cut(data: bytes) -> bool:
-    """True if a text ends within a character of UTF-8."""
-    try:
-        data.decode()
-    except UnicodeDecodeError as error:
-        return error.reason == "unexpected end of data"
-    return False
 
 
 def _tokens(sample: Sample) -> str:

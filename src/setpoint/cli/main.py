@@ -56,23 +56,11 @@ COMMANDS = {
     "runs archive": ("runs", "hide runs from lists"),
     "runs verify": ("runs", "verify the records of runs"),
     "checkpoint list": ("checkpoint", "list the checkpoints of a run"),
-    "checkpoint convert": (
-        "checkpoint",
-        "write a checkpoint in another layout, or for transformers",
-    ),
-    "checkpoint import": (
-        "checkpoint",
-        "write a checkpoint of another system as one of Setpoint or Hugging Face",
-    ),
+    "checkpoint convert": ("checkpoint", "write a checkpoint in another layout"),
+    "checkpoint import": ("checkpoint", "import a checkpoint of another system"),
     "checkpoint verify": ("checkpoint", "compare every byte of checkpoints with their checksums"),
-    "checkpoint diff": (
-        "checkpoint",
-        "compare the tensors, state and configuration of two checkpoints",
-    ),
-    "checkpoint prune": (
-        "checkpoint",
-        "print which checkpoints retention would remove, or remove them",
-    ),
+    "checkpoint diff": ("checkpoint", "compare tensors, state and configuration of checkpoints"),
+    "checkpoint prune": ("checkpoint", "print which checkpoints retention removes, or remove them"),
     "data inspect": ("data", "print rows of the training data as text, with tokens and masks"),
     "data stats": ("data", "print lengths, tokens, shares and duplicates of the data"),
     "data prepare": ("data", "tokenize the data of a configuration into memory-mapped shards"),

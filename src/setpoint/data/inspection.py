@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -196,6 +196,31 @@ class Sample:
             "document": [token.document for token in self.tokens],
             "position": [token.position for token in self.tokens],
         }
+
+    def characters(self) -> list[Token]:
+        """The tokens, joined where they share a character, so that each can be decoded."""
+        joined: list[Token] = []
+        for token in self.tokens:
+            last = joined[-1] if joined else None
+            alike = (
+                last is not None
+                and not (last.control or token.control)
+                and ((last.trained, last.document) == (token.trained, token.document))
+            )
+            if last is not None and alike and _is_cut(last.data) and token.data[:1] > b"\x7f":
+                joined[-1] = replace(last, data=last.data + token.data)
+            else:
+                joined.append(token)
+        return joined
+
+
+def _is_cut(data: bytes) -> bool:
+    """True if a text ends within a character of UTF-8."""
+    try:
+        data.decode()
+    except UnicodeDecodeError as error:
+        return error.reason == "unexpected end of data"
+    return False
 
 
 def samples_of(
