@@ -26,7 +26,7 @@ def line_of(config: Config, name: str) -> int:
     return int(place.rpartition(":")[2])
 
 
-FIRST = 31
+FIRST = 30
 JOB = Job(
     name="x",
     optimizer=Sgd(
