@@ -42,7 +42,9 @@ def make(folder: Path, megabytes: int, ranks: int) -> tuple[Path, int, int]:
     materialize(model, "cpu", torch.float32)
     initialize(model, 1)
     tensors = model.state_dict()
-    source = CheckpointStore(folder).save(1, {"model": tensors}, {}, texts=record_files(job))
+    source = CheckpointStore(folder / "saved").save(
+        1, {"model": tensors}, {}, texts=record_files(job)
+    )
     convert(source, folder / "parts", ranks)
     sizes = [tensor.nbytes for tensor in tensors.values()]
     return folder / "parts", sum(sizes), max(sizes)

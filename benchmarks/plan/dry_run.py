@@ -1,6 +1,6 @@
 """How long a dry run of a large model takes, and how much memory: `python -m plan.dry_run`.
 
-Each runs as `setpoint check --dry-run`, a process of its own with one thread. Seconds of the CPU
+Each runs as `setpoint check --fake-step`, a process of its own with one thread. Seconds of the CPU
 stand beside those that went by, which other work on the machine makes longer.
 """
 
@@ -57,7 +57,7 @@ def main(given: list[str] | None = None) -> int:
         with tempfile.TemporaryDirectory() as folder:
             path = Path(folder, "job.toml")
             path.write_text(text)
-            seconds, cpu, memory = _run("check", str(path), *flags, "--dry-run")
+            seconds, cpu, memory = _run("check", str(path), *flags, "--fake-step")
         print(f"{name:42} {seconds:8.1f} {cpu:6.1f} {aim:6.0f} {memory / GIB:5.2f} GiB", flush=True)
         missed |= seconds > aim or memory > GIB
     return int(missed)

@@ -25,7 +25,7 @@ FLAGS = ("precision.params=fp32", "precision.compute=bf16")
 
 def main(given: list[str] | None = None) -> int:
     """Print time and result of each search; status 1 where one takes longer than the aim."""
-    chosen = options(__doc__, given, sizes=SIZES, source="llama3-70b")
+    chosen = options(__doc__, given, sizes=[*SIZES], source="llama3-70b")
     gpu, network = gpu_named("h100")
     limit = int(gpu.memory * 0.9)
     print(f"{'GPUs':>6} {'seconds':>8} {'CPU':>6} {'meshes':>7} {'timed':>6} {'MFU':>6}")

@@ -15,10 +15,16 @@ from pathlib import Path
 import pytest
 import torch
 
+from setpoint.checkpoint.manifest import read_manifest
 from setpoint.checkpoint.store import CheckpointStore
+from setpoint.cli.output import print_notes
 from setpoint.files.lock import RunLock
+from setpoint.model import load_pretrained, save_pretrained
+from setpoint.model.pretrained import save
+from setpoint.ops.remote_run import RemoteRun
 
 from ..support.snapshots import compare
+from ..train.small import small_job
 from .conftest import CommandLine
 from .test_diff import record
 
@@ -281,3 +287,135 @@ def test_lists_and_checksums_need_no_torch(run: Path) -> None:
         "assert 'torch' not in sys.modules and 'numpy' not in sys.modules"
     )
     subprocess.run([sys.executable, "-c", program], check=True, cwd=run.parent)
+
+
+# `setpoint checkpoint convert`: layouts of a checkpoint, and the format of Hugging Face.
+
+
+@pytest.fixture(scope="module")
+def parts_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    from setpoint.train.run import train
+
+    folder = tmp_path_factory.mktemp("converted")
+    small = ("duration=2 steps", "evaluation=null", "model.merge_qkv=true", "model.layers=2")
+    return train(small_job(folder, *small), folder / "run").directory
+
+
+def test_layouts(cli: CommandLine, parts_run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    said = cli.ok(f"checkpoint convert {parts_run} parts --to divided --ranks 3")
+    assert said.strip().endswith("step-00000002 is written to parts")
+    cli.ok("checkpoint convert parts one --to whole")
+    source = parts_run / "checkpoints" / "step-00000002"
+    for each in source.iterdir():
+        assert (cli.folder / "one" / each.name).read_bytes() == each.read_bytes()
+    # The weights are never all in memory, whoever has written them.
+    whole = save_pretrained(load_pretrained(parts_run), cli.folder / "whole")
+    monkeypatch.setattr(save, "load_pretrained", None)
+    for name in ("parts", "one"):
+        cli.ok(f"checkpoint convert {name} {name}-hf --to huggingface")
+        for file in ("model.safetensors", "config.json"):
+            assert (cli.folder / f"{name}-hf" / file).read_bytes() == (whole / file).read_bytes()
+    cli.ok("checkpoint convert parts hf --to huggingface --dtype bf16 --max-shard-size 9000")
+    index = json.loads((cli.folder / "hf" / "model.safetensors.index.json").read_text())
+    assert len(set(index["weight_map"].values())) > 2
+    weights = load_pretrained(cli.folder / "whole").state_dict()
+    for name, tensor in load_pretrained(cli.folder / "hf").state_dict().items():
+        assert torch.equal(tensor, weights[name].bfloat16())
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ("one", "--to is missing: one of whole, divided, huggingface"),
+        ("one --to wole", "got 'wole'. Did you mean whole?"),
+        ("one --to divided", "--to divided needs --ranks N"),
+        ("one --to whole --dtype bf16", "--dtype needs --to huggingface"),
+        ("one --to huggingface --dtype f8", "--dtype is one of fp32, bf16, fp16"),
+        ("taken --to whole", "taken is not empty"),
+        ("file:///tmp/one --to whole", "file:///tmp/one is a URL"),
+        ("{run}/checkpoints/one --to whole", "checkpoints holds the checkpoints of a run"),
+        ("{run}/checkpoints/one --to huggingface", "checkpoints holds the checkpoints of a run"),
+    ],
+)
+def test_what_is_refused(cli: CommandLine, parts_run: Path, words: str, said: str) -> None:
+    (cli.folder / "taken").mkdir()
+    (cli.folder / "taken" / "file").touch()
+    assert said in cli.refused(f"checkpoint convert {parts_run} {words.format(run=parts_run)}")
+    assert not (cli.folder / "one").exists()
+
+
+# `setpoint checkpoint list` and `verify` on a URL.
+
+
+def uploaded(cli: CommandLine) -> str:
+    make(cli.folder / "run" / "checkpoints", [2.5, 1.25, 2.0])
+    url = f"file://{cli.folder}/bucket/run"
+    run = RemoteRun(url)
+    for path in sorted((cli.folder / "run" / "checkpoints").glob("step-*")):
+        run.send(path, read_manifest(path), best=200)
+    return url
+
+
+def test_the_list_is_that_of_the_folder(cli: CommandLine) -> None:
+    url = uploaded(cli)
+    here = json.loads(cli.ok("checkpoint list run --json"))
+    there = json.loads(cli.ok(f"checkpoint list {url} --json"))
+    assert there["folder"] == "file://HERE/bucket/run/checkpoints"
+    for rows in (here, there):
+        for row in rows["checkpoints"]:
+            assert row.pop("written") > 1e9
+    assert there["checkpoints"] == here["checkpoints"]
+    assert "3 in file://" in cli.ok(f"checkpoint list {url}")
+    only = json.loads(cli.ok(f"checkpoint list {url}/checkpoints/best --json"))
+    assert [row["step"] for row in only["checkpoints"]] == [200]
+
+
+def test_what_is_damaged_set_aside_or_unfinished_is_named(cli: CommandLine) -> None:
+    url = uploaded(cli)
+    assert "step-00000200: ok, 3 files" in cli.ok(f"checkpoint verify {url}")
+    folder = cli.folder / "bucket" / "run" / "checkpoints"
+    break_byte(folder / "step-00000200" / "model.safetensors")
+    RemoteRun(url).set_aside_after(200)
+    (folder / "step-00000100" / "manifest.json").unlink()
+    answer = cli(f"checkpoint verify {url}")
+    assert answer.status == 1
+    assert "model.safetensors has the BLAKE3" in answer.out
+    kinds = [
+        row["kind"] for row in json.loads(cli.ok(f"checkpoint list {url} --json"))["checkpoints"]
+    ]
+    assert kinds == ["unfinished", "checkpoint", "set aside"]
+
+
+def test_a_url_with_nothing_or_of_no_service(cli: CommandLine, tmp_path: Path) -> None:
+    answer = cli(f"checkpoint list file://{tmp_path}/nothing")
+    assert (answer.status, "nothing holds no checkpoints" in answer.err) == (2, True)
+    answer = cli("checkpoint list nonsense://bucket/run")
+    assert (answer.status, "unknown protocol, nonsense" in answer.err) == (2, True)
+
+
+def test_a_folder_of_runs_is_listed(cli: CommandLine) -> None:
+    above = uploaded(cli).rpartition("/")[0]
+    assert "1 runs in file://" in cli.ok(f"checkpoint list {above}")
+    (row,) = json.loads(cli.ok(f"checkpoint list {above} --json"))["runs"]
+    assert (row["run"], row["checkpoints"], row["latest"], row["best"]) == ("run", 3, 300, 200)
+
+
+def test_what_has_no_reason_to_stay_is_removed(cli: CommandLine) -> None:
+    url = uploaded(cli)
+    assert "--keep N" in cli(f"checkpoint prune {url}").err
+    wide = json.loads(cli.ok(f"checkpoint prune {url} --keep 1 --keep-every '0.25 epochs' --json"))
+    reasons = {row["step"]: row["reasons"] for row in wide["checkpoints"]}
+    assert reasons[100] == ["every 0.25 epochs"] and reasons[300][0] == "latest"
+    folder = cli.folder / "bucket" / "run" / "checkpoints"
+    (folder / "step-00000050").mkdir()
+    said = cli.ok(f"checkpoint prune {url} --keep 1")
+    assert "would be removed: 1 of 3" in said and len(list(folder.glob("step-*"))) == 4
+    assert "removed: 1 of 3" in cli.ok(f"checkpoint prune {url} --keep 1 --yes")
+    left = sorted(path.name for path in folder.glob("step-*"))
+    assert left == ["step-00000050", "step-00000200", "step-00000300"]
+    assert "is one checkpoint" in cli(f"checkpoint prune {url}/checkpoints/latest --yes").err
+
+
+def test_each_note_once_and_not_on_standard_output(capsys: pytest.CaptureFixture[str]) -> None:
+    print_notes(["a", "b", "a"])
+    assert capsys.readouterr() == ("", "note: a\nnote: b\n")

@@ -1,13 +1,21 @@
+"""The scripts in the shells that they are for."""
+
 from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+from pathlib import Path
 
 import pytest
 
-from setpoint.cli.complete import at_cursor
+from setpoint.cli.complete import SCRIPTS, at_cursor, sources
 from setpoint.cli.list import KINDS
 from setpoint.cli.main import COMMANDS
 from setpoint.config.layers.presets import presets
 
 from .conftest import CommandLine
+from .repository import Repository
 from .test_diff import record
 
 
@@ -146,3 +154,163 @@ def test_points_of_a_sweep(cli: CommandLine) -> None:
     assert complete(cli, "sweep", "small.toml,ti") == ["small.toml,tiny"]
     assert complete(cli, "sweep", "tiny", "--direction", "mi") == ["minimize"]
     assert complete(cli, "compare", "tiny", "sm") == ["small.toml"]
+
+
+def test_checkpoints_of_a_run_that_is_typed(cli: CommandLine) -> None:
+    run = cli.folder / "runs" / "small-1"
+    record(run, "small.toml")
+    for name in ("step-00000100", "step-00000200.tmp-7"):
+        (run / "checkpoints" / name).mkdir(parents=True)
+    (run / "checkpoints" / "latest").write_text("step-00000100\n")
+    assert complete(cli, "show", "runs/") == ["runs/small-1"]
+    assert complete(cli, "show", "runs/small-1/c") == [
+        "runs/small-1/checkpoints/latest",
+        "runs/small-1/checkpoints/step-00000100",
+    ]
+
+
+def test_revisions_and_what_is_in_them(
+    cli: CommandLine, git: Repository, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    git("tag", "made")
+    git.commit({"sub/exp.yaml": "{}"})
+    assert complete(cli, "show", "ma") == ["main:", "made:"]
+    found = complete(cli, "show", "made:")
+    assert found == [*(f"made:{name}" for name in presets), "made:small.toml"]
+    assert complete(cli, "diff", "main~1:small.toml", "main:s") == [
+        "main:small.toml",
+        "main:sub/exp.yaml",
+    ]
+    assert complete(cli, "show", "nosuch:") == []
+    # As bash takes it apart.
+    assert complete(cli, "show", "main", ":", "sub") == ["sub/exp.yaml"]
+    assert complete(cli, "show", "main", ":")[0] == "tiny"
+    monkeypatch.chdir(cli.folder / "sub")
+    assert "main:exp.yaml" in list(sources("main:"))
+
+
+def test_without_git_no_revisions_are_proposed(
+    cli: CommandLine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert complete(cli, "show", "main:") == []
+    monkeypatch.setenv("PATH", "")
+    assert complete(cli, "show", "sm") == ["small.toml"]
+
+
+# The scripts in the shells that they are for.
+
+
+def shell(name: str) -> str:
+    """The path of a shell; skips the test where it is not installed."""
+    path = shutil.which(name)
+    if path is None:
+        pytest.skip(f"{name} is not installed")
+    return path
+
+
+def run(words: list[str], folder: Path, executable: str) -> str:
+    """What a command prints, with `setpoint` on the path."""
+    path = f"{os.path.dirname(executable)}{os.pathsep}{os.environ['PATH']}"
+    environ = {**os.environ, "PATH": path, "HOME": str(folder)}
+    done = subprocess.run(
+        words, capture_output=True, text=True, cwd=folder, env=environ, timeout=60
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    return done.stdout
+
+
+SCHEDULES = (
+    "none", "constant", "cosine", "linear", "polynomial", "rex", "wsd", "inverse_sqrt",
+    "piecewise", "plateau",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("name", SCRIPTS)
+def test_the_script_parses(cli: CommandLine, executable: str, name: str) -> None:
+    script = cli.file(f"script.{name}", cli.ok(f"completion {name}"))
+    run([shell(name), "-n", script], cli.folder, executable)
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        (["fing"], ["fingerprint"]),
+        (["check", "ti"], ["tiny"]),
+        (["check", "tiny", "--optimizer.w"], ["--optimizer.weight_decay"]),
+        (["check", "tiny", "--schedule", "=", "co"], ["constant", "cosine"]),
+        (["check", "tiny", "--schedule", "=", "p"], ["polynomial", "piecewise", "plateau"]),
+        (["check", "tiny", "--schedule", "="], [*SCHEDULES]),
+        (["schedule", "tiny", "--pl"], ["--plot"]),
+        (["check", "tiny", "--with", "sm"], ["smoke"]),
+        (["check", "a"], ["answers", "a\\ file.toml"]),
+        (["check", "nonsense"], []),
+    ],
+)
+def test_bash(cli: CommandLine, executable: str, words: list[str], expected: list[str]) -> None:
+    cli.file("script", cli.ok("completion bash"))
+    cli.file("a file.toml", "")
+    # `compopt` only works while readline completes.
+    program = """
+        source ./script
+        compopt() { :; }
+        COMP_WORDS=(setpoint "$@")
+        COMP_CWORD=$#
+        _setpoint
+        for word in "${COMPREPLY[@]}"; do echo "$word"; done
+    """
+    out = run([shell("bash"), "-c", program, "bash", *words], cli.folder, executable)
+    assert out.splitlines() == expected
+
+
+def test_bash_asks_for_no_space_after_an_equals_sign(cli: CommandLine, executable: str) -> None:
+    cli.file("script", cli.ok("completion bash"))
+    program = """
+        source ./script
+        compopt() { echo "compopt $*"; }
+        COMP_WORDS=(setpoint check tiny optimizer.w)
+        COMP_CWORD=3
+        _setpoint
+        echo "${COMPREPLY[@]}"
+        complete -p setpoint
+    """
+    out = run([shell("bash"), "-c", program], cli.folder, executable)
+    assert out.splitlines() == [
+        "compopt -o nospace",
+        "optimizer.weight_decay=",
+        "complete -o bashdefault -o default -F _setpoint setpoint",
+    ]
+
+
+def test_fish(cli: CommandLine, executable: str) -> None:
+    program = """
+        setpoint completion fish | source
+        complete -C 'setpoint check tiny --schedule co'
+        complete -C 'setpoint fing'
+        complete -C 'setpoint check tiny --optimizer.w'
+    """
+    out = run([shell("fish"), "--no-config", "-c", program], cli.folder, executable)
+    assert out.splitlines() == ["constant", "cosine", "fingerprint", "--optimizer.weight_decay"]
+
+
+def test_zsh(cli: CommandLine, executable: str) -> None:
+    program = """
+        autoload -Uz compinit && compinit -u -d dump
+        eval "$(setpoint completion zsh)"
+        [[ ${_comps[setpoint]} == _setpoint ]] || exit 3
+        compadd() { print -r -- compadd "$@"; }
+        _files() { print files; }
+        words=(setpoint check tiny optimizer.w) CURRENT=4
+        _setpoint
+        words=(setpoint check tiny --schedule co) CURRENT=5
+        _setpoint
+        words=(setpoint check tiny nonsense) CURRENT=4
+        _setpoint
+    """
+    out = run([shell("zsh"), "-f", "-c", program], cli.folder, executable)
+    assert out.splitlines() == [
+        "compadd -S  -- optimizer.weight_decay=",
+        "files",
+        "compadd -- constant cosine",
+        "files",
+        "files",
+    ]

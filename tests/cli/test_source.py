@@ -1,9 +1,27 @@
 from __future__ import annotations
 
+import json
 import shutil
+from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
+from setpoint.checkpoint import folder, manifest
+from setpoint.cli import source
+from setpoint.cli.source import (
+    CHECKPOINT,
+    OTHER,
+    REVISION,
+    RUN,
+    is_hugging_face_directory,
+    is_revision,
+    kind_of,
+    split_revision,
+)
+from setpoint.config.record.record import recorded_fingerprint
+
+from ..support.snapshots import compare
 from .conftest import CommandLine
 from .test_diff import record
 
@@ -122,9 +140,9 @@ def test_a_file_on_top_cannot_replace_the_source(cli: CommandLine) -> None:
     run = record(cli.folder / "run", "small.toml")
     cli.file("preset.toml", 'extends = "tiny"\n')
     cli.file("file.toml", 'extends = "preset.toml"\n')
-    for source in (run, "small.toml", "own:small", "tiny"):
+    for below in (run, "small.toml", "own:small", "tiny"):
         for name in ("preset.toml", "file.toml"):
-            assert name in cli.refused(f"check {source} --file {name}")
+            assert name in cli.refused(f"check {below} --file {name}")
 
 
 def test_a_text_or_a_script_in_the_place_of_source(cli: CommandLine) -> None:
@@ -152,3 +170,226 @@ def test_what_a_variable_of_the_environment_is_taken_for(cli: CommandLine) -> No
         said = cli.refused(f"check small.toml --name '{text}'")
         variable = "its own environment variable" if "env:" in text else "SETPOINT__SECTION__FIELD"
         assert '"$HOME"' in said and f"set the field by {variable}" in said
+
+
+FILES: dict[str, str | bytes] = {
+    "broken.toml": "seed = 3\n[optimizer\nlr = 1\n",
+    "broken.yaml": "seed: 3\noptimizer: {lr: 1\n",
+    "broken.json": '{"seed": 3,\n "optimizer": {"lr": }}',
+    "twice.toml": "seed = 3\n[model]\ndim = 1\ndim = 2\n",
+    "twice.yaml": "seed: 3\noptimizer:\n  lr: 1\n  lr: 2\n",
+    "twice.json": '{"seed": 3,\n "seed": 4}',
+    "latin.toml": b'seed = 1\nname = "caf\xe9"\n',
+    "latin.yaml": b"seed: 1\nname: caf\xe9\n",
+    "latin.json": b'{"seed": 1,\n "name": "caf\xe9"}',
+    "list.yaml": "- 1\n- 2\n",
+    "list.json": "[1, 2]",
+    "tab.yaml": "optimizer:\n\tlr: 1\n",
+    "tag.yaml": "seed: !!python/object/apply:os.system [ls]\n",
+    "misspelt.toml": "[optimizer]\nlearning_rate = 1\nwieght_decay = 0.1\n",
+    "misspelt.yaml": "optimiser:\n  lr: 1\n",
+    "misspelt.json": '{"optimizer":\n  {"lrr": 1}}',
+    "misplaced.toml": "[model]\nlr = 1\nsequence_length = 3\n",
+    "wrong_type.toml": '[model]\ndim = "big"\n[optimizer]\nlr = true\n[data]\nsources = 3\n',
+    "wrong_type.yaml": "model:\n  dim: big\noptimizer:\n  lr: true\n  betas: 0.9\n",
+    "out_of_range.toml": "[model]\ndropout = 2\n[optimizer]\nlr = -1\nbetas = [0.9, 1.0]\n",
+    "variant.toml": '[optimizer]\ntype = "adam"\n[schedule]\ntype = "constant"\nfloor = 0.1\n',
+    "unknown.toml": "epochs = 3\n[trainer]\ndevices = 8\n",
+    "item.toml": '[[data.sources]]\ntype = "random"\n\n[[data.sources]]\ntype = "txt"\n',
+    "cycle.toml": '[model]\ndim = "${model.ffn_dim}"\nffn_dim = "${model.dim}"\n',
+    "batch.toml": "[batch]\nglobal_size = 10\nmicro_size = 4\n",
+    "crlf.toml": b"seed = 1\r\n[optimizer]\r\nlr = -1\r\n",
+}
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_bad_file(cli: CommandLine, transcript: Callable[[list[str]], str], name: str) -> None:
+    cli.file(name, FILES[name])
+    text = transcript([f"train {name}"])
+    compare(f"cli/file_{name.replace('.', '_')}", text)
+    assert f"{name}:" in text, "the error does not say where in the file"
+
+
+@pytest.mark.parametrize("name", ["small.toml", "tiny"])
+def test_a_bad_file_on_top_of_a_good_source(cli: CommandLine, name: str) -> None:
+    cli.file("broken.yaml", FILES["broken.yaml"])
+    assert "broken.yaml:3:1" in cli.refused(f"train {name} --file broken.yaml")
+
+
+def test_extends(cli: CommandLine, transcript: Callable[[list[str]], str]) -> None:
+    files = {
+        "preset.toml": 'seed = 1\nextends = "tinny"\n',
+        "missing.toml": 'extends = "nosuch.toml"\n',
+        "number.yaml": "extends: 3\n",
+        "items.json": '{"extends": ["small.toml", 4]}',
+        "late.toml": 'extends = ["small.toml", "tiny"]\n',
+        "itself.toml": 'extends = "itself.toml"\n',
+        "a.toml": 'extends = "b.yaml"\n',
+        "b.yaml": "extends: a.toml\n",
+        "above.toml": 'extends = "inner/broken.toml"\n',
+        "inner/broken.toml": "seed = \n",
+        "misspelt.toml": 'extend = "tiny"\n',
+    }
+    for name, text in files.items():
+        cli.file(name, text)
+    lines = [f"check {name}" for name in files if name not in ("b.yaml", "inner/broken.toml")]
+    compare("cli/extends", transcript(lines))
+
+
+def test_what_is_no_file(cli: CommandLine, transcript: Callable[[list[str]], str]) -> None:
+    (cli.folder / "folder").mkdir()
+    (cli.folder / "folder.toml").mkdir()
+    cli.file("notes.txt", "hello")
+    lines = [
+        "train folder",
+        "train .",
+        "train folder.toml",
+        "train notes.txt",
+        "check small.toml --file folder.toml",
+        "check small.toml --file notes.txt",
+        "check small.toml --file ''",
+    ]
+    compare("cli/no_file", transcript(lines))
+
+
+def test_an_empty_file_is_the_defaults(cli: CommandLine) -> None:
+    cli.file("empty.toml", "")
+    assert cli.ok("fingerprint empty.toml") == cli.ok("fingerprint own:Job")
+
+
+def test_a_file_of_another_system_is_extended_with_its_origins(cli: CommandLine) -> None:
+    """`DIALECT:FILE` stands wherever a whole file can be named, relative to what names it."""
+    cli.file("there/job.toml", "[training]\nsteps = 10\nseq_len = 128\n[optimizer]\nlr = 1e-3\n")
+    cli.file("here.toml", 'extends = "torchtitan:there/job.toml"\n[parallel]\ndevice = "cpu"\n')
+    cli.file("section.toml", '[model]\nextends = "torchtitan:there/job.toml"\n')
+    cli.file("absent.toml", 'extends = "torchtitan:absent_job.toml"\n')
+    for words in ("here.toml", "tiny --file torchtitan:there/job.toml"):
+        answer = cli(f"why optimizer.lr {words}")
+        assert "there/job.toml:5:1" in answer.out, answer
+        assert "note: there/job.toml (torchtitan's default" in answer.err
+    assert "needs a decision" in cli.refused("check here.toml --strict")
+    assert "absent.toml:1:1: there is no file absent_job.toml" in cli.refused("check absent.toml")
+    assert "is a whole configuration" in cli.refused("check section.toml")
+
+
+@pytest.mark.parametrize(
+    ("source", "expected"),
+    [
+        ("main:tiny", ("main", "tiny")),
+        ("HEAD~1:a/b.toml", ("HEAD~1", "a/b.toml")),
+        ("main@{2026-01-01 10:30}:tiny", ("main@{2026-01-01 10:30}", "tiny")),
+        ("HEAD^{/fix: this}:x.yaml", ("HEAD^{/fix: this}", "x.yaml")),
+        ("v1:own:small", ("v1", "own:small")),
+        ("v1:tiny(width=64)", ("v1", "tiny(width=64)")),
+        ("tiny(name=a:b)", None),
+        ("tiny", None),
+        (":tiny", None),
+        ("main:", None),
+        ("", None),
+    ],
+)
+def test_the_two_sides(source: str, expected: tuple[str, str] | None) -> None:
+    assert split_revision(source) == expected
+
+
+def test_module_or_revision(cli: CommandLine) -> None:
+    (cli.folder / "main").mkdir()  # a folder of this name is no module with functions in it
+    (cli.folder / "package").mkdir()
+    (cli.folder / "package" / "inner.py").write_text("")
+    functions = ("own:small", "own:Job", "json:loads", "sys:exit", "package.inner:f")
+    revisions = (
+        "main:tiny", "nosuch:tiny", "HEAD:tiny", "v1.0:tiny", "feature/x:tiny", "HEAD~1:tiny",
+        "own:small.toml", "own:a/b.json", "json:x.yaml", "C:\\dir\\x.toml", "heads/own:small",
+        "3fa94c2:tiny", "nosuch.inner:f",
+    )  # fmt: skip
+    assert [word for word in functions if is_revision(word)] == []
+    assert [word for word in revisions if not is_revision(word)] == []
+
+
+def test_what_lies_in_the_folder(cli: CommandLine) -> None:
+    for name in ("runs/a/checkpoints/step-00000001", "tiny", "main:x"):
+        (cli.folder / name).mkdir(parents=True)
+    (cli.folder / "runs/a/checkpoints/step-00000001/manifest.json").write_text("{}")
+    (cli.folder / "step-2.toml").write_text("")
+    (cli.folder / "b:c.toml").write_text("")
+    found = {
+        RUN: ["runs/a", "runs", ".", "main:x", "./tiny"],
+        CHECKPOINT: [
+            "runs/a/checkpoints/step-00000001", "runs/a/checkpoints/step-00000001/",
+            "runs/a/checkpoints/latest", "runs/a/checkpoints/best", "runs/a/checkpoints/step-9",
+        ],
+        REVISION: ["main:tiny", "b:d.toml"],
+        OTHER: ["small.toml", "nosuch.toml", "own:small", "b:c.toml", "./step-2.toml", "nosuch"],
+    }  # fmt: skip
+    import setpoint.presets  # noqa: F401 - registers tiny
+
+    for expected, sources in found.items():
+        assert [kind_of(source) for source in sources] == [expected] * len(sources), expected
+    assert kind_of("tiny") == OTHER
+    assert kind_of("tiny(x=a:b)") == OTHER
+
+
+def test_the_names_are_those_of_checkpoints() -> None:
+    # Repeated there, since every command decides what its SOURCE is.
+    assert source.MANIFEST == manifest.MANIFEST
+    assert source.POINTERS == folder.POINTERS
+
+
+def test_a_model_of_hugging_face_is_no_run(tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text("{}")
+    assert is_hugging_face_directory(str(tmp_path))
+    (tmp_path / "origins.json").write_text("{}")
+    assert not is_hugging_face_directory(str(tmp_path))
+    assert not is_hugging_face_directory("nowhere")
+
+
+def differing(cli: CommandLine, line: str) -> dict[str, tuple[object, object]]:
+    """What differs, with both values."""
+    rows = json.loads(cli(f"diff {line} --json").out)
+    return {row["path"]: (row.get("left"), row.get("right")) for row in rows}
+
+
+def test_a_record_is_compared_as_it_was_written(cli: CommandLine) -> None:
+    run = record(cli.folder / "run", "small.toml")
+    chains = json.loads((cli.folder / "run" / "origins.json").read_text())
+    config = json.loads((cli.folder / "run" / "config.json").read_text())
+    # As code of another time would have derived it, with a field that there is no longer.
+    config["model"]["ffn_dim"] = chains["model.ffn_dim"]["value"] = 7
+    config["gone"] = "x"
+    chains["gone"] = dict(chains["seed"], value="x")
+    config["setpoint"]["fingerprint"] = recorded_fingerprint(chains)
+    (cli.folder / "run" / "origins.json").write_text(json.dumps(chains))
+    (cli.folder / "run" / "config.json").write_text(json.dumps(config))
+    found = differing(cli, f"{run} small.toml")
+    assert set(found) == {"model.ffn_dim", "gone"}
+    assert found["gone"] == ("x", None)
+    assert set(differing(cli, f"small.toml {run}")) == set(found)
+
+
+def test_what_is_changed_is_resolved_anew(
+    cli: CommandLine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = record(cli.folder / "run", "small.toml")
+    assert differing(cli, f"small.toml {run} --seed 5") == {"seed": (1234, 5)}
+    cli.file("more.toml", "seed = 6\n")
+    assert differing(cli, f"small.toml {run} --file more.toml") == {"seed": (1234, 6)}
+    monkeypatch.setenv("SETPOINT__SEED", "7")
+    assert differing(cli, f"small.toml {run}") == {"seed": (1234, 7)}
+    # The first is what it is.
+    assert differing(cli, f"{run} small.toml") == {"seed": (1234, 7)}
+
+
+def test_classes_of_ones_own_need_not_be_there(cli: CommandLine) -> None:
+    cli.file(
+        "lost_module.py",
+        "from setpoint.loss.config import LossConfig\n"
+        "class Lost(LossConfig, type='lost_and_found'):\n"
+        "    '''Mine.'''\n    weight: float = 1.0\n",
+    )
+    cli.ok("check tiny --import lost_module --loss lost_and_found")
+    cli.file("mine.toml", "extends = 'tiny'\n[loss]\ntype = 'lost_and_found'\n")
+    run = record(cli.folder / "run", "mine.toml")
+    from setpoint.loss.config import LossConfig
+
+    del LossConfig.__setpoint__.variants["lost_and_found"]
+    assert differing(cli, f"tiny {run}")["loss.weight"] == (None, 1.0)

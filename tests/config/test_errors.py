@@ -1,9 +1,20 @@
+"""What is wrong is said the same way, whichever layer brought it."""
+
+import os
 import pickle
+import re
+from collections.abc import Mapping
+from pathlib import Path
 
 import pytest
 
-from setpoint.config import Invalid, RunError, SetpointError
+from setpoint.config import Config, ConfigError, Invalid, Problem, RunError, SetpointError, resolve
+from setpoint.config.composition import compose
 from setpoint.config.words.errors import UnresolvedError, printable, several
+
+from ..support.snapshots import compare
+from .helpers import LAYERS, flag_problems, problems_of, resolve_through
+from .sample import Job, Sgd, Text, Tracker, Transformer
 
 
 def test_exit_statuses() -> None:
@@ -54,3 +65,225 @@ def test_errors_can_be_sent_to_other_processes() -> None:
         "is wrong", ("1",), (2,), "Do it.", True,
     )  # fmt: skip
     assert str(pickle.loads(pickle.dumps(SetpointError("x")))) == "x"
+
+
+# What is wrong is said the same way, whichever layer brought it.
+
+
+BAD: dict[str, Mapping[str, object]] = {
+    "misspelt": {"optimizer.learning_rate": 1e-3, "optimizer.l_r": 1e-3, "sed": 3},
+    "elsewhere": {"lr": 1e-3, "model.sequence_length": 8, "optimizer.size": 4},
+    "other_variant": {"optimizer.momentum": 0.5},
+    "wrong_type": {
+        "seed": 7.9,
+        "deterministic": "ture",
+        "optimizer.lr": "fast",
+        "model": 3,
+        "duration": "3 parsecs",
+        "log_every": -3,
+        "mode": "fastest",
+        "batch.size": "many",
+    },
+    "out_of_range": {"optimizer.lr": -1, "model.dropout": 1.5, "name": "My Run", "warmup": -1},
+    "unknown_variant": {"optimizer.type": "adma", "model.type": "transfomer"},
+    "contradiction": {"model.dim": 64, "model.heads": 5},
+    "cycle": {"model.dim": "${model.heads}", "model.heads": "${batch.size}",
+              "batch.size": "${model.dim * 2}"},
+    "bad_reference": {
+        "model.dim": "${model.width}",
+        "seed": "${batch.sequence_length / 0}",
+        "optimizer.lr": "${exit()}",
+        "batch.size": "${model}",
+        "name": "x${model}",
+        "model.heads": "${compute * 2}",
+        "model.dropout": "${batch.sequence_length}",
+        "optimizer.clip_norm": "${dropout}",
+        "warmup": "${2 ** 99999}",
+    },
+    "dead": {"optimizer.type": "sgd", "optimizer.momentum": 0, "optimizer.nesterov": True},
+    "required": {"sources": [{"type": "text"}], "tracker": {}},
+    "list_items": {
+        "sources": [{"type": "text", "paths": ["a"]}, {"type": "txt"},
+                    {"type": "synthetic", "documents": 0, "lenght": 4}],
+        "optimizer.betas": [0.9, 1.5],
+        "thresholds": {"loss": -1.0, "error": 0.0, "rate": 1.0},
+    },
+    "wrong_length": {"optimizer.betas": [0.9]},
+    "no_variants": {"batch.type": "large"},
+    "secret": {"tracker.url": "http://x", "tracker.token": "hunter2"},
+    "misspelt_secret": {"tracker.url": "http://x", "tracker.tokn": "hunter2", "token": "hunter2"},
+}  # fmt: skip
+
+
+def without_places(problems: tuple[Problem, ...]) -> list[object]:
+    """What does not depend on the layer: file formats quote texts, flags do not."""
+    return [
+        (p.path, p.message.replace("'", ""), p.valid, as_path(p.hint), (p.value or "").strip("'"))
+        for p in problems
+    ]
+
+
+def as_path(hint: str) -> str:
+    """A hint with the name of a variable as the path of its field."""
+    return re.sub(r"SETPOINT__(\w+)", lambda found: found[1].lower().replace("__", "."), hint)
+
+
+@pytest.mark.parametrize("name", BAD)
+def test_every_layer_gives_the_same_report(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    reports: list[str] = []
+    first: list[object] = []
+    for layer in LAYERS:
+        problems = problems_of(lambda: resolve_through(layer, BAD[name], Path()))  # noqa: B023
+        assert all(problem.origin or not problem.value for problem in problems)
+        same = without_places(problems)
+        # JSON has no text without quotes, and texts of the program have quotes as well.
+        if layer in ("toml", "flag"):
+            reports.append(f"--- {layer}\n{ConfigError(problems)}")
+        first = first or same
+        assert [entry[0] for entry in same] == [entry[0] for entry in first], layer
+        if name == "other_variant":  # flags and variables are written out whole
+            assert [entry[:3] for entry in same] == [entry[:3] for entry in first], layer
+        elif name not in ("list_items", "wrong_type"):
+            assert same == first, layer
+        assert "hunter2" not in str(ConfigError(problems))
+    compare(f"config/bad_{name}", "\n\n".join(reports))
+
+
+def test_origins_name_the_place_in_each_layer(tmp_path: Path) -> None:
+    places = {
+        "toml": "exp.toml:1:11",
+        "yaml": "exp.yaml:1:16",
+        "json": "exp.json:1:16",
+        "flag": "command line --optimizer.lr",
+        "environment": "environment variable SETPOINT__OPTIMIZER__LR",
+        "program": "program",
+    }
+    for layer, place in places.items():
+        (problem,) = problems_of(
+            lambda: resolve_through(layer, {"optimizer.lr": -1}, tmp_path)  # noqa: B023
+        )
+        assert str(problem.origin).removeprefix(str(tmp_path) + os.sep).endswith(place)
+
+
+def test_python_reports_like_the_other_layers() -> None:
+    (from_python,) = problems_of(lambda: Transformer(dropout=1.5))
+    from_flag = flag_problems("--model.dropout=1.5")["model.dropout"]
+    for name in ("message", "valid", "hint", "value"):
+        assert getattr(from_python, name) == getattr(from_flag, name)
+    (unknown,) = problems_of(lambda: Sgd(momentun=1))
+    assert "Did you mean momentum?" in unknown.hint
+
+
+@pytest.mark.parametrize(
+    "action",
+    [
+        lambda: Tracker(token="hunter2"),
+        lambda: Tracker(tokn="hunter2"),
+        lambda: Tracker(token=["hunter2"]),
+        lambda: setattr(Tracker(), "token", {"a": "hunter2"}),
+        lambda: Job(tracker={"url": "http://x", "token": "hunter2"}),
+        lambda: Job(tracker={"url": "http://x", "tokn": "hunter2"}),
+        lambda: Job(token="hunter2"),
+    ],
+)
+def test_no_secret_in_errors_of_python(action: object) -> None:
+    assert callable(action)
+    with pytest.raises(ConfigError) as caught:
+        action()
+    assert "hunter2" not in str(caught.value)
+    assert "***" in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "flag",
+    [
+        "--tracker.token=hunter2",
+        "--tracker.token=${hunter2}",
+        "--tracker={url: 'http://x', token: hunter2}",
+        "--tracker.tokn=hunter2",
+        "--token=hunter2",
+        "--optimizer.token=hunter2",
+        "--tracker.token.inner=hunter2",
+        "--tracker={url: 'http://x', token: hunter2",
+        "--tracker={hunter2}",
+    ],
+)
+def test_no_secret_in_errors_of_flags(flag: str) -> None:
+    problems = problems_of(lambda: compose(Job, flags=["--tracker.url=http://x", flag]).resolve())
+    assert "hunter2" not in str(ConfigError(problems))
+
+
+def test_wrong_values_cause_no_further_problems() -> None:
+    assert set(flag_problems("--model.heads=0", "--model.dim=65")) == {"model.heads"}
+    assert set(flag_problems("--model.type=transfomer")) == {"model.type"}
+    assert set(flag_problems("--sources", "[{type: txt}]")) == {"sources.0.type"}
+    assert set(flag_problems("--batch.sequence_length=x")) == {"batch.sequence_length"}
+    assert set(flag_problems("--tracker.url=ftp://x")) == {"tracker.url"}
+    assert set(flag_problems("--model", "${seed}")) == {"model"}
+
+
+def test_a_required_section_that_was_wrong_is_not_reported_as_missing() -> None:
+    class Root(Config):
+        source: Text
+
+    problems = problems_of(
+        lambda: compose(Root, flags=["--source.paths=3", "--source.x=3"]).resolve()
+    )
+    assert [problem.path for problem in problems] == ["source.x"]
+    problems = problems_of(lambda: compose(Root, flags=["--source=txt"]).resolve())
+    assert [problem.path for problem in problems] == ["source.type"]
+    problems = problems_of(lambda: resolve(Root()))
+    assert [problem.message for problem in problems] == ["is required and has no value"]
+
+
+def test_problems_are_sorted_by_path_and_items_by_number() -> None:
+    error = ConfigError([Problem(path, "x") for path in ("b", "a.10", "a.9", "a", "B")])
+    assert [problem.path for problem in error.problems] == ["B", "a", "a.9", "a.10", "b"]
+    assert str(error).startswith("5 problems in the configuration\n\n  B\n")
+
+
+def test_a_report_for_machines() -> None:
+    problem = flag_problems("--model.heads=5")["model.heads"]
+    assert problem.to_json() == {
+        "path": "model.heads",
+        "message": "192 (dim) is not divisible by 5 heads",
+        "value": "5",
+        "origin": "command line --model.heads",
+        "valid": ["1", "2", "3", "4"],
+        "also": ["model.dim = 192 (default)"],
+        "hint": "",
+    }
+    assert "heads" in repr(problem)
+
+
+def test_reports_can_be_sent_to_other_processes() -> None:
+    error = ConfigError([Problem("a", "is wrong", valid=["1"])])
+    assert str(pickle.loads(pickle.dumps(error))) == str(error)
+
+
+def test_a_report_of_hostile_text_is_short_and_printable() -> None:
+    flags = [
+        f"--{'x' * 5000}=1",
+        "--name=\x1b[31m\nred\udcff",
+        "--a\x00b=1",
+        f"--seed={'9' * 9000}",
+    ]
+    text = str(ConfigError(problems_of(lambda: compose(Job, flags=flags).resolve())))
+    assert len(text) < 4000
+    assert all(sign.isprintable() or sign == "\n" for sign in text)
+    text.encode()
+
+
+def test_long_lists_are_broken_between_the_words() -> None:
+    from setpoint.config.words.errors import wrapped_list
+
+    words = [f"word {number:02d}" for number in range(24)]
+    text = wrapped_list("    valid: ", words)
+    lines = text.splitlines()
+    assert len(lines) == 3 and max(map(len, lines)) <= 100
+    assert all(line.startswith(" " * 11 + "word") for line in lines[1:])
+    assert " ".join(text.split()) == "valid: " + ", ".join(words)
+    assert wrapped_list("    valid: ", ["x" * 200, "y"]).splitlines()[1] == " " * 11 + "y"

@@ -1,19 +1,27 @@
+"""What the files of a record say, also where they were damaged or made up."""
+
 import json
+import os
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from setpoint.config import SetpointError, resolve
+from setpoint.config import Config, SetpointError, resolve
 from setpoint.config.composition import compose
+from setpoint.config.layers.presets import load_plugins
 from setpoint.config.record.record import (
     is_record,
+    load_record,
     minimal_toml,
     read_record,
     record_files,
     recorded_differences,
     recorded_fingerprint,
+    recorded_schema,
 )
 
+from ..long.fuzz.guard import guarded
 from ..support.snapshots import compare
 from .sample import AdamW, Batch, Job, Secret, Sgd, Text, Tracker, Transformer
 
@@ -156,3 +164,170 @@ def test_classes_of_a_module_that_is_not_imported_are_asked_for(tmp_path: Path) 
     words = r"uses config classes of not_imported; .* --import not_imported"
     with pytest.raises(SetpointError, match=words):
         read_record(Job, str(folder))
+
+
+# What the files of a record say, also where they were damaged or made up.
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """A record of the sample."""
+    for name, text in record_files(resolve(Job(seed=7))).items():
+        (tmp_path / name).write_text(text)
+    return tmp_path
+
+
+def change(folder: Path, name: str, **values: Any) -> None:
+    path = folder / name
+    path.write_text(json.dumps({**json.loads(path.read_text()), **values}))
+
+
+def test_values_header_and_origins(folder: Path) -> None:
+    record = load_record(Job, str(folder))
+    assert (record.values["seed"], record.header["schema"], record.notes) == (7, 1, [])
+    assert record.origins["seed"]["layers"][-1]["value"] == 7
+    assert record.find(("seed",)).startswith(f"{folder}/config.json:")
+
+
+def test_the_schema_of_a_folder(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> None:
+    assert recorded_schema(str(folder)) == 1
+    assert recorded_schema(str(tmp_path_factory.mktemp("empty"))) is None
+    change(folder, "config.json", setpoint="text")
+    assert recorded_schema(str(folder)) is None
+
+
+@pytest.mark.parametrize(
+    "entry",
+    [
+        None,
+        {
+            "value": 1,
+            "role": "identity",
+            "layers": [3, {"layer": "file", "origin": "", "value": 1}],
+        },
+        {"value": 1, "role": "identity", "layers": [{"layer": "file", "origin": ""}]},
+        {"value": 1, "role": "identity", "layers": "file"},
+        {"value": 1, "role": [], "layers": []},
+        {"role": "identity", "layers": [{"layer": "file", "origin": "", "value": 1}]},
+    ],
+)
+def test_origins_that_are_none_are_refused(folder: Path, entry: object) -> None:
+    change(folder, "origins.json", seed=entry)
+    with pytest.raises(SetpointError, match=r"origins\.json: these are not the origins of a rec"):
+        read_record(Job, str(folder))
+
+
+@pytest.mark.parametrize("modules", [5, "abc", [3], None, {}])
+def test_odd_names_of_modules_are_no_traceback(folder: Path, modules: object) -> None:
+    header = {"schema": 1, "fingerprint": "", "modules": modules}
+    change(folder, "config.json", setpoint=header, seed="x")
+    with pytest.raises(SetpointError):
+        read_record(Job, str(folder))
+
+
+# A record that was changed after it was written is not taken for what a run was.
+
+
+def write(folder: Path, *flags: str) -> Path:
+    folder.mkdir()
+    for name, text in record_files(compose(Job, flags=flags).resolve()).items():
+        (folder / name).write_text(text)
+    return folder
+
+
+def edit_file(folder: Path, name: str, edit: Any) -> None:
+    data = json.loads((folder / name).read_text())
+    edit(data)
+    (folder / name).write_text(json.dumps(data))
+
+
+def refusal(folder: Path) -> str:
+    with pytest.raises(SetpointError) as caught:
+        read_record(Job, str(folder))
+    return str(caught.value)
+
+
+def test_a_record_as_it_was_written(tmp_path: Path) -> None:
+    flags = ["--user.a.b=[1]", "--evaluations={x={size=3}}", "--thresholds.y=0.5", "--sources=[]"]
+    folder = write(tmp_path / "run", *flags, "--model.experts={}", "--seed=null")
+    draft, header = read_record(Job, str(folder))
+    assert (
+        resolve(draft)
+        == compose(Job, flags=[*flags, "--model.experts={}", "--seed=null"]).resolve()
+    )
+    origins = json.loads((folder / "origins.json").read_text())
+    assert header["fingerprint"] == recorded_fingerprint(origins)
+
+
+def test_a_changed_value_is_named(tmp_path: Path) -> None:
+    folder = write(tmp_path / "run", "--user.a=1")
+    before = (folder / "config.json").read_text()
+    for edit, words in [
+        (lambda data: data.update(seed=9), "seed is 9 in config.json and 1234 in origins.json"),
+        (lambda data: data.update(seed=1234.0), "seed is 1234.0 in config.json and 1234 in"),
+        (lambda data: data.pop("seed"), "seed is nothing in config.json and 1234 in origins.json"),
+        (lambda data: data["user"].update(b=2), "user.b is 2 in config.json and nothing in"),
+        (
+            lambda data: data["model"].update(extends="/etc/x.toml"),
+            'model.extends is "/etc/x.toml"',
+        ),
+        (
+            lambda data: data["setpoint"].update(fingerprint="0"),
+            "states the fingerprint 0, and its",
+        ),
+    ]:
+        (folder / "config.json").write_text(before)
+        edit_file(folder, "config.json", edit)
+        assert words in refusal(folder), words
+        assert f"give {folder}/config.json as a file" in refusal(folder)
+    edit_file(folder, "config.json", lambda data: data.update(seed=9))
+    # What the error says to do is possible.
+    assert compose(Job, str(folder / "config.json")).resolve().seed == 9
+
+
+def test_both_files_changed_alike_have_another_fingerprint(tmp_path: Path) -> None:
+    folder = write(tmp_path / "run")
+    edit_file(folder, "config.json", lambda data: data.update(seed=9))
+    edit_file(folder, "origins.json", lambda data: data["seed"].update(value=9))
+    assert "it states the fingerprint" in refusal(folder)
+
+
+def test_a_forged_record_is_data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Made with care to agree with itself, it still runs, imports and reads nothing."""
+    outside = tmp_path / "outside.toml"
+    outside.write_text("dim = 3")
+    folder = write(tmp_path / "run")
+    read_record(Job, str(folder))  # imports what is imported when it is first used
+    load_plugins()  # looks at what is installed, once in a process
+    forgeries: list[dict[str, Any]] = [
+        {"model.extends": str(outside)},
+        {"optimizer.type": "import", "optimizer.target": "os.system"},
+        {"name": "../../etc"},
+        {"tracker": "${seed}"},
+        {"user.__class__": "x"},
+        {"seed": "__import__('os')"},
+    ]
+    whole = {path.name: path.read_text() for path in folder.iterdir()}
+    for forged in forgeries:
+        for name, text in whole.items():
+            (folder / name).write_text(text)
+
+        def put(data: dict[str, Any], forged: dict[str, Any] = forged) -> None:
+            for path, value in forged.items():
+                section, _, key = path.rpartition(".")
+                (data[section] if section else data)[key] = value
+
+        def put_origins(data: dict[str, Any], forged: dict[str, Any] = forged) -> None:
+            for path, value in forged.items():
+                layers = [{"layer": "reference", "origin": "x", "value": value}]
+                data[path] = {"value": value, "role": "identity", "layers": layers}
+
+        edit_file(folder, "config.json", put)
+        edit_file(folder, "origins.json", put_origins)
+        origins = json.loads((folder / "origins.json").read_text())
+        restated = {"fingerprint": recorded_fingerprint(origins)}
+        edit_file(folder, "config.json", lambda data, new=restated: data["setpoint"].update(new))
+        monkeypatch.setattr(os, "system", lambda command: pytest.fail(command))
+        with guarded(str(folder)), pytest.raises(SetpointError):
+            draft: Config = read_record(Job, str(folder))[0]
+            resolve(draft)

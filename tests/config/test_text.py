@@ -2,13 +2,15 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from setpoint.config import ImportPath, plain
-from setpoint.config.words.plain_data import PlainScalar
-from setpoint.config.words.text import in_full
+from setpoint.config import ImportPath, Invalid, plain
+from setpoint.config.words.plain_data import PlainScalar, same
+from setpoint.config.words.text import for_error, in_full, shown_part
 from setpoint.optim.config import AdamWConfig
 from setpoint.train.evaluation.config import Evaluation
 from setpoint.units import ByteSize, DType, Duration, Period
@@ -46,3 +48,70 @@ def test_sections() -> None:
     assert in_full(AdamWConfig()) == "'adamw'"
     assert in_full(Evaluation()) == "(a section)"
     assert plain(AdamWConfig()) == "adamw"
+
+
+@pytest.mark.parametrize(
+    ("left", "right", "equal"),
+    [
+        (1, 1, True),
+        (1, True, False),
+        (1, 1.0, False),
+        ([1, [2]], [1, [2]], True),
+        ([1, [2]], [1, [2.0]], False),
+        ([1], [1, 2], False),
+        ({"a": 1, "b": 2}, {"b": 2, "a": 1}, True),
+        ({"a": 1}, {"a": True}, False),
+        ({"a": 1}, {"b": 1}, False),
+        ([], {}, False),
+        (None, None, True),
+    ],
+)
+def test_kinds_count(left: Any, right: Any, equal: bool) -> None:
+    assert same(left, right) is equal
+
+
+def test_infinities_are_texts_that_their_fields_read_back() -> None:
+    value = {"a": [float("inf"), 1.5], "b": float("-inf")}
+    assert plain(value) == {"a": ["inf", 1.5], "b": "-inf"}
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        (PlainScalar("fast"), "fast"),
+        (PlainScalar(""), "''"),
+        (PlainScalar("\x1b[31m"), "'\\x1b[31m'"),
+        ("fast", "'fast'"),
+        (None, "null"),
+        (True, "true"),
+        (7, "7"),
+        (7.0, "7.0"),
+        ([1, "a", [None]], "[1, 'a', [null]]"),
+        ({"a": 1}, "{a: 1}"),
+        (object, "the class object"),
+        ("x" * 1000, "'" + "x" * 96 + "..."),
+        (list(range(10**5)), None),
+    ],
+)
+def test_values_as_errors_show_them(value: object, text: str | None) -> None:
+    assert len(for_error(value)) <= 100
+    assert text is None or for_error(value) == text
+
+
+@pytest.mark.parametrize(
+    ("value", "at", "text"),
+    [
+        ({"a": [1, 2]}, ("a", 1), "2"),
+        ([{"a": 1}], (0, "a"), "1"),
+        ([1], (5,), "null"),
+        (PlainScalar("[a, b]"), (1,), "b"),
+        (PlainScalar("{a: {b: 3}}"), ("a", "b"), "3"),
+        (PlainScalar("{a"), ("a",), "{a"),
+        (3, ("a",), "3"),
+    ],
+)
+def test_the_part_that_an_error_is_about(
+    value: list[Any] | Mapping[str, Any] | str, at: tuple[str | int, ...], text: str
+) -> None:
+    assert shown_part(value, Invalid("is wrong", at=at)) == text
+    assert shown_part(value, Invalid("is wrong", at=at, secret=True)) == "***"

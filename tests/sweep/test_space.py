@@ -3,16 +3,37 @@
 from __future__ import annotations
 
 import itertools
+import statistics
 from collections.abc import Sequence
+from fractions import Fraction
+from math import log10
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from setpoint.config import SetpointError
-from setpoint.sweep.setting import Setting, axis_origin, path_of
-from setpoint.sweep.space import Axis, Chained, Drawn, Listed, Product, RandomPoints, Space, Zip
+from setpoint.config import Invalid, SetpointError
+from setpoint.config.draft.walk import to_plain
+from setpoint.config.words.plain_data import PlainScalar
+from setpoint.sweep.setting import Setting, axis_origin, path_of, point_value, split_points
+from setpoint.sweep.space import (
+    Axis,
+    Chained,
+    Drawn,
+    Listed,
+    Product,
+    RandomPoints,
+    Space,
+    Zip,
+    draw,
+    is_call,
+    linear,
+    logarithmic,
+    misspelt_call,
+)
+
+from ..support.snapshots import compare
 
 
 def axis(path: str, values: Sequence[object]) -> Axis:
@@ -100,3 +121,187 @@ def test_more_points_and_more_axes_leave_the_others_alone() -> None:
     many = plain(random(9, 1, b="integer(0, 5)", a="uniform(0, 1)"))
     assert [point["a"] for point in many[:5]] == [point["a"] for point in few]
     assert plain(random(5, 2, a="uniform(0, 1)")) != few
+
+
+# Distributions as calls and as tables, and what is wrong with some.
+
+
+@pytest.mark.parametrize(
+    ("call", "table"),
+    [
+        ("uniform(0, 1)", {"type": "uniform", "low": 0.0, "high": 1.0}),
+        ("log_uniform(1e-5,1e-2)", {"type": "log_uniform", "low": 1e-5, "high": 1e-2}),
+        ("log-uniform(high=1, low=0.1)", {"type": "log_uniform", "low": 0.1, "high": 1.0}),
+        ("integer(2, 8)", {"type": "integer", "low": 2, "high": 8, "step": 1}),
+        ("integer(2, 8, step=2)", {"type": "integer", "low": 2, "high": 8, "step": 2}),
+        ("choice(64, [1, 2], a)", {"type": "choice", "values": [64, [1, 2], "a"]}),
+    ],
+)
+def test_a_call_is_the_table(call: str, table: dict[str, object]) -> None:
+    assert is_call(call)
+    assert to_plain(Drawn.read(call).distribution) == table
+    assert Drawn.read(table) == Drawn.read(call)
+    assert Drawn.read(Drawn.read(call).dump()) == Drawn.read(call)
+
+
+WRONG = [
+    "uniform",
+    "uniform(1)",
+    "uniform(1, 2, 3)",
+    "uniform(2, 1)",
+    "uniform(1, low=2)",
+    "uniform(a, 2)",
+    "log_uniform(0, 1)",
+    "integer(1.5, 2)",
+    "integer(1, 2, step=0)",
+    "integer(1, 2, pace=1)",
+    "choice()",
+    "normal(0, 1)",
+    "uniform(0, 1",
+]
+
+
+def test_what_is_wrong_is_said() -> None:
+    lines: list[str] = []
+    for text in WRONG:
+        with pytest.raises(Invalid) as caught:
+            Drawn.read(text)
+        at = ".".join(map(str, caught.value.at))
+        valid = f" (valid: {', '.join(caught.value.valid)})" if caught.value.valid else ""
+        lines.append(f"{text}: {at} {caught.value.message}{valid}".replace(":  ", ": "))
+    compare("config/sweep_distributions", "\n".join(lines))
+
+
+def test_choices_may_have_parameters() -> None:
+    kind = Drawn.read("choice(null, smoke(steps=5, a=[1, 2]), [1, 2])").distribution
+    assert kind.extremes() == ["null", "smoke(steps=5, a=[1, 2])", ["1", "2"]]
+
+
+def test_misspelt_distributions() -> None:
+    with pytest.raises(Invalid) as caught:
+        Drawn.read("loguniform(1e-5, 1)")
+    assert caught.value.hint == misspelt_call("loguniform(1e-5, 1)") == "Did you mean log_uniform?"
+    assert misspelt_call("log_uniform(1e-5, 1)") == misspelt_call("smoke(steps=5)") == ""
+
+
+def test_words_are_no_calls() -> None:
+    assert not is_call("smoke(steps=5)")
+    assert not is_call("uniform")
+
+
+@given(st.fractions(0, 1).filter(lambda share: share < 1))
+def test_values_lie_inside(share: Fraction) -> None:
+    assert Drawn.read("integer(2, 8, 3)").distribution.at(share) in (2, 5, 8)
+    assert Drawn.read("choice(a, b)").distribution.at(share) in ("a", "b")
+    assert 1e-5 <= Drawn.read("log_uniform(1e-5, 1)").distribution.at(share) <= 1
+
+
+def test_every_whole_number_is_reached() -> None:
+    kind = Drawn.read("integer(-1, 3)").distribution
+    assert {kind.at(Fraction(n, 5)) for n in range(5)} == {-1, 0, 1, 2, 3}
+
+
+def test_extremes_and_description() -> None:
+    kind = Drawn.read("integer(1, 8, 3)").distribution
+    assert kind.extremes() == [1, 7] and kind.describe() == "integer(1, 8, 3)"
+    choice = Drawn.read("choice(a, 1e-3)").distribution
+    assert choice.extremes() == ["a", PlainScalar("1e-3")]
+    assert choice.describe() == "choice(a, 1e-3)"
+
+
+# Draws: inside their limits, spread as they should be, and free of the machine.
+
+
+SHARES = st.fractions(0, 1)
+
+
+@given(st.integers(0, 2**63), st.integers(0, 10**6), st.text(max_size=20))
+def test_a_draw_is_a_share(seed: int, index: int, name: str) -> None:
+    assert 0 <= draw(seed, index, name) < 1
+
+
+def test_draws_do_not_depend_on_one_another() -> None:
+    assert draw(0, 1, "lr") != draw(1, 0, "lr") != draw(0, 1, "rl")
+    shares = [float(draw(0, index, "lr")) for index in range(1000)]
+    assert abs(statistics.mean(shares) - 0.5) < 0.03
+
+
+@given(SHARES, st.floats(-1e6, 1e6), st.floats(1e-6, 1e6))
+def test_linear_stays_inside(share: Fraction, low: float, width: float) -> None:
+    high = low + width
+    assert low <= linear(share, low, high) <= high
+
+
+@given(SHARES, st.floats(1e-300, 1e300), st.floats(1.001, 1e9))
+def test_logarithmic_stays_inside(share: Fraction, low: float, factor: float) -> None:
+    high = min(low * factor, 1e305)
+    assert low <= logarithmic(share, low, high) <= high
+
+
+def test_the_ends_and_the_middle() -> None:
+    assert [linear(Fraction(n, 2), 1.0, 3.0) for n in range(3)] == [1.0, 2.0, 3.0]
+    assert [logarithmic(Fraction(n, 2), 1e-4, 1e-2) for n in range(3)] == [1e-4, 1e-3, 1e-2]
+
+
+def test_orders_of_magnitude_are_equally_likely() -> None:
+    drawn = [logarithmic(draw(0, index, "x"), 1e-4, 1.0) for index in range(800)]
+    for power in range(-4, 0):
+        share = sum(power <= log10(value) < power + 1 for value in drawn) / len(drawn)
+        assert 0.2 < share < 0.3
+
+
+# Commas separate points, unless they stand inside something.
+
+
+@pytest.mark.parametrize(
+    ("text", "parts"),
+    [
+        ("1e-4", ["1e-4"]),
+        ("1e-4,3e-4", ["1e-4", "3e-4"]),
+        (" a , b ", ["a", "b"]),
+        ("[0.9,0.95]", ["[0.9,0.95]"]),
+        ("[1,2],[3,4]", ["[1,2]", "[3,4]"]),
+        ("smoke(steps=5, a=1),tiny", ["smoke(steps=5, a=1)", "tiny"]),
+        ("{type = a, lr = 1},b", ["{type = a, lr = 1}", "b"]),
+        ("${a * 2},${min(b, c)}", ["${a * 2}", "${min(b, c)}"]),
+        ('"a,b",c', ['"a,b"', "c"]),
+        (r'"a\",b",c', [r'"a\",b"', "c"]),
+        ("['a,]',b],c", ["['a,]',b]", "c"]),
+        ("don't,stop", ["don't", "stop"]),
+        ("a,", ["a", ""]),
+        (",", ["", ""]),
+        # What is not closed is left to the reader of the value, which says so.
+        ("[1,2", ["[1,2"]),
+        ('"a,b', ['"a', "b"]),
+        ("a],b", ["a]", "b"]),
+        ("", [""]),
+    ],
+)
+def test_split(text: str, parts: list[str]) -> None:
+    assert split_points(text) == parts
+
+
+def test_quotes_make_a_text_and_other_values_stay_to_be_read() -> None:
+    assert point_value('"a,b"') == "a,b"
+    assert not isinstance(point_value('"1"'), PlainScalar)
+    assert isinstance(point_value("1"), PlainScalar)
+    with pytest.raises(SetpointError, match="empty value between commas"):
+        point_value("")
+
+
+@given(st.lists(st.text("abc019.-_", min_size=1), min_size=2))
+def test_words_come_back(words: list[str]) -> None:
+    assert split_points(",".join(words)) == words
+
+
+@given(st.text("ab,[](){}\"' \\$=", max_size=40))
+def test_any_text_is_split_without_loss(text: str) -> None:
+    parts = split_points(text)
+    assert "".join(parts).replace(" ", "") == text.replace(" ", "") or ",".join(parts).replace(
+        " ", ""
+    ) == text.replace(" ", "")
+
+
+def test_a_long_text_is_split_in_no_time() -> None:
+    assert split_points("'" * 100_000 + ",a" * 2)[-1] == "a"
+    assert len(split_points("x," * 50_000)) == 50_001

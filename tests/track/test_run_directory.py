@@ -6,6 +6,7 @@ import errno
 import os
 import subprocess
 import sys
+from datetime import UTC, datetime
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -13,6 +14,7 @@ import pytest
 
 from setpoint.config import RunError, SetpointError
 from setpoint.files import lock
+from setpoint.track.jsonl import EventLog, read_jsonl
 from setpoint.track.run_directory import FILES, FOLDERS, RunDirectory
 
 from ..checkpoint.disk import Operation, watched
@@ -284,3 +286,33 @@ def test_a_record_whose_last_file_cannot_be_moved_is_refused_in_words(tmp_path: 
         words = "origins.json cannot be written: No space left on device"
         with watched(tmp_path, before=refused), pytest.raises(RunError, match=words):
             run.write_record(texts, 1)
+
+
+# The history of a run.
+
+
+def test_events_have_a_time_and_stay(tmp_path: Path) -> None:
+    path = tmp_path / "events.jsonl"
+    before = datetime.now(UTC)
+    for event in ("start", "resume"):
+        log = EventLog(path)
+        log.write(event, step=3, accepted=[])
+        log.close()
+    rows = read_jsonl(path)
+    assert [(r["event"], r["step"], r["accepted"]) for r in rows] == [
+        ("start", 3, []),
+        ("resume", 3, []),
+    ]
+    for row in rows:
+        assert row["time"].endswith("Z")
+        assert abs((datetime.fromisoformat(row["time"]) - before).total_seconds()) < 60
+
+
+def test_a_fault_does_not_give_a_secret_away(tmp_path: Path) -> None:
+    log = EventLog(tmp_path / "events.jsonl")
+    error = repr(OSError("cannot reach https://me:hunter2@host/x?token=hunter2"))
+    log.write("fault", error=error, seen=[{"https://me:hunter2@host": 1}])
+    log.close()
+    text = (tmp_path / "events.jsonl").read_text()
+    assert "hunter2" not in text
+    assert "https://***@host/x?token=***" in text

@@ -1,19 +1,32 @@
+"""What stands beside a field must fit its type."""
+
+from __future__ import annotations
+
 import dataclasses
 import datetime
+import json
+import re
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from enum import Enum
+from pathlib import Path
 from types import ModuleType
-from typing import Any, NewType, TypeVar
+from typing import Any, Literal, NewType, TypeVar
 
 import pytest
 
-from setpoint.config import Config, SetpointError, resolve
+from setpoint.config import Config, ImportPath, Secret, SetpointError, field, resolve
+from setpoint.config.composition import compose
+from setpoint.config.draft.walk import to_plain
 from setpoint.config.types.base import LiteralType, StrType
 from setpoint.config.types.compiler import compile_annotation
 from setpoint.config.types.compound import AnyOfType
+from setpoint.units import ByteSize, DType, Duration, Period
 
 from ...support.snapshots import compare
+from ..components.targets import Part, double
 from ..sample import Batch, Experts
+from .test_default import wrong
 
 
 def test_the_narrower_alternative_is_asked_first() -> None:
@@ -26,7 +39,7 @@ def test_the_narrower_alternative_is_asked_first() -> None:
 
 def test_a_name_that_is_not_there_at_run_time_is_explained() -> None:
     class Root(Config):
-        x: "Nowhere"  # noqa: F821
+        x: Nowhere  # noqa: F821
 
     with pytest.raises(
         TypeError, match=r"Root\.x: the annotation 'Nowhere' cannot be read: name 'Nowhere'"
@@ -105,7 +118,8 @@ def test_names_mean_what_their_module_says(
     monkeypatch.setitem(sys.modules, module.__name__, module)
     imports = "from setpoint.config import Config\nfrom typing import Literal\n"
     body = f"class Names(Config):\n    x: {annotation!r}\n    y: {annotation!r}\n"
-    exec(f"{imports}{head}\n{body}", vars(module))
+    code = compile(f"{imports}{head}\n{body}", module.__name__, "exec", dont_inherit=True)
+    exec(code, vars(module))
     spaces = vars(module)
     fields = spaces["Names"].__setpoint__.fields
     expected = compile_annotation(eval(annotation, spaces), "Names.x")
@@ -119,6 +133,150 @@ def test_lists_of_fields_with_one_annotation_say_whose_they_are(
     module = ModuleType("module_with_lists")
     monkeypatch.setitem(sys.modules, module.__name__, module)
     head = "from setpoint.config import Config\n"
-    exec(f"{head}class Same(Config):\n    a: 'list[int]'\n    b: 'list[int]'\n", vars(module))
+    text = f"{head}class Same(Config):\n    a: 'list[int]'\n    b: 'list[int]'\n"
+    exec(compile(text, module.__name__, "exec", dont_inherit=True), vars(module))
     kinds = [vars(module)["Same"].__setpoint__.fields[name].type for name in "ab"]
     assert [kind.title for kind in kinds] == ["Same.a", "Same.b"]
+
+
+# What stands beside a field must fit its type.
+
+
+RIGHT: list[tuple[object, dict[str, Any]]] = [
+    (int | None, {"default": None, "ge": 1}),
+    (int | Literal["auto"], {"default": "auto", "ge": 1}),
+    (ByteSize, {"default": ByteSize("1 MiB"), "gt": 0}),
+    (Any, {"default": 3, "ge": 1}),
+    (tuple[int, ...] | None, {"default": (1,), "item_ge": 1}),
+    (int | tuple[int, ...], {"default": 3, "item_ge": 1}),
+]
+WRONG: list[tuple[object, dict[str, Any], str]] = [
+    (str, {"default": "a", "ge": 1}, "and this is a str"),
+    (Period, {"default": Period("1 step"), "ge": 1}, "apply to numbers"),
+    (tuple[int, ...], {"default": (1,), "ge": 1}, "those of items are item_gt"),
+    (int, {"default": 1, "pattern": "a"}, "a pattern applies to str, and this is an int"),
+    (str, {"default": "a", "pattern": "["}, r"the pattern '\[' is not a regular expression"),
+    (str | None, {"default": None, "pattern": "["}, "is not a regular expression"),
+    (int, {"default": 1, "item_ge": 1}, "for lists and mappings of numbers"),
+    (list[str], {"factory": list, "item_ge": 1}, "for lists and mappings of numbers"),
+]
+
+
+@pytest.mark.parametrize(("kind", "options"), RIGHT)
+def test_what_fits(kind: object, options: dict[str, Any]) -> None:
+    resolve(wrong(kind, **options)())
+
+
+@pytest.mark.parametrize(("kind", "options", "message"), WRONG)
+def test_what_fits_nothing(kind: object, options: dict[str, Any], message: str) -> None:
+    with pytest.raises(SetpointError, match=message) as caught:
+        resolve(wrong(kind, **options)())
+    assert "Wrong.x: " in str(caught.value)
+
+
+# Containers of anything inside containers of anything, through every layer and back.
+
+
+class Leaf(Config):
+    count: int = 1
+
+
+class Family(Config):
+    pass
+
+
+class One(Family, type="one"):
+    rate: float = 1.0
+
+
+class Two(Family, type="two"):
+    inner: Family | None = None
+    many: tuple[Family | None, ...] = ()
+
+
+class Speed(Enum):
+    FAST = 1
+    SLOW = 2
+
+
+class Root(Config):
+    lists_of_sections: dict[str, list[Leaf | None]] = field(factory=dict)
+    lists_of_lists: list[list[Family]] = field(factory=list)
+    pairs: tuple[tuple[int, str], ...] = ()
+    tables: dict[str, dict[str, float]] = field(factory=dict)
+    pair: tuple[Leaf, One | Two] | None = None
+    words: list[Speed | None] = field(factory=list)
+    mixed: tuple[int | Literal["auto"], ...] = ()
+    sizes: dict[str, tuple[ByteSize | None, ...]] = field(factory=dict)
+    formats: list[DType] = field(factory=list)
+    patterns: dict[str, list[re.Pattern[str]]] = field(factory=dict)
+    functions: list[Callable[..., Any]] = field(factory=list)
+    classes: dict[str, type[Part]] = field(factory=dict)
+    path: ImportPath | None = None
+    variants: dict[str, Family] = field(factory=dict)
+    cubes: list[list[list[int]]] = field(factory=list)
+    optional: Family | None = None
+    files: list[dict[str, Path]] = field(factory=list)
+    times: tuple[Period | None, ...] = ()
+    ends: dict[str, Duration] = field(factory=dict)
+    secrets: dict[str, list[Secret]] = field(factory=dict)
+
+
+def everything() -> Root:
+    return resolve(
+        Root(
+            lists_of_sections={"x": [Leaf(count=3), None]},
+            lists_of_lists=[[One(rate=2.0), Two(inner=One())], []],
+            pairs=((1, "a"), (2, "null")),
+            tables={"p": {"q": 1e-3}},
+            pair=(Leaf(count=5), Two(many=(One(), None, Two(inner=Two())))),
+            words=[Speed.FAST, None],
+            mixed=(1, "auto"),
+            sizes={"z": (ByteSize("1 MiB"), None)},
+            formats=[DType("bf16"), DType("fp32")],
+            patterns={"a": [re.compile("x+"), re.compile("y", re.IGNORECASE)]},
+            functions=[double, Part],
+            classes={"a": Part},
+            path=ImportPath("a.b"),
+            variants={"u": Two(inner=Two(inner=One(rate=9.0)))},
+            cubes=[[[1], []], []],
+            optional=Two(many=(One(),)),
+            files=[{"a": Path("b/c")}],
+            times=(Period("3 steps"), None),
+            ends={"a": Duration("2 epochs", "30 min")},
+            secrets={"a": [Secret("env:A"), Secret("file:/b")]},
+        )
+    )
+
+
+def test_flags_the_environment_and_programs_give_it_back() -> None:
+    config = everything()
+    plain = to_plain(config)
+    texts = {name: json.dumps(value) for name, value in plain.items() if name != "path"}
+    flags = [f"--{name}={text}" for name, text in texts.items()]
+    environ = {f"SETPOINT__{name.upper()}": text for name, text in texts.items()}
+    assert compose(Root, flags=[*flags, "--path=a.b"]).resolve() == config
+    assert compose(Root, environ={**environ, "SETPOINT__PATH": "a.b"}).resolve() == config
+    assert compose(Root, program=plain).resolve() == config
+
+
+def test_flags_reach_what_lies_deep_inside() -> None:
+    flags = [
+        "--lists_of_lists.0.0.rate=7",
+        "--pair.1.many.2.inner.inner={type: one}",
+        "--variants.u.inner.inner.rate=3",
+        "--lists_of_sections.x.0.count=9",
+        "--cubes.0.0.0=4",
+        "--sizes.z.0=2 GB",
+        "--formats.1=fp8_e5m2",
+        "--patterns.a.0=z",
+    ]
+    config: Any = compose(Root, everything(), flags=flags).resolve()
+    assert config.lists_of_lists[0][0].rate == 7.0
+    assert config.pair[1].many[2].inner.inner == One()
+    assert config.variants["u"].inner.inner.rate == 3.0
+    assert config.lists_of_sections["x"][0].count == 9
+    assert config.cubes == [[[4], []], []]
+    assert config.sizes["z"][0] == 2 * 10**9
+    assert config.formats[1].name == "float8_e5m2"
+    assert config.patterns["a"][0].pattern == "z"

@@ -14,7 +14,7 @@ from setpoint.sweep.run_metrics import RunMetrics
 from setpoint.sweep.sweep_record import SweepRecord, write_point
 
 from .sample import task_of
-from .test_state import END, leave
+from .test_sweep_record import END, leave
 
 
 def entry(tmp_path: Path, seed: int, *rows: dict[str, object]) -> ComparedRun:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 
 import pytest
@@ -9,7 +10,17 @@ import pytest
 from setpoint.config import RunError, SetpointError
 from setpoint.report.goodput import FAILED, FINISHED, STOPPED
 from setpoint.sweep.launch import Launcher
-from setpoint.sweep.optuna_search import Axes, SearchRun
+from setpoint.sweep.optuna_search import (
+    STORAGE,
+    Axes,
+    SearchRun,
+    corners,
+    import_optuna,
+    optuna_axes,
+    point_of,
+    study_name,
+    trials_before,
+)
 from setpoint.sweep.space import Drawn
 from setpoint.sweep.sweep_file import Search
 from setpoint.sweep.sweep_record import SweepTask
@@ -141,3 +152,52 @@ def test_a_damaged_storage_is_named(folder: Path) -> None:
     (folder / "sweep/search.db").write_text("no database " * 100)
     with pytest.raises(SetpointError, match=r"search.db: the trials cannot be read"):
         search(folder, 1)
+
+
+# The trials of a search: counted without writing, and told apart from those of other searches.
+
+
+def test_trials_are_counted_without_a_trace(tmp_path: Path) -> None:
+    make, folder = maker(tmp_path), tmp_path / "sweep"
+    assert trials_before(Search(trials=9), AXES, make, folder) == 0
+    assert not (folder / STORAGE).exists()
+    search(tmp_path, 2)
+    before = (folder / STORAGE).read_bytes()
+    assert trials_before(Search(trials=9), AXES, make, folder) == 2
+    assert trials_before(Search(trials=9, objective="train.loss"), AXES, make, folder) == 0
+    assert (folder / STORAGE).read_bytes() == before
+    (folder / STORAGE).write_text("no database " * 100)
+    with pytest.raises(SetpointError, match="the trials cannot be read"):
+        trials_before(Search(trials=9), AXES, make, folder)
+
+
+def test_searches_that_cannot_be_compared_are_told_apart(tmp_path: Path) -> None:
+    make = maker(tmp_path)
+    spec = Search(trials=3)
+    name = study_name(spec, AXES, make)
+    assert study_name(Search(trials=5, seed=3), AXES, make) == name
+    assert study_name(Search(trials=3, direction="maximize"), AXES, make) != name
+    fewer = {path: axis for path, axis in AXES.items() if path[0] != "batch"}
+    assert study_name(spec, fewer, make) != name
+
+
+def test_without_optuna_the_answer_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "optuna", None)
+    with pytest.raises(SetpointError, match=r"pip install 'setpoint\[search\]'"):
+        import_optuna()
+
+
+# What a search may propose, and what a proposal means.
+
+
+def test_corners_reach_every_limit_of_every_axis() -> None:
+    found = [[item.plain() for item in point] for point in corners(AXES)]
+    assert found == [[1e-4, 1, 4], [1.0, 1, 4], [1e-4, 3, 4], [1e-4, 1, 8]]
+
+
+def test_proposals_become_points_that_read_well() -> None:
+    params = {"optimizer.lr": 0.00123456789, "model.layers": 2, "batch.global_size": "8"}
+    assert [item.plain() for item in point_of(AXES, params)] == [0.0012346, 2, 8]
+    params["optimizer.lr"] = 1e-4 * (1 - 1e-9)
+    assert point_of(AXES, params)[0].value == 1e-4
+    assert list(optuna_axes(AXES)) == list(params)

@@ -8,7 +8,7 @@ import pytest
 
 from setpoint.config import Config, ConfigError, SetpointError, field
 from setpoint.config.files.read import parse
-from setpoint.sweep.sweep_file import Sweep, place_in, read_table, space_of
+from setpoint.sweep.sweep_file import Sweep, flattened, place_in, read_table, space_of
 
 from ..support.snapshots import compare
 
@@ -153,3 +153,27 @@ def test_places_are_found_through_dots() -> None:
     assert find(("sweep", "grid", "c.d")).startswith("exp.toml:3:")
     assert find(("sweep", "grid", "e")) == "exp.toml:1:8"
     assert find(("other",)) == "exp.toml"
+
+
+# The table's flattening: each field under its dotted path, and nothing else touched.
+
+
+def test_tables_of_fields_are_flattened() -> None:
+    assert flattened(
+        {
+            "grid": {"a": {"b": [1], "c": {"d": [2]}}, "e.f": [3]},
+            "points": [{"a": {"b": 1}, "c": {}}, 5],
+            "random": {"count": 3, "axes": {"a": {"b": {"type": "choice", "values": [1]}}}},
+            "chain": [{"zip": {"a": {"b": [1]}}}, "x"],
+        }
+    ) == {
+        "grid": {"a.b": [1], "a.c.d": [2], "e.f": [3]},
+        "points": [{"a.b": 1, "c": {}}, 5],
+        "random": {"count": 3, "axes": {"a.b": {"type": "choice", "values": [1]}}},
+        "chain": [{"zip": {"a.b": [1]}}, "x"],
+    }
+
+
+def test_what_has_another_form_is_left_for_its_reader() -> None:
+    odd = {"grid": 3, "points": {"a": 1}, "random": [1], "gird": {"a": {"b": 1}}}
+    assert flattened(odd) == odd

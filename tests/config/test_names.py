@@ -1,4 +1,7 @@
+"""What is said about values that are written as other systems write them."""
+
 from functools import partial
+from typing import Literal
 
 import pytest
 
@@ -6,6 +9,7 @@ from setpoint.config import Config, field
 from setpoint.config.composition import compose
 from setpoint.config.draft.hints import (
     OtherName,
+    explained,
     is_secret_key,
     location_hint,
     unknown_key,
@@ -14,6 +18,7 @@ from setpoint.config.schema.class_info import (
     all_fields,
     holds_secret,
 )
+from setpoint.config.values.origin import PROGRAM, Origin
 from setpoint.config.words.names import nearest
 
 from .helpers import problems_of
@@ -177,3 +182,89 @@ def test_each_unknown_key_of_a_value_has_its_own_hint() -> None:
         "sources.1.lenght": "Did you mean sources.1.length?",
         "sources.1.zzzzzz": "",
     }
+
+
+# What is said about values that are written as other systems write them.
+
+
+class Kind(Config):
+    pass
+
+
+class Plain(Kind, type="plain"):
+    pass
+
+
+class Fancy(Kind, type="fancy"):
+    pass
+
+
+class Format(Config):
+    compute: Literal["fp32", "fp16"] = "fp32"
+
+
+class PairSpelling(Config):
+    left: int = 1
+    mode: Literal["a", "b"] = "a"
+
+
+class Experts(Config):
+    count: int = field(ge=1)
+    chosen: int = 2
+
+
+class Root(Config, other_names=__name__):
+    seed: int | None = 1
+    count: int = 1
+    format: Format = field(factory=Format)
+    pair: PairSpelling | None = field(factory=PairSpelling)
+    experts: Experts | None = None
+    kind: Kind = field(factory=Plain)
+    names: tuple[str, ...] = ()
+
+
+OTHER_VALUES = {"format.compute": {"fp16": ("half", "16")}, "kind": {"plain": ("none",)}}
+
+
+@pytest.mark.parametrize(
+    ("flag", "message", "hint"),
+    [
+        ("format.compute=half", "is not one of the valid", "Setpoint calls it fp16."),
+        ("format.compute=torch.half", "is not one of the valid", "Setpoint calls it fp16."),
+        ("format=fp32", "is not a section", "Did you mean format.compute=fp32?"),
+        ("format=x", "is not a section", "Did you mean format.compute?"),
+        ("pair=b", "is not a section", "Did you mean pair.mode=b?"),
+        ("pair=7", "is not a section", ""),
+        ("experts=8", "is not a section", "Did you mean experts.count=8?"),
+        ("experts=0", "is not a section", ""),
+        ("experts=x", "is not a section", ""),
+        ("pair=None", "is not a section", "Write null for no value."),
+        (
+            "pair=false",
+            "is not a section",
+            "Switch it on, with its defaults, with --pair '{}'; off with --pair null.",
+        ),
+        ("seed=None", "is not an int", "Write null for no value."),
+        ("seed=x", "is not an int", ""),
+        ("count=none", "is not an int", ""),
+        ("count=null", "cannot be null", ""),
+        ("kind=none", "is not one of the valid", "Setpoint calls it plain."),
+        ("kind=null", "cannot be null", ""),
+        ("names=null", "", ""),
+    ],
+)
+def test_what_was_meant(flag: str, message: str, hint: str) -> None:
+    if not message:
+        assert compose(Root, flags=[flag]).resolve().names == ("null",)
+        return
+    (problem,) = problems_of(lambda: compose(Root, flags=[flag]).resolve())
+    assert problem.message.startswith(message)
+    assert problem.hint == hint
+
+
+def test_other_errors_stay_as_they_are() -> None:
+    from setpoint.config import Invalid
+
+    info = Root.__setpoint__.fields["seed"]
+    for error in (Invalid("is out of range"), Invalid("is not a float", secret=True)):
+        assert explained(info, "none", error, ("seed",), Origin(PROGRAM)) is error

@@ -1,0 +1,278 @@
+"""What a check yields is held to its word."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+from setpoint.config import (
+    Caution,
+    Config,
+    Free,
+    Problem,
+    dead,
+    derive,
+    derived,
+    field,
+    resolve,
+    rule,
+)
+from setpoint.config.composition import compose
+from setpoint.config.resolving.checks import cautions_of, known_cautions, verify
+
+from .helpers import problems_of
+
+
+def _config(method: Callable[[Any], Any]) -> Config:
+    class Checked(Config):
+        x: int = 1
+        items: list[int] = field(factory=list)
+        _it = rule(method)
+
+    return Checked()
+
+
+def _raises(self: Any) -> Any:
+    raise ValueError("nope")
+
+
+def _writes(self: Any) -> Any:
+    self.x = 33
+    yield from ()
+
+
+def _appends(self: Any) -> Any:
+    self.items.append(33)
+    yield from ()
+
+
+def test_a_default_beside_a_value_that_was_given_is_called_one() -> None:
+    class Inner(Config):
+        given: int = 1
+        left: int = 2
+
+        @rule
+        def _check(self) -> Iterator[Problem]:
+            if self.given == 7:
+                yield Problem("given", "bad", also=("left",))
+
+    class Outer(Config):
+        inner: Inner | None = None
+
+        @rule
+        def _check(self) -> Iterator[Problem]:
+            if self.inner is not None and self.inner.given == 8:
+                yield Problem("inner.given", "bad", also=("inner.left",))
+
+    for value in (7, 8):
+        flags = [f"inner.given={value}"]
+        (problem,) = problems_of(lambda flags=flags: compose(Outer, flags=flags).resolve())
+        assert problem.origin == "command line inner.given"
+        assert problem.also == ("inner.left = 2 (default)",)
+
+
+@pytest.mark.parametrize(
+    ("method", "words"),
+    [
+        (lambda self: None, "'NoneType' object is not iterable"),
+        (lambda self: Problem("x", "bad"), "'Problem' object is not iterable"),
+        (lambda self: "bad", "yielded a str; it must yield a Problem for each finding"),
+        (lambda self: self, "'Checked' object is not iterable"),
+        (lambda self: ["bad"], "yielded a str; it must yield"),
+        (_raises, "failed: ValueError: nope (tests/config/test_checks.py:"),
+        (_writes, "Checked.x cannot be set: a resolved configuration is immutable"),
+        (_appends, "Checked.items cannot be changed: a resolved configuration is immutable"),
+        (
+            lambda self: [Problem("xx", "bad")],
+            "names 'xx': Checked has no such field. Did you mean x?",
+        ),
+        (lambda self: [Problem("x", "bad", also=("xx",))], "names 'xx'"),
+        (lambda self: [Caution("c", "x", "bad")], "yielded the caution 'c' undeclared"),
+    ],
+)
+def test_mistakes_name_the_method(method: Callable[[Any], Any], words: str) -> None:
+    (problem,) = problems_of(lambda: resolve(_config(method)))
+    assert words in problem.message
+    assert "test_checks.py:" in problem.message
+
+
+def test_a_check_that_is_right() -> None:
+    assert resolve(_config(lambda self: ())).x == 1  # pyright: ignore[reportAttributeAccessIssue]
+    found = problems_of(lambda: resolve(_config(lambda self: [Problem("x", "bad")])))
+    assert [(problem.path, problem.message) for problem in found] == [("x", "bad")]
+
+
+def test_a_deriving_method_only_reads() -> None:
+    class Derived(Config):
+        x: int = 1
+        y: int = derived()
+        z: int = derived()
+
+        @derive("y")
+        def _y(self) -> int:
+            self.x = 3
+            return 3
+
+        @derive("z")
+        def _z(self) -> int:
+            return [][self.x]
+
+    first, second = problems_of(lambda: resolve(Derived()))
+    assert (
+        "Derived._y (" in first.message
+        and "Derived.x cannot be set in this method" in first.message
+    )
+    assert "Derived._z (" in second.message and "IndexError" in second.message
+
+
+class Disk(Config):
+    folder: str = "/data"
+    size: int = 5
+
+    @rule(needs="files")
+    def _there(self) -> Iterator[Problem]:
+        """Whether the folder is there."""
+        if self.folder == "/missing":
+            yield Problem("folder", "is not there", also=("size",))
+
+    @rule(needs=("torch", "files"))
+    def _fits(self) -> Iterator[Problem]:
+        """Whether it fits."""
+        yield Problem("size", "does not fit")
+
+    @rule(cautions={"small": "it is little"})
+    def _small(self) -> Iterator[Problem]:
+        if self.size < 3:
+            yield Caution("small", "size", f"{self.size} is little", valid=("5",))
+
+
+class Root(Config):
+    disks: tuple[Disk, ...] = field(factory=lambda: (Disk(),))
+    silence: tuple[str, ...] = ()
+
+
+def test_what_needs_something_waits_for_it() -> None:
+    root = compose(Root, flags=["disks.0.folder=/missing"]).resolve()
+    nothing = verify(root, ())
+    assert nothing.problems == [] and [str(each) for each in nothing.skipped] == [
+        "disks.0: whether the folder is there (needs files)",
+        "disks.0: whether it fits (needs torch and files)",
+    ]
+    files = verify(root, {"files"})
+    (problem,) = files.problems
+    assert (problem.path, problem.value) == ("disks.0.folder", "'/missing'")
+    assert problem.origin == "command line disks.0.folder"
+    assert problem.also == ("disks.0.size = 5 (default)",)
+    assert [each.needs for each in files.skipped] == [("torch",)]
+    assert len(verify(root).problems) == 2 and verify(root).skipped == []
+
+
+class Cache(Config):
+    folder: str | None = None
+
+    @rule(needs="files", when=lambda self: self.folder is not None)
+    def _there(self) -> Iterator[Problem]:
+        """Whether the cache is there."""
+        yield Problem("folder", "is not there")
+
+
+def test_what_has_nothing_to_look_at_is_neither_run_nor_named() -> None:
+    empty, full = resolve(Cache()), resolve(Cache(folder="x"))
+    assert (verify(empty).problems, verify(empty, ()).skipped) == ([], [])
+    assert [each.path for each in verify(full).problems] == ["folder"]
+    assert [str(each) for each in verify(full, ()).skipped] == [
+        "whether the cache is there (needs files)"
+    ]
+
+
+def test_cautions_stop_nothing_and_can_be_silenced() -> None:
+    root = compose(Root, flags=["disks.0.size=2"]).resolve()
+    (caution,) = cautions_of(root)
+    assert caution.line() == "disks.0.size = 2: 2 is little (small)"
+    assert caution.render() == (
+        "  disks.0.size = 2\n"
+        "    from command line disks.0.size\n"
+        "    2 is little\n"
+        "    valid: 5\n"
+        "    silence it with --silence.append small"
+    )
+    assert caution.to_json()["code"] == "small"
+    assert verify(root, ()).cautions == [caution]
+    assert cautions_of(compose(Root, flags=["disks.0.size=2", "silence=small"]).resolve()) == ()
+    assert cautions_of(resolve(root.evolve(silence=("small",)))) == ()
+
+
+def test_a_code_that_silences_nothing_is_a_mistake() -> None:
+    (problem,) = problems_of(lambda: compose(Root, flags=["silence=smal"]).resolve())
+    assert problem.path == "silence.0" and problem.hint == "Did you mean small?"
+    assert problem.valid == ("small",) and known_cautions(Root) == {"small": "it is little"}
+    assert problem.origin == "command line silence"
+
+
+def test_declarations_that_cannot_work() -> None:
+    with pytest.raises(TypeError, match="must say what it verifies"):
+
+        @rule(needs="files")
+        def _silent(self: Config) -> Iterator[Problem]:
+            yield from ()
+
+
+class RootHooks(Config):
+    a: int = 1
+    b: int = derived()
+    c: int = 0
+    d: int = 0
+
+    @derive("b")
+    def double(self) -> int:
+        """Methods with a mark can still be called."""
+        return 2 * self.a
+
+    @rule
+    def problems(self) -> list[Problem]:
+        """A list is as good as a generator."""
+        return [Problem("a", "is thirteen")] if self.a == 13 else []
+
+    @dead("c", "d")
+    def reason(self) -> str | None:
+        """Of two fields at once."""
+        return "a is zero" if self.a == 0 else None
+
+
+def test_marked_methods_stay_methods() -> None:
+    root = resolve(RootHooks(a=3))
+    assert (root.b, root.double()) == (6, 6)
+    assert root.problems() == []
+    assert root.reason() is None
+
+
+def test_one_reason_for_several_fields() -> None:
+    problems = problems_of(lambda: resolve(RootHooks(a=0, c=1, d=1)))
+    assert [problem.path for problem in problems] == ["c", "d"]
+    assert problems_of(lambda: resolve(RootHooks(a=13)))[0].message == "is thirteen"
+
+
+def test_a_subclass_can_derive_anew() -> None:
+    class Child(RootHooks):
+        @derive("b")
+        def triple(self) -> int:
+            return 3 * self.a
+
+    assert resolve(Child(a=3)).b == 9
+    assert resolve(RootHooks(a=3)).b == 6
+
+
+def test_a_check_may_ask_for_a_key_of_the_user_area() -> None:
+    class Wants(Config):
+        user: Free = field(factory=Free)
+
+        @rule
+        def _check(self):
+            yield Problem("user.probe.width", "must be set for this job")
+
+    problems = problems_of(lambda: resolve(Wants()))
+    assert [(problem.path, problem.value) for problem in problems] == [("user.probe.width", None)]
+    draft = Wants(user=Free(probe={"depth": 1}))
+    assert problems_of(lambda: resolve(draft))[0].value is None

@@ -1,0 +1,455 @@
+"""Fields that have gone elsewhere, in records and in files."""
+
+import json
+import sys
+import types
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from setpoint.config import RUNTIME, Config, ConfigError, SetpointError, resolve
+from setpoint.config.composition import compose
+from setpoint.config.migrations import (
+    Added,
+    Converted,
+    Entry,
+    Operation,
+    Renamed,
+    Retired,
+    Tree,
+    chain,
+    migrate,
+    migration,
+    oldest_schema,
+    retired_hint,
+    schema_of,
+)
+from setpoint.config.record.record import read_record, recorded_differences, recorded_fingerprint
+from setpoint.config.words.plain_data import PlainScalar
+
+from ..support.snapshots import compare
+from . import history
+from .history import FIRST, Job, Sgd, Source
+
+
+def origins(**values: Any) -> dict[str, Entry]:
+    return {
+        key.replace("__", "."): {
+            "value": value,
+            "role": "identity",
+            "layers": [{"layer": "file", "origin": f"exp.toml:{n}", "value": value}],
+        }
+        for n, (key, value) in enumerate(values.items(), start=1)
+    }
+
+
+def applied(operation: Operation, data: dict[str, Any], **recorded: Any) -> Tree:
+    operation.schema = 2
+    tree = Tree(data, origins(**recorded), complete=bool(recorded))
+    operation.apply(tree)
+    return tree
+
+
+def test_a_section_is_renamed_with_the_origins_below_it() -> None:
+    tree = applied(Renamed("optim", "optimizer"), {"optim": {"lr": 1}}, optim__lr=1, optimal=2)
+    assert tree.data == {"optimizer": {"lr": 1}}
+    assert set(tree.origins) == {"optimizer.lr", "optimal"}
+    assert tree.origins["optimizer.lr"]["layers"][0]["origin"] == "exp.toml:1"
+    assert tree.old_path(("optimizer", "lr")) == ("optim", "lr")
+    assert tree.notes == []
+
+
+def test_a_move_makes_the_section_and_an_empty_one_goes() -> None:
+    tree = applied(Renamed("train.every", "tracking.every"), {"train": {"every": 3}})
+    assert tree.data == {"tracking": {"every": 3}}
+
+
+def test_a_variant_by_its_name_alone_becomes_a_section() -> None:
+    tree = applied(Renamed("floor", "schedule.floor"), {"floor": 0.1, "schedule": "cosine"})
+    assert tree.data == {"schedule": {"type": "cosine", "floor": 0.1}}
+
+
+def test_a_value_of_a_section_that_is_off_is_reported() -> None:
+    for off in (None, "null"):
+        tree = applied(Renamed("every", "evaluation.every"), {"every": 3, "evaluation": off})
+        assert tree.data == {"evaluation": off}
+        assert tree.notes == ["every = 3 is left out: it belongs to evaluation now, which is null"]
+
+
+def test_each_item_of_a_list_and_each_key_of_a_mapping() -> None:
+    data: dict[str, Any] = {"sources": [{"w": 1}, {}, {"w": 2}], "eval": {"a": {"n": 1}, "b": {}}}
+    assert applied(Renamed("sources.*.w", "sources.*.weight"), data).data["sources"] == [
+        {"weight": 1},
+        {},
+        {"weight": 2},
+    ]
+    assert applied(Renamed("eval.*.n", "eval.*.size"), data).data["eval"] == {
+        "a": {"size": 1},
+        "b": {},
+    }
+
+
+def test_hyphens_are_underscores() -> None:
+    assert applied(Renamed("log_every", "every"), {"log-every": 3}).data == {"every": 3}
+
+
+def test_only_the_variant_it_is_about() -> None:
+    operation = Renamed("optimizer.wd", "optimizer.weight_decay", of="adamw")
+    for tag, name in (("adamw", "weight_decay"), ("sgd", "wd")):
+        assert name in applied(operation, {"optimizer": {"type": tag, "wd": 1}}).data["optimizer"]
+    # A file may leave the variant to what it extends.
+    assert applied(operation, {"optimizer": {"wd": 1}}).data == {"optimizer": {"weight_decay": 1}}
+
+
+def test_references_to_it_are_renamed() -> None:
+    data = {"optim": {"lr": 1}, "x": "${optim.lr * 2 + optim_a}", "y": ["${optim.lr}", "optim.lr"]}
+    tree = applied(Renamed("optim", "optimizer"), data, x=2.0)
+    assert tree.data["x"] == "${optimizer.lr * 2 + optim_a}"
+    assert tree.data["y"] == ["${optimizer.lr}", "optim.lr"]
+
+
+def test_a_reference_of_a_record_is_renamed_among_its_layers() -> None:
+    recorded = origins(x="${optim.lr}")
+    recorded["x"]["layers"].append({"layer": "reference", "origin": "", "value": 1})
+    recorded["x"]["value"] = 1
+    operation = Renamed("optim", "optimizer")
+    tree = Tree({"optim": {"lr": 1}, "x": 1}, recorded, complete=True)
+    operation.apply(tree)
+    assert tree.origins["x"]["layers"][0]["value"] == "${optimizer.lr}"
+    assert tree.data["x"] == 1
+
+
+def test_both_names_at_once_are_refused() -> None:
+    with pytest.raises(SetpointError, match="both old and new are set, .* leave old out"):
+        applied(Renamed("old", "new"), {"old": 1, "new": 2})
+
+
+def test_no_place_for_a_value_is_said() -> None:
+    with pytest.raises(SetpointError, match=r"a\.b has no place: a is 3"):
+        applied(Renamed("old", "a.b"), {"old": 1, "a": 3})
+
+
+def test_a_retired_field_is_reported_unless_nothing_is_lost() -> None:
+    operation = Retired("fp16", "use precision.compute", neutral=False)
+    lost = applied(operation, {"fp16": True, "x": 1}, fp16=True, x=1)
+    assert (lost.data, set(lost.origins)) == ({"x": 1}, {"x"})
+    assert lost.notes == ["fp16 = True is left out: retired in schema 2: use precision.compute"]
+    assert applied(operation, {"fp16": False}).notes == []
+
+
+def test_a_function_that_fails_is_said_with_the_value() -> None:
+    with pytest.raises(SetpointError) as caught:
+        applied(Converted("size", lambda n: n // 2, "half"), {"size": "many"})
+    assert "size = 'many' cannot be migrated to schema 2: TypeError" in str(caught.value)
+    with pytest.raises(SetpointError, match="holds a reference, whose value cannot be converted"):
+        applied(Converted("size", lambda n: n, "same"), {"size": "${x * 2}"})
+
+
+def test_what_to_say_of_old_keys() -> None:
+    for operation, new, sentence in (
+        (Renamed("a.b", "a.c"), "a.c", "a.b was renamed to a.c in schema 2"),
+        (Renamed("a.b", "c.b"), "c.b", "a.b was moved to c.b in schema 2"),
+        (Retired("a.b", "it did nothing"), "", "a.b was retired in schema 2: it did nothing"),
+    ):
+        operation.schema = 2
+        assert (operation.old, operation.new, operation.sentence()) == ("a.b", new, sentence)
+
+
+# Fields whose values stand for something else now, and new ones.
+
+
+def test_a_value_in_another_unit() -> None:
+    operation = Converted("warmup", lambda n: n * 1000, "counts tokens, not steps")
+    tree = applied(operation, {"warmup": 3}, warmup=3)
+    assert tree.data == {"warmup": 3000}
+    assert tree.origins["warmup"]["layers"][-1]["value"] == 3000
+    assert tree.notes == ["warmup: 3 is 3000 since schema 2: counts tokens, not steps"]
+    # A number of a YAML file is a text until its field reads it.
+    assert applied(operation, {"warmup": PlainScalar("3")}).data == {"warmup": 3000}
+    assert applied(operation, {"warmup": 0}).notes == []
+    with pytest.raises(SetpointError, match="cannot be migrated to schema 2"):
+        applied(operation, {"warmup": None})
+
+
+def test_a_variant_with_another_name() -> None:
+    operation = Converted("optimizer.type", {"adam_w": "adamw"}.get, "one word")
+    for data in ({"optimizer": "adam_w"}, {"optimizer": {"type": "adam_w"}}):
+        changed = applied(operation, data).data["optimizer"]
+        assert changed in ("adamw", {"type": "adamw"})
+
+
+def test_a_section_that_was_added_has_an_origin_for_each_value() -> None:
+    norm = {"type": "rms", "eps": {"value": 1}}
+    operation = Added("model.norm", norm, of="x")
+    tree = applied(operation, {"model": {"type": "x"}}, model__type="x")
+    assert tree.data == {"model": {"type": "x", "norm": norm}}
+    kept = {key: entry["value"] for key, entry in tree.origins.items() if "norm" in key}
+    assert kept == {
+        "model.norm.type": "rms",
+        "model.norm.eps.value": 1,
+    }
+
+
+def test_a_record_gets_the_value_that_runs_had() -> None:
+    operation = Added("batch.drop_last", True, role=RUNTIME)
+    tree = applied(operation, {"batch": {"size": 1}}, batch__size=1)
+    assert tree.data == {"batch": {"size": 1, "drop_last": True}}
+    assert tree.origins["batch.drop_last"] == {
+        "value": True,
+        "role": "runtime",
+        "layers": [{"layer": "record", "origin": "before schema 2", "value": True}],
+    }
+    assert applied(operation, {"batch": None}, x=1).data == {"batch": None}
+    assert applied(operation, {"batch": {"drop_last": False}}, x=1).data["batch"] == {
+        "drop_last": False
+    }
+
+
+def test_a_file_means_todays_default_by_what_it_leaves_out() -> None:
+    silent = applied(Added("fused", False), {"x": 1})
+    assert (silent.data, silent.notes) == ({"x": 1}, [])
+    told = applied(Added("fused", False, what="the default is fused now"), {"x": 1})
+    assert (told.data, told.notes) == (
+        {"x": 1},
+        ["fused is new in schema 2: the default is fused now"],
+    )
+
+
+def test_a_new_value_may_follow_from_the_others_and_from_the_variant() -> None:
+    operation = Added("o.total", lambda data: data["o"]["a"] * 2, derived=True, of="x")
+    tree = applied(operation, {"o": {"type": "x", "a": 3}}, o__a=3)
+    assert tree.data["o"]["total"] == 6
+    assert tree.origins["o.total"]["layers"][-1]["layer"] == "derived"
+    assert "total" not in applied(operation, {"o": {"type": "y", "a": 3}}, o__a=3).data["o"]
+    with pytest.raises(SetpointError, match=r"o\.total = None cannot be migrated to schema 2"):
+        applied(operation, {"o": {"type": "x"}}, o__a=3)
+
+
+# The chain of migrations as a whole.
+
+
+def write_first(folder: Path, data: dict[str, Any] = FIRST) -> str:
+    """A record of schema 1, as the software of that time would have written it."""
+    chains: dict[str, Any] = {}
+
+    def walk(value: Any, path: str) -> None:
+        items = value.items() if isinstance(value, dict) else enumerate(value)
+        for key, item in items:
+            here = f"{path}.{key}" if path else str(key)
+            if isinstance(item, dict | list):
+                walk(item, here)
+            else:
+                chains.update(origins(**{here.replace(".", "__"): item}))
+
+    walk(data, "")
+    folder.mkdir(exist_ok=True)
+    digest = recorded_fingerprint(chains)
+    header = {"setpoint": {"schema": 1, "fingerprint": digest, "modules": []}}
+    (folder / "config.json").write_text(json.dumps({**header, **data}))
+    (folder / "origins.json").write_text(json.dumps(chains))
+    return str(folder)
+
+
+def test_a_record_of_the_first_schema_is_one_of_today(tmp_path: Path) -> None:
+    folder = write_first(tmp_path / "run")
+    before = {path.name: path.read_bytes() for path in Path(folder).iterdir()}
+    draft, header = read_record(Job, folder)
+    job = resolve(draft)
+    assert (job.optimizer.lr, job.optimizer.warmup_tokens, job.minutes) == (0.1, 100_000, 60)
+    assert isinstance(job.optimizer, history.AdamW)
+    assert (job.optimizer.weight_decay, job.optimizer.fused) == (0.01, False)
+    assert (job.batch.micro, job.batch.accumulation, job.batch.total) == (3, 2, 6)
+    assert [source.weight for source in job.sources] == [2.0, 1.0]
+    assert (job.tracking.every, job.schedule.floor, job.seed) == (5, 0.5, 0)
+    assert header["schema"] == 1
+    assert any("minutes: 1 is 60 since schema 3" in note for note in header["notes"])
+    assert any("fp16 = True is left out" in note for note in header["notes"])
+    assert recorded_differences(folder, job) == []
+    assert {path.name: path.read_bytes() for path in Path(folder).iterdir()} == before
+
+
+def test_a_record_of_newer_software(tmp_path: Path) -> None:
+    folder = Path(write_first(tmp_path / "run"))
+    data = json.loads((folder / "config.json").read_text())
+    data["setpoint"]["schema"] = 7
+    (folder / "config.json").write_text(json.dumps(data))
+    words = r"config\.json: written by schema 7, this Setpoint reads up to 3; update Setpoint"
+    with pytest.raises(SetpointError, match=words):
+        read_record(Job, str(folder))
+
+
+@pytest.mark.parametrize("header", [3, {}, {"schema": "1"}, {"schema": 0}, {"schema": True}, None])
+def test_a_header_that_is_none(header: object) -> None:
+    words = r"exp\.toml: setpoint must say which schema this is, as in setpoint = {schema = 3}"
+    with pytest.raises(SetpointError, match=words):
+        schema_of(Job, {"setpoint": header}, "exp.toml")
+    assert schema_of(Job, {}, "exp.toml") is None
+
+
+def test_a_chain_with_a_gap_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    module = types.ModuleType("chain_with_a_gap")
+    monkeypatch.setitem(sys.modules, module.__name__, module)
+
+    def third() -> list[Retired]:
+        return [Retired("x", "gone")]
+
+    third.__module__ = module.__name__
+    migration(to=3)(third)
+
+    class Root(Config, schema=3, migrations="chain_with_a_gap"):
+        pass
+
+    words = r"Root is of schema 3, but its chain of migrations is not complete: there is none to 2"
+    with pytest.raises(SetpointError, match=words):
+        chain(Root)
+    monkeypatch.setattr(Root.__setpoint__, "schema", 1)
+    with pytest.raises(SetpointError, match="there is one to 3 already"):
+        chain(Root)
+    with pytest.raises(TypeError, match="there are two"):
+        migration(to=3)(third)
+    with pytest.raises(TypeError, match="the first schema has none"):
+        migration(to=1)(third)
+
+
+def test_a_root_that_names_no_module() -> None:
+    class Alone(Config, schema=2):
+        pass
+
+    with pytest.raises(SetpointError, match="there is none to 2 .no module of migrations is named"):
+        chain(Alone)
+
+
+def test_schema_and_migrations_are_inherited() -> None:
+    class Mine(Job):
+        pass
+
+    assert (Mine.__setpoint__.schema, Mine.__setpoint__.migrations) == (3, history.__name__)
+    assert [each.schema for each in chain(Mine, 2)] == [3] * len(chain(Mine, 2))
+
+
+KEYS = ["optim", "type", "lr", "wd", "warm", "train", "batch", "log_every", "lr_floor", "hours",
+        "minutes", "fp16", "sources", "w", "evaluation", "eval_every", "schedule", "0", "x-y",
+        "optimizer", "micro", "tracking"]  # fmt: skip
+scalars = st.none() | st.booleans() | st.integers() | st.floats() | st.sampled_from(
+    ["null", "adam_w", "${optim.lr * 2}", "${", "", "a\x00b", "5"]
+)  # fmt: skip
+values = st.recursive(
+    scalars,
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.sampled_from(KEYS), inner),
+    max_leaves=12,
+)
+
+
+@given(st.dictionaries(st.sampled_from(KEYS), values), st.booleans())
+def test_whatever_the_data_it_is_migrated_or_refused_in_words(
+    data: dict[str, Any], complete: bool
+) -> None:
+    other = {"of": {"the": [1, {"user": "x"}]}}
+    before = json.dumps({**data, "other": other})
+    try:
+        tree = migrate(Job, {**data, "other": other}, 1, {} if complete else None)
+    except SetpointError as error:
+        assert str(error)
+    else:
+        # What the migrations are not about stays.
+        assert tree.data["other"] == other
+        assert json.dumps({**data, "other": other}) == before
+        # Once is enough: what comes out has no key of before.
+        assert migrate(Job, tree.data, 3).data == tree.data or "nan" in repr(tree.data)
+
+
+def test_migrating_in_two_steps_is_migrating_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    whole = migrate(Job, FIRST, 1, {}).data
+    with monkeypatch.context() as patch:
+        patch.setattr(history.Job.__setpoint__, "schema", 2)
+        table = dict(sys.modules["setpoint.config.migrations"].__dict__["_declared"])
+        table[history.__name__] = {2: table[history.__name__][2]}
+        patch.setattr("setpoint.config.migrations._declared", table)
+        half = migrate(Job, FIRST, 1, {}).data
+    assert migrate(Job, half, 2, {}).data == whole
+
+
+# What an old key is answered with, wherever it is used.
+
+
+FILE = """\
+fp16 = true
+hours = 2
+eval_every = 5
+
+[optim]
+lr = 1
+
+[train]
+batch = 3
+
+[[sources]]
+w = 2
+"""
+
+
+def message(action: Callable[[], object]) -> str:
+    with pytest.raises((SetpointError, AttributeError)) as caught:
+        action()
+    return str(caught.value)
+
+
+def test_in_a_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "exp.toml").write_text(FILE)
+    compare("config/tombstones_file", message(lambda: compose(Job, "exp.toml").resolve()))
+
+
+def test_in_a_flag_and_in_a_variable() -> None:
+    flags = ["--optim.lr=1", "--optim.wd=1", "--train.batch=3", "--train.log_every=4",
+             "--fp16=true", "--hours=3", "--sources=[{}]", "--sources.0.w=3", "--optimizer.warm=3",
+             "--optimizer.lr=${optim.lr}"]  # fmt: skip
+    environ = {"SETPOINT__EVAL_EVERY": "3"}
+    compare(
+        "config/tombstones_flags",
+        message(lambda: compose(Job, flags=flags, environ=environ).resolve()),
+    )
+
+
+def test_in_python() -> None:
+    job = Job()
+    actions: list[Callable[[], object]] = [
+        lambda: setattr(job, "optim", 3),
+        lambda: setattr(job.optimizer, "warm", 3),
+        lambda: job.fp16,  # type: ignore[attr-defined]
+        lambda: Job(hours=3),  # type: ignore[call-arg]
+        lambda: Source(w=3),  # type: ignore[call-arg]
+        lambda: Sgd(wd=3),  # type: ignore[call-arg]
+    ]
+    text = "\n\n".join(message(action) for action in actions)
+    lines = [line for line in text.splitlines() if not line.startswith("    from program")]
+    compare("config/tombstones_python", "\n".join(lines))
+
+
+def test_a_switch_without_a_value() -> None:
+    for flag, words in (
+        ("--fp16", "fp16 was retired in schema 2: it did nothing; use precision.compute."),
+        ("--optim.fused", "optim was renamed to optimizer in schema 2; write optimizer.fused."),
+    ):
+        assert message(lambda flag=flag: compose(Job, flags=[flag])) == f"{flag}: {words}"
+
+
+def test_a_key_that_no_schema_had_gets_the_usual_answer() -> None:
+    assert retired_hint(Job, "optimiser") == ""
+    with pytest.raises(ConfigError, match=r"Did you mean optimizer\.lr\?"):
+        compose(Job, flags=["--optimiser.lr=1"]).resolve()
+
+
+def test_a_key_that_moved_twice_is_answered_with_todays_place() -> None:
+    assert retired_hint(Job, "optim.warm").endswith("write optimizer.warmup_tokens.")
+    assert retired_hint(Job, "train.log_every").endswith("write tracking.every.")
+
+
+def test_the_schema_of_a_file_that_does_not_say_it() -> None:
+    assert oldest_schema(Job, FIRST) == 1
+    assert oldest_schema(Job, {"optimizer": {"warm": 3}}) == 2
+    assert oldest_schema(Job, {"optimizer": {"lr": 3}, "minutes": 3}) is None
