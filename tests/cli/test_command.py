@@ -140,11 +140,6 @@ def test_arguments_that_do_not_fit(transcript: Callable[[list[str]], str]) -> No
     compare("cli/arguments", transcript(lines))
 
 
-def test_a_switch_may_be_repeated(cli: CommandLine) -> None:
-    once = cli.ok("check small.toml --json")
-    assert cli.ok("check small.toml --json --json") == once
-
-
 def test_json_and_another_format_contradict_each_other(cli: CommandLine) -> None:
     answer = cli("show small.toml --json --format toml")
     assert answer.status == 2

@@ -32,17 +32,6 @@ def shown(cli: CommandLine, line: str, key: str) -> str:
     return first.removeprefix(f"{key} = ")
 
 
-def test_files_apply_in_order(cli: CommandLine) -> None:
-    cli.file("one.toml", "seed = 1\n[optimizer]\nlr = 0.1\n")
-    cli.file("two.yaml", "seed: 2\n")
-    cli.file("three.json", '{"optimizer": {"eps": 0.5}}')
-    line = "small.toml --file one.toml --file two.yaml --file=three.json"
-    assert shown(cli, line, "seed") == "2"
-    assert shown(cli, line, "optimizer.lr") == "0.1"
-    assert shown(cli, line, "optimizer.eps") == "0.5"
-    assert shown(cli, "small.toml --file two.yaml --file one.toml", "seed") == "1"
-
-
 def test_each_layer_beats_those_before(cli: CommandLine, monkeypatch: pytest.MonkeyPatch) -> None:
     line = "tiny"
     default = shown(cli, "own:Job", "seed")
@@ -58,44 +47,12 @@ def test_each_layer_beats_those_before(cli: CommandLine, monkeypatch: pytest.Mon
     assert shown(cli, f"{line} --evaluation.sequences 3", "evaluation.sequences") == "3"
 
 
-def test_extends_a_preset_a_file_and_a_chain(cli: CommandLine) -> None:
-    cli.file("preset.toml", 'extends = "tiny"\nseed = 1\n')
-    assert cli.ok("fingerprint preset.toml") == cli.ok("fingerprint tiny --seed 1")
-    cli.file("inner/middle.yaml", "extends: ../small.toml\noptimizer: {lr: 0.3}\n")
-    cli.file("top.json", '{"extends": ["inner/middle.yaml"], "seed": 9}')
-    expected = cli.ok("fingerprint small.toml --optimizer.lr 0.3 --seed 9")
-    assert cli.ok("fingerprint top.json") == expected
-    cli.file("two.toml", 'extends = ["inner/middle.yaml", "seed.toml"]\n')
-    cli.file("seed.toml", "seed = 9\n")
-    assert cli.ok("fingerprint two.toml") == expected
-
-
 def test_a_run_directory(cli: CommandLine) -> None:
     run = record(cli.folder / "run", "small.toml", "--optimizer.lr=0.5")
     assert shown(cli, run, "optimizer.lr") == "0.5"
     assert shown(cli, f"{run} --optimizer.lr 0.6", "optimizer.lr") == "0.6"
     assert "> 0.5   command line --optimizer.lr" in cli.ok(f"why optimizer.lr {run}")
     assert cli.ok(f"fingerprint {run}") == cli.ok("fingerprint small.toml --optimizer.lr 0.5")
-
-
-@pytest.mark.parametrize(
-    ("name", "text"),
-    [
-        ("config.json", "{"),
-        ("config.json", "{}"),
-        ("config.json", '{"setpoint": {"schema": 99}}'),
-        ("origins.json", "{"),
-        ("origins.json", None),
-    ],
-)
-def test_a_record_that_is_damaged(cli: CommandLine, name: str, text: str | None) -> None:
-    run = record(cli.folder / "run", "small.toml")
-    if text is None:
-        (cli.folder / "run" / name).unlink()
-    else:
-        (cli.folder / "run" / name).write_text(text)
-    for command in ("show", "train", "diff small.toml"):
-        assert f"run/{name}" in cli.refused(f"{command} {run}")
 
 
 def test_the_number_of_ranks(cli: CommandLine) -> None:
@@ -111,17 +68,6 @@ def test_the_number_of_ranks_twice(cli: CommandLine) -> None:
         assert "--world-size and parallel.world_size are the same number" in text
     run = record(cli.folder / "run", "small.toml", "--parallel.world_size=2")
     assert shown(cli, f"{run} --world-size 1", "parallel.world_size") == "1"
-
-
-def test_all_spellings_of_an_override(cli: CommandLine) -> None:
-    expected = cli.ok("fingerprint small.toml --batch.global_size 16")
-    for spelling in (
-        "--batch.global-size 16",
-        "--batch.global_size=16",
-        "batch.global-size=16",
-        "batch.global_size=16",
-    ):
-        assert cli.ok(f"fingerprint small.toml {spelling}") == expected
 
 
 def test_a_preset_is_the_preset_whatever_lies_about(cli: CommandLine) -> None:
@@ -208,32 +154,6 @@ def test_bad_file(cli: CommandLine, transcript: Callable[[list[str]], str], name
     text = transcript([f"train {name}"])
     compare(f"cli/file_{name.replace('.', '_')}", text)
     assert f"{name}:" in text, "the error does not say where in the file"
-
-
-@pytest.mark.parametrize("name", ["small.toml", "tiny"])
-def test_a_bad_file_on_top_of_a_good_source(cli: CommandLine, name: str) -> None:
-    cli.file("broken.yaml", FILES["broken.yaml"])
-    assert "broken.yaml:3:1" in cli.refused(f"train {name} --file broken.yaml")
-
-
-def test_extends(cli: CommandLine, transcript: Callable[[list[str]], str]) -> None:
-    files = {
-        "preset.toml": 'seed = 1\nextends = "tinny"\n',
-        "missing.toml": 'extends = "nosuch.toml"\n',
-        "number.yaml": "extends: 3\n",
-        "items.json": '{"extends": ["small.toml", 4]}',
-        "late.toml": 'extends = ["small.toml", "tiny"]\n',
-        "itself.toml": 'extends = "itself.toml"\n',
-        "a.toml": 'extends = "b.yaml"\n',
-        "b.yaml": "extends: a.toml\n",
-        "above.toml": 'extends = "inner/broken.toml"\n',
-        "inner/broken.toml": "seed = \n",
-        "misspelt.toml": 'extend = "tiny"\n',
-    }
-    for name, text in files.items():
-        cli.file(name, text)
-    lines = [f"check {name}" for name in files if name not in ("b.yaml", "inner/broken.toml")]
-    compare("cli/extends", transcript(lines))
 
 
 def test_what_is_no_file(cli: CommandLine, transcript: Callable[[list[str]], str]) -> None:

@@ -161,11 +161,6 @@ def test_very_long_and_hostile_values_stay_readable(cli: CommandLine) -> None:
         assert max(len(part) for part in text.splitlines()) < 5500
 
 
-def test_a_later_flag_beats_an_earlier_one(cli: CommandLine) -> None:
-    twice = cli.ok("show small.toml --seed 1 --optimizer.lr=0.5 seed=2")
-    assert twice == cli.ok("show small.toml --optimizer.lr 0.5 --seed 2")
-
-
 def test_all_problems_of_all_layers_come_together(
     cli: CommandLine, transcript: Transcript, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -94,10 +94,6 @@ def test_without_a_source_the_defaults_are_asked(cli: CommandLine) -> None:
     assert "> 0.0003  default" in cli.ok("why optimizer.lr")
 
 
-def test_hyphens_are_underscores(cli: CommandLine) -> None:
-    assert cli.ok("why batch.global-size small.toml") == cli.ok("why batch.global_size small.toml")
-
-
 def test_sections_that_are_off(cli: CommandLine) -> None:
     assert cli.ok("why evaluation small.toml --evaluation null").startswith("evaluation = null\n")
     text = cli.refused("why evaluation.every small.toml --evaluation null")

@@ -6,7 +6,6 @@ import itertools
 import statistics
 from collections.abc import Sequence
 from fractions import Fraction
-from math import log10
 from typing import Any
 
 import pytest
@@ -16,12 +15,10 @@ from hypothesis import strategies as st
 from setpoint.config import Invalid, SetpointError
 from setpoint.config.draft.walk import to_plain
 from setpoint.config.words.plain_data import PlainScalar
-from setpoint.sweep.setting import Setting, axis_origin, path_of, point_value, split_points
+from setpoint.sweep.setting import axis_origin, path_of, point_value, split_points
 from setpoint.sweep.space import (
     Axis,
-    Chained,
     Drawn,
-    Listed,
     Product,
     RandomPoints,
     Space,
@@ -55,31 +52,6 @@ def test_a_grid_is_the_product(axes: list[list[int]]) -> None:
     assert plain(grid) == expected
     assert grid.size() == len(expected)
     assert list(grid.paths) == [(name,) for name in names]
-
-
-@given(AXES)
-def test_the_order_of_values_changes_the_order_of_points_only(axes: list[list[int]]) -> None:
-    def keys(rows: list[list[int]]) -> list[str]:
-        grid = Product([axis(f"axis_{at}", values) for at, values in enumerate(rows)])
-        return sorted(str(point) for point in plain(grid))
-
-    assert keys(axes) == keys([values[::-1] for values in axes])
-
-
-def test_kinds_nest() -> None:
-    pairs = Zip([axis("a", [1, 2]), axis("b", [3, 4])])
-    rows = Listed(
-        [(Setting(("c",), 5, axis_origin("c")),), (Setting(("d",), 6, axis_origin("d")),)]
-    )
-    space = Chained([Product([pairs, rows]), axis("a", [7])])
-    assert space.size() == 5
-    assert plain(space) == [
-        {"a": 1, "b": 3, "c": 5},
-        {"a": 1, "b": 3, "d": 6},
-        {"a": 2, "b": 4, "c": 5},
-        {"a": 2, "b": 4, "d": 6},
-        {"a": 7},
-    ]
 
 
 def test_a_size_is_known_without_making_points() -> None:
@@ -241,13 +213,6 @@ def test_logarithmic_stays_inside(share: Fraction, low: float, factor: float) ->
 def test_the_ends_and_the_middle() -> None:
     assert [linear(Fraction(n, 2), 1.0, 3.0) for n in range(3)] == [1.0, 2.0, 3.0]
     assert [logarithmic(Fraction(n, 2), 1e-4, 1e-2) for n in range(3)] == [1e-4, 1e-3, 1e-2]
-
-
-def test_orders_of_magnitude_are_equally_likely() -> None:
-    drawn = [logarithmic(draw(0, index, "x"), 1e-4, 1.0) for index in range(800)]
-    for power in range(-4, 0):
-        share = sum(power <= log10(value) < power + 1 for value in drawn) / len(drawn)
-        assert 0.2 < share < 0.3
 
 
 # Commas separate points, unless they stand inside something.

@@ -53,14 +53,6 @@ def test_every_json_reader_can_read_it(tmp_path: Path) -> None:
     json.loads(text, parse_constant=refuse)
 
 
-def test_rows_are_there_when_write_returns(tmp_path: Path) -> None:
-    writer = JsonlWriter(tmp_path / "m.jsonl")
-    assert writer.offset == 0
-    writer.write({"step": 1})
-    assert read_jsonl(tmp_path / "m.jsonl") == [{"step": 1}]
-    assert writer.sync() == writer.offset == 12
-
-
 def test_back_to_an_offset(tmp_path: Path) -> None:
     path = tmp_path / "m.jsonl"
     offsets = [0]

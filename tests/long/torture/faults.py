@@ -118,7 +118,6 @@ class AtPoint(Fault):
     kind = ""
 
     def draw(self) -> None:
-        """See `Fault.draw`."""
         if self.kind == "update":  # whatever is left of the run, these are in it
             self.count = self.chance.randint(1, 3)
             return
@@ -129,7 +128,6 @@ class AtPoint(Fault):
         self.count = self.chance.randint(1, POINTS.get(self.kind, COLLECTIVES))
 
     def within(self, stack: ExitStack, rank: int) -> None:
-        """See `Fault.within`."""
         if rank != self.victim:
             return
 
@@ -155,7 +153,6 @@ class Killed(AtPoint):
     outcome = "others end with 1; resumes"
 
     def strike(self) -> None:
-        """See `AtPoint.strike`."""
         os.kill(os.getpid(), signal.SIGKILL)
 
 
@@ -167,7 +164,6 @@ class KilledAnyTime(Fault):
     outcome = "others end with 1; resumes"
 
     def draw(self) -> None:
-        """See `Fault.draw`."""
         self.after_seconds = self.chance.uniform(0.0, 0.8)
 
     def within(self, stack: ExitStack, rank: int) -> None:
@@ -189,7 +185,6 @@ class Hangs(AtPoint):
     outcome = "others end with 1 in time; resumes"
 
     def strike(self) -> None:
-        """See `AtPoint.strike`."""
         os.kill(os.getpid(), signal.SIGSTOP)
 
 
@@ -204,7 +199,6 @@ class Preempted(AtPoint):
     outcome = "saved, 75; resumes"
 
     def strike(self) -> None:
-        """See `AtPoint.strike`."""
         os.kill(os.getpid(), signal.SIGTERM)
 
 
@@ -237,7 +231,6 @@ class Disk(Fault):
     outcome = "1 or 2 with the file, or none needed; resumes"
 
     def draw(self) -> None:
-        """See `Fault.draw`."""
         self.code = self.chance.choice([errno.ENOSPC, errno.EIO, errno.EROFS])
         self.cause = os.strerror(self.code)
         # So many there are at least; another rank does little but its part of a save.
@@ -245,7 +238,6 @@ class Disk(Fault):
         self.goes_on = self.chance.random() < 0.5
 
     def within(self, stack: ExitStack, rank: int) -> None:
-        """See `Fault.within`."""
         if rank != self.victim:
             return
         failing = Failing(self.count, self.code, self.goes_on)
@@ -259,7 +251,6 @@ class ShortWrites(Fault):
     name = "each write takes half of its data"
 
     def within(self, stack: ExitStack, rank: int) -> None:
-        """See `Fault.within`."""
 
         def half(operation: Operation) -> int:
             return (len(operation.data) + 1) // 2
@@ -274,7 +265,6 @@ class Clock(Fault):
     name = "the clock jumps"
 
     def within(self, stack: ExitStack, rank: int) -> None:
-        """See `Fault.within`."""
         real = time.time
         time.time = lambda: real() + self.chance.uniform(-1e7, 1e7)
         self.happens()
@@ -290,11 +280,9 @@ class NotANumber(Fault):
     outcome = "all ranks end with 1; resumes"
 
     def draw(self) -> None:
-        """See `Fault.draw`."""
         self.count = self.chance.randint(1, 12)
 
     def within(self, stack: ExitStack, rank: int) -> None:
-        """See `Fault.within`."""
         if rank == self.victim:
             with_objective(lambda components: Once(components.objective, self.count, self.happens))
 
@@ -310,7 +298,6 @@ class WorkerKilled(AtPoint):
     outcome = "1 with the document; resumes"
 
     def strike(self) -> None:
-        """See `AtPoint.strike`."""
         children = multiprocessing.active_children()
         assert children
         for child in children:
@@ -326,7 +313,6 @@ class WorkerHangs(WorkerKilled):
     cause = "timeout: no rows came within"
 
     def strike(self) -> None:
-        """See `AtPoint.strike`."""
         for child in multiprocessing.active_children():
             assert child.pid is not None
             os.kill(child.pid, signal.SIGSTOP)
@@ -342,12 +328,10 @@ class Memory(AtPoint):
     outcome = "1 with what helps, or none needed; resumes"
 
     def draw(self) -> None:
-        """See `Fault.draw`."""
         super().draw()
         self.more = self.chance.choice([0, 0, 1 << 18, 1 << 20, 1 << 22])
 
     def strike(self) -> None:
-        """See `AtPoint.strike`."""
         pages = int(Path("/proc/self/statm").read_text().split()[0])
         limit = pages * os.sysconf("SC_PAGE_SIZE") + self.more
         resource.setrlimit(resource.RLIMIT_AS, (limit, resource.RLIM_INFINITY))
@@ -360,7 +344,6 @@ class Damaged(Fault):
     outcome = "named and passed over; resumes from the one before"
 
     def before(self) -> None:
-        """See `Fault.before`."""
         run = the_run(self.folder)
         there = list_checkpoints(run / "checkpoints") if run else {}
         if len(there) < 2:
@@ -391,7 +374,6 @@ class Torn(Fault):
     name = "rows are torn by a power cut"
 
     def before(self) -> None:
-        """See `Fault.before`."""
         run = the_run(self.folder)
         files = [run / name for name in ("metrics.jsonl", "events.jsonl")] if run else []
         for file in files:
@@ -409,21 +391,18 @@ class Silent(Fault):
     story = "tracker"
 
     def before(self) -> None:
-        """See `Fault.before`."""
         self.server = socket.socket()
         self.server.bind(("127.0.0.1", 0))
         self.server.listen(64)
         self.port = self.server.getsockname()[1]
 
     def within(self, stack: ExitStack, rank: int) -> None:
-        """See `Fault.within`."""
         os.environ[PORT] = str(self.port)
         defaults: Any = trackers.Background.__init__.__kwdefaults__
         defaults["patience"] = 0.2
         self.happens()
 
     def after(self) -> None:
-        """See `Fault.after`."""
         self.server.close()
 
     said = "did not take its rows within"
@@ -441,7 +420,6 @@ class Gone(Silent):
     said = "failed: ConnectionRefusedError"
 
     def before(self) -> None:
-        """See `Fault.before`."""
         super().before()
         self.server.close()
 
@@ -465,7 +443,6 @@ class Once:
         self.inner, self.left, self.happens = inner, count, happens
 
     def share(self, *given: Any) -> Any:
-        """See `Objective.share`."""
         found = self.inner.share(*given)
         self.left -= 1
         if self.left:
