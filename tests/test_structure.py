@@ -295,15 +295,10 @@ def free(): ...
     ]  # fmt: skip
 
 
-SHARED = {"Batch", "Command", "Document", "Position"}
-"""Names that classes of two packages still share. Names may go from here, and none is added."""
-
-
 def test_a_public_class_has_a_name_of_its_own(source_files: dict[str, SourceFile]) -> None:
     places: dict[str, list[str]] = {}
     for file in source_files.values():
         for node in file.tree.body:
             if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
                 places.setdefault(node.name, []).append(f"{file.path}:{node.lineno}")
-    shared = {name: where for name, where in places.items() if len(where) > 1}
-    assert not {name: where for name, where in shared.items() if name not in SHARED}
+    assert not {name: where for name, where in places.items() if len(where) > 1}

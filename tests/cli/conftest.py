@@ -51,7 +51,7 @@ length = 200
 OWN = """\
 from setpoint.model.config import TransformerConfig
 from setpoint.optim.config import AdamWConfig
-from setpoint.train.batch import Batch
+from setpoint.train.batch import BatchConfig
 from setpoint.train.config import Job
 
 
@@ -64,7 +64,7 @@ def small():
             weight_decay=0.0,
         ),
     )
-    job.batch = Batch(global_size=8, micro_size=4)
+    job.batch = BatchConfig(global_size=8, micro_size=4)
     return job
 
 

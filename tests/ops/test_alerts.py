@@ -15,7 +15,7 @@ import pytest
 from setpoint.config import RunError, Secret, SetpointError
 from setpoint.ops import alerts as module
 from setpoint.ops.alerts import Alert, filled
-from setpoint.track.config import AlertConfig, Command, Webhook
+from setpoint.track.config import AlertCommand, AlertConfig, Webhook
 from setpoint.train.run import train
 
 from ..train.small import small_job
@@ -182,7 +182,7 @@ def test_a_program_gets_the_facts(tmp_path: Path) -> None:
     out = tmp_path / "out.txt"
     script = f'cat > {out}; echo "$SETPOINT_ALERT_EVENT $0" >> {out}; echo broken >&2; exit $1'
     program = ("sh", "-c", script, "a; b")
-    alerts, lines = opened(tmp_path, Command(command=(*program, "0")))
+    alerts, lines = opened(tmp_path, AlertCommand(command=(*program, "0")))
     with alerts:
         alerts.heard("end", {"step": 9, "status": 0})
     first, last = out.read_text().split("}")
@@ -192,7 +192,7 @@ def test_a_program_gets_the_facts(tmp_path: Path) -> None:
         ((*program, "3"), "sh exits 3: broken"),
         (("sleep", "9"), "sleep took longer than 0.2 s"),
     ):
-        alerts, lines = opened(tmp_path, Command(command=words, timeout=0.2))
+        alerts, lines = opened(tmp_path, AlertCommand(command=words, timeout=0.2))
         with alerts:
             alerts.heard("end", {"step": 9, "status": 0})
         assert len(lines) == 1 and reason in lines[0]
@@ -210,7 +210,7 @@ def test_a_missing_address_is_refused(tmp_path: Path, monkeypatch: pytest.Monkey
 
 def test_a_missing_program_is_refused(tmp_path: Path) -> None:
     with pytest.raises(SetpointError, match="there is no program no-such-program"):
-        opened(tmp_path, Command(command=("no-such-program",)))
+        opened(tmp_path, AlertCommand(command=("no-such-program",)))
 
 
 def test_texts_are_filled() -> None:

@@ -24,7 +24,7 @@ from setpoint.parallel.config import Parallel, Sharding
 from setpoint.parallel.pipelining import Pipelining
 from setpoint.parallel.world import World
 from setpoint.precision.config import Precision
-from setpoint.train.batch import Batch
+from setpoint.train.batch import BatchConfig
 from setpoint.train.config import Job
 
 from ..model.huggingface_families import FAMILIES
@@ -170,7 +170,7 @@ def small(name: str, ranks: int, in_fp32: bool) -> Job:
     given = recipe.parallel if ranks > 1 else {}
     made.draft.parallel = Parallel(device="cpu", world_size=ranks, **given)
     count = 4 if "pipeline" in recipe.parallel else 2
-    made.draft.batch = Batch(global_size=ROWS, accumulation=count, sequence_length=32)
+    made.draft.batch = BatchConfig(global_size=ROWS, accumulation=count, sequence_length=32)
     made.draft.data.loader, made.draft.data.prepare = Loader(), Prepare()
     if in_fp32:
         made.draft.precision = Precision()

@@ -180,7 +180,7 @@ JOBS: dict[str, tuple[str, ...]] = {
 # Fields that no run reads, and who does.
 ELSEWHERE = {
     "Checkpoint.resharding": "a run that resumes: tests/train/effects/checkpoint_fields.py",
-    "Batch.global_size": "the check of the batch sum; here it follows from the other sizes",
+    "BatchConfig.global_size": "the check of the batch sum; here it follows from the other sizes",
     "ImportedModel.max_sequence_length": "the check against the sequence length, and generate",
     "Job.silence": "resolve, which drops the cautions",
     "Prepare.workers": "data that is prepared: tests/train/effects/data_fields.py",

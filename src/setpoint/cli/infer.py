@@ -45,7 +45,7 @@ from setpoint.model.pretrained.locate import locate
 from setpoint.model.pretrained.run import job_of
 from setpoint.parallel.rank import launched, own_rank
 from setpoint.track.progress import make_work_progress
-from setpoint.train.batch import Batch
+from setpoint.train.batch import BatchConfig
 
 if TYPE_CHECKING:
     from setpoint.infer.inference import OnText, Results
@@ -477,7 +477,7 @@ def _sections(place: Place) -> dict[str, Any]:
     model = {**_non_defaults(config), **_fields_of_weights(config), "pretrained": place.name}
     sections: dict[str, Any] = {"model": model}
     longest = sections["model"].get("max_sequence_length")
-    usual = Batch.__setpoint__.fields["sequence_length"].default
+    usual = BatchConfig.__setpoint__.fields["sequence_length"].default
     if isinstance(longest, int) and longest < usual:
         # So that the file is whole: sequences of the usual length would not fit.
         sections["batch"] = {"sequence_length": longest}

@@ -19,7 +19,7 @@ from setpoint.config import (
     HEADER,
     Config,
     ConfigError,
-    Document,
+    FileDocument,
     SetpointError,
     compose,
     read_record,
@@ -153,7 +153,7 @@ def _record(root: type[Config], folder: str, notes: list[str]) -> list[Change]:
     return changes
 
 
-def rewrite_document(document: Document, tree: Tree, schema: int) -> str:
+def rewrite_document(document: FileDocument, tree: Tree, schema: int) -> str:
     """Apply a migration to a text, keeping its layout as far as possible.
 
     Arguments:
@@ -189,7 +189,7 @@ def rewrite_document(document: Document, tree: Tree, schema: int) -> str:
     return text.replace("\n", "\r\n") if breaks else text
 
 
-def _refusal(document: Document, reason: str) -> str:
+def _refusal(document: FileDocument, reason: str) -> str:
     return (
         f"{document.name} cannot be rewritten with its layout ({reason}); nothing was written. "
         f"Change it by hand; the file is read as it is as long as it says which schema it is of"

@@ -32,7 +32,7 @@ from setpoint.config.values.origin import COMMAND_LINE, ENVIRONMENT, Recorded
 from setpoint.config.values.user_code import find_user_function
 
 if TYPE_CHECKING:
-    from setpoint.config import Document
+    from setpoint.config import FileDocument
     from setpoint.config.files.document import Format
 
 RUN, CHECKPOINT, REVISION = "run", "checkpoint", "revision"
@@ -49,7 +49,7 @@ LAYERS = ("--with", "--file", "--world-size", "--config-from-stdin")
 
 
 def open_source(
-    source: str | Document | None, arguments: Arguments, *, overrides: bool = True
+    source: str | FileDocument | None, arguments: Arguments, *, overrides: bool = True
 ) -> Composition[Any]:
     """Merge all layers for a source, of which None stands for the defaults alone.
 
@@ -61,11 +61,11 @@ def open_source(
     if overrides:
         refuse_misspelt_options(arguments, root)
     given = arguments if overrides else Arguments(arguments.command)
-    files: list[str | Document] = [*given.values("--file")]
+    files: list[str | FileDocument] = [*given.values("--file")]
     label, notes = str(source or "the defaults"), list[str]()
     start: str | Config | None = None
 
-    def read_other(name: str) -> Document | None:
+    def read_other(name: str) -> FileDocument | None:
         return open_foreign(name, given.foreign if name == source else ())
 
     if source is not None and not isinstance(source, str):
@@ -142,7 +142,7 @@ def dialect_and_file(source: str) -> tuple[str, str] | None:
     return split_dialect(source)
 
 
-def open_foreign(name: str, typed: Sequence[str] = ()) -> Document | None:
+def open_foreign(name: str, typed: Sequence[str] = ()) -> FileDocument | None:
     """Read and convert the file of another system that `DIALECT:FILE` names; None for others.
 
     Arguments:
@@ -283,7 +283,7 @@ def open_table(source: str, arguments: Arguments, *, overrides: bool) -> Table:
     return table
 
 
-def root_of(source: str | Document | None, arguments: Arguments) -> type[Config]:
+def root_of(source: str | FileDocument | None, arguments: Arguments) -> type[Config]:
     """The class of the configuration: the program's, or that of an inference job."""
     program, command = arguments.command.program, arguments.command
     if program.is_own or source is None or not _is_inference(source):
@@ -299,7 +299,7 @@ def root_of(source: str | Document | None, arguments: Arguments) -> type[Config]
     return Inference
 
 
-def _is_inference(source: str | Document, depth: int = 0) -> bool:
+def _is_inference(source: str | FileDocument, depth: int = 0) -> bool:
     """True if a source is an inference job: a file with weights, its results, or a function."""
     if not isinstance(source, str):
         return "weights" in source.data
@@ -481,7 +481,7 @@ def _read(stream: TextIO, most: int) -> bytes:
     return stream.buffer.read(most)
 
 
-def read_standard_input(arguments: Arguments) -> Document:
+def read_standard_input(arguments: Arguments) -> FileDocument:
     """Read a configuration file from standard input; by default JSON if it begins with `{`."""
     given = arguments.value("--stdin-format")
     title = arguments.command.title

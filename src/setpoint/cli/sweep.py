@@ -18,7 +18,7 @@ from setpoint.config import (
     Caution,
     Composition,
     Config,
-    Document,
+    FileDocument,
     Origin,
     Problem,
     SetpointError,
@@ -341,7 +341,7 @@ class Opener:
     def __init__(self, arguments: Arguments, line: SweepCommandLine) -> None:
         self._arguments = arguments
         self._line = line
-        self.document: Document | None = None
+        self.document: FileDocument | None = None
         """The file with the table `[sweep]`, once one was opened."""
         self.file = self._file_of_sources(line.source)
         """The source, if it is a file whose table has an axis of sources."""
@@ -374,7 +374,7 @@ class Opener:
         composition.sweep = None
         return composition
 
-    def _file_of_sources(self, source: str | None) -> Document | None:
+    def _file_of_sources(self, source: str | None) -> FileDocument | None:
         if source is None or preset_named(source) or not names_file(source):
             return None
         if not os.path.isfile(source):
@@ -391,7 +391,7 @@ class Opener:
             )
         return document
 
-    def _put_on(self, below: Setting) -> Document:
+    def _put_on(self, below: Setting) -> FileDocument:
         """The file, extending one value of its axis of sources."""
         file = self.file
         assert file is not None  # the axis is refused where it is not the file's own
@@ -399,7 +399,7 @@ class Opener:
         data = {EXTENDS: parent, **file.data}
         return MigratedDocument(file, data, lambda path: path)
 
-    def _parent(self, file: Document, below: Setting) -> str:
+    def _parent(self, file: FileDocument, below: Setting) -> str:
         text = below.value
         if not isinstance(text, str) or not text:
             raise SetpointError(f"{text!r} is no source: expected the name of a preset or file")
@@ -425,7 +425,7 @@ class Opener:
 
 
 def _space(
-    arguments: Arguments, line: SweepCommandLine, document: Document | None, has_sources: bool
+    arguments: Arguments, line: SweepCommandLine, document: FileDocument | None, has_sources: bool
 ) -> tuple[Search | None, Axes, Space]:
     """The search and its axes, or the space of points, of the file and the command line."""
     parts: list[Space] = []

@@ -12,7 +12,7 @@ from .draft.config import is_set as is_set
 from .draft.copying import draft_of as draft_of
 from .draft.walk import leaves as leaves
 from .draft.walk import to_plain as to_plain
-from .files.document import Document as Document
+from .files.document import FileDocument as FileDocument
 from .files.document import is_mapping as is_mapping
 from .layers.editor import Editor as Editor
 from .layers.presets import modifier as modifier

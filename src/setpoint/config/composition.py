@@ -29,10 +29,10 @@ from .words.errors import UNKNOWN_KEY, ConfigError, Invalid, Problem, SetpointEr
 from .words.names import can_be_named, nearest, not_of
 
 if TYPE_CHECKING:
-    from .files.document import Document
+    from .files.document import FileDocument
 
 C = TypeVar("C", bound=Config)
-OpenForeign = Callable[[str], "Document | None"]
+OpenForeign = Callable[[str], "FileDocument | None"]
 ROOT_WORDS = ("tag", "sweep", "silence")
 """Reserved names of a root; its sections may have fields of these names."""
 SWEEP_KEY = "sweep"
@@ -56,8 +56,8 @@ class Composition(Struct, Generic[C]):
     label: str
     problems: list[Problem]
     notes: list[str]
-    sweep: Document | None = None
-    files: Sequence[Document] = ()
+    sweep: FileDocument | None = None
+    files: Sequence[FileDocument] = ()
 
     def __repr__(self) -> str:
         count = len(self.problems)
@@ -84,7 +84,7 @@ def compose(
     source: str | os.PathLike[str] | C | None = None,
     *,
     modifiers: Sequence[str] = (),
-    files: Sequence[str | os.PathLike[str] | Document] = (),
+    files: Sequence[str | os.PathLike[str] | FileDocument] = (),
     environ: Mapping[str, str] | None = None,
     flags: Sequence[str] = (),
     program: Mapping[str, object] | None = None,
@@ -156,7 +156,7 @@ def _merge(
     root: type[C],
     source: str | C | None,
     modifiers: Sequence[str],
-    files: Sequence[str | os.PathLike[str] | Document],
+    files: Sequence[str | os.PathLike[str] | FileDocument],
     environ: Mapping[str, str] | None,
     flags: Sequence[str],
     program: Mapping[str, object],
@@ -196,7 +196,7 @@ def _merge(
     return Composition(draft, label, editor.problems, notes, sweep, documents)
 
 
-def _put_files(editor: Editor, documents: Sequence[Document]) -> Document | None:
+def _put_files(editor: Editor, documents: Sequence[FileDocument]) -> FileDocument | None:
     """Merge files into a draft; return the last file that describes a sweep."""
     sweep = None
     for document in documents:
@@ -225,8 +225,8 @@ class _Sources(Generic[C]):
         self.preset: str | None = None
 
     def open_all(
-        self, source: str | C | None, files: Sequence[str | os.PathLike[str] | Document]
-    ) -> tuple[C | None, list[Document]]:
+        self, source: str | C | None, files: Sequence[str | os.PathLike[str] | FileDocument]
+    ) -> tuple[C | None, list[FileDocument]]:
         """The draft to start from, and all files to put onto it, in order."""
         base, documents = self.open(source)
         for given in files:
@@ -243,7 +243,7 @@ class _Sources(Generic[C]):
             documents.extend(more)
         return base, documents
 
-    def open(self, source: str | C | None) -> tuple[C | None, list[Document]]:
+    def open(self, source: str | C | None) -> tuple[C | None, list[FileDocument]]:
         """The draft to start from, and the files to put onto it."""
         if source is None:
             return None, []
@@ -275,7 +275,7 @@ class _Sources(Generic[C]):
             raise SetpointError(f"there is no file {source}, and no preset of this name")
         return self._preset(source), []
 
-    def open_file(self, file: str | Document) -> tuple[C | None, list[Document]]:
+    def open_file(self, file: str | FileDocument) -> tuple[C | None, list[FileDocument]]:
         """Open a file with all that it extends, in order of application."""
         if isinstance(file, str):
             _refuse_name(file)
@@ -285,7 +285,7 @@ class _Sources(Generic[C]):
         except Invalid as error:
             raise SetpointError(f"{name}: {error}") from None
         base: C | None = None
-        documents: list[Document] = []
+        documents: list[FileDocument] = []
         listed: list[str] = []
         for index, parent in enumerate(self._parents(document)):
             try:
@@ -317,7 +317,7 @@ class _Sources(Generic[C]):
         self.applied.append(os.path.realpath(name))
         return base, [*documents, document]
 
-    def _parents(self, document: Document) -> list[str]:
+    def _parents(self, document: FileDocument) -> list[str]:
         parents = document.data.get("extends", [])
         names = cast(list[object], parents) if isinstance(parents, list) else [parents]
         if not all(isinstance(name, str) and name for name in names):
@@ -342,7 +342,7 @@ def _refuse_name(name: str, title: str = "") -> None:
         raise SetpointError(f"{title}{name!r} is not a valid name of a file or preset")
 
 
-def _place(document: Document, index: int) -> str:
+def _place(document: FileDocument, index: int) -> str:
     """The position of a parent's name in a file."""
     several = isinstance(document.data["extends"], list)
     return document.where(("extends", index) if several else ("extends",))

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from importlib import import_module
 from typing import Any, TypeVar, cast
 
-from .files.document import Document, Position
+from .files.document import FileDocument, FilePosition
 from .schema.class_info import classes_at, classes_below, versioned
 from .schema.field import IDENTITY, Role
 from .values.node import Node
@@ -464,7 +464,9 @@ def migrate(
     return tree
 
 
-def migrated(root: type[Node], document: Document, at: Path = ()) -> tuple[Document, list[str]]:
+def migrated(
+    root: type[Node], document: FileDocument, at: Path = ()
+) -> tuple[FileDocument, list[str]]:
     """Migrate a file to today's schema.
 
     Arguments:
@@ -502,15 +504,17 @@ def migrated(root: type[Node], document: Document, at: Path = ()) -> tuple[Docum
     return MigratedDocument(document, {HEADER: header, **changed}, old_path), notes
 
 
-class MigratedDocument(Document):
+class MigratedDocument(FileDocument):
     """A document with other data, whose values are still found where they were written."""
 
     __slots__ = ("_document", "_old_path")
 
     def __init__(
-        self, document: Document, data: dict[str, Any], old_path: Callable[[Path], Path]
+        self, document: FileDocument, data: dict[str, Any], old_path: Callable[[Path], Path]
     ) -> None:
-        super().__init__(document.name, document.format, data, document.text, lambda: Position(0))
+        super().__init__(
+            document.name, document.format, data, document.text, lambda: FilePosition(0)
+        )
         self._document = document
         self._old_path = old_path
 

@@ -15,8 +15,8 @@ from dataclasses import dataclass, field
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, Literal, cast
 
-from setpoint.config import Document, Problem, SetpointError, did_you_mean
-from setpoint.config.files.document import Position, names_file
+from setpoint.config import FileDocument, Problem, SetpointError, did_you_mean
+from setpoint.config.files.document import FilePosition, names_file
 from setpoint.config.files.read import parse_bytes, read_file
 from setpoint.config.words.plain_data import PlainScalar, guess
 
@@ -130,7 +130,7 @@ class Dialect:
     prepare: Callable[[Conversion], None] | None = None
     own_keys: str = ""
     switches: Mapping[str, str] = field(default_factory=dict[str, str])
-    read: Callable[[str], Document] = read_file
+    read: Callable[[str], FileDocument] = read_file
     presets: Mapping[str, Mapping[str, object]] = field(
         default_factory=dict[str, Mapping[str, object]]
     )
@@ -143,7 +143,7 @@ class Dialect:
         return name
 
 
-class ConvertedDocument(Document):
+class ConvertedDocument(FileDocument):
     """A file of another system as data of Setpoint; positions are those of the keys it came from.
 
     Arguments:
@@ -155,7 +155,7 @@ class ConvertedDocument(Document):
     __slots__ = ("dialect", "notes", "places", "problems", "reports")
 
     def __init__(self, name: str, dialect: Dialect, conversion: Conversion) -> None:
-        super().__init__(name, "json", conversion.data, "", lambda: Position(0))
+        super().__init__(name, "json", conversion.data, "", lambda: FilePosition(0))
         self.dialect = dialect
         self.places = conversion.places
         self.reports = conversion.reports
@@ -173,7 +173,7 @@ class ConvertedDocument(Document):
 class Conversion:
     """The conversion of one file, from its values and defaults to fields of Setpoint."""
 
-    def __init__(self, dialect: Dialect, document: Document) -> None:
+    def __init__(self, dialect: Dialect, document: FileDocument) -> None:
         self.dialect = dialect
         self.document = document
         self.data: dict[str, Any] = {}
@@ -632,7 +632,7 @@ def read_foreign(name: str, path: str, typed: Sequence[str] = ()) -> ConvertedDo
     if os.path.exists(path):
         document = dialect.read(path)
     elif path in dialect.presets:
-        document = Document(path, "json", {"config": path}, "", lambda: Position(0))
+        document = FileDocument(path, "json", {"config": path}, "", lambda: FilePosition(0))
     else:
         raise SetpointError(f"there is no file {path}")
     conversion = Conversion(dialect, document)

@@ -16,7 +16,7 @@ from __future__ import annotations
 import re
 from typing import cast
 
-from setpoint.config import Document
+from setpoint.config import FileDocument
 from setpoint.config.files.document import MIB, names_file
 from setpoint.config.files.read import read_file
 from setpoint.interop.dialect import Conversion, Dialect, phases_of
@@ -474,7 +474,7 @@ def _records(c: Conversion) -> None:
             c.value(key)
 
 
-def _read(path: str) -> Document:
+def _read(path: str) -> FileDocument:
     """A script or a list of arguments, or YAML with the arguments of Megatron's own tests."""
     if names_file(path):
         document = read_file(path)

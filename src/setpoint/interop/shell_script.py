@@ -14,8 +14,8 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 from fnmatch import fnmatchcase
 from typing import Any, cast
 
-from setpoint.config import Document
-from setpoint.config.files.document import MIB, FileError, Position
+from setpoint.config import FileDocument
+from setpoint.config.files.document import MIB, FileError, FilePosition
 from setpoint.config.files.read import decode, read_plain_file
 
 WORD = re.compile(
@@ -277,7 +277,7 @@ class Script:
 
 def read_arguments(
     path: str, several: Sequence[str], flags: Collection[str], sign: str = "-"
-) -> Document:
+) -> FileDocument:
     """Read arguments as data: `--name value ...` as a number, a text, a list, or true.
 
     The Python file or module of a script is `program`.
@@ -299,7 +299,7 @@ def read_arguments(
     text = decode(data, "json", path)
     script = Script(path, text)
     values: dict[str, object] = {}
-    positions = Position(0)
+    positions = FilePosition(0)
     if script.program:
         values["program"] = script.program
         positions.add("program", max(0, text.find(script.program)))
@@ -317,7 +317,7 @@ def read_arguments(
                 cast("list[object]", items).append(number_of(word))
             elif items is True and name not in flags:
                 values[name] = number_of(word)
-    return Document(path, "json", values, text, lambda: positions)
+    return FileDocument(path, "json", values, text, lambda: positions)
 
 
 OPERATORS: dict[type[ast.operator], Callable[[Any, Any], Any]] = {

@@ -16,7 +16,7 @@ import math
 import re
 from typing import Any, cast
 
-from setpoint.config import Document
+from setpoint.config import FileDocument
 from setpoint.config.files.document import names_file
 from setpoint.config.files.read import read_file
 from setpoint.interop.dialect import SAVE_MODES, Conversion, Dialect, Key, keys_of
@@ -477,7 +477,7 @@ def _records(c: Conversion) -> None:
             c.set("profiling.snapshot", True, "profiling.enable_memory_snapshot")
 
 
-def _read(path: str) -> Document:
+def _read(path: str) -> FileDocument:
     """A TOML file, or a script or a list of arguments."""
     return read_file(path) if names_file(path) else read_arguments(path, (), (), sign="_")
 

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 from setpoint.config import SetpointError, fingerprint
 from setpoint.files.threads import Periodic, Worker
-from setpoint.track.config import AlertConfig, Command, Webhook
+from setpoint.track.config import AlertCommand, AlertConfig, Webhook
 from setpoint.track.console import now
 from setpoint.track.redact import without_secrets
 from setpoint.train.loop import Callback, Loop, Phase
@@ -257,7 +257,7 @@ class WebhookAlert(Alert):
 class CommandAlert(Alert):
     """Runs a program."""
 
-    config: Command
+    config: AlertCommand
 
     def prepare(self) -> None:
         """Find the program.

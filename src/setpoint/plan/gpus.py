@@ -34,7 +34,7 @@ from setpoint.plan.topology import stride
 from setpoint.units import ByteSize
 
 if TYPE_CHECKING:
-    from setpoint.config import Document
+    from setpoint.config import FileDocument
 
 
 CALL = 8.4e-6
@@ -304,7 +304,7 @@ _Table = dict[str, dict[str, object]]
 
 
 def _filled(
-    document: Document, table: str, given: dict[str, object], known: _Table
+    document: FileDocument, table: str, given: dict[str, object], known: _Table
 ) -> dict[str, object]:
     """Entries of a file, each merged with the entry that it changes or is like."""
     made: dict[str, object] = {}

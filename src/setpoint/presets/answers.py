@@ -7,7 +7,7 @@ from setpoint.config import preset
 from setpoint.data.config import Data
 from setpoint.data.sources.config import Questions
 from setpoint.presets.tiny import tiny
-from setpoint.train.batch import Batch
+from setpoint.train.batch import BatchConfig
 from setpoint.train.config import Job
 from setpoint.train.evaluation.config import Evaluation
 from setpoint.units import Duration, Period
@@ -19,7 +19,7 @@ def answers() -> Job:
     job = tiny()
     job.name = "answers"
     job.duration = Duration("400 steps")
-    job.batch = Batch(global_size=8, sequence_length=128)
+    job.batch = BatchConfig(global_size=8, sequence_length=128)
     job.optimizer.lr = 2e-3
     job.adapter = LoRA(rank=16, alpha=64)
     job.data = Data(sources=(Questions(),))

@@ -16,7 +16,7 @@ from setpoint.model.config import TransformerConfig
 from setpoint.model.moe.config import MoE, SigmoidTopK
 from setpoint.model.rope.config import YarnScaling
 from setpoint.presets.recipes import published, small
-from setpoint.train.batch import Batch
+from setpoint.train.batch import BatchConfig
 from setpoint.train.config import Job
 
 STRETCH = 40.0
@@ -61,7 +61,7 @@ def deepseek_v3() -> Job:
         residual_init="plain",
     )
     # 63M tokens in an update.
-    batch = Batch(global_size=15_360, micro_size=1, sequence_length=4096)
+    batch = BatchConfig(global_size=15_360, micro_size=1, sequence_length=4096)
     return published("deepseek-v3", model, batch, lr=2.2e-4, recompute=Full())
 
 

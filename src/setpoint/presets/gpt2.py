@@ -13,7 +13,7 @@ from collections.abc import Callable
 from setpoint.config import preset
 from setpoint.model.config import LayerNormConfig, TransformerConfig
 from setpoint.presets.recipes import published, sized, small
-from setpoint.train.batch import Batch
+from setpoint.train.batch import BatchConfig
 from setpoint.train.config import Job
 
 
@@ -40,7 +40,7 @@ def _size(
             attention_dropout=0.1,
             embedding_dropout=0.1,
         )
-        batch = Batch(global_size=512, micro_size=8, sequence_length=1024)
+        batch = BatchConfig(global_size=512, micro_size=8, sequence_length=1024)
         return published(name, model, batch, lr=lr)
 
     return sized(name, title, parameters, job)

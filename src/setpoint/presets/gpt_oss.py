@@ -13,7 +13,7 @@ from setpoint.model.config import TransformerConfig
 from setpoint.model.moe.config import MoE
 from setpoint.model.rope.config import YarnScaling
 from setpoint.presets.recipes import published, sized
-from setpoint.train.batch import Batch
+from setpoint.train.batch import BatchConfig
 from setpoint.train.config import Job
 
 
@@ -43,7 +43,7 @@ def _size(
             residual_init="plain",
         )
         # 4M tokens in an update.
-        batch = Batch(global_size=1024, micro_size=1, sequence_length=4096)
+        batch = BatchConfig(global_size=1024, micro_size=1, sequence_length=4096)
         return published(name, model, batch, lr=lr)
 
     return sized(name, title, parameters, job)

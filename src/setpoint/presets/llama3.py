@@ -14,7 +14,7 @@ from setpoint.memory.config import Full
 from setpoint.model.config import TransformerConfig
 from setpoint.model.rope.config import Llama3Scaling
 from setpoint.presets.recipes import published, sized, small
-from setpoint.train.batch import Batch
+from setpoint.train.batch import BatchConfig
 from setpoint.train.config import Job
 
 
@@ -46,7 +46,7 @@ def _size(
             tie_embeddings=tied,
         )
         # 4M tokens in an update.
-        batch = Batch(global_size=512, micro_size=1, sequence_length=8192)
+        batch = BatchConfig(global_size=512, micro_size=1, sequence_length=8192)
         # What operators saves of 80 layers of 8192 tokens is more than a GPU has.
         recompute = Full() if layers > 64 else None
         return published(name, model, batch, lr=lr, floor=0.01, recompute=recompute)

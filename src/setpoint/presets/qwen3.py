@@ -14,7 +14,7 @@ from setpoint.config import preset
 from setpoint.model.config import TransformerConfig
 from setpoint.model.moe.config import MoE
 from setpoint.presets.recipes import published, sized, small
-from setpoint.train.batch import Batch
+from setpoint.train.batch import BatchConfig
 from setpoint.train.config import Job
 
 
@@ -47,7 +47,7 @@ def _size(
             tie_embeddings=tied,
         )
         # 4M tokens in an update.
-        batch = Batch(global_size=1024, micro_size=1, sequence_length=4096)
+        batch = BatchConfig(global_size=1024, micro_size=1, sequence_length=4096)
         return published(name, model, batch, lr=lr)
 
     return sized(name, title, parameters, job)
@@ -101,7 +101,7 @@ def qwen3_30b_a3b() -> Job:
         residual_init="plain",
     )
     # 4M tokens in an update.
-    batch = Batch(global_size=1024, micro_size=1, sequence_length=4096)
+    batch = BatchConfig(global_size=1024, micro_size=1, sequence_length=4096)
     return published("qwen3-30b-a3b", model, batch, lr=3e-4)
 
 

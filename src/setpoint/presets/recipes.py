@@ -16,7 +16,7 @@ from setpoint.optim.schedule.config import Cosine
 from setpoint.parallel.config import Parallel
 from setpoint.precision.config import Precision
 from setpoint.resilience.config import GarbageCollection, TrainingResilience
-from setpoint.train.batch import Batch
+from setpoint.train.batch import BatchConfig
 from setpoint.train.config import Job
 from setpoint.train.evaluation.config import Evaluation
 from setpoint.units import Duration, Period
@@ -41,7 +41,7 @@ def sized(name: str, title: str, parameters: int, make: Callable[[str], Job]) ->
 def published(
     name: str,
     model: TransformerConfig,
-    batch: Batch,
+    batch: BatchConfig,
     *,
     lr: float,
     floor: float = 0.1,
@@ -82,7 +82,7 @@ def small(name: str, model: TransformerConfig, *, floor: float = 0.1) -> Job:
         name=name,
         duration=Duration("200 steps"),
         model=model,
-        batch=Batch(global_size=8, sequence_length=256),
+        batch=BatchConfig(global_size=8, sequence_length=256),
         optimizer=AdamWConfig(lr=3e-3, betas=(0.9, 0.95), weight_decay=0.1),
         schedule=Cosine(floor=floor),
         precision=Precision(compute="bf16"),

@@ -7,7 +7,7 @@ from setpoint.model.config import TransformerConfig
 from setpoint.optim.config import AdamWConfig
 from setpoint.optim.schedule.config import Cosine
 from setpoint.precision.config import Precision
-from setpoint.train.batch import Batch
+from setpoint.train.batch import BatchConfig
 from setpoint.train.config import Job
 from setpoint.train.evaluation.config import Evaluation
 from setpoint.units import Duration, Period
@@ -20,7 +20,7 @@ def tiny() -> Job:
         name="tiny",
         duration=Duration("600 steps"),
         model=TransformerConfig(dim=128, layers=4, heads=2, kv_heads=1, tie_embeddings=True),
-        batch=Batch(global_size=8, sequence_length=256),
+        batch=BatchConfig(global_size=8, sequence_length=256),
         optimizer=AdamWConfig(lr=3e-3, betas=(0.9, 0.95), weight_decay=0.1),
         schedule=Cosine(floor=0.1),
         precision=Precision(compute="bf16"),

@@ -14,7 +14,7 @@ from setpoint.config import (
     Caution,
     Composition,
     ConfigError,
-    Document,
+    FileDocument,
     Origin,
     Problem,
     RunError,
@@ -24,7 +24,7 @@ from setpoint.config import (
     fingerprint,
     to_plain,
 )
-from setpoint.config.files.document import Position, without_suffix
+from setpoint.config.files.document import FilePosition, without_suffix
 from setpoint.config.values.node import value_or_missing
 from setpoint.config.values.origin import COMMAND_LINE, SWEEP
 from setpoint.parallel.rank import launched
@@ -327,7 +327,7 @@ def sweep(
         if document is not None:
             raise SetpointError(f"sweep: {document.name} describes points; leave one of both out")
         table: dict[str, object] = {TABLE: dict(points)}
-        document = Document("program", "json", table, "", lambda: Position(0))
+        document = FileDocument("program", "json", table, "", lambda: FilePosition(0))
     if document is None:
         raise SetpointError(
             "sweep needs points, as in sweep('tiny', {'grid': {'optimizer.lr': [1e-4, 3e-4]}}), or "

@@ -9,8 +9,8 @@ from setpoint.config import (
     RUNTIME,
     Config,
     ConfigError,
-    Document,
     Editor,
+    FileDocument,
     Origin,
     Problem,
     SetpointError,
@@ -173,7 +173,7 @@ def _origin(key: str, place: Place, path: Path) -> Origin:
 
 
 def read_space(
-    document: Document,
+    document: FileDocument,
 ) -> tuple[Search | None, dict[FieldPath, Distribution], dict[FieldPath, Origin], Space]:
     """Read the table of a file.
 
@@ -245,7 +245,7 @@ def _dotted(value: object, leaf: str | None = None) -> object:
     return flat
 
 
-def read_table(root: type[R], document: Document) -> R:
+def read_table(root: type[R], document: FileDocument) -> R:
     """Read the table of a file.
 
     Arguments:
@@ -277,7 +277,7 @@ def read_table(root: type[R], document: Document) -> R:
     return resolve(draft)
 
 
-def place_in(document: Document) -> Place:
+def place_in(document: FileDocument) -> Place:
     """A function from a path, whose parts may be dotted, to `file:line:column`."""
     return lambda path: document.where(_as_written(document.data, path))
 

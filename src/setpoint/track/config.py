@@ -307,7 +307,9 @@ class Webhook(AlertConfig, type="webhook", owner="setpoint.ops.alerts:WebhookAle
     """Number of retries, after 1, 2, 4, ... seconds."""
 
 
-class Command(AlertConfig, type="command", owner="setpoint.ops.alerts:CommandAlert", role=RUNTIME):
+class AlertCommand(
+    AlertConfig, type="command", owner="setpoint.ops.alerts:CommandAlert", role=RUNTIME
+):
     """Runs a program."""
 
     command: tuple[str, ...]

@@ -10,7 +10,7 @@ from setpoint.units import Duration, Length
 DEFAULT_GLOBAL_SIZE = 8
 
 
-class Batch(Config):
+class BatchConfig(Config):
     """Batch size, gradient accumulation and sequence length.
 
     Give any two of the three sizes, or fewer: what is not given is derived.
@@ -70,7 +70,7 @@ def batch_equation(global_size: int, micro_size: int, accumulation: int, ranks: 
     return f"{global_size} = {micro_size} (micro) * {accumulation} (accumulation) * {ranks} (ranks)"
 
 
-def limits_of(duration: Duration, batch: Batch) -> dict[str, float]:
+def limits_of(duration: Duration, batch: BatchConfig) -> dict[str, float]:
     """The limits of a duration, with tokens as the steps that reach them."""
     limits = {limit.unit: limit.count for limit in duration.limits}
     tokens = limits.pop("tokens", None)
@@ -80,7 +80,7 @@ def limits_of(duration: Duration, batch: Batch) -> dict[str, float]:
     return limits
 
 
-def steps_before(start: Length, batch: Batch) -> int:
+def steps_before(start: Length, batch: BatchConfig) -> int:
     """Number of steps in a length of steps or tokens, with tokens as full batches."""
     if start.unit == "steps":
         return int(start.count)

@@ -36,7 +36,7 @@ from setpoint.precision.config import Precision
 from setpoint.profile.config import Profiling
 from setpoint.resilience.config import TrainingResilience
 from setpoint.track.config import Tracking
-from setpoint.train.batch import Batch, limits_of, solve_batch
+from setpoint.train.batch import BatchConfig, limits_of, solve_batch
 from setpoint.train.evaluation.config import Evaluation
 from setpoint.units import Duration
 
@@ -96,7 +96,7 @@ class Job(
     data: Data = field(factory=Data)
     """Training and validation data."""
 
-    batch: Batch = field(factory=Batch)
+    batch: BatchConfig = field(factory=BatchConfig)
     """Batch size, gradient accumulation and sequence length."""
 
     optimizer: Component[OptimizerConfig, Optimizer] = component(factory=AdamWConfig)

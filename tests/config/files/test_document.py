@@ -1,6 +1,6 @@
 """Positions are found when they are asked for, and once."""
 
-from setpoint.config.files.document import Document, Position
+from setpoint.config.files.document import FileDocument, FilePosition
 
 
 def test_positions_are_lazy():
@@ -8,11 +8,11 @@ def test_positions_are_lazy():
 
     def scan():
         calls.append(1)
-        root = Position(0)
+        root = FilePosition(0)
         root.add("a", 3).add(0, 5)
         return root
 
-    document = Document("f", "toml", {}, "é\n\na = [1]\n", scan)
+    document = FileDocument("f", "toml", {}, "é\n\na = [1]\n", scan)
     assert not calls
     assert document.locate(("a",)) == (3, 1)
     assert document.locate(("a", 0)) == (3, 3)

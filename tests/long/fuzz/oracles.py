@@ -8,7 +8,7 @@ import tomllib
 import warnings
 from typing import Any
 
-from setpoint.config.files.document import Document, FileError
+from setpoint.config.files.document import FileDocument, FileError
 
 # Why ours refuses what the format allows.
 _NARROWER = {
@@ -23,7 +23,7 @@ _NARROWER = {
 }
 
 
-def agree(document: Document) -> None:
+def agree(document: FileDocument) -> None:
     """Compare what ours read with what another reader reads.
 
     Arguments:

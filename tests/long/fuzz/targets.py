@@ -17,7 +17,7 @@ import setpoint.config
 import setpoint.presets
 from setpoint.cli.response_files import expand_responses, split
 from setpoint.config.composition import compose
-from setpoint.config.files.document import Document, FileError
+from setpoint.config.files.document import FileDocument, FileError
 from setpoint.config.files.read import decode, parse, parse_bytes
 from setpoint.config.layers.presets import call_modifier, load_plugins
 from setpoint.config.migrations import migrated
@@ -51,7 +51,7 @@ def _words(error: SetpointError) -> None:
     assert text.isprintable() or all(sign.isprintable() or sign == "\n" for sign in text), text
 
 
-def _locate_all(document: Document, value: object, path: tuple[str | int, ...]) -> None:
+def _locate_all(document: FileDocument, value: object, path: tuple[str | int, ...]) -> None:
     children = value.items() if isinstance(value, dict) else enumerate(value)  # type: ignore[call-overload]
     for key, child in children:
         place = document.locate((*path, key))

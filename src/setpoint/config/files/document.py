@@ -46,24 +46,24 @@ def is_list(value: object) -> TypeGuard[list[object]]:
     return isinstance(value, list)
 
 
-class Position:
+class FilePosition:
     """The offset of a key or list item from 0, and the positions inside its value."""
 
     __slots__ = ("children", "offset")
 
     def __init__(self, offset: int) -> None:
         self.offset = offset
-        self.children: dict[str | int, Position] = {}
+        self.children: dict[str | int, FilePosition] = {}
 
-    def add(self, key: str | int, offset: int) -> Position:
+    def add(self, key: str | int, offset: int) -> FilePosition:
         """Add the position of a child; a known one keeps its first offset."""
         child = self.children.get(key)
         if child is None:
-            child = self.children[key] = Position(offset)
+            child = self.children[key] = FilePosition(offset)
         return child
 
 
-class Document:
+class FileDocument:
     """The data of one file, with the position of every key.
 
     Arguments:
@@ -83,14 +83,14 @@ class Document:
         format: Format,
         data: dict[str, object],
         text: str,
-        scan: Callable[[], Position],
+        scan: Callable[[], FilePosition],
     ) -> None:
         self.name = name
         self.format: Format = format
         self.data = data
         self.text = text
         self._scan = scan
-        self._places: Position | None = None
+        self._places: FilePosition | None = None
         self._lines: list[int] = []
 
     def locate(self, path: Path) -> tuple[int, int] | None:

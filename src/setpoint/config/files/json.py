@@ -17,7 +17,15 @@ from ..words.plain_data import (
     TOO_LONG,
     is_text,
 )
-from .document import Document, FileError, Position, error_at, is_mapping, twice, unexpected
+from .document import (
+    FileDocument,
+    FileError,
+    FilePosition,
+    error_at,
+    is_mapping,
+    twice,
+    unexpected,
+)
 
 _TOKEN = r"""
     "(?:[^"\\]++|\\.)*+"
@@ -35,7 +43,7 @@ _HINTS = {
 }
 
 
-def parse_json(text: str, name: str) -> Document:
+def parse_json(text: str, name: str) -> FileDocument:
     """Read JSON; keys given twice, NaN, infinity and 1e999 are refused.
 
     Raises:
@@ -43,7 +51,7 @@ def parse_json(text: str, name: str) -> Document:
     """
     start = len(text) - len(text.lstrip(" \t\r\n"))
     if start == len(text):
-        return Document(name, "json", {}, text, lambda: Position(0))
+        return FileDocument(name, "json", {}, text, lambda: FilePosition(0))
     from json import JSONDecodeError
 
     try:
@@ -65,7 +73,7 @@ def parse_json(text: str, name: str) -> Document:
     if not is_mapping(data):
         message = "expected '{': the top level is a mapping of keys to values"
         raise error_at(name, text, start, message)
-    document = Document(name, "json", data, text, lambda: scan_json(text, name))
+    document = FileDocument(name, "json", data, text, lambda: scan_json(text, name))
     if text.count("[") + text.count("{") > MAX_DEPTH:
         document.check({}, data)
     return document
@@ -94,7 +102,7 @@ def _finite(literal: str) -> float:
     return number
 
 
-def scan_json(text: str, name: str) -> Position:
+def scan_json(text: str, name: str) -> FilePosition:
     """Find the position of each key and list item of valid JSON.
 
     Raises:
@@ -103,9 +111,13 @@ def scan_json(text: str, name: str) -> Position:
     """
     import json
 
-    root = Position(0)
-    open_: list[tuple[Position, bool]] = []  # mappings and lists around a token; True for a mapping
-    value: Position | None = root  # of the value that comes next; None where a key or an item does
+    root = FilePosition(0)
+    open_: list[
+        tuple[FilePosition, bool]
+    ] = []  # mappings and lists around a token; True for a mapping
+    value: FilePosition | None = (
+        root  # of the value that comes next; None where a key or an item does
+    )
     for match in re.finditer(_TOKEN, text, re.DOTALL | re.VERBOSE):
         token, offset = match[0], match.start()
         if token == ":":

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, assert_never, cast
 
-from .document import FORMATS, MAX_BYTES, MIB, Document, FileError
+from .document import FORMATS, MAX_BYTES, MIB, FileDocument, FileError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 _MAX_LISTED = 10_000  # names of a directory that are looked at for a suggestion
 
 
-def read_file(path: str) -> Document:
+def read_file(path: str) -> FileDocument:
     """Read a file; its suffix says the format, and errors show its name as given.
 
     Raises:
@@ -32,7 +32,7 @@ def read_file(path: str) -> Document:
     return parse(decode(data, format, path), format, path)
 
 
-def parse_bytes(data: bytes, format: Format, name: str) -> Document:
+def parse_bytes(data: bytes, format: Format, name: str) -> FileDocument:
     """Read bytes, for instance from standard input.
 
     Raises:
@@ -41,7 +41,7 @@ def parse_bytes(data: bytes, format: Format, name: str) -> Document:
     return parse(decode(data, format, name), format, name)
 
 
-def parse(text: str, format: Format, name: str) -> Document:
+def parse(text: str, format: Format, name: str) -> FileDocument:
     """Read decoded text.
 
     Raises:

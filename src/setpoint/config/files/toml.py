@@ -6,7 +6,7 @@ import re
 from typing import TYPE_CHECKING
 
 from ..words.plain_data import INFINITIES, MAX_DEPTH, MAX_DIGITS, TOO_BIG, TOO_DEEP, TOO_LONG
-from .document import Document, FileError, Position, error_at, twice, unexpected
+from .document import FileDocument, FileError, FilePosition, error_at, twice, unexpected
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -40,7 +40,7 @@ class _TooBig(float):
     """Number literal that would overflow to infinity."""
 
 
-def parse_toml(text: str, name: str) -> Document:
+def parse_toml(text: str, name: str) -> FileDocument:
     """Read TOML 1.0; dates and times are refused, since no field takes them.
 
     Raises:
@@ -59,7 +59,7 @@ def parse_toml(text: str, name: str) -> Document:
             if digits > MAX_DIGITS and token.lstrip("+-")[0].isdigit():
                 raise error_at(name, text, offset, TOO_LONG.format(digits)) from None
         raise FileError(name, None, None, f"not valid TOML: {error}") from None
-    document = Document(name, "toml", data, text, lambda: scan_toml(text, name))
+    document = FileDocument(name, "toml", data, text, lambda: scan_toml(text, name))
     document.check(_REFUSED, data)
     return document
 
@@ -120,7 +120,7 @@ def _explain(text: str, name: str, message: str) -> FileError:
 _END: Token = ("end", "", -1)
 
 
-def scan_toml(text: str, name: str) -> Position:
+def scan_toml(text: str, name: str) -> FilePosition:
     """Find the position of each key and list item, up to the first broken syntax.
 
     Arguments:
@@ -136,16 +136,18 @@ def scan_toml(text: str, name: str) -> Position:
 
 class _Scanner:
     def __init__(self, text: str, name: str) -> None:
-        self.root = Position(0)
+        self.root = FilePosition(0)
         self._text, self._name = text, name
         self._source = tokens(text)
         self._token = next(self._source, _END)
-        self._headers: set[Position] = set()
-        self._values: set[Position] = set()
-        self._last_items: dict[Position, Position] = {}  # of the arrays that [[headers]] make
+        self._headers: set[FilePosition] = set()
+        self._values: set[FilePosition] = set()
+        self._last_items: dict[
+            FilePosition, FilePosition
+        ] = {}  # of the arrays that [[headers]] make
 
     def document(self) -> None:
-        table: Position | None = self.root
+        table: FilePosition | None = self.root
         while table is not None and self._token is not _END:
             if self._take("\n"):
                 continue
@@ -164,7 +166,7 @@ class _Scanner:
         self._advance()
         return True
 
-    def _header(self) -> Position | None:
+    def _header(self) -> FilePosition | None:
         """Parse `[a.b]` or `[[a.b]]`; return the table for the lines below it."""
         start = self._advance()[2]
         is_array = self._token[1] == "[" and self._token[2] == start + 1
@@ -188,7 +190,7 @@ class _Scanner:
         self._headers.add(table)
         return table
 
-    def _twice(self, key: str, first: Position, offset: int) -> FileError:
+    def _twice(self, key: str, first: FilePosition, offset: int) -> FileError:
         return twice(self._name, self._text, key, first.offset, offset)
 
     def _keys(self) -> list[tuple[str, int]]:
@@ -201,7 +203,7 @@ class _Scanner:
                 return keys
         return []
 
-    def _key_value(self, table: Position) -> bool:
+    def _key_value(self, table: FilePosition) -> bool:
         keys = self._keys()
         if not keys or not self._take("="):
             return False
@@ -216,7 +218,7 @@ class _Scanner:
         self._values.add(place)
         return self._value(place)
 
-    def _value(self, place: Position) -> bool:
+    def _value(self, place: FilePosition) -> bool:
         if self._take("["):
             return self._entries(
                 "]", lambda: self._value(place.add(len(place.children), self._token[2]))

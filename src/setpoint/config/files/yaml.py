@@ -20,7 +20,16 @@ from ..words.plain_data import (
     is_text,
     listed,
 )
-from .document import Document, FileError, Position, describe, error_at, is_mapping, named, twice
+from .document import (
+    FileDocument,
+    FileError,
+    FilePosition,
+    describe,
+    error_at,
+    is_mapping,
+    named,
+    twice,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -36,7 +45,7 @@ _WORDS = {
 }
 
 
-def parse_yaml(text: str, name: str) -> Document:
+def parse_yaml(text: str, name: str) -> FileDocument:
     """Read YAML 1.2; tags, merge keys, keys given twice and several documents are refused.
 
     Scalars without quotes become `PlainScalar`, except the nulls; no other value is guessed.
@@ -52,28 +61,28 @@ def parse_yaml(text: str, name: str) -> Document:
     for event in events(text, name):
         builder.take(event)
     data = builder.finish()
-    return Document(name, "yaml", data, text, lambda: builder.places)
+    return FileDocument(name, "yaml", data, text, lambda: builder.places)
 
 
 class _Frame(Struct):
     """A mapping or list that is not closed yet."""
 
     value: dict[str, object] | list[object]
-    place: Position
+    place: FilePosition
     anchor: str | None
     key: tuple[str, int] | None = None  # of a mapping: the key that waits for its value
 
 
 class _Builder:
     def __init__(self, text: str, name: str) -> None:
-        self.places = Position(0)
+        self.places = FilePosition(0)
         self._text = text
         self._name = name
         self._root: object = {}
         self._documents = 0
         self._copied = 0  # keys and values that aliases repeat
         self._open: list[_Frame] = []
-        self._anchors: dict[str, tuple[object, Position]] = {}
+        self._anchors: dict[str, tuple[object, FilePosition]] = {}
 
     def finish(self) -> dict[str, object]:
         if is_mapping(self._root):
@@ -124,7 +133,7 @@ class _Builder:
         if key in frame.place.children:
             raise twice(self._name, self._text, key, frame.place.children[key].offset, offset)
         if event.anchor is not None:
-            self._anchors[event.anchor] = key, Position(offset)
+            self._anchors[event.anchor] = key, FilePosition(offset)
         return key, offset
 
     def _scalar(self, event: Event) -> object:
@@ -140,7 +149,7 @@ class _Builder:
         if not is_text(value):
             raise self._error(offset, HALF_PAIR)
 
-    def _put(self, value: object, event: Event) -> Position:
+    def _put(self, value: object, event: Event) -> FilePosition:
         """Add a value to the open mapping or list; return its position."""
         if not self._open:
             self.places.offset = event.start_mark.index

@@ -6,7 +6,7 @@ import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import cast
 
-from ..files.document import Document
+from ..files.document import FileDocument
 from ..files.read import read_file
 from ..migrations import HEADER, migrated
 from ..values.node import Node
@@ -36,7 +36,7 @@ class ExtendingFiles:
         # The fragments that have been put onto a section, each once.
         self._applied: dict[Path, list[str]] = {}
 
-    def open(self, file: str | Document, at: Path = ()) -> Document:
+    def open(self, file: str | FileDocument, at: Path = ()) -> FileDocument:
         """Read a file, in terms of today's schema; it is open until `close`.
 
         Arguments:
@@ -117,7 +117,7 @@ class ExtendingFiles:
                 continue
             fields = {k: v for k, v in document.data.items() if k == EXTENDS or k not in HEADERS}
 
-            def below(place: Path, document: Document = document) -> str:
+            def below(place: Path, document: FileDocument = document) -> str:
                 return document.where(place[len(path) :])
 
             yield "", fields, Origin(FILE, document.name, below)

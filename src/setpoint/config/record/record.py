@@ -18,7 +18,7 @@ from ..draft.walk import (
     to_plain,
     value_at,
 )
-from ..files.document import Document
+from ..files.document import FileDocument
 from ..files.read import read_file
 from ..files.write import write_json, write_toml
 from ..layers.editor import Editor
@@ -259,7 +259,7 @@ def load_record(root: type[Node], folder: str) -> Record:
     return Record(tree.data, header, tree.origins, notes, _finder(document, tree.old_path))
 
 
-def _header(document: Document) -> dict[str, Any]:
+def _header(document: FileDocument) -> dict[str, Any]:
     header: Any = document.data.get(HEADER)
     return cast(dict[str, Any], header) if isinstance(header, dict) else {}
 
@@ -327,7 +327,9 @@ def _read_origins(name: str) -> dict[str, dict[str, Any]]:
     return chains
 
 
-def _finder(document: Document, old_path: Callable[[Path], Path] | None) -> Callable[[Path], str]:
+def _finder(
+    document: FileDocument, old_path: Callable[[Path], Path] | None
+) -> Callable[[Path], str]:
     def find(path: Path) -> str:
         place = document.locate(old_path(path) if old_path else path)
         return f"{document.name}:{place[0]}" if place else document.name

@@ -12,7 +12,7 @@ from setpoint.units import Period
 
 if TYPE_CHECKING:
     from setpoint.config.types.base import FieldType
-    from setpoint.train.batch import Batch
+    from setpoint.train.batch import BatchConfig
 
 HELD_OUT = "held_out"
 LONG_EVALUATION = "evaluation-longer-than-training"
@@ -106,7 +106,7 @@ class Evaluation(Config, role=RUNTIME):
     baselines: bool = False
     """N-gram baselines: show the validation loss of n-gram models of the training text as well."""
 
-    def may_be_long(self, batch: Batch) -> bool:
+    def may_be_long(self, batch: BatchConfig) -> bool:
         """True if only the data tells whether an evaluation is shorter than training."""
         counts = [self.sequences_of(name) for name in self.names]
         if self.every.unit not in ("steps", "tokens"):
