@@ -33,13 +33,11 @@ from setpoint.train.build.companions import fallback_files
 from setpoint.train.build.components import Components, build_components
 from setpoint.train.config import Job
 from setpoint.train.engine import Engine
-from setpoint.train.evaluation.scores import best_metric_of
-from setpoint.train.frozen import FrozenParameters
 from setpoint.train.loop import Loop
-from setpoint.train.loss_mean import LossMean
 from setpoint.train.open import settings_of
-from setpoint.train.resume import restore_or_load
-from setpoint.train.run_state import WEIGHTS_ONLY, states_of
+from setpoint.train.resume import make_states, restore_or_load
+from setpoint.train.run_state import WEIGHTS_ONLY
+from setpoint.train.session import Run
 from setpoint.train.verdict import rollbacks_to
 
 
@@ -112,16 +110,16 @@ def replay(
     recorded = _recorded(run, step, saved)
     checkpoint = _newest_before(run, step, note)
     with settings_of(job):
-        section, files = job.checkpoint, fallback_files(job, run.path)
-        fresh = checkpoint is None and (section.load is None or section.excludes_weights)
-        components = build_components(job, fresh, no_work, *files)
-        states = states_of(job, components, best_metric_of(job, components), LossMean(), Trackers())
-        frozen = FrozenParameters(job, components)
+        stamp = None, () if checkpoint is None else (checkpoint.step,)
+        session = Run(job, run.path, (), stamp, fallback_files(job, run.path), run)
+        session.trackers = Trackers()
+        session.components = components = build_components(
+            job, session.begins_anew, no_work, *session.fallback
+        )
+        make_states(session, other_data=False)
         with TemporaryDirectory() as folder:
-            position, _ = restore_or_load(
-                job, components, states, frozen, checkpoint, run.events, Path(folder)
-            )
-        loop = Loop(job, components, [], StopRequest(), position)
+            restore_or_load(session, checkpoint, Path(folder))
+        loop = Loop(job, components, [], StopRequest(), session.started)
         try:
             _go_on_with_data(run, loop, checkpoint, saved)
             components.model.train()
@@ -133,7 +131,7 @@ def replay(
         numbers, watch, anomaly = _run(loop, loop.engine, shares, saved)
     return Replayed(
         step=step,
-        start=position.step,
+        start=session.started.step,
         is_kept=saved is not None,
         numbers=numbers,
         recorded=recorded,

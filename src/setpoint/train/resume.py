@@ -12,24 +12,24 @@ from typing import TYPE_CHECKING, Any
 
 from setpoint.checkpoint.loading import LoadedCheckpoint
 from setpoint.checkpoint.store import OnDamaged
-from setpoint.config import RunError, SetpointError, read_record, resolve
+from setpoint.config import RunError, SetpointError
 from setpoint.shapes.logged import MetricLog
 from setpoint.track.jsonl import readable_rows
 from setpoint.track.trackers import JSONL
 from setpoint.train.build.companions import companions_in, fallback_notes
-from setpoint.train.build.components import Components, data_line
+from setpoint.train.build.components import data_line
 from setpoint.train.build.job_data import where_in_data
-from setpoint.train.config import Job
+from setpoint.train.contract import recorded_job
 from setpoint.train.evaluation.scores import best_metric_of
 from setpoint.train.frozen import FrozenParameters
 from setpoint.train.loop import Loop
 from setpoint.train.loss_mean import LossMean
 from setpoint.train.position import Position, is_over
 from setpoint.train.run_record import facts_of, lost_since, write_start
-from setpoint.train.run_state import States, restore, states_of
+from setpoint.train.run_state import restore, states_of
 from setpoint.train.session import Run
 from setpoint.train.verdict import rollbacks_to
-from setpoint.train.warm_start import Loaded, other_frozen, refuse_changed, warm_start
+from setpoint.train.warm_start import other_frozen, refuse_changed, warm_start
 
 if TYPE_CHECKING:
     from setpoint.train.verdict import StepResult
@@ -52,9 +52,7 @@ def resume(run: Run) -> None:
     if checkpoint is None and run.accepted is not None:
         run.world.on_main(lambda: _start_again(run))
     with _folder_for_fetching(run) as folder:
-        run.started, run.loaded = restore_or_load(
-            job, components, run.states, run.frozen, checkpoint, run.files.events, folder
-        )
+        restore_or_load(run, checkpoint, folder)
         source = checkpoint or run.loaded
         if source is not None:
             # What the run began with; files may have moved or changed since.
@@ -83,7 +81,7 @@ def resume(run: Run) -> None:
             )
     if run.had_nothing_left and run.accepted is not None and run.accepted.learned:
         # What was accepted by name is not trained with any more.
-        run.identity = resolve(read_record(Job, str(run.directory))[0])
+        run.identity = recorded_job(str(run.directory))
     if not run.had_nothing_left:
         note(data_line(job, components))
         if run.started.step:
@@ -97,8 +95,13 @@ def resume(run: Run) -> None:
         note(line)
 
 
-def make_states(run: Run) -> None:
-    """Create the states of a run: of components, metrics and trackers."""
+def make_states(run: Run, other_data: bool = True) -> None:
+    """Create the states of a run: of components, metrics and trackers.
+
+    Arguments:
+        other_data: whether the documents may differ from those of the checkpoint; a kill may come
+            before there is one with them, so that the record is compared.
+    """
     job, components = run.job, run.components
     run.best, run.mean = best_metric_of(job, components), LossMean(job.tracking.metrics.ema)
     run.metrics, run.frozen = MetricLog(), FrozenParameters(job, components)
@@ -108,7 +111,7 @@ def make_states(run: Run) -> None:
         run.best,
         run.mean,
         run.trackers,
-        other_data=True,  # it was compared with the record: a kill may come before a checkpoint
+        other_data=other_data,
         other_frozen=_is_refrozen(run),
         metrics=run.metrics,
     )
@@ -118,45 +121,36 @@ def _is_refrozen(run: Run) -> bool:
     return run.accepted is not None and run.accepted.has("optimizer.frozen")
 
 
-def restore_or_load(
-    job: Job,
-    components: Components,
-    states: States,
-    frozen: FrozenParameters,
-    checkpoint: LoadedCheckpoint | None,
-    events: Path,
-    folder: Path,
-) -> tuple[Position, Loaded | None]:
-    """Restore components from a checkpoint of their run, or from `checkpoint.load`.
+def restore_or_load(run: Run, checkpoint: LoadedCheckpoint | None, folder: Path) -> None:
+    """Restore a run from its checkpoint, or from `checkpoint.load`, and note where it starts.
 
     Every rank calls it. After rollbacks to the checkpoint, the data continues after that of the
     failed steps.
 
     Arguments:
         checkpoint: None if the run has none.
-        events: path of `events.jsonl`.
         folder: for downloads; shared by all ranks.
-
-    Returns:
-        the position, and facts of `checkpoint.load`.
 
     Raises:
         SetpointError: if the checkpoint does not belong to this job.
     """
+    job, components = run.job, run.components
     if checkpoint is None:
-        if job.checkpoint.load is None:
-            return Position(), None
-        loaded, position = warm_start(job, components, states, frozen, folder)
-        return position, loaded
+        run.started = Position()
+        if job.checkpoint.load is not None:
+            parts = components, run.states, run.frozen
+            run.loaded, run.started = warm_start(job, *parts, folder)
+        return
     step, state = checkpoint.step, checkpoint.state
+    events = run.files.events
     rollbacks = components.world.on_main(lambda: rollbacks_to(readable_rows(events), step))
     for cause, event in rollbacks.items():
         policy = components.spikes if cause == "spike" else components.non_finite
         if policy is not None:
             policy.resume_after_rollbacks(step, event["rollbacks"])
         state = {**state, "loader": event["data"]}
-    checkpoint = frozen.completed(replace(checkpoint, state=state))
-    return restore(job, states, checkpoint), None
+    checkpoint = run.frozen.completed(replace(checkpoint, state=state))
+    run.started = restore(job, run.states, checkpoint)
 
 
 @contextmanager

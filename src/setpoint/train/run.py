@@ -160,10 +160,9 @@ def rehearse(
             lambda path, reason: damaged.append(("damaged", f"{path.name}: {reason}"))
         )
         folder = Path(world.on_main(lambda: ending.enter_context(TemporaryDirectory())))
-        position, loaded = restore_or_load(
-            job, components, run.states, run.frozen, checkpoint, run.files.events, folder
-        )
+        restore_or_load(run, checkpoint, folder)
         world.all_of(None)  # before the folder goes
+    position, loaded = run.started, run.loaded
     begins = "resume" if checkpoint is not None else "start"
     state = f"would {begins} at step {position.step}"
     if checkpoint is not None and is_over(job.duration, position):
