@@ -28,7 +28,7 @@ from setpoint.parallel.rank import FOLDER, own_rank, require_launch
 from setpoint.plan.preflight import Preflight, preflight
 from setpoint.resilience.signals import active
 from setpoint.track.run_directory import refuse_linked_folders
-from setpoint.train.build.companions import fallback_files
+from setpoint.train.build.assets import fallback_files
 from setpoint.train.config import Job
 from setpoint.train.run_name import draw_seed, find_run, is_drawn, run_directory_of
 from setpoint.train.run_status import stop_message, watch_stops

@@ -29,7 +29,7 @@ from setpoint.track.jsonl import readable_rows
 from setpoint.track.progress import no_work
 from setpoint.track.run_directory import RunDirectory
 from setpoint.track.trackers import Trackers
-from setpoint.train.build.companions import fallback_files
+from setpoint.train.build.assets import fallback_files
 from setpoint.train.build.components import Components, build_components
 from setpoint.train.config import Job
 from setpoint.train.engine import Engine

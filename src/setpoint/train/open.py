@@ -41,7 +41,7 @@ from setpoint.track.jsonl import EventLog, NoEvents, since_restart
 from setpoint.track.progress import LoggedProgress, Progress, make_progress
 from setpoint.track.run_directory import RunDirectory
 from setpoint.track.trackers import Trackers
-from setpoint.train.build.companions import fallback_files
+from setpoint.train.build.assets import fallback_files
 from setpoint.train.build.utilization import utilization_of
 from setpoint.train.config import Job
 from setpoint.train.contract import (

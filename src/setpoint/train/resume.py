@@ -16,7 +16,7 @@ from setpoint.config import RunError, SetpointError
 from setpoint.shapes.logged import MetricLog
 from setpoint.track.jsonl import readable_rows
 from setpoint.track.trackers import JSONL
-from setpoint.train.build.companions import companions_in, fallback_notes
+from setpoint.train.build.assets import assets_in, fallback_notes
 from setpoint.train.build.components import data_line
 from setpoint.train.build.job_data import where_in_data
 from setpoint.train.contract import recorded_job
@@ -56,7 +56,7 @@ def resume(run: Run) -> None:
         source = checkpoint or run.loaded
         if source is not None:
             # What the run began with; files may have moved or changed since.
-            components.companions = companions_in(source.path) or components.companions
+            components.assets = assets_in(source.path) or components.assets
     if checkpoint is not None:
         run.resumed_at = checkpoint.step
         run.store.set_aside_after(checkpoint.step)

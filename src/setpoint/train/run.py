@@ -17,7 +17,7 @@ from setpoint.parallel.world import world_of
 from setpoint.resilience.signals import StopRequest, active
 from setpoint.track.trackers import Trackers
 from setpoint.train.arguments import Overrides, Source, callbacks_of, check_arguments, job_of, named
-from setpoint.train.build.companions import fallback_notes
+from setpoint.train.build.assets import fallback_notes
 from setpoint.train.build.components import build_components, data_line
 from setpoint.train.build.job_data import planned_in_words, where_in_data
 from setpoint.train.callbacks.build import build_callbacks, early_callbacks, package_callbacks
@@ -103,7 +103,7 @@ def train(
             resume(run)
             run.loop = loop_of(run, [*build_callbacks(run), *run.outer_callbacks], until)
             if run.job.parallel.torchft is not None:
-                from setpoint.train.healing import replica_groups
+                from setpoint.train.replica_recovery import replica_groups
 
                 within.enter_context(replica_groups(run, run.loop))
             run_loop(run, run.loop)

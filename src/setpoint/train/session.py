@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from setpoint.shapes.scoring import Score
 from setpoint.track.jsonl import readable_rows
 from setpoint.track.run_directory import RunDirectory
-from setpoint.train.build.companions import FallbackFiles
+from setpoint.train.build.assets import FallbackFiles
 from setpoint.train.config import Job
 from setpoint.train.contract import Accepted
 from setpoint.train.evaluation.config import HELD_OUT

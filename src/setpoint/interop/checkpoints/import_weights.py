@@ -40,7 +40,7 @@ from setpoint.model.pretrained.read_tensor import TensorReader
 from setpoint.model.pretrained.save import SHARD, save_pretrained
 from setpoint.model.pretrained.weights import ROWS, hf_shapes
 from setpoint.optim.config import AdamWConfig
-from setpoint.train.build.companions import companions_of
+from setpoint.train.build.assets import assets_of
 from setpoint.train.config import Job
 from setpoint.train.position import Position
 from setpoint.train.run_state import WEIGHTS_ONLY
@@ -282,7 +282,7 @@ def import_checkpoint(foreign: Foreign, job: Job, target: Path) -> int:
         }
     else:
         state[WEIGHTS_ONLY] = True
-    texts = {**record_files(job), **companions_of(config, tokenizer, None)}
+    texts = {**record_files(job), **assets_of(config, tokenizer, None)}
     try:
         with publishing(target) as aside:
             files: dict[str, Written] = {}

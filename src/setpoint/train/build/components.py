@@ -51,7 +51,7 @@ from setpoint.shapes.protocols import Parameter
 from setpoint.track.console import short_count
 from setpoint.track.progress import Work, no_work
 from setpoint.train.batch import steps_before
-from setpoint.train.build.companions import Companions, companions_of
+from setpoint.train.build.assets import Assets, assets_of
 from setpoint.train.build.job_data import (
     build_datasets,
     build_evaluation_rows,
@@ -114,7 +114,7 @@ class Components:
         compiled: knows whether compiled code runs; None where nothing is compiled.
         pretrained: what the record says of the weights that the model started from; None where it
             started from random ones, or did not start now.
-        companions: what each checkpoint keeps beside the weights.
+        assets: tokenizer and model files that each checkpoint keeps.
         non_finite: decides what becomes of steps that are not finite.
         spikes: decides what becomes of loss spikes; None where nothing does.
         replica_groups: of torchft; None without.
@@ -143,7 +143,7 @@ class Components:
     eval_sets: dict[str, DocumentRows] = field(default_factory=dict)
     feed: Feed = field(init=False)
     eval_feed: EvaluationFeed | None = None
-    companions: Companions = field(default_factory=Companions)
+    assets: Assets = field(default_factory=Assets)
 
     schedule: LearningRate = field(init=False)
     scaler: LossScaler = field(init=False)
@@ -232,7 +232,7 @@ def build_components(
         )
     _build_feeds(job, components, sampler)
     components.schedule = _build_schedule(job, components.train_data)
-    components.companions = companions_of(
+    components.assets = assets_of(
         job.model, components.tokenizer, components.pretrained, keys, job.data.sources
     )
     return components

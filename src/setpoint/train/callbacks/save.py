@@ -176,7 +176,7 @@ class SaveCallback(Callback):
         dtype, left_out = loop.job.checkpoint.last_dtype, self.run.frozen.left_out
         with snapshot(self.run.states, loop.position, weights_only, dtype) as taken:
             tensors: dict[str, Mapping[str, Tensor]] = {**taken.tensors}
-            texts: dict[str, str | bytes] = {**self.run.record, **loop.components.companions}
+            texts: dict[str, str | bytes] = {**self.run.record, **loop.components.assets}
             if left_out is not None:
                 tensors["model"] = {
                     name: tensor

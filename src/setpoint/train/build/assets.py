@@ -1,4 +1,4 @@
-"""Companion files of checkpoints: tokenizer and model files, which replace missing originals."""
+"""Assets of checkpoints: tokenizer and model files, which replace missing originals."""
 
 from __future__ import annotations
 
@@ -25,19 +25,19 @@ if TYPE_CHECKING:
     from setpoint.model.config import ModelConfig
     from setpoint.train.config import Job
 
-Companions = dict[str, bytes]
+Assets = dict[str, bytes]
 """File name to content."""
 
 NAMES = (*TOKENIZER_FILES, GENERATION, DESCRIPTION)
 
 
-def companions_of(
+def assets_of(
     model: ModelConfig,
     tokenizer: Tokenizer,
     pretrained: Mapping[str, Any] | None,
     keys: Mapping[str, Any] | None = None,
     sources: Sequence[SourceConfig] = (),
-) -> Companions:
+) -> Assets:
     """Read the source files of the model and the tokenizer of a new run.
 
     Arguments:
@@ -56,7 +56,7 @@ def companions_of(
     """
     from setpoint.data.tokenizers.tokenizer import HuggingFaceTokenizer
 
-    files: Companions = {}
+    files: Assets = {}
     if isinstance(tokenizer, HuggingFaceTokenizer):
         file = find_tokenizer(tokenizer.path)
         files = _read({n: file if n == TOKENIZER else file.with_name(n) for n in TOKENIZER_FILES})
@@ -108,8 +108,8 @@ def _templates(sources: Sequence[SourceConfig], tokenizer: Tokenizer) -> Iterato
                 yield ConversationsSource(source).template(tokenizer)
 
 
-def companions_in(checkpoint: Path) -> Companions:
-    """Read the companions of a checkpoint.
+def assets_in(checkpoint: Path) -> Assets:
+    """Read the assets of a checkpoint.
 
     Raises:
         SetpointError: if a file cannot be read.
@@ -117,8 +117,8 @@ def companions_in(checkpoint: Path) -> Companions:
     return _read({name: checkpoint / name for name in NAMES})
 
 
-def _read(files: Mapping[str, Path]) -> Companions:
-    contents: Companions = {}
+def _read(files: Mapping[str, Path]) -> Assets:
+    contents: Assets = {}
     for name, file in files.items():
         try:
             contents[name] = file.read_bytes()
