@@ -33,14 +33,6 @@ def asked(loaded: LoadedModel, section: Generation) -> list[Prompt]:
     return prompts_of(section, None, loaded.facts, loaded.place.directory)
 
 
-def test_it_writes_what_it_has_learnt(loaded: LoadedModel) -> None:
-    # Symbols are the eight bytes from the space upwards, and three in four go one up.
-    (found,) = texts(loaded, '!"#')
-    steps = [(ord(b) - ord(a)) % 8 for a, b in pairwise('!"#' + found.text)]
-    assert len(found.text) > 10
-    assert steps.count(1) > 0.8 * len(steps)
-
-
 @pytest.mark.parametrize("cache", [True, False])
 def test_greedy_equals_a_loop_over_the_model(loaded: LoadedModel, cache: bool) -> None:
     tokens = [256, *b'!"#']
@@ -165,11 +157,6 @@ def test_what_is_certain_is_shown_at_once() -> None:
     assert texts.feed(b"one E") == b"one "
     assert texts.feed(b"x") == b"Ex"
     assert StopTexts([]).feed(b"EN") == b"EN"
-
-
-def test_a_sign_of_many_bytes_may_come_in_parts() -> None:
-    sign = "é".encode()
-    assert fed(["é"], [b"a" + sign[:1], sign[1:]]) == (b"a", "é")
 
 
 @given(

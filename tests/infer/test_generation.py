@@ -41,12 +41,6 @@ def test_feeds_back_what_it_drew():
     assert prompts == [[0, 1], [10, 20]]
 
 
-def test_sees_the_last_tokens_only():
-    model = Successor()
-    assert tokens_of(model, [[0, 1]], max_tokens=4, context=3) == [[3, 6, 9, 12]]
-    assert [length for length, _ in model.seen] == [2, 3, 3, 3]
-
-
 def test_runs_in_evaluation_mode_and_returns_the_mode():
     model = Successor().train()
     generate(model, [[0]], max_tokens=2)
@@ -70,17 +64,6 @@ def test_a_row_that_has_ended_costs_nothing():
     assert rows == [4, 1, 1, 1]
     assert [each.finish for each in ended] == ["ended", "ended", "length", "ended"]
     assert [len(each.tokens) for each in ended] == [1, 1, 4, 1]
-
-
-def test_shows_tokens_as_they_come():
-    shown: list[tuple[int, int]] = []
-
-    def show(row: int, token: int) -> bool:
-        shown.append((row, token))
-        return False
-
-    new = tokens_of(Successor(), [[0], [1]], max_tokens=3, on_token=show)
-    assert shown == [(row, new[row][place]) for place in range(3) for row in (0, 1)]
 
 
 @pytest.mark.parametrize("fields", [{}, {"sliding_window": 6, "attention_pattern": ("sliding",)}])
@@ -161,26 +144,6 @@ def trained(request):
         optimizer.step()
         optimizer.zero_grad()
     return model, (loss.nats / windows[:, 1:].numel()).item()
-
-
-def test_learns_a_text_and_says_it_back(trained):
-    model, nats = trained
-    assert nats < 0.1
-    (new,) = tokens_of(model, [list(TEXT[:12])], max_tokens=len(TEXT), context=48)
-    assert bytes(new) == (TEXT + TEXT)[12 : 12 + len(TEXT)]
-
-
-def test_a_seed_repeats_a_sample(trained):
-    model, _ = trained
-
-    def sampled(seed: int) -> list[list[int]]:
-        sampling = Sampling(temperature=3.0, top_k=40)
-        return tokens_of(
-            model, [list(b"57")], max_tokens=30, sampling=sampling, generators=generators(seed)
-        )
-
-    assert sampled(1) == sampled(1)
-    assert sampled(1) != sampled(2)
 
 
 TEXTS = [[3, 1, 4, 1, 5, 9, 2, 6], [5], [3, 5, 8]]
@@ -330,11 +293,6 @@ def test_what_a_filter_keeps_is_drawn_in_proportion(settings):
     assert found[[0, 2, 3]].sum() == 0
 
 
-def test_filters_that_keep_all_change_nothing():
-    for settings in ({"top_k": 5}, {"top_k": 500}, {"top_p": 1.0}):
-        assert torch.equal(frequencies(**settings), frequencies())
-
-
 def test_greedy_takes_the_maximum_whatever_the_generator():
     assert sample(LOGITS, Sampling(temperature=0)).item() == 1
     for settings in ({"top_k": 1}, {"top_p": 1e-9}, {"min_p": 1.0}):
@@ -350,22 +308,6 @@ def test_seen_tokens_become_less_likely():
 
 def test_tiny_temperature_is_greedy_and_finite():
     assert sample(LOGITS.bfloat16(), Sampling(temperature=1e-30)).item() == 1
-
-
-def test_a_row_does_not_depend_on_those_beside_it():
-    logits = torch.randn(4, 100, generator=torch.Generator().manual_seed(0))
-    together = sample(logits, Sampling(), generators=generators(1, 2, 3, 4)).tolist()
-    for row, seed in enumerate((1, 2, 3, 4)):
-        alone = sample(logits[row : row + 1], Sampling(), generators=generators(seed))
-        assert alone.item() == together[row]
-
-
-def test_a_seed_repeats():
-    def draw(first: int) -> list[int]:
-        own = generators(*range(first, first + 50))
-        return sample(LOGITS.expand(50, -1), Sampling(), generators=own).tolist()
-
-    assert draw(3) == draw(3) != draw(4)
 
 
 def test_what_is_excluded_is_never_drawn():
@@ -414,6 +356,24 @@ LOGITS_FILTERS = 3 * torch.randn(6, 50, generator=torch.Generator().manual_seed(
 IDS = torch.randint(0, 50, (6, 9), generator=torch.Generator().manual_seed(1))
 
 
+FILTERS: list[tuple[str, str, tuple[float, ...]]] = [
+    ("scaled", "TemperatureLogitsWarper", (0.3, 1.0, 2.5)),
+    ("top_k", "TopKLogitsWarper", (1, 3, 50, 500)),
+    ("top_p", "TopPLogitsWarper", (0.01, 0.5, 0.9, 0.999, 1.0)),
+    ("min_p", "MinPLogitsWarper", (0.001, 0.1, 0.9, 1.0)),
+]
+
+
+@pytest.mark.parametrize(("ours", "theirs", "values"), FILTERS)
+def test_filters_against_transformers(ours: str, theirs: str, values: tuple[float, ...]) -> None:
+    from transformers.generation import logits_process
+
+    for value in values:
+        expected = getattr(logits_process, theirs)(value)(IDS, LOGITS_FILTERS.clone())
+        found = getattr(generation, ours)(LOGITS_FILTERS, value)
+        torch.testing.assert_close(found.softmax(-1), expected.softmax(-1))
+
+
 @pytest.mark.parametrize("penalty", [0.7, 1.0, 1.3, 5.0])
 def test_repetition(penalty: float) -> None:
     from transformers.generation.logits_process import RepetitionPenaltyLogitsProcessor
@@ -421,40 +381,6 @@ def test_repetition(penalty: float) -> None:
     seen = torch.zeros(LOGITS_FILTERS.shape, dtype=torch.bool).scatter(1, IDS, True)
     expected = RepetitionPenaltyLogitsProcessor(penalty)(IDS, LOGITS_FILTERS.clone())
     torch.testing.assert_close(generation.repetition(LOGITS_FILTERS, seen, penalty), expected)
-
-
-@pytest.mark.parametrize("temperature", [0.3, 1.0, 2.5])
-def test_temperature(temperature: float) -> None:
-    from transformers.generation.logits_process import TemperatureLogitsWarper
-
-    expected = TemperatureLogitsWarper(temperature)(IDS, LOGITS_FILTERS.clone())
-    found = generation.scaled(LOGITS_FILTERS, temperature)
-    torch.testing.assert_close(found.softmax(-1), expected.softmax(-1))
-    assert bool((found.amax(-1) == 0).all())
-
-
-@pytest.mark.parametrize("k", [1, 3, 50, 500])
-def test_top_k(k: int) -> None:
-    from transformers.generation.logits_process import TopKLogitsWarper
-
-    expected = TopKLogitsWarper(k)(IDS, LOGITS_FILTERS.clone())
-    torch.testing.assert_close(generation.top_k(LOGITS_FILTERS, k), expected)
-
-
-@pytest.mark.parametrize("p", [0.01, 0.5, 0.9, 0.999, 1.0])
-def test_top_p(p: float) -> None:
-    from transformers.generation.logits_process import TopPLogitsWarper
-
-    expected = TopPLogitsWarper(p)(IDS, LOGITS_FILTERS.clone())
-    torch.testing.assert_close(generation.top_p(LOGITS_FILTERS, p), expected)
-
-
-@pytest.mark.parametrize("share", [0.001, 0.1, 0.9, 1.0])
-def test_min_p(share: float) -> None:
-    from transformers.generation.logits_process import MinPLogitsWarper
-
-    expected = MinPLogitsWarper(share)(IDS, LOGITS_FILTERS.clone())
-    torch.testing.assert_close(generation.min_p(LOGITS_FILTERS, share), expected)
 
 
 def test_all_of_them_in_the_order_of_transformers() -> None:
