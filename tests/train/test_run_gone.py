@@ -55,13 +55,13 @@ def test_a_run_killed_before_its_first_checkpoint_starts_again(
     assert_same_run(again.directory, oracle)
 
 
-@pytest.mark.parametrize("resume", ["auto", "never"])
 @pytest.mark.parametrize(
-    ("flags", "stopped", "words"),
+    ("resume", "flags", "stopped", "words"),
     [
-        (SHORT, False, "finished at step 6, and its checkpoints are gone"),
-        (SHORT, True, "was trained to step 5, and its checkpoints are gone"),
+        ("auto", SHORT, False, "finished at step 6, and its checkpoints are gone"),
+        ("never", SHORT, True, "was trained to step 5, and its checkpoints are gone"),
         (
+            "auto",
             (*SHORT[:1], "checkpoint.every=never", "checkpoint.last=none"),
             False,
             "finished at step 6, and it saved no checkpoint (checkpoint.last = none, or "

@@ -59,7 +59,6 @@ def oracle(commands: Commands, tmp_path_factory: pytest.TempPathFactory) -> Path
 @pytest.mark.parametrize(
     ("number", "status", "words"),
     [
-        (signal.SIGUSR1, 75, "stopped by SIGUSR1"),
         (signal.SIGHUP, 75, "SIGHUP"),
         (signal.SIGINT, 130, "interrupted"),
     ],
@@ -318,8 +317,7 @@ def wait_for(process: Command, words: str) -> None:
         time.sleep(0.001)
 
 
-@pytest.mark.parametrize("steps", [12, 15])
-@pytest.mark.parametrize("last", [False, True])
+@pytest.mark.parametrize(("steps", "last"), [(12, False), (15, True)])
 def test_an_evaluation_is_left_to_the_next_start(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, steps: int, last: bool
 ) -> None:
