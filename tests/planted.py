@@ -185,16 +185,16 @@ BREAKS = [
     ),
     # Models.
     Break(
-        "model/rope/rotation.py",
+        "model/attention/rope.py",
         "positions.to(torch.float64).unsqueeze(-1) * radians",
         "positions.to(torch.float32).unsqueeze(-1) * radians.float()",
-        "model/rope",
+        "model/attention",
     ),
     Break(
-        "model/rope/rotation.py",
+        "model/attention/rope.py",
         "0.1 * math.log(scaling.factor) + 1.0",
         "0.1 * math.log2(scaling.factor) + 1.0",
-        "model/rope",
+        "model/attention",
     ),
     Break(
         "model/attention/backends.py",

@@ -19,12 +19,11 @@ import setpoint.presets  # noqa: F401 - registers them
 from setpoint.config import resolve
 from setpoint.config.composition import compose
 from setpoint.infer.generation import Sampling, generate, sample
-from setpoint.model.attention.config import MLA
+from setpoint.model.attention.config import MLA, LinearScaling, Llama3Scaling, YarnScaling
 from setpoint.model.attention.key_value_cache import KeyValueCache
 from setpoint.model.config import LayerNormConfig, MuP, RMSNormConfig, TransformerConfig
 from setpoint.model.initialize import initialize
 from setpoint.model.moe.config import MoE, SigmoidTopK, SoftmaxTopK
-from setpoint.model.rope.config import LinearScaling, Llama3Scaling, YarnScaling
 from setpoint.resilience.signals import StopRequest
 from setpoint.train.build.components import Components, build_components
 from setpoint.train.config import Job

@@ -14,8 +14,8 @@ from .conftest import CommandLine
 
 
 def test_the_configuration_of_a_model_is_printed_or_written(cli: CommandLine) -> None:
+    from setpoint.model.attention.config import Llama3Scaling
     from setpoint.model.moe.config import MoE
-    from setpoint.model.rope.config import Llama3Scaling
 
     directory(cli.folder / "llama", rope_scaling=Llama3Scaling(factor=8.0, original_length=16))
     directory(cli.folder / "moe", qk_norm=True, ffn_dim=None, moe=MoE(experts=4, expert_dim=8))

@@ -13,7 +13,7 @@ from setpoint.adapter.low_rank import adapters_of
 from setpoint.config import SetpointError
 from setpoint.infer.distributed import ModelRunner
 from setpoint.infer.generation import Sampling, generate
-from setpoint.model.huggingface.logits import decoder_of
+from setpoint.model.huggingface.model_parallel import decoder_of
 from setpoint.train.build.components import build_components
 from setpoint.train.run import train
 

@@ -10,11 +10,11 @@ import transformers
 from torch import nn
 
 from setpoint.config.composition import compose
+from setpoint.model.attention.config import Llama3Scaling
 from setpoint.model.attention.selection import kind_of
 from setpoint.model.config import TransformerConfig
 from setpoint.model.parameters import count_parameters_of
 from setpoint.model.pretrained.config_json import family_for
-from setpoint.model.rope.config import Llama3Scaling
 from setpoint.train.config import Job
 
 LLAMA3 = {"vocab_size": 128256, "num_key_value_heads": 8, "max_position_embeddings": 131072,

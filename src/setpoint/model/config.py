@@ -21,10 +21,9 @@ from setpoint.config import (
     field,
     rule,
 )
-from setpoint.model.attention.config import MLA, Backend, Kind
+from setpoint.model.attention.config import MLA, Backend, Kind, RopeScaling
 from setpoint.model.divisors import nearest_divisors
 from setpoint.model.moe.config import MoE
-from setpoint.model.rope.config import RopeScaling
 
 PRETRAINED_RULES = (
     Rule("setpoint.model.pretrained.check:check_directory",

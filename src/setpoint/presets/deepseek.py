@@ -11,10 +11,9 @@ from math import log, sqrt
 
 from setpoint.config import preset
 from setpoint.memory.config import Full
-from setpoint.model.attention.config import MLA
+from setpoint.model.attention.config import MLA, YarnScaling
 from setpoint.model.config import TransformerConfig
 from setpoint.model.moe.config import MoE, SigmoidTopK
-from setpoint.model.rope.config import YarnScaling
 from setpoint.presets.recipes import published, small
 from setpoint.train.batch import BatchConfig
 from setpoint.train.config import Job

@@ -9,9 +9,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from setpoint.model.attention.config import YarnScaling
 from setpoint.model.config import TransformerConfig
 from setpoint.model.moe.config import MoE
-from setpoint.model.rope.config import YarnScaling
 from setpoint.presets.recipes import published, sized
 from setpoint.train.batch import BatchConfig
 from setpoint.train.config import Job

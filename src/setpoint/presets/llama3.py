@@ -11,8 +11,8 @@ from collections.abc import Callable
 
 from setpoint.config import preset
 from setpoint.memory.config import Full
+from setpoint.model.attention.config import Llama3Scaling
 from setpoint.model.config import TransformerConfig
-from setpoint.model.rope.config import Llama3Scaling
 from setpoint.presets.recipes import published, sized, small
 from setpoint.train.batch import BatchConfig
 from setpoint.train.config import Job

@@ -4,10 +4,10 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from setpoint.config import SetpointError
 from setpoint.model.attention.attention import Attention, LatentAttention, attention_context
+from setpoint.model.attention.config import LinearScaling
 from setpoint.model.attention.key_value_cache import KeyValueCache
+from setpoint.model.attention.rope import rotation
 from setpoint.model.initialize import initialize
-from setpoint.model.rope.config import LinearScaling
-from setpoint.model.rope.rotation import rotation
 
 from .. import reference
 from ..small import small_config
@@ -56,7 +56,7 @@ def test_gradients_against_plain_mathematics():
 
 
 def test_the_plain_case_is_one_call_of_pytorch_bit_for_bit():
-    from setpoint.model.rope.rotation import rotate, rotation
+    from setpoint.model.attention.rope import rotate, rotation
 
     config, attention = small_config(), make()
     x = torch.randn(2, 9, config.dim)

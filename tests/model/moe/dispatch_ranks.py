@@ -16,9 +16,9 @@ from torch.nn import functional as F
 from setpoint.config import SetpointError, resolve
 from setpoint.memory.checkpointing import contexts, recompute
 from setpoint.model.moe import dispatch
-from setpoint.model.moe.deepep import DeepEPDispatcher
 from setpoint.model.moe.dispatch import (
     AllToAllDispatcher,
+    DeepEPDispatcher,
     TensorParallelDispatcher,
     TokenDispatcher,
     run_locally,

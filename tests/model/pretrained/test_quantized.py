@@ -22,7 +22,7 @@ from setpoint.model import config_from_pretrained, load_pretrained, save_pretrai
 from setpoint.model.build import skeleton
 from setpoint.model.config import HuggingFaceConfig
 from setpoint.model.moe.config import MoE
-from setpoint.model.pretrained import dequantize
+from setpoint.model.pretrained import read_tensor
 from setpoint.model.pretrained.check import check_directory, check_weights
 from setpoint.model.pretrained.config_json import read_config
 from setpoint.model.pretrained.load import start_from
@@ -44,7 +44,7 @@ SIZES: dict[str, Any] = {"dim": 64, "heads": 4, "ffn_dim": 96}
 @pytest.fixture
 def small_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
     """Make a few rows dense at a time."""
-    monkeypatch.setattr(dequantize, "AT_ONCE", 1000)
+    monkeypatch.setattr(read_tensor, "AT_ONCE", 1000)
 
 
 @pytest.mark.parametrize("name", FORMATS)

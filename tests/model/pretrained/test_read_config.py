@@ -10,6 +10,7 @@ import pytest
 
 from setpoint.config import SetpointError, resolve
 from setpoint.model import config_from_pretrained
+from setpoint.model.attention.config import LinearScaling, Llama3Scaling, YarnScaling
 from setpoint.model.config import TransformerConfig
 from setpoint.model.pretrained.config_json import (
     config_from_keys,
@@ -18,7 +19,6 @@ from setpoint.model.pretrained.config_json import (
     write_config,
 )
 from setpoint.model.pretrained.families import FAMILIES
-from setpoint.model.rope.config import LinearScaling, Llama3Scaling, YarnScaling
 from setpoint.presets.deepseek import deepseek_v3
 
 from ...support.snapshots import compare

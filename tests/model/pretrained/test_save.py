@@ -11,11 +11,10 @@ from setpoint.config import SetpointError, resolve
 from setpoint.data.tokenizers.config import TokenIds
 from setpoint.data.tokenizers.tokenizer import IdTokenizer
 from setpoint.model import config_from_pretrained, load_pretrained, save_pretrained
-from setpoint.model.attention.config import MLA
+from setpoint.model.attention.config import MLA, YarnScaling
 from setpoint.model.config import LayerNormConfig, MuP, RMSNormConfig
 from setpoint.model.moe.config import MoE, SigmoidTopK, SoftmaxTopK
 from setpoint.model.pretrained.save import ends_of
-from setpoint.model.rope.config import YarnScaling
 
 from ...support.snapshots import compare
 from .ours import directory, model

@@ -13,8 +13,7 @@ import torch
 
 from setpoint.model.build import skeleton
 from setpoint.model.layers import layers_of
-from setpoint.model.moe.deepep import DeepEPDispatcher
-from setpoint.model.moe.dispatch import build_dispatcher
+from setpoint.model.moe.dispatch import DeepEPDispatcher, build_dispatcher
 from setpoint.parallel import hangs
 from setpoint.parallel.config import AXES
 from setpoint.parallel.device import choose_device

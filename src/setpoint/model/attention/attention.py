@@ -15,6 +15,7 @@ from setpoint.model.attention.backends import SDPA, Backend, Eager, RowLayout, S
 from setpoint.model.attention.config import Backend as BackendName
 from setpoint.model.attention.config import Kind
 from setpoint.model.attention.key_value_cache import KeyValueCache
+from setpoint.model.attention.rope import Rotation, rotate, rotation
 from setpoint.model.attention.selection import (
     LIMITS,
     Demands,
@@ -28,7 +29,6 @@ from setpoint.model.attention.selection import (
 from setpoint.model.attention.varlen import PACKAGES, Flash, Varlen, has_package, use_flash
 from setpoint.model.block_modules import build_norm, cast_once
 from setpoint.model.initialize import ConstantInit, Initializer, NormalInit
-from setpoint.model.rope.rotation import Rotation, rotate, rotation
 from setpoint.shapes.outcome import weight_in_use
 
 if TYPE_CHECKING:

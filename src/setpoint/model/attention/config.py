@@ -1,10 +1,12 @@
-"""Attention settings of the model's configuration."""
+"""Attention and RoPE settings of the model's configuration."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from math import inf
 from typing import Literal
 
-from setpoint.config import Config, field
+from setpoint.config import Config, Problem, field, rule
 
 Kind = Literal["full", "sliding"]
 """Attention type of a layer: full or sliding window."""
@@ -44,3 +46,71 @@ class MLA(Config):
 
     value_head_dim: int = field(ge=1)
     """v_head_dim: head dimension of values."""
+
+
+class RopeScaling(Config):
+    """RoPE scaling for contexts longer than the original one."""
+
+    factor: float = field(ge=1, lt=inf)
+    """Scaling factor: new context length / original context length."""
+
+
+class LinearScaling(RopeScaling, type="linear"):
+    """Linear RoPE scaling (Chen et al., 2023): positions are divided by the factor."""
+
+
+class Llama3Scaling(RopeScaling, type="llama3"):
+    """Llama 3's RoPE scaling: scale long wavelengths, keep short ones, interpolate between."""
+
+    low_frequency_factor: float = field(default=1.0, gt=0, lt=inf)
+    """Llama 3's low_freq_factor: wavelengths above original_length / low_frequency_factor are
+    scaled by factor."""
+
+    high_frequency_factor: float = field(default=4.0, gt=0, lt=inf)
+    """Llama 3's high_freq_factor: wavelengths below original_length / high_frequency_factor are not
+    scaled."""
+
+    original_length: int = field(ge=1)
+    """Original context length (original_max_position_embeddings), in tokens."""
+
+    @rule
+    def _check_factors(self) -> Iterator[Problem]:
+        if self.low_frequency_factor >= self.high_frequency_factor:
+            yield Problem(
+                "low_frequency_factor",
+                f"{self.low_frequency_factor:g} must be below high_frequency_factor = "
+                f"{self.high_frequency_factor:g}",
+                valid=("1",) if self.high_frequency_factor > 1 else (),
+                also=("high_frequency_factor",),
+            )
+
+
+class YarnScaling(RopeScaling, type="yarn"):
+    """YaRN (Peng et al., 2023): long wavelengths are scaled, short ones kept, a ramp between."""
+
+    original_length: int = field(ge=1)
+    """Original context length (original_max_position_embeddings), in tokens."""
+
+    beta_fast: float = field(default=32.0, gt=0, lt=inf)
+    """YaRN beta_fast: dimensions that rotate more often than this over original_length are not
+    scaled."""
+
+    beta_slow: float = field(default=1.0, gt=0, lt=inf)
+    """YaRN beta_slow: dimensions that rotate less often than this over original_length are scaled
+    by factor."""
+
+    attention_factor: float | None = field(default=None, gt=0, lt=inf)
+    """YaRN attention factor (mscale): scale of queries and keys; null: 0.1 ln(factor) + 1."""
+
+    truncate: bool = True
+    """YaRN truncate: round the ends of the ramp between beta_fast and beta_slow outwards to whole
+    dimensions."""
+
+    @rule
+    def _check_betas(self) -> Iterator[Problem]:
+        if self.beta_slow >= self.beta_fast:
+            yield Problem(
+                "beta_slow",
+                f"{self.beta_slow:g} must be below beta_fast = {self.beta_fast:g}",
+                also=("beta_fast",),
+            )

@@ -20,8 +20,7 @@ from setpoint.model.huggingface.architecture import (
     value_problems,
 )
 from setpoint.model.huggingface.attention_interface import NAME, register
-from setpoint.model.huggingface.language_model import ATTENDING, HuggingFaceModel
-from setpoint.model.huggingface.logits import read_logits
+from setpoint.model.huggingface.language_model import ATTENDING, HuggingFaceModel, read_logits
 from setpoint.model.huggingface.model_files import read_model
 from setpoint.model.huggingface.model_parallel import (
     experts_of,

@@ -1,14 +1,16 @@
-"""A causal language model of transformers: forward pass, isolation of documents, weights."""
+"""A causal language model of transformers: forward pass, documents of a row, logits, weights."""
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional
 
 from setpoint.config import Problem, RunError, SetpointError
 from setpoint.model.attention.backends import RowLayout
@@ -23,17 +25,11 @@ from setpoint.model.huggingface.attention_interface import (
     positions_in,
     rows_apart,
 )
-from setpoint.model.huggingface.logits import (
-    Logits,
-    balance_loss,
-    decoder_of,
-    is_right,
-    read_logits,
-)
 from setpoint.model.huggingface.model_files import Sources, read_model, write_model
+from setpoint.model.huggingface.model_parallel import decoder_of
 from setpoint.model.layers import evaluating, layers_of
 from setpoint.model.pretrained.fill import mean_row
-from setpoint.model.transformer import Head
+from setpoint.model.transformer import Head, Output
 from setpoint.shapes.outcome import Outcome, Projection, VocabularyPart, weight_in_use
 from setpoint.shapes.peers import Peers, sum_gradients
 
@@ -573,3 +569,87 @@ def _without_mask(
     if packed and keys._attn_implementation != NAME:
         named = {**named, "attention_mask": None}
     return arguments, named
+
+
+SCALES = ("logit_scale", "lm_head_multiplier")
+"""Keys of config.json for the logit multiplier (Cohere, Falcon H1)."""
+DIVISORS = ("logits_scaling",)
+"""Keys for the divisor of logits (Granite)."""
+SOFT_CAPS = ("final_logit_softcapping",)
+"""Keys for the soft cap of logits (Gemma)."""
+LARGE = 50.0
+"""Size of logits in trial runs, large enough to reveal soft caps."""
+SAME = 1e-5
+"""Relative tolerance of logits."""
+
+
+class Logits(NamedTuple):
+    """Scale and soft cap after the output matrix.
+
+    Arguments:
+        scale, soft_cap: see `Projection`.
+        rows: of the whole matrix.
+    """
+
+    scale: float
+    soft_cap: float | None
+    rows: int
+
+    def projection(self, output: nn.Module, part: VocabularyPart | None) -> Projection:
+        """The projection by an output layer, or by this rank's part of it."""
+        return Projection(weight_in_use(output), self.rows, self.scale, self.soft_cap, part)
+
+
+def read_logits(model: Any) -> Logits | None:
+    """Read scale and soft cap of a model's logits, and let its output layer call a head.
+
+    Returns:
+        None if there is no output matrix, or it has a bias.
+    """
+    output = model.get_output_embeddings()
+    if type(output) not in (nn.Linear, Output) or output.bias is not None:
+        return None
+    output.__class__ = Output
+    keys = model.config.get_text_config()
+    scale = 1.0
+    for name in SCALES:
+        scale *= getattr(keys, name, None) or 1.0
+    for name in DIVISORS:
+        scale /= getattr(keys, name, None) or 1.0
+    caps = [cap for name in SOFT_CAPS if (cap := getattr(keys, name, None))]
+    return Logits(scale, caps[0] if caps else None, output.weight.shape[0])
+
+
+def is_right(logits: Logits, model: Any, tokens: Tensor) -> bool:
+    """True if the model itself computes the same logits.
+
+    Arguments:
+        tokens: (B, S); the model is in evaluation mode.
+    """
+    output = model.get_output_embeddings()
+    projection = logits.projection(output, None)
+    hidden = decoder_of(model)(input_ids=tokens, use_cache=False)[0]
+    if hidden.shape[-1] != projection.weight.shape[1]:
+        return False
+    size = functional.linear(hidden, projection.weight).abs().max() * abs(logits.scale)
+    factor = float(LARGE / size) if size > 0 else 1.0
+    hook = output.register_forward_pre_hook(lambda _, given: (given[0] * factor,))
+    try:
+        wanted = model(input_ids=tokens, use_cache=False).logits
+    finally:
+        hook.remove()
+    mine = projection.logits(hidden * factor)
+    return mine.shape == wanted.shape and bool(
+        (mine - wanted).abs().max() <= SAME * wanted.abs().max()
+    )
+
+
+def balance_loss(model: Any, routers: Any, mask: Tensor | None) -> Tensor:
+    """Unweighted load-balancing loss, computed by the model's own function.
+
+    Arguments:
+        routers: router logits of each layer.
+        mask: (B, S), 0 for padding; None without padding.
+    """
+    compute = sys.modules[type(model).__module__].load_balancing_loss_func
+    return compute(routers, model.num_experts, model.num_experts_per_tok, mask)

@@ -13,7 +13,6 @@ import torch
 from torch import Tensor, nn
 
 from setpoint.config import SetpointError
-from setpoint.model.huggingface.logits import decoder_of
 from setpoint.model.moe.dispatch import TensorParallelDispatcher
 from setpoint.model.moe.experts import (
     Assignments,
@@ -36,6 +35,16 @@ if TYPE_CHECKING:
     from setpoint.shapes.peers import Peers
 
 M = TypeVar("M", bound=nn.Module)
+
+
+def decoder_of(model: Any) -> Any:
+    """The part of a causal language model that returns hidden states."""
+    decoder = model.base_model
+    if decoder is not model:
+        return decoder
+    # Some name another part as their base (Llama 4).
+    parts = (part for part in model.children() if hasattr(part, "get_input_embeddings"))
+    return next(parts, model)
 
 
 # Tensor parallelism: transformers' own plans in Setpoint's words, and plans for attention that

@@ -15,8 +15,7 @@ from setpoint.model.build import materialize
 from setpoint.model.config import TransformerConfig
 from setpoint.model.initialize import ConstantInit, collect_rules, plain_name
 from setpoint.model.pretrained.convert import Family
-from setpoint.model.pretrained.dequantize import require_sound
-from setpoint.model.pretrained.read_tensor import TensorReader
+from setpoint.model.pretrained.read_tensor import TensorReader, require_sound
 from setpoint.model.pretrained.weights import (
     HEAD,
     ROWS,

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Any, Final, NamedTuple, TypeVar, cast
 
 from setpoint.config import SetpointError
+from setpoint.model.attention.config import LinearScaling, Llama3Scaling, RopeScaling, YarnScaling
 from setpoint.model.attention.selection import query_size
 from setpoint.model.config import TransformerConfig
 from setpoint.model.pretrained.convert import (
@@ -20,7 +21,6 @@ from setpoint.model.pretrained.convert import (
     meaning_of,
 )
 from setpoint.model.pretrained.document import LARGEST, ConfigDocument, reasons
-from setpoint.model.rope.config import LinearScaling, Llama3Scaling, RopeScaling, YarnScaling
 
 KINDS: Final = {"full_attention": "full", "sliding_attention": "sliding"}
 T = TypeVar("T")

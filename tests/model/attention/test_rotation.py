@@ -4,8 +4,8 @@ import pytest
 import torch
 
 from setpoint.config import resolve
-from setpoint.model.rope.config import LinearScaling, Llama3Scaling, YarnScaling
-from setpoint.model.rope.rotation import frequencies, rotate, rotation
+from setpoint.model.attention.config import LinearScaling, Llama3Scaling, YarnScaling
+from setpoint.model.attention.rope import frequencies, rotate, rotation
 
 from .. import reference
 

@@ -6,7 +6,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from setpoint.model.rope.config import LinearScaling, Llama3Scaling, RopeScaling, YarnScaling
+from setpoint.model.attention.config import LinearScaling, Llama3Scaling, RopeScaling, YarnScaling
 
 
 class Rotation(NamedTuple):

@@ -1,1 +1,0 @@
-"""Rotary positions and the rules that stretch them."""
