@@ -158,3 +158,10 @@ def test_activations_are_offloaded_between_compiled_layers(tmp_path: Path) -> No
     text = "torch_compile: true\ngradient_checkpointing: true\nactivation_offloading: true"
     compiled = converted(tmp_path, text).compile
     assert compiled is not None and compiled.scope == "block"
+
+
+def test_a_former_name_that_is_null_leaves_the_name_of_today(tmp_path: Path) -> None:
+    job = converted(tmp_path, "max_packed_sequence_len:")
+    assert job.batch.sequence_length == 2048
+    base = BASE.replace("sequence_len: 2_048", "max_packed_sequence_len: 96")
+    assert converted(tmp_path, base=base).batch.sequence_length == 96

@@ -152,3 +152,20 @@ def test_groups_by_length_have_no_effect_on_rows_of_one_length(tmp_path: Path) -
     assert not converted(tmp_path, group_by_length=True).data.packing.length_buckets
     reports = read(tmp_path, group_by_length=True).reports
     assert ("without effect", "group_by_length") in {(r.kind, r.key) for r in reports}
+
+
+def test_a_file_that_transformers_wrote_has_no_report(tmp_path: Path) -> None:
+    """Its arguments as JSON hold every key, secrets as `<HUB_TOKEN>`, and null former names."""
+    from transformers import TrainingArguments
+
+    arguments = TrainingArguments(output_dir="out", use_cpu=True, report_to="none")
+    written = json.loads(arguments.to_json_string())
+    former = {"per_gpu_train_batch_size": None, "_n_gpu": 0, "mp_parameters": "", "tpu_num_cores":
+              None, "hub_token": "<HUB_TOKEN>", "hub_private_repo": False}  # fmt: skip
+    path = tmp_path / "args.json"
+    data = {"model_name_or_path": "gpt2", "dataset_name": "wikitext", "block_size": 64}
+    path.write_text(json.dumps(written | former | data))
+    document = read_foreign("huggingface_trainer", str(path))
+    assert document.problems == []
+    assert [report.key for report in document.reports if report.kind != "without effect"] == []
+    assert recognize(str(path)) == "huggingface_trainer"

@@ -181,6 +181,11 @@ class Conversion:
         self.reports: list[Report] = []
         self.problems: list[Problem] = []
         leaves = _leaves(cast("dict[str, object]", _typed(document.data)), dialect)
+        names = {".".join(map(str, path)) for _, path, _ in leaves}
+        # A former name that is null stands beside the name of today in files that are written out.
+        leaves = [(key, path, value) for key, path, value in leaves
+                  if value is not None or key == ".".join(map(str, path)) or key not in names
+                  ]  # fmt: skip
         self.values = {key: value for key, _, value in leaves}
         self.paths = {key: path for key, path, _ in leaves}
         self._read: set[str] = set()
@@ -416,7 +421,10 @@ class Conversion:
         for key, value in [*self.values.items()]:
             is_choice = key in known and known[key].values is not None and value is None
             is_null = is_choice and None in cast("Mapping[object, object]", known[key].values)
-            if key in known and not is_null and not _fits(value, known[key].default):
+            is_unread = key in known and bool(known[key].idle)
+            if key in known and not (
+                is_null or is_unread or _fits(value, known[key].default)
+            ):  # fmt: skip
                 self.wrong(key, f"{_kind(known[key].default)}, but {value!r}")
                 del self.values[key]
             if key not in known:
@@ -431,6 +439,8 @@ class Conversion:
                 )
         for name, key in known.items():
             is_changed = name in self.values and self.values[name] != key.default
+            if (key.idle or key.refused) and not key.default:
+                is_changed = bool(self.values.get(name))
             if key.refused:
                 if is_changed and key.essential:
                     self.problems.append(Problem(name, key.refused, origin=self.place(name)))

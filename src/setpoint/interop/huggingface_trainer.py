@@ -124,7 +124,6 @@ KEYS |= {
             "include_for_metrics": [], "batch_eval_metrics": False, "prediction_loss_only": False,
             "eval_do_concat_batches": True, "eval_use_gather_object": False,
             "eval_accumulation_steps": None, "include_inputs_for_metrics": None},
-        "training has no cache of keys and values": {"use_cache": False},
         "it does not change the arithmetic": {
             "ddp_broadcast_buffers": None, "ddp_static_graph": None, "dataloader_in_order": True,
             "dataloader_persistent_workers": False, "dataloader_multiprocessing_context": None,
@@ -133,7 +132,12 @@ KEYS |= {
             "half_precision_backend": None,
             "enable_jit_checkpoint": False, "use_fast_tokenizer": True, "low_cpu_mem_usage": False,
             "restore_callback_states_from_checkpoint": False, "token": None, "no_cuda": None,
-            "fp16_backend": None, "fp16_opt_level": None},
+            "fp16_backend": None, "fp16_opt_level": None, "_n_gpu": None, "mp_parameters": None,
+            "ray_scope": None, "use_legacy_prediction_loop": None, "use_mps_device": None,
+            "jit_mode_eval": None, "use_ipex": None, "tpu_num_cores": None, "torchdynamo": None,
+            "tpu_metrics_debug": None, "per_gpu_eval_batch_size": None, "dispatch_batches": None,
+            "split_batches": None, "fsdp_min_num_params": None, "tp_size": None,
+            "fsdp_transformer_layer_cls_to_wrap": None, "use_cache": None},
         "the command says what is done: `setpoint train`": {
             "do_train": False, "do_eval": False, "do_predict": False},
     }.items()
@@ -148,7 +152,21 @@ KEYS |= {
         "trackio_space_id": None, "trackio_bucket_id": None, "trackio_static_space_id": None,
     }.items()
 }  # fmt: skip
+KEYS["adafactor"] = Key(False, decision="set optim to adafactor")
 KEYS["trust_remote_code"] = Key(False, refused="remote code of models and data sets is never run")
+
+
+def _prepare(c: Conversion) -> None:
+    """Drop what a file that transformers wrote has in place of secrets and of what is not set."""
+    usual = {"even_batches": True, "use_seedable_sampler": True}
+    for key, value in [*c.values.items()]:
+        options = cast("dict[str, Any]", value) if isinstance(value, dict) else {"": value}
+        is_secret = isinstance(value, str) and value.startswith("<") and value.endswith(">")
+        is_usual = key == "accelerator_config" and all(
+            not option or usual.get(name) == option for name, option in options.items()
+        )
+        if is_secret or is_usual:
+            del c.values[key]
 
 
 def _complete(c: Conversion) -> None:
@@ -599,6 +617,7 @@ DIALECT = Dialect(
     keys=KEYS,
     signature=("per_device_train_batch_size", "output_dir", "num_train_epochs"),
     complete=_complete,
+    prepare=_prepare,
     prefixes={"evaluation_strategy": "eval_strategy", "torch_dtype": "dtype",
               "per_gpu_train_batch_size": "per_device_train_batch_size"},
 )  # fmt: skip
