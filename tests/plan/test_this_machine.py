@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -10,6 +11,7 @@ import torch
 from setpoint.config import ConfigError
 from setpoint.config.resolving.checks import verify
 from setpoint.memory import host_memory
+from setpoint.plan.this_machine import memory_problems
 from setpoint.train.config import Job
 from setpoint.train.run import train
 
@@ -52,4 +54,17 @@ def test_training_is_refused_before_anything_is_written(tmp_path: Path) -> None:
 
 def test_a_gpu_has_a_memory_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
-    assert not found(small_job(tmp_path, *MODEL))
+    for memory, paths in ((80, []), (4, ["model"])):
+        gpu = SimpleNamespace(total_memory=memory * 2**30)
+        monkeypatch.setattr(torch.cuda, "get_device_properties", lambda _, gpu=gpu: gpu)
+        problems = memory_problems(small_job(tmp_path, *MODEL))
+        assert [problem.path for problem in problems] == paths
+    assert not list(memory_problems(small_job(tmp_path, *ROWS)))  # its kernels may hold less
+
+
+def test_ranks_that_divide_a_model_hold_a_part_each(tmp_path: Path) -> None:
+    job = small_job(tmp_path, *MODEL, "parallel.world_size=2", "parallel.replicate=2")
+    (problem,) = memory_problems(job)
+    assert "on each of 2 ranks for any batch size" in problem.message
+    sharded = small_job(tmp_path, *MODEL, "parallel.world_size=8", "parallel.shard=8")
+    assert not list(memory_problems(sharded))

@@ -15,7 +15,6 @@ from torch import Tensor
 from setpoint.config import RunError
 from setpoint.config.values.user_code import allow_imports
 from setpoint.memory.usage import is_out_of_memory
-from setpoint.train.build.job_parameters import training_bytes
 from setpoint.train.engine import raise_named
 from setpoint.train.loop import Loop
 from setpoint.train.rules.run import memory_suggestions
@@ -156,29 +155,6 @@ def test_other_errors_stay_what_they_are(tmp_path: Path) -> None:
         raise RuntimeError("shape mismatch")
     assert not is_out_of_memory(RuntimeError("shape mismatch"))
     assert not is_out_of_memory(ValueError("not enough memory"))
-
-
-def test_a_model_that_is_too_large_whatever_the_batch_is(tmp_path: Path) -> None:
-    job = small_job(tmp_path, "model.dim=4000000000", "model.heads=2", "model.head_dim=8",
-                    "model.ffn_dim=8")  # fmt: skip
-    words = r"too little memory for the model itself: .* at least [\d,.]+ GiB whatever the batch is"
-    with pytest.raises(RunError, match=words), explain_oom(job):
-        raise MemoryError
-
-
-def test_ranks_that_divide_a_model_hold_a_part_each(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    flags = ("model.dim=4000000000", "model.heads=2", "model.head_dim=8", "model.ffn_dim=8")
-    whole = training_bytes(small_job(tmp_path, *flags))
-    assert whole is not None
-    monkeypatch.setattr("setpoint.train.step_errors.machine_memory", lambda: whole // 3)
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
-    for shards, words in ((2, "at least .* GiB on each of 2 ranks"), (4, "batch.micro_size = ")):
-        ranks = (f"parallel.world_size={shards}", f"parallel.shard={shards}")
-        job = small_job(tmp_path, *flags, *ranks)
-        with pytest.raises(RunError, match=words), explain_oom(job):
-            raise MemoryError
 
 
 def test_a_crash_is_an_event(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

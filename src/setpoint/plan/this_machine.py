@@ -1,53 +1,74 @@
-"""Memory of a job against the memory of this machine: a rule of training jobs."""
+"""Memory of a job against that of its device and of any machine: rules of training jobs."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from setpoint.config import Problem, rule
+from setpoint.config import Caution, Need, Problem, rule
 from setpoint.data.tokenizers.config import BYTES_VOCABULARY
 from setpoint.model.config import TransformerConfig
-from setpoint.train.rules.run import may_be_large, memory_needs, memory_suggestions
+from setpoint.train.rules.cautions import CAUTIONS
+from setpoint.train.rules.run import memory_suggestions
 
 if TYPE_CHECKING:
     from setpoint.train.config import Job
 
+ANY_MACHINE = 32 * 2**40
+"""The largest memory that one machine has, which the largest accelerators have a hundredth of."""
 SURE = 0.9
 """Share of the estimated activations that a micro-batch needs in any case."""
 
 
-@rule(needs=memory_needs, when=may_be_large)
+def _rough_size(job: Job) -> int:
+    """Estimate the number of weights and activations of a micro-batch of a transformer."""
+    model, batch = job.model, job.batch
+    if not isinstance(model, TransformerConfig) or not model.parameters_known:
+        return 0
+    experts = 1 if model.moe is None else model.moe.experts
+    width = model.layers * (4 * model.dim + 3 * (model.ffn_dim or 0) * experts)
+    words = model.vocab_size or BYTES_VOCABULARY
+    tokens = batch.micro_size * batch.sequence_length
+    return model.dim * (width + words) + tokens * (6 * width + words)
+
+
+def _may_be_large(job: Job) -> bool:
+    """True if the engine's memory is known and may exceed that of a device, by a rough count."""
+    return not job.parallel.uses_deepspeed and _rough_size(job) > 10**8
+
+
+def _needs(job: Job) -> tuple[Need, ...]:
+    """Files, or torch unless parallel.device = cpu."""
+    return ("files",) if job.parallel.device == "cpu" else ("torch",)
+
+
+@rule(needs=_needs, when=_may_be_large)
 def memory_problems(job: Job) -> Iterator[Problem]:
-    """A job without a GPU that exceeds the memory of this machine."""
-    from setpoint.memory.host_memory import machine_memory
+    """A rank that exceeds the memory of its GPU or, without one, of this machine."""
     from setpoint.plan.memory import kept_for_backward, update_memory
     from setpoint.plan.topology import Topology
     from setpoint.plan.workload import Workload
 
-    model, batch = job.model, job.batch
-    if not isinstance(model, TransformerConfig) or not model.parameters_known:
-        return
-    if job.parallel.device == "auto":
-        from torch import cuda
-
-        if cuda.is_available():
-            return
+    model, batch, ranks = job.model, job.batch, job.parallel.world_size
+    assert isinstance(model, TransformerConfig)
+    available, device = _memory_of_device(job)
     workload, topology = Workload.of(job, model.vocab_size or BYTES_VOCABULARY), Topology.of(job)
-    plan, available = update_memory(workload, topology), machine_memory()
-    kept = plan.weights + plan.masters + plan.optimizer
+    plan = update_memory(workload, topology)
+    kept = plan.weights + plan.masters + plan.optimizer - plan.on_host * (device == GPU)
     weights = kept + plan.gradients
     if weights > available:
+        each = f" on each of {ranks} ranks" if ranks > 1 else ""
         yield Problem(
             "model",
-            f"its parameters, gradients and optimizer state take at least {_gib(weights)} for "
-            f"any batch size, but this machine has {_gib(available)}",
+            f"its parameters, gradients and optimizer state take at least {_gib(weights)}{each} "
+            f"for any batch size, but {device} has {_gib(available)}",
             also=("optimizer", "precision.params"),
             hint="What helps: a smaller model, precision.params = bf16, or an optimizer with a "
             "smaller state.",
         )
         return
-    if plan.unknown or job.compile is not None:  # a compiler does without some activations
+    # A compiler does without some activations, and kernels of a GPU without others.
+    if plan.unknown or job.compile is not None or device == GPU:
         return
     # The state is there from the end of the first step on.
     kept -= plan.optimizer * (job.total_steps() == 1)
@@ -57,9 +78,59 @@ def memory_problems(job: Job) -> Iterator[Problem]:
             "batch.micro_size",
             f"activations and logits of {batch.micro_size} sequences of {batch.sequence_length} "
             f"tokens take at least {_gib(needed)} in addition to {_gib(kept)} of weights and "
-            f"optimizer state, but this machine has {_gib(available)}",
+            f"optimizer state, but {device} has {_gib(available)}",
             also=("batch.sequence_length", "model"),
             hint=f"What helps: {'; '.join(memory_suggestions(job))}.",
+        )
+
+
+GPU = "the GPU"
+
+
+def _memory_of_device(job: Job) -> tuple[int, str]:
+    """Memory that a rank has, and the device that has it."""
+    if job.parallel.device != "cpu":
+        from torch import cuda
+
+        if cuda.is_available():
+            return cuda.get_device_properties(0).total_memory, GPU
+    from setpoint.memory.host_memory import machine_memory
+
+    return machine_memory(), "this machine"
+
+
+@rule(when=lambda job: isinstance(job.model, TransformerConfig), cautions=CAUTIONS)
+def size_cautions(job: Job) -> Iterator[Caution]:
+    """Weights and activations that exceed the memory of any machine."""
+    model, batch, ranks = job.model, job.batch, job.parallel.world_size
+    assert isinstance(model, TransformerConfig)
+    bound = ANY_MACHINE * ranks
+    # Counted exactly only where it may come near: nearly all jobs are far away.
+    if _rough_size(job) > 10**12:
+        from setpoint.plan.memory import update_memory
+        from setpoint.plan.topology import Topology
+        from setpoint.plan.workload import Workload
+
+        workload = Workload.of(job, model.vocab_size or BYTES_VOCABULARY)
+        weights = update_memory(workload._replace(weights_on_host=False), Topology()).total
+        if weights > bound:
+            yield Caution(
+                "larger-than-any-machine",
+                "model",
+                f"parameters, gradients and optimizer state take at least {weights / 2**40:,.1f} "
+                f"TiB, but {ranks} of the largest machines have {bound / 2**40:,.0f} TiB together",
+            )
+    width = 4 if job.precision.compute == "fp32" else 2
+    hidden = batch.micro_size * batch.sequence_length * model.dim * width
+    if hidden > ANY_MACHINE:
+        yield Caution(
+            "larger-than-any-machine",
+            "batch.micro_size",
+            f"the output of one layer for {batch.micro_size} sequences of "
+            f"{batch.sequence_length} tokens takes {hidden / 2**40:,.1f} TiB, but no machine has "
+            f"more than {ANY_MACHINE / 2**40:,.0f} TiB",
+            also=("batch.sequence_length", "model.dim"),
+            hint="batch.accumulation splits the global batch into smaller micro-batches.",
         )
 
 

@@ -7,7 +7,6 @@ from math import prod
 from typing import TYPE_CHECKING, Any
 
 from setpoint.config import SetpointError
-from setpoint.data.tokenizers.config import BYTES_VOCABULARY
 from setpoint.model.config import TransformerConfig
 from setpoint.model.parameters import fused_parts_of, parameters_of
 from setpoint.optim.config import (
@@ -43,13 +42,8 @@ STEP = 4
 """Bytes of the count of steps that some optimizers keep for each parameter, in fp32."""
 
 
-def trained(job: Job, vocabulary: int) -> Sequence[Parameter]:
-    """List the parameters that a job will train, as `trained_and_frozen` does."""
-    return trained_and_frozen(job, vocabulary)[0]
-
-
-def trained_and_frozen(job: Job, vocabulary: int) -> tuple[Sequence[Parameter], int]:
-    """List the parameters that a job will train, and count the numbers in its others.
+def trained(job: Job, vocabulary: int) -> list[Parameter]:
+    """List the parameters that a job will train.
 
     Arguments:
         vocabulary: how many tokens there are.
@@ -57,10 +51,8 @@ def trained_and_frozen(job: Job, vocabulary: int) -> tuple[Sequence[Parameter], 
     Raises:
         SetpointError: the model cannot be built.
     """
-    parameters, others = trainable_parameters(job, vocabulary)
-    trained = [param for param in parameters if not is_frozen(job.optimizer, param.name)]
-    count = sum(prod(param.shape) for param in parameters)
-    return trained, others + count - sum(prod(param.shape) for param in trained)
+    parameters, _ = trainable_parameters(job, vocabulary)
+    return [param for param in parameters if not is_frozen(job.optimizer, param.name)]
 
 
 def trainable_parameters(job: Job, vocabulary: int) -> tuple[Sequence[Parameter], int]:
@@ -145,28 +137,6 @@ def adapter_report(job: Job, adapter: Described) -> AdapterReport:
     return report_of(rest, width, width)
 
 
-def training_bytes(job: Job) -> int | None:
-    """Bytes of weights, gradients and optimizer state on one rank without sharding.
-
-    Returns:
-        None where only the model knows its parameters.
-    """
-    if not isinstance(job.model, TransformerConfig) or not job.model.parameters_known:
-        return None
-    vocabulary, formats = job.model.vocab_size or BYTES_VOCABULARY, job.precision
-    trained_params, frozen = trained_and_frozen(job, vocabulary)
-    trained = sum(prod(param.shape) for param in trained_params)
-    master = WIDTHS[formats.updated] if formats.copies_master else 0
-    gradient = max(WIDTHS[formats.reduce or formats.params], master or WIDTHS[formats.params])
-    state = 0
-    for param in trained_params:
-        (width, fixed), is_factored = state_widths(job, param)
-        numbers = factored(param.shape) if is_factored else prod(param.shape)
-        state += width * numbers + fixed
-    stored = WIDTHS[formats.params] * (trained + frozen) - saved_by_quantizing(job, vocabulary)
-    return stored + (master + gradient) * trained + state
-
-
 def state_widths(job: Job, parameter: Parameter) -> tuple[tuple[int, int], bool]:
     """Bytes of optimizer state for each number of a parameter and for each parameter.
 
@@ -201,16 +171,6 @@ def factored(shape: tuple[int, ...]) -> int:
     if len(shape) < 2:
         return prod(shape)
     return prod(shape[:-1]) + prod(shape[:-2]) * shape[-1]
-
-
-def saved_by_quantizing(job: Job, vocabulary: int) -> int:
-    """Count the bytes that a quantized base takes less than one in `precision.params`."""
-    adapter = adapted(job, vocabulary)
-    if adapter is None or not adapter.quantized:
-        return 0
-    width = WIDTHS[job.precision.params]
-    numbers = {param.name: prod(param.shape) for param in adapter.frozen}
-    return sum(width * numbers[name] - size for name, size in adapter.quantized.items())
 
 
 def trained_parameters(

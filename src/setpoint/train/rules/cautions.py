@@ -13,7 +13,6 @@ from setpoint.model.config import TransformerConfig
 from setpoint.optim.config import ImportedOptimizer, LionConfig, MuonConfig, ScheduleFreeAdamWConfig
 from setpoint.optim.schedule.config import Decaying, InverseSqrt, Piecewise, Plateau, Spanning
 from setpoint.train.batch import limits_of
-from setpoint.train.rules.run import rough_size
 from setpoint.units import Duration, Length
 
 if TYPE_CHECKING:
@@ -56,8 +55,6 @@ CAUTIONS = {
 """Meaning of each code; the last two belong to `check --plan` and `check --gpu`."""
 # Peaks of published runs lie two orders of magnitude below; a slip such as 3e4 lies above.
 UNUSUAL_RATE = 0.1
-# The largest memory that one machine has, which the largest accelerators have a hundredth of.
-ANY_MACHINE = 32 * 2**40
 LONG = 1000  # steps; to lose fewer does not hurt
 # Published ones lie at 0.01 to 0.05.
 LEAST_MUON_RATE = 5e-3
@@ -299,38 +296,6 @@ def optimizer_cautions(job: Job) -> Iterator[Caution]:
             f"lower than AdamW's; above {MOST_LION_RATE:g} is unusual",
             valid=(f"{optimizer.lr / 10:g}",),
             also=("optimizer",),
-        )
-
-
-@rule(when=lambda job: isinstance(job.model, TransformerConfig), cautions=CAUTIONS)
-def size_cautions(job: Job) -> Iterator[Caution]:
-    """Weights and activations that exceed the memory of any machine."""
-    model, batch, ranks = job.model, job.batch, job.parallel.world_size
-    assert isinstance(model, TransformerConfig)
-    bound = ANY_MACHINE * ranks
-    # Counted exactly only where it may come near: nearly all jobs are far away.
-    if rough_size(job) > 10**12:
-        from setpoint.train.build.job_parameters import training_bytes  # most jobs need no count
-
-        weights = training_bytes(job)
-        if weights is not None and weights > bound:
-            yield Caution(
-                "larger-than-any-machine",
-                "model",
-                f"parameters, gradients and optimizer state take at least {weights / 2**40:,.1f} "
-                f"TiB, but {ranks} of the largest machines have {bound / 2**40:,.0f} TiB together",
-            )
-    width = 4 if job.precision.compute == "fp32" else 2
-    hidden = batch.micro_size * batch.sequence_length * model.dim * width
-    if hidden > ANY_MACHINE:
-        yield Caution(
-            "larger-than-any-machine",
-            "batch.micro_size",
-            f"the output of one layer for {batch.micro_size} sequences of "
-            f"{batch.sequence_length} tokens takes {hidden / 2**40:,.1f} TiB, but no machine has "
-            f"more than {ANY_MACHINE / 2**40:,.0f} TiB",
-            also=("batch.sequence_length", "model.dim"),
-            hint="batch.accumulation splits the global batch into smaller micro-batches.",
         )
 
 

@@ -6,8 +6,7 @@ import math
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING
 
-from setpoint.config import Caution, Need, Problem, SetpointError, dead, resolve, rule
-from setpoint.data.tokenizers.config import BYTES_VOCABULARY
+from setpoint.config import Caution, Problem, SetpointError, dead, resolve, rule
 from setpoint.memory.config import Operators
 from setpoint.model.config import HuggingFaceConfig, TransformerConfig
 from setpoint.optim.schedule.config import Plateau
@@ -288,29 +287,6 @@ def compiler_problems(job: Job) -> Iterator[Problem]:
         device = "cuda" if has_gpu else "cpu"
     if device == "cpu" or has_gpu:
         yield from machine_problems(section, device)
-
-
-def may_be_large(job: Job) -> bool:
-    """True if a job without a GPU may exceed the memory of a machine, by a rough count."""
-    parallel = job.parallel
-    return parallel.device != "cuda" and parallel.world_size == 1 and rough_size(job) > 10**8
-
-
-def memory_needs(job: Job) -> tuple[Need, ...]:
-    """Files, or torch with parallel.device = auto."""
-    return ("torch",) if job.parallel.device == "auto" else ("files",)
-
-
-def rough_size(job: Job) -> int:
-    """Estimate the number of weights and activations of a micro-batch of a transformer."""
-    model, batch = job.model, job.batch
-    if not isinstance(model, TransformerConfig):
-        return 0
-    experts = 1 if model.moe is None else model.moe.experts
-    width = model.layers * (4 * model.dim + 3 * (model.ffn_dim or 0) * experts)
-    words = model.vocab_size or BYTES_VOCABULARY
-    tokens = batch.micro_size * batch.sequence_length
-    return model.dim * (width + words) + tokens * (6 * width + words)
 
 
 def memory_suggestions(job: Job) -> list[str]:
