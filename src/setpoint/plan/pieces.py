@@ -13,13 +13,13 @@ from setpoint.model.attention.config import Backend
 from setpoint.model.attention.selection import LIMITS, chosen, kind_of
 from setpoint.model.config import LayerNormConfig, RMSNormConfig
 from setpoint.model.parameters import embedding_rows, window_of
+from setpoint.train.build.job_parameters import WIDTHS
 
 if TYPE_CHECKING:
     from setpoint.model.config import TransformerConfig
     from setpoint.train.config import Job
 
 Role = Literal["norm", "attention", "feed_forward", "experts", "dropout", "embedding", "output"]
-SIZE = {"fp32": 4, "bf16": 2, "fp16": 2}
 COMPOSED = {"eager": "eager", "sdpa_math": "math"}
 """Key words of attention backends that materialize the weights of all pairs of positions."""
 REPEATING = ("sdpa", "sdpa_efficient")
@@ -130,7 +130,7 @@ def _has_window(job: Job, c: TransformerConfig, layer: int) -> bool:
 
 def _formats(job: Job) -> str:
     precision = job.precision
-    formats = f"{SIZE[precision.params]}/{SIZE[precision.compute]}"
+    formats = f"{WIDTHS[precision.params]}/{WIDTHS[precision.compute]}"
     # Where norms have no kernel of their own they are composed of others.
     is_plain = precision.params != "fp32" and job.parallel.device == "cpu"
     return f"{formats} plain" if is_plain else formats
