@@ -30,7 +30,12 @@ def options(doc: str | None, words: Sequence[str] | None = None, **defaults: Any
         defaults: a bool is a switch; a tuple has what may be chosen, the default first; of a list
             the items tell the type, and `[""]` and `[0]` are empty; None is a text that may be
             absent.
+
+    Returns:
+        the options by name, and as `rest` the words behind `--`.
     """
+    words = list(sys.argv[1:] if words is None else words)
+    end = words.index("--") if "--" in words else len(words)
     parser = argparse.ArgumentParser(
         description=doc, formatter_class=argparse.RawDescriptionHelpFormatter
     )
@@ -46,7 +51,7 @@ def options(doc: str | None, words: Sequence[str] | None = None, **defaults: Any
         else:
             kind = str if default is None else type(default)
             parser.add_argument(flag, type=kind, default=default, help=f"default: {default}")
-    return parser.parse_args(words)
+    return parser.parse_args(words[:end], argparse.Namespace(rest=words[end + 1 :]))
 
 
 def devices() -> tuple[str, ...]:

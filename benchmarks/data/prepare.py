@@ -1,9 +1,9 @@
 """Speed of `setpoint data prepare` beside `datasets.map`, and its memory as the data grows.
 
-    cd benchmarks && python -m data.prepare [TOKENIZER] [--processes 2] [--rounds 3] [--fast]
-    cd benchmarks && python -m data.prepare bytes --memory 30 300 1000
+    python -m data.prepare [--tokenizer FOLDER] [--processes 2] [--rounds 3] [--fast]
+    python -m data.prepare --tokenizer bytes --memory 30 300 1000
 
-TOKENIZER is a folder with tokenizer.json; without one, byte-level BPE is trained first. Both sides
+FOLDER holds tokenizer.json; without one, byte-level BPE is trained first. Both sides
 read one file of JSON Lines, twice the standard library's source, with as many processes, and keep
 the tokens on the disk. They take turns; ratios are medians over the turns, of wall time and of the
 CPU time of all processes, which a busy machine changes less. `--fast` gives `datasets.map` the
@@ -13,7 +13,6 @@ takes megabytes, and prints the peak of the main process and of the largest work
 
 from __future__ import annotations
 
-import argparse
 import json
 import os
 import resource
@@ -29,6 +28,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any, NamedTuple
 
+from harness import options
 from setpoint.data.cache import prepare_all
 from setpoint.data.config import Data, Prepare
 from setpoint.data.sources.config import Stdlib, Text
@@ -139,7 +139,7 @@ def grow(path: str, processes: int, sizes: list[int]) -> None:
     for size in sizes:
         with tempfile.TemporaryDirectory() as name:
             write_rows(Path(name) / "rows.jsonl", size * 10**6)
-            command = [sys.executable, "-m", "data.prepare", path, "--in", name]
+            command = [sys.executable, "-m", "data.prepare", "--tokenizer", path, "--folder", name]
             child = subprocess.Popen([*command, "--processes", str(processes)])
             main = worker = 0.0
             while child.poll() is None:
@@ -170,18 +170,13 @@ def read(path: Path) -> str:
 
 def main() -> int:
     """Measure speed, or memory."""
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("tokenizer", nargs="?")
-    parser.add_argument("--processes", type=int, default=2)
-    parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--fast", action="store_true")
-    parser.add_argument("--memory", type=int, nargs="+")
-    parser.add_argument("--in", dest="folder", type=Path, help=argparse.SUPPRESS)
-    given = parser.parse_args()
+    given = options(
+        __doc__, tokenizer=None, processes=2, rounds=3, fast=False, memory=[0], folder=None
+    )
     if given.folder:
-        name = given.tokenizer
+        name, folder = given.tokenizer, Path(given.folder)
         tokenizer: Any = ByteTokenizer() if name == "bytes" else HuggingFace(path=name).build()
-        ours(given.folder / "rows.jsonl", given.folder / "cache", tokenizer, given.processes)
+        ours(folder / "rows.jsonl", folder / "cache", tokenizer, given.processes)
     elif given.memory:
         grow(given.tokenizer or "bytes", given.processes, given.memory)
     else:

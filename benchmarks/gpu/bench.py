@@ -13,7 +13,6 @@ torch itself, needs no network, and takes whatever torch the Python has that run
 
 from __future__ import annotations
 
-import argparse
 import contextlib
 import itertools
 import json
@@ -46,6 +45,7 @@ from gpu.cases import (
     values_of,
 )
 from gpu.trace import Activity, activity_of, read
+from harness import options
 from setpoint.cli.check_plan import make_plan
 from setpoint.cli.output import table
 from setpoint.config import SetpointError
@@ -312,18 +312,14 @@ def write_tokens(path: Path, count: int) -> None:
 
 
 def main(given: Sequence[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--only", nargs="+", choices=(*CASES, *MORE), help="these cases")
-    parser.add_argument("--sides", nargs="+", choices=SIDES, default=SIDES)
-    parser.add_argument("--device", choices=("cuda", "cpu"), default="cuda")
-    parser.add_argument("--small", action="store_true", help="in small, without the compiler")
-    parser.add_argument("--minutes", type=float, default=7.8, help="of the whole session")
-    parser.add_argument("--limit", type=float, default=120.0, help="seconds of one side of a case")
-    parser.add_argument("--peak-flops", type=float, help="of the device, if it is not known")
-    parser.add_argument("--json", type=Path, help="file for all figures")
-    chosen = parser.parse_args(given)
+    chosen = options(
+        __doc__, given, only=[""], sides=[*SIDES], device=("cuda", "cpu"), small=False,
+        minutes=7.8, limit=120.0, peak_flops=0.0, json=None,
+    )  # fmt: skip
+    if unknown := {*chosen.only} - {*CASES, *MORE}:
+        raise SystemExit(f"there is no case {unknown.pop()!r}; valid: {', '.join([*CASES, *MORE])}")
     if chosen.device == "cpu" and not chosen.small:
-        parser.error("--device cpu: valid with --small only; the cases are for a GPU")
+        raise SystemExit("--device cpu: valid with --small only; the cases are for a GPU")
     try:
         device = device_of(chosen.device)
     except SetpointError as error:
@@ -364,7 +360,7 @@ def main(given: Sequence[str] | None = None) -> int:
                 {**asdict(row), "activity": row.activity and row.activity._asdict()} for row in rows
             ],
         }
-        chosen.json.write_text(json.dumps(figures, indent=1))
+        Path(chosen.json).write_text(json.dumps(figures, indent=1))
     return 1 if any(row.error for row in rows) else 0
 
 

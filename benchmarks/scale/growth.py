@@ -8,7 +8,6 @@ what one machine gains, and nothing of a cluster.
 
 from __future__ import annotations
 
-import argparse
 import os
 import statistics
 import subprocess
@@ -16,6 +15,7 @@ import sys
 import tempfile
 import time
 from pathlib import Path
+from typing import Any
 
 from harness import options
 from setpoint.train import prepare_threads
@@ -30,7 +30,7 @@ from scale.overhead import MODELS, job_of, ours  # noqa: E402
 ROOT = Path(__file__).resolve().parents[2]
 
 
-def weak(rank: int, store: str, arguments: argparse.Namespace, ranks: int) -> None:
+def weak(rank: int, store: str, arguments: Any, ranks: int) -> None:
     """One rank of a job whose global batch grows with the ranks."""
     torch.set_num_threads(1)
     dist.init_process_group("gloo", init_method=f"file://{store}", rank=rank, world_size=ranks)
@@ -50,7 +50,7 @@ def weak(rank: int, store: str, arguments: argparse.Namespace, ranks: int) -> No
         print(f"{tokens / statistics.median(seconds):.1f}", file=arguments.answers, flush=True)
 
 
-def scaled(arguments: argparse.Namespace) -> None:
+def scaled(arguments: Any) -> None:
     """Print the tokens a second of 1, 2, 4 ranks, and the share of N times one."""
     from tests.support.ranks import fork
 

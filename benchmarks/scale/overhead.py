@@ -7,7 +7,6 @@ all ranks brought to the host after each step, as a loop that watches for NaN do
 
 from __future__ import annotations
 
-import argparse
 import sys
 import time
 from collections.abc import Callable
@@ -190,7 +189,7 @@ def in_turns(sides: dict[str, Callable[[], float]], rounds: int, steps: int) -> 
     return Found(wall, cpu, max(abs(a - b) / abs(b) for a, b in pairs))
 
 
-def measure(rank: int, store: str, arguments: argparse.Namespace) -> None:
+def measure(rank: int, store: str, arguments: Any) -> None:
     """One rank of all axes; rank 0 prints, and fails where a bound is missed."""
     ranks = arguments.ranks
     torch.set_num_threads(arguments.threads)

@@ -9,7 +9,6 @@ CPU time.
 
 from __future__ import annotations
 
-import argparse
 import json
 import os
 import statistics
@@ -20,6 +19,7 @@ import time
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
+from harness import options, verdict
 from setpoint.cli.output import table
 
 BOUND = 1.3
@@ -37,14 +37,11 @@ Seconds = tuple[float, float]  # by the clock, of the CPU
 
 
 def main(given: Sequence[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--runs", type=int, default=9, help="measured starts of each side")
-    parser.add_argument("words", nargs="*", default=["tiny"], help="of `setpoint train`")
-    arguments = parser.parse_args(given)
+    arguments = options(__doc__, given, runs=9)
     starts: list[dict[str, Seconds]] = []
     imports: list[Seconds] = []
     for run in range(-1, max(1, arguments.runs)):  # the first one warms up
-        found, alone = start(arguments.words), import_torch()
+        found, alone = start(arguments.rest or ["tiny"]), import_torch()
         if run >= 0:
             starts.append(found)
             imports.append(alone)
@@ -66,9 +63,7 @@ def main(given: Sequence[str] | None = None) -> int:
         for clock in (0, 1)
     ]
     words = f"all but the data is {ratios[0]:.2f} of torch alone, {ratios[1]:.2f} by CPU time"
-    failed = min(ratios) > BOUND
-    print(f"FAILED: {words}, above {BOUND}" if failed else f"ok: {words}; at most {BOUND}")
-    return 1 if failed else 0
+    return verdict([f"{words}, above {BOUND}"] * (min(ratios) > BOUND), f"{words}; at most {BOUND}")
 
 
 def start(words: Sequence[str]) -> dict[str, Seconds]:
