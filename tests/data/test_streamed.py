@@ -481,6 +481,25 @@ def test_files_are_dealt_where_there_are_enough(method: str, tmp_path: Path) -> 
         assert set(short) <= set(seen)
 
 
+def test_a_lane_may_have_a_file_with_less_than_a_row_or_held_out_documents(tmp_path: Path) -> None:
+    for number in range(4):
+        (tmp_path / f"{number}.txt").write_text(f"file {number} " + "abc" * 40 * (number > 0))
+    section = Text(paths=(f"{tmp_path}/*.txt",), streaming=True)
+    whole = stream_of(section)
+    (some,), held_out = hold_out([stream_of(section, held_out=0.05)], TOKENIZER)
+    for stream, files in ((whole, {0, 1, 2, 3}), (some, {0, 1, 2, 3})):
+        assert stream.groups(4) == 4
+        sequences, sampler = streamed(stream, resolve(Packing(method="concatenate")), 4)
+        seen: set[int] = set()
+        while sampler.epoch < 8:
+            inputs = sequences.rows(sampler.take(4)).inputs.tolist()
+            seen |= {n for row in inputs for n in files if f"file {n}".encode() in bytes(
+                token for token in row if token < 256)}  # fmt: skip
+        sampler.close()
+        left_out = {int(file.name[-5]) for file in held_out.files} if stream is some else set()
+        assert seen == files - left_out
+
+
 def test_a_state_of_some_ranks_is_refused(tmp_path: Path) -> None:
     section = section_of("jsonl", tmp_path / "data")
     halves = [open_stream(section)[1] for _ in range(2)]

@@ -111,7 +111,7 @@ class RowMaker:
                 blocks = self._blocks(reader, lane, at)
                 if self.ranks is not None:
                     return SharedLane(self, blocks, at, self.ranks)
-                made[lane] = self.rows(blocks, lane, at, size, reader.read_ahead)
+                made[lane] = self.rows(blocks, lane, at, count, reader.read_ahead)
         return Ahead(made)
 
     def rows(
@@ -128,8 +128,8 @@ class RowMaker:
         the last one, unless rows cross epochs.
 
         Arguments:
-            lanes: number of lanes that the same documents are dealt to; rows of several lanes cross
-                epochs, since each has a part of the documents.
+            lanes: number of all lanes; rows of several lanes cross epochs, since each has a part of
+                the documents.
             read_ahead: called for each document.
         """
         if self.section.method == "concatenate":

@@ -300,7 +300,9 @@ class StreamReader:
             raise self.error
         epoch, number, count = self.epoch, self.number, len(self.ahead)
         if not count:
-            if not number:
+            # All documents of a group's parts may be held out, where another group has some.
+            every = range(len(self.stream.parts))
+            if not number and next(self.stream.documents(every), None) is None:
                 raise SetpointError(self.stream.nothing_to_train_on())
             self.lengths[epoch] = number
             self._open(epoch + 1, 0, None)
