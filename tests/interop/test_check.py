@@ -82,6 +82,7 @@ DANLING: list[tuple[int, dict[str, Any]]] = [
         "enabled": True}, "profiling": {"enabled": True}}),
     (2, {"ckpt": {"interval": 10, "keep_latest_k": 2}, "sched": {"type": "cosine"},
          "max_grad_norm": 1.0, "precision": "bf16", "skip_nonfinite_grad": True}),
+    (2, {"ckpt": {"enabled": False}}), (2, {"ckpt": {"load_only": True, "interval": 5}}),
     (1, {"scheduler": {"type": "reduce_on_plateau", "patience": 3}, "epochs": 2, "steps": None}),
 ]  # fmt: skip
 BASES: dict[str, dict[str, Any]] = {

@@ -169,3 +169,8 @@ def test_a_file_that_transformers_wrote_has_no_report(tmp_path: Path) -> None:
     assert document.problems == []
     assert [report.key for report in document.reports if report.kind != "without effect"] == []
     assert recognize(str(path)) == "huggingface_trainer"
+
+
+def test_a_run_without_checkpoints(tmp_path: Path) -> None:
+    job = converted(tmp_path, save_strategy="no", save_total_limit=3, save_only_model=True)
+    assert not job.checkpoint.save

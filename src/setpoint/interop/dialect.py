@@ -47,6 +47,9 @@ PIPELINES = {
 """Schedules of torch.distributed.pipelining."""
 SAVE_MODES = {"disabled": "sync", "async": "async", "async_with_pinned_mem": "async_pinned"}
 """Modes of asynchronous checkpoints of torch.distributed.checkpoint."""
+SAVED = ("every", "at_start", "at", "also_every", "last", "last_dtype", "keep", "keep_every",
+         "save_frozen", "mode", "wait_timeout", "export")  # fmt: skip
+"""Fields of [checkpoint] that mean nothing where none is saved."""
 NEAR = 0.0005
 """Maximum deviation of a piecewise schedule from its curve, as a fraction of the peak."""
 
@@ -464,6 +467,10 @@ class Conversion:
         if loader.get("workers") == 0:  # batches are made when they are taken, there as well
             for name in ("prefetch", "pin_memory"):
                 loader.pop(name, None)
+        saving = self.data.get("checkpoint", {})
+        if saving.get("save") is False:  # nor is anything of what is saved read there
+            for name in saving.keys() & set(SAVED):
+                del saving[name]
         for name, value in self.values.items():
             key = known.get(name)
             if key is None or key.refused or key.idle or name in self._read or value == key.default:
