@@ -12,6 +12,7 @@ from setpoint.config import SetpointError, resolve
 from setpoint.model import config_from_pretrained
 from setpoint.model.attention.config import LinearScaling, Llama3Scaling, YarnScaling
 from setpoint.model.config import TransformerConfig
+from setpoint.model.pretrained.check import check_directory
 from setpoint.model.pretrained.config_json import (
     config_from_keys,
     differences,
@@ -290,6 +291,16 @@ RULES: list[tuple[dict[str, Any], Any]] = [
 @pytest.mark.parametrize("key", ["rope_scaling", "rope_parameters"])
 def test_rules_for_positions(key: str, rules: dict[str, Any], wanted: Any, tmp_path: Path) -> None:
     assert read(tmp_path, {**LLAMA, key: rules}).rope_scaling == wanted
+
+
+def test_check_names_what_trains_a_family_with_other_layers(tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text(json.dumps({"model_type": "qwen3_next"}))
+    (problem,) = check_directory(
+        resolve(TransformerConfig(max_sequence_length=8, pretrained=str(tmp_path)))
+    )
+    assert problem.message.endswith("'qwen3_next', and the transformer lacks gated delta nets")
+    assert not problem.valid
+    assert problem.hint == '`type = "huggingface"` trains all models of transformers.'
 
 
 def test_no_torch_is_needed(tmp_path: Path) -> None:

@@ -128,18 +128,20 @@ def _family_of(keys: Mapping[str, Any], file: Path) -> Family:
     kind = keys.get("model_type")
     way_out = '`type = "huggingface"` trains all models of transformers.'
     if not isinstance(kind, str) or kind not in FAMILIES:
-        text = f"has model_type {kind!r}, which is not supported"
-        text = "has no model_type" if kind is None else text
-        if isinstance(kind, str) and kind in LACKING:
+        text, known = f"has model_type {kind!r}, which is not supported", ", ".join(FAMILIES)
+        if kind is None:
+            text = "has no model_type"
+        elif isinstance(kind, str) and kind in LACKING:
             text = f"has model_type {kind!r}, and the transformer lacks {LACKING[kind]}"
-        raise SetpointError(f"{file} {text}. Known: {', '.join(FAMILIES)}. {way_out}")
+            raise SetpointError(f"{file} {text}\n{way_out}")
+        raise SetpointError(f"{file} {text}. Valid: {known}\n{way_out}")
     family = FAMILIES[kind]
     names = keys.get("architectures") or [family.architecture]
     if names != [family.architecture]:
         listed = ", ".join(map(str, cast(list[Any], names))) if isinstance(names, list) else names
         raise SetpointError(
             f"{file} has the architecture {listed}, and of {kind} models only "
-            f"{family.architecture} is supported, a decoder with a language-model head. {way_out}"
+            f"{family.architecture} is supported, a decoder with a language-model head\n{way_out}"
         )
     return family
 
