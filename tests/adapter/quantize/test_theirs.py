@@ -32,8 +32,8 @@ from setpoint.infer.tasks import ExportTask
 from setpoint.model.config import HuggingFaceConfig
 from setpoint.model.pretrained.config_json import read_config
 from setpoint.model.pretrained.load import start_from
-from setpoint.model.pretrained.quantized import dense_tensors
 from setpoint.model.pretrained.read_tensor import TensorReader
+from setpoint.model.pretrained.tensor_files import dense_tensors
 from setpoint.shapes.placed import as_placed
 from setpoint.shapes.stored import Form, stored_weights
 from setpoint.train.rules.model import base_problems, built_adapter_problems

@@ -26,8 +26,8 @@ from setpoint.model.pretrained import read_tensor
 from setpoint.model.pretrained.check import check_directory, check_weights
 from setpoint.model.pretrained.config_json import read_config
 from setpoint.model.pretrained.load import start_from
-from setpoint.model.pretrained.quantized import dense_tensors, unread_quantization
 from setpoint.model.pretrained.read_tensor import TensorReader
+from setpoint.model.pretrained.tensor_files import dense_tensors, unread_quantization
 from setpoint.shapes.placed import as_placed
 from setpoint.shapes.stored import stored_weights
 from setpoint.train.run import train

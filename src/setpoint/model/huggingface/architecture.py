@@ -14,7 +14,7 @@ from setpoint.config.resolving.checks import describe_value
 from setpoint.model.divisors import nearest_divisors, nearest_multiples
 from setpoint.model.pretrained.document import read_keys
 from setpoint.model.pretrained.locate import locate
-from setpoint.model.pretrained.quantized import KEY
+from setpoint.model.pretrained.tensor_files import KEY
 from setpoint.shapes.torchao import quiet_torchao
 
 if TYPE_CHECKING:

@@ -15,9 +15,8 @@ from setpoint.config import SetpointError
 from setpoint.model.huggingface.architecture import import_transformers, one_line
 from setpoint.model.pretrained.fill import coded_of
 from setpoint.model.pretrained.locate import CONFIG
-from setpoint.model.pretrained.quantized import dense_tensors
 from setpoint.model.pretrained.read_tensor import TensorReader, Unread
-from setpoint.model.pretrained.tensor_files import listed
+from setpoint.model.pretrained.tensor_files import dense_tensors, listed
 
 if TYPE_CHECKING:
     from setpoint.files.tensor_header import Encoding

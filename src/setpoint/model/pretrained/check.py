@@ -20,8 +20,8 @@ from setpoint.model.pretrained.config_json import (
 from setpoint.model.pretrained.convert import SECTIONS
 from setpoint.model.pretrained.document import read_keys
 from setpoint.model.pretrained.locate import Place, locate_here
-from setpoint.model.pretrained.quantized import dense_tensors
 from setpoint.model.pretrained.run import description_of, job_of, require_no_adapter, tokenizer_of
+from setpoint.model.pretrained.tensor_files import dense_tensors
 from setpoint.model.pretrained.weights import require_files
 
 

@@ -9,7 +9,7 @@ from typing import Any, Final, cast
 
 from setpoint.config import ConfigError, SetpointError
 from setpoint.model.pretrained.locate import CONFIG
-from setpoint.model.pretrained.quantized import KEY, unread_quantization
+from setpoint.model.pretrained.tensor_files import KEY, unread_quantization
 
 _ABSENT: Final = object()
 

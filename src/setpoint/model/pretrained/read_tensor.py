@@ -1,7 +1,7 @@
 """Reading of safetensors tensors one at a time, with dequantization of rows.
 
 Loading takes the memory of the model and of one tensor. Which tensors are quantized, and how, says
-`setpoint.model.pretrained.quantized`.
+`setpoint.model.pretrained.tensor_files`.
 """
 
 from __future__ import annotations

@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import torch
 from torch import Tensor, nn
 
 from setpoint.config import SetpointError
 from setpoint.files.atomic import publishing
-from setpoint.files.tensor_file import dtype_named
+from setpoint.files.tensor_file import DTYPES, bytes_of, dtype_named
+from setpoint.files.tensor_header import Shape, encode_header
 from setpoint.model.build import skeleton
 from setpoint.model.config import TransformerConfig
 from setpoint.model.huggingface.language_model import HuggingFaceModel
@@ -28,7 +30,7 @@ from setpoint.model.pretrained.load import load_pretrained
 from setpoint.model.pretrained.locate import CONFIG, GENERATION, MANIFEST, TOKENIZER_FILES, locate
 from setpoint.model.pretrained.read_tensor import TensorReader, weight_dtype
 from setpoint.model.pretrained.run import job_of, keys_of_origin, tokenizer_of
-from setpoint.model.pretrained.tensor_files import Planned, write_tensors
+from setpoint.model.pretrained.tensor_files import INDEX, SINGLE
 from setpoint.model.pretrained.weights import Piece, hf_shapes, pieces_of
 from setpoint.model.transformer import Transformer
 from setpoint.shapes.placed import whole_of
@@ -203,6 +205,67 @@ def _writer(
             )
 
     return write
+
+
+class Planned(NamedTuple):
+    """A tensor to write."""
+
+    name: str
+    shape: Shape
+    dtype: torch.dtype
+
+    @property
+    def size(self) -> int:
+        """Bytes in the file."""
+        return math.prod(self.shape) * self.dtype.itemsize
+
+
+def write_tensors(
+    directory: Path,
+    planned: Sequence[Planned],
+    make: Callable[[str], Tensor],
+    max_shard_size: int,
+) -> list[Path]:
+    """Write tensors to one file, or to several with an index; one tensor is in memory at a time.
+
+    Arguments:
+        make: returns a tensor by its name, in the planned shape and dtype.
+        max_shard_size: maximum bytes of the tensors of a file, unless one alone is larger.
+
+    Raises:
+        OSError: if they cannot be written.
+    """
+    shards = list(_shards(planned, max_shard_size))
+    files: list[Path] = []
+    names: dict[str, str] = {}
+    for number, shard in enumerate(shards, start=1):
+        name = f"model-{number:05d}-of-{len(shards):05d}.safetensors"
+        files.append(directory / (SINGLE if len(shards) == 1 else name))
+        names.update((tensor.name, name) for tensor in shard)
+        with files[-1].open("wb") as file:
+            file.write(encode_header((name, DTYPES[dtype], shape) for name, shape, dtype in shard))
+            for one in shard:
+                tensor = make(one.name).detach().to("cpu", one.dtype).contiguous()
+                assert tuple(tensor.shape) == one.shape
+                file.write(bytes_of(tensor))
+    if len(shards) == 1:
+        return files
+    total = sum(tensor.size for tensor in planned)
+    index = {"metadata": {"total_size": total}, "weight_map": dict(sorted(names.items()))}
+    (directory / INDEX).write_text(json.dumps(index, indent=2) + "\n")
+    return [*files, directory / INDEX]
+
+
+def _shards(planned: Sequence[Planned], most: int) -> Iterator[list[Planned]]:
+    shard: list[Planned] = []
+    size = 0
+    for tensor in planned:
+        if shard and size + tensor.size > most:
+            yield shard
+            shard, size = [], 0
+        shard.append(tensor)
+        size += tensor.size
+    yield shard
 
 
 def _hf_tensor(

@@ -1,19 +1,21 @@
-"""Safetensors files of a directory, single or sharded with an index: listing and writing."""
+"""Safetensors files of a directory, single or sharded with an index, quantized or not.
+
+Quantized weights are presented as dense tensors that are dequantized when they are read.
+`quantization_config` of config.json (modelopt: hf_quant_config.json) names the method. The parts of
+each quantized tensor are found by the method's naming scheme, and their shapes are checked before
+anything is read.
+"""
 
 from __future__ import annotations
 
 import json
-import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, cast
+from typing import Any, Final, NamedTuple, cast
 
 from setpoint.config import RunError, SetpointError
-from setpoint.files.tensor_header import Shape, TensorInfo, encode_header, read_header
-
-if TYPE_CHECKING:
-    import torch
-    from torch import Tensor
+from setpoint.files.tensor_header import Encoding, Shape, TensorInfo, read_header
+from setpoint.model.pretrained.locate import CONFIG
 
 SINGLE: Final = "model.safetensors"
 """Name of a single file."""
@@ -99,64 +101,354 @@ def listed(words: list[str], shown: int = _SHOWN) -> str:
     return ", ".join(words[:shown]) + more
 
 
-class Planned(NamedTuple):
-    """A tensor to write."""
+KEY: Final = "quantization_config"
+MODELOPT: Final = "hf_quant_config.json"
+"""modelopt's file beside config.json."""
 
-    name: str
-    shape: Shape
-    dtype: torch.dtype
+_COMPRESSED: Final = (
+    "float-quantized", "int-quantized", "naive-quantized", "pack-quantized",
+    "nvfp4-pack-quantized", "mxfp4-pack-quantized", "mixed-precision",
+)  # fmt: skip
+_FP8: Final = {"e4m3": "F8_E4M3", "e5m2": "F8_E5M2"}
+"""Float8 dtypes of files by `fmt`."""
+_PARTS: Final[Mapping[str, str]] = {
+    "_scale_inv": "fp8", "_blocks": "mxfp4", "_scales": "mxfp4",
+    ".weight_packed": "compressed-tensors", ".weight_global_scale": "compressed-tensors",
+    ".weight_zero_point": "compressed-tensors", ".weight_scale_2": "modelopt",
+    ".weight_scale": "compressed-tensors or modelopt", ".absmax": "bitsandbytes",
+    ".quant_map": "bitsandbytes",
+}  # fmt: skip
+"""Suffixes of the parts of quantized weights, with the methods that use them."""
+_ACTIVATIONS: Final = (
+    "input_scale", "activation_scale", "input_global_scale", "weight_shape", "k_scale", "v_scale",
+    "q_scale", "output_scale",
+)  # fmt: skip
+"""Suffixes of tensors that do not concern weights."""
+_BITS: Final = ("nf4", "fp4")
+_STATE: Final = ".quant_state.bitsandbytes__"
 
-    @property
-    def size(self) -> int:
-        """Bytes in the file."""
-        return math.prod(self.shape) * self.dtype.itemsize
 
-
-def write_tensors(
-    directory: Path,
-    planned: Sequence[Planned],
-    make: Callable[[str], Tensor],
-    max_shard_size: int,
-) -> list[Path]:
-    """Write tensors to one file, or to several with an index; one tensor is in memory at a time.
+def unread_quantization(keys: Any) -> str | None:
+    """Reason why a quantization is not supported, or None.
 
     Arguments:
-        make: returns a tensor by its name, in the planned shape and dtype.
-        max_shard_size: maximum bytes of the tensors of a file, unless one alone is larger.
+        keys: of `quantization_config`.
+    """
+    if not isinstance(keys, dict):
+        return f"is {keys!r}, and must be a table with quant_method"
+    method = keys.get("quant_method")
+    if not isinstance(method, str) or method not in _VIEWS:
+        return f"quant_method = {method!r} is not supported. Valid: {', '.join(_VIEWS)}"
+    if method == "fp8" and str(keys.get("fmt", "e4m3")) not in _FP8:
+        return f"fmt = {keys['fmt']!r} is not supported. Valid: {', '.join(_FP8)}"
+    block = keys.get("weight_block_size")
+    sides = block if isinstance(block, list) else ()
+    if block is not None and (len(sides) != 2 or any(type(n) is not int or n < 1 for n in sides)):
+        return (
+            f"weight_block_size = {block!r} is invalid. Valid: [rows, columns], such as [128, 128]"
+        )
+    form, bits = keys.get("format", "dense"), keys.get("load_in_8bit")
+    if method == "compressed-tensors" and form not in _COMPRESSED:
+        return f"format = {form!r} is not supported. Valid: {', '.join(_COMPRESSED)}"
+    sparsity = keys.get("sparsity_config") or {}
+    if sparsity and sparsity.get("format", "dense") != "dense":
+        return f"sparsity_config.format = {sparsity['format']!r} cannot be read. Valid: dense"
+    if method == "bitsandbytes" and bits:
+        return "load_in_8bit = true cannot be read. Valid: load_in_4bit"
+    groups: Any = keys.get("config_groups") or {}
+    bits = {(group.get("weights") or {}).get("num_bits", 4) for group in groups.values()}
+    if method == "compressed-tensors" and form == "pack-quantized" and bits - {4}:
+        return f"weights.num_bits = {max(bits - {4})} cannot be unpacked. Valid: 4"
+    algorithm = keys.get("quant_algo")
+    if method == "modelopt" and algorithm not in (None, "NVFP4", "FP8"):
+        return f"quant_algo = {algorithm!r} is not supported. Valid: NVFP4, FP8"
+    return None
+
+
+def dense_tensors(directory: Path) -> dict[str, TensorInfo]:
+    """List the tensors of a directory, with dense ones in place of quantized ones.
 
     Raises:
-        OSError: if they cannot be written.
+        SetpointError: see `list_tensors`; or the method is unknown, or not named.
+        RunError: parts of a quantized tensor are missing, surplus, or of the wrong shape.
     """
-    from setpoint.files.tensor_file import DTYPES, bytes_of
+    held = list_tensors(directory)
+    found = _quantization(directory)
+    if found is None:
+        _require_dense(directory, held)
+        return held
+    file, keys, dtype = found
+    if reason := unread_quantization(keys):
+        raise SetpointError(f"{file}: {KEY}: {reason}")
+    problems: list[str] = []
+    dense: dict[str, TensorInfo] = {}
+    taken: set[str] = set()
+    for name, codes in held.items():
+        try:
+            view = _VIEWS[keys["quant_method"]](_QuantizedFiles(held, keys), name, codes)
+        except _PartMismatch as error:
+            problems.append(str(error))
+            taken.add(name)
+            continue
+        if view is None:
+            continue
+        dense_name, shape, encoding = view
+        taken |= {name, *encoding.names}
+        dense[dense_name] = TensorInfo(codes.file, dtype, shape, codes.start, 0, encoding)
+    rest = {
+        name: info
+        for name, info in held.items()
+        if name not in taken and name.rpartition(".")[2] not in _ACTIVATIONS
+    }
+    # A misfit leaves parts over, which says nothing more.
+    for name, info in rest.items() if not problems else ():
+        if _part_of(name, info) is not None:
+            problems.append(f"{name} ({info.dtype}) is not part of a quantized weight")
+    if problems:
+        raise RunError(
+            f"{directory} has weights whose quantization is not that of {file} "
+            f"(quant_method = {keys['quant_method']}), and nothing was loaded:\n  "
+            f"{listed(problems, 1)}"
+        )
+    return {**rest, **dense}
 
-    shards = list(_shards(planned, max_shard_size))
-    files: list[Path] = []
-    names: dict[str, str] = {}
-    for number, shard in enumerate(shards, start=1):
-        name = f"model-{number:05d}-of-{len(shards):05d}.safetensors"
-        files.append(directory / (SINGLE if len(shards) == 1 else name))
-        names.update((tensor.name, name) for tensor in shard)
-        with files[-1].open("wb") as file:
-            file.write(encode_header((name, DTYPES[dtype], shape) for name, shape, dtype in shard))
-            for one in shard:
-                tensor = make(one.name).detach().to("cpu", one.dtype).contiguous()
-                assert tuple(tensor.shape) == one.shape
-                file.write(bytes_of(tensor))
-    if len(shards) == 1:
-        return files
-    total = sum(tensor.size for tensor in planned)
-    index = {"metadata": {"total_size": total}, "weight_map": dict(sorted(names.items()))}
-    (directory / INDEX).write_text(json.dumps(index, indent=2) + "\n")
-    return [*files, directory / INDEX]
+
+def _require_dense(directory: Path, held: Mapping[str, TensorInfo]) -> None:
+    """Refuse quantized weights that no config.json describes."""
+    parts = {n: method for n, info in held.items() if (method := _part_of(n, info)) is not None}
+    if parts:
+        name = next(iter(parts))
+        more = f", and {len(parts) - 1} others" if len(parts) > 1 else ""
+        method = next((each for each in parts.values() if each), "fp8")
+        raise SetpointError(
+            f"{directory} has quantized weights ({name} is {held[name].dtype}{more}), and "
+            f"{directory / CONFIG} has no {KEY}; the names of scales suggest quant_method = "
+            f"{method}. Valid: {', '.join(_VIEWS)}"
+        )
 
 
-def _shards(planned: Sequence[Planned], most: int) -> Iterator[list[Planned]]:
-    shard: list[Planned] = []
-    size = 0
-    for tensor in planned:
-        if shard and size + tensor.size > most:
-            yield shard
-            shard, size = [], 0
-        shard.append(tensor)
-        size += tensor.size
-    yield shard
+def _part_of(name: str, info: TensorInfo) -> str | None:
+    """Quantization method of a tensor by its name, empty if unknown; None for dense tensors."""
+    method = next((method for last, method in _PARTS.items() if name.endswith(last)), "")
+    if method == "mxfp4" and info.dtype != "U8":
+        return None
+    return method if method or info.dtype.startswith("F8_") else None
+
+
+def _quantization(directory: Path) -> tuple[Path, Any, str] | None:
+    """The file, its keys, and the dtype of dense weights; None without quantization."""
+    config = _json(directory / CONFIG)
+    named = str(config.get("dtype") or config.get("torch_dtype") or "bfloat16")
+    words = {"float32": "F32", "float16": "F16", "bfloat16": "BF16", "float64": "F64"}
+    dtype = words.get(named, "BF16")
+    if config.get(KEY):
+        return directory / CONFIG, _flat(config[KEY]), dtype
+    keys = _json(directory / MODELOPT)
+    if keys.get("quantization"):
+        return directory / MODELOPT, {"quant_method": "modelopt", **keys["quantization"]}, dtype
+    return None
+
+
+def _flat(keys: Any) -> Any:
+    """The keys, merged with modelopt's nested ones."""
+    if not isinstance(keys, dict):
+        return keys
+    return {**keys, **cast(dict[str, Any], keys.get("quantization", {}))}
+
+
+def _json(path: Path) -> dict[str, Any]:
+    try:
+        found: Any = json.loads(path.read_bytes())
+    except OSError:
+        return {}  # files alone say what they hold
+    except ValueError as error:
+        raise SetpointError(f"{path} is not JSON: {error}") from error
+    return found if isinstance(found, dict) else {}
+
+
+class _PartMismatch(Exception):
+    """A part is missing, or has the wrong shape."""
+
+
+class _QuantizedFiles(NamedTuple):
+    held: Mapping[str, TensorInfo]
+    keys: Mapping[str, Any]
+
+    def part(self, name: str, of: str) -> TensorInfo:
+        """A required part."""
+        if name not in self.held:
+            raise _PartMismatch(f"{of} ({self.held[of].dtype}) has no {name} beside it")
+        return self.held[name]
+
+    def squares(self) -> tuple[int, int]:
+        """Block size where the shapes of scales do not determine it."""
+        groups: Any = self.keys.get("config_groups") or {}
+        weights = [group.get("weights") or {} for group in groups.values()]
+        sizes = [self.keys.get("weight_block_size"), *(w.get("block_structure") for w in weights)]
+        rows, columns = next((size for size in sizes if size), (128, 128))
+        return int(rows), int(columns)
+
+
+View = tuple[str, Shape, Encoding]
+
+
+def _scaled(
+    files: _QuantizedFiles,
+    name: str,
+    values: str,
+    scales: str,
+    *,
+    dense: str | None = None,
+    factor: str | None = None,
+    divides: bool = False,
+    zeros: str | None = None,
+    block: int | None = None,
+) -> View:
+    """A tensor in blocks with one scale each.
+
+    Arguments:
+        values: type of the codes; see `Encoding`.
+        block: columns of a block; None: from the shape of the scales.
+    """
+    codes, of_blocks = files.held[name], files.part(scales, name)
+    if len(codes.shape) < 2:
+        raise _PartMismatch(f"{name} {codes.shape} is not a matrix")
+    width = {"e2m1": 2, "int4": 8}.get(values, 1)
+    shape = (*codes.shape[:-1], codes.shape[-1] * width)
+    sizes = of_blocks.shape if len(of_blocks.shape) >= 2 else (*of_blocks.shape, 1)
+    sizes = (1, 1) if sizes in ((1,), (1, 1)) or not of_blocks.shape else sizes
+    squares = (1, block) if block else files.squares()
+    sides: list[int] = []
+    for count, size, default in zip(sizes[-2:], shape[-2:], squares, strict=True):
+        exact = count and not size % count and (count in (1, size) or sizes[-2] == shape[-2])
+        side = default if block else (size // count if exact else default)
+        if -(-size // side) != count:
+            blocks = f"{squares[0]} x {squares[1]}"
+            needed = tuple(-(-n // b) for n, b in zip(shape[-2:], squares, strict=True))
+            raise _PartMismatch(
+                f"{scales} is {of_blocks.shape}, which does not fit {name} {shape}; blocks of "
+                f"{blocks} need {needed}"
+            )
+        sides.append(side)
+    parts = {"codes": name, "scales": scales}
+    if factor is not None:
+        parts["factor"] = factor
+        if sum(files.part(factor, name).shape) > 1:
+            raise _PartMismatch(
+                f"{factor} is {files.held[factor].shape}, and must be a single number"
+            )
+    if zeros is not None and zeros in files.held:
+        parts["zeros"] = zeros
+        if files.held[zeros].shape != of_blocks.shape:
+            raise _PartMismatch(
+                f"{zeros} is {files.held[zeros].shape}, not {of_blocks.shape} as scales"
+            )
+    infos = {part: files.held[each] for part, each in parts.items()}
+    encoding = Encoding(
+        values, (sides[0], sides[1]), tuple(infos.items()), tuple(parts.values()), divides
+    )
+    return dense or name, shape, encoding
+
+
+def _fp8(files: _QuantizedFiles, name: str, codes: TensorInfo) -> View | None:
+    if codes.dtype not in _FP8.values() or len(codes.shape) < 2:
+        return None
+    fmt = files.keys.get("fmt")
+    if fmt is not None and codes.dtype != _FP8[fmt]:
+        raise _PartMismatch(f"{name} is {codes.dtype}, and fmt = {fmt!r} means {_FP8[fmt]}")
+    return _scaled(files, name, "float8", f"{name}_scale_inv")
+
+
+def _mxfp4(files: _QuantizedFiles, name: str, codes: TensorInfo) -> View | None:
+    if not name.endswith("_blocks") or codes.dtype != "U8":
+        return None
+    base = name.removesuffix("_blocks")
+    scales = files.part(f"{base}_scales", name)
+    count, rows, groups, size = codes.shape if len(codes.shape) == 4 else (0, 0, 0, 0)
+    if scales.shape != codes.shape[:-1] or size != 16:
+        raise _PartMismatch(f"{base}_scales is {scales.shape}, and {name} is {codes.shape}")
+    parts = (("codes", codes), ("scales", scales))
+    names = (name, f"{base}_scales")
+    # Stored (experts, outputs, inputs), and computed with as (experts, inputs, outputs).
+    encoding = Encoding("e2m1", (1, 32), parts, names, transposed=True)
+    return base, (count, groups * 32, rows), encoding
+
+
+def _compressed(files: _QuantizedFiles, name: str, codes: TensorInfo) -> View | None:
+    base, _, last = name.rpartition(".")
+    scales, zeros = f"{base}.weight_scale", f"{base}.weight_zero_point"
+    if f"{base}.weight_g_idx" in files.held and last in ("weight", "weight_packed"):
+        raise _PartMismatch(f"{base}.weight_g_idx reorders columns, which is not supported")
+    if last == "weight_packed":
+        dense = f"{base}.weight"
+        if codes.dtype == "I32":
+            if zeros in files.held:
+                raise _PartMismatch(
+                    f"{zeros} packs zero points, which is not supported: symmetric is"
+                )
+            return _scaled(files, name, "int4", scales, dense=dense)
+        if f"{base}.weight_global_scale" in files.held:
+            factor = f"{base}.weight_global_scale"
+            return _scaled(
+                files, name, "e2m1", scales, dense=dense, factor=factor, divides=True, block=16
+            )
+        return _scaled(files, name, "e2m1", scales, dense=dense, block=32)
+    if last == "weight" and codes.dtype in (*_FP8.values(), "I8"):
+        values = "int8" if codes.dtype == "I8" else "float8"
+        return _scaled(files, name, values, scales, zeros=zeros)
+    return None
+
+
+def _modelopt(files: _QuantizedFiles, name: str, codes: TensorInfo) -> View | None:
+    base, _, last = name.rpartition(".")
+    if f"{base}.pre_quant_scale" in files.held:
+        raise _PartMismatch(f"{base}.pre_quant_scale scales inputs (AWQ), which is not supported")
+    if last != "weight" or codes.dtype not in (*_FP8.values(), "U8"):
+        return None
+    if codes.dtype == "U8":
+        factor = f"{base}.weight_scale_2"
+        return _scaled(files, name, "e2m1", f"{base}.weight_scale", factor=factor, block=16)
+    return _scaled(files, name, "float8", f"{base}.weight_scale")
+
+
+def _bitsandbytes(files: _QuantizedFiles, name: str, codes: TensorInfo) -> View | None:
+    if codes.dtype != "U8" or not name.endswith(".weight"):
+        return None
+    state = next((f"{name}{_STATE}{b}" for b in _BITS if f"{name}{_STATE}{b}" in files.held), None)
+    if state is None:
+        raise _PartMismatch(f"{name} (U8) has no {name}{_STATE}nf4 beside it")
+    info = files.held[state]
+    with info.file.open("rb") as file:
+        file.seek(info.start)
+        said: Any = json.loads(file.read(info.size))
+    names = {"codes": name, "absmax": f"{name}.absmax", "levels": f"{name}.quant_map"}
+    if "nested_blocksize" in said:
+        names |= {
+            "nested_absmax": f"{name}.nested_absmax",
+            "nested_levels": f"{name}.nested_quant_map",
+        }
+    parts = tuple((part, files.part(each, name)) for part, each in names.items())
+    shape = tuple(int(size) for size in said["shape"])
+    numbers = 1
+    for size in shape:
+        numbers *= size
+    blocks = -(-numbers // int(said["blocksize"]))
+    if sum(codes.shape[:-1]) * 2 != numbers or dict(parts)["absmax"].shape != (blocks,):
+        raise _PartMismatch(
+            f"{name}.absmax is {dict(parts)['absmax'].shape} and {name} {codes.shape}, which is "
+            f"not {shape} in blocks of {said['blocksize']}"
+        )
+    nested = (int(said.get("nested_blocksize", 0)), float(said.get("nested_offset", 0.0)))
+    encoding = Encoding(
+        "levels", (1, int(said["blocksize"])), parts, (*names.values(), state), nested=nested
+    )
+    return name, shape, encoding
+
+
+_VIEWS: Final[Mapping[str, Callable[[_QuantizedFiles, str, TensorInfo], View | None]]] = {
+    "fp8": _fp8,
+    "mxfp4": _mxfp4,
+    "compressed-tensors": _compressed,
+    "modelopt": _modelopt,
+    "bitsandbytes": _bitsandbytes,
+}

@@ -17,8 +17,7 @@ from setpoint.config import RunError, SetpointError
 from setpoint.files.tensor_header import CODES, FLOATS, Shape, TensorInfo
 from setpoint.model.moe.config import SigmoidTopK
 from setpoint.model.parameters import fused_parts_of, parameters_of
-from setpoint.model.pretrained.quantized import dense_tensors
-from setpoint.model.pretrained.tensor_files import list_tensors
+from setpoint.model.pretrained.tensor_files import dense_tensors, list_tensors
 
 if TYPE_CHECKING:
     from setpoint.model.config import TransformerConfig

@@ -349,7 +349,7 @@ def base_problems(job: Job) -> Iterator[Problem]:
     from setpoint.model.parameters import parameters_of
     from setpoint.model.pretrained.config_json import read_config
     from setpoint.model.pretrained.locate import locate_here
-    from setpoint.model.pretrained.quantized import dense_tensors
+    from setpoint.model.pretrained.tensor_files import dense_tensors
 
     assert job.adapter is not None
     config, pretrained = job.adapter.quantize, job.model.pretrained
