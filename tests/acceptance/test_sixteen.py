@@ -410,6 +410,12 @@ def test_14_typed_sweeps(cli: CommandLine) -> None:
         file = cli.file(f"{name}.toml", f'extends = "small.toml"\n{table}')
         assert len(set(names(file))) == count
         assert names(file) == names(file)
+    # A section that a point sets loses nothing beside it.
+    base = 'extends = "small.toml"\noptimizer.weight_decay = 0.7\n[sweep]\n'
+    nested = cli.file("n.toml", f"{base}points = [{{optimizer = {{lr = 0.02}}}}]\n")
+    (point,) = json.loads(cli.ok(f"sweep {nested} --dry-run --json"))["points"]
+    line = "fingerprint small.toml --optimizer.lr 0.02 --optimizer.weight_decay 0.7"
+    assert point["fingerprint"] == cli.ok(line).strip()
     wrong = cli.refused("sweep small.toml --model.heads 2,3 --optimizer.lr 1e-3,fast")
     assert "problems in 3 of 4 points; nothing was started" in wrong
     assert "is not a float: got fast" in wrong and "cannot be divided among 3 heads" in wrong
