@@ -37,10 +37,7 @@ MODELS: dict[str, tuple[str, ...]] = {
     # Next to no arithmetic, so that a test can run it.
     "dust": ("model.dim=32", "model.layers=1", "model.heads=2", "batch.sequence_length=16"),
 }
-ADAPTERS = {
-    "lora": "adapter={type: lora, rank: 8}",
-    "dora": "adapter={type: dora, rank: 8}",
-}
+ADAPTERS = {"lora": "adapter={type: lora, rank: 8}", "dora": "adapter={type: dora, rank: 8}"}
 FIXED = (
     "checkpoint.every=never", "evaluation=null", "schedule=none", "parallel.device=cpu",
     "batch.micro_size=4", "batch.global_size=4", "precision.compute=fp32", "model.dropout=0",

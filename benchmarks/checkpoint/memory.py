@@ -19,14 +19,7 @@ prepare_threads()  # before torch is imported
 
 import torch  # noqa: E402
 
-from checkpoint.states import (  # noqa: E402
-    arguments_of,
-    bytes_of,
-    joined,
-    put_into,
-    size_on_disk,
-    states_of,
-)
+from checkpoint.states import arguments_of, bytes_of, joined, put_into, size_on_disk, states_of  # noqa: E402
 from setpoint.checkpoint.loading import load_directory  # noqa: E402
 from setpoint.checkpoint.places import checkpoint_to_load  # noqa: E402
 from setpoint.checkpoint.store import CheckpointStore  # noqa: E402

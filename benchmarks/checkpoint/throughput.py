@@ -24,14 +24,7 @@ prepare_threads()  # before torch is imported
 from safetensors.torch import load_file, save_file  # noqa: E402
 from torch.distributed import checkpoint as dcp  # noqa: E402
 
-from checkpoint.states import (  # noqa: E402
-    arguments_of,
-    bytes_of,
-    forget,
-    joined,
-    put_into,
-    states_of,
-)
+from checkpoint.states import arguments_of, bytes_of, forget, joined, put_into, states_of  # noqa: E402
 from harness import ratio  # noqa: E402
 from setpoint.checkpoint.loading import load_directory  # noqa: E402
 from setpoint.checkpoint.places import checkpoint_to_load  # noqa: E402

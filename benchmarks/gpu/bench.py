@@ -34,16 +34,7 @@ from typing import Any
 
 import numpy as np
 
-from gpu.cases import (
-    CASES,
-    CHUNK,
-    MORE,
-    case_of,
-    flops_per_token,
-    resolved,
-    shape_of,
-    values_of,
-)
+from gpu.cases import CASES, CHUNK, MORE, case_of, flops_per_token, resolved, shape_of, values_of
 from gpu.trace import Activity, activity_of, read
 from harness import options
 from setpoint.cli.check_plan import make_plan

@@ -36,11 +36,7 @@ from harness import (  # noqa: E402
 )
 from setpoint.cli.output import table  # noqa: E402
 from setpoint.config import resolve  # noqa: E402
-from setpoint.loss.config import (  # noqa: E402
-    ChunkedCrossEntropy,
-    CrossEntropy,
-    LinearCrossEntropy,
-)
+from setpoint.loss.config import ChunkedCrossEntropy, CrossEntropy, LinearCrossEntropy  # noqa: E402
 from setpoint.loss.linear import linear_missing  # noqa: E402
 from setpoint.shapes.outcome import Projection  # noqa: E402
 

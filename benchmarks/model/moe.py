@@ -54,10 +54,7 @@ SHAPES = {
         "many": Shape(2048, 256, 128, 32, 4),
         "fine": Shape(1024, 512, 256, 64, 8),
     },
-    "cuda": {
-        "few": Shape(16384, 4096, 14336, 8, 2),
-        "many": Shape(16384, 2048, 768, 128, 8),
-    },
+    "cuda": {"few": Shape(16384, 4096, 14336, 8, 2), "many": Shape(16384, 2048, 768, 128, 8)},
 }
 PRECISIONS = {"fp32": torch.float32, "bf16": torch.bfloat16}
 # In bf16 logits are rounded before the softmax on the other side, so that a token whose choices are

@@ -38,11 +38,7 @@ JOBS: dict[str, tuple[str, tuple[str, ...], float]] = {
         (*CLUSTER, "--parallel.pipeline=16", "--parallel.shard=128"),
         60.0,
     ),
-    "405B, shard 2,048 x tensor 8": (
-        MODEL_405B,
-        (*CLUSTER, "--parallel.shard=2048"),
-        60.0,
-    ),
+    "405B, shard 2,048 x tensor 8": (MODEL_405B, (*CLUSTER, "--parallel.shard=2048"), 60.0),
     "tiny, shard 8": ('extends = "tiny"', ("--world-size=8", "--parallel.shard=8"), 60.0),
 }
 

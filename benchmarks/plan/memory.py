@@ -31,11 +31,7 @@ from tests.plan.measured import measured_run  # noqa: E402
 
 BOUND = 0.1
 """Relative difference of the two peaks."""
-COMMON = (
-    "parallel.device=cpu",
-    "evaluation=null",
-    "batch.global_size=8",
-)
+COMMON = ("parallel.device=cpu", "evaluation=null", "batch.global_size=8")
 SIZES = ("model.dim=256", "model.layers=6", "model.heads=4", "batch.sequence_length=256")
 JOBS: dict[str, tuple[int, tuple[str, ...]]] = {
     "one rank": (1, ()),

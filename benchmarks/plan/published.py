@@ -270,10 +270,7 @@ def main(given: list[str] | None = None) -> int:
 def table(rows: list[Compared]) -> list[str]:
     """The rows as a table of Markdown."""
     sources = list(dict.fromkeys(row.run.source for row in rows))
-    lines = [
-        "| run | GPUs | published | predicted | ratio | source |",
-        "|---|---|---|---|---|---|",
-    ]
+    lines = ["| run | GPUs | published | predicted | ratio | source |", "|---|---|---|---|---|---|"]
     for row in rows:
         unit = "tokens/s" if row.run.flops is None else "TFLOP/s"
         fitted = ", chosen on it" if row.run.fitted else ""

@@ -56,12 +56,7 @@ DATA = "data.sources=[{type: random, documents: 400, length: 4000, alphabet: 64}
 
 
 # What divides among four ranks, and holds no matrix in two places.
-DIVISIBLE = (
-    "model.layers=4",
-    "model.heads=4",
-    "model.kv_heads=4",
-    "model.tie_embeddings=false",
-)
+DIVISIBLE = ("model.layers=4", "model.heads=4", "model.kv_heads=4", "model.tie_embeddings=false")
 # Nothing but the cross-entropy is in the loss. Steps are small: tokens choose other experts where
 # rounding differs, and soon the loss does.
 EXPERTS = (*DIVISIBLE, "model.moe.experts=8", "model.moe.balance_loss=0", "optimizer.lr=1e-5")

@@ -24,13 +24,7 @@ from harness import clocks_in_turns, devices, options, peak_bytes, ratio, verdic
 from setpoint.cli.output import table  # noqa: E402
 from setpoint.config import resolve  # noqa: E402
 from setpoint.loss.config import ChunkedCrossEntropy  # noqa: E402
-from setpoint.memory.config import (  # noqa: E402
-    ActivationOffload,
-    CheckpointedParts,
-    Full,
-    Memory,
-    Operators,
-)
+from setpoint.memory.config import ActivationOffload, CheckpointedParts, Full, Memory, Operators  # noqa: E402
 from setpoint.model.config import TransformerConfig  # noqa: E402
 from setpoint.model.initialize import initialize  # noqa: E402
 from setpoint.model.layers import layers_of  # noqa: E402
@@ -39,10 +33,7 @@ from setpoint.train.objective import Objective  # noqa: E402
 from setpoint.units import ByteSize  # noqa: E402
 
 # dim, layers, heads, width of the feed-forward networks, sequence, sequences, vocabulary
-SHAPES = {
-    "cpu": (256, 6, 8, 768, 256, 4, 4096),
-    "cuda": (2048, 16, 16, 5632, 4096, 2, 32_000),
-}
+SHAPES = {"cpu": (256, 6, 8, 768, 256, 4, 4096), "cuda": (2048, 16, 16, 5632, 4096, 2, 32_000)}
 PRECISIONS = {"fp32": None, "bf16": torch.bfloat16}
 NONE = "none"
 BOTH = ("attention", "feed_forward")

@@ -123,10 +123,7 @@ class Work:
         """Torch's AdamW with Setpoint's groups."""
         options, every = self.optimizer_options, list(parameters)
         groups: list[dict[str, Any]] = [
-            {
-                "params": [p for p in every if p.ndim >= 2],
-                "weight_decay": options.weight_decay,
-            },
+            {"params": [p for p in every if p.ndim >= 2], "weight_decay": options.weight_decay},
             {"params": [p for p in every if p.ndim < 2], "weight_decay": 0.0},
         ]
         return torch.optim.AdamW(

@@ -185,10 +185,7 @@ EXPERTS = (
     "model.moe={experts=4, expert_dim=16, balance_loss=0.0, sequence_balance_loss=0.3, "
     "router_z_loss=0.2, router={type=sigmoid_top_k, bias_rate=0.05}}"
 )
-LOSSES = {
-    "cross_entropy": (),
-    "chunked_cross_entropy": ("loss.chunk_size=7",),
-}
+LOSSES = {"cross_entropy": (), "chunked_cross_entropy": ("loss.chunk_size=7",)}
 
 
 @pytest.mark.parametrize("kind", LOSSES)

@@ -282,9 +282,7 @@ def test_pain_14_every_rank_has_the_same_config(cli: CommandLine, run: str) -> N
 
 def test_pain_15_nothing_is_pickled(cli: CommandLine, run: str) -> None:
     suffixes = {path.suffix for path in (cli.folder / run).rglob("*") if path.is_file()}
-    assert suffixes <= {
-        *(".json", ".jsonl", ".toml", ".safetensors", ".log", ".html", ".txt", ""),
-    }
+    assert suffixes <= {*(".json", ".jsonl", ".toml", ".safetensors", ".log", ".html", ".txt", "")}
     for path in (cli.folder / run).rglob("*"):
         if path.is_file():
             assert not path.read_bytes().startswith((b"\x80", b"PK")), path  # pickle, torch's zip
@@ -351,9 +349,7 @@ def test_pain_24_sections_stand_alone(source_files: dict[str, SourceFile]) -> No
             assert "setpoint.train.config" not in file.text, name
 
 
-def test_pain_below_the_line_making_a_config_has_no_side_effects(
-    cli: CommandLine,
-) -> None:
+def test_pain_below_the_line_making_a_config_has_no_side_effects(cli: CommandLine) -> None:
     before = snapshot(cli.folder), dict(os.environ)
     for line in ("check small.toml", "show small.toml", "sweep small.toml --seed 1,2 --dry-run"):
         cli.ok(line)

@@ -123,10 +123,7 @@ def test_verify(cli: CommandLine) -> None:
     [
         ("list --where 'lr >'", "the condition cannot be read: 'lr >'"),
         ("list --where 'status = finishd'", "no status is 'finishd'. Did you mean finished?"),
-        (
-            "list --sort train.mean_los",
-            "'train.mean_los'. Did you mean train.mean_loss?",
-        ),
+        ("list --sort train.mean_los", "'train.mean_los'. Did you mean train.mean_loss?"),
         ("list --reverse", "--reverse needs --sort"),
         ("list nowhere", "nowhere cannot be read: No such file or directory"),
         ("list --optimizer.lr 3", "setpoint runs list sets no fields"),

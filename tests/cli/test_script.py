@@ -348,9 +348,7 @@ def test_load_in_a_script_ends_it_where_run_would(
     assert "size = x\n    from command line --size" in capsys.readouterr().err
 
 
-def test_load_in_a_notebook_leaves_the_words_of_its_kernel(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_load_in_a_notebook_leaves_the_words_of_its_kernel(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "argv", ["ipykernel_launcher.py", "-f", "kernel.json"])
     monkeypatch.setattr(builtins, "__IPYTHON__", True, raising=False)
     monkeypatch.setitem(sys.modules, "__main__", ModuleType("__main__"))

@@ -58,11 +58,7 @@ def test_a_dry_run_shows_the_points_and_writes_nothing(cli: CommandLine) -> None
     assert not (cli.folder / "runs").exists()
     answer = json.loads(cli.ok("sweep lr.toml --dry-run --json"))
     assert [point["plan"] for point in answer["points"]] == ["start"] * 4
-    assert answer["points"][1]["settings"] == {
-        "optimizer.lr": 0.001,
-        "seed": 2,
-        "model.layers": 2,
-    }
+    assert answer["points"][1]["settings"] == {"optimizer.lr": 0.001, "seed": 2, "model.layers": 2}
 
 
 def test_all_points_are_checked_before_any_is_started(cli: CommandLine) -> None:

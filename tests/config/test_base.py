@@ -33,11 +33,7 @@ def test_an_assignment_is_checked_at_once() -> None:
 
 def test_a_constructor_reports_everything_at_once() -> None:
     with pytest.raises(ConfigError) as caught:
-        Transformer(
-            dim=0,
-            head=4,
-            dropout="no",
-        )
+        Transformer(dim=0, head=4, dropout="no")
     compare("config/python_constructor", placeless(str(caught.value)))
 
 
@@ -137,11 +133,7 @@ def test_copies_and_pickles(resolve_first: bool) -> None:
     )
     job.user.a.b = 3
     config = resolve(job) if resolve_first else job
-    for twin in (
-        copy.copy(config),
-        copy.deepcopy(config),
-        pickle.loads(pickle.dumps(config)),
-    ):
+    for twin in (copy.copy(config), copy.deepcopy(config), pickle.loads(pickle.dumps(config))):
         assert twin == config
         assert is_frozen(twin) == resolve_first
         assert resolve(twin) == resolve(job)

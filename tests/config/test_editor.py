@@ -13,17 +13,7 @@ from setpoint.config.values.node import chain_of, state_of
 
 from ..support.snapshots import compare
 from .helpers import LAYERS, flag_problems, problems_of, resolve_through, resolved
-from .sample import (
-    AdamW,
-    Batch,
-    Experts,
-    Job,
-    Recurrent,
-    Sgd,
-    Synthetic,
-    Text,
-    Transformer,
-)
+from .sample import AdamW, Batch, Experts, Job, Recurrent, Sgd, Synthetic, Text, Transformer
 
 
 def test_hyphens_and_underscores_are_the_same_everywhere() -> None:

@@ -14,10 +14,7 @@ from hypothesis import strategies as st
 
 from setpoint.config import IDENTITY, RUNTIME, Config, SetpointError, field, resolve
 from setpoint.config.draft.walk import leaves
-from setpoint.config.record.record import (
-    canonical,
-    fingerprint,
-)
+from setpoint.config.record.record import canonical, fingerprint
 from setpoint.config.words.plain_data import plain
 
 from ..support.cases import few

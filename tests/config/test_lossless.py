@@ -36,11 +36,7 @@ from ..support.snapshots import compare
 from .everything import Everything, everything
 from .helpers import placeless
 
-WRITERS = {
-    "toml": write_toml,
-    "yaml": write_yaml,
-    "json": write_json,
-}
+WRITERS = {"toml": write_toml, "yaml": write_yaml, "json": write_json}
 
 
 def through_files(config: Config, folder: Path) -> list[Config]:

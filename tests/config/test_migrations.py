@@ -188,10 +188,7 @@ def test_a_section_that_was_added_has_an_origin_for_each_value() -> None:
     tree = applied(operation, {"model": {"type": "x"}}, model__type="x")
     assert tree.data == {"model": {"type": "x", "norm": norm}}
     kept = {key: entry["value"] for key, entry in tree.origins.items() if "norm" in key}
-    assert kept == {
-        "model.norm.type": "rms",
-        "model.norm.eps.value": 1,
-    }
+    assert kept == {"model.norm.type": "rms", "model.norm.eps.value": 1}
 
 
 def test_a_record_gets_the_value_that_runs_had() -> None:

@@ -55,14 +55,7 @@ def _nothing(self: Any) -> None:
 class Limited(Config):
     """A base with a field that says much."""
 
-    x: int = field(
-        default=1,
-        ge=0,
-        le=10,
-        role=RUNTIME,
-        tags=("t",),
-        environment="X_LIMIT",
-    )
+    x: int = field(default=1, ge=0, le=10, role=RUNTIME, tags=("t",), environment="X_LIMIT")
     """Help of x."""
 
     rate: float = field(default=0.5, gt=0, role=BUDGET)

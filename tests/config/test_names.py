@@ -14,19 +14,12 @@ from setpoint.config.draft.hints import (
     location_hint,
     unknown_key,
 )
-from setpoint.config.schema.class_info import (
-    all_fields,
-    holds_secret,
-)
+from setpoint.config.schema.class_info import all_fields, holds_secret
 from setpoint.config.values.origin import PROGRAM, Origin
 from setpoint.config.words.names import nearest
 
 from .helpers import problems_of
-from .sample import (
-    AdamW,
-    Job,
-    Sgd,
-)
+from .sample import AdamW, Job, Sgd
 
 
 def test_the_nearest_names() -> None:

@@ -7,13 +7,7 @@ import pytest
 from setpoint.config import field
 from setpoint.config.draft.config import Config
 from setpoint.config.values.node import chain_of
-from setpoint.config.values.origin import (
-    PRESET,
-    Origin,
-    outside_origin,
-    running,
-    short_name,
-)
+from setpoint.config.values.origin import PRESET, Origin, outside_origin, running, short_name
 
 from .sample import AdamW, Batch, Job, Sgd, Synthetic, Transformer
 
@@ -26,7 +20,7 @@ def line_of(config: Config, name: str) -> int:
     return int(place.rpartition(":")[2])
 
 
-FIRST = 30
+FIRST = 1 + Path(__file__).read_text().splitlines().index("JOB = Job(")
 JOB = Job(
     name="x",
     optimizer=Sgd(

@@ -296,12 +296,7 @@ def in_user(value: Any) -> Root:
     return config
 
 
-PLACES: list[Callable[[Any], Root]] = [
-    lambda value: Root(any=value),
-    in_mapping,
-    in_list,
-    in_user,
-]
+PLACES: list[Callable[[Any], Root]] = [lambda value: Root(any=value), in_mapping, in_list, in_user]
 
 
 def everywhere(value: Any) -> Root:

@@ -12,12 +12,7 @@ from setpoint.config import SetpointError
 from setpoint.config.record.record import ABSENT
 from setpoint.report.table import Table
 
-ROWS = [
-    ["b", 1e-4, 2.0],
-    ["a", 3e-4, math.nan],
-    ["c", ABSENT, 1.23456789],
-    ["d", None, None],
-]
+ROWS = [["b", 1e-4, 2.0], ["a", 3e-4, math.nan], ["c", ABSENT, 1.23456789], ["d", None, None]]
 
 
 def table() -> Table:

@@ -12,9 +12,7 @@ from setpoint.report.plot import Plot, Series, chart
 CURVES = [Series("lr=1e-3", [(1, 3.0), (2, 2.0)]), Series("lr=3e-4", [(1, 3.0), (2, 2.5)])]
 
 
-def test_curves_are_told_apart_with_and_without_colour(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_curves_are_told_apart_with_and_without_colour(monkeypatch: pytest.MonkeyPatch) -> None:
     plain = chart(Plot("loss over the steps", "step", "loss", CURVES), colour=False)
     assert plain.startswith("loss over the steps\n") and "\033" not in plain
     assert "A" in plain and "B" in plain and "lr=3e-4" in plain

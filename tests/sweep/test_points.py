@@ -19,12 +19,7 @@ from setpoint.config.composition import compose
 from setpoint.config.record.record import fingerprint
 from setpoint.config.values.node import chain_of
 from setpoint.config.words.plain_data import PlainScalar
-from setpoint.sweep.points import (
-    Composer,
-    SweepError,
-    read_command_line,
-    resolve_points,
-)
+from setpoint.sweep.points import Composer, SweepError, read_command_line, resolve_points
 from setpoint.sweep.setting import (
     MAX_NAME_LENGTH,
     Setting,
@@ -300,8 +295,7 @@ def test_values_read_as_people_write_them(value: object, text: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "value",
-    ["a/b", "../x", "a b", "", "1", "x" * 80, {"type": "sgd", "lr": 0.1}, "ü", "a+b", [""]],
+    "value", ["a/b", "../x", "a b", "", "1", "x" * 80, {"type": "sgd", "lr": 0.1}, "ü", "a+b", [""]]
 )
 def test_what_has_no_safe_text_gets_a_hash(value: object) -> None:
     assert re.fullmatch(r"[A-Za-z0-9._+-]*~[0-9a-f]{8}", value_text(value))

@@ -26,8 +26,7 @@ def test_known(name: str, tera: float) -> None:
 
 
 @pytest.mark.parametrize(
-    "name",
-    ["", "AMD EPYC", "NVIDIA RTX A1000", "NVIDIA A10G", "NVIDIA A100-SXM4-40GB MIG 1g.5gb"],
+    "name", ["", "AMD EPYC", "NVIDIA RTX A1000", "NVIDIA A10G", "NVIDIA A100-SXM4-40GB MIG 1g.5gb"]
 )
 def test_unknown(name: str) -> None:
     assert peak_of(name) is None

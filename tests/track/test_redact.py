@@ -4,12 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from setpoint.track.redact import (
-    hide_secrets,
-    is_secret_name,
-    redact_command,
-    without_secrets,
-)
+from setpoint.track.redact import hide_secrets, is_secret_name, redact_command, without_secrets
 
 
 @pytest.mark.parametrize(

@@ -75,10 +75,7 @@ def session(path: Path, step: int, saved: dict[str, Any], *kinds: type[TrackerCo
 def test_each_goes_on_with_its_own_state(tmp_path: Path) -> None:
     first = session(tmp_path, 0, {}, Jsonl, Counting.Config)
     length = (tmp_path / "metrics.jsonl").stat().st_size
-    assert first == {
-        "metrics_offset": length,
-        "trackers": {"counting-of-a-test": {"count": 2}},
-    }
+    assert first == {"metrics_offset": length, "trackers": {"counting-of-a-test": {"count": 2}}}
     second = session(tmp_path, 2, first, Jsonl, Counting.Config, Counting.Config)
     assert Counting.opened == [(0, {}), (2, {"count": 2}), (2, {})]
     assert second["trackers"] == {

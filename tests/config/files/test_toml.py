@@ -89,22 +89,10 @@ def test_multi_line_strings_hide_what_they_hold():
         ("[a", "f:1:3: expected ']' at the end of a table declaration, found the end of the file"),
         ("[[a]", "f:1:4: expected ']]' at the end of an array declaration, found ']'"),
         ("a = [1, 2\nb = 3", "f:2:1: unclosed array, found 'b'"),
-        (
-            "a = {x = 1 y = 2}",
-            "f:1:12: unclosed inline table, found 'y'",
-        ),
-        (
-            'a = "x\nb = 1',
-            "f:1:7: illegal character '\\n', found the end of the line",
-        ),
-        (
-            "a = 'x",
-            'f:1:7: expected "\'", found the end of the file',
-        ),
-        (
-            'a = "\\q"',
-            "f:1:8: unescaped '\\' in a string, found '\"'",
-        ),
+        ("a = {x = 1 y = 2}", "f:1:12: unclosed inline table, found 'y'"),
+        ('a = "x\nb = 1', "f:1:7: illegal character '\\n', found the end of the line"),
+        ("a = 'x", 'f:1:7: expected "\'", found the end of the file'),
+        ('a = "\\q"', "f:1:8: unescaped '\\' in a string, found '\"'"),
         ('a = "\\ud800"', "f:1:12: escaped character is not a Unicode scalar value, found '\"'"),
         ('a = "\x01"', "f:1:6: illegal character '\\x01', found the character U+0001"),
         (
@@ -115,10 +103,7 @@ def test_multi_line_strings_hide_what_they_hold():
             "a = 2024-01-31 10:00:00Z",
             "f:1:1: a date with a time is not a type that fields have; put it in quotes",
         ),
-        (
-            "a = 10:00:00",
-            "f:1:1: a time of day is not a type that fields have; put it in quotes",
-        ),
+        ("a = 10:00:00", "f:1:1: a time of day is not a type that fields have; put it in quotes"),
         ("a = " + "[" * 100_000, "f:1:69: nested deeper than 64 levels"),
         ("a = " + "{x = " * 100_000, "f:1:325: nested deeper than 64 levels"),
         (".".join("a" * 100_000) + " = 1", "f:1:128: nested deeper than 64 levels"),

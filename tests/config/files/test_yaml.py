@@ -132,18 +132,12 @@ BOMB = "a0: &a0 [x, x, x, x, x, x, x, x, x]\n" + "".join(
             'a: "\\UFFFFFFFF"',
             "f:1:1: not valid YAML near here: Python int too large to convert to C int",
         ),
-        (
-            'a: "\\ud800"',
-            "f:1:4: the text holds half a surrogate pair, which is no character",
-        ),
+        ('a: "\\ud800"', "f:1:4: the text holds half a surrogate pair, which is no character"),
         ("a:\n\t- b", "f:2:1: expected spaces; YAML refuses tabs here"),
         ("a: \x01", "f:1:4: the character U+0001 may not stand in YAML"),
         ("a: @b", "f:1:4: expected a key or a value, found '@'; such text needs quotes"),
         ("a: b\nc", "f:2:2: expected ':' after the key above, found the end of the file"),
-        (
-            'a: "x" y',
-            "f:1:8: expected the next key or item, indented like those above, found 'y'",
-        ),
+        ('a: "x" y', "f:1:8: expected the next key or item, indented like those above, found 'y'"),
     ],
 )
 def test_refusals(text, message):

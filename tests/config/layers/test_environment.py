@@ -84,10 +84,7 @@ def test_a_variable_with_one_underscore_that_means_a_field_is_a_problem() -> Non
 def test_one_field_by_two_variables_is_a_problem() -> None:
     environ = {"SETPOINT__SEED": "1", "setpoint__seed": "1", "Setpoint__Batch__Size": "3"}
     (problem,) = problems_of(lambda: compose(Job, environ=environ).resolve())
-    assert (problem.path, problem.message) == (
-        "seed",
-        "is also set by the variable SETPOINT__SEED",
-    )
+    assert (problem.path, problem.message) == ("seed", "is also set by the variable SETPOINT__SEED")
     assert problem.origin == "environment variable setpoint__seed"
     assert problem.value == "1"
 

@@ -75,10 +75,7 @@ class _Watch:
 
 
 # What evaluates annotations, which are written as text in the modules that declare them.
-_ANNOTATIONS = {
-    ("inspect", "get_annotations"),
-    ("setpoint.config.schema.field", "compile_field"),
-}
+_ANNOTATIONS = {("inspect", "get_annotations"), ("setpoint.config.schema.field", "compile_field")}
 
 
 def _reads_annotations() -> bool:
