@@ -246,7 +246,7 @@ BREAKS = [
         "model/moe train/callbacks",
     ),
     Break(
-        "model/moe/losses.py",
+        "model/moe/layer.py",
         "(chosen if valid is None else chosen * valid.unsqueeze(-1))",
         "(chosen if valid is None else chosen + 0 * valid.unsqueeze(-1))",
         "model/moe",

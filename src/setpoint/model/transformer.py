@@ -35,8 +35,7 @@ from setpoint.shapes.protocols import ExpertPart
 if TYPE_CHECKING:
     from setpoint.model.config import TransformerConfig
     from setpoint.model.moe.dispatch import TokenDispatcher
-    from setpoint.model.moe.layer import MoELayer
-    from setpoint.model.moe.losses import LayerRouting
+    from setpoint.model.moe.layer import LayerRouting, MoELayer
     from setpoint.shapes.batch import ContextGroups, Lengths
 
 Head = Callable[[Tensor, Projection], Any]
@@ -219,7 +218,7 @@ class Transformer(nn.Module):
             return x
         if self.config.moe is None or not self.training:
             return Outcome(result)
-        from setpoint.model.moe.losses import combine
+        from setpoint.model.moe.layer import combine
 
         return Outcome(result, *combine(self.config, routings, x.device))
 

@@ -97,6 +97,32 @@ class Routing(NamedTuple):
     sequence_balance: Tensor
     z: Tensor
 
+    def metrics(self) -> dict[str, float]:
+        """Summarize the routing of a step.
+
+        Returns:
+            numbers by name. expert_load: the load of the busiest expert over the mean load, as a
+            mean over layers; expert_load_worst: in the worst layer (1 is an even load; Wang et al.,
+            2024, subtract 1 and call it MaxVio). experts_idle: experts that no token chose, in all
+            layers. expert_drops: the share of choices that were dropped. balance_loss,
+            sequence_balance_loss and router_z_loss: means over layers, without their weights; the
+            first two are 1 where the load is even.
+        """
+        counts, layers = self.counts.double(), len(self.counts)
+        loads = counts.amax(dim=1) / counts.mean(dim=1).clamp(min=1e-9)
+        metrics = {
+            "expert_load": loads.mean(),
+            "expert_load_worst": loads.amax(),
+            "experts_idle": (counts == 0).sum().double(),
+            "expert_drops": self.dropped.sum() / counts.sum().clamp(min=1),
+            "balance_loss": self.balance.double() / layers,
+            "sequence_balance_loss": self.sequence_balance.double() / layers,
+            "router_z_loss": self.z.double() / layers,
+        }
+        # One transfer, as each waits for the device.
+        values = torch.stack(list(metrics.values())).tolist()
+        return dict(zip(metrics, values, strict=True))
+
 
 class Outcome(NamedTuple):
     """Result of a forward pass with a head.

@@ -6,7 +6,6 @@ import math
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from setpoint.model.moe.losses import expert_metrics
 from setpoint.shapes.batch import ONE_SOURCE, BySource
 
 if TYPE_CHECKING:
@@ -70,7 +69,7 @@ class LossMean:
     @property
     def experts(self) -> dict[str, float]:
         """Columns of expert metrics; synchronizes with the device."""
-        return self._experts if self.routing is None else expert_metrics(self.routing)
+        return self._experts if self.routing is None else self.routing.metrics()
 
     def take(self, due: bool = True) -> float:
         """Return the mean, NaN without a finite loss, and reset.

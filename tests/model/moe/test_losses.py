@@ -12,13 +12,16 @@ from torch import Tensor, nn
 from setpoint.model.config import TransformerConfig
 from setpoint.model.initialize import initialize
 from setpoint.model.moe.config import MoE
-from setpoint.model.moe.layer import Router, bias_factor, build_router, choose, update_biases
-from setpoint.model.moe.losses import (
+from setpoint.model.moe.layer import (
     LayerRouting,
+    Router,
     balance_loss,
+    bias_factor,
+    build_router,
+    choose,
     combine,
-    expert_metrics,
     sequence_counts,
+    update_biases,
     z_loss,
 )
 from setpoint.shapes.outcome import Routing
@@ -120,7 +123,7 @@ def test_the_model_reports_its_layers_in_order() -> None:
 def test_of_two_layers() -> None:
     counts = torch.tensor([[4, 4, 4, 4], [12, 4, 0, 0]])
     terms = (torch.tensor(2.5), torch.tensor(3.0), torch.tensor(8.0))
-    found = expert_metrics(Routing(counts, torch.tensor([0, 8]), *terms))
+    found = Routing(counts, torch.tensor([0, 8]), *terms).metrics()
     assert found == {
         "expert_load": pytest.approx((1 + 3) / 2),
         "expert_load_worst": 3.0,
@@ -134,9 +137,8 @@ def test_of_two_layers() -> None:
 
 def test_of_nothing_but_padding() -> None:
     zero = torch.tensor(0.0)
-    found = expert_metrics(
-        Routing(torch.zeros(1, 2, dtype=torch.int64), torch.tensor([0]), *[zero] * 3)
-    )
+    counts = torch.zeros(1, 2, dtype=torch.int64)
+    found = Routing(counts, torch.tensor([0]), *[zero] * 3).metrics()
     assert found["experts_idle"] == 2
     assert all(value == value for value in found.values())
 
