@@ -65,6 +65,9 @@ def test_an_item_that_is_not_there(cli: CommandLine) -> None:
     assert cli.refused("why optimizer.group tiny") == (
         f"error: {said} 'optimizer.group'. Did you mean optimizer.groups?\n"
     )
+    assert cli.refused("why data.sources.0.xyz tiny").startswith(
+        f"error: {said} 'data.sources.0.xyz'. Valid: type, name, "
+    )
 
 
 def test_items_of_lists(cli: CommandLine) -> None:

@@ -26,6 +26,7 @@ from setpoint.config import (
     differences,
     fingerprint,
     leaves,
+    nearest,
     plain,
     to_plain,
 )
@@ -341,9 +342,15 @@ def _meant(program: Program, name: str, every: list[Leaf]) -> str:
     if chosen is not None and any(path == name for path, _ in all_fields(program.root)):
         where = f"{in_full(chosen.value)} ({chosen.describe_origin()})"
         return f"It belongs to another variant; {chosen.key} is {where}."
-    place = location_hint(program.root, name)
-    hint = place or did_you_mean(name, [leaf.key for leaf in every])
-    return hint or f"`{program.name} list fields` shows all there are."
+    if place := location_hint(program.root, name):
+        return place
+    keys = [leaf.key for leaf in every]
+    inside = [key.removeprefix(f"{section}.") for key in keys if key.startswith(f"{section}.")]
+    if inside:  # a path is like those beside it, whatever its last name is
+        names = list(dict.fromkeys(key.partition(".")[0] for key in inside))
+        close = nearest(name.rpartition(".")[2], names, 1)
+        return f"Did you mean {section}.{close[0]}?" if close else f"Valid: {', '.join(names)}"
+    return did_you_mean(name, keys) or f"`{program.name} list fields` shows all there are."
 
 
 def _layers(leaf: Leaf) -> list[tuple[object, str]]:
