@@ -13,7 +13,7 @@ from __future__ import annotations
 import os
 from typing import Any, cast
 
-from setpoint.interop.dialect import REQUIRED, Conversion, Dialect, Key, keys_of
+from setpoint.interop.dialect import REQUIRED, Conversion, Dialect, Key, alike, keys_of
 from setpoint.interop.huggingface_trainer import (
     HUB,
     convert_compilation,
@@ -100,7 +100,7 @@ UNSET = """
     model_quantization_config model_quantization_config_kwargs
 """
 """Keys whose default is null, converted by the functions below."""
-KEYS |= dict.fromkeys(UNSET.split(), Key(None))
+KEYS |= alike("", UNSET)
 REFUSED = {
     HUB: """
         hub_model_id hub_strategy hub_revision push_dataset_to_hub
@@ -172,9 +172,8 @@ REFUSED = {
         center_rewards_coefficient
     """,
 }  # fmt: skip
-KEYS |= {
-    name: Key(None, refused=reason) for reason, names in REFUSED.items() for name in names.split()
-}
+for reason, names in REFUSED.items():
+    KEYS |= alike("", names, Key(None, refused=reason))
 ESSENTIAL = {
     PREFERENCES: "rl reward_model process_reward_model num_labels ebft nemo_gym_enabled hatchery",
     "the loss is the cross-entropy of the next token": """
@@ -190,11 +189,8 @@ ESSENTIAL = {
         freeze_mm_modules role_boundaries
     """,
 }
-KEYS |= {
-    name: Key(None, refused=reason, essential=True)
-    for reason, names in ESSENTIAL.items()
-    for name in names.split()
-}
+for reason, names in ESSENTIAL.items():
+    KEYS |= alike("", names, Key(None, refused=reason, essential=True))
 IDLE = {
     KERNELS: """
         flash_attn_cross_entropy flash_attn_rms_norm flash_attn_fuse_qkv flash_attn_fuse_mlp
@@ -250,7 +246,8 @@ IDLE = {
         total_num_tokens total_supervised_tokens axolotl_config_path
     """,
 }  # fmt: skip
-KEYS |= {name: Key(None, idle=reason) for reason, names in IDLE.items() for name in names.split()}
+for reason, names in IDLE.items():
+    KEYS |= alike("", names, Key(None, idle=reason))
 
 
 SWITCHES = ("xformers_attention", "flex_attention", "flash_attention", "sdp_attention",

@@ -21,6 +21,7 @@ from setpoint.interop.dialect import (
     Conversion,
     Dialect,
     Key,
+    alike,
     keys_of,
     phases_of,
 )
@@ -45,43 +46,38 @@ STATE = {"optimizer": "optimizer", "scheduler": "schedule", "lr_scheduler": "sch
          "dataloaders": "loader", "dataloader": "loader", "data_loader": "loader"}  # fmt: skip
 
 
-def _named(section: str, names: str) -> dict[str, Key]:
-    """Keys of a section that functions below convert, none of which has a default."""
-    return {f"{section}.{name}": Key(None) for name in names.split()}
-
-
 KEYS = {
     # Without a default; the last four are of the examples.
-    **dict.fromkeys(("name", "seed", "steps", "epochs", "train_splits", "evaluate_splits",
-                     "max_grad_value", "score_split", "score.patience", "workspace.dir",
-                     "checkpoint", "resume", "pretrained", "log_interval", "deepspeed",
-                     "tensorboard.log_dir", "tensorboard.flush_secs", "network.type",
-                     "learning_rate", "batch_size", "precision"), Key(None)),
+    **alike("", """
+        name seed steps epochs train_splits evaluate_splits max_grad_value score_split
+        score.patience workspace.dir checkpoint resume pretrained log_interval deepspeed
+        tensorboard.log_dir tensorboard.flush_secs network.type learning_rate batch_size precision
+    """),
     "stack": Key("auto"),
     "deterministic": Key(False, "deterministic"),
     "accum_steps": Key(1, "batch.accumulation"),
     "max_grad_norm": Key(None, "optimizer.clip_norm"),
     **keys_of("", skip_nonfinite_loss=False, skip_nonfinite_grad=False),
     # Optimizer and schedule.
-    **_named("optim", "type lr weight_decay betas eps momentum dampening nesterov amsgrad foreach "
+    **alike("optim.", "type lr weight_decay betas eps momentum dampening nesterov amsgrad foreach "
              "fused param_groups"),
     "optim.maximize": Key(None, refused="a loss of your own has the sign", essential=True),
     "optim.capturable": Key(None, refused="steps are not captured in CUDA graphs"),
     "optim.differentiable": Key(None, refused="nothing differentiates through a step"),
-    **_named("scheduler", "type interval monitor total_steps warmup_steps cooldown_steps scaling "
+    **alike("scheduler.", "type interval monitor total_steps warmup_steps cooldown_steps scaling "
              "final_lr_ratio final_lr min_lr step_size milestones gamma T_max T_0 T_mult eta_min "
              "max_lr base_lr patience factor"),
     "scheduler.mode": Key(None, refused="the direction is that of the metric"),
     # Ranks.
     **{f"parallel.axes.{axis}": Key(1) for axis in AXES},
-    **_named("parallel", "pipeline_n_microbatches loss_parallel"),
+    **alike("parallel.", "pipeline_n_microbatches loss_parallel"),
     "parallel.module_fqns_per_model_part": Key(None,
         decision="parts by names of modules there: set parallel.pipelining.split"),
     **keys_of("parallel.", pipeline_schedule="1F1B", pipeline_microbatch_size=1),
     "parallel.use_device_mesh": Key(True, refused=NO_CHOICE.format("a device mesh")),
     "parallel.mesh_device_type": Key(None, refused=MESH),
     "parallel.allow_degree_change": Key(False),
-    **_named("fsdp", "reshard_after_forward mp_policy offload_policy ignored_params"),
+    **alike("fsdp.", "reshard_after_forward mp_policy offload_policy ignored_params"),
     "fsdp.module_classes": Key(None,
         decision="classes of modules there, patterns here: set parallel.sharding.units"),
     "fsdp.enabled": Key(False),
@@ -90,7 +86,7 @@ KEYS = {
     "fsdp.shard_placement_fn": Key(None, refused="weights are divided along one dimension"),
     "ddp.find_unused_parameters": Key(False, refused="every parameter has a gradient"),
     "ddp.static_graph": Key(False, refused="nothing is assumed of the graph"),
-    **_named("comm", "init_timeout_seconds train_timeout_seconds"),
+    **alike("comm.", "init_timeout_seconds train_timeout_seconds"),
     "comm.backend": Key(None, "parallel.backend"),
     "comm.init_method": Key(None, refused="the launcher says where ranks meet"),
     "ft.enabled": Key(False),
@@ -100,19 +96,18 @@ KEYS = {
     "ft.group_size": Key(1, "parallel.torchft.group_size"),
     "ft.min_replica_size": Key(1, "parallel.torchft.min_replica_size"),
     # Data.
-    **_named("dataloader", "batch_size shuffle num_workers prefetch_factor pin_memory timeout"),
+    **alike("dataloader.", "batch_size shuffle num_workers prefetch_factor pin_memory timeout"),
     "dataloader.drop_last": Key(None, refused="a batch may cross from one epoch into the next"),
     "dataloader.persistent_workers": Key(None, refused="workers live as long as the session"),
     "dataloader.in_order": Key(None, refused="batches come in the order of the stream"),
     "dataloader.snapshot_every_n_steps": Key(None, refused="each checkpoint has the position"),
-    **dict.fromkeys(("dataloader.val", "dataloader.validate", "dataloader.test",
-                     "dataloader.eval", "dataloader.evaluate"), Key({})),
+    **alike("dataloader.", "val validate test eval evaluate", Key({})),
     # Compilation, precision and memory.
     "compile.enable": Key(False),
-    **_named("compile", "backend fullgraph dynamic mode options precompile_artifact_dir"),
+    **alike("compile.", "backend fullgraph dynamic mode options precompile_artifact_dir"),
     "compile.optimize_ddp": Key("ddp_optimizer"),
     "compile.memory_policy": Key(None, refused="memory is saved by [memory]"),
-    **_named("fp8", "enabled recipe recipe_cls recipe_kwargs group"),
+    **alike("fp8.", "enabled recipe recipe_cls recipe_kwargs group"),
     **keys_of("activation_checkpoint.", enabled=False, module_classes=None,
         checkpoint_impl="no_reentrant"),
     # Selection of the best.
@@ -121,7 +116,7 @@ KEYS = {
     **keys_of("", workspace_root="experiments", lineage="lin"),
     "experiment": Key("exp", "experiment"),
     "auto_resume": Key(False),
-    **_named("checkpoint", "async_mode wait_timeout interval exclude_from_loading export_dtype "
+    **alike("checkpoint.", "async_mode wait_timeout interval exclude_from_loading export_dtype "
              "ft_replica_id"),
     "checkpoint.enabled": Key(True),
     "checkpoint.dir_name": Key("checkpoints", refused=NO_CHOICE.format("checkpoints/ in a run")),
@@ -137,16 +132,15 @@ KEYS = {
     "log": Key(True, refused="each rank writes its log"),
     "logging.file": Key(None, refused="logs lie in the run directory"),
     "tensorboard": Key(False),
-    **dict.fromkeys(("tensorboard.comment", "tensorboard.purge_step", "tensorboard.max_queue",
-                     "tensorboard.filename_suffix"), Key(None, refused=SERVICE)),
+    **alike("tensorboard.", "comment purge_step max_queue filename_suffix",
+            Key(None, refused=SERVICE)),
     "wandb.enabled": Key(False),
-    **_named("wandb", "project entity group name job_type tags dir mode id"),
-    **dict.fromkeys(("wandb.notes", "wandb.resume", "wandb.save_code", "wandb.sync_tensorboard"),
-                    Key(None, refused=SERVICE)),
+    **alike("wandb.", "project entity group name job_type tags dir mode id"),
+    **alike("wandb.", "notes resume save_code sync_tensorboard", Key(None, refused=SERVICE)),
     "mlflow.enabled": Key(False),
-    **_named("mlflow", "tracking_uri experiment_name run_id run_name tags"),
-    **dict.fromkeys(("mlflow.registry_uri", "mlflow.nested", "mlflow.description",
-                     "mlflow.log_system_metrics"), Key(None, refused=SERVICE)),
+    **alike("mlflow.", "tracking_uri experiment_name run_id run_name tags"),
+    **alike("mlflow.", "registry_uri nested description log_system_metrics",
+            Key(None, refused=SERVICE)),
     **keys_of("gc.", interval=None, generation=1, disable_automatic=True),
     "profiling.enabled": Key(False),
     "profiling.wait": Key(1, "profiling.wait"),
@@ -159,16 +153,16 @@ KEYS = {
     "profiling.with_flops": Key(False, "profiling.flops"),
     "profiling.trace_dir": Key("profiles", "profiling.directory"),
     "profiling.operator_table_rows": Key(None),
-    **dict.fromkeys(("profiling.activities", "profiling.with_modules", "profiling.acc_events",
-                     "profiling.use_cuda", "profiling.post_processing_timeout_seconds"),
-                    Key(None, refused="the profiler has no such option here")),
+    **alike("profiling.",
+            "activities with_modules acc_events use_cuda post_processing_timeout_seconds",
+            Key(None, refused="the profiler has no such option")),
     "heartbeat.enabled": Key(False),
     "heartbeat.interval_seconds": Key(60.0, "resilience.heartbeat.every"),
     "heartbeat.dir_name": Key("heartbeats", refused=NO_CHOICE.format("heartbeats/ in a run")),
     "performance.peak_flops": Key(None, "tracking.peak_flops"),
-    **dict.fromkeys((f"performance.{kind}_flops_per_{unit}" for kind in ("model", "hardware")
-                     for unit in ("sample", "token")),
-                    Key(None, refused="operations are counted from the model")),
+    **alike("performance.", "model_flops_per_sample model_flops_per_token "
+            "hardware_flops_per_sample hardware_flops_per_token",
+            Key(None, refused="operations are counted from the model")),
 }  # fmt: skip
 """All keys, by their names in 0.3 where both have them, with the defaults of the classes."""
 RENAMED = {

@@ -90,6 +90,11 @@ def keys_of(prefix: str, /, **defaults: object) -> dict[str, Key]:
     return {f"{prefix}{name}": Key(default) for name, default in defaults.items()}
 
 
+def alike(prefix: str, names: str, key: Key | None = None) -> dict[str, Key]:
+    """Keys under a prefix, by names with a space between, that are declared alike."""
+    return {f"{prefix}{name}": key or Key(None) for name in names.split()}
+
+
 @dataclass(frozen=True, slots=True)
 class Report:
     """A key without an exact equivalent, with its position and the reason."""

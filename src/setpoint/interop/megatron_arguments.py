@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from setpoint.interop.dialect import Key, keys_of
+from dataclasses import replace
+
+from setpoint.interop.dialect import Key, alike, keys_of
 
 ENCODERS = "encoders, images and retrieval are not supported"
 KERNELS = "a faster kernel or message of the same arithmetic"
@@ -49,9 +51,8 @@ UNSET = """
     dataloader-type ddp-bucket-size check-weight-hash-across-dp-replicas-interval
 """
 KEYS: dict[str, Key] = {
-    **dict.fromkeys(FLAGS.split(), Key(False)),
-    **dict.fromkeys(UNSET.split(), Key(None)),
-    "program": Key(None),
+    **alike("", FLAGS, Key(False)),
+    **alike("", f"program {UNSET}"),
     "deterministic-mode": Key(False, "deterministic", optional=True),
     "use-cpu-initialization": Key(False, "parallel.init_device", {True: "cpu"}, optional=True),
     "async-save": Key(False, "checkpoint.mode", {True: "async"}, optional=True),
@@ -111,9 +112,9 @@ KEYS: dict[str, Key] = {
         differs="weights and gradients are in host memory, too"),
     "test-data-path": Key(None, differs="evaluate it with `setpoint evaluate` afterwards"),
     "eod-mask-loss": Key(False, decision="set loss.ignore_index to the token's id"),
-    **dict.fromkeys(("decoder-first-pipeline-num-layers", "decoder-last-pipeline-num-layers",
-                     "pipeline-model-parallel-layout"),
-                    Key(None, decision="layers of each stage: parallel.pipelining.split")),
+    **alike("", "decoder-first-pipeline-num-layers decoder-last-pipeline-num-layers "
+            "pipeline-model-parallel-layout",
+            Key(None, decision="layers of each stage: parallel.pipelining.split")),
 }  # fmt: skip
 """Arguments of release core 0.15 with their defaults, but for those below."""
 REFUSED = {
@@ -151,11 +152,10 @@ REFUSED = {
         delay-wgrad-compute muon-no-split-qkv muon-fp32-matmul-prec muon-tp-mode
     """,
 }
-KEYS |= {
-    name: Key(None, refused=reason, essential=name in ("perform-rl-step", "is-hybrid-model", "sft"))
-    for reason, names in REFUSED.items()
-    for name in names.split()
-}
+for reason, names in REFUSED.items():
+    KEYS |= alike("", names, Key(None, refused=reason))
+for name in ("perform-rl-step", "is-hybrid-model", "sft"):
+    KEYS[name] = replace(KEYS[name], essential=True)
 IDLE = {
     KERNELS: """
         use-mcore-models use-legacy-models use-flash-attn transformer-impl no-masked-softmax-fusion
@@ -221,4 +221,5 @@ IDLE = {
         max-tokens-to-oom inference-max-seq-length inference-max-requests cache-mla-latents
     """,
 }
-KEYS |= {name: Key(None, idle=reason) for reason, names in IDLE.items() for name in names.split()}
+for reason, names in IDLE.items():
+    KEYS |= alike("", names, Key(None, idle=reason))

@@ -19,7 +19,7 @@ from typing import Any, cast
 from setpoint.config import FileDocument
 from setpoint.config.files.document import names_file
 from setpoint.config.files.read import read_file
-from setpoint.interop.dialect import SAVE_MODES, Conversion, Dialect, Key, keys_of
+from setpoint.interop.dialect import SAVE_MODES, Conversion, Dialect, Key, alike, keys_of
 from setpoint.interop.shell_script import read_arguments
 from setpoint.interop.torchtitan_registry import FLAVORS, PRESETS
 
@@ -40,7 +40,7 @@ KEYS = {
     "job.description": Key("default job", "description"),
     "job.config_file": Key(None, idle="the file is given as the SOURCE"),
     "job.use_for_integration_test": Key(False, idle="its own tests read it"),
-    **dict.fromkeys(("job.print_args", "job.print_config"), Key(False, idle=PRINTED)),
+    **alike("job.", "print_args print_config", Key(False, idle=PRINTED)),
     "job.save_config_file": Key(None, idle="a run keeps its configuration"),
     "job.custom_config_module": Key("", refused="a section of yours is added by --import"),
     # Model and data.
@@ -81,15 +81,10 @@ KEYS = {
         enable_compiled_autograd=False),
     "parallelism.pipeline_parallel_degree": Key(1, "parallel.pipeline"),
     **keys_of("parallelism.", pipeline_parallel_schedule="1F1B", pipeline_parallel_schedule_csv=""),
-    **dict.fromkeys(
-        (f"parallelism.{name}" for name in
-         ("pipeline_parallel_split_points", "module_fqns_per_model_part")),
-        Key(None, decision="parts by names of modules there: set parallel.pipelining.split"),
-    ),
-    **dict.fromkeys(
-        (f"parallelism.pipeline_parallel_{name}_stage_less_layers" for name in ("first", "last")),
-        Key(1, refused=BALANCED),
-    ),
+    **alike("parallelism.", "pipeline_parallel_split_points module_fqns_per_model_part",
+        Key(None, decision="parts by names of modules there: set parallel.pipelining.split")),
+    **alike("parallelism.pipeline_parallel_", "first_stage_less_layers last_stage_less_layers",
+        Key(1, refused=BALANCED)),
     "parallelism.pipeline_parallel_layers_per_stage": Key(None, refused=BALANCED),
     "parallelism.pipeline_parallel_microbatch_size": Key(1),
     "parallelism.context_parallel_degree": Key(1, "parallel.ring"),
@@ -124,9 +119,8 @@ KEYS = {
         per_op_sac_force_recompute_mm_shapes_by_fqns=None, memory_budget=0.5),
     **{f"activation_checkpoint.{name}": Key(default, idle=NO_DROPOUT) for name, default in
         {"preserve_rng_state": None, "determinism_check": "default", "early_stop": False}.items()},
-    **dict.fromkeys((f"activation_checkpoint.{name}"
-                     for name in ("debug", "visualize_memory_budget_pareto")),
-                    Key(False, idle=PRINTED)),
+    **alike("activation_checkpoint.", "debug visualize_memory_budget_pareto",
+        Key(False, idle=PRINTED)),
     "float8.enable_fsdp_float8_all_gather": Key(False),
     "float8.precompute_float8_dynamic_scale_for_fsdp": Key(False,
         refused="scales are computed when weights are gathered, to the same bits"),
@@ -136,9 +130,8 @@ KEYS = {
         refused="whole layers or operations are recomputed, by their kind"),
     "float8.moe_fqns_prototype": Key(None),
     **keys_of("mx.", recipe_name="mxfp8_cublas", filter_fqns=None, moe_fqns_prototype=None),
-    **dict.fromkeys(("mx.mxfp8_dim1_cast_kernel_choice", "mx.use_fp8_dim1_cast_triton_kernel",
-                     "quantize.grouped_mm.mx.recipe_name"),
-                    Key(None, refused="the kernel is torchao's choice")),
+    **alike("", "mx.mxfp8_dim1_cast_kernel_choice mx.use_fp8_dim1_cast_triton_kernel "
+        "quantize.grouped_mm.mx.recipe_name", Key(None, refused="the kernel is torchao's choice")),
     "memory_estimation.enabled": Key(False),
     "memory_estimation.disable_fake_mode": Key(False, refused="`setpoint check --plan` computes"),
     # Records.
@@ -165,15 +158,14 @@ KEYS = {
         save_memory_snapshot_folder="memory_snapshot"),
     **keys_of("validation.", enabled=False, dataset="c4_validation", dataset_path=None,
         local_batch_size=8, seq_len=2048, freq=10, steps=-1),
-    **dict.fromkeys((f"validation.dataloader.{name}" for name in
-                     ("num_workers", "persistent_workers", "pin_memory", "prefetch_factor")),
-                    Key(None, refused="evaluation has the loader of training")),
+    **alike("validation.dataloader.", "num_workers persistent_workers pin_memory prefetch_factor",
+        Key(None, refused="evaluation has the loader of training")),
     "fault_tolerance.enable": Key(False,
         refused="replica groups are parallel.engine = torch with resilience", essential=True),
-    **dict.fromkeys((f"fault_tolerance.{name}" for name in
-                     ("process_group", "process_group_timeout_ms", "replica_id", "group_size",
-                      "min_replica_size", "semi_sync_method", "sync_steps", "should_quantize",
-                      "fragment_sync_delay", "fragment_update_alpha")), Key(None)),
+    **alike("fault_tolerance.", """
+        process_group process_group_timeout_ms replica_id group_size min_replica_size
+        semi_sync_method sync_steps should_quantize fragment_sync_delay fragment_update_alpha
+    """),
     "experimental.custom_import": Key("", refused="a module of yours is named by --import"),
     "experimental.custom_args_module": Key("", refused="a section of yours is added by --import"),
     "liger_kernel.enable_fused_linear_cross_entropy": Key(False),

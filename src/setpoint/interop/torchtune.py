@@ -13,7 +13,7 @@ import re
 from collections.abc import Mapping
 from typing import Any, cast
 
-from setpoint.interop.dialect import REQUIRED, Conversion, Dialect, Key, keys_of
+from setpoint.interop.dialect import REQUIRED, Conversion, Dialect, Key, alike, keys_of
 from setpoint.interop.torchtune_models import FAMILIES, component, convert_model
 
 PRINTED = "it changes what is printed only"
@@ -106,8 +106,7 @@ KEYS = {
         cuda=True, xpu=True, profile_memory=False, with_stack=False, record_shapes=True,
         with_flops=False, wait_steps=5, warmup_steps=3, active_steps=2, num_cycles=1),
     # Benchmarks and generation.
-    **dict.fromkeys(("tasks", "limit", "include_path", "max_seq_length", "max_new_tokens",
-                     "prompt", "temperature", "top_k"), Key(None)),
+    **alike("", "tasks limit include_path max_seq_length max_new_tokens prompt temperature top_k"),
     "enable_kv_cache": Key(True),
 }  # fmt: skip
 """All keys that recipes and components read, with their defaults."""

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from setpoint.interop.dialect import REQUIRED, Conversion, Dialect, Key, keys_of
+from setpoint.interop.dialect import REQUIRED, Conversion, Dialect, Key, alike, keys_of
 
 MEDIA = "images, video and sound reach no model of Setpoint: batches hold tokens"
 DISTILLATION = "there is no distillation; a loss of your own gets logits and targets"
@@ -44,13 +44,11 @@ KEYS = {
     "model.deepep_async_combine": Key(False, refused=DEEPEP),
     "model.rmsnorm_mode": Key("native", refused="PyTorch's kernel, or the compiler's"),
     "model.train_router": Key(False),
-    **dict.fromkeys((f"model.{name}" for name in
-                     ("router_fp32", "lm_head_fp32", "attention_cast_bf16")),
-                    Key(None, refused="modules compute in precision.compute, as in transformers")),
-    **dict.fromkeys((f"model.{name}" for name in
-                     ("activation_native", "rope_native", "record_routing_weights",
-                      "alltoall_combine_hidden_chunk_size", "flash_attention_deterministic")),
-                    Key(None, idle=KERNEL)),
+    **alike("model.", "router_fp32 lm_head_fp32 attention_cast_bf16",
+        Key(None, refused="modules compute in precision.compute, as in transformers")),
+    **alike("model.", "activation_native rope_native record_routing_weights"
+        " alltoall_combine_hidden_chunk_size flash_attention_deterministic",
+        Key(None, idle=KERNEL)),
     # Data.
     "data.datasets": Key(REQUIRED),
     "data.test_datasets": Key([], idle=UNREAD),
@@ -113,12 +111,11 @@ KEYS = {
         muon_nesterov=True, muon_ns_steps=5, muon_adjust_lr_fn=None),
     "train.muon_distributed_mode": Key("shard_local",
         refused="a divided matrix is orthogonalized whole"),
-    **dict.fromkeys((f"train.muon_{name}" for name in
-                     ("ns_algorithm", "gram_ns_num_restarts", "gram_ns_restart_iterations",
-                      "grad_dtype", "update_dtype", "force_momentum_path")),
-                    Key(None, refused="the iteration is that of torch.optim.Muon")),
-    **dict.fromkeys(("train.muon_ns_use_quack_kernels",
-                     "train.muon_grouped_gram_ns_fp32_byte_limit"), Key(None, idle=KERNEL)),
+    **alike("train.muon_", "ns_algorithm gram_ns_num_restarts gram_ns_restart_iterations"
+        " grad_dtype update_dtype force_momentum_path",
+        Key(None, refused="the iteration is that of torch.optim.Muon")),
+    **alike("train.muon_", "ns_use_quack_kernels grouped_gram_ns_fp32_byte_limit",
+        Key(None, idle=KERNEL)),
     "train.muon_fallback_optimizer": Key("adamw", refused="other weights have AdamW"),
     **keys_of("train.", lr_min=1e-7, lr_start=0.0, lr_warmup_ratio=0.0, lr_decay_style="constant",
         lr_decay_ratio=1.0),
@@ -127,8 +124,8 @@ KEYS = {
     "train.fsdp_reduce_dtype": Key("fp32", "precision.reduce", optional=True),
     "train.moe_grad_reduce_mode": Key("reduce_scatter",
         refused="gradients are summed in precision.reduce"),
-    **dict.fromkeys(("train.enable_fp8_training", "train.fp8_cfg"),
-                    Key(None, decision="products in blocks of fp8: set precision.float8")),
+    **alike("train.", "enable_fp8_training fp8_cfg",
+        Key(None, decision="products in blocks of fp8: set precision.float8")),
     "train.enable_qarl": Key(False, refused="quantization-aware training is not supported"),
     "train.enable_mixed_precision": Key(True, "precision.compute", {True: "bf16"}, optional=True),
     "train.gradient_checkpointing_method": Key(None,
