@@ -12,7 +12,7 @@ from setpoint.track.trackers import Trackers
 from setpoint.train.build.components import Components
 from setpoint.train.callbacks.log import TIMING
 from setpoint.train.config import Job
-from setpoint.train.evaluation.scores import best_metric_of
+from setpoint.train.evaluation.scores import evaluation_state_of
 from setpoint.train.loss_mean import LossMean
 from setpoint.train.run import train
 from setpoint.train.run_state import States, states_of
@@ -71,7 +71,7 @@ def small_job(folder: Path, *flags: str, without: tuple[str, ...] = ()) -> Job:
 
 def states(job: Job, components: Components) -> States:
     """All that a checkpoint of a run without rows and evaluations holds."""
-    return states_of(job, components, best_metric_of(job, components), LossMean(), Trackers())
+    return states_of(job, components, evaluation_state_of(job, components), LossMean(), Trackers())
 
 
 def rows(run: Path) -> list[dict[str, Any]]:

@@ -68,7 +68,7 @@ def run_loop(run: Run, loop: Loop) -> None:
 def finish(run: Run, loop: Loop) -> Run:
     """Record how the session ended."""
     # A run whose last evaluation was cut short is not finished.
-    status = 0 if loop.is_over and run.best.due is None else run.stop.status
+    status = 0 if loop.is_over and run.evaluations.due is None else run.stop.status
     reason = loop.end_reason
     if loop.is_at_limit and not loop.is_over and not status:
         step, status = loop.position.step, PREEMPTED

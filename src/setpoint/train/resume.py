@@ -20,7 +20,7 @@ from setpoint.train.build.assets import assets_in, fallback_notes
 from setpoint.train.build.components import data_line
 from setpoint.train.build.job_data import where_in_data
 from setpoint.train.contract import recorded_job
-from setpoint.train.evaluation.scores import best_metric_of
+from setpoint.train.evaluation.scores import evaluation_state_of
 from setpoint.train.frozen import FrozenParameters
 from setpoint.train.loop import Loop
 from setpoint.train.loss_mean import LossMean
@@ -72,7 +72,7 @@ def resume(run: Run) -> None:
         note(left_out)
     run.had_nothing_left = is_over(job.duration, run.started)
     if not run.had_nothing_left:
-        run.reason = run.best.stop_reason(job.evaluation)
+        run.reason = run.evaluations.stop_reason(job.evaluation)
         run.had_nothing_left = run.reason is not None
         if run.had_nothing_left and run.loaded is not None:
             raise SetpointError(
@@ -88,8 +88,8 @@ def resume(run: Run) -> None:
             note(f"data position: {where_in_data(job, components.feed.state_dict())}")
     run.world.on_main(lambda: write_start(run))
     run.world.on_main(lambda: run.trackers.open(facts_of(run), run.started.step, note))
-    if not run.had_nothing_left and run.best.changed:
-        changed = ", ".join(run.best.changed)
+    if not run.had_nothing_left and run.evaluations.changed:
+        changed = ", ".join(run.evaluations.changed)
         note(f"best metric reset: its measure has changed: {changed}")
     for line in fallback_notes(job, run.fallback):
         note(line)
@@ -103,12 +103,15 @@ def make_states(run: Run, other_data: bool = True) -> None:
             before there is one with them, so that the record is compared.
     """
     job, components = run.job, run.components
-    run.best, run.mean = best_metric_of(job, components), LossMean(job.tracking.metrics.ema)
+    run.evaluations, run.mean = (
+        evaluation_state_of(job, components),
+        LossMean(job.tracking.metrics.ema),
+    )
     run.metrics, run.frozen = MetricLog(), FrozenParameters(job, components)
     run.states = states_of(
         job,
         components,
-        run.best,
+        run.evaluations,
         run.mean,
         run.trackers,
         other_data=other_data,

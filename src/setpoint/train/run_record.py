@@ -112,7 +112,7 @@ def facts_of(run: Run) -> RunFacts:
 
 def change_record(run: Run) -> None:
     """Update configuration and data in the record, after the first step with them."""
-    if run.accepted is not None and run.best.changed:
+    if run.accepted is not None and run.evaluations.changed:
         run.store.forget_best()
     run.world.on_main(lambda: _write_changed(run))
 

@@ -26,7 +26,7 @@ from setpoint.track.trackers import Trackers
 from setpoint.train.build.components import Components
 from setpoint.train.build.job_data import where_in_data
 from setpoint.train.config import Job
-from setpoint.train.evaluation.scores import TRAINING, BestMetric, evaluation_point, go_on_from
+from setpoint.train.evaluation.scores import TRAINING, EvaluationState, evaluation_point, go_on_from
 from setpoint.train.loss_mean import LossMean
 from setpoint.train.position import Position, is_over
 from setpoint.units import DType
@@ -261,7 +261,7 @@ OF_FILES = ("trackers", "metrics")
 def states_of(
     job: Job,
     components: Components,
-    best: BestMetric,
+    evaluations: EvaluationState,
     mean: LossMean,
     trackers: Trackers,
     other_data: bool = False,
@@ -296,7 +296,7 @@ def states_of(
         **{key: PlainState(key, owner) for key, owner in plain.items() if owner is not None},
         "non_finite": PlainState("non_finite", components.non_finite, rare=True),
         "trackers": TrackersState(trackers),
-        "evaluation": PlainState("evaluation", best, trained=False),
+        "evaluation": PlainState("evaluation", evaluations, trained=False),
         "loss_mean": PlainState("loss_mean", mean, trained=False),
         "metrics": LoggedState(MetricLog() if metrics is None else metrics, components.world),
     }

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from setpoint.track.trackers import Trackers
     from setpoint.train.build.components import Components
     from setpoint.train.build.utilization import Utilization
-    from setpoint.train.evaluation.scores import BestMetric, Scores
+    from setpoint.train.evaluation.scores import EvaluationState, Scores
     from setpoint.train.frozen import FrozenParameters
     from setpoint.train.loop import Callback, Loop
     from setpoint.train.loss_mean import LossMean
@@ -98,7 +98,7 @@ class Run:
     differences have no effect."""
     frozen: FrozenParameters = field(init=False)
     """The parameters that checkpoints may leave out."""
-    best: BestMetric = field(init=False)
+    evaluations: EvaluationState = field(init=False)
     mean: LossMean = field(init=False)
     metrics: MetricLog = field(init=False)
     states: States = field(init=False)

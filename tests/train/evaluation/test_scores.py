@@ -25,9 +25,9 @@ from setpoint.track.jsonl import JsonlWriter, read_jsonl
 from setpoint.train.build.components import build_components
 from setpoint.train.build.job_data import build_datasets, trained_on
 from setpoint.train.evaluation.scores import (
-    BestMetric,
+    EvaluationState,
     Scores,
-    best_metric_of,
+    evaluation_state_of,
     measure_of,
     row_of,
     scores_in,
@@ -90,7 +90,7 @@ STOP = "evaluation.early_stopping.patience"
 def ends_at(values: list[float], patience: int, gain: float, tmp_path: Path, *flags: str) -> int:
     """After how many evaluations a run ends; 0: it does not."""
     flags = (f"{STOP}={patience}", f"evaluation.early_stopping.min_delta={gain}", *flags)
-    section, standing = small_job(tmp_path, *flags).evaluation, BestMetric()
+    section, standing = small_job(tmp_path, *flags).evaluation, EvaluationState()
     assert section is not None
     for number, value in enumerate(values, 1):
         score = Score(value, value, value, 1, value)
@@ -114,7 +114,7 @@ def defined(values: list[float], patience: int, gain: float) -> int:
 
 
 def test_an_equal_value_and_the_least_gain_itself_are_no_gain() -> None:
-    metric = BestMetric()
+    metric = EvaluationState()
     for value, gain in ((1.0, 0.0), (1.0, 0.0), (0.5, 0.5)):
         metric.observe(value, gain)
     assert (metric.best, metric.evals_without_gain) == (1.0, 2)
@@ -169,7 +169,7 @@ def test_what_is_no_number_is_no_gain(tmp_path: Path) -> None:
     assert ends_at([math.nan, 2.0, math.nan, math.nan], 2, 0.0, tmp_path) == 4
     assert ends_at([math.nan, math.nan], 2, 0.0, tmp_path) == 2
     assert ends_at([math.inf, math.inf, 3.0, 2.0], 2, 0.0, tmp_path) == 0
-    standing = BestMetric()
+    standing = EvaluationState()
     standing.observe(math.nan)
     section = small_job(tmp_path, f"{STOP}=1").evaluation
     assert str(standing.stop_reason(section)).endswith("for 1 evaluations; it was always NaN")
@@ -178,15 +178,15 @@ def test_what_is_no_number_is_no_gain(tmp_path: Path) -> None:
 def test_in_words(tmp_path: Path) -> None:
     flags = ("evaluation.best.metric=bits_per_byte", "evaluation.early_stopping.min_delta=0.01")
     section = small_job(tmp_path, f"{STOP}=3", *flags).evaluation
-    assert BestMetric({}, 9, 2.5, 3).stop_reason(section) == (
+    assert EvaluationState({}, 9, 2.5, 3).stop_reason(section) == (
         "bits per byte on held_out has not improved by more than 0.01 for 3 evaluations; the "
         "best was 2.5"
     )
-    assert BestMetric({}, 9, 2.5, 2).stop_reason(section) is None
-    assert BestMetric({}, 9, 2.5, 99).stop_reason(small_job(tmp_path).evaluation) is None
-    assert BestMetric({}, 9, 2.5, 99).stop_reason(None) is None
+    assert EvaluationState({}, 9, 2.5, 2).stop_reason(section) is None
+    assert EvaluationState({}, 9, 2.5, 99).stop_reason(small_job(tmp_path).evaluation) is None
+    assert EvaluationState({}, 9, 2.5, 99).stop_reason(None) is None
     flags = ("evaluation.best.metric=accuracy", "evaluation.accuracy=true", f"{STOP}=1")
-    assert BestMetric({}, 9, -0.25, 1).stop_reason(small_job(tmp_path, *flags).evaluation) == (
+    assert EvaluationState({}, 9, -0.25, 1).stop_reason(small_job(tmp_path, *flags).evaluation) == (
         "accuracy on held_out has not improved for 1 evaluations; the best was 0.25"
     )
 
@@ -212,9 +212,9 @@ CHANGES = {
 def test_when_values_no_longer_compare(tmp_path: Path, name: str) -> None:
     before, after, expected = CHANGES[name]
     job, today = (small_job(tmp_path, *flags) for flags in (before, after))
-    standing = BestMetric(measure_of(job, build_components(job)), 8, 2.5, 1)
+    standing = EvaluationState(measure_of(job, build_components(job)), 8, 2.5, 1)
     state = json.loads(json.dumps(standing.state_dict()))
-    found = best_metric_of(today, build_components(today))
+    found = evaluation_state_of(today, build_components(today))
     found.load_state_dict(state)
     assert found.changed == expected
     if expected:
@@ -225,16 +225,16 @@ def test_when_values_no_longer_compare(tmp_path: Path, name: str) -> None:
 
 def test_without_an_evaluation_what_was_known_is_kept(tmp_path: Path) -> None:
     job = small_job(tmp_path)
-    standing = BestMetric(measure_of(job, build_components(job)), 8, 2.5, 1)
+    standing = EvaluationState(measure_of(job, build_components(job)), 8, 2.5, 1)
     without = small_job(tmp_path, "evaluation=null")
-    found = best_metric_of(without, build_components(without))
+    found = evaluation_state_of(without, build_components(without))
     found.load_state_dict(standing.state_dict())
     assert found == standing
 
 
 def test_checkpoints_that_say_nothing(tmp_path: Path) -> None:
     job = small_job(tmp_path)
-    found = best_metric_of(job, build_components(job))
+    found = evaluation_state_of(job, build_components(job))
     found.load_state_dict({})
     assert (found.step, found.best, found.evals_without_gain) == (-1, None, 0)
     assert found.changed == []
@@ -244,10 +244,10 @@ def test_the_end_names_the_value_of_the_best_checkpoint(tmp_path: Path) -> None:
     """Though it was better by less than `min_delta`, so that patience went on."""
     flags = ("evaluation.early_stopping.patience=3", "evaluation.early_stopping.min_delta=0.5")
     section = small_job(tmp_path, *flags).evaluation
-    metric = BestMetric({"data": "held_out"})
+    metric = EvaluationState({"data": "held_out"})
     for value in (2.0, 1.75, 1.625, 1.875):
         metric.observe(value, 0.5)
-    resumed = BestMetric({"data": "held_out"})
+    resumed = EvaluationState({"data": "held_out"})
     resumed.load_state_dict(metric.state_dict())
     assert str(resumed.stop_reason(section)).endswith("for 3 evaluations; the best was 1.625")
 

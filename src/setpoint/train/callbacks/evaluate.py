@@ -25,15 +25,15 @@ class EvaluateCallback(Callback):
     phase = Phase.EVALUATE
 
     def __init__(self, section: Evaluation, run: Run) -> None:
-        self.section, self.trackers, self.best = section, run.trackers, run.best
+        self.section, self.trackers, self.state = section, run.trackers, run.evaluations
         self.progress, self.events = run.progress, run.events
         self.made_up = False
 
     def start(self, loop: Loop) -> None:
         """Evaluate before the first step if configured, or repeat an interrupted evaluation."""
-        if self.best.due is not None:
-            self.evaluate(loop, counts=self.best.due)
-            self.made_up = self.best.due is None
+        if self.state.due is not None:
+            self.evaluate(loop, counts=self.state.due)
+            self.made_up = self.state.due is None
         if loop.is_over:
             return
         apart = dict(loop.components.eval_sets)
@@ -42,7 +42,7 @@ class EvaluateCallback(Callback):
             apart[HELD_OUT] = loop.components.held_out
         for line in trained_on(loop.components.train_data, apart):
             self.progress.note(line)
-        if self.section.before_training and loop.position.step == 0 and self.best.step < 0:
+        if self.section.before_training and loop.position.step == 0 and self.state.step < 0:
             self.evaluate(loop, counts=True)
 
     def needs_result(self, loop: Loop) -> bool:
@@ -58,12 +58,12 @@ class EvaluateCallback(Callback):
 
     def rewound(self, loop: Loop) -> None:
         """Repeat an evaluation that a stop interrupted before the checkpoint was saved."""
-        if self.best.due is not None:
-            self.evaluate(loop, counts=self.best.due)
+        if self.state.due is not None:
+            self.evaluate(loop, counts=self.state.due)
 
     def finish(self, loop: Loop) -> None:
         """Evaluate if the loop was ended after its last step."""
-        evaluated = self.best.due is not None or self.best.step == loop.position.step
+        evaluated = self.state.due is not None or self.state.step == loop.position.step
         if loop.end_reason and not evaluated:
             self.evaluate(loop, counts=False)
 
@@ -79,10 +79,10 @@ class EvaluateCallback(Callback):
         try:
             loop.scores = evaluate(loop.job, loop.components, loop.check, self.progress.work)
         except Abandoned:
-            self.best.due = counts
+            self.state.due = counts
             self.progress.note(f"step {step}: its evaluation is left to the next start of the run")
             return
-        self.best.step, self.best.due = step, None
+        self.state.step, self.state.due = step, None
         row = {
             "kind": "evaluation",
             "time": now(),
@@ -98,10 +98,10 @@ class EvaluateCallback(Callback):
             return
         loop.components.schedule.observe(loop.scores)
         stopping = section.early_stopping
-        self.best.observe(
+        self.state.observe(
             value_of(section, loop.scores), stopping.min_delta if stopping is not None else 0.0
         )
-        reason = self.best.stop_reason(section)
+        reason = self.state.stop_reason(section)
         if reason is not None and not loop.is_over:
             self.events.write("early_stop", step=step, reason=reason)
             self.progress.note(f"step {step}: training ends early: {reason}")
@@ -113,6 +113,6 @@ class EvaluateCallback(Callback):
         Returns:
             the metric of this very step, lower is better; None if it was not evaluated.
         """
-        if not loop.scores or self.best.step != loop.position.step:
+        if not loop.scores or self.state.step != loop.position.step:
             return None
         return value_of(self.section, loop.scores)

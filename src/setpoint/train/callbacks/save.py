@@ -133,7 +133,7 @@ class SaveCallback(Callback):
         section = loop.job.checkpoint
         # Only the main rank knows the rows that were written since.
         if not loop.components.world.on_main(lambda: self.saved == self.progress_of(loop)):
-            finished = loop.is_over and self.run.best.due is None
+            finished = loop.is_over and self.run.evaluations.due is None
             last = section.last if finished else "full"
             if last != "none":
                 self.save(loop, weights_only=last == "weights")

@@ -188,14 +188,16 @@ KEYS = ("measure", "step", "best", "lowest", "evals_without_gain", "due")
 
 
 @dataclass(slots=True)
-class BestMetric:
-    """Tracks the metric that selects the best checkpoint, negated if higher is better.
+class EvaluationState:
+    """State of a run's evaluations: the last one, and gains of its metric for early stopping.
+
+    Values are negated if higher is better. The store chooses the best of the checkpoints.
 
     Arguments:
         measure: the metric and its data; only values of equal measures can be compared.
         step: of the last evaluation; -1 before the first.
         best: the lowest value that was a gain; None before the first.
-        lowest: the lowest of all; among those that were saved, the store finds the best checkpoint.
+        lowest: the lowest of all, for the reason of an early stop.
         due: an evaluation at the present step that a stop cut short, True if it counts for
             patience and plateaus; None if there is none.
         changed: fields in which the measure differs from that of the checkpoint.
@@ -247,7 +249,7 @@ class BestMetric:
 
         Where the measure has changed, values from before do not compare: the best is sought anew.
         """
-        saved = BestMetric(**state)
+        saved = EvaluationState(**state)
         self.step, self.due = saved.step, saved.due
         today, before = self.measure, saved.measure
         if today and before:
@@ -292,6 +294,6 @@ def measure_of(job: Job, components: Components) -> dict[str, Any]:
     }
 
 
-def best_metric_of(job: Job, components: Components) -> BestMetric:
-    """Best metric of a run without evaluations yet."""
-    return BestMetric({} if job.evaluation is None else measure_of(job, components))
+def evaluation_state_of(job: Job, components: Components) -> EvaluationState:
+    """State of a run without evaluations yet."""
+    return EvaluationState({} if job.evaluation is None else measure_of(job, components))
