@@ -103,11 +103,9 @@ def make_states(run: Run, other_data: bool = True) -> None:
             before there is one with them, so that the record is compared.
     """
     job, components = run.job, run.components
-    run.evaluations, run.mean = (
-        evaluation_state_of(job, components),
-        LossMean(job.tracking.metrics.ema),
-    )
-    run.metrics, run.frozen = MetricLog(), FrozenParameters(job, components)
+    run.evaluations = evaluation_state_of(job, components)
+    run.mean, run.metrics = LossMean(job.tracking.metrics.ema), MetricLog()
+    run.frozen = FrozenParameters(job, components)
     run.states = states_of(
         job,
         components,

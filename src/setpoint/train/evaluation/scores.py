@@ -1,4 +1,4 @@
-"""Evaluation of a model: evaluated weights, scores, and the best metric."""
+"""Evaluation of a model: evaluated weights, scores, and the state of all evaluations."""
 
 from __future__ import annotations
 
