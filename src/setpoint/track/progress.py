@@ -415,17 +415,26 @@ class LoggedProgress(Progress):
 
     def show(self, reading: Reading) -> None:
         """See `Progress.show`."""
-        self._write("  ".join(reading_parts(reading, self.total_steps)))
+        self.log("  ".join(reading_parts(reading, self.total_steps)))
         self._show(lambda inner: inner.show(reading))
 
     def note(self, text: str) -> None:
         """See `Progress.note`."""
-        self._write(text)
+        self.log(text)
         self._show(lambda inner: inner.note(text))
 
     def log(self, text: str) -> None:
-        """Write a line to the file only."""
-        self._write(text)
+        """Write a line to the file only.
+
+        Raises:
+            RunError: the disk is full or fails.
+        """
+        moment = f"{now().partition('.')[0]}Z"
+        try:
+            with self._lock:
+                self._file.write(f"{moment} {text}\n")
+        except OSError as error:
+            raise RunError(f"{self.path} cannot be written: {error.strerror}") from error
 
     def work(self, label: str, done: int, total: int | None, now: bool = False) -> None:
         """Show the progress of work; the file gets only permanent lines."""
@@ -445,14 +454,6 @@ class LoggedProgress(Progress):
             act(self.inner)
         except BrokenPipeError:
             self.inner = Progress()
-
-    def _write(self, text: str) -> None:
-        moment = f"{now().partition('.')[0]}Z"
-        try:
-            with self._lock:
-                self._file.write(f"{moment} {text}\n")
-        except OSError as error:
-            raise RunError(f"{self.path} cannot be written: {error.strerror}") from error
 
 
 def make_progress(

@@ -198,7 +198,7 @@ def print_summary(run: Run, stream: TextIO | None = None) -> None:
         ("state", state),
         ("fingerprint", fingerprint(run.identity)[:SHORT]),
         ("parameters", f"{components.parameter_count:,}"),
-        *adapter_rows(run),
+        *([] if components.adapter is None else [("adapter", components.adapter.line())]),
         ("steps", f"{position.step:,}" + (f", {skipped:,} of them skipped" if skipped else "")),
         ("tokens", f"{position.tokens:,}"),
         ("epochs", f"{position.epochs:.3f}"),
@@ -229,12 +229,6 @@ def print_summary(run: Run, stream: TextIO | None = None) -> None:
     finished, section = run.status == 0, job.evaluation
     if finished and run.score is not None and section is not None and section.baselines:
         _print_baselines(run, run.score.bits_per_byte, stream)
-
-
-def adapter_rows(run: Run) -> list[tuple[str, str]]:
-    """The row on the adapter; empty without one."""
-    report = run.components.adapter
-    return [] if report is None else [("adapter", report.line())]
 
 
 def _print_baselines(run: Run, bits: float, stream: TextIO | None) -> None:
