@@ -42,6 +42,7 @@ def load_problems(job: Job) -> Iterator[Problem]:
             f"{size} does not divide the {micro} sequences of a micro-batch",
             valid=[str(divisor) for divisor in nearest_divisors(micro, size)],
             also=("batch.micro_size",),
+            hint=f"Or make batch.micro_size a multiple of {size}.",
         )
 
 
