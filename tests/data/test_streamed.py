@@ -500,6 +500,22 @@ def test_a_lane_may_have_a_file_with_less_than_a_row_or_held_out_documents(tmp_p
         assert seen == files - left_out
 
 
+def test_a_lane_without_a_document_for_many_epochs_waits_for_one(tmp_path: Path) -> None:
+    for number in range(6):
+        (tmp_path / f"{number}.txt").write_text("abc " * (1 if number == 3 else 40))
+    section = Text(paths=(f"{tmp_path}/*.txt",), streaming=True)
+    for too_long, rows in (("drop", 40), ("split", 80)):
+        packing = resolve(Packing(method="next_fit", too_long=too_long))  # type: ignore[arg-type]
+        sequences, sampler = streamed(stream_of(section), packing, 6)
+        assert len(rows_of(sequences.rows(sampler.take(rows)))) == rows
+        sampler.close()
+    (tmp_path / "3.txt").write_text("abc " * 40)
+    packing = resolve(Packing(method="next_fit", too_long="drop"))
+    sequences, sampler = streamed(stream_of(section), packing, 6)
+    with pytest.raises(SetpointError, match="hold less than one row"):
+        sampler.take(6)
+
+
 def test_a_state_of_some_ranks_is_refused(tmp_path: Path) -> None:
     section = section_of("jsonl", tmp_path / "data")
     halves = [open_stream(section)[1] for _ in range(2)]

@@ -28,7 +28,7 @@ from setpoint.data.document import Document
 from setpoint.data.packing import Packer, pieces_of
 from setpoint.data.rows import DocumentRows, Parts
 from setpoint.data.sampler import Deal
-from setpoint.data.stream import LanePosition, Spot, Stream, StreamBlock, StreamReader
+from setpoint.data.stream import Found, LanePosition, Spot, Stream, StreamBlock, StreamReader
 from setpoint.data.tokenizers.tokenizer import TokenArray
 
 T = TypeVar("T")
@@ -224,7 +224,9 @@ class RowMaker:
         for block, begin in blocks:
             if block is None:
                 if begin.epoch > last + lanes:
-                    raise SetpointError(stream.nothing_to_train_on(self.length))
+                    if not any(map(self._fits, stream.documents(range(len(stream.parts))))):
+                        raise SetpointError(stream.nothing_to_train_on(self.length))
+                    last = begin.epoch  # others had the documents that fit
                 yield begin
                 continue
             first = begin.offset
@@ -245,6 +247,11 @@ class RowMaker:
                         replace(begin, item=group, offset=row + 1),
                     )
                 first = 0
+
+    def _fits(self, found: Found) -> bool:
+        """True if a document gives a row."""
+        corpus = build_corpus([found[0]], self.stream.tokenizer, side="train")
+        return len(pieces_of(corpus, self.length, self.section.too_long).starts) > 0
 
     def _pack(self, corpus: Corpus, key: str) -> Parts:
         pieces = pieces_of(corpus, self.length, self.section.too_long)
