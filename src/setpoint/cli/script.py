@@ -15,6 +15,7 @@ from setpoint.cli.options import FILE, IMPORT, WITH, Arguments, Command, Program
 from setpoint.cli.output import bold, manual, print_cautions, print_notes
 from setpoint.config import Config, ConfigError, RunError, SetpointError, nearest
 from setpoint.config.draft.walk import need_class
+from setpoint.config.layers.presets import UnknownPreset
 from setpoint.config.values.user_code import raised_by_user, traceback_of
 from setpoint.config.words.errors import UserCodeError
 
@@ -162,7 +163,7 @@ def _dispatch(program: Program, words: list[str], configs: list[Any]) -> int:
                 f"the command comes first: {program.name} {parsed.source} [SOURCE] [OVERRIDES]"
             ) from None
         close = nearest(parsed.source or "", COMMANDS, 1, likeness=0.75)
-        if not close or not str(error).startswith("there is no preset"):
+        if not close or not isinstance(error, UnknownPreset):
             raise
         raise SetpointError(
             f"{parsed.source!r} is neither a command nor a preset. Did you mean {close[0]}? "

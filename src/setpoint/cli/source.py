@@ -26,7 +26,7 @@ from setpoint.config import (
 from setpoint.config.files.document import FORMATS, MAX_BYTES, names_file
 from setpoint.config.files.read import parse_bytes, read_file
 from setpoint.config.layers.environment import prefix_of
-from setpoint.config.layers.presets import preset_named, presets
+from setpoint.config.layers.presets import UnknownPreset, preset_named, presets
 from setpoint.config.record.record import Table, leaf_table, recorded_table
 from setpoint.config.values.origin import COMMAND_LINE, ENVIRONMENT, Recorded
 from setpoint.config.values.user_code import find_user_function
@@ -86,15 +86,14 @@ def open_source(
             flags=given.overrides,
             open_foreign=read_other,
         )
-    except SetpointError as error:
-        unknown = f"there is no preset {source!r}"
-        if not source or not str(error).startswith(f"{unknown}."):
+    except UnknownPreset as error:
+        if error.name != source:
             raise
         near = {os.path.basename(path): path for path in (*files_here(), *run_directories())}
         close = nearest(str(source), near, 1)
         meant = f" (did you mean {near[close[0]]}?)" if close else ""
-        more = f", and no file or directory of that name here{meant}"
-        raise SetpointError(unknown + more + str(error).removeprefix(unknown)) from None
+        elsewhere = f", and no file or directory of that name here{meant}"
+        raise UnknownPreset(error.kind, error.name, error.known, elsewhere) from None
     is_file = isinstance(source, str) and names_file(source) and kind_of(source) == OTHER
     if composition.problems and is_file:
         from setpoint.interop.dialect import DIALECTS, recognize

@@ -29,7 +29,7 @@ from setpoint.config.files.document import names_file, without_suffix
 from setpoint.config.files.read import read_file
 from setpoint.config.layers.environment import prefix_of
 from setpoint.config.layers.extends import EXTENDS
-from setpoint.config.layers.presets import preset_named, presets, unknown_preset
+from setpoint.config.layers.presets import UnknownPreset, preset_named, presets
 from setpoint.config.migrations import MigratedDocument
 from setpoint.report.goodput import FAILED, FINISHED, RUNNING, STOPPED
 from setpoint.report.table import number_cell
@@ -419,7 +419,7 @@ class Opener:
                 f"as a preset and name its module by --import"
             )
         elif not preset_named(text):
-            reason = unknown_preset("preset", text.partition("(")[0], presets)
+            reason = UnknownPreset("preset", text.partition("(")[0], presets)
             raise SetpointError(f"{text}: {reason}")
         return str(text)
 

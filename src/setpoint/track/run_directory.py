@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, Self
 
 from setpoint.config import MINIMAL, ORIGINS, RunError, SetpointError
+from setpoint.config.layers.presets import UnknownPreset
 from setpoint.config.record.record import (
     NEW_ORIGINS,
     backup_name,
@@ -285,13 +286,11 @@ def no_run(source: str, error: SetpointError, also: str = "") -> SetpointError:
         source: the name, which was opened as a preset or file.
         also: what else would be valid.
     """
-    start = f"there is no preset {source!r}"
-    if not str(error).startswith(start):
+    if not isinstance(error, UnknownPreset) or error.name != source:
         return error
-    hint = str(error).removeprefix(start).partition(" Known: ")[0].partition(" For one ")[0]
     return SetpointError(
-        f"there is no run and no preset {source!r}{hint}\nValid: a run directory (`setpoint runs "
-        f"list`) or a preset (`setpoint list presets`){also}"
+        f"there is no run and no preset {source!r}{error.elsewhere}.{error.meant}\nValid: a run "
+        f"directory (`setpoint runs list`) or a preset (`setpoint list presets`){also}"
     )
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import sys
-from collections.abc import Callable, Iterator, Mapping, MutableMapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
@@ -25,7 +25,15 @@ from ..values.origin import (
     running,
 )
 from ..values.user_code import call_user_function, find_user_function, import_user_module
-from ..words.errors import ConfigError, Invalid, SetpointError, UserCodeError, several
+from ..words.errors import (
+    ConfigError,
+    Invalid,
+    SetpointError,
+    UserCodeError,
+    hide_secrets,
+    printable,
+    several,
+)
 from ..words.names import FORGOTTEN, Path, did_you_mean, dotted, not_of
 from ..words.plain_data import MISSING, PlainScalar
 from ..words.text import parse_flow
@@ -160,7 +168,7 @@ def call_preset(text: str) -> Node:
     name = text.partition("(")[0]
     function = presets.get(name.strip().replace("_", "-"))
     if function is None:
-        raise SetpointError(unknown_preset("preset", name, presets))
+        raise UnknownPreset("preset", name, presets)
     return call_source(function, text, f"the preset {text!r}")
 
 
@@ -188,7 +196,7 @@ def call_modifier(text: str, draft: Node) -> Node:
     elif (known := modifiers.get(name.replace("_", "-"))) is not None:
         function = known
     else:
-        raise SetpointError(unknown_preset("modifier", name, modifiers))
+        raise UnknownPreset("modifier", name, modifiers)
     title = f"the modifier {text!r}"
     arguments = _read_arguments(function, text, title, 1)
 
@@ -255,15 +263,35 @@ def _arguments(function: Callable[..., object], inside: str, skip: int) -> dict[
     return result
 
 
-def unknown_preset(kind: str, name: str, table: Mapping[str, object]) -> str:
-    """The error for an unregistered name."""
-    meant = did_you_mean(name, table, " ")
-    if "," in name and all(part.strip().replace("_", "-") in table for part in name.split(",")):
-        options = " ".join(f"--with {part.strip()}" for part in name.split(","))
-        meant = f" Repeat the option: {options}." if kind == "modifier" else ""
-    if not meant and name.strip().replace("-", "_").isidentifier():
-        meant = f" {FORGOTTEN}."
-    return f"there is no {kind} {name!r}.{meant} Known: {', '.join(sorted(table)) or 'none'}"
+class UnknownPreset(SetpointError):
+    """The error for a name that no preset, or no modifier, has.
+
+    Arguments:
+        elsewhere: where else the name was looked for.
+    """
+
+    def __init__(self, kind: str, name: str, known: Iterable[str], elsewhere: str = "") -> None:
+        self.kind, self.name, self.known, self.elsewhere = kind, name, tuple(known), elsewhere
+        super().__init__(kind, name, self.known, elsewhere)
+
+    @property
+    def meant(self) -> str:
+        """The hint at the name that was meant, after a space; empty if none is close."""
+        name, kind = self.name, self.kind
+        if "," in name:
+            parts = [part.strip() for part in name.split(",")]
+            if all(part.replace("_", "-") in self.known for part in parts):
+                options = " ".join(f"--with {part}" for part in parts)
+                return f" Repeat the option: {options}." if kind == "modifier" else ""
+        return did_you_mean(name, self.known, " ")
+
+    def __str__(self) -> str:
+        meant = self.meant
+        if not meant and self.name.strip().replace("-", "_").isidentifier():
+            meant = f" {FORGOTTEN}."
+        listed = ", ".join(sorted(self.known)) or "none"
+        start = f"there is no {self.kind} {self.name!r}{self.elsewhere}"
+        return printable(hide_secrets(f"{start}.{meant} Known: {listed}"))
 
 
 @functools.cache
