@@ -461,6 +461,16 @@ BREAKS = [
 ]
 
 
+def copy_tree(root: Path, tree: Path) -> None:
+    """Copy a tree without its history, environments, caches and, at the top, `runs`."""
+    everywhere = shutil.ignore_patterns(".git", ".venv*", "__pycache__", ".*_cache")
+
+    def left_out(folder: str, names: list[str]) -> set[str]:
+        return everywhere(folder, names) | ({"runs"} if Path(folder) == root else set())
+
+    shutil.copytree(root, tree, ignore=left_out)
+
+
 def plant(tree: Path, one: Break) -> bool:
     """Break a copy of the tree; False where the text does not stand there once."""
     path = tree / "src/setpoint" / one.file
@@ -516,8 +526,7 @@ def main(words: list[str]) -> int:
     counts = {"caught": 0, "MISSED": 0, "STALE": 0}
     with tempfile.TemporaryDirectory(prefix="planted-") as folder:
         tree = Path(folder) / "tree"
-        without = shutil.ignore_patterns(".git", ".venv*", "__pycache__", "runs", ".*_cache")
-        shutil.copytree(root, tree, ignore=without)
+        copy_tree(root, tree)
         for one in wanted:
             began = time.monotonic()
             found, result, path = None, "STALE", tree / "src/setpoint" / one.file
