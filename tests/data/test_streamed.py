@@ -514,6 +514,7 @@ def test_a_lane_without_a_document_for_many_epochs_waits_for_one(tmp_path: Path)
     sequences, sampler = streamed(stream_of(section), packing, 6)
     with pytest.raises(SetpointError, match="hold less than one row"):
         sampler.take(6)
+    sampler.close()
 
 
 def test_a_state_of_some_ranks_is_refused(tmp_path: Path) -> None:
