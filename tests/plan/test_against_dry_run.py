@@ -42,6 +42,16 @@ JOBS: dict[str, tuple[int, int, tuple[str, ...]]] = {
     "shards that do not divide": (3, 2, ("parallel.shard=3", "batch.global_size=12")),
     "shards in two micro-batches": (2, 0, ("parallel.shard=2", "batch.accumulation=2")),
     "masters in shards": (2, 0, ("parallel.shard=2", "batch.accumulation=2", *BF16)),
+    "fp32 sums of bf16 shards": (
+        2,
+        0,
+        (
+            "parallel.shard=2",
+            "precision.params=bf16",
+            "precision.compute=bf16",
+            "precision.reduce=fp32",
+        ),
+    ),
     "bf16 gathered": (2, 0, ("parallel.shard=2", "batch.accumulation=2", "precision.compute=bf16")),
     "float8 gathered": (2, 0, (*FLOAT8, "parallel.shard=2", "batch.accumulation=2")),
     "float8 by rows, again": (2, 0, (*FLOAT8, "precision.float8.recipe=rowwise", FULL)),
@@ -56,6 +66,11 @@ JOBS: dict[str, tuple[int, int, tuple[str, ...]]] = {
             "model.moe={experts: 4}",
             "model.layers=8",
         ),
+    ),
+    "experts whole on a rank, with masters": (
+        2,
+        0,
+        ("parallel.shard=2", "parallel.expert=2", "model.moe={experts: 4}", *BF16),
     ),
     "experts, operators": (
         2,

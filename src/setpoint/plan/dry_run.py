@@ -486,12 +486,17 @@ def _fixed(components: Components) -> dict[str, int]:
     """Bytes between steps, by part."""
     model = components.model
     params = list(model.parameters())
-    param_ids = {id(param) for param in params}
-    masters = [param for param in components.weights.parameters() if id(param) not in param_ids]
+    weights = size_of(params)
+    # Parameters of the optimizer without masters share the memory of the model's.
+    masters = size_of([*params, *components.weights.parameters()]) - weights
     of_optimizer = components.optimizer.state.values()
     states = [each for of in of_optimizer for each in of.values() if isinstance(each, Tensor)]
-    fixed = {"weights": params, "masters": masters, "optimizer": states, "buffers": model.buffers()}
-    return {name: size_of(tensors) for name, tensors in fixed.items()}
+    return {
+        "weights": weights,
+        "masters": masters,
+        "optimizer": size_of(states),
+        "buffers": size_of(model.buffers()),
+    }
 
 
 def _mark_gradients(meter: Meter, components: Components) -> None:

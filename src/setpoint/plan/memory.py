@@ -339,9 +339,9 @@ def update_memory(workload: Workload, topology: Topology, rank: int = 0) -> Rank
     """Memory of one rank in the optimizer update: exact, as no activations are left."""
     formats = workload.formats
     shards = shards_of(workload, topology, rank)
-    return RankMemory(
+    memory = RankMemory(
         weights=shards.stored,
-        masters=_masters(workload, topology, shards),
+        masters=shards.mastered * formats.master,
         optimizer=shards.state,
         buffers=0,
         gradients=shards.padded * max(formats.reduce, formats.gradient),
@@ -349,10 +349,13 @@ def update_memory(workload: Workload, topology: Topology, rank: int = 0) -> Rank
         recomputed=0,
         logits=0,
         gathered=0,
-        on_host=_on_host(workload, topology, shards),
+        on_host=0,
         moment="update",
         unknown=missing(workload, topology),
     )
+    if not workload.weights_on_host:
+        return memory
+    return memory._replace(on_host=memory.weights + memory.masters + memory.optimizer)
 
 
 def kept_for_backward(workload: Workload, topology: Topology) -> int:
@@ -360,17 +363,6 @@ def kept_for_backward(workload: Workload, topology: Topology) -> int:
     stages = stages_of(workload, topology)[0]
     kept_parts = (kept for stage in stages for _, kept in _held(workload, topology, stage))
     return sum(kept.kept for kept in kept_parts)
-
-
-def _masters(workload: Workload, topology: Topology, shards: Shards) -> int:
-    """Separate master weights; FSDP2 shards are masters themselves."""
-    return 0 if topology.uses_fsdp else shards.padded * workload.formats.master
-
-
-def _on_host(workload: Workload, topology: Topology, shards: Shards) -> int:
-    if not workload.weights_on_host:
-        return 0
-    return shards.stored + _masters(workload, topology, shards) + shards.state
 
 
 KeptParts = list[tuple[str, Held]]

@@ -361,6 +361,7 @@ class Shards(NamedTuple):
     Arguments:
         stored: bytes, including padding.
         numbers: trained elements without padding; `padded`: with it.
+        mastered: those with separate master weights if the job has any: FSDP2 shards are their own.
         state: bytes of optimizer state.
         units: layers in model order, then what is around them.
         trained_tensors: elements of each local trained tensor, in model order.
@@ -372,6 +373,7 @@ class Shards(NamedTuple):
     stored: int
     numbers: int
     padded: int
+    mastered: int
     state: int
     units: tuple[Unit, ...]
     trained_tensors: tuple[int, ...]
@@ -399,6 +401,7 @@ class _LocalWeight(NamedTuple):
 
     Arguments:
         in_unit: whether FSDP2 gathers it together with others.
+        is_managed: whether FSDP2 shards it, so that its shard is its master weight.
     """
 
     stored: int
@@ -407,6 +410,7 @@ class _LocalWeight(NamedTuple):
     whole: int
     state: int
     in_unit: bool
+    is_managed: bool
 
 
 @lru_cache(maxsize=65536)
@@ -433,11 +437,10 @@ def _held(weight: Weight, topology: Topology, tensor: int, shard: int) -> _Local
         padded, elements, local = whole, whole, shape
     per_number, per_tensor = weight.state
     kept = factored(local) if weight.is_factored else elements
-    by_fsdp = topology.shards_experts if is_expert else topology.uses_fsdp and in_unit
-    size = (weight.sharded if by_fsdp else weight.stored) / max(1, weight.numbers)
-    return _LocalWeight(
-        round(padded * size), elements, padded, whole, kept * per_number + per_tensor, in_unit
-    )
+    is_managed = topology.shards_experts if is_expert else topology.uses_fsdp and in_unit
+    size = (weight.sharded if is_managed else weight.stored) / max(1, weight.numbers)
+    state = kept * per_number + per_tensor
+    return _LocalWeight(round(padded * size), elements, padded, whole, state, in_unit, is_managed)
 
 
 def local_shape(weight: Weight, topology: Topology, tensor: int = 0) -> tuple[int, ...]:
@@ -471,7 +474,7 @@ def local_shape(weight: Weight, topology: Topology, tensor: int = 0) -> tuple[in
 def _shards(
     workload: Workload, topology: Topology, stage_rank: int, tensor: int, shard: int
 ) -> Shards:
-    stored = numbers = padded = state = terms = replicated = 0
+    stored = numbers = padded = mastered = state = terms = replicated = 0
     units: list[Unit] = []
     tensors: list[int] = []
     last, first = len(workload.order) - 1, 0
@@ -511,6 +514,7 @@ def _shards(
             state += sums_of_part.state
             numbers += sums_of_part.numbers
             padded += sums_of_part.padded
+            mastered += sums_of_part.mastered
             terms += sums_of_part.terms
             replicated += sums_of_part.replicated
             tensors += sums_of_part.tensors
@@ -525,7 +529,16 @@ def _shards(
             around["around"] = []
         units += [_unit(weights, place) for place, weights in around.items()]
     return Shards(
-        stored, numbers, padded, state, tuple(units), tuple(tensors), terms, tied, replicated
+        stored,
+        numbers,
+        padded,
+        mastered,
+        state,
+        tuple(units),
+        tuple(tensors),
+        terms,
+        tied,
+        replicated,
     )
 
 
@@ -543,6 +556,7 @@ class _Sums(NamedTuple):
     state: int
     numbers: int
     padded: int
+    mastered: int
     terms: int
     replicated: int
     tensors: list[int]
@@ -556,6 +570,9 @@ def _sums(weights: list[tuple[Weight, _LocalWeight]], topology: Topology) -> _Su
         state=sum(local.state * weight.times for weight, local in trained),
         numbers=sum(local.numbers * weight.times for weight, local in trained),
         padded=sum(local.padded * weight.times for weight, local in trained),
+        mastered=sum(
+            local.padded * weight.times for weight, local in trained if not local.is_managed
+        ),
         terms=sum(
             local.numbers * weight.times
             for weight, local in trained
