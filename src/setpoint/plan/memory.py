@@ -9,6 +9,7 @@ dry run measures them.
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from functools import cache, lru_cache
 from math import ceil
 from operator import mul
@@ -87,9 +88,9 @@ def in_words(key: str) -> str:
     return " with ".join([words.get(first, first), ", ".join(reasons)])
 
 
-def value_of(monomial: str, sizes: dict[str, int]) -> int:
+def value_of(monomial: str, sizes: Mapping[str, float]) -> float:
     """Multiply the sizes that the letters of a monomial name."""
-    product = 1
+    product = 1.0
     for letter in monomial:
         if letter != "1":
             product *= sizes[letter]
@@ -102,12 +103,12 @@ def known_keys() -> dict[str, dict[str, Any]]:
     return json.loads(TABLE.read_text(encoding="utf-8"))
 
 
-def peak_of(entry: dict[str, Any], sizes: dict[str, int]) -> int:
+def peak_of(entry: dict[str, Any], sizes: Mapping[str, float]) -> int:
     """Peak bytes of a piece, including what it keeps."""
     return max(_sum(curve, sizes) for curve in entry["peaks"])
 
 
-def _sum(curve: dict[str, float], sizes: dict[str, int]) -> int:
+def _sum(curve: dict[str, float], sizes: Mapping[str, float]) -> int:
     return round(sum(number * value_of(name, sizes) for name, number in curve.items()))
 
 
@@ -201,7 +202,7 @@ def exchanged_bytes(kind: Kind, workload: Workload, topology: Topology) -> int:
     if sizes is None:
         return 0
     tokens = tokens_of(workload, topology)
-    local_tokens = tokens if topology.expert_tensor > 1 else tokens // topology.tensor
+    local_tokens = tokens // topology.token_shares
     width = sizes["D"] * workload.formats.compute
     return local_tokens * sizes["U"] * (width + 4) + tokens * width + sizes["E"] * 8
 
@@ -234,7 +235,7 @@ def _casts_of_weights(
     workload: Workload,
     topology: Topology,
     kept: dict[str, float],
-    sizes: dict[str, int],
+    sizes: Mapping[str, float],
 ) -> int:
     """Bytes of cast weights that autocast keeps, unless FSDP2 casts them beforehand."""
     formats, is_tied = workload.formats, piece.role == "output" and workload.tied
@@ -244,7 +245,7 @@ def _casts_of_weights(
     return _sum(matrices, sizes)
 
 
-def _key(piece: ModelPiece, sizes: dict[str, int], topology: Topology) -> str:
+def _key(piece: ModelPiece, sizes: Mapping[str, float], topology: Topology) -> str:
     words = [piece.key]
     if piece.role == "attention":
         if "K" in sizes and sizes["H"] != sizes["K"]:
@@ -255,9 +256,10 @@ def _key(piece: ModelPiece, sizes: dict[str, int], topology: Topology) -> str:
     return " ".join(words)
 
 
-def _sizes(piece: ModelPiece, workload: Workload, topology: Topology) -> dict[str, int]:
+def _sizes(piece: ModelPiece, workload: Workload, topology: Topology) -> dict[str, float]:
     """Sizes of a piece on a rank."""
-    sizes, ranks = dict(piece.sizes), topology.tensor
+    sizes: dict[str, float] = dict(piece.sizes)
+    ranks = topology.tensor
     tokens = tokens_of(workload, topology)
     sizes |= {"B": topology.micro_size, "T": tokens, "S": workload.length // topology.context}
     if piece.role in ("norm", "dropout"):
@@ -274,6 +276,7 @@ def _sizes(piece: ModelPiece, workload: Workload, topology: Topology) -> dict[st
         sizes["F"] //= topology.expert_tensor
         # All ranks together have all choices of all tokens, evenly.
         sizes["E"] = sizes["E"] // topology.expert
+        sizes["U"] /= topology.token_shares
     elif piece.role in ("embedding", "output"):
         sizes["V"] = ceil(sizes["V"] / ranks)
         if "C" in sizes:
@@ -415,7 +418,7 @@ def _moments(
     before = whole if topology.accumulation > 1 else 0
     last = max(layers, key=lambda layer: layer.work + layer.again, default=NOTHING)
     work = last.work + last.again
-    gathered = own_grads = messages = around_grads = end_messages = 0
+    bucket = gathered = own_grads = messages = around_grads = end_messages = 0
     last_unit = first_unit = _NO_UNIT
     if topology.uses_fsdp:
         formats = workload.formats
@@ -439,12 +442,13 @@ def _moments(
             before, around_grads = around_grads, 0
             whole = max(whole, before)
     elif topology.world_size > 1 and topology.pipeline * topology.tensor == 1:
-        gathered = _bucket(workload, topology, shards)
-        if not gathered:  # gradients lie in DDP's buckets, which are always there
+        bucket = _bucket(workload, topology, shards)
+        if not bucket:  # gradients lie in DDP's buckets, which are always there
             before = whole
     busy = fixed._replace(gathered=gathered + around_grads)
     later = on_way - sum(kept) + output.kept + first.kept
     return [
+        fixed._replace(moment="end", gradients=whole, gathered=bucket),
         fixed._replace(
             moment="loss",
             gradients=before,

@@ -252,6 +252,14 @@ class Topology(_Fields, DerivedDegrees):
         return self.divides_experts and self.expert_shards * self.expert_replicas > 1
 
     @property
+    def token_shares(self) -> int:
+        """Number of ranks of `tensor` that send a share each of the same tokens to experts.
+
+        Ranks that divide the width of experts send all tokens.
+        """
+        return self.tensor if self.divides_experts and self.expert_tensor == 1 else 1
+
+    @property
     def accumulates_whole(self) -> bool:
         """True if FSDP2 reduces gradients once per step, as `Parallel.accumulates_whole`."""
         several = self.accumulation_of == "unsharded" and self.accumulation > 1

@@ -255,8 +255,8 @@ def context_rows(
         value = query
     else:
         keys, query, value = heads, sizes["N"] + sizes["R"], sizes["W"]
-    policy = topology.recompute
-    turns = 1 + (again > 1 and policy.recomputes("attention") and not policy.saves("attention"))
+    # Messages are sent again even if the results of attention are saved.
+    turns = 1 + (again > 1 and topology.recompute.recomputes("attention"))
     ulysses, ring = topology.ulysses, topology.ring
     if ulysses > 1:
         keys *= ulysses // gcd(ulysses, keys)
@@ -297,8 +297,7 @@ def expert_rows(
         yield "all_reduce", "tensor", ranks, count * (2 + again), count * size
     if topology.expert == 1:
         return
-    local_tokens = tokens if topology.expert_tensor > 1 else tokens // topology.tensor
-    rows = local_tokens * sizes["U"]
+    rows = tokens // topology.token_shares * sizes["U"]
     # There and back, and the gradients the other way; weights of choices go there with the rows,
     # after counts of them.
     policy = topology.recompute
