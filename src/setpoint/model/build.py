@@ -93,13 +93,13 @@ def require_language_model(model: object, title: str, vocab_size: int) -> None:
             ) from error
         if supports_head(model):
             _require_head(model, tokens, title)
-    wanted = (1, 2, vocab_size)
-    if not isinstance(logits, Tensor) or logits.shape != wanted:
+    shape = (1, 2, vocab_size)
+    if not isinstance(logits, Tensor) or logits.shape != shape:
         shaped = isinstance(logits, Tensor)
         got = f"tensor of shape {tuple(logits.shape)}" if shaped else type(logits).__name__
         raise SetpointError(
             f"{title} gives a {got} for tokens of shape (1, 2); it must give logits of shape "
-            f"{wanted}"
+            f"{shape}"
         )
 
 
@@ -158,16 +158,16 @@ def materialize(module: nn.Module, device: torch.device | str, dtype: torch.dtyp
     """
     keep = {id(part) for part in stored_parts(module).values()}
 
-    def made(tensor: Tensor) -> Tensor:
+    def allocate(tensor: Tensor) -> Tensor:
         if not tensor.is_meta:
             return tensor.to(device)
         casts = isinstance(tensor, nn.Parameter) and id(tensor) not in keep
-        wanted = dtype if casts else tensor.dtype
+        tensor_dtype = dtype if casts else tensor.dtype
         if type(tensor) in (Tensor, nn.Parameter):
-            return torch.empty(tensor.shape, dtype=wanted, device=device)
-        return torch.empty_like(tensor, dtype=wanted, device=device)
+            return torch.empty(tensor.shape, dtype=tensor_dtype, device=device)
+        return torch.empty_like(tensor, dtype=tensor_dtype, device=device)
 
-    module._apply(made)
+    module._apply(allocate)
 
 
 def move_buffers(model: nn.Module, device: torch.device) -> None:

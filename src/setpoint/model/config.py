@@ -448,8 +448,8 @@ class TransformerConfig(
 
     def _fitting_heads(self) -> list[str]:
         """Numbers of heads that divide dim into even parts, nearest first."""
-        found = nearest_divisors(self.dim // 2, self.heads) if self.dim % 2 == 0 else ()
-        return [str(heads) for heads in found]
+        counts = nearest_divisors(self.dim // 2, self.heads) if self.dim % 2 == 0 else ()
+        return [str(heads) for heads in counts]
 
     def _fitting_widths(self) -> str:
         """Widths next to dim that the heads divide into even parts."""

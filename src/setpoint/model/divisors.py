@@ -4,7 +4,7 @@ REACH = 100_000
 """Maximum distance of divisors from the value."""
 
 
-def nearest_divisors(number: int, to: int, count: int = 3) -> tuple[int, ...]:
+def nearest_divisors(number: int, target: int, count: int = 3) -> tuple[int, ...]:
     """Find the divisors of a number that lie nearest to a value.
 
     Arguments:
@@ -16,19 +16,19 @@ def nearest_divisors(number: int, to: int, count: int = 3) -> tuple[int, ...]:
     """
     if number < 1:
         return ()
-    found: list[int] = []
+    divisors: list[int] = []
     # Outwards from the value, so that a huge number, a slip most likely, costs no more.
-    start = min(max(to, 1), number)
+    start = min(max(target, 1), number)
     for distance in range(REACH):
         pair = dict.fromkeys((start - distance, start + distance))
-        found += [d for d in pair if 1 <= d <= number and number % d == 0]
-        if len(found) >= count or (start - distance <= 1 and start + distance >= number):
+        divisors += [d for d in pair if 1 <= d <= number and number % d == 0]
+        if len(divisors) >= count or (start - distance <= 1 and start + distance >= number):
             break
-    return tuple(sorted(found, key=lambda d: (abs(d - to), d))[:count])
+    return tuple(sorted(divisors, key=lambda d: (abs(d - target), d))[:count])
 
 
 def nearest_multiples(value: int, step: int) -> list[int]:
     """The multiples of `step` on both sides of a value."""
     below = value // step * step
-    found = [size for size in (below, below + step) if size > 0]
-    return sorted(found, key=lambda size: abs(size - value))
+    multiples = [size for size in (below, below + step) if size > 0]
+    return sorted(multiples, key=lambda size: abs(size - value))

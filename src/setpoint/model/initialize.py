@@ -43,9 +43,9 @@ class NormalInit:
 
     std: float
 
-    def rows(self, of: DrawKey, first: int, last: int) -> Tensor:
+    def rows(self, key: DrawKey, first: int, last: int) -> Tensor:
         """Rows of the whole parameter, in fp32 on the CPU."""
-        return draw_rows(of, first, last, lambda x, g: x.normal_(0.0, self.std, generator=g))
+        return draw_rows(key, first, last, lambda x, g: x.normal_(0.0, self.std, generator=g))
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,10 +54,10 @@ class UniformInit:
 
     bound: float
 
-    def rows(self, of: DrawKey, first: int, last: int) -> Tensor:
+    def rows(self, key: DrawKey, first: int, last: int) -> Tensor:
         """See `NormalInit.rows`."""
         return draw_rows(
-            of, first, last, lambda x, g: x.uniform_(-self.bound, self.bound, generator=g)
+            key, first, last, lambda x, g: x.uniform_(-self.bound, self.bound, generator=g)
         )
 
 
@@ -67,9 +67,9 @@ class ConstantInit:
 
     value: float
 
-    def rows(self, of: DrawKey, first: int, last: int) -> Tensor:
+    def rows(self, key: DrawKey, first: int, last: int) -> Tensor:
         """See `NormalInit.rows`."""
-        return torch.full((last - first, *of.shape[1:]), self.value)
+        return torch.full((last - first, *key.shape[1:]), self.value)
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,14 +79,14 @@ class FirstRows:
     std: float
     count: int
 
-    def rows(self, of: DrawKey, first: int, last: int) -> Tensor:
+    def rows(self, key: DrawKey, first: int, last: int) -> Tensor:
         """See `NormalInit.rows`."""
-        found = torch.zeros(last - first, *of.shape[1:])
+        rows = torch.zeros(last - first, *key.shape[1:])
         if first < self.count:
-            drawn = of._replace(shape=(self.count, *of.shape[1:]))
+            drawn = key._replace(shape=(self.count, *key.shape[1:]))
             end = min(last, self.count)
-            found[: end - first] = NormalInit(self.std).rows(drawn, first, end)
-        return found
+            rows[: end - first] = NormalInit(self.std).rows(drawn, first, end)
+        return rows
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -95,9 +95,9 @@ class Values:
 
     values: Tensor
 
-    def rows(self, of: DrawKey, first: int, last: int) -> Tensor:
+    def rows(self, key: DrawKey, first: int, last: int) -> Tensor:
         """See `NormalInit.rows`."""
-        return self.values.reshape(of.shape)[first:last]
+        return self.values.reshape(key.shape)[first:last]
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,15 +110,15 @@ class PerExpert:
 
     rule: NormalInit
 
-    def rows(self, of: DrawKey, first: int, last: int) -> Tensor:
+    def rows(self, key: DrawKey, first: int, last: int) -> Tensor:
         """See `NormalInit.rows`; a row is an expert."""
-        path, _, projection = of.name.rpartition(".")
-        inputs, outputs = of.shape[1:]
-        found = torch.empty(last - first, inputs, outputs)
+        path, _, projection = key.name.rpartition(".")
+        inputs, outputs = key.shape[1:]
+        experts = torch.empty(last - first, inputs, outputs)
         for expert in range(first, last):
-            own = DrawKey(of.seed, f"{path}.{expert}.{projection}.weight", (outputs, inputs))
-            found[expert - first] = self.rule.rows(own, 0, outputs).T
-        return found
+            matrix = DrawKey(key.seed, f"{path}.{expert}.{projection}.weight", (outputs, inputs))
+            experts[expert - first] = self.rule.rows(matrix, 0, outputs).T
+        return experts
 
 
 Initializer = NormalInit | UniformInit | ConstantInit | FirstRows | Values | PerExpert
@@ -135,7 +135,7 @@ class Initializable(Protocol):
 
 @torch.no_grad()
 def initialize(
-    module: nn.Module, seed: int, others: Mapping[str, Initializer] | None = None
+    module: nn.Module, seed: int, extra_rules: Mapping[str, Initializer] | None = None
 ) -> None:
     """Initialize every parameter, and every buffer that a module has a rule for.
 
@@ -147,20 +147,20 @@ def initialize(
 
     Arguments:
         module: not on the meta device; every parameter must be named by the `initializers()` of a
-            module above it, or by `others`.
-        others: rules of parameters, by their names in `module`.
+            module above it, or by `extra_rules`.
+        extra_rules: of parameters, by their names in `module`.
 
     Raises:
         SetpointError: a parameter without a rule, a rule without a parameter, or an invalid rule.
         ValueError: a parameter on the meta device.
     """
     rules = collect_rules(module) | {
-        plain_name(name): each for name, each in (others or {}).items()
+        plain_name(name): rule for name, rule in (extra_rules or {}).items()
     }
     parameters = {plain_name(name): parameter for name, parameter in module.named_parameters()}
     for part in stored_parts(module):
         del parameters[plain_name(part)]
-    stored = {plain_name(name): each for name, each in stored_weights(module)}
+    stored = {plain_name(name): weight for name, weight in stored_weights(module)}
     if missing := sorted(parameters.keys() - rules.keys()):
         raise SetpointError(f"no module says how to initialize: {', '.join(missing)}")
     buffers = {plain_name(name): buffer for name, buffer in module.named_buffers()}
@@ -180,10 +180,10 @@ def initialize(
                 f"{name} is on the meta device; call module.to_empty(device=...) first"
             )
     fill_by(parameters, rules, seed)
-    for name, each in stored.items():
-        of = DrawKey(seed, name, each.whole)
-        for first, last in each.pieces():
-            each.put(rules[name].rows(of, first, last), first)
+    for name, weight in stored.items():
+        key = DrawKey(seed, name, weight.whole)
+        for first, last in weight.pieces():
+            weight.put(rules[name].rows(key, first, last), first)
 
 
 def fill_by(parameters: Mapping[str, Tensor], rules: Mapping[str, Initializer], seed: int) -> None:
@@ -203,34 +203,34 @@ def fill_by(parameters: Mapping[str, Tensor], rules: Mapping[str, Initializer], 
 @torch.no_grad()
 def _fill(parameter: Tensor, rule: Initializer, seed: int, name: str) -> None:
     """Draw the local shard of a parameter, some blocks at a time."""
-    of = DrawKey(seed, name, tuple(parameter.shape) or (1,))
-    here = local_ranges(parameter)
-    if here is None:
-        full = rule.rows(of, 0, of.shape[0]).reshape(parameter.shape)
+    key = DrawKey(seed, name, tuple(parameter.shape) or (1,))
+    shard = local_ranges(parameter)
+    if shard is None:
+        full = rule.rows(key, 0, key.shape[0]).reshape(parameter.shape)
         put(parameter, full)
         return
-    target, box = here
+    target, box = shard
     if not target.ndim:
         target = target.unsqueeze(0)
     first, last = box[0]
-    others = tuple(slice(*each) for each in box[1:])
-    step = block_rows(of.shape)
+    columns = tuple(slice(*bounds) for bounds in box[1:])
+    step = block_rows(key.shape)
     while first < last:
         end = min(last, (first // step + 1) * step)
         start = first - box[0][0]
-        target[start : start + end - first].copy_(rule.rows(of, first, end)[:, *others])
+        target[start : start + end - first].copy_(rule.rows(key, first, end)[:, *columns])
         first = end
 
 
 def draw_rows(
-    of: DrawKey, first: int, last: int, draw: Callable[[Tensor, torch.Generator], Tensor]
+    key: DrawKey, first: int, last: int, draw: Callable[[Tensor, torch.Generator], Tensor]
 ) -> Tensor:
     """Draw rows of a parameter by blocks of `block_rows`, each from a generator of its own."""
-    size = block_rows(of.shape)
+    size = block_rows(key.shape)
     blocks: list[Tensor] = []
     for number in range(first // size, -(-last // size)):
-        block = torch.empty(min(size, of.shape[0] - number * size), *of.shape[1:])
-        blocks.append(draw(block, block_generator(of.seed, of.name, number)))
+        block = torch.empty(min(size, key.shape[0] - number * size), *key.shape[1:])
+        blocks.append(draw(block, block_generator(key.seed, key.name, number)))
     drawn = blocks[0] if len(blocks) == 1 else torch.cat(blocks)
     start = first - first // size * size
     return drawn[start : start + last - first]

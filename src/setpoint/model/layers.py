@@ -91,13 +91,13 @@ def parameter_kinds(model: nn.Module) -> dict[str, Kind]:
     owners = dict(model.named_modules())
     kinds: dict[str, Kind] = {}
     for name, parameter in model.named_parameters():
-        path, _, own = name.rpartition(".")
+        path, _, leaf = name.rpartition(".")
         module = owners[path]
         if isinstance(module, KnowsKinds):
-            kinds[name] = module.parameter_kinds()[own]
+            kinds[name] = module.parameter_kinds()[leaf]
         elif _is_norm(module, parameter.ndim):
             kinds[name] = "norm"
-        elif _BIAS.search(own):
+        elif _BIAS.search(leaf):
             kinds[name] = "bias"
         elif isinstance(module, nn.Embedding):
             kinds[name] = "embedding"
@@ -115,13 +115,13 @@ def inputs_first(model: nn.Module) -> set[str]:
     return {
         f"{path}.weight" if path else "weight"
         for path, module in model.named_modules()
-        if any(_is_conv1d(each) for each in type(module).__mro__)
+        if any(_is_conv1d(cls) for cls in type(module).__mro__)
     }
 
 
 def packed_experts(model: nn.Module) -> dict[str, Literal["inputs_first", "outputs_first"]]:
     """Packed experts of transformers models: the order of their matrices, by name."""
-    found: dict[str, Literal["inputs_first", "outputs_first"]] = {}
+    orders: dict[str, Literal["inputs_first", "outputs_first"]] = {}
     for path, module in model.named_modules():
         # An attribute of transformers' experts, which Llama 4's lack.
         turned = getattr(module, "is_transposed", None)
@@ -131,8 +131,8 @@ def packed_experts(model: nn.Module) -> dict[str, Literal["inputs_first", "outpu
             continue
         for name, parameter in module.named_parameters(recurse=False):
             if parameter.ndim == 3:
-                found[f"{path}.{name}"] = "inputs_first" if turned else "outputs_first"
-    return found
+                orders[f"{path}.{name}"] = "inputs_first" if turned else "outputs_first"
+    return orders
 
 
 def _is_conv1d(cls: type) -> bool:
@@ -149,7 +149,7 @@ def _is_norm(module: nn.Module, dims: int) -> bool:
 
 
 def _is_router(owners: dict[str, nn.Module], path: str) -> bool:
-    parent, _, own = path.rpartition(".")
+    parent, _, leaf = path.rpartition(".")
     if not path:
         return False
     if any(_ROUTER.search(kind.__name__) for kind in type(owners[path]).__mro__):
@@ -157,15 +157,15 @@ def _is_router(owners: dict[str, nn.Module], path: str) -> bool:
     # Some routers are modules with a linear layer inside.
     if parent and _ROUTER.search(type(owners[parent]).__name__):
         return True
-    return own in _GATES and hasattr(owners[parent], "experts")
+    return leaf in _GATES and hasattr(owners[parent], "experts")
 
 
 def _output_weights(model: nn.Module) -> Iterator[Any]:
     """Weights of the output layer, of the model or the one that it wraps."""
     for module in (model, *model.children()):
-        found = getattr(module, "get_output_embeddings", None)
+        getter = getattr(module, "get_output_embeddings", None)
         try:
-            head = found() if callable(found) else None
+            head = getter() if callable(getter) else None
         except (AttributeError, RuntimeError):  # which models without any raise
             head = None
         weight = _weight_of(head)
@@ -180,5 +180,5 @@ def _output_weights(model: nn.Module) -> Iterator[Any]:
 
 def _weight_of(module: Any) -> nn.Parameter | None:
     """The parameter itself; the attribute may be its local shard."""
-    own = module.named_parameters(recurse=False) if isinstance(module, nn.Module) else ()
-    return dict(own).get("weight")
+    parameters = module.named_parameters(recurse=False) if isinstance(module, nn.Module) else ()
+    return dict(parameters).get("weight")

@@ -220,9 +220,9 @@ def part_names(layers: int) -> list[str]:
 
 def part_of(name: str) -> str:
     """Name the part of a parameter."""
-    first, _, rest = name.partition(".")
+    first, _, tail = name.partition(".")
     if first == "layers":
-        return LAYER + rest.partition(".")[0]
+        return LAYER + tail.partition(".")[0]
     return "embedding" if first in ("embedding", "position_embedding") else "output"
 
 
@@ -253,16 +253,16 @@ class ParameterCounts(NamedTuple):
 
 
 def _count(c: TransformerConfig, listed: Iterable[Sized]) -> ParameterCounts:
-    routed = others = in_products = 0
+    routed = dense = in_products = 0
     for name, shape, kind in listed:
         size = prod(shape)
         if ".experts." in name:
             routed += size
             continue
-        others += size
+        dense += size
         in_products += size if kind in ("matrix", "output", "router") else 0
     used = 0 if c.moe is None else routed * c.moe.top_k // c.moe.experts
-    return ParameterCounts(others + routed, others + used, in_products + used)
+    return ParameterCounts(dense + routed, dense + used, in_products + used)
 
 
 def _counts_by_part(c: TransformerConfig, rows: int) -> dict[str, ParameterCounts]:

@@ -129,30 +129,30 @@ EAGER = blocks.BlockScores(0.4, None, "eager")
 
 def sequences_forward(x: blocks.Inputs) -> tuple[Tensor, Tensor]:
     """The flash kernels by their arguments, in plain mathematics."""
-    mask = sequences_mask(x.query, x.key, x.hides)
-    return blocks.attend_block(*x[:3], EAGER, blocks.Hidden(mask=mask))
+    mask = sequences_mask(x.query, x.key, x.mask)
+    return blocks.attend_block(*x[:3], EAGER, blocks.BlockMask(visible=mask))
 
 
 def sequences_backward(x: blocks.Inputs, grad: Tensor, out: Tensor, lse: Tensor) -> blocks.Grads:
-    mask = sequences_mask(x.query, x.key, x.hides)
-    return blocks.block_gradients(grad, *x[:3], out, lse, EAGER, blocks.Hidden(mask=mask))
+    mask = sequences_mask(x.query, x.key, x.mask)
+    return blocks.block_gradients(grad, *x[:3], out, lse, EAGER, blocks.BlockMask(visible=mask))
 
 
-def sequences_mask(query: Tensor, key: Tensor, hides: blocks.Hidden) -> Tensor:
+def sequences_mask(query: Tensor, key: Tensor, mask: blocks.BlockMask) -> Tensor:
     """As flash-attn aligns them: the last query of a sequence stands at its last key."""
     rows, queries, keys = query.shape[0], query.shape[2], key.shape[2]
     back = torch.arange(queries)[:, None] + keys - queries - torch.arange(keys)
     back = back.to(query.device)
     seen = torch.ones(rows, queries, keys, dtype=torch.bool, device=query.device)
-    if hides.causal:
+    if mask.causal:
         seen = seen & (back >= 0)
-    if hides.left >= 0:
-        seen = seen & (back <= hides.left)
-    if hides.starts is not None:
-        assert queries == keys and hides.starts[-1] == rows * keys
-        assert hides.starts.diff().max() <= hides.longest
-        numbers = torch.arange(len(hides.starts) - 1, device=query.device)
-        sequence = numbers.repeat_interleave(hides.starts.diff()).view(rows, keys)
+    if mask.left >= 0:
+        seen = seen & (back <= mask.left)
+    if mask.starts is not None:
+        assert queries == keys and mask.starts[-1] == rows * keys
+        assert mask.starts.diff().max() <= mask.longest
+        numbers = torch.arange(len(mask.starts) - 1, device=query.device)
+        sequence = numbers.repeat_interleave(mask.starts.diff()).view(rows, keys)
         seen = seen & (sequence[:, :, None] == sequence[:, None])
     return seen.unsqueeze(1)
 

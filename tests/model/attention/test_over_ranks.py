@@ -52,7 +52,7 @@ def test_a_zigzag_gives_all_ranks_as_much_to_do() -> None:
             sum(
                 (block.queries.stop - block.queries.start)
                 * (block.keys.stop - block.keys.start)
-                // (1 + block.hides.causal)
+                // (1 + block.mask.causal)
                 for blocks in causal_plan(SequenceParts(4, 1, rank, 0, split), 64)
                 for block in blocks
             )
@@ -76,7 +76,7 @@ def test_what_no_query_sees_is_not_computed() -> None:
     assert sources(None, documents=torch.arange(32)[None] // 16) == [2, 3]
     # What is seen whole needs no mask.
     layout = RowLayout(queries=32, keys=32, batch=1, device=CPU, documents=torch.zeros(1, 32))
-    assert [block.hides.mask for block in masked_plan(parts, layout, None)[0]] == [None]
+    assert [block.mask.visible for block in masked_plan(parts, layout, None)[0]] == [None]
 
 
 def test_rows_that_do_not_divide_are_padded() -> None:
@@ -111,20 +111,20 @@ def test_kernels_of_gpus_take_what_they_are_given() -> None:
 
     query, key = meta(2, 4, 40, 16), meta(2, 4, 24, 16)
     lse = meta(2, 4, 40, dtype=torch.float32)
-    masked = blocks.Hidden(mask=meta(2, 1, 40, 24, dtype=torch.bool))
-    left = blocks.Hidden(left=3)
-    for kernel, hides in (
-        (blocks._FLASH, blocks.NOTHING),
+    masked = blocks.BlockMask(visible=meta(2, 1, 40, 24, dtype=torch.bool))
+    left = blocks.BlockMask(left=3)
+    for kernel, mask in (
+        (blocks._FLASH, blocks.UNMASKED),
         (blocks._EFFICIENT, masked),
         (blocks._CUDNN, masked),
         (blocks.SEQUENCES, left),
     ):
-        out, found = kernel.forward(blocks.Inputs(query, key, key, hides, 0.5))
+        out, found = kernel.forward(blocks.Inputs(query, key, key, mask, 0.5))
         assert out.shape == query.shape and found.shape[:2] == lse.shape[:2]
         assert found.shape[2] >= lse.shape[2]
-        grads = kernel.backward(blocks.Inputs(query, key, key, hides, 0.5), query, out, lse)
+        grads = kernel.backward(blocks.Inputs(query, key, key, mask, 0.5), query, out, lse)
         assert [each.shape for each in grads] == [query.shape, key.shape, key.shape]
-    starts = blocks.Hidden(True, None, 3, meta(5, dtype=torch.int32), 32)
+    starts = blocks.BlockMask(True, None, 3, meta(5, dtype=torch.int32), 32)
     inputs = blocks.Inputs(query, query, query, starts, 0.5)
     out, found = blocks.SEQUENCES.forward(inputs)
     assert (out.shape, found.shape) == (query.shape, lse.shape)
@@ -137,29 +137,29 @@ STARTS = torch.tensor([0, 20, 40, 72, 80], dtype=torch.int32)
 
 
 @pytest.mark.parametrize(
-    ("kernel", "device", "hides"),
+    ("kernel", "device", "mask"),
     [
         ("sdpa", "cpu", blocks.CAUSAL),
         pytest.param("sdpa", "cuda", blocks.CAUSAL, marks=CUDA),
         pytest.param("sdpa_cudnn", "cuda", blocks.CAUSAL, marks=CUDA),
-        pytest.param("sdpa_cudnn", "cuda", blocks.NOTHING, marks=CUDA),
+        pytest.param("sdpa_cudnn", "cuda", blocks.UNMASKED, marks=CUDA),
         pytest.param("sdpa_efficient", "cuda", blocks.CAUSAL, marks=CUDA),
         pytest.param("varlen", "cuda", blocks.CAUSAL, marks=CUDA),
-        pytest.param("varlen", "cuda", blocks.Hidden(left=3), marks=CUDA),
-        pytest.param("varlen", "cuda", blocks.Hidden(True, None, 3, STARTS, 32), marks=CUDA),
+        pytest.param("varlen", "cuda", blocks.BlockMask(left=3), marks=CUDA),
+        pytest.param("varlen", "cuda", blocks.BlockMask(True, None, 3, STARTS, 32), marks=CUDA),
     ],
 )
-def test_a_block_by_each_kernel(kernel: Any, device: str, hides: blocks.Hidden) -> None:
+def test_a_block_by_each_kernel(kernel: Any, device: str, mask: blocks.BlockMask) -> None:
     """Output, lse and gradients in bf16 against plain operations in fp32."""
     torch.manual_seed(0)
     half = torch.bfloat16 if device == "cuda" else torch.float32
-    if hides.starts is not None:
-        hides = hides._replace(starts=hides.starts.to(device))
+    if mask.starts is not None:
+        mask = mask._replace(starts=mask.starts.to(device))
     query, grad = (torch.randn(2, 4, 40, 16, device=device, dtype=half) for _ in range(2))
     key, value = (torch.randn(2, 2, 40, 16, device=device, dtype=half) for _ in range(2))
-    plain = blocks.Hidden(mask=sequences_mask(query, key, hides))
+    plain = blocks.BlockMask(visible=sequences_mask(query, key, mask))
     results: list[list[torch.Tensor]] = []
-    for name, hidden in ((kernel, hides), ("eager", plain)):
+    for name, hidden in ((kernel, mask), ("eager", plain)):
         scores = blocks.BlockScores(0.25, None, name)
         out, lse = blocks.attend_block(query, key, value, scores, hidden)
         given = (grad, query, key, value, out.to(half), lse.float())

@@ -208,15 +208,15 @@ class LatentAttention(nn.Module):
             query = self.query(x)
         # Head counts are read off the shapes: under tensor parallelism they are the local ones.
         query = query.unflatten(-1, (-1, self.nope_head_dim + self.rope_head_dim))
-        plain, turned = query.split((self.nope_head_dim, self.rope_head_dim), dim=-1)
-        turned = context.apply_rotary(turned, self.kind) if self.rotates else turned
+        query_nope, query_rope = query.split((self.nope_head_dim, self.rope_head_dim), dim=-1)
+        query_rope = context.apply_rotary(query_rope, self.kind) if self.rotates else query_rope
         latent, shared = self.key_value_down(x).split((self.kv_rank, self.rope_head_dim), dim=-1)
         latent = self.key_value_down_norm(latent)
         shared = shared.unsqueeze(2)
         shared = context.apply_rotary(shared, self.kind) if self.rotates else shared
         latent, shared = context.update_cache(self.layer, self.kind, latent, shared)
         if context.cache is not None and x.shape[1] == 1:
-            mixed = self._attend_to_latents(plain, turned, latent, shared, context)
+            mixed = self._attend_to_latents(query_nope, query_rope, latent, shared, context)
             return self.output(mixed.flatten(2))
         # Keys and values (B, L, H, ...) of each head.
         heads = self.key_value_up(latent).unflatten(
@@ -224,14 +224,14 @@ class LatentAttention(nn.Module):
         )
         key, value = heads.split((self.nope_head_dim, self.value_head_dim), dim=-1)
         shared = shared.expand(-1, -1, key.shape[2], -1)
-        query = torch.cat((plain, turned), dim=-1)
+        query = torch.cat((query_nope, query_rope), dim=-1)
         mixed = self._attend(query, torch.cat((key, shared), dim=-1), value, context)
         return self.output(mixed.flatten(2))
 
     def _attend_to_latents(
         self,
-        plain: Tensor,
-        turned: Tensor,
+        query_nope: Tensor,
+        query_rope: Tensor,
         latent: Tensor,
         shared: Tensor,
         context: AttentionContext,
@@ -241,7 +241,7 @@ class LatentAttention(nn.Module):
             0, (-1, self.nope_head_dim + self.value_head_dim)
         )
         to_key, to_value = up.split((self.nope_head_dim, self.value_head_dim), dim=1)
-        query = torch.cat((torch.einsum("bshn,hnr->bshr", plain, to_key), turned), dim=-1)
+        query = torch.cat((torch.einsum("bshn,hnr->bshr", query_nope, to_key), query_rope), dim=-1)
         value = latent.unsqueeze(2)
         mixed = self._attend(query, torch.cat((value, shared), dim=-1), value, context)
         return torch.einsum("bshr,hvr->bshv", mixed, to_value)
@@ -383,7 +383,7 @@ def attention_context(
         positions = groups.parts.take(positions, dim=-1)
     if known is None or torch.compiler.is_compiling():  # whose graphs guard what they read
         known = {}
-    turned: dict[tuple[float, bool], Rotation] = {}
+    rotations: dict[tuple[float, bool], Rotation] = {}
     views: dict[Kind, KindView] = {}
     for kind in kinds_of(config):
         window = config.sliding_window if kind == "sliding" else None
@@ -402,7 +402,7 @@ def attention_context(
         if groups is not None:
             backend = over_ranks(backend, name, groups)
         mask = backend.prepare_mask(layout.without_first(first), window)
-        views[kind] = KindView(backend, mask, _rotation(config, kind, positions, turned), first)
+        views[kind] = KindView(backend, mask, _rotation(config, kind, positions, rotations), first)
     return AttentionContext(positions, views, cache)
 
 
@@ -411,10 +411,10 @@ def over_ranks(backend: Backend, name: BackendName, groups: ContextGroups) -> Ba
     # One process has no use for it.
     from setpoint.model.attention.over_ranks import Ring, Ulysses
 
-    over: Any = backend  # methods that are not compiled have lost their types
+    wrapped: Any = backend  # methods that are not compiled have lost their types
     if groups.ring is not None:
-        over = Ring(name, groups.parts, groups.ring)
-    return over if groups.ulysses is None else Ulysses(over, groups.ulysses)
+        wrapped = Ring(name, groups.parts, groups.ring)
+    return wrapped if groups.ulysses is None else Ulysses(wrapped, groups.ulysses)
 
 
 def _rotation(
@@ -426,14 +426,16 @@ def _rotation(
     """Rotation in layers of a kind; kinds with the same RoPE share it."""
     if config.positions != "rotary":
         return None
-    own = config.rope_base_sliding is not None and kind == "sliding"
-    base = config.rope_base_sliding if own else config.rope_base
+    separate = config.rope_base_sliding is not None and kind == "sliding"
+    base = config.rope_base_sliding if separate else config.rope_base
     assert base is not None
-    if (base, own) not in known:
+    if (base, separate) not in known:
         size = config.rope_dim or config.head_dim
         size = size if config.mla is None else config.mla.rope_head_dim
-        known[base, own] = rotation(positions, size, base, None if own else config.rope_scaling)
-    return known[base, own]
+        known[base, separate] = rotation(
+            positions, size, base, None if separate else config.rope_scaling
+        )
+    return known[base, separate]
 
 
 def _check_shape(name: str, given: Tensor, *shapes: tuple[int, ...]) -> None:

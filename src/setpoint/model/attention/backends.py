@@ -88,17 +88,17 @@ def visible(
     if queries is None:
         queries = slice(layout.keys - layout.queries, None)
     slots = torch.arange(layout.keys, device=layout.device)[None]
-    seen = slots[:, None, keys] <= slots[:, queries, None]
+    mask = slots[:, None, keys] <= slots[:, queries, None]
     positions = slots if layout.positions is None else layout.positions
     if window is not None:
-        seen = seen & (positions[:, queries, None] - positions[:, None, keys] < window)
+        mask = mask & (positions[:, queries, None] - positions[:, None, keys] < window)
     if layout.documents is not None:
         documents = layout.documents
-        seen = seen & (documents[:, queries, None] == documents[:, None, keys])
+        mask = mask & (documents[:, queries, None] == documents[:, None, keys])
     if layout.padded:
-        seen = seen & (positions >= 0)[:, None, keys]
-        seen = seen | (slots[:, None, keys] == slots[:, queries, None])
-    return seen[:, None]
+        mask = mask & (positions >= 0)[:, None, keys]
+        mask = mask | (slots[:, None, keys] == slots[:, queries, None])
+    return mask[:, None]
 
 
 class Scores(NamedTuple):

@@ -34,12 +34,12 @@ class BlockScores(NamedTuple):
     kernel: BackendName = "sdpa"
 
 
-class Hidden(NamedTuple):
+class BlockMask(NamedTuple):
     """Mask of a block.
 
     Arguments:
         causal: query n sees the keys 0 .. n.
-        mask: (1 or B, 1, S, L) bool, True where visible; None: all.
+        visible: (1 or B, 1, S, L) bool; None: all.
         left: window: visible keys before a query's own, aligned at the ends of queries and keys;
             -1: all.
         starts: (N + 1,) int32 cumulative lengths of the sequences in the B * S positions, with as
@@ -48,14 +48,14 @@ class Hidden(NamedTuple):
     """
 
     causal: bool = False
-    mask: Tensor | None = None
+    visible: Tensor | None = None
     left: int = -1
     starts: Tensor | None = None
     longest: int = 0
 
 
-NOTHING = Hidden()
-CAUSAL = Hidden(causal=True)
+UNMASKED = BlockMask()
+CAUSAL = BlockMask(causal=True)
 
 
 class Gradients(NamedTuple):
@@ -67,24 +67,24 @@ class Gradients(NamedTuple):
 
 
 def attend_block(
-    query: Tensor, key: Tensor, value: Tensor, scores: BlockScores, hides: Hidden
+    query: Tensor, key: Tensor, value: Tensor, scores: BlockScores, mask: BlockMask
 ) -> tuple[Tensor, Tensor]:
     """Compute a block.
 
     Returns:
         (B, H, S, V) output and (B, H, S) lse, fp32 at least: 0 and -inf for queries without keys.
     """
-    kernel = _fused(query, scores, hides)
+    kernel = _fused_kernel(query, scores, mask)
     if kernel is None:
-        return _plain(query, key, value, scores, hides)
-    inputs = _fitted(query, key, value, hides, scores.scale, kernel.repeats)
+        return _plain_forward(query, key, value, scores, mask)
+    inputs = _pad_heads(query, key, value, mask, scores.scale, kernel.repeats)
     out, lse = kernel.forward(inputs)
     out, lse = out[..., : value.shape[-1]], lse[..., : query.shape[2]]
-    if hides.mask is not None:
+    if mask.visible is not None:
         # Results for queries without keys differ between versions of kernels.
-        seen = hides.mask.any(dim=-1)
-        out = out.where(seen.unsqueeze(-1), 0.0)
-        lse = lse.where(seen, -torch.inf)
+        has_keys = mask.visible.any(dim=-1)
+        out = out.where(has_keys.unsqueeze(-1), 0.0)
+        lse = lse.where(has_keys, -torch.inf)
     return out, lse
 
 
@@ -96,21 +96,21 @@ def block_gradients(
     out: Tensor,
     lse: Tensor,
     scores: BlockScores,
-    hides: Hidden,
+    mask: BlockMask,
 ) -> Gradients:
     """Compute the gradients of a block from the merged gradient, output and lse."""
-    kernel = _fused(query, scores, hides)
+    kernel = _fused_kernel(query, scores, mask)
     if kernel is None:
-        return _plain_gradients(grad, query, key, value, out, lse, scores, hides)
-    inputs = _fitted(query, key, value, hides, scores.scale, kernel.repeats)
+        return _plain_gradients(grad, query, key, value, out, lse, scores, mask)
+    inputs = _pad_heads(query, key, value, mask, scores.scale, kernel.repeats)
     wider = inputs.value.shape[-1] - value.shape[-1]
-    out, grad = (F.pad(each, (0, wider)) if wider else each for each in (out, grad))
-    of_query, of_key, of_value = kernel.backward(inputs, grad, out, lse)
+    out, grad = (F.pad(x, (0, wider)) if wider else x for x in (out, grad))
+    dq, dk, dv = kernel.backward(inputs, grad, out, lse)
     size, heads = query.shape[-1], key.shape[1]
     return Gradients(
-        of_query[..., :size],
-        _sum_heads(of_key[..., :size], heads),
-        _sum_heads(of_value[..., : value.shape[-1]], heads),
+        dq[..., :size],
+        _sum_heads(dk[..., :size], heads),
+        _sum_heads(dv[..., : value.shape[-1]], heads),
     )
 
 
@@ -120,25 +120,25 @@ class Inputs(NamedTuple):
     query: Tensor
     key: Tensor
     value: Tensor
-    hides: Hidden
+    mask: BlockMask
     scale: float
 
     @property
     def bias(self) -> Tensor | None:
         """Bias of the scores."""
-        return None if self.hides.mask is None else _bias(self.hides.mask, self.query)
+        return None if self.mask.visible is None else _bias(self.mask.visible, self.query)
 
     @property
     def lengths(self) -> tuple[int, int]:
         """Longest sequence of queries and of keys."""
-        if self.hides.starts is not None:
-            return self.hides.longest, self.hides.longest
+        if self.mask.starts is not None:
+            return self.mask.longest, self.mask.longest
         return self.query.shape[2], self.key.shape[2]
 
     @property
     def window(self) -> dict[str, int]:
         """Window of the flash kernels, if any."""
-        left, right = self.hides.left, 0 if self.hides.causal else -1
+        left, right = self.mask.left, 0 if self.mask.causal else -1
         return {} if left < 0 else {"window_size_left": left, "window_size_right": right}
 
 
@@ -157,24 +157,24 @@ class _Kernel(NamedTuple):
     repeats: bool = True
 
 
-def _fused(query: Tensor, scores: BlockScores, hides: Hidden) -> _Kernel | None:
+def _fused_kernel(query: Tensor, scores: BlockScores, mask: BlockMask) -> _Kernel | None:
     """Kernel of a block; None: plain operations."""
     if scores.soft_cap is not None or scores.kernel in ("eager", "sdpa_math"):
         return None
-    if LIMITS[scores.kernel].masks == "lengths" and hides.mask is None:
+    if LIMITS[scores.kernel].masks == "lengths" and mask.visible is None:
         return SEQUENCES
     if not query.is_cuda:
         return _ON_CPU if scores.kernel != "sdpa_efficient" else None
     if scores.kernel == "sdpa_cudnn":
         return _CUDNN
-    flash = query.dtype in HALVES and query.shape[-1] <= LARGEST_FLASH_HEAD and hides.mask is None
+    flash = query.dtype in HALVES and query.shape[-1] <= LARGEST_FLASH_HEAD and mask.visible is None
     if flash and scores.kernel != "sdpa_efficient":
         return _FLASH
     return _EFFICIENT if query.dtype in (*HALVES, torch.float32) else None
 
 
-def _fitted(
-    query: Tensor, key: Tensor, value: Tensor, hides: Hidden, scale: float, repeats: bool
+def _pad_heads(
+    query: Tensor, key: Tensor, value: Tensor, mask: BlockMask, scale: float, repeats: bool
 ) -> Inputs:
     """Pad heads to one size, and repeat key-value heads if `_Kernel.repeats`."""
     size = max(query.shape[-1], value.shape[-1])
@@ -182,12 +182,11 @@ def _fitted(
         size += -size % 8
     times = query.shape[1] // key.shape[1]
     query, key, value = (
-        F.pad(each, (0, size - each.shape[-1])) if each.shape[-1] != size else each
-        for each in (query, key, value)
+        F.pad(x, (0, size - x.shape[-1])) if x.shape[-1] != size else x for x in (query, key, value)
     )
     if times > 1 and repeats:
-        key, value = (each.repeat_interleave(times, dim=1) for each in (key, value))
-    return Inputs(query, key, value, hides, scale)
+        key, value = (x.repeat_interleave(times, dim=1) for x in (key, value))
+    return Inputs(query, key, value, mask, scale)
 
 
 def _sum_heads(gradient: Tensor, heads: int) -> Tensor:
@@ -212,19 +211,19 @@ def _bias(mask: Tensor, query: Tensor) -> Tensor:
 
 def _cpu_forward(x: Inputs) -> tuple[Tensor, Tensor]:
     return aten._scaled_dot_product_flash_attention_for_cpu(
-        *x[:3], 0.0, x.hides.causal, attn_mask=x.bias, scale=x.scale
+        *x[:3], 0.0, x.mask.causal, attn_mask=x.bias, scale=x.scale
     )
 
 
 def _cpu_backward(x: Inputs, grad: Tensor, out: Tensor, lse: Tensor) -> Grads:
     return aten._scaled_dot_product_flash_attention_for_cpu_backward(
-        grad, *x[:3], out, lse, 0.0, x.hides.causal, attn_mask=x.bias, scale=x.scale
+        grad, *x[:3], out, lse, 0.0, x.mask.causal, attn_mask=x.bias, scale=x.scale
     )
 
 
 def _flash_forward(x: Inputs) -> tuple[Tensor, Tensor]:
     return aten._scaled_dot_product_flash_attention(
-        *x[:3], 0.0, x.hides.causal, False, scale=x.scale
+        *x[:3], 0.0, x.mask.causal, False, scale=x.scale
     )[:2]
 
 
@@ -232,14 +231,14 @@ def _flash_backward(x: Inputs, grad: Tensor, out: Tensor, lse: Tensor) -> Grads:
     # Rows of one length need no cumulative lengths; without dropout no random state is read.
     none = torch.empty(0, dtype=torch.int64, device=grad.device)
     return aten._scaled_dot_product_flash_attention_backward(
-        grad, *x[:3], out, lse.contiguous(), None, None, *x.lengths, 0.0, x.hides.causal, none,
+        grad, *x[:3], out, lse.contiguous(), None, None, *x.lengths, 0.0, x.mask.causal, none,
         none, scale=x.scale,
     )  # fmt: skip
 
 
 def _cudnn_forward(x: Inputs) -> tuple[Tensor, Tensor]:
     out, lse = aten._scaled_dot_product_cudnn_attention(
-        *x[:3], x.bias, True, 0.0, x.hides.causal, False, scale=x.scale
+        *x[:3], x.bias, True, 0.0, x.mask.causal, False, scale=x.scale
     )[:2]
     return out, lse.view(x.query.shape[:3])
 
@@ -248,13 +247,13 @@ def _cudnn_backward(x: Inputs, grad: Tensor, out: Tensor, lse: Tensor) -> Grads:
     none = torch.empty((), dtype=torch.int64, device=grad.device)
     return aten._scaled_dot_product_cudnn_attention_backward(
         grad, *x[:3], out, lse.unsqueeze(-1).contiguous(), none, none, x.bias, None, None,
-        *x.lengths, 0.0, x.hides.causal, scale=x.scale,
+        *x.lengths, 0.0, x.mask.causal, scale=x.scale,
     )  # fmt: skip
 
 
 def _efficient_forward(x: Inputs) -> tuple[Tensor, Tensor]:
     return aten._scaled_dot_product_efficient_attention(
-        *x[:3], x.bias, True, 0.0, x.hides.causal, scale=x.scale
+        *x[:3], x.bias, True, 0.0, x.mask.causal, scale=x.scale
     )[:2]
 
 
@@ -262,42 +261,42 @@ def _efficient_backward(x: Inputs, grad: Tensor, out: Tensor, lse: Tensor) -> Gr
     none = torch.empty((), dtype=torch.int64, device=grad.device)
     # The kernel reads whole blocks of 32 rows: where exp(score - lse) must be 0, lse is infinite.
     lse = F.pad(lse, (0, -lse.shape[-1] % 32), value=torch.inf)
-    wanted = [True, True, True, False]
+    needs_grad = [True, True, True, False]
     return aten._scaled_dot_product_efficient_attention_backward(
-        grad, *x[:3], x.bias, out, lse, none, none, 0.0, wanted, x.hides.causal, scale=x.scale
+        grad, *x[:3], x.bias, out, lse, none, none, 0.0, needs_grad, x.mask.causal, scale=x.scale
     )[:3]
 
 
 def _sequences_forward(x: Inputs) -> tuple[Tensor, Tensor]:
-    starts = x.hides.starts
-    tensors = (_by_places(each, x.hides) for each in x[:3])
+    starts = x.mask.starts
+    tensors = (_positions_first(tensor, x.mask) for tensor in x[:3])
     out, lse = aten._flash_attention_forward(
-        *tensors, starts, starts, *x.lengths, 0.0, x.hides.causal, False, scale=x.scale, **x.window
+        *tensors, starts, starts, *x.lengths, 0.0, x.mask.causal, False, scale=x.scale, **x.window
     )[:2]
     if starts is not None:  # (H, T)
         lse = lse.unflatten(1, (x.query.shape[0], -1)).transpose(0, 1)
-    return _by_heads(out, x.query), lse
+    return _heads_first(out, x.query), lse
 
 
 def _sequences_backward(x: Inputs, grad: Tensor, out: Tensor, lse: Tensor) -> Grads:
-    starts = x.hides.starts
-    tensors = (_by_places(each, x.hides) for each in (grad, *x[:3], out))
+    starts = x.mask.starts
+    tensors = (_positions_first(tensor, x.mask) for tensor in (grad, *x[:3], out))
     lse = lse if starts is None else lse.transpose(0, 1).flatten(1)
     none = torch.zeros(2, dtype=torch.uint64, device=grad.device)
     grads = aten._flash_attention_backward(
-        *tensors, lse.contiguous(), starts, starts, *x.lengths, 0.0, x.hides.causal, none, none,
+        *tensors, lse.contiguous(), starts, starts, *x.lengths, 0.0, x.mask.causal, none, none,
         scale=x.scale, **x.window,
     )  # fmt: skip
-    return tuple(_by_heads(each, like) for each, like in zip(grads, x[:3], strict=True))
+    return tuple(_heads_first(tensor, like) for tensor, like in zip(grads, x[:3], strict=True))
 
 
-def _by_places(x: Tensor, hides: Hidden) -> Tensor:
+def _positions_first(x: Tensor, mask: BlockMask) -> Tensor:
     """(B, H, S, D) to (B, S, H, D), or with sequences to (B * S, H, D)."""
     x = x.transpose(1, 2)
-    return x.contiguous() if hides.starts is None else x.flatten(0, 1)
+    return x.contiguous() if mask.starts is None else x.flatten(0, 1)
 
 
-def _by_heads(x: Tensor, like: Tensor) -> Tensor:
+def _heads_first(x: Tensor, like: Tensor) -> Tensor:
     """Back to (B, H, S, D)."""
     return x.view(like.shape[0], like.shape[2], *x.shape[-2:]).transpose(1, 2)
 
@@ -310,12 +309,12 @@ SEQUENCES = _Kernel(_sequences_forward, _sequences_backward, repeats=False)
 """PyTorch's varlen flash kernels, of the active version of FlashAttention."""
 
 
-def _plain(
-    query: Tensor, key: Tensor, value: Tensor, scores: BlockScores, hides: Hidden
+def _plain_forward(
+    query: Tensor, key: Tensor, value: Tensor, scores: BlockScores, mask: BlockMask
 ) -> tuple[Tensor, Tensor]:
     """Plain operations, in fp32 at least."""
-    query, key, value = _widened(query, key, value)
-    capped, _ = _scored(query, key, scores, hides)
+    query, key, value = _upcast(query, key, value)
+    capped, _ = _capped_scores(query, key, scores, mask)
     lse = capped.logsumexp(dim=-1)
     weights = (capped - lse.unsqueeze(-1)).exp().where(lse.isfinite().unsqueeze(-1), 0.0)
     return (weights @ value.unsqueeze(2)).flatten(1, 2), lse.flatten(1, 2)
@@ -329,27 +328,27 @@ def _plain_gradients(
     out: Tensor,
     lse: Tensor,
     scores: BlockScores,
-    hides: Hidden,
+    mask: BlockMask,
 ) -> Gradients:
     """Backward pass of FlashAttention (Dao et al., 2022) and the soft cap, in plain operations."""
-    query, key, value, grad, out = _widened(query, key, value, grad, out)
+    query, key, value, grad, out = _upcast(query, key, value, grad, out)
     groups = (key.shape[1], -1)
-    capped, slope = _scored(query, key, scores, hides)
+    capped, slope = _capped_scores(query, key, scores, mask)
     weights = (capped - lse.unflatten(1, groups).unsqueeze(-1)).exp()
     grad_heads = grad.unflatten(1, groups)
-    of_value = (weights.mT @ grad_heads).sum(dim=2)
-    of_weights = grad_heads @ value.unsqueeze(2).mT
-    own = (grad * out).sum(dim=-1).unflatten(1, groups).unsqueeze(-1)
-    of_scores = weights * (of_weights - own) * scores.scale
+    dv = (weights.mT @ grad_heads).sum(dim=2)
+    dp = grad_heads @ value.unsqueeze(2).mT
+    delta = (grad * out).sum(dim=-1).unflatten(1, groups).unsqueeze(-1)
+    ds = weights * (dp - delta) * scores.scale
     if slope is not None:
-        of_scores = of_scores * slope
-    of_query = (of_scores @ key.unsqueeze(2)).flatten(1, 2)
-    of_key = (of_scores.mT @ query.unflatten(1, groups)).sum(dim=2)
-    return Gradients(of_query, of_key, of_value)
+        ds = ds * slope
+    dq = (ds @ key.unsqueeze(2)).flatten(1, 2)
+    dk = (ds.mT @ query.unflatten(1, groups)).sum(dim=2)
+    return Gradients(dq, dk, dv)
 
 
-def _scored(
-    query: Tensor, key: Tensor, scores: BlockScores, hides: Hidden
+def _capped_scores(
+    query: Tensor, key: Tensor, scores: BlockScores, mask: BlockMask
 ) -> tuple[Tensor, Tensor | None]:
     """(B, K, H/K, S, L) scores, -inf where masked, and the slope of the soft cap."""
     products = query.unflatten(1, (key.shape[1], -1)) @ key.unsqueeze(2).mT * scores.scale
@@ -357,13 +356,13 @@ def _scored(
     if scores.soft_cap is not None:
         bent = torch.tanh(products / scores.soft_cap)
         products, slope = bent * scores.soft_cap, 1 - bent.square()
-    if hides.causal:
-        seen = torch.ones(products.shape[-2:], dtype=torch.bool, device=products.device).tril()
-        products = products.masked_fill(~seen, -torch.inf)
-    if hides.mask is not None:
-        products = products.masked_fill(~hides.mask.unsqueeze(2), -torch.inf)
+    if mask.causal:
+        causal = torch.ones(products.shape[-2:], dtype=torch.bool, device=products.device).tril()
+        products = products.masked_fill(~causal, -torch.inf)
+    if mask.visible is not None:
+        products = products.masked_fill(~mask.visible.unsqueeze(2), -torch.inf)
     return products, slope
 
 
-def _widened(*tensors: Tensor) -> tuple[Tensor, ...]:
-    return tuple(each.to(torch.promote_types(each.dtype, torch.float32)) for each in tensors)
+def _upcast(*tensors: Tensor) -> tuple[Tensor, ...]:
+    return tuple(x.to(torch.promote_types(x.dtype, torch.float32)) for x in tensors)

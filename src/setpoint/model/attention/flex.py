@@ -71,22 +71,22 @@ def sees_where(layout: RowLayout, window: int | None) -> Callable[..., Tensor]:
     first = layout.keys - layout.queries
     positions, documents, padded = layout.positions, layout.documents, layout.padded
 
-    def at(x: Tensor, row: Tensor, slot: Tensor) -> Tensor:
+    def lookup(x: Tensor, row: Tensor, slot: Tensor) -> Tensor:
         return x[row if x.shape[0] > 1 else 0, slot]
 
     def sees(row: Tensor, head: Tensor, query: Tensor, key: Tensor) -> Tensor:
         del head
         query = query + first
-        seen = key <= query
+        mask = key <= query
         if window is not None and positions is None:
-            seen = seen & (query - key < window)
+            mask = mask & (query - key < window)
         if window is not None and positions is not None:
-            seen = seen & (at(positions, row, query) - at(positions, row, key) < window)
+            mask = mask & (lookup(positions, row, query) - lookup(positions, row, key) < window)
         if documents is not None:
-            seen = seen & (at(documents, row, query) == at(documents, row, key))
+            mask = mask & (lookup(documents, row, query) == lookup(documents, row, key))
         if padded and positions is not None:
-            seen = (seen & (at(positions, row, key) >= 0)) | (query == key)
-        return seen
+            mask = (mask & (lookup(positions, row, key) >= 0)) | (query == key)
+        return mask
 
     return sees
 

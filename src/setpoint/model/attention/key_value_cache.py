@@ -172,8 +172,8 @@ def _first_in_reach(positions: Tensor, old: int, window: int) -> int:
     """The first of the old slots that a row's next position, or a later one, can see."""
     before, new = positions[:, :old], positions[:, old:]
     # Padding sees nothing; rows of padding only see what their last token saw.
-    asked = new.where(new >= 0, torch.iinfo(new.dtype).max).amin(dim=1, keepdim=True)
-    last = before.amax(dim=1, keepdim=True) if old else asked
-    asked = asked.where((new >= 0).any(dim=1, keepdim=True), last + 1)
-    reached = ((before >= 0) & (asked - before < window)).any(dim=0)
+    earliest = new.where(new >= 0, torch.iinfo(new.dtype).max).amin(dim=1, keepdim=True)
+    last = before.amax(dim=1, keepdim=True) if old else earliest
+    earliest = earliest.where((new >= 0).any(dim=1, keepdim=True), last + 1)
+    reached = ((before >= 0) & (earliest - before < window)).any(dim=0)
     return int(reached.int().argmax()) if bool(reached.any()) else old

@@ -32,9 +32,9 @@ from setpoint.model.attention.backends import (
 )
 from setpoint.model.attention.blocks import (
     CAUSAL,
-    NOTHING,
+    UNMASKED,
+    BlockMask,
     BlockScores,
-    Hidden,
     attend_block,
     block_gradients,
 )
@@ -52,7 +52,7 @@ class BlockPair(NamedTuple):
 
     queries: slice
     keys: slice
-    hides: Hidden = NOTHING
+    mask: BlockMask = UNMASKED
     rows: slice = slice(None)
 
     @property
@@ -88,8 +88,8 @@ class Ring(Backend):
             SetpointError: the kernel takes no mask.
         """
         if layout.positions is None and layout.documents is None:
-            whole = Lengths.of(np.arange(layout.batch + 1) * layout.keys)
-            layout = replace(layout, lengths=whole)
+            row_lengths = Lengths.of(np.arange(layout.batch + 1) * layout.keys)
+            layout = replace(layout, lengths=row_lengths)
         if not layout.is_masked(window):
             return causal_plan(self.parts, layout.keys)
         if LIMITS[self.kernel].masks == "lengths" and layout.lengths is not None:
@@ -109,26 +109,26 @@ class Ring(Backend):
         """Attend with the queries of this rank to the keys of all ranks."""
         assert not scores.dropout and scores.sinks is None, "the configuration is refused otherwise"
         scale = usual_scale(query) if scores.scale is None else scores.scale
-        how = BlockScores(scale, scores.soft_cap, self.kernel)
-        heads = (each.transpose(1, 2).contiguous() for each in (query, key, value))
-        mixed: Any = _RingAttention.apply(*heads, mask, how, self.group)
+        block_scores = BlockScores(scale, scores.soft_cap, self.kernel)
+        heads = (x.transpose(1, 2).contiguous() for x in (query, key, value))
+        mixed: Any = _RingAttention.apply(*heads, mask, block_scores, self.group)
         return mixed.transpose(1, 2)
 
 
 def causal_plan(parts: SequenceParts, length: int) -> Plan:
     """Plan for a causal mask only."""
-    own = length // parts.ring
-    whole, first, last = slice(0, own), slice(0, own // 2), slice(own // 2, own)
+    size = length // parts.ring
+    full, first, last = slice(0, size), slice(0, size // 2), slice(size // 2, size)
     plan: list[list[BlockPair]] = []
     for source in range(parts.ring):
         if source == parts.ring_rank:
-            plan.append([BlockPair(whole, whole, CAUSAL)])
+            plan.append([BlockPair(full, full, CAUSAL)])
         elif parts.runs == 1:
-            plan.append([BlockPair(whole, whole)] if source < parts.ring_rank else [])
+            plan.append([BlockPair(full, full)] if source < parts.ring_rank else [])
         elif source < parts.ring_rank:
-            plan.append([BlockPair(whole, first)])
+            plan.append([BlockPair(full, first)])
         else:
-            plan.append([BlockPair(last, whole)])
+            plan.append([BlockPair(last, full)])
     return plan
 
 
@@ -145,12 +145,12 @@ def masked_plan(parts: SequenceParts, layout: RowLayout, window: int | None) -> 
         elif queries == keys:
             extent = True, False
         else:
-            seen = _rectangles(layout.lengths, layout, window, queries, keys)
-            whole = (queries.stop, keys.start)
+            rectangles = _rectangles(layout.lengths, layout, window, queries, keys)
+            full = (queries.stop, keys.start)
             near = window is None or queries.stop - 1 - keys.start < window
-            every = near and all(each is not None and each[:2] == whole for each in seen)
-            extent = any(seen), every
-        candidates.append((source, block._replace(hides=Hidden(mask=mask)), extent))
+            every = near and all(r is not None and r[:2] == full for r in rectangles)
+            extent = any(rectangles), every
+        candidates.append((source, block._replace(mask=BlockMask(visible=mask)), extent))
     plan: list[list[BlockPair]] = [[] for _ in range(parts.ring)]
     read = [extent for *_, extent in candidates if isinstance(extent, Tensor)]
     # One transfer for all; none if the host knows the lengths.
@@ -158,7 +158,7 @@ def masked_plan(parts: SequenceParts, layout: RowLayout, window: int | None) -> 
     for source, block, extent in candidates:
         some, every = next(known) if isinstance(extent, Tensor) else extent
         if some:
-            plan[source].append(block._replace(hides=NOTHING) if every else block)
+            plan[source].append(block._replace(mask=UNMASKED) if every else block)
     return plan
 
 
@@ -172,18 +172,18 @@ def sequence_plan(parts: SequenceParts, layout: RowLayout, window: int | None) -
     plan: list[list[BlockPair]] = [[] for _ in range(parts.ring)]
     for source, queries, keys, block in _pairs(parts, layout.keys):
         if queries == keys:
-            plan[source].append(block._replace(hides=_sequences(layout, window, queries)))
+            plan[source].append(block._replace(mask=_sequences(layout, window, queries)))
             continue
         rectangles = _rectangles(layout.lengths, layout, window, queries, keys)
-        for row, seen in enumerate(rectangles):
-            if seen is not None:
-                last, first_key, left = seen
-                at, other = block.queries.start, block.keys.stop
+        for row, rectangle in enumerate(rectangles):
+            if rectangle is not None:
+                last, first_key, left = rectangle
+                start, stop = block.queries.start, block.keys.stop
                 plan[source].append(
                     BlockPair(
-                        slice(at, at + last - queries.start),
-                        slice(other - (keys.stop - first_key), other),
-                        Hidden(left=left),
+                        slice(start, start + last - queries.start),
+                        slice(stop - (keys.stop - first_key), stop),
+                        BlockMask(left=left),
                         slice(row, row + 1),
                     )
                 )
@@ -198,13 +198,13 @@ def _pairs(parts: SequenceParts, length: int) -> Iterator[tuple[int, slice, slic
         in local positions.
     """
     run = length // (parts.ring * parts.runs)
-    places = [slice(n * run, (n + 1) * run) for n in range(parts.runs)]
-    own = parts.ring_part(length, parts.ring_rank)
+    local_runs = [slice(n * run, (n + 1) * run) for n in range(parts.runs)]
+    query_runs = parts.ring_part(length, parts.ring_rank)
     for source in range(parts.ring):
         pairs = [
-            (queries, keys, BlockPair(at, other))
-            for queries, at in zip(own, places, strict=True)
-            for keys, other in zip(parts.ring_part(length, source), places, strict=True)
+            (queries, keys, BlockPair(local_queries, local_keys))
+            for queries, local_queries in zip(query_runs, local_runs, strict=True)
+            for keys, local_keys in zip(parts.ring_part(length, source), local_runs, strict=True)
         ]
         # The diagonal first: there each query sees itself, so that no lse stays infinite.
         for queries, keys, block in sorted(pairs, key=lambda pair: pair[0] != pair[1]):
@@ -212,7 +212,7 @@ def _pairs(parts: SequenceParts, length: int) -> Iterator[tuple[int, slice, slic
                 yield source, queries, keys, block
 
 
-def _sequences(layout: RowLayout, window: int | None, run: slice) -> Hidden:
+def _sequences(layout: RowLayout, window: int | None, run: slice) -> BlockMask:
     """Documents within a run of each row; the run itself begins one."""
     assert layout.lengths is not None
     starts, size = layout.lengths.starts, run.stop - run.start
@@ -223,7 +223,7 @@ def _sequences(layout: RowLayout, window: int | None, run: slice) -> Hidden:
         inside += [row * size, *(within - first + row * size)]
     known = Lengths.of(np.array([*inside, layout.batch * size])).to(layout.device)
     left = -1 if window is None else window - 1
-    return Hidden(True, None, left, known.cumulative, round_up(known.longest, size))
+    return BlockMask(True, None, left, known.cumulative, round_up(known.longest, size))
 
 
 def _rectangles(
@@ -232,22 +232,22 @@ def _rectangles(
     """Visible rectangle of each row between queries and an earlier run of keys.
 
     Returns:
-        the end of the queries, the first key, and the window as `Hidden.left`; None if no key is
+        the end of the queries, the first key, and the window as `BlockMask.left`; None if no key is
         visible.
     """
     rectangles: list[tuple[int, int, int] | None] = []
     for row in range(layout.batch):
         base = row * layout.keys
         number = int(np.searchsorted(lengths.starts, base + keys.stop - 1, "right"))
-        begin, end = (int(each) - base for each in lengths.starts[number - 1 : number + 1])
+        begin, end = (int(start) - base for start in lengths.starts[number - 1 : number + 1])
         last, first = min(queries.stop, end), max(keys.start, begin)
         left = -1
         if window is not None:
             last = min(last, keys.stop - 1 + window)
             first = max(first, queries.start - window + 1)
             left = keys.stop - last + window - 1
-        is_seen = last > queries.start and first < keys.stop
-        rectangles.append((last, first, left) if is_seen else None)
+        is_visible = last > queries.start and first < keys.stop
+        rectangles.append((last, first, left) if is_visible else None)
     return rectangles
 
 
@@ -274,7 +274,7 @@ class _RingAttention(torch.autograd.Function):
                 keys, values = _unpacked(key_values, key, value)
                 for block in plan[source]:
                     q, k = block.query_index, block.key_index
-                    out, lse = attend_block(query[q], keys[k], values[k], scores, block.hides)
+                    out, lse = attend_block(query[q], keys[k], values[k], scores, block.mask)
                     _merge(mixed[q], total[q], out, lse)
                 if incoming is not None:
                     key_values = incoming.wait()
@@ -290,7 +290,7 @@ class _RingAttention(torch.autograd.Function):
     ) -> tuple[Tensor | None, ...]:
         query, key, value, mixed, total = ctx.saved_tensors
         grad, group = grad.contiguous(), ctx.group
-        of_query = torch.zeros_like(query, dtype=total.dtype)
+        dq = torch.zeros_like(query, dtype=total.dtype)
         key_values = torch.cat((key.flatten(), value.flatten()))
         # The gradients of keys and values travel with them, and arrive home after a full turn.
         traveling: _RingTransfer | None = None
@@ -299,7 +299,7 @@ class _RingAttention(torch.autograd.Function):
                 incoming = None if step + 1 == group.size() else _RingTransfer(key_values, group)
                 keys, values = _unpacked(key_values, key, value)
                 key_value_grads = torch.zeros_like(key_values, dtype=total.dtype)
-                of_keys, of_values = _unpacked(key_value_grads, key, value)
+                dk, dv = _unpacked(key_value_grads, key, value)
                 for block in ctx.plan[source]:
                     q, k = block.query_index, block.key_index
                     grads = block_gradients(
@@ -310,19 +310,19 @@ class _RingAttention(torch.autograd.Function):
                         mixed[q],
                         total[q],
                         ctx.scores,
-                        block.hides,
+                        block.mask,
                     )
-                    of_query[q] += grads.query
-                    of_keys[k] += grads.key
-                    of_values[k] += grads.value
+                    dq[q] += grads.query
+                    dk[k] += grads.key
+                    dv[k] += grads.value
                 if traveling is not None:
                     key_value_grads += traveling.wait()
                 traveling = _RingTransfer(key_value_grads, group, tag=1)
                 if incoming is not None:
                     key_values = incoming.wait()
             assert traveling is not None
-            of_key, of_value = _unpacked(traveling.wait(), key, value)
-        return of_query.to(query.dtype), of_key.to(key.dtype), of_value.to(value.dtype), *NONE
+            dk, dv = _unpacked(traveling.wait(), key, value)
+        return dq.to(query.dtype), dk.to(key.dtype), dv.to(value.dtype), *NONE
 
 
 NONE = (None, None, None)
@@ -389,29 +389,29 @@ class Ulysses(Backend):
         # Each rank gets the same number of key-value heads, with their query heads.
         times = self.group.size() // math.gcd(self.group.size(), key.shape[2])
         key, value = repeat_heads(key, times), repeat_heads(value, times)
-        query, key, value = self._heads_of(query, key, value)
+        query, key, value = self._to_heads(query, key, value)
         if scores.sinks is not None:
-            own = scores.sinks.unflatten(0, (self.group.size(), -1))[self.group.rank()]
-            scores = scores._replace(sinks=own)
-        return self._places_of(self.inner.attend(query, key, value, mask, scores))
+            sinks = scores.sinks.unflatten(0, (self.group.size(), -1))[self.group.rank()]
+            scores = scores._replace(sinks=sinks)
+        return self._to_positions(self.inner.attend(query, key, value, mask, scores))
 
-    def _heads_of(self, *tensors: Tensor) -> list[Tensor]:
+    def _to_heads(self, *tensors: Tensor) -> list[Tensor]:
         """From (B, S / ranks, heads, D) to (B, S, heads / ranks, D), in one collective."""
         ranks = self.group.size()
-        sent = [each.unflatten(2, (ranks, -1)).permute(2, 0, 1, 3, 4) for each in tensors]
-        got = _exchanged(torch.cat([each.flatten(1) for each in sent], dim=1), self.group)
-        parts = got.split([each[0].numel() for each in sent], dim=1)
+        sent = [x.unflatten(2, (ranks, -1)).permute(2, 0, 1, 3, 4) for x in tensors]
+        received = _all_to_all(torch.cat([x.flatten(1) for x in sent], dim=1), self.group)
+        parts = received.split([x[0].numel() for x in sent], dim=1)
         return [
-            part.view(each.shape).transpose(0, 1).flatten(1, 2)
-            for part, each in zip(parts, sent, strict=True)
+            part.view(x.shape).transpose(0, 1).flatten(1, 2)
+            for part, x in zip(parts, sent, strict=True)
         ]
 
-    def _places_of(self, mixed: Tensor) -> Tensor:
+    def _to_positions(self, mixed: Tensor) -> Tensor:
         """From (B, S, heads / ranks, D) to (B, S / ranks, heads, D)."""
         ranks = self.group.size()
         sent = mixed.unflatten(1, (ranks, -1)).transpose(0, 1)
-        got = _exchanged(sent.flatten(1), self.group).view(sent.shape)
-        return got.permute(1, 2, 0, 3, 4).flatten(2, 3)
+        received = _all_to_all(sent.flatten(1), self.group).view(sent.shape)
+        return received.permute(1, 2, 0, 3, 4).flatten(2, 3)
 
 
 class _AllToAll(torch.autograd.Function):
@@ -420,20 +420,20 @@ class _AllToAll(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, rows: Tensor, group: ProcessGroup) -> Tensor:
         ctx.group = group
-        got = torch.empty_like(rows)
-        distributed.all_to_all_single(got, rows, group=group)
-        return got
+        received = torch.empty_like(rows)
+        distributed.all_to_all_single(received, rows, group=group)
+        return received
 
     @staticmethod
     @once_differentiable
     def backward(  # pyright: ignore[reportIncompatibleMethodOverride]  # the decorator is untyped
         ctx: Any, grad: Tensor
     ) -> tuple[Tensor, None]:
-        got = torch.empty_like(grad, memory_format=torch.contiguous_format)
-        distributed.all_to_all_single(got, grad.contiguous(), group=ctx.group)
-        return got, None
+        received = torch.empty_like(grad, memory_format=torch.contiguous_format)
+        distributed.all_to_all_single(received, grad.contiguous(), group=ctx.group)
+        return received, None
 
 
-def _exchanged(rows: Tensor, group: ProcessGroup) -> Tensor:
-    got: Any = _AllToAll.apply(rows.contiguous(), group)
-    return got
+def _all_to_all(rows: Tensor, group: ProcessGroup) -> Tensor:
+    received: Any = _AllToAll.apply(rows.contiguous(), group)
+    return received

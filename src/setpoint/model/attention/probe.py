@@ -85,7 +85,7 @@ def _attempt(
     )
     layout = RowLayout(queries=LENGTH, keys=LENGTH, batch=1, device=device)
     windows = {LENGTH // 2 if kind == "sliding" else None for kind in config.attention_pattern}
-    with warnings.catch_warnings(record=True) as said:
+    with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         try:
             for window in windows:
@@ -96,14 +96,14 @@ def _attempt(
                 if training:
                     mixed.sum().backward()
         except (RuntimeError, SetpointError) as error:
-            why = _why([str(warning.message) for warning in said]) or _why([str(error)])
+            reason = _reasons([str(w.message) for w in caught]) or _reasons([str(error)])
             place = "GPU" if device.type == "cuda" else device.type.upper()
-            return f"it does not run on this {place}: {why}"
+            return f"it does not run on this {place}: {reason}"
     return None
 
 
-def _why(words: list[str]) -> str:
+def _reasons(words: list[str]) -> str:
     """PyTorch's reasons, without those of other kernels."""
     lines = [text.partition(" (Triggered")[0].strip().partition("\n")[0] for text in words]
-    said = [line for line in lines if "not used because" not in line and "disabled" not in line]
-    return "; ".join(dict.fromkeys(line.rstrip(".") for line in said))
+    reasons = [line for line in lines if "not used because" not in line and "disabled" not in line]
+    return "; ".join(dict.fromkeys(line.rstrip(".") for line in reasons))

@@ -195,10 +195,10 @@ def find_dense(
 
 def backend_problems(config: TransformerConfig) -> Iterator[Problem]:
     """Requirements of the model that its backend does not support on any device."""
-    for what, field in lacking(demands_of(config), config.attention_backend):
+    for reason, field in lacking(demands_of(config), config.attention_backend):
         yield Problem(
             "attention_backend",
-            f"{config.attention_backend} {what}",
+            f"{config.attention_backend} {reason}",
             valid=able(config),
             also=(field,),
         )

@@ -79,16 +79,16 @@ def pack(layout: RowLayout, window: int | None) -> Packed:
         rows = torch.arange(layout.batch + 1, dtype=torch.int32, device=layout.device)
         queries, keys = layout.queries, layout.keys
         return Packed(rows * queries, rows * keys, queries, keys, sides)
-    return _read(layout, window)._replace(window=sides)
+    return _pack_on_host(layout, window)._replace(window=sides)
 
 
-def _read(layout: RowLayout, window: int | None) -> Packed:
+def _pack_on_host(layout: RowLayout, window: int | None) -> Packed:
     """Find the sequences by positions and documents, in one transfer to the host."""
     shape = (layout.batch, layout.keys)
     numbers = torch.arange(layout.keys, device=layout.device)[None]
-    given = [numbers if each is None else each for each in (layout.positions, layout.documents)]
+    given = [numbers if x is None else x for x in (layout.positions, layout.documents)]
     positions, documents = (
-        torch.stack([each.expand(shape).to(torch.int64) for each in given]).cpu().numpy()
+        torch.stack([x.expand(shape).to(torch.int64) for x in given]).cpu().numpy()
     )
     if layout.documents is None:
         documents = np.zeros(shape, np.int64)
@@ -99,11 +99,11 @@ def _read(layout: RowLayout, window: int | None) -> Packed:
     begins = np.ones(len(keys), np.bool_)
     begins[1:] = (rows[1:] != rows[:-1]) | (documents[1:] != documents[:-1])
     pieces = int(begins.sum())
-    whole = len(np.unique(np.stack((rows, documents)), axis=1).T)
-    if whole != pieces:
+    count = len(np.unique(np.stack((rows, documents)), axis=1).T)
+    if count != pieces:
         raise SetpointError(
             f"model.attention_backend: the flash kernels need the tokens of a document in one "
-            f"piece; {whole} documents are in {pieces}; use sdpa or flex"
+            f"piece; {count} documents are in {pieces}; use sdpa or flex"
         )
     if window is not None and (~begins[1:] & (positions[1:] != positions[:-1] + 1)).any():
         raise SetpointError(
@@ -114,21 +114,21 @@ def _read(layout: RowLayout, window: int | None) -> Packed:
     slots = slots - (layout.keys - layout.queries)
     is_query = slots >= 0
     sequence = np.cumsum(begins) - 1
-    lengths = [np.bincount(each, minlength=pieces) for each in (sequence[is_query], sequence)]
-    starts = [np.append(0, np.cumsum(each)).astype(np.int32) for each in lengths]
+    lengths = [np.bincount(x, minlength=pieces) for x in (sequence[is_query], sequence)]
+    starts = [np.append(0, np.cumsum(x)).astype(np.int32) for x in lengths]
 
-    def moved(array: Any) -> Tensor:
+    def to_device(array: Any) -> Tensor:
         return torch.from_numpy(array).to(layout.device, non_blocking=True)
 
-    query_longest, key_longest = (round_up(int(each.max()), layout.keys) for each in lengths)
+    query_longest, key_longest = (round_up(int(x.max()), layout.keys) for x in lengths)
     return Packed(
-        moved(starts[0]),
-        moved(starts[1]),
+        to_device(starts[0]),
+        to_device(starts[1]),
         query_longest,
         key_longest,
         window=(-1, 0),
-        queries=moved((rows * layout.queries + slots)[is_query]) if layout.padded else None,
-        keys=moved(keys) if layout.padded else None,
+        queries=to_device((rows * layout.queries + slots)[is_query]) if layout.padded else None,
+        keys=to_device(keys) if layout.padded else None,
     )
 
 
@@ -164,8 +164,8 @@ class Varlen(Backend):
         if mask.queries is None or mask.keys is None:
             return self.call(query, key, value, mask, scores).unflatten(0, shape)
         mixed = self.call(query[mask.queries], key[mask.keys], value[mask.keys], mask, scores)
-        whole = mixed.new_zeros(query.shape[0], *mixed.shape[1:])
-        return whole.index_copy(0, mask.queries, mixed).unflatten(0, shape)
+        padded = mixed.new_zeros(query.shape[0], *mixed.shape[1:])
+        return padded.index_copy(0, mask.queries, mixed).unflatten(0, shape)
 
     def call(self, query: Tensor, key: Tensor, value: Tensor, mask: Packed, how: Scores) -> Tensor:
         """Attend within sequences: queries (T, H, D), keys (T, K, D)."""
@@ -206,7 +206,7 @@ class Flash(Varlen):
             options["softcap"] = how.soft_cap
         if how.dropout:
             options["dropout_p"] = how.dropout
-        found = self.function(
+        result = self.function(
             query,
             key,
             value,
@@ -217,7 +217,7 @@ class Flash(Varlen):
             **options,
         )
         # Some versions return the log-sum-exp as well.
-        return found[0] if isinstance(found, tuple) else found
+        return result[0] if isinstance(result, tuple) else result
 
 
 def use_flash(name: str, device: torch.device, head: int, dropout: bool) -> None:
@@ -233,14 +233,14 @@ def use_flash(name: str, device: torch.device, head: int, dropout: bool) -> None
     version = int(name[-1]) if name.startswith("flash_attention_") else None
     if version is None:
         version = 2 if dropout else _fastest_flash(device, head)
-    wanted = f"FA{version}" if f"FA{version}" in registered else None
+    implementation = f"FA{version}" if f"FA{version}" in registered else None
     attention: Any = nn.attention
-    if not registered or attention.current_flash_attention_impl() == wanted:
+    if not registered or attention.current_flash_attention_impl() == implementation:
         return
-    if wanted is None:
+    if implementation is None:
         attention.restore_flash_attention_impl()
     else:
-        attention.activate_flash_attention_impl(wanted)
+        attention.activate_flash_attention_impl(implementation)
 
 
 @cache

@@ -85,36 +85,36 @@ def value_problems(
         yield Problem(
             f"overrides.{names[0]}",
             f"{heads} heads cannot be shared evenly by {shared} key-value heads",
-            valid=[str(each) for each in nearest_divisors(heads, shared)]
+            valid=[str(count) for count in nearest_divisors(heads, shared)]
             if names[0] == "num_key_value_heads"
-            else [str(each) for each in nearest_multiples(heads, shared)],
+            else [str(count) for count in nearest_multiples(heads, shared)],
             also=[*(f"overrides.{key}" for key in names[1:]), "config"],
         )
     # Overrides may name a key by another of its names.
-    counts, choices = (sorted(each, key=lambda key: key not in given) for each in (EXPERTS, TOP_K))
+    counts, choices = (sorted(keys, key=lambda key: key not in given) for keys in (EXPERTS, TOP_K))
     (count_key, count), (key, chosen) = _number(read, counts), _number(read, choices)
     if count is not None and chosen is not None and chosen > count > 0:
-        own = [each for each in (*TOP_K, *EXPERTS) if each in given]
-        path = f"overrides.{own[0]}" if own else "config"
-        too_few = bool(own) and own[0] in EXPERTS
+        overridden = [name for name in (*TOP_K, *EXPERTS) if name in given]
+        path = f"overrides.{overridden[0]}" if overridden else "config"
+        too_few = bool(overridden) and overridden[0] in EXPERTS
         yield Problem(
             path,
             f"a token cannot be given to {chosen} experts ({key}), as there are {count} "
             f"({count_key})",
-            valid=(f"{chosen} or more" if too_few else f"1 to {count}",) if own else (),
-            also=[f"overrides.{each}" for each in own[1:]],
+            valid=(f"{chosen} or more" if too_few else f"1 to {count}",) if overridden else (),
+            also=[f"overrides.{name}" for name in overridden[1:]],
         )
 
 
 def type_problems(given: Mapping[str, Any], stored: Mapping[str, Any]) -> Iterator[Problem]:
     """Find overrides whose type differs from the value in config.json."""
     for key, value in given.items():
-        wanted, found = _type_of(stored.get(key)), _type_of(value)
-        if None in (wanted, found) or wanted == found or key.endswith("_token_id"):
+        expected, got = _type_of(stored.get(key)), _type_of(value)
+        if None in (expected, got) or expected == got or key.endswith("_token_id"):
             continue
         yield Problem(
             f"overrides.{key}",
-            f"must be {wanted}, as in config.json ({stored[key]!r}), and is {found}",
+            f"must be {expected}, as in config.json ({stored[key]!r}), and is {got}",
             also=("config",),
         )
 

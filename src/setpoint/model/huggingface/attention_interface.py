@@ -190,9 +190,9 @@ def attend(
         SetpointError: the layer has a mask or a bias of its own.
     """
     if not isinstance(attention_mask, AttentionMask) or position_bias is not None:
-        what = "no mask of it" if position_bias is None else "a position bias"
+        got = "no mask of it" if position_bias is None else "a position bias"
         raise SetpointError(
-            f"model.attention_backend = {NAME}: {type(module).__name__} hands it {what}\n"
+            f"model.attention_backend = {NAME}: {type(module).__name__} hands it {got}\n"
             f"Valid: auto, eager"
         )
     if _running and (agreed := _running[-1].agreed) is not None:
@@ -247,7 +247,7 @@ def make_mask(
                 "parallel: ranks that divide sequences know no masks but windows and chunks\n"
                 "Valid: parallel.ulysses = 1, parallel.ring = 1"
             )
-        seen: Any = sdpa_mask(
+        allowed: Any = sdpa_mask(
             batch_size,
             q_length,
             kv_length,
@@ -259,9 +259,9 @@ def make_mask(
             use_vmap=use_vmap,
             device=device,
         )
-        seen = seen if given is None else seen & visible(given, None)
+        allowed = allowed if given is None else allowed & visible(given, None)
         # Queries that see nothing are padding; they see all, as a softmax needs a key.
-        dense = seen | ~seen.any(dim=-1, keepdim=True)
+        dense = allowed | ~allowed.any(dim=-1, keepdim=True)
     elif chunk is not None and chunk < kv_offset + kv_length:
         layout = chunked(layout, chunk, kv_offset)
     cached = q_length != kv_length and groups is None
@@ -325,13 +325,13 @@ def _agrees(
         size * torch.randn(x.shape, generator=generator)
         for size, x in ((SCORES, query), (1.0, key), (1.0, value))
     )
-    seen = visible(mask.layout, mask.window) if mask.dense is None else mask.dense
-    added = torch.zeros(seen.shape).masked_fill(~seen, torch.finfo(torch.float32).min)
-    wanted = eager(module, query, key, value, added, dropout=0.0, **options)[0]
+    allowed = visible(mask.layout, mask.window) if mask.dense is None else mask.dense
+    bias = torch.zeros(allowed.shape).masked_fill(~allowed, torch.finfo(torch.float32).min)
+    expected = eager(module, query, key, value, bias, dropout=0.0, **options)[0]
     scores = Scores(options["scaling"], options["softcap"] or None, 0.0, options["s_aux"])
     query, key, value = (x.transpose(1, 2) for x in (query, key, value))
-    found = mask.attend(query, key, value, scores)
-    return bool((found - wanted).abs().max() <= AGREES * wanted.abs().max())
+    result = mask.attend(query, key, value, scores)
+    return bool((result - expected).abs().max() <= AGREES * expected.abs().max())
 
 
 def _kind_of(mask_function: Any) -> str | None:
@@ -365,8 +365,8 @@ def _layout(
     """The layout of transformers' own calls, such as those of its `generate`."""
     positions = None
     if mask is not None and mask.dim() == 2 and not bool(mask.all()):
-        seen = mask.to(torch.bool)
-        positions = (seen.cumsum(-1) - 1).where(seen, -1)[:, first : first + keys]
+        valid = mask.to(torch.bool)
+        positions = (valid.cumsum(-1) - 1).where(valid, -1)[:, first : first + keys]
     return RowLayout(
         queries=queries,
         keys=keys,
@@ -411,18 +411,18 @@ class Rows(NamedTuple):
 
     def put(self, packed: Tensor) -> Tensor:
         """Copy (B, S, ...) values to rows of documents, with zeros as padding."""
-        apart = packed.new_zeros(*self.shape, *packed.shape[2:])
-        apart[self.row, self.column] = packed[self.valid]
-        return apart
+        padded = packed.new_zeros(*self.shape, *packed.shape[2:])
+        padded[self.row, self.column] = packed[self.valid]
+        return padded
 
-    def take(self, apart: Tensor) -> Tensor:
+    def take(self, padded: Tensor) -> Tensor:
         """Copy values of documents back to packed rows."""
-        packed = apart.new_zeros(*self.valid.shape, *apart.shape[2:])
-        packed[self.valid] = apart[self.row, self.column]
+        packed = padded.new_zeros(*self.valid.shape, *padded.shape[2:])
+        packed[self.valid] = padded[self.row, self.column]
         return packed
 
 
-def rows_apart(documents: Tensor, positions: Tensor) -> Rows:
+def unpack_rows(documents: Tensor, positions: Tensor) -> Rows:
     """Map packed documents to rows of their own; see `positions_in`."""
     valid = documents >= 0
     row, column = (positions == 0).flatten().cumsum(0)[valid.flatten()] - 1, positions[valid]
@@ -452,7 +452,7 @@ class TextCache:
 
         self.kept = DynamicCache(config=model.config)
         self.length = 0
-        self._seen: Tensor | None = None
+        self._valid: Tensor | None = None
 
     def extend(self, tokens: Tensor, positions: Tensor | None) -> dict[str, Tensor]:
         """Append positions of new tokens, before the layers append keys and values.
@@ -468,16 +468,16 @@ class TextCache:
         if positions is None:
             positions = torch.arange(self.length, self.length + count, device=tokens.device)
         positions = positions.expand(batch, count)
-        seen = positions >= 0
-        if self._seen is None and self.length and not bool(seen.all()):
-            self._seen = seen.new_ones(batch, self.length)
-        if self._seen is not None:
-            self._seen = torch.cat((self._seen, seen), dim=1)
-        elif not self.length and not bool(seen.all()):
-            self._seen = seen
+        valid = positions >= 0
+        if self._valid is None and self.length and not bool(valid.all()):
+            self._valid = valid.new_ones(batch, self.length)
+        if self._valid is not None:
+            self._valid = torch.cat((self._valid, valid), dim=1)
+        elif not self.length and not bool(valid.all()):
+            self._valid = valid
         self.length += count
         given = {"position_ids": positions.clamp(min=0)}
-        return given if self._seen is None else {**given, "attention_mask": self._seen.long()}
+        return given if self._valid is None else {**given, "attention_mask": self._valid.long()}
 
     def select(self, rows: Tensor) -> None:
         """Keep some rows of the batch, in the order given."""
@@ -485,5 +485,5 @@ class TextCache:
             # Recurrent layers have one method for both.
             pick: Any = getattr(layer, "batch_select_indices", None) or layer.reorder_cache
             pick(rows)
-        if self._seen is not None:
-            self._seen = self._seen[rows]
+        if self._valid is not None:
+            self._valid = self._valid[rows]

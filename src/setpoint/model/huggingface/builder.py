@@ -95,7 +95,7 @@ def build_huggingface(
     elif name == "flash_attention_2" and find_spec("flash_attn") is None:
         _refuse_attention(config, hf_config, "the package flash_attn is not installed")
     try:
-        made = HuggingFaceModel(config, _make(hf_config, name).train())
+        model = HuggingFaceModel(config, _make(hf_config, name).train())
     except Unfit:
         raise
     except Exception as error:  # of any class
@@ -104,18 +104,18 @@ def build_huggingface(
         error = _error_of_shapes(hf_config)
         if error is not None and _culprits(config, keys):
             _blame(config, keys, f"{kind.__name__} cannot be called with tokens", error)
-        made.suppose_usual()
-        return made
-    made.attend_by("eager" if name in (NAME, *ON_GPU) else name)
-    _require_causal(made, keys)
-    takes_own = made.choose_attention(name == NAME)
+        model.suppose_usual()
+        return model
+    model.attend_by("eager" if name in (NAME, *ON_GPU) else name)
+    _require_causal(model, keys)
+    takes_own = model.choose_attention(name == NAME)
     if config.attention_backend == NAME and not takes_own:
         why = f"{kind.__name__} does not support it, or gives other results with it"
         _refuse_attention(config, hf_config, why)
-    made.choose_head()
+    model.choose_head()
     if name in ON_GPU:
-        made.attend_by(name)
-    return made
+        model.attend_by(name)
+    return model
 
 
 def unfit_weights(
@@ -192,8 +192,8 @@ def _require_causal(model: HuggingFaceModel, keys: Mapping[str, Any]) -> None:
         try:
             one, other = model(tokens)[:, 0]
         except Exception as error:  # whatever its layers raise, sizes do not fit
-            what = f"{type(model.model).__name__} cannot be called with tokens"
-            _blame(model.config, keys, what, error)
+            reason = f"{type(model.model).__name__} cannot be called with tokens"
+            _blame(model.config, keys, reason, error)
     if (one - other).abs().max() > CAUSAL * one.abs().max():
         problem = Problem(
             "config",
@@ -205,14 +205,14 @@ def _require_causal(model: HuggingFaceModel, keys: Mapping[str, Any]) -> None:
 
 
 def _blame(
-    config: HuggingFaceConfig, keys: Mapping[str, Any], what: str, error: Exception
+    config: HuggingFaceConfig, keys: Mapping[str, Any], reason: str, error: Exception
 ) -> NoReturn:
     """Refuse the overrides without one of which the model works, or all of them."""
     names = [f"overrides.{key}" for key in _culprits(config, keys)]
     if not names:
         names = ["overrides"] if config.overrides.dump() else ["config"]
     also = names[1:4] if names == ["config"] else (*names[1:4], "config")
-    problem = Problem(names[0], f"{what}: {one_line(error)}", also=also)
+    problem = Problem(names[0], f"{reason}: {one_line(error)}", also=also)
     raise Unfit(config, problem) from error
 
 
@@ -255,13 +255,13 @@ class Undivided(NamedTuple):
     why: str
 
 
-def undivided(made: HuggingFaceModel, parallel: Parallel) -> Iterator[Undivided]:
+def undivided(hf: HuggingFaceModel, parallel: Parallel) -> Iterator[Undivided]:
     """Axes along which a model cannot be divided.
 
     Arguments:
-        made: on the meta device, with the job's adapter.
+        hf: on the meta device, with the job's adapter.
     """
-    model: Any = made.model
+    model: Any = hf.model
     kind = type(model).__name__
     degrees = parallel.degrees
     if degrees["tensor"] > 1:
@@ -278,7 +278,7 @@ def undivided(made: HuggingFaceModel, parallel: Parallel) -> Iterator[Undivided]
             yield Undivided("pipeline", why)
     for axis in ("ring", "ulysses"):
         if degrees[axis] > 1:
-            yield from _undivided_sequences(made, axis, degrees)
+            yield from _undivided_sequences(hf, axis, degrees)
     if parallel.divides_experts:
         yield from _undivided_experts(model, parallel)
 
@@ -287,8 +287,8 @@ def _too_many_stages(kind: str, parts: list[str], parallel: Parallel) -> Iterato
     ranks = parallel.degrees["pipeline"]
     count = parallel.pipelining.stages(ranks)
     if count > len(parts):
-        each = count // ranks
-        total = f"{ranks} ranks with {each} stages each = {count}" if each > 1 else f"{count}"
+        stages = count // ranks
+        total = f"{ranks} ranks with {stages} stages each = {count}" if stages > 1 else f"{count}"
         why = f"{total} stages are more than the {len(parts)} parts of {kind}: the embedding, "
         yield Undivided("pipeline", f"{why}{len(parts) - 2} layers and the output")
 
@@ -304,17 +304,17 @@ def _undivided_matrices(model: Any, size: int) -> Iterator[Undivided]:
         module: Any = model.get_submodule(path.rpartition(".")[0] if name == "part" else path)
         if pieces:
             shared = "key-value " if path.endswith(("k_proj", "v_proj")) else ""
-            count, what = int(pieces.partition("*")[0]), f"{shared}heads"
+            count, unit = int(pieces.partition("*")[0]), f"{shared}heads"
         elif name == "column":
-            count, what = module.out_features, "outputs"
+            count, unit = module.out_features, "outputs"
         elif name in ("row", "row_whole_input"):
-            count, what = module.in_features, "inputs"
+            count, unit = module.in_features, "inputs"
         elif name == "part":
-            count, what = module.get_parameter(path.rpartition(".")[2]).shape[0], "elements"
+            count, unit = module.get_parameter(path.rpartition(".")[2]).shape[0], "elements"
         else:
             continue
         if count % size:
-            yield Undivided("tensor", f"{size} ranks cannot divide the {count} {what} of {path}")
+            yield Undivided("tensor", f"{size} ranks cannot divide the {count} {unit} of {path}")
             return
     rows = model.config.get_text_config().vocab_size
     if rows <= (size - 1) * -(-rows // size):
@@ -324,20 +324,20 @@ def _undivided_matrices(model: Any, size: int) -> Iterator[Undivided]:
 
 
 def _undivided_sequences(
-    made: HuggingFaceModel, axis: str, degrees: Mapping[str, int]
+    hf: HuggingFaceModel, axis: str, degrees: Mapping[str, int]
 ) -> Iterator[Undivided]:
-    keys: Any = made.model.config
+    keys: Any = hf.model.config
     text = keys.get_text_config()
-    kind = type(made.model).__name__
-    others = set(getattr(text, "layer_types", None) or ()) - ATTENDING - {"attention"}
-    if made.attention != NAME or others:
-        what = f"layers of {', '.join(sorted(others))}" if others else f"{made.attention} attention"
-        yield Undivided(axis, f"{kind} needs whole sequences, because it has {what}")
-    elif made.balances:
+    kind = type(hf.model).__name__
+    kinds = set(getattr(text, "layer_types", None) or ()) - ATTENDING - {"attention"}
+    if hf.attention != NAME or kinds:
+        cause = f"layers of {', '.join(sorted(kinds))}" if kinds else f"{hf.attention} attention"
+        yield Undivided(axis, f"{kind} needs whole sequences, because it has {cause}")
+    elif hf.balances:
         yield Undivided(
             axis, "model.overrides.output_router_logits = true needs the routers of whole sequences"
         )
-    elif axis == "ring" and made.demands.sinks:
+    elif axis == "ring" and hf.demands.sinks:
         yield Undivided(axis, f"{kind} has attention sinks, which a ring does not support")
     elif axis == "ulysses":
         heads = text.num_attention_heads // degrees["tensor"]

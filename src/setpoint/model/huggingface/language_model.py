@@ -23,7 +23,7 @@ from setpoint.model.huggingface.attention_interface import (
     attending,
     demands_of,
     positions_in,
-    rows_apart,
+    unpack_rows,
 )
 from setpoint.model.huggingface.model_files import Sources, read_model, write_model
 from setpoint.model.huggingface.model_parallel import decoder_of
@@ -194,7 +194,7 @@ class HuggingFaceModel(nn.Module):
         if positions is not None:
             positions = positions.expand(batch, count)
             if self.isolation == "rows" and documents is not None:
-                rows = rows_apart(documents, positions)
+                rows = unpack_rows(documents, positions)
                 tokens, positions = rows.put(tokens), rows.put(positions + 1) - 1
                 documents = lengths = None
         known = positions
@@ -327,8 +327,8 @@ class HuggingFaceModel(nn.Module):
             balance = balance_loss(model, routers, mask)
         except (AttributeError, TypeError):
             return False
-        wanted = model(input_ids=tokens, attention_mask=mask, use_cache=False).aux_loss
-        return torch.equal(balance, wanted)
+        expected = model(input_ids=tokens, attention_mask=mask, use_cache=False).aux_loss
+        return torch.equal(balance, expected)
 
     def choose_attention(self, tries_own: bool) -> bool:
         """Choose the isolation of documents, and Setpoint's attention where results agree.
@@ -343,49 +343,49 @@ class HuggingFaceModel(nn.Module):
             Unfit: the model has no balance loss, and one is requested.
         """
         tokens = torch.tensor([[1, 2, 2, 1], [2, 1, 2, 0]])
-        others = torch.tensor([[2, 2, 2, 1], [1, 1, 2, 0]])  # in the first token
+        changed_tokens = torch.tensor([[2, 2, 2, 1], [1, 1, 2, 0]])  # in the first token
         documents = torch.tensor([[0, 0, 1, 1], [0, 1, 1, -1]])
         positions = torch.tensor([[0, 1, 0, 1], [0, 0, 1, -1]])
 
         used: list[AttentionInputs] = []
 
-        def found(isolation: Isolation, tokens: Tensor) -> tuple[Tensor, Any]:
+        def run(isolation: Isolation, tokens: Tensor) -> tuple[Tensor, Any]:
             self.isolation = isolation
             return self._call(tokens, positions, documents, used=used)
 
-        def same(isolation: Isolation) -> bool:
+        def agrees(isolation: Isolation) -> bool:
             types = getattr(self._keys.get_text_config(), "layer_types", None) or ()
             if isolation != "rows" and not ATTENDING.issuperset(types):
                 return False
             used.clear()
             try:
-                logits, balance = found(isolation, tokens)
-                changed, _ = found(isolation, others)
+                logits, balance = run(isolation, tokens)
+                changed, _ = run(isolation, changed_tokens)
             except Exception:  # whatever its layers raise, they cannot
                 return False
-            off = (logits - apart)[documents >= 0].abs().max()
+            off = (logits - expected)[documents >= 0].abs().max()
             # Initial weights are so small that little would leak between documents: an earlier
             # token must not change later documents, where it changes its own.
             moved = (logits - changed).abs()
             leak, within = moved[documents > 0].max(), moved[0, 1].max()
             return (
                 all(agreed for inputs in used for agreed in inputs.agreed or ())
-                and bool(off <= ISOLATED * apart.abs().max())
+                and bool(off <= ISOLATED * expected.abs().max())
                 and bool(leak <= LEAK * within)
-                and (not self.balances or bool((balance - wanted).abs() <= ISOLATED * wanted.abs()))
+                and (not self.balances or bool((balance - target).abs() <= ISOLATED * target.abs()))
             )
 
         with torch.random.fork_rng(devices=[]), torch.no_grad(), evaluating(self):
             self.isolation = "rows"
-            apart, wanted = self._call(tokens, positions, documents)
-            if self.balances and wanted is None:
+            expected, target = self._call(tokens, positions, documents)
+            if self.balances and target is None:
                 raise self._no_balance()
             if tries_own:
                 self.attend_by(NAME)
-                if (same("mask") or same("rows")) and used[-1].masks:
+                if (agrees("mask") or agrees("rows")) and used[-1].masks:
                     return True
                 self.attend_by(None)
-            if not same("positions"):
+            if not agrees("positions"):
                 self.isolation = "rows"
         return False
 
@@ -507,13 +507,13 @@ class HuggingFaceModel(nn.Module):
             tokens: rows in the weights; None: as many as in the model.
         """
         model: Any = self.model
-        wanted = self.vocab_size
-        if tokens is None or tokens >= wanted:
+        size = self.vocab_size
+        if tokens is None or tokens >= size:
             return load()
         with torch.random.fork_rng(devices=[]), torch.no_grad():
             self._resize(tokens)
             load()
-            self._resize(wanted)
+            self._resize(size)
             model = self.model
             for module in (model.get_input_embeddings(), model.get_output_embeddings()):
                 for matrix in () if module is None else module.parameters(recurse=False):
@@ -635,12 +635,12 @@ def is_right(logits: Logits, model: Any, tokens: Tensor) -> bool:
     factor = float(LARGE / size) if size > 0 else 1.0
     hook = output.register_forward_pre_hook(lambda _, given: (given[0] * factor,))
     try:
-        wanted = model(input_ids=tokens, use_cache=False).logits
+        expected = model(input_ids=tokens, use_cache=False).logits
     finally:
         hook.remove()
-    mine = projection.logits(hidden * factor)
-    return mine.shape == wanted.shape and bool(
-        (mine - wanted).abs().max() <= SAME * wanted.abs().max()
+    result = projection.logits(hidden * factor)
+    return result.shape == expected.shape and bool(
+        (result - expected).abs().max() <= SAME * expected.abs().max()
     )
 
 

@@ -39,7 +39,7 @@ def read_model(
     """
     failed: list[SetpointError] = []
     infos = dense_tensors(directory)
-    held = {name: Unread(info, failed, reads) for name, info in infos.items()}
+    tensors = {name: Unread(info, failed, reads) for name, info in infos.items()}
     place = {} if reads else {"device_map": {"": "meta"}}
     try:
         with quiet():
@@ -47,7 +47,7 @@ def read_model(
                 None,
                 config=keys,
                 dtype=dtype,
-                state_dict=held,
+                state_dict=tensors,
                 generation_config=_generation_of(kind, directory),
                 output_loading_info=True,
                 ignore_mismatched_sizes=True,  # which are reported with all else
@@ -63,12 +63,12 @@ def read_model(
         sorted(map(str, loading[f"{key}_keys"])) for key in ("missing", "unexpected")
     )
     shapes = [
-        f"{name} {tuple(stored)}, the model's is {tuple(wanted)}"
-        for name, stored, wanted in sorted(loading["mismatched_keys"])
+        f"{name} {tuple(stored)}, the model's is {tuple(shape)}"
+        for name, stored, shape in sorted(loading["mismatched_keys"])
     ]
     wrong = [
-        f"{len(names)} tensors {what}: {listed(names)}"
-        for names, what in (
+        f"{len(names)} tensors {reason}: {listed(names)}"
+        for names, reason in (
             (missing, "are missing"),
             (beyond, "are not in the model"),
             (shapes, "have another shape"),
@@ -103,20 +103,20 @@ class Sources:
         Returns:
             None if the files have one matrix per expert, or dense ones.
         """
-        found = None
+        joined = None
         for names in self.names.get(weight, ()):
             infos = [self.infos[name] for name in names]
             encodings = [cast("Encoding", info.encoding) for info in infos]
             if len(infos) == 1:
                 return None
             with TensorReader() as reader:
-                held = [dict(each.parts).get("factor") for each in encodings]
-                factors = [float(reader.part(each)) for each in held if each is not None]
-            forms, rows = [each.form for each in encodings], [info.shape[0] for info in infos]
-            found = forms, rows, factors
+                parts = [dict(e.parts).get("factor") for e in encodings]
+                factors = [float(reader.part(e)) for e in parts if e is not None]
+            forms, rows = [e.form for e in encodings], [info.shape[0] for info in infos]
+            joined = forms, rows, factors
             if len(set(factors)) > 1:
                 break
-        return found
+        return joined
 
     def _read(self, matrices: list[list[str]]) -> Iterator[list[Coded]]:
         with TensorReader() as reader:
@@ -143,29 +143,29 @@ def _sources(model: Any, names: list[str]) -> dict[str, list[list[str]]]:
     renamings = [rule for rule in rules if isinstance(rule, core_model_loading.WeightRenaming)]
     converters = [rule for rule in rules if isinstance(rule, core_model_loading.WeightConverter)]
     by_pattern = {pattern: rule for rule in converters for pattern in rule.source_patterns}
-    own, found = model.state_dict(), dict[str, list[list[str]]]()
+    state, sources = model.state_dict(), dict[str, list[list[str]]]()
     rows: dict[str, dict[str, list[str]]] = {}
     for name in sorted(names, key=core_model_loading.dot_natural_key):
-        given = (name, renamings, converters, model.base_model_prefix, own)
+        given = (name, renamings, converters, model.base_model_prefix, state)
         renamed, pattern = core_model_loading.rename_source_key(*given)
-        if renamed not in own:
+        if renamed not in state:
             renamed, pattern = name, None
-        if pattern is None and renamed in own:
-            found[renamed] = [[name]]
+        if pattern is None and renamed in state:
+            sources[renamed] = [[name]]
         elif pattern is not None and _stacks(by_pattern[pattern]):
             patterns = by_pattern[pattern].source_patterns
-            of = rows.setdefault(renamed, {each: [] for each in patterns})
-            of[pattern].append(name)
-    for renamed, of in rows.items():
-        if len({len(each) for each in of.values()}) == 1:
-            found[renamed] = [list(each) for each in zip(*of.values(), strict=True)]
-    return found
+            by_source = rows.setdefault(renamed, {p: [] for p in patterns})
+            by_source[pattern].append(name)
+    for renamed, by_source in rows.items():
+        if len({len(parts) for parts in by_source.values()}) == 1:
+            sources[renamed] = [list(parts) for parts in zip(*by_source.values(), strict=True)]
+    return sources
 
 
 def _stacks(rule: Any) -> bool:
     """True for a rule that packs experts, each of stacked matrices."""
     merge, *joins = rule.operations
-    above = [type(each).__name__ == "Concatenate" and each.dim == 1 for each in joins]
+    above = [type(join).__name__ == "Concatenate" and join.dim == 1 for join in joins]
     return type(merge).__name__ == "MergeModulelist" and merge.dim == 0 and all(above)
 
 

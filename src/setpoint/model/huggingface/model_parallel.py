@@ -189,18 +189,18 @@ def modules_of(model: Any, part: str) -> list[nn.Module]:
 
 def keep_parts(model: Any, parts: Sequence[str]) -> Any:
     """Copy a model with some of its parts; the residual stream passes the others unchanged."""
-    names, whole = _path(model), decoder_of(model)
-    made, decoder = _shallow(model), _shallow(whole)
-    path = next(name for name, child in model.named_children() if child is whole)
-    setattr(made, path, decoder)
+    names, full_decoder = _path(model), decoder_of(model)
+    stage, decoder = _shallow(model), _shallow(full_decoder)
+    path = next(name for name, child in model.named_children() if child is full_decoder)
+    setattr(stage, path, decoder)
     kept = {int(name.removeprefix(LAYER)) for name in parts if name.startswith(LAYER)}
-    decoder.layers = StageLayers(whole.layers, kept)
+    decoder.layers = StageLayers(full_decoder.layers, kept)
     is_first, is_last = "embedding" in parts, "output" in parts
     output = model.get_output_embeddings()
     tied = output is not None and output.weight is model.get_input_embeddings().weight
     middle = names.index(LAYERS)
     for name in names[:middle] if not is_first else ():
-        is_embedding = getattr(whole, name) is model.get_input_embeddings()
+        is_embedding = getattr(full_decoder, name) is model.get_input_embeddings()
         if not is_embedding:
             setattr(decoder, name, nn.Identity())
         elif not (is_last and tied):
@@ -209,17 +209,17 @@ def keep_parts(model: Any, parts: Sequence[str]) -> Any:
         for name in names[middle + 1 :]:
             setattr(decoder, name, nn.Identity())
         head = next(name for name, child in model.named_children() if child is output)
-        setattr(made, head, None)
-    return made
+        setattr(stage, head, None)
+    return stage
 
 
 def _shallow(module: M) -> M:
     """A copy whose modules are the same, and can be replaced by others."""
-    made = copy.copy(module)
-    for key, value in vars(made).items():
+    copied = copy.copy(module)
+    for key, value in vars(copied).items():
         if isinstance(value, dict):
-            made.__dict__[key] = value.copy()
-    return made
+            copied.__dict__[key] = value.copy()
+    return copied
 
 
 class StageLayers(nn.ModuleList):
@@ -228,11 +228,11 @@ class StageLayers(nn.ModuleList):
     Iteration gives all layers; those of other stages return their input.
     """
 
-    def __init__(self, whole: nn.ModuleList, kept: set[int]) -> None:
+    def __init__(self, layers: nn.ModuleList, kept: set[int]) -> None:
         super().__init__()
-        self.total = len(whole)
+        self.total = len(layers)
         for number in sorted(kept):
-            self.add_module(str(number), whole[number])
+            self.add_module(str(number), layers[number])
 
     def __len__(self) -> int:
         return self.total
@@ -266,16 +266,16 @@ def use_experts(model: nn.Module, dispatcher: TokenDispatcher) -> list[ExpertPar
     Raises:
         SetpointError: the model has no packed experts, or their width cannot be divided.
     """
-    over = None
+    peers = None
     inner = unwrap(dispatcher)  # a compiled model has a wrapper around it
     if isinstance(inner, TensorParallelDispatcher) and inner.divides:
-        over = inner.peers
+        peers = inner.peers
     parts: list[ExpertPart] = []
     for path, experts, block in experts_of(model):
         if block is not None:
             _change(block, _LlamaBlock, {})
             block.dispatcher = dispatcher
-        parts.append(_part(path, experts, _Weighted if block is None else _Scaled, over))
+        parts.append(_part(path, experts, _Weighted if block is None else _Scaled, peers))
         experts.dispatcher = dispatcher
     if not parts:
         raise SetpointError(
@@ -287,13 +287,13 @@ def use_experts(model: nn.Module, dispatcher: TokenDispatcher) -> list[ExpertPar
 
 def experts_of(model: nn.Module) -> list[tuple[str, Any, Any]]:
     """Packed experts: path, module, and the surrounding block if it is one of `BLOCKS`."""
-    found: list[tuple[str, Any, Any]] = []
+    experts: list[tuple[str, Any, Any]] = []
     for path, module in model.named_modules():
         if type(module).__name__ in BLOCKS:
-            found.append((f"{path}.experts", module.experts, module))
+            experts.append((f"{path}.experts", module.experts, module))
         elif isinstance(getattr(module, "_is_expert_parallel", None), bool):
-            found.append((path, module, None))
-    return found
+            experts.append((path, module, None))
+    return experts
 
 
 class _Widths(NamedTuple):
@@ -335,34 +335,34 @@ def why_no_width(path: str, experts: Any, size: int) -> str | None:
     return f"{size} ranks cannot divide experts of {width}, as in {path}" if width % size else None
 
 
-def _part(path: str, experts: Any, behaves: type[_Experts], over: Peers | None) -> ExpertPart:
+def _part(path: str, experts: Any, behavior: type[_Experts], peers: Peers | None) -> ExpertPart:
     dims = _widths(experts)
-    why = None if over is None else why_no_width(path, experts, over.size)
-    if over is not None and why is not None:
-        raise SetpointError(f"parallel.expert_tensor = {over.size}: {why}\nValid: 1")
-    own = dict(experts._parameters)
-    readers = {name: _reader(name, dims.halves.get(name), over) for name in own}
-    experts._first = next(iter(own))
-    _change(experts, behaves, readers)
-    whole = tuple(name for name in own if name not in dims.widths)
-    experts._summed = whole if over is not None else ()
+    why = None if peers is None else why_no_width(path, experts, peers.size)
+    if peers is not None and why is not None:
+        raise SetpointError(f"parallel.expert_tensor = {peers.size}: {why}\nValid: 1")
+    parameters = dict(experts._parameters)
+    readers = {name: _reader(name, dims.halves.get(name), peers) for name in parameters}
+    experts._first = next(iter(parameters))
+    _change(experts, behavior, readers)
+    undivided = tuple(name for name in parameters if name not in dims.widths)
+    experts._summed = undivided if peers is not None else ()
     return ExpertPart(experts, dims.widths)
 
 
-def _change(module: nn.Module, behaves: type, readers: dict[str, property]) -> None:
-    module.__class__ = _class_of(type(module), behaves, tuple(readers.items()))
+def _change(module: nn.Module, behavior: type, readers: dict[str, property]) -> None:
+    module.__class__ = _class_of(type(module), behavior, tuple(readers.items()))
 
 
 @cache
-def _class_of(cls: type, behaves: type, readers: tuple[tuple[str, property], ...]) -> type:
+def _class_of(cls: type, behavior: type, readers: tuple[tuple[str, property], ...]) -> type:
     # Adapters come before division: they change the weights that experts compute with.
-    *adapts, own = cls.__bases__ if len(cls.__bases__) > 1 else (cls,)
-    bases = (*adapts, behaves, own)
+    *adapters, base = cls.__bases__ if len(cls.__bases__) > 1 else (cls,)
+    bases = (*adapters, behavior, base)
     return type(cls.__name__, bases, {**dict(readers), "__module__": cls.__module__})
 
 
 @cache
-def _reader(name: str, halves: int | None, over: Peers | None) -> property:
+def _reader(name: str, halves: int | None, peers: Peers | None) -> property:
     """A parameter as this rank computes with it."""
 
     def read(experts: Any) -> Tensor:
@@ -370,14 +370,14 @@ def _reader(name: str, halves: int | None, over: Peers | None) -> property:
             return experts.__dict__[name]  # with the update of an adapter
         weight = experts._parameters[name]
         mesh = getattr(weight, "device_mesh", None)
-        if mesh is not None and mesh.ndim > (1 if over is None else 2):
+        if mesh is not None and mesh.ndim > (1 if peers is None else 2):
             # FSDP2 shards it now, and looks for the parameter that it has put there.
             return weight
         part = part_here(weight)
-        if over is not None and halves is not None:
+        if peers is not None and halves is not None:
             both = part.unflatten(halves, (2, -1))
-            return over.part(both, halves + 1).flatten(halves, halves + 1)
-        if over is not None and name == "down_proj_bias" and over.rank:
+            return peers.part(both, halves + 1).flatten(halves, halves + 1)
+        if peers is not None and name == "down_proj_bias" and peers.rank:
             return part * 0.0  # else added once by each rank
         return part
 
@@ -415,13 +415,13 @@ class _Experts:
         slots, ends, factors = assigned
         assert factors is None
         rows = gather(x, slots, weights.shape[1])
-        own = weights.flatten().index_select(0, slots).unsqueeze(1)
+        row_weights = weights.flatten().index_select(0, slots).unsqueeze(1)
         if len(rows):
-            results = self.rows(rows, own, ends)
+            results = self.rows(rows, row_weights, ends)
         else:
             # A row of zeros, so that gradients go the same way on all ranks.
             results = self.rows(
-                rows.sum(0, keepdim=True), own.sum(0, keepdim=True), ends.clamp(min=1)
+                rows.sum(0, keepdim=True), row_weights.sum(0, keepdim=True), ends.clamp(min=1)
             )[:0]
         choices = spread(results, slots, weights.numel()).unflatten(0, weights.shape)
         return sum_choices(choices)

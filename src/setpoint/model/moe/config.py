@@ -181,8 +181,8 @@ class MoE(Config):
                 f"fewer than top_k = {self.top_k}"
             )
         elif self.top_groups >= self.groups:
-            there = "choose all" if self.top_groups == self.groups else "choose more than the"
-            wrong = f"a token would {there} {self.groups} groups, so that they change nothing"
+            choice = "choose all" if self.top_groups == self.groups else "choose more than the"
+            wrong = f"a token would {choice} {self.groups} groups, so that they change nothing"
             also = ("groups",)
         else:
             wrong = (

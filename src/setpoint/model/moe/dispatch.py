@@ -203,7 +203,7 @@ class _ExchangeRows(torch.autograd.Function):
         saved = saved_result()
         if saved is not None:
             return saved
-        arrived, works = _exchanged(tensors, received, sent, group)
+        arrived, works = _exchange(tensors, received, sent, group)
         save_result(*arrived)
         _wait(works)
         return arrived
@@ -213,7 +213,7 @@ class _ExchangeRows(torch.autograd.Function):
     def backward(  # pyright: ignore[reportIncompatibleMethodOverride]  # the decorator is untyped
         ctx: Any, *gradients: Tensor
     ) -> tuple[Tensor | None, ...]:
-        back, works = _exchanged(gradients, ctx.sent, ctx.received, ctx.group)
+        back, works = _exchange(gradients, ctx.sent, ctx.received, ctx.group)
         _wait(works)
         return None, None, None, *back
 
@@ -233,7 +233,7 @@ class _SendBack(torch.autograd.Function):
         ctx.received, ctx.sent, ctx.group = received, sent, group
         if is_second_pass():  # sums are saved, and nothing reads the rows
             return results.new_empty(1).expand(sum(received), results.shape[1])
-        (back,), works = _exchanged((results,), received, sent, group)
+        (back,), works = _exchange((results,), received, sent, group)
         pending += works
         return back
 
@@ -242,7 +242,7 @@ class _SendBack(torch.autograd.Function):
     def backward(  # pyright: ignore[reportIncompatibleMethodOverride]  # the decorator is untyped
         ctx: Any, gradient: Tensor
     ) -> tuple[None, None, None, None, Tensor]:
-        (back,), works = _exchanged((gradient,), ctx.sent, ctx.received, ctx.group)
+        (back,), works = _exchange((gradient,), ctx.sent, ctx.received, ctx.group)
         _wait(works)
         return None, None, None, None, back
 
@@ -274,15 +274,15 @@ class _SumReturned(torch.autograd.Function):
         return rows, None, None, None
 
 
-def _exchanged(
+def _exchange(
     tensors: Sequence[Tensor], received: list[int], sent: list[int], group: ProcessGroup
 ) -> tuple[tuple[Tensor, ...], list[Work]]:
     """Start to exchange the rows of tensors; return the results and the work to wait for."""
     arrived = tuple(t.new_empty(sum(received), *t.shape[1:]) for t in tensors)
     works: list[Work] = []
-    for into, rows in zip(arrived, tensors, strict=True):
+    for target, rows in zip(arrived, tensors, strict=True):
         work = distributed.all_to_all_single(
-            into, rows.contiguous(), received, sent, group=group, async_op=True
+            target, rows.contiguous(), received, sent, group=group, async_op=True
         )
         assert work is not None
         works.append(work)
@@ -335,13 +335,13 @@ class DeepEPDispatcher:
                 f"Valid: precision.compute = bf16, or all_to_all"
             )
         sent = _DispatchedRows(self._buffer_for(x), _chosen(assigned, weights.shape), self.experts)
-        rows, chosen, own = _DispatchTokens.apply(x, weights.float(), sent)
+        rows, chosen, row_weights = _DispatchTokens.apply(x, weights.float(), sent)
         ends = torch.tensor(sent.rows, device=x.device).cumsum(0)
         # Choices of experts on other ranks, -1, are sorted to the front, and are no rows here.
         order = chosen.flatten().argsort(stable=True)
         slots = order[chosen.numel() - sum(sent.rows) :]
         with only_sent():
-            results = experts(rows, own, Assignments(slots, ends))
+            results = experts(rows, row_weights, Assignments(slots, ends))
         pending: list[Any] = []
         y = _CombineResults.apply(results, sent, pending if self.async_combine else None)
 
@@ -397,13 +397,13 @@ class _DispatchTokens(torch.autograd.Function):
         ctx.sent = sent
         saved = saved_result()
         if saved is not None:
-            rows, chosen, own, sent.rows, sent.handle = saved
+            rows, chosen, row_weights, sent.rows, sent.handle = saved
             ctx.mark_non_differentiable(chosen)
-            return rows, chosen, own
+            return rows, chosen, row_weights
         buffer = sent.buffer
         layout = buffer.get_dispatch_layout(sent.chosen, sent.experts)
         of_rank, of_rdma_rank, of_expert, is_in_rank, _ = layout
-        rows, chosen, own, sent.rows, sent.handle, _ = buffer.dispatch(
+        rows, chosen, row_weights, sent.rows, sent.handle, _ = buffer.dispatch(
             x.contiguous(),
             topk_idx=sent.chosen,
             topk_weights=weights.contiguous(),
@@ -412,18 +412,18 @@ class _DispatchTokens(torch.autograd.Function):
             is_token_in_rank=is_in_rank,
             num_tokens_per_expert=of_expert,
         )
-        save_result(rows, chosen, own, sent.rows, sent.handle)
+        save_result(rows, chosen, row_weights, sent.rows, sent.handle)
         ctx.mark_non_differentiable(chosen)
-        return rows, chosen, own
+        return rows, chosen, row_weights
 
     @staticmethod
     @once_differentiable
     def backward(  # pyright: ignore[reportIncompatibleMethodOverride]  # the decorator is untyped
-        ctx: Any, grad: Tensor, _: Tensor, grad_own: Tensor
+        ctx: Any, grad: Tensor, _: Tensor, grad_row_weights: Tensor
     ) -> tuple[Tensor, Tensor, None]:
         # Sums over the ranks that a token went to.
         grad_x, grad_weights, _ = ctx.sent.buffer.combine(
-            grad.contiguous(), ctx.sent.handle, topk_weights=grad_own.float().contiguous()
+            grad.contiguous(), ctx.sent.handle, topk_weights=grad_row_weights.float().contiguous()
         )
         return grad_x, grad_weights, None
 
