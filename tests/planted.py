@@ -134,13 +134,13 @@ BREAKS = [
         "data/loader.py",
         "self.sampler.take(count, slice(first, first + self.micro_size))",
         "self.sampler.take(count, slice(0, self.micro_size))",
-        "data",
+        "data/test_loader.py data",
     ),
     Break(
         "data/sampler.py",
         "return EpochPosition(epoch, epoch_row, group, row)",
         "return EpochPosition(0, epoch_row, group, row)",
-        "data train/test_killed_anywhere.py",
+        "data/test_loader.py data train/test_killed_anywhere.py",
     ),
     Break(
         "data/rows.py",
@@ -378,7 +378,7 @@ BREAKS = [
         "data/loader.py",
         "counts = tuple(self.count(batch) for batch in batches)",
         "counts = tuple(self.count(batches[0]) for batch in batches)",
-        "data train/test_loop_accumulation.py train/test_loop.py",
+        "data/test_loader.py data train/test_loop_accumulation.py train/test_loop.py",
     ),
     Break(
         "train/engine.py",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import itertools
+import json
 import multiprocessing
 import os
 import signal
@@ -442,3 +443,67 @@ def test_numbers_out_of_range_and_a_short_corpus_are_refused() -> None:
     ):
         with pytest.raises(SetpointError, match=words):
             feed_of(corpus, **{**good, **change})
+
+
+@given(
+    size=st.integers(40, 300),
+    micro_size=st.integers(1, 6),
+    seed=st.integers(0, 1000),
+    before=st.integers(0, 60),
+    ahead=st.integers(0, 20),
+)
+@settings(max_examples=80, deadline=None)
+def test_a_resumed_loader_equals_the_uninterrupted_one(
+    size: int, micro_size: int, seed: int, before: int, ahead: int
+) -> None:
+    corpus = counting_corpus(size)
+
+    def make() -> Feed:
+        return feed_of(corpus, sequence_length=7, micro_size=micro_size, seed=seed)
+
+    uninterrupted = make()
+    rows(uninterrupted, before)
+    state = json.loads(json.dumps(uninterrupted.state_dict()))
+    resumed = make()
+    rows(resumed, ahead)  # a state replaces whatever position the loader had
+    resumed.load_state_dict(state)
+    assert resumed.epoch == uninterrupted.epoch
+    assert resumed.state_dict() == state
+    for mine, theirs in itertools.islice(
+        zip(batches_of(resumed), batches_of(uninterrupted), strict=True), 30
+    ):
+        assert torch.equal(mine.inputs, theirs.inputs)
+        assert torch.equal(mine.targets, theirs.targets)
+        assert (mine.target_tokens, mine.target_bytes) == (
+            theirs.target_tokens,
+            theirs.target_bytes,
+        )
+
+
+@pytest.mark.parametrize("data_size", [2, 3, 4])
+def test_ranks_together_are_one_rank_with_a_larger_batch(data_size: int) -> None:
+    corpus = counting_corpus(500)
+    one = feed_of(corpus, sequence_length=7, micro_size=2 * data_size, seed=5)
+    ranks = [
+        feed_of(
+            corpus, sequence_length=7, micro_size=2, seed=5, data_rank=rank, data_size=data_size
+        )
+        for rank in range(data_size)
+    ]
+    for _ in range(2 * len(one.sequences)):
+        together = torch.cat([rank.take().batches[0].inputs for rank in ranks])
+        assert torch.equal(together, one.take().batches[0].inputs)
+        assert all(rank.state_dict() == one.state_dict() for rank in ranks)
+
+
+def test_each_micro_batch_is_counted_by_itself() -> None:
+    def first_tokens(batch: Batch) -> Count:
+        number = 1 + int(batch.inputs.sum())
+        return Count(number, number, float(number))
+
+    sequences = training_rows(counting_corpus(300), 9)
+    sampler = Sampler([EpochCursor(sequences, RowOrder(sequences, 4))])
+    step = Feed(sequences, sampler, first_tokens, micro_size=1, accumulation=3).take()
+    expected = [first_tokens(batch) for batch in step.batches]
+    assert len(set(expected)) == 3 and list(step.counts) == expected
+    assert step.rank_total.tokens == sum(each.tokens for each in expected)
