@@ -72,11 +72,6 @@ JOBS: dict[str, tuple[int, int, tuple[str, ...]]] = {
         0,
         ("parallel.shard=2", "parallel.expert=2", "model.moe={experts: 4}", *BF16),
     ),
-    "experts on ranks that divide matrices": (
-        2,
-        1,
-        ("parallel.tensor=2", "parallel.expert=2", "model.moe={experts: 4}"),
-    ),
     "ring, operators": (2, 1, ("parallel.ring=2", OPERATORS)),
     "heads, operators": (2, 1, ("parallel.ulysses=2", OPERATORS)),
     "experts, operators": (

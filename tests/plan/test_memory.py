@@ -10,7 +10,7 @@ from torch import nn
 
 from setpoint.config.values.user_code import allow_imports
 from setpoint.memory.usage import measure
-from setpoint.plan.memory import RankMemory, rank_memory, update_memory
+from setpoint.plan.memory import RankMemory, kept_for_backward, rank_memory, update_memory
 from setpoint.plan.topology import Topology
 from setpoint.plan.workload import Workload
 from setpoint.resilience.signals import StopRequest
@@ -113,6 +113,15 @@ def test_weights_on_the_host_are_not_on_the_device(tmp_path: Path) -> None:
     offloaded = rank_memory(workload, Topology.of(job))
     assert offloaded.on_host == plain.weights + plain.masters + plain.optimizer
     assert plain.total - offloaded.total == offloaded.on_host
+
+
+def test_ranks_that_divide_matrices_hold_a_share_of_the_rows_of_experts(tmp_path: Path) -> None:
+    job = small_job(tmp_path, "model.dim=64", "model.moe={experts: 4, top_k: 4, expert_dim: 256}")
+    workload = Workload.of(job, 257)
+    whole, share = (
+        kept_for_backward(workload, Topology(tensor=2, expert=expert)) for expert in (1, 2)
+    )
+    assert share < 0.7 * whole
 
 
 def test_no_torch_is_needed() -> None:
