@@ -412,7 +412,7 @@ BREAKS = [
     ),
     Break(
         "train/run_state.py",
-        "convert_state(self.job.precision, components.optimizer, others)",
+        "convert_state(self.job.precision, components.optimizer, dtypes)",
         "others = None",
         "train/test_state.py train/test_formats.py",
     ),

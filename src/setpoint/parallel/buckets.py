@@ -124,11 +124,11 @@ class GradientSums:
             weight: number for number, bucket in enumerate(self.buckets) for weight in bucket
         }
         self._missing: list[int] = []
-        self._under_way: list[Callable[[], None]] = []
+        self._pending: list[Callable[[], None]] = []
         # A reference would be a cycle, which keeps the memory of the weights.
-        this = proxy(self)
+        weak = proxy(self)
         for weight in weights if overlaps else ():
-            weight.register_post_accumulate_grad_hook(lambda weight: this._arrived(weight))
+            weight.register_post_accumulate_grad_hook(lambda weight: weak._count_gradient(weight))
 
     @contextmanager
     def summing(self) -> Iterator[None]:
@@ -136,15 +136,15 @@ class GradientSums:
         self._missing = [len(bucket) for bucket in self.buckets]
         try:
             yield
-            while len(self._under_way) < len(self.buckets):  # experts that no token has met
+            while len(self._pending) < len(self.buckets):  # experts that no token has met
                 self._send()
-            for finish in self._under_way:
+            for finish in self._pending:
                 finish()
         finally:
-            self._missing, self._under_way = [], []
+            self._missing, self._pending = [], []
 
     @torch.no_grad()
-    def _arrived(self, weight: Tensor) -> None:
+    def _count_gradient(self, weight: Tensor) -> None:
         if not self._missing:
             return  # a micro-batch that others follow
         number = self._bucket[weight]  # pyright: ignore[reportArgumentType]
@@ -156,15 +156,15 @@ class GradientSums:
                 "memory.activation_checkpointing.reentrant = false"
             )
         # In one order on all ranks, whatever arrives first.
-        while len(self._under_way) < len(self.buckets) and not self._missing[len(self._under_way)]:
+        while len(self._pending) < len(self.buckets) and not self._missing[len(self._pending)]:
             self._send()
 
     @torch.no_grad()
     def _send(self) -> None:
-        bucket = self.buckets[len(self._under_way)]
+        bucket = self.buckets[len(self._pending)]
         for weight in bucket:
             if weight.grad is None:
                 weight.grad = torch.zeros_like(weight, dtype=weight.grad_dtype)
         gradients = [part_here(weight.grad) for weight in bucket if weight.grad is not None]
         all_reduce = partial(distributed.all_reduce, group=self.group, async_op=True)
-        self._under_way.append(start_sum(gradients, all_reduce))
+        self._pending.append(start_sum(gradients, all_reduce))

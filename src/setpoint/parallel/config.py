@@ -413,8 +413,8 @@ class Parallel(Ranks, DerivedDegrees, rules=ENGINE_RULES):
         ranks, split = self.degrees["pipeline"], self.pipelining.split
         if ranks == 1 or split is None:
             return
-        count, wanted = len(split), self.pipelining.stages_per_rank
-        per_rank = wanted or max(1, count // ranks)
+        count, stages = len(split), self.pipelining.stages_per_rank
+        per_rank = stages or max(1, count // ranks)
         if not self.pipelining.known.is_looped:
             per_rank = self.pipelining.known.stages
         if count != ranks * per_rank:
@@ -461,13 +461,13 @@ class Parallel(Ranks, DerivedDegrees, rules=ENGINE_RULES):
             if degree == 0:
                 yield Problem(axis, "is 0", valid=("1 or more", "-1: the ranks that are left"))
                 return
-        rest = [axis for axis, degree in given.items() if degree == REST]
-        if len(rest) > 1:
+        open_axes = [axis for axis, degree in given.items() if degree == REST]
+        if len(open_axes) > 1:
             yield Problem(
-                rest[-1],
-                f"{' and '.join(rest)} are -1: only one axis can take the ranks that are left",
+                open_axes[-1],
+                f"{' and '.join(open_axes)} are -1: only one axis can take the ranks that are left",
                 valid=("1 or more",),
-                also=tuple(rest[:-1]),
+                also=tuple(open_axes[:-1]),
             )
             return
         degrees, ranks = self.degrees, self.world_size
@@ -541,8 +541,8 @@ class Parallel(Ranks, DerivedDegrees, rules=ENGINE_RULES):
 
     def _spans_replicas(self, ranks: int) -> bool:
         """True if experts are divided among all ranks of one copy, and those of some others."""
-        copies, rest = divmod(self.expert * self.expert_tensor, ranks)
-        return not rest and self.degrees["replicate"] % copies == 0
+        copies, remainder = divmod(self.expert * self.expert_tensor, ranks)
+        return not remainder and self.degrees["replicate"] % copies == 0
 
     @rule
     def _check_reshard(self) -> Iterator[Problem]:
@@ -564,12 +564,12 @@ class Parallel(Ranks, DerivedDegrees, rules=ENGINE_RULES):
     def degrees(self) -> dict[str, int]:
         """The degree of each axis, in the order of AXES."""
         degrees: dict[str, int] = {axis: getattr(self, axis) or REST for axis in AXES}
-        rest = [axis for axis in AXES if degrees[axis] == REST]
+        open_axes = [axis for axis in AXES if degrees[axis] == REST]
         # `replicate` is null unless it is given, and then takes what is left by nobody else.
-        taker = next((axis for axis in rest if axis != "replicate"), "replicate")
-        for axis in rest:
+        taker = next((axis for axis in open_axes if axis != "replicate"), "replicate")
+        for axis in open_axes:
             degrees[axis] = 1
-        if rest:
+        if open_axes:
             degrees[taker] = max(1, self.world_size // prod(degrees.values()))
         return degrees
 
@@ -582,8 +582,8 @@ class Parallel(Ranks, DerivedDegrees, rules=ENGINE_RULES):
     @property
     def accumulates_whole(self) -> bool:
         """True if ranks accumulate unsharded gradients and FSDP2 reduces them once per step."""
-        whole = self.sharding.accumulation == "unsharded" or self.divides_layers
-        return self.uses_fsdp and whole
+        unsharded = self.sharding.accumulation == "unsharded" or self.divides_layers
+        return self.uses_fsdp and unsharded
 
     @property
     def splits_backward(self) -> bool:

@@ -24,16 +24,16 @@ def choose_device(config: Ranks) -> torch.device:
     Raises:
         SetpointError: if a GPU is asked for and there is none.
     """
-    wanted = config.device
-    if wanted == "cuda" and not torch.cuda.is_available():
+    kind = config.device
+    if kind == "cuda" and not torch.cuda.is_available():
         raise SetpointError(
             "parallel.device = cuda: PyTorch sees no GPU on this machine; use --parallel.device "
             "auto or cpu"
         )
-    if wanted == "auto":
-        wanted = "cuda" if torch.cuda.is_available() else "cpu"
+    if kind == "auto":
+        kind = "cuda" if torch.cuda.is_available() else "cpu"
     local = os.environ.get("LOCAL_RANK")
-    if wanted == "cuda" and local is not None:
+    if kind == "cuda" and local is not None:
         require_launch(meets=False)
         count = torch.cuda.device_count()
         if not local.isdecimal() or int(local) >= count:
@@ -44,7 +44,7 @@ def choose_device(config: Ranks) -> torch.device:
         device = torch.device("cuda", int(local))
         torch.cuda.set_device(device)
         return device
-    return torch.device(wanted)
+    return torch.device(kind)
 
 
 def device_problems(config: Ranks) -> Iterator[Problem]:

@@ -57,7 +57,7 @@ def divide(
     if world.degrees["pipeline"] > 1:
         count, place = world.degrees["pipeline"], world.coordinates["pipeline"]
         stages = keep_stages(config.pipelining, model, count, place, sizes)
-    whole: set[nn.Parameter] = set()
+    ignored: set[nn.Parameter] = set()
     if config.divides_experts:
         if not isinstance(model, HasExperts):
             raise SetpointError(
@@ -70,7 +70,7 @@ def divide(
         if config.shards_experts:
             shard_experts(config, ranks, experts, policy())
         else:
-            whole = {parameter for part in experts for parameter in part.module.parameters()}
+            ignored = {parameter for part in experts for parameter in part.module.parameters()}
     for part in [stage.model for stage in stages] or [model]:
         if world.degrees["tensor"] > 1:
             divide_matrices(part, world.mesh["tensor"], config.sequence_parallel, gathers_logits)
@@ -81,7 +81,7 @@ def divide(
         for unit in stages or [model]:
             modules = set(unit.modules())
             inside = [(name, layer) for name, layer in layers if layer in modules]
-            shard(config, world.mesh, unit, inside, policy(), whole)
+            shard(config, world.mesh, unit, inside, policy(), ignored)
     return stages
 
 

@@ -73,15 +73,15 @@ class DeepSpeed(EngineConfig, type="deepspeed"):
         zero: dict[str, Any] = {
             "stage": self.stage,
             "contiguous_gradients": self.contiguous_gradients,
-            "reduce_bucket_size": _numbers(bucket_size),
+            "reduce_bucket_size": _elements(bucket_size),
         }
         if self.overlap is not None:
             zero["overlap_comm"] = self.overlap
         if self.stage == 3:
-            zero["stage3_prefetch_bucket_size"] = _numbers(self.gather_size)
+            zero["stage3_prefetch_bucket_size"] = _elements(self.gather_size)
             zero["stage3_param_persistence_threshold"] = self.persistence_threshold
         else:
-            zero["allgather_bucket_size"] = _numbers(self.gather_size)
+            zero["allgather_bucket_size"] = _elements(self.gather_size)
         if self.offload != "none":
             zero["offload_optimizer"] = {"device": "cpu"}
         if self.offload == "all":
@@ -97,7 +97,7 @@ class DeepSpeed(EngineConfig, type="deepspeed"):
         }
 
 
-def _numbers(mebibytes: float) -> int:
+def _elements(mebibytes: float) -> int:
     return max(2, 2 * (int(mebibytes * 2**20) // FP32 // 2))  # DeepSpeed aligns by two
 
 

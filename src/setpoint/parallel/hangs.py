@@ -94,7 +94,7 @@ class HangWatch:
         try:
             # Closed by `__exit__`.
             self._file = open(  # noqa: SIM115
-                path, "a", encoding="utf-8", opener=_not_linked
+                path, "a", encoding="utf-8", opener=_open_unlinked
             )
         except OSError as error:
             raise RunError(f"{path} cannot be written: {error.strerror}") from error
@@ -158,7 +158,7 @@ class LivenessCheck:
         _expect(before)
 
 
-def _not_linked(path: str, flags: int) -> int:
+def _open_unlinked(path: str, flags: int) -> int:
     """Open a file without following links: a run directory may come from others."""
     return os.open(path, flags | os.O_NOFOLLOW, 0o666)
 

@@ -168,7 +168,7 @@ def launch(
         if nodes is None:
             raise
         if started.folder is None:
-            raise _not_met(nodes, error) from error
+            raise _rendezvous_error(nodes, error) from error
         # The machine at the endpoint may have ended a moment before, as all ranks stop together.
         return started.status({})
     finally:
@@ -223,7 +223,7 @@ class Meeting(DynamicRendezvousHandler):
     """Torch's rendezvous, before which the launcher decides whether ranks start again."""
 
     ranks: LocalRanks
-    _grows = False
+    _has_waiting = False
 
     def get_backend(self) -> str:
         """See base class."""
@@ -232,7 +232,7 @@ class Meeting(DynamicRendezvousHandler):
     def num_nodes_waiting(self) -> int:
         """See base class; the ranks start again where others wait, though none has failed."""
         waiting = super().num_nodes_waiting()
-        self._grows = waiting > 0
+        self._has_waiting = waiting > 0
         return waiting
 
     def next_rendezvous(self) -> RendezvousInfo:
@@ -243,9 +243,9 @@ class Meeting(DynamicRendezvousHandler):
             AllStopped: the ranks were asked to stop.
         """
         self.ranks.is_meeting = True
-        if self.ranks.folder is not None and not self._grows:
+        if self.ranks.folder is not None and not self._has_waiting:
             self.ranks.require_restart()
-        self._grows = False
+        self._has_waiting = False
         met = super().next_rendezvous()
         self.ranks.is_meeting = False
         return met
@@ -368,13 +368,13 @@ class LocalRanks(DefaultLogsSpecs):
             RankFailed: one has failed: of those that say why, the first, unless it has only lost
                 another one, which may have been killed without a word, or stopped.
         """
-        reports, asked = self.reports(), was_asked(self.place)
+        reports, was_stopped = self.reports(), was_asked(self.place)
         ended = failures or dict.fromkeys(self.numbers.values())
         silent = sorted({*ended} - {report.rank for report in reports})
         first = next((report for report in reports if report.error), None)
         if first is not None and not first.is_lost:
             raise RankFailed(first.status, first.error, report=first)
-        if asked or (first is None and any(report.status in STOPPED for report in reports)):
+        if was_stopped or (first is None and any(report.status in STOPPED for report in reports)):
             # Before the ranks had met, a stop ends each of them where it is, also without a word.
             stopped = [report.status for report in reports if not report.error]
             stopped += [self._exit_status(failures.get(rank)) for rank in silent]
@@ -387,12 +387,12 @@ class LocalRanks(DefaultLogsSpecs):
             if not silent or has_waited(first.error):
                 # What the agent has killed in the end had not answered before, nor has one that it
                 # has stopped before its first step.
-                late = [report.rank for report in reports if not (asked or report.error)]
+                late = [report.rank for report in reports if not (was_stopped or report.error)]
                 missing = ", ".join(map(str, sorted([*silent, *late])))
-                who = f"no answer from rank {missing}: " if missing else ""
-                raise RankFailed(first.status, who + first.error, may_restart=not asked)
+                prefix = f"no answer from rank {missing}: " if missing else ""
+                raise RankFailed(first.status, prefix + first.error, may_restart=not was_stopped)
         if silent:
-            raise self._said_nothing(silent, failures)
+            raise self._silent_failure(silent, failures)
         return min(reports).status
 
     def _exit_status(self, failure: ProcessFailure | None) -> int:
@@ -400,15 +400,15 @@ class LocalRanks(DefaultLogsSpecs):
         code = -asked_signal(self.place) if failure is None else failure.exitcode
         return code if code >= 0 else 128 - code
 
-    def _said_nothing(
+    def _silent_failure(
         self, silent: Sequence[int], failures: Mapping[int, ProcessFailure]
     ) -> RankFailed:
         """Error for ranks that ended without reporting one."""
-        seen = {rank: failures[rank] for rank in silent if rank in failures}
-        if not seen:
+        known = {rank: failures[rank] for rank in silent if rank in failures}
+        if not known:
             text = f"rank {', '.join(map(str, silent))} has ended and said nothing"
             return RankFailed(1, text, may_restart=not was_asked(self.place))
-        rank, failure = min(seen.items(), key=lambda pair: pair[1].timestamp)
+        rank, failure = min(known.items(), key=lambda pair: pair[1].timestamp)
         killed = failure.exitcode < 0
         how = f"signal {failure.signal_name()}" if killed else f"exit status {failure.exitcode}"
         printed = ""
@@ -468,7 +468,7 @@ def _forwarding(ranks: LocalRanks) -> Iterator[None]:
             signal.signal(number, handler)
 
 
-def _not_met(nodes: Nodes, error: Exception) -> RunError:
+def _rendezvous_error(nodes: Nodes, error: Exception) -> RunError:
     why = f": {error}" if str(error) else ""
     return RunError(
         f"not all of {nodes.least} nodes have met at {nodes.endpoint} within parallel.timeout "

@@ -37,10 +37,10 @@ class Stage(nn.Module):
         whole: the model that this rank holds, whose mode (training or evaluation) is the stage's.
     """
 
-    def __init__(self, model: nn.Module, number: int, count: int, whole: nn.Module) -> None:
+    def __init__(self, model: nn.Module, number: int, count: int, full_model: nn.Module) -> None:
         super().__init__()
         self.model = model
-        self._whole = (whole,)  # no module of this one
+        self._full_model = (full_model,)  # no module of this one
         self.number = number
         self.is_first, self.is_last = number == 0, number == count - 1
         self.compute: Callable[[Stage, Tensor], Tensor] | None = None
@@ -48,7 +48,7 @@ class Stage(nn.Module):
 
     def forward(self, x: Tensor, **given: Any) -> Any:
         """Call the model; for a schedule, which gives nothing but `x`, what stands for it."""
-        self.model.training = self._whole[0].training
+        self.model.training = self._full_model[0].training
         if given:
             return self.model(x, **given)
         assert self.compute is not None
@@ -274,8 +274,8 @@ class Pipeline:
         rank = distributed.get_rank(self.group)
         trained = {name: name in named and named[name].requires_grad for name in model.state_dict()}
         names_by_rank = self.all_of(trained)
-        others = [names for number, names in enumerate(names_by_rank) if number != rank]
-        self.elsewhere = frozenset(name for names in others for name in names)
+        other_names = [names for number, names in enumerate(names_by_rank) if number != rank]
+        self.elsewhere = frozenset(name for names in other_names for name in names)
         groups: dict[tuple[int, ...], ProcessGroup] = {}
         for name in sorted(named):
             holders = tuple(number for number in range(self.size) if name in names_by_rank[number])
@@ -284,9 +284,9 @@ class Pipeline:
             if holders not in groups:
                 ranks = [distributed.get_global_rank(self.group, holder) for holder in holders]
                 waits = meeting_time()
-                made: Any = distributed.new_group(ranks, waits, use_local_synchronization=True)
-                limit_waits(made)
-                groups[holders] = made
+                group: Any = distributed.new_group(ranks, waits, use_local_synchronization=True)
+                limit_waits(group)
+                groups[holders] = group
             self._shared.append((named[name], groups[holders]))
             if holders[0] != rank:
                 self.counted_elsewhere.append(name)

@@ -107,11 +107,11 @@ class Pipelining(
 
     @rule
     def _check_stages(self) -> Iterator[Problem]:
-        wanted, known = self.stages_per_rank, self.known
-        if wanted not in (None, known.stages) and not known.is_looped:
+        given, known = self.stages_per_rank, self.known
+        if given not in (None, known.stages) and not known.is_looped:
             yield Problem(
                 "stages_per_rank",
-                f"is {wanted}, and schedule = {self.schedule} runs {known.stages} on each rank",
+                f"is {given}, and schedule = {self.schedule} runs {known.stages} on each rank",
                 valid=("null", str(known.stages)),
                 also=("schedule",),
                 hint="Schedules with any number: looped_bfs, interleaved_1f1b, "
@@ -210,6 +210,6 @@ def ranks_of_stages(ranks: int, stages: int, is_v: bool) -> list[int]:
         is_v: whether every second round of stages goes back over the ranks, so that the last of
             two rounds lies with the first; else each round begins at the first rank.
     """
-    there = list(range(ranks))
-    rounds = [there[::-1] if is_v and number % 2 else there for number in range(stages // ranks)]
-    return [rank for each in rounds for rank in each]
+    order = list(range(ranks))
+    rounds = [order[::-1] if is_v and number % 2 else order for number in range(stages // ranks)]
+    return [rank for ranks_in_round in rounds for rank in ranks_in_round]

@@ -87,7 +87,7 @@ def joined(config: Parallel) -> Iterator[None]:
         if is_ours or not (isinstance(error, RuntimeError) and tells_of_others(error)):
             _report(error)
             raise
-        lost = _lost(error, watch)
+        lost = _lost_ranks(error, watch)
         _report(lost)
         raise lost from error
     finally:
@@ -189,10 +189,10 @@ def _report(error: Exception) -> None:
 
 def tells_of_others(error: Exception) -> bool:
     """True if an error says that other ranks have ended, or did not answer in time."""
-    return isinstance(error, _STORE) or any(sign in str(error).lower() for sign in _LOST)
+    return isinstance(error, _STORE) or any(words in str(error).lower() for words in _LOST)
 
 
-def _lost(error: Exception, watch: HangWatch) -> LostRanks:
+def _lost_ranks(error: Exception, watch: HangWatch) -> LostRanks:
     text = f"rank {watch.rank} has lost the others: {first_line(error)}"
     if has_waited(text):
         text += (

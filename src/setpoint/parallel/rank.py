@@ -109,7 +109,7 @@ def require_launch(meets: bool = True) -> None:
     _number("MASTER_PORT", 1, 1 << 16, "a port of the host of rank 0")
 
 
-def _number(name: str, least: int, end: int | None, what: str) -> int:
+def _number(name: str, least: int, end: int | None, meaning: str) -> int:
     """A variable of a launcher that is a whole number from `least` on and below `end`."""
     text = os.environ[name]
     number = int(text) if text.isascii() and text.isdecimal() and len(text) < 10 else -1
@@ -117,7 +117,7 @@ def _number(name: str, least: int, end: int | None, what: str) -> int:
         upper = "" if end is None else f" to {end - 1}"
         raise SetpointError(
             f"environment variable {name} = {text!r}.\nValid: a whole number from {least}{upper}, "
-            f"{what}"
+            f"{meaning}"
         )
     return number
 
@@ -154,7 +154,7 @@ def enter() -> None:
         return
     try:
         place, launcher = Path(named), launcher_process()
-        _write(place / f"pid-{_local()}", str(os.getpid()))
+        _write(place / f"pid-{_local_rank()}", str(os.getpid()))
         if was_asked(place):
             signal.raise_signal(asked_signal(place))
         if launcher is not None:
@@ -238,7 +238,7 @@ def first_failure() -> Ended | None:
 
 def has_waited(error: str) -> bool:
     """True if a rank lost others by a timeout, not because they ended."""
-    return any(sign in error.lower() for sign in _WAITED)
+    return any(words in error.lower() for words in _WAITED)
 
 
 def is_said_first(error: str) -> bool:
@@ -246,12 +246,12 @@ def is_said_first(error: str) -> bool:
 
     All of them are refused what is wrong with a configuration, each for itself.
     """
-    local = _local()
+    local = _local_rank()
     if _report() is None or FOLDER in os.environ or local == "0" or not local.isdecimal():
         return False  # our launcher shows one error
     first = own_rank() - int(local)
-    said = _await_report(lambda report: report.rank == first)
-    return said is not None and said.error == error
+    first_report = _await_report(lambda report: report.rank == first)
+    return first_report is not None and first_report.error == error
 
 
 def end_after_first() -> None:
@@ -266,7 +266,7 @@ def wait_until_said() -> None:
 
     Its launcher, or torchrun, ends all ranks as soon as one has ended.
     """
-    if _report() is not None and _local() == str(own_rank()):  # else it is on another machine
+    if _report() is not None and _local_rank() == str(own_rank()):  # else it is on another machine
         _await_report(lambda report: bool(report.error))
 
 
@@ -295,12 +295,12 @@ def asked_signal(place: Path) -> int:
     return int((place / "signal").read_text())
 
 
-def _await_report(wanted: Callable[[Ended], bool]) -> Ended | None:
+def _await_report(matches: Callable[[Ended], bool]) -> Ended | None:
     """Wait for a report; None on a timeout."""
     ends = time.monotonic() + PATIENCE
     while time.monotonic() < ends:
         for report in _reports():
-            if wanted(report):
+            if matches(report):
                 return report
         time.sleep(0.02)
     return None
@@ -322,10 +322,10 @@ def _read(path: Path) -> Ended | None:
     import json
 
     try:
-        said: Any = json.loads(path.read_text(encoding="utf-8"))
+        content: Any = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError):
         return None
-    return Ended(**said[OURS]) if isinstance(said, dict) and OURS in said else None
+    return Ended(**content[OURS]) if isinstance(content, dict) and OURS in content else None
 
 
 def _write(note: Path, text: str) -> None:
@@ -335,6 +335,6 @@ def _write(note: Path, text: str) -> None:
     new.replace(note)
 
 
-def _local() -> str:
+def _local_rank() -> str:
     """Local rank."""
     return os.environ.get("LOCAL_RANK", str(own_rank()))

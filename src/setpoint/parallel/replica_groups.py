@@ -80,17 +80,17 @@ class ReplicaGroups:
             if section.process_group == "nccl"
             else torchft.ProcessGroupGloo
         )
-        made: list[TCPStore] = []
+        stores: list[TCPStore] = []
 
         def meet() -> tuple[str, int]:
             """Open the store for the rendezvous of groups, and of the ranks of this one."""
             host = socket.gethostname()
-            made.append(TCPStore(host, 0, is_master=True, wait_for_workers=False, timeout=within))
-            return host, made[0].port
+            stores.append(TCPStore(host, 0, is_master=True, wait_for_workers=False, timeout=within))
+            return host, stores[0].port
 
         try:
             host, port = world.on_main(meet)
-            self._stores = made
+            self._stores = stores
             self._manager: Any = torchft.Manager(
                 pg=group(within),
                 load_state_dict=lambda state: self.restore(state),
@@ -111,7 +111,7 @@ class ReplicaGroups:
                 init_sync=False,  # the same seed gives all groups the same weights
             )
         except (RuntimeError, TimeoutError) as error:
-            raise RunError(self._unmet(error, section.timeout)) from error
+            raise RunError(self._no_answer(error, section.timeout)) from error
 
     def __enter__(self) -> Self:
         return self
@@ -153,7 +153,7 @@ class ReplicaGroups:
         try:
             self._manager.start_quorum()
         except (RuntimeError, TimeoutError) as error:
-            raise RunError(self._unmet(error, self.wait)) from error
+            raise RunError(self._no_answer(error, self.wait)) from error
 
     def sum(self, tensors: Sequence[Tensor]) -> None:
         """Replace tensors of one dtype by their sums over the groups, in place.
@@ -191,12 +191,12 @@ class ReplicaGroups:
         try:
             taken = self._manager.should_commit()
         except (RuntimeError, TimeoutError) as error:
-            raise RunError(self._unmet(error, self.section.timeout)) from error
+            raise RunError(self._no_answer(error, self.section.timeout)) from error
         if not taken:
             self.retaken(self.size)
         return taken
 
-    def _unmet(self, error: Exception, seconds: float) -> str:
+    def _no_answer(self, error: Exception, seconds: float) -> str:
         line = str(error).strip().partition("\n")[0]
         return (
             f"parallel.torchft: replica group {self.section.replica_id} has no answer from the "

@@ -57,8 +57,8 @@ class TorchReplicas(Replicas):
                 self.sums_by_hand = True
             else:
                 # A reference would be a cycle, which keeps the memory of the model.
-                this = proxy(self)
-                self.model = _replicated(model, world, config.bucket_size, lambda: this.on_last())
+                weak = proxy(self)
+                self.model = _replicated(model, world, config.bucket_size, lambda: weak.on_last())
                 self._buckets = _BucketViews(trained)
 
     @contextmanager
@@ -68,8 +68,8 @@ class TorchReplicas(Replicas):
         Shards are the exception unless they accumulate whole gradients: these are divided among the
         ranks after each, and summed over the replicas at the last.
         """
-        beside = self._replicated if last else None
-        with self._shared(last), nullcontext() if beside is None else beside.summing():
+        replicated = self._replicated if last else None
+        with self._shared(last), nullcontext() if replicated is None else replicated.summing():
             yield
         if last and self._tensor is not None:
             sum_over_tensor_ranks(self._terms, self._tensor)
@@ -122,12 +122,12 @@ def _replicated(
     kept: Any = {
         "forward_sync_buffers" if "forward_sync_buffers" in names else "broadcast_buffers": False
     }
-    whole = DistributedDataParallel(
+    ddp = DistributedDataParallel(
         model, device_ids=place, bucket_cap_mb=bucket_size, gradient_as_bucket_view=True, **kept
     )
     # DDP by itself would divide by the number of ranks. It refuses a hook with other annotations.
-    whole.register_comm_hook(None, lambda _, bucket: _send(bucket, on_last))
-    return whole
+    ddp.register_comm_hook(None, lambda _, bucket: _send(bucket, on_last))
+    return ddp
 
 
 class _BucketViews:

@@ -28,7 +28,7 @@ def shard(
     model: nn.Module,
     layers: Sequence[tuple[str, nn.Module]],
     policy: MixedPrecisionPolicy,
-    whole: set[nn.Parameter],
+    ignored: set[nn.Parameter],
 ) -> None:
     """Shard the parameters of a model over the axis `shard` (FSDP2).
 
@@ -37,7 +37,7 @@ def shard(
     divided by what all of them count.
 
     Arguments:
-        whole: parameters that are not sharded, and stay as they are.
+        ignored: parameters that are not sharded, and stay as they are.
     """
     from torch.distributed.fsdp import FSDPModule, fully_shard
 
@@ -47,8 +47,8 @@ def shard(
     given: dict[str, Any] = {"mesh": mesh, "mp_policy": policy, **offloading(config.sharding, mesh)}
     cut = isinstance(model, Stage)
     part = model.model if isinstance(model, Stage) else model
-    if whole := whole.union(replicated_parameters(config, part, is_part=cut).values()):
-        given["ignored_params"] = whole
+    if ignored := ignored.union(replicated_parameters(config, part, is_part=cut).values()):
+        given["ignored_params"] = ignored
     units = [*units_of(config.sharding, part, layers, is_part=cut), [model]]
     ends = [units_around(part)[-1:], [[model]]]
     for unit in units:
@@ -80,9 +80,9 @@ def replicated_parameters(
         matching = {name: p for name, p in named.items() if re.search(pattern, name)}
         experts = [name for name in matching if config.divides_experts and "experts." in name]
         if experts or not (matching or is_part):
-            what = f"{experts[0]}, of experts that ranks divide" if experts else "no parameter"
+            match = f"{experts[0]}, of experts that ranks divide" if experts else "no parameter"
             raise SetpointError(
-                f"parallel.sharding.replicated.{index} = {pattern!r} matches {what}\n"
+                f"parallel.sharding.replicated.{index} = {pattern!r} matches {match}\n"
                 f"Valid: patterns of names such as {next(iter(named))}"
             )
         replicated |= matching
@@ -121,8 +121,8 @@ def units_of(
         SetpointError: a pattern of `parallel.sharding.units` matches no module that has weights
             and is no unit yet.
     """
-    around = units_around(model)
-    taken = {module for _, module in layers}.union(*around)
+    outside = units_around(model)
+    taken = {module for _, module in layers}.union(*outside)
     extra: list[nn.Module] = []
     for index, pattern in enumerate(config.units):
         matching = [
@@ -149,11 +149,11 @@ def units_of(
     within = {module for _, layer in layers for module in layer.modules()}
     inner = [[module] for module in extra if module in within]
     outer = [[module] for module in extra if module not in within]
-    together = [
+    grouped = [
         [module for _, module in layers[first : first + step]]
         for first in range(0, len(layers), step)
     ]
-    return [*inner, *together, *outer, *around]
+    return [*inner, *grouped, *outer, *outside]
 
 
 def units_around(model: nn.Module) -> list[list[nn.Module]]:
@@ -178,11 +178,11 @@ class FirstUnits:
         first = [unit for unit in units if unit in before][:1]
         # The update of an adapter is a product.
         self._lookups = [unit for unit in first if not any(unit.children())]
-        self._kept = [model, *first, *layers[:1]]
+        self._first_units = [model, *first, *layers[:1]]
 
     def keep(self, last: bool) -> None:
         """Set whether the next backward pass is the last of a step."""
-        for unit in self._kept:
+        for unit in self._first_units:
             unit.set_reshard_after_backward(last, recurse=False)
         for unit in self._lookups:
             # Gradients of rows need no weights: they are gathered for the next forward pass.
@@ -202,12 +202,12 @@ def prefetch(
         is_ordered: whether the model says that they are.
     """
     order = {module: number for number, module in enumerate(model.modules())}
-    firsts: list[Any] = sorted((unit[0] for unit in units), key=order.__getitem__)
-    for number, unit in enumerate(firsts):
+    heads: list[Any] = sorted((unit[0] for unit in units), key=order.__getitem__)
+    for number, unit in enumerate(heads):
         if ahead := config.forward_prefetch or int(is_ordered):
-            unit.set_modules_to_forward_prefetch(firsts[number + 1 : number + 1 + ahead])
+            unit.set_modules_to_forward_prefetch(heads[number + 1 : number + 1 + ahead])
         if ahead := config.backward_prefetch:
-            before = firsts[max(0, number - ahead) : number][::-1]
+            before = heads[max(0, number - ahead) : number][::-1]
             unit.set_modules_to_backward_prefetch(before)
 
 

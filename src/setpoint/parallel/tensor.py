@@ -62,7 +62,7 @@ def divide_matrices(
     """
     peers = Peers(mesh.get_group().group_name, mesh.get_local_rank(), mesh.size())
     words = _words(model, peers.size)
-    made: dict[int, nn.Parameter] = {}
+    parts: dict[int, nn.Parameter] = {}
     for path, module in model.named_modules():
         if isinstance(module, FollowsDivision):
             owner = path.rpartition(".")[0]
@@ -71,7 +71,7 @@ def divide_matrices(
             _divide_follower(module, plan, rows, mesh, peers)
         else:
             plan = _planned(path, words, sequence_parallel)
-            _divide_module(path, module, plan, mesh, peers, made)
+            _divide_module(path, module, plan, mesh, peers, parts)
     if isinstance(model, VocabularyDivisible):
         model.divide_vocabulary(peers, gathers_logits)
 
@@ -156,14 +156,14 @@ def _words(model: nn.Module, size: int) -> dict[str, str]:
                 f"parallel.tensor = {size}: the tensor_plan() of the model gives {word!r} for "
                 f"{pattern}.{did_you_mean(word, list(WORDS), ' ')}\nValid: {', '.join(WORDS)}"
             )
-        what, paths = ("parameter", parameters) if word == "part" else ("module", modules)
+        noun, paths = ("parameter", parameters) if word == "part" else ("module", modules)
         matches = re.compile(re.escape(pattern).replace(r"\*", r"[^.]+"))
         named = [path for path in paths if matches.fullmatch(path)]
         if not named:
             raise SetpointError(
                 f"parallel.tensor = {size}: the tensor_plan() of the model names {pattern}, and "
-                f"no {what} is called so.{did_you_mean(pattern, paths, ' ')}\nValid: names of "
-                f"{what}s, in which * stands for one part, such as {', '.join(paths[1:4])}"
+                f"no {noun} is called so.{did_you_mean(pattern, paths, ' ')}\nValid: names of "
+                f"{noun}s, in which * stands for one part, such as {', '.join(paths[1:4])}"
             )
         words |= dict.fromkeys(named, word)
     for owners in _shared_parameters(model):
@@ -197,7 +197,7 @@ def _divide_module(
     plan: _Plan,
     mesh: DeviceMesh,
     peers: Peers,
-    made: dict[int, nn.Parameter],
+    parts: dict[int, nn.Parameter],
 ) -> None:
     parameters = {
         name: weight
@@ -219,9 +219,9 @@ def _divide_module(
         _require_fit(f"{path}.{name}", parameters[name].shape[0], plan.word, peers.size)
         divided[name] = 0
     for name, weight in parameters.items():
-        if id(weight) not in made:
-            made[id(weight)] = _placed(weight, mesh, divided.get(name))
-        module._parameters[name] = made[id(weight)]
+        if id(weight) not in parts:
+            parts[id(weight)] = _placed(weight, mesh, divided.get(name))
+        module._parameters[name] = parts[id(weight)]
     behaves = _behavior(plan)
     if not parameters and behaves is _Part:
         return
@@ -338,9 +338,9 @@ def _require_fit(path: str, count: int, word: str, size: int) -> None:
                 f"rank\nValid: fewer ranks"
             )
     elif count % size:
-        what = "inputs" if word in ROWS else "outputs"
+        noun = "inputs" if word in ROWS else "outputs"
         raise SetpointError(
-            f"parallel.tensor = {size}: the {count} {what} of {path} cannot be divided among as "
+            f"parallel.tensor = {size}: the {count} {noun} of {path} cannot be divided among as "
             f"many ranks\nValid: a divisor of {count}"
         )
 
@@ -492,8 +492,8 @@ class _Sequence(_Part):
 
 
 class _Whole(_Part):
-    def forward(self, x: Tensor, *rest: Any, **named: Any) -> Any:
-        output = super().forward(gather_parts(x, SEQUENCE, self._peers, sums=False), *rest, **named)
+    def forward(self, x: Tensor, *args: Any, **named: Any) -> Any:
+        output = super().forward(gather_parts(x, SEQUENCE, self._peers, sums=False), *args, **named)
         if isinstance(output, tuple):
             return (keep_part(output[0], SEQUENCE, self._peers), *output[1:])
         return keep_part(output, SEQUENCE, self._peers)

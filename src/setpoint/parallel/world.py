@@ -81,8 +81,8 @@ class World:
     @property
     def gives_counts(self) -> bool:
         """True if this rank's batch counts enter sums over all ranks: one rank per batch."""
-        others = ("pipeline", *CONTEXT, "tensor")
-        return not any(self.coordinates.get(axis) for axis in others)
+        axes = ("pipeline", *CONTEXT, "tensor")
+        return not any(self.coordinates.get(axis) for axis in axes)
 
     @property
     def gives_loss(self) -> bool:
@@ -117,14 +117,14 @@ class World:
     def _make_group(self, axes: tuple[str, ...]) -> ProcessGroup | None:
         if prod(self.degrees.get(axis, 1) for axis in axes) == 1:
             return None
-        others = [axis for axis in AXES if axis not in axes]
-        mine: Any = None
-        for ranks in ranks_by(self.degrees, others, axes).tolist():
-            made = distributed.new_group(ranks, meeting_time(), group_desc="_".join(axes))
+        other_axes = [axis for axis in AXES if axis not in axes]
+        own_group: Any = None
+        for ranks in ranks_by(self.degrees, other_axes, axes).tolist():
+            group = distributed.new_group(ranks, meeting_time(), group_desc="_".join(axes))
             if self.rank in ranks:
-                mine = made
-        limit_waits(mine)
-        return mine
+                own_group = group
+        limit_waits(own_group)
+        return own_group
 
     def with_own_group(self, name: str, timeout: float) -> World:
         """The same ranks with a separate gloo group, for use in another thread.
@@ -138,8 +138,8 @@ class World:
         if self.size == 1:
             return self
         limit = timedelta(seconds=timeout)
-        made = distributed.new_group(backend="gloo", timeout=limit, group_desc=name)
-        return replace(self, device=torch.device("cpu"), groups={}, process_group=made)
+        group = distributed.new_group(backend="gloo", timeout=limit, group_desc=name)
+        return replace(self, device=torch.device("cpu"), groups={}, process_group=group)
 
     def sum(self, *tensors: Tensor) -> None:
         """Replace tensors by their sums over all ranks, in place."""
@@ -307,8 +307,8 @@ def world_of(config: Parallel) -> World:
 
 def noise_axes(config: Parallel) -> tuple[str, ...]:
     """Axes other than those of data whose ranks have different tokens or layers."""
-    others = {"tensor": config.sequence_parallel, "pipeline": config.degrees["pipeline"] > 1}
-    return (*CONTEXT, *(axis for axis, differs in others.items() if differs))
+    extra = {"tensor": config.sequence_parallel, "pipeline": config.degrees["pipeline"] > 1}
+    return (*CONTEXT, *(axis for axis, differs in extra.items() if differs))
 
 
 def ranks_by(degrees: Mapping[str, int], *dims: Sequence[str]) -> NDArray[np.int64]:

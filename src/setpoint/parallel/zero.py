@@ -134,7 +134,7 @@ class ZeroReplicas(Replicas):
         with self._gathered(tensor, changes=True):
             tensor.copy_(full)
         if tensor.requires_grad:
-            self._set(tensor, full.to(tensor.device), None)
+            self._set_partition(tensor, full.to(tensor.device), None)
 
     def states(self) -> Iterator[tuple[nn.Parameter, dict[str, Any]]]:
         """Gather the optimizer state of each weight, one after another; see `tensors`."""
@@ -168,7 +168,7 @@ class ZeroReplicas(Replicas):
             if key not in kept:
                 kept[key] = torch.zeros_like(flat, requires_grad=False)
                 self._link(weights, flat)
-            self._set(weight, in_memory(value).to(weight.device), key)
+            self._set_partition(weight, in_memory(value).to(weight.device), key)
 
     def twin(self, states: Mapping[nn.Parameter, State]) -> Optimizer:
         """An optimizer of the same kind and options over the weights of the model themselves."""
@@ -203,7 +203,7 @@ class ZeroReplicas(Replicas):
         # What rank 0 has at the end is what all ranks divide.
         return zero.GatheredParameters([tensor], modifier_rank=0 if changes else None)
 
-    def _set(self, weight: Tensor, full: Tensor, key: str | None) -> None:
+    def _set_partition(self, weight: Tensor, full: Tensor, key: str | None) -> None:
         """Set this rank's partition of an fp32 weight, or of its optimizer state."""
         utils = import_module("deepspeed.utils")
         if not self.is_divided:

@@ -43,7 +43,7 @@ class SessionLimits:
         self.ask, self.file = ask, file
         self.longest_step = self.longest_save = 0.0
         self._steps = 0
-        self._periodic = Periodic(self._pause, self._look, "setpoint-limits", at_once=True)
+        self._periodic = Periodic(self._pause, self._check, "setpoint-limits", at_once=True)
 
     def start(self) -> None:
         """Start the thread, if there is a limit or a stop file."""
@@ -78,7 +78,7 @@ class SessionLimits:
                 return why
         return None
 
-    def _look(self) -> None:
+    def _check(self) -> None:
         reason = self.reason()
         if reason is not None:
             self.ask(reason)
@@ -154,9 +154,9 @@ def end_of_job() -> float | None:
     except ValueError:
         end = float("nan")
     if not end > time.time():
-        what = "is over" if end == end else "is no number of seconds since 1970"
+        fault = "is over" if end == end else "is no number of seconds since 1970"
         raise SetpointError(
-            f"{END_OF_JOB} = {text}: the end of the job {what}, as where the variable of another "
+            f"{END_OF_JOB} = {text}: the end of the job {fault}, as where the variable of another "
             f"job was left behind.\nValid: resilience.deadline = never, or none such variable"
         )
     return end

@@ -117,14 +117,14 @@ class StopRequest:
         self._first: int | None = None
         self._since: float | None = None
         self._forced = False
-        self._is_said = False
+        self._is_announced = False
         # Whether all ranks stop for the same request, and whether the step has ended after one.
         self._agreed = self._answered = False
         # When SIGUSR2 came last, and when a save was agreed on last.
         self._save_asked = self._save_answered = float("-inf")
         # When a signal came first, in the main thread and in the one that hears of it.
         self._handled: dict[int, float] = {}
-        self._heard: dict[int, float] = {}
+        self._announced_at: dict[int, float] = {}
 
     @property
     def cause(self) -> str:
@@ -223,7 +223,7 @@ class StopRequest:
         try:
             for number in (*NAMES, SAVE):
                 if signal.getsignal(number) != signal.SIG_IGN:
-                    answer = self._ask_to_save if number == SAVE else self._handle
+                    answer = self._ask_save if number == SAVE else self._handle
                     self._before[number] = signal.signal(number, answer)
         except ValueError:
             self.is_deaf = True
@@ -260,12 +260,12 @@ class StopRequest:
     def _handle(self, number: int, frame: FrameType | None) -> None:
         """Handle a signal in the main thread."""
         if self._agreed and not self._handled:
-            self._comes_again(self._handled, number)
+            self._is_repeated(self._handled, number)
             return  # the first one here is what all ranks stop for already
         again = self.signal is not None
         if not again:
             self.signal = number
-        insists = self._comes_again(self._handled, number) or number == signal.SIGINT
+        insists = self._is_repeated(self._handled, number) or number == signal.SIGINT
         if (again and not insists) or (self._finishes and not again):
             return
         outlook = self.outlook()
@@ -279,15 +279,15 @@ class StopRequest:
             for stream in (sys.stdout, sys.stderr):
                 with suppress(OSError, ValueError, RuntimeError, AttributeError):
                     stream.flush()
-            _say(str(stopped))
+            _print(str(stopped))
             self._leave(stopped.status)
         raise stopped
 
-    def _ask_to_save(self, number: int, frame: FrameType | None) -> None:
+    def _ask_save(self, number: int, frame: FrameType | None) -> None:
         if self._pipe is None:  # otherwise the thread does, which knows when it came
-            self._hear_save()
+            self._handle_save()
 
-    def _hear_save(self) -> str:
+    def _handle_save(self) -> str:
         """Handle a request for a checkpoint.
 
         Returns:
@@ -303,37 +303,37 @@ class StopRequest:
         """Receive signals, in a separate thread."""
         import select
 
-        heard = select.poll()  # `select.select` takes no descriptor beyond 1023
-        heard.register(reading, select.POLLIN)
+        poller = select.poll()  # `select.select` takes no descriptor beyond 1023
+        poller.register(reading, select.POLLIN)
         while True:
-            if not heard.poll(None if self._since is None else 1000 * LOOK):
+            if not poller.poll(None if self._since is None else 1000 * LOOK):
                 self._keep_time()
                 continue
             for number in os.read(reading, 64):
                 if not number:
                     return
                 if number in NAMES:
-                    self._hear(number)
-                elif number == SAVE and (said := self._hear_save()) and self.keeps:
-                    _say(said)
+                    self._announce(number)
+                elif number == SAVE and (message := self._handle_save()) and self.keeps:
+                    _print(message)
 
-    def _hear(self, number: int) -> None:
+    def _announce(self, number: int) -> None:
         """Print the effect of a signal."""
         if self._first is None:
             self._first = number
             # Where nothing has to be finished, the main thread is about to say that it has left.
-            self._is_said = self._finishes
-            self._comes_again(self._heard, number)
+            self._is_announced = self._finishes
+            self._is_repeated(self._announced_at, number)
             if self._answered:
                 return  # what it asks for is being done, or is done
             self._since = time.monotonic()
             if self._finishes:
-                _say(f"{self._cause_of(number)}: {self._prospect()}")
-        elif number == signal.SIGINT or self._comes_again(self._heard, number):
+                _print(f"{self._cause_of(number)}: {self._stop_text()}")
+        elif number == signal.SIGINT or self._is_repeated(self._announced_at, number):
             self._forced, self._since = True, time.monotonic()
             if self.busy:
                 again = "" if number == signal.SIGINT else " again"
-                _say(
+                _print(
                     f"{named(number)}{again}: stopping at once, without a checkpoint of the last "
                     f"steps"
                 )
@@ -342,13 +342,13 @@ class StopRequest:
         """Cause of a stop by a signal, which may represent another reason."""
         return self.reason if self.reason is not None and number == PREEMPT else named(number)
 
-    def _comes_again(self, seen: dict[int, float], number: int) -> bool:
+    def _is_repeated(self, first_times: dict[int, float], number: int) -> bool:
         """True if a repeated signal asks for an immediate exit.
 
         A signal of another kind does not: Slurm sends a notice before SIGTERM.
         """
         now = time.monotonic()
-        late = now - seen.setdefault(number, now) >= REPEATED
+        late = now - first_times.setdefault(number, now) >= REPEATED
         return late and not (self.saving or self.writing())
 
     @property
@@ -356,12 +356,12 @@ class StopRequest:
         """True if a stop waits for the end of the step."""
         return self.busy or self.defers
 
-    def _prospect(self) -> str:
+    def _stop_text(self) -> str:
         saving = "when this checkpoint is saved"
         step = "after this step" + (", saving a checkpoint" if self.keeps else "")
-        what = saving if self.saving else step
+        moment = saving if self.saving else step
         more = "again " if self._first == signal.SIGINT else ""
-        return f"stopping {what}; press Ctrl-C {more}to stop at once"
+        return f"stopping {moment}; press Ctrl-C {more}to stop at once"
 
     def _keep_time(self) -> None:
         """Exit the process if the main thread has not left in time."""
@@ -369,23 +369,25 @@ class StopRequest:
         since, first = self._since, self._first
         if since is None or first is None:
             return
-        if not self._is_said:
-            self._is_said = True
+        if not self._is_announced:
+            self._is_announced = True
             outlook = "" if self.busy else self.outlook()
-            _say(f"{self._cause_of(first)}: stopping at once" + (f": {outlook}" if outlook else ""))
+            _print(
+                f"{self._cause_of(first)}: stopping at once" + (f": {outlook}" if outlook else "")
+            )
         waited = time.monotonic() - since
         finishing = self._finishes and not self._forced
         if finishing:
             if waited < self.grace or self.saving or self.writing():
                 return
-            _say(
+            _print(
                 f"resilience.grace_period = {self.grace:g} s is over and the step has not ended: "
                 f"leaving without a checkpoint of it. {self.newest()}"
             )
         elif waited < UNWINDING or not (self._forced or self.owns_process):
             return
         elif self.busy:
-            _say(self.newest())
+            _print(self.newest())
         if self._since is not None:
             self._leave(self.status_of(first, lost=self.busy))
 
@@ -418,7 +420,7 @@ def _is_importing(frame: FrameType | None) -> bool:
     return False
 
 
-def _say(text: str) -> None:
+def _print(text: str) -> None:
     """Print a line past all buffers and locks, which the main thread may be holding."""
     with suppress(OSError):
         os.write(2, f"{text}\n".encode())

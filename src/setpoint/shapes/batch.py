@@ -259,9 +259,9 @@ class SequenceParts:
         length = tensor.shape[dim]
         runs = self.ring_part(length, self.ring_rank)
         part = [tensor.narrow(dim, run.start, run.stop - run.start) for run in runs]
-        whole = part[0] if len(part) == 1 else torch.cat(part, dim)
+        full = part[0] if len(part) == 1 else torch.cat(part, dim)
         share = length // self.size
-        return whole.narrow(dim, self.ulysses_rank * share, share)
+        return full.narrow(dim, self.ulysses_rank * share, share)
 
     def cut(self, batch: Batch) -> Batch:
         """This rank's part of a batch, padded to a length that divides.

@@ -82,7 +82,7 @@ class Total:
         odd: sum of the others, or 0.
         value: the smallest, largest or last one.
         step: of the last one.
-        whole: whether all are of type `int`.
+        integral: whether all are of type `int`.
     """
 
     reduce: Reduce
@@ -91,11 +91,11 @@ class Total:
     odd: float = 0.0
     value: float = math.nan
     step: int = -1
-    whole: bool = True
+    integral: bool = True
 
     def add(self, value: float, step: int) -> None:
         """Add a value."""
-        self.whole = self.whole and isinstance(value, int)
+        self.integral = self.integral and isinstance(value, int)
         if self.reduce in ("mean", "sum"):
             if isinstance(value, int) or math.isfinite(value):
                 self.exact += Fraction(value)
@@ -112,7 +112,7 @@ class Total:
         newer = self.reduce != "last" or other.step > self.step
         if other.count and newer and self._replaces(other.value):
             self.value, self.step = other.value, other.step
-        self.whole = self.whole and other.whole
+        self.integral = self.integral and other.integral
         self.count += other.count
 
     def _replaces(self, value: float) -> bool:
@@ -129,7 +129,7 @@ class Total:
         if self.odd:
             return self.odd
         exact = self.exact / self.count if self.reduce == "mean" else self.exact
-        if self.whole and self.reduce == "sum":
+        if self.integral and self.reduce == "sum":
             return int(exact)
         try:
             return float(exact)
@@ -139,14 +139,14 @@ class Total:
     def state(self) -> list[Any]:
         """State for a checkpoint, as JSON."""
         texts = (str(self.exact), repr(self.odd), repr(self.value))
-        return [self.reduce, self.count, *texts, self.step, self.whole]
+        return [self.reduce, self.count, *texts, self.step, self.integral]
 
     @classmethod
     def of(cls, state: Sequence[Any]) -> Self:
         """Undo `state`."""
-        reduce, count, exact, odd, value, step, whole = state
-        number = int if whole and value.lstrip("-").isdecimal() else float
-        return cls(reduce, count, Fraction(exact), float(odd), number(value), step, whole)
+        reduce, count, exact, odd, value, step, integral = state
+        number = int if integral and value.lstrip("-").isdecimal() else float
+        return cls(reduce, count, Fraction(exact), float(odd), number(value), step, integral)
 
 
 class Logged(NamedTuple):
@@ -250,15 +250,15 @@ class MetricLog:
         Raises:
             RunError: two ranks reduce a metric differently.
         """
-        self.totals, seen = {}, set[tuple[str, object]]()
-        for alike, totals in ranks:
+        self.totals, counted = {}, set[tuple[str, object]]()
+        for key, totals in ranks:
             for name, other in totals.items():
                 total = self.totals.setdefault(name, Total(other.reduce))
                 if total.reduce != other.reduce:
                     raise RunError(_reduced_twice(name, total.reduce, other.reduce))
-                if (name, alike) not in seen:
+                if (name, key) not in counted:
                     total.merge(other)
-                seen.add((name, alike))
+                counted.add((name, key))
 
     def state_dict(self) -> dict[str, Any]:
         """State for a checkpoint; empty if nothing was logged since the last row."""
@@ -271,27 +271,27 @@ class MetricLog:
 
     def _check(self, name: str, reduce: Reduce) -> None:
         if reduce not in REDUCTIONS:
-            raise _refused(
+            raise _call_error(
                 f"log({name}=..., reduce={reduce!r}): there is no such reduction. Valid: "
                 f"{', '.join(REDUCTIONS)}"
             )
         if not NAME.fullmatch(name):
-            raise _refused(f"log: {name!r} cannot name a metric. Valid: letters, digits and _")
+            raise _call_error(f"log: {name!r} cannot name a metric. Valid: letters, digits and _")
         if name in TAKEN or name.startswith(BEGINNINGS):
             why = "it is"
             if name not in TAKEN:
                 prefixes = ", ".join(prefix for prefix in BEGINNINGS if name.startswith(prefix))
                 why = f"names that begin with {prefixes} are"
-            raise _refused(
+            raise _call_error(
                 f"log({name}=...): rows of metrics have a column of that name: {why} Setpoint's "
                 f"own. Valid: another name, such as my_{name}"
             )
         if name in self._reductions:
-            raise _refused(_reduced_twice(name, self._reductions[name], reduce))
+            raise _call_error(_reduced_twice(name, self._reductions[name], reduce))
         self._reductions[name] = reduce
 
 
-def _refused(text: str) -> RunError:
+def _call_error(text: str) -> RunError:
     """An error with the line of the call in the user's code."""
     frame = sys._getframe(1)
     while frame.f_back is not None and frame.f_code.co_filename.startswith(OURS):
@@ -311,7 +311,7 @@ def _number(name: str, value: Any) -> float | Tensor:
     if isinstance(value, Tensor):
         if value.numel() != 1 or value.is_complex():
             shape = tuple(value.shape)
-            raise _refused(
+            raise _call_error(
                 f"log({name}=...): got a {value.dtype} tensor of shape {shape}. Valid: a real "
                 f"number or a tensor of one element, such as its mean()"
             )
@@ -323,7 +323,7 @@ def _number(name: str, value: Any) -> float | Tensor:
         value = value.item()
     if isinstance(value, int | float):
         return int(value) if isinstance(value, int) else value
-    raise _refused(
+    raise _call_error(
         f"log({name}=...): got a {type(value).__name__}. Valid: a real number or a tensor of one "
         f"element"
     )

@@ -47,22 +47,22 @@ def is_pattern(text: str) -> bool:
 
 
 def unmatched(
-    path: str, patterns: Iterable[str], names: Sequence[str], of: str, most: int = 12
+    path: str, patterns: Iterable[str], names: Sequence[str], population: str, most: int = 12
 ) -> Iterator[Problem]:
     """Find patterns of a list that are found in no name; malformed ones have another problem.
 
     Arguments:
         path: of the list.
-        of: a plural noun for the names.
+        population: a plural noun for the names.
         most: how many names are shown at most.
     """
     for index, pattern in enumerate(patterns):
         if is_pattern(pattern) and not any(re.search(pattern, name) for name in names):
-            yield matches_nothing(f"{path}.{index}", pattern, names, of, most)
+            yield matches_nothing(f"{path}.{index}", pattern, names, population, most)
 
 
 def untaken(
-    path: str, patterns: Sequence[str], names: Sequence[str], of: str, most: int = 12
+    path: str, patterns: Sequence[str], names: Sequence[str], population: str, most: int = 12
 ) -> Iterator[Problem]:
     """Find sections whose `pattern` is found in no name, or only in names that others take first.
 
@@ -76,20 +76,20 @@ def untaken(
             continue
         rules = [rule for rule, n in zip(taken, names, strict=True) if re.search(pattern, n)]
         if not rules:
-            yield matches_nothing(f"{path}.{index}.pattern", pattern, names, of, most)
+            yield matches_nothing(f"{path}.{index}.pattern", pattern, names, population, most)
             continue
         before = [f"{path}.{rule}" for rule in sorted({rule for rule in rules if rule is not None})]
         yield Problem(
             f"{path}.{index}.pattern",
             f"gets nothing: {path} before it take all that it matches, {len(rules)} of "
-            f"{len(names)} {of}",
+            f"{len(names)} {population}",
             also=[f"{rule}.pattern" for rule in before],
             hint=f"Put it before {' and '.join(before)}, or remove it.",
         )
 
 
 def matches_nothing(
-    path: str, pattern: str, names: Sequence[str], of: str, most: int = 12
+    path: str, pattern: str, names: Sequence[str], population: str, most: int = 12
 ) -> Problem:
     """The problem of a pattern that is found in no name.
 
@@ -101,7 +101,7 @@ def matches_nothing(
     close = [word for part in parts for word in nearest(part, [*words], 1)]
     return Problem(
         path,
-        f"matches none of the {len(names)} {of}",
+        f"matches none of the {len(names)} {population}",
         valid=examples(names)[:most],
         hint=f"Did you mean {close[0]}?" if close else "",
     )

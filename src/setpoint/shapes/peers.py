@@ -36,19 +36,19 @@ class Peers(NamedTuple):
 
     def reduce(self, x: Tensor, how: Sum = "sum") -> Tensor:
         """All-reduce a tensor; without gradient."""
-        return _waited(_ops.all_reduce(x.contiguous(), how, self.group))
+        return _wait(_ops.all_reduce(x.contiguous(), how, self.group))
 
     def gather(self, x: Tensor, dim: int) -> Tensor:
         """All-gather parts along a dimension, in the order of ranks; without gradient."""
         dim %= x.dim()
-        parts = _waited(_ops.all_gather_into_tensor(x.contiguous(), self.size, self.group))
+        parts = _wait(_ops.all_gather_into_tensor(x.contiguous(), self.size, self.group))
         return parts if dim == 0 else torch.cat(parts.chunk(self.size), dim=dim)
 
     def scatter(self, x: Tensor, dim: int) -> Tensor:
         """Reduce-scatter a tensor along a dimension; without gradient."""
         if dim % x.dim():
             x = torch.cat(x.chunk(self.size, dim=dim))
-        return _waited(_ops.reduce_scatter_tensor(x.contiguous(), "sum", self.size, self.group))
+        return _wait(_ops.reduce_scatter_tensor(x.contiguous(), "sum", self.size, self.group))
 
     def part(self, x: Tensor, dim: int) -> Tensor:
         """This rank's part of a tensor that is the same on all."""
@@ -56,7 +56,7 @@ class Peers(NamedTuple):
         return x.narrow(dim, self.rank * length, length)
 
 
-def _waited(x: Tensor) -> Tensor:
+def _wait(x: Tensor) -> Tensor:
     return _ops.wait_tensor(x)
 
 
@@ -240,20 +240,20 @@ class OneReader:
         Raises:
             SetpointError: raised by the function; on other ranks a `RunError` with its text.
         """
-        said: list[str | None] = [None]
+        message: list[str | None] = [None]
         failure: SetpointError | None = None
         if self.is_source:
             try:
                 act()
             except SetpointError as error:
-                failure, said[0] = error, str(error)
+                failure, message[0] = error, str(error)
         distributed.broadcast_object_list(
-            said, src=self.source, group=self.group, device=self.device
+            message, src=self.source, group=self.group, device=self.device
         )
         if failure is not None:
             raise failure
-        if said[0] is not None:
-            raise RunError(f"rank {self.source} could not read: {said[0]}")
+        if message[0] is not None:
+            raise RunError(f"rank {self.source} could not read: {message[0]}")
 
     def tensor(
         self, read: Callable[[], Tensor], shape: Sequence[int], dtype: torch.dtype

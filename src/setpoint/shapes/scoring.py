@@ -141,7 +141,7 @@ def score_text(
     ranks: EvalRanks,
     sequence: SequenceParts = WHOLE,
     between: Callable[[], None] = lambda: None,
-    show: Callable[[str, int, int | None], None] = lambda what, done, total: None,
+    show: Callable[[str, int, int | None], None] = lambda label, done, total: None,
 ) -> Score:
     """Evaluate a model as it stands on one text of a feed; each target counts once.
 
@@ -158,8 +158,8 @@ def score_text(
     """
     nats, correct, tokens, size, sequences, done = 0.0, 0, 0, 0, 0, 0
     counts_correct = False
-    total, what = feed.totals[name], f"evaluating {name}, sequences"
-    show(what, 0, total)
+    total, label = feed.totals[name], f"evaluating {name}, sequences"
+    show(label, 0, total)
     for batch in feed.batches(name):
         between()
         counted = count(batch)
@@ -176,8 +176,8 @@ def score_text(
                 size += int(token_bytes[batch.targets[counted.valid].numpy()].sum())
             sequences += len(batch.inputs)
         done = min(done + feed.global_batch_size, total)
-        show(what, done, total)
-    nats, correct, tokens, size = _over_ranks(ranks, nats, correct, tokens, size)
+        show(label, done, total)
+    nats, correct, tokens, size = _sum_over_ranks(ranks, nats, correct, tokens, size)
     if not tokens:
         raise RunError(
             f"none of the targets of {name} counts: masks of the data, loss.ignore_index or "
@@ -188,7 +188,7 @@ def score_text(
     return Score.of(nats, tokens, size, correct if counts_correct else None)
 
 
-def _over_ranks(
+def _sum_over_ranks(
     ranks: EvalRanks, nats: float, correct: int, tokens: int, size: int
 ) -> tuple[float, int, int, int]:
     """Sums over all ranks, each of which contributes what only it holds."""

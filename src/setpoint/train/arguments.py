@@ -145,7 +145,7 @@ def words_and_values(overrides: Overrides, caller: str) -> tuple[list[str], dict
     ):
         raise SetpointError(
             f"{caller}: overrides takes words, as in ['optimizer.lr=1e-3'], or a mapping, as in "
-            f"{{'optimizer.lr': 1e-3}}; got {_said(overrides)}"
+            f"{{'optimizer.lr': 1e-3}}; got {_as_text(overrides)}"
         )
     return list(words), values
 
@@ -160,7 +160,7 @@ def _opened(source: str) -> tuple[Path | None, Composition[Job]]:
     return None, compose(Job, source)
 
 
-def _said(value: object) -> str:
+def _as_text(value: object) -> str:
     """Describe a wrong argument for a message."""
     if isinstance(value, type):
         return f"the class {value.__name__}"
@@ -170,7 +170,7 @@ def _said(value: object) -> str:
 def _no_job(value: object, caller: str) -> SetpointError:
     return SetpointError(
         f"{caller} takes a Job, a composition of one, the name of a preset, a file or a run "
-        f"directory; got {_said(value)}"
+        f"directory; got {_as_text(value)}"
     )
 
 
@@ -201,12 +201,14 @@ def callbacks_of(callbacks: Iterable[Callback]) -> list[Callback]:
     from setpoint.train.loop import Callback  # which loads torch
 
     if isinstance(callbacks, Callback) or not isinstance(callbacks, Iterable):
-        raise SetpointError(f"train: callbacks takes a list of callbacks; got {_said(callbacks)}")
+        raise SetpointError(
+            f"train: callbacks takes a list of callbacks; got {_as_text(callbacks)}"
+        )
     checked = list(callbacks)
     for index, callback in enumerate(checked):
         if not isinstance(callback, Callback):
             raise SetpointError(
-                f"train: callbacks[{index}] is {_said(callback)}.\nValid: an object of a subclass "
+                f"train: callbacks[{index}] is {_as_text(callback)}.\nValid: an object of a subclass "
                 f"of setpoint.train.loop.Callback"
             )
     return checked
@@ -223,13 +225,13 @@ def _set_data(draft: Job, data: Iterable[Any]) -> tuple[str, ...]:
     Returns:
         the paths of the source.
     """
-    made = memory_source(data, "train: data")
+    built = memory_source(data, "train: data")
     sources: Sequence[SourceConfig] = draft.data.sources
-    source = sources[0] if len(sources) == 1 and type(sources[0]) is type(made) else made
+    source = sources[0] if len(sources) == 1 and type(sources[0]) is type(built) else built
     origin = Origin(PROGRAM, "train(data=...)")
-    source.set_field("paths", made.paths, origin)
+    source.set_field("paths", built.paths, origin)
     draft.data.set_field("sources", (source,), origin)
-    return made.paths
+    return built.paths
 
 
 def memory_source(data: Iterable[Any], name: str) -> Text | Conversations:
@@ -252,12 +254,12 @@ def memory_source(data: Iterable[Any], name: str) -> Text | Conversations:
         if isinstance(values, list | tuple):
             values = {"messages": values}
         if not isinstance(values, Mapping):
-            raise SetpointError(f"{place} is {_said(row)}.\n{VALID_DATA}")
+            raise SetpointError(f"{place} is {_as_text(row)}.\n{VALID_DATA}")
         kind = _kind_of(values, place)
         if cls is not None and kind is not cls:
             raise SetpointError(
-                f"{place} is no row like those before it: these are {_words(cls)}, "
-                f"and it is {_words(kind)}.\n{VALID_DATA}"
+                f"{place} is no row like those before it: these are {_plural_of(cls)}, "
+                f"and it is {_plural_of(kind)}.\n{VALID_DATA}"
             )
         cls = kind
         lines.append(_encoded(values, place))
@@ -274,8 +276,8 @@ def memory_source(data: Iterable[Any], name: str) -> Text | Conversations:
 def _rows(data: Any, name: str) -> Iterator[Any]:
     """The rows of a list, an iterable, a `datasets.Dataset`, a DataFrame or a map-style dataset."""
     if isinstance(data, str | bytes | Mapping):
-        what = f"keys {', '.join(map(str, data))}" if isinstance(data, Mapping) else "one text"
-        raise SetpointError(f"{name} is a {type(data).__name__} ({what}).\n{VALID_DATA}")
+        form = f"keys {', '.join(map(str, data))}" if isinstance(data, Mapping) else "one text"
+        raise SetpointError(f"{name} is a {type(data).__name__} ({form}).\n{VALID_DATA}")
     if hasattr(data, "to_dict") and hasattr(data, "columns") and hasattr(data, "iloc"):
         return iter(data.to_dict("records"))
     if isinstance(data, Set):
@@ -284,7 +286,7 @@ def _rows(data: Any, name: str) -> Iterator[Any]:
         return iter(data)
     if hasattr(data, "__getitem__") and hasattr(data, "__len__"):
         return (data[index] for index in range(len(data)))
-    raise SetpointError(f"{name} is {_said(data)}.\n{VALID_DATA}")
+    raise SetpointError(f"{name} is {_as_text(data)}.\n{VALID_DATA}")
 
 
 def _kind_of(row: Mapping[str, Any], place: str) -> type[Text] | type[Conversations]:
@@ -293,11 +295,11 @@ def _kind_of(row: Mapping[str, Any], place: str) -> type[Text] | type[Conversati
     text = row.get("text")
     if isinstance(text, str):
         return Text
-    what = f"text is {_said(text)}" if "text" in row else f"its keys are {', '.join(row)}"
-    raise SetpointError(f"{place} has no text: {what}.\n{VALID_DATA}")
+    fault = f"text is {_as_text(text)}" if "text" in row else f"its keys are {', '.join(row)}"
+    raise SetpointError(f"{place} has no text: {fault}.\n{VALID_DATA}")
 
 
-def _words(cls: type[SourceConfig]) -> str:
+def _plural_of(cls: type[SourceConfig]) -> str:
     return "texts" if cls is Text else "conversations"
 
 

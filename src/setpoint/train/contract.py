@@ -411,20 +411,20 @@ def shorter(folder: str, item: Difference, given: bool) -> str:
     anew = "the same command with --name NAME"
     if given:
         file = shlex.quote(str(Path(folder, MINIMAL)))
-        anew = f"setpoint train {file} --duration {_typed(item.right)} --name NAME"
+        anew = f"setpoint train {file} --duration {_as_argument(item.right)} --name NAME"
     begun = lengthened_from(folder, item.left)
-    was = "" if begun is None else f", lengthened from {begun}"
-    there = run_status(folder)
-    if there.startswith(FINISHED):
-        then = f"  {folder} {there}; nothing is left to train.\n"
+    extended_from = "" if begun is None else f", lengthened from {begun}"
+    status = run_status(folder)
+    if status.startswith(FINISHED):
+        advice = f"  {folder} {status}; nothing is left to train.\n"
     else:
-        then = f"  {folder} {there}.\n  To resume it: setpoint train {run}\n"
+        advice = f"  {folder} {status}.\n  To resume it: setpoint train {run}\n"
     return (
         f"{folder} cannot be resumed: a budget may grow, not shrink\n\n"
         f"  duration\n"
-        f"    saved      {_side(item.left, item.left_origin)}{was}\n"
-        f"    requested  {_side(item.right, item.right_origin)}\n\n"
-        f"{then}"
+        f"    saved      {_value_text(item.left, item.left_origin)}{extended_from}\n"
+        f"    requested  {_value_text(item.right, item.right_origin)}\n\n"
+        f"{advice}"
         f"  To train the shorter one anew: {anew}"
     )
 
@@ -454,8 +454,8 @@ def identity_refusal(
     ]
     for item in (*longer, *refused):
         lines.append(f"  {item.path}" + " (may be raised on resume)" * (item in longer))
-        lines.append(f"    saved      {_side(item.left, item.left_origin)}")
-        lines.append(f"    requested  {_side(item.right, item.right_origin)}")
+        lines.append(f"    saved      {_value_text(item.left, item.left_origin)}")
+        lines.append(f"    requested  {_value_text(item.right, item.right_origin)}")
     run = shlex.quote(folder)
     lines.append("")
     if given:
@@ -465,7 +465,7 @@ def identity_refusal(
     else:
         lines.append(f"  To resume it as it was saved: setpoint train {run}")
         lines.append("  To train a new run: the same command with --name NAME")
-    paths, command = _accepting(refused), ""
+    paths, command = _accept_paths(refused), ""
     reason = _reason_not_acceptable(refused, late)
     if reshaped is not None:
         reason = f"the checkpoints hold weights of another shape: {reshaped}"
@@ -478,7 +478,7 @@ def identity_refusal(
         # The command line adds what was typed beside a directory.
         typed = () if given else (*longer, *refused)
         changes = [item for item in typed if not item.right_origin.startswith(DERIVED)]
-        words = [f"--{item.path} {_typed(item.right)}" for item in changes]
+        words = [f"--{item.path} {_as_argument(item.right)}" for item in changes]
         command = " ".join([f"setpoint train {run}", *words, f"--accept {','.join(paths)}"])
         lines.append(f"  To resume this run all the same: {command}")
     if any(item.path == "schedule.evaluated_on" for item in refused):
@@ -525,7 +525,7 @@ def _reason_not_acceptable(refused: list[Difference], late: list[Difference]) ->
     return None
 
 
-def _accepting(refused: list[Difference]) -> list[str]:
+def _accept_paths(refused: list[Difference]) -> list[str]:
     """Paths to accept: of the values, or of their sections if there are many."""
     paths = [item.path for item in refused]
     if len(paths) > MANY:
@@ -533,14 +533,14 @@ def _accepting(refused: list[Difference]) -> list[str]:
     return paths
 
 
-def _typed(value: object) -> str:
+def _as_argument(value: object) -> str:
     """A value as typed after a flag."""
     if value is ABSENT:
         return "null"
     return shlex.quote(value if isinstance(value, str) else json.dumps(value))
 
 
-def _side(value: object, origin: str) -> str:
+def _value_text(value: object, origin: str) -> str:
     text = "(absent)" if value is ABSENT else repr(value)
     return f"{text} ({origin})" if origin else text
 

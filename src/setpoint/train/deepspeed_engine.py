@@ -140,7 +140,7 @@ class ZeroTraining:
             name: zero.shape_of(weight) for name, weight in named.items() if weight.requires_grad
         }
         counts = {
-            str([_plain(value) for value in states[name].values() if not _is_of(value, shape)])
+            str([_plain(value) for value in states[name].values() if not _has_shape(value, shape)])
             for name, shape in trained.items()
             if name in states
         }
@@ -153,7 +153,7 @@ class ZeroTraining:
             zero.restore(named[name], kept)
 
 
-def _is_of(value: Any, shape: torch.Size) -> bool:
+def _has_shape(value: Any, shape: torch.Size) -> bool:
     return isinstance(value, Tensor | Placeable) and value.shape == shape
 
 

@@ -223,33 +223,33 @@ class Engine:
         world, scaler = self.components.world, self.scaler
         losses, routing, by_source = sums.losses.double(), sums.routing, sums.by_source
         broken = (~norm.isfinite()).to(losses.device)
-        over = sum(overflows, start=torch.zeros((), device=losses.device)) > 0
+        overflowed = sum(overflows, start=torch.zeros((), device=losses.device)) > 0
         if world.size > 1:
             shared = [losses] if by_source is None else [losses, by_source]
             chosen = None if routing is None else numbers_of(routing)
             if not world.gives_loss:  # another rank has the same
                 shared = [torch.zeros_like(part) for part in shared]
                 chosen = None if chosen is None else torch.zeros_like(chosen)
-            shared += [broken.reshape(1), over.reshape(1)]
+            shared += [broken.reshape(1), overflowed.reshape(1)]
             shared += [] if chosen is None else [chosen]
-            together = torch.cat(shared)
+            flat = torch.cat(shared)
             with self.span("communication"):
-                world.sum(together)
-            losses, *others = together.split([len(part) for part in shared])
+                world.sum(flat)
+            losses, *parts = flat.split([len(part) for part in shared])
             if routing is not None:
-                routing = routing_of(others.pop(), routing)
-            by_source = others.pop(0) if by_source is not None else None
-            broken, over = (flag[0] > 0 for flag in others)
+                routing = routing_of(parts.pop(), routing)
+            by_source = parts.pop(0) if by_source is not None else None
+            broken, overflowed = (flag[0] > 0 for flag in parts)
             for flag in overflows:  # by which the scale of the loss follows
-                flag.copy_(over)
+                flag.copy_(overflowed)
         scale = [] if scaler is None else [scaler.scale(torch.ones((), device=losses.device))]
         logged = self.metrics.cut() if self.metrics else None
-        singles = [*scale, norm, broken, over, *(() if logged is None else logged.on_device)]
+        singles = [*scale, norm, broken, overflowed, *(() if logged is None else logged.on_device)]
         numbers = [losses, *(() if by_source is None else (by_source,))]
         numbers += [single.to(losses.device).reshape(1) for single in singles]
         read = self.to_host(torch.cat([number.double() for number in numbers]))
         sources = 0 if by_source is None else len(by_source)
-        stays = skip_flag(losses, broken, over, scaler is not None)
+        stays = skip_flag(losses, broken, overflowed, scaler is not None)
         return StepNumbers(self, stays, routing, logged, sources, read)
 
 
@@ -281,15 +281,15 @@ class StepNumbers:
             return self.result
         engine, components = self.engine, self.engine.components
         with engine.span("device"):
-            loss, nats, *rest = self.read()
-        by_source, rest = rest[: self.sources], rest[self.sources :]
+            loss, nats, *values = self.read()
+        by_source, values = values[: self.sources], values[self.sources :]
         scaled = engine.scaler is not None
-        scale = rest.pop(0) if scaled else 1.0
-        norm, broken, over, *logged = rest
+        scale = values.pop(0) if scaled else 1.0
+        norm, broken, overflowed, *logged = values
         if self.logged is not None:
             engine.metrics.settle(self.logged, logged)
         verdict, policy = judge(
-            loss, broken > 0, over > 0, scaled, components.non_finite, components.spikes
+            loss, broken > 0, overflowed > 0, scaled, components.non_finite, components.spikes
         )
         taken = verdict is Verdict.TAKEN
         routing, sums = self.routing if taken else None, BySource(nats=tuple(by_source))
@@ -326,13 +326,13 @@ def sum_over_groups(
         *([] if by_source is None else [by_source]),
         *([] if routing is None else [numbers_of(routing)]),
     ]
-    together = torch.cat(parts)
-    groups.sum([together])
-    first, *others = together.split([len(part) for part in parts])
+    flat = torch.cat(parts)
+    groups.sum([flat])
+    first, *tail = flat.split([len(part) for part in parts])
     return Sums(
         first.to(losses.dtype),
-        None if routing is None else routing_of(others[-1], routing),
-        None if by_source is None else others[0],
+        None if routing is None else routing_of(tail[-1], routing),
+        None if by_source is None else tail[0],
     )
 
 

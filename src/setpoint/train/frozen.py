@@ -35,7 +35,7 @@ class FrozenParameters:
         self.job, self.components = job, components
         self.left_out: Base | None = None
         self._loaded: tuple[Base, Place] | None = None
-        self._from: Path | None = None
+        self._source: Path | None = None
 
     def completed(self, checkpoint: LoadedCheckpoint) -> LoadedCheckpoint:
         """A checkpoint completed by its omitted frozen parameters.
@@ -43,7 +43,7 @@ class FrozenParameters:
         Raises:
             SetpointError: if the weights with them are missing or changed.
         """
-        self._from, base = checkpoint.path, checkpoint.base
+        self._source, base = checkpoint.path, checkpoint.base
         if base is None:
             self._loaded = None
             return checkpoint
@@ -76,20 +76,20 @@ class FrozenParameters:
         if section.save_frozen or not section.save or pretrained is None:
             return None
         world = self.components.world
-        base, place = self._loaded or world.on_main(lambda: _found(pretrained))
-        frozen = self._frozen_here()
-        equal = self._equal(frozen, base, place)
+        base, place = self._loaded or world.on_main(lambda: _pretrained_base(pretrained))
+        frozen = self._local_frozen()
+        equal = self._unchanged(frozen, base, place)
         facts = {name: ((DTYPES[part.dtype],), name in equal) for name, part in frozen.items()}
         parts = world.all_of(facts)
-        others = {name for part in parts for name, (_, same) in part.items() if not same}
+        trained = {name for part in parts for name, (_, same) in part.items() if not same}
         names = {
             name: dtypes
             for part in parts
             for name, (dtypes, _) in part.items()
-            if name not in others
+            if name not in trained
         }
         self.left_out = Base(base.name, base.directory, base.files, names) if names else None
-        changed = f"; {len(others)} others have been trained, and are saved" if others else ""
+        changed = f"; {len(trained)} others have been trained, and are saved" if trained else ""
         return (
             f"checkpoints leave out {len(names)} frozen parameters, which are those of "
             f"{base.name}{changed}"
@@ -104,7 +104,7 @@ class FrozenParameters:
         add_adapter(self.job, model)
         return model
 
-    def _frozen_here(self) -> dict[str, Tensor]:
+    def _local_frozen(self) -> dict[str, Tensor]:
         """The frozen parameters of this rank, by their names in checkpoints."""
         state = self.components.model.state_dict(keep_vars=True)
         return {
@@ -113,11 +113,11 @@ class FrozenParameters:
             if isinstance(tensor, nn.Parameter) and not tensor.requires_grad
         }
 
-    def _equal(self, frozen: dict[str, Tensor], base: Base, place: Place) -> set[str]:
+    def _unchanged(self, frozen: dict[str, Tensor], base: Base, place: Place) -> set[str]:
         """The parameters that equal the weights bit by bit."""
         config, size = self.job.model, self.components.tokenizer.vocab_size
         known = set(base.tensors) & frozen.keys()
-        if self._from is None and self.components.pretrained is not None:
+        if self._source is None and self.components.pretrained is not None:
             # They have just come from there, but for what is no part of the model by itself, and
             # what adapters of PEFT have changed.
             if not isinstance(config, TransformerConfig):
@@ -129,7 +129,7 @@ class FrozenParameters:
             return known
         from setpoint.model.pretrained.base import tensors_at
 
-        directory = self._from or place.directory
+        directory = self._source or place.directory
         weights = tensors_at(place, unsure, config, size, directory, self._outline())
         for name, weight in weights.items():
             placed = part_here(as_placed(weight, frozen[name]))
@@ -138,7 +138,7 @@ class FrozenParameters:
         return known
 
 
-def _found(pretrained: str) -> tuple[Base, Place]:
+def _pretrained_base(pretrained: str) -> tuple[Base, Place]:
     """The weights of `model.pretrained`, with nothing omitted yet."""
     from setpoint.model.pretrained.base import files_at
 

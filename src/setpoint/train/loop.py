@@ -222,10 +222,12 @@ class Loop:
         self._before_update = self._overriding("before_update")
         self._after_launch = self._overriding("after_launch")
         self._after_step = self._overriding("after_step")
-        self._asked_for_result = self._overriding("needs_result")
+        self._needs_result = self._overriding("needs_result")
         now = time.monotonic()
         self._due = {
-            id(each): now + interval for each in callbacks if (interval := _interval(each))
+            id(callback): now + interval
+            for callback in callbacks
+            if (interval := _interval(callback))
         }
         self.stop = stop
         self.position = self.previous = position
@@ -234,7 +236,8 @@ class Loop:
         self.until = until
         self.engine: Engine = engine_of(job, components)
         self.waits_always = not self.engine.is_ahead or any(
-            not is_ours(each) and each not in self._asked_for_result for each in self.callbacks
+            not is_ours(callback) and callback not in self._needs_result
+            for callback in self.callbacks
         )
         measured = job.tracking.metrics.step_time
         self.times = StepTimes(measured != "none", measured == "device")
@@ -257,7 +260,7 @@ class Loop:
         # Of the last evaluation, which callbacks make.
         self.scores: Scores = {}
         # The step that the session began with or the last rollback went back to, and its data.
-        self.last_rewind = self._rewound()
+        self.last_rewind = self._rewind_point()
         # Seconds of this rank since the session began: in steps, and of these waiting for data.
         self.stepping = self.waited = 0.0
 
@@ -271,7 +274,7 @@ class Loop:
             KeyboardInterrupt: if Ctrl-C does not wait for the end of the step.
         """
         try:
-            with self._begun():
+            with self._open_callbacks():
                 while self.goes_on:
                     is_first = self.result is None
                     self.launch()
@@ -290,7 +293,7 @@ class Loop:
                 raise
 
     @contextmanager
-    def _begun(self) -> Iterator[None]:
+    def _open_callbacks(self) -> Iterator[None]:
         """Start the callbacks, and close them when the loop ends in any way."""
         self.components.model.train()
         # A rank that left in the middle of a step would leave the others waiting for it.
@@ -338,7 +341,7 @@ class Loop:
             or self.is_at_limit
             or self.ranks.saves_now
             or self.ranks.is_stopping
-            or any(callback.needs_result(self) for callback in self._asked_for_result)
+            or any(callback.needs_result(self) for callback in self._needs_result)
         )
 
     def is_due(self, period: Period) -> bool:
@@ -400,9 +403,9 @@ class Loop:
 
         # The mean is over the tokens of the whole step, so that accumulation cannot change it.
         with self.times("data"):
-            asked = time.perf_counter()
+            start = time.perf_counter()
             batch = components.feed.take()
-            self.waited += time.perf_counter() - asked
+            self.waited += time.perf_counter() - start
         with self.times("communication"):
             total, by_source, epoch = count_over_ranks(batch, components.world, groups)
         if epoch is not None:
@@ -523,9 +526,9 @@ class Loop:
         assert self.roll_back is not None
         self.can_log = False
         self.go_on_at(self.roll_back(self, result))
-        self.last_rewind = self._rewound()
+        self.last_rewind = self._rewind_point()
 
-    def _rewound(self) -> dict[str, Any]:
+    def _rewind_point(self) -> dict[str, Any]:
         return {"step": self.position.step, "data": self.components.data_position()}
 
     def go_on_at(self, position: Position) -> None:

@@ -175,14 +175,14 @@ def locked_directory(world: World, path: Path) -> Iterator[RunDirectory]:
     Raises:
         SetpointError: see `RunDirectory.create`; on all ranks.
     """
-    made: list[RunDirectory] = []
+    created: list[RunDirectory] = []
 
     def create() -> bool:
-        made.append(RunDirectory.create(path))
-        return made[0].is_new
+        created.append(RunDirectory.create(path))
+        return created[0].is_new
 
     is_new = world.on_main(create)
-    with made[0] if made else RunDirectory(path, None, is_new) as directory:
+    with created[0] if created else RunDirectory(path, None, is_new) as directory:
         is_refused = True
         try:
             yield directory
@@ -191,11 +191,11 @@ def locked_directory(world: World, path: Path) -> Iterator[RunDirectory]:
             is_refused = isinstance(error, SetpointError | KeyboardInterrupt) and not log_of(error)
             raise
         finally:
-            if made and is_new and is_refused and not _is_of_use(directory):
+            if created and is_new and is_refused and not _is_worth_keeping(directory):
                 directory.withdraw()
 
 
-def _is_of_use(directory: RunDirectory) -> bool:
+def _is_worth_keeping(directory: RunDirectory) -> bool:
     """True if a directory has checkpoints, or stacks of hanging ranks."""
     try:
         stacks = any(os.path.getsize(file) for file in directory.logs.glob("*.stacks"))
@@ -367,11 +367,11 @@ def compare_on_all_ranks(
             if refused is not None and rank == world.rank:
                 raise refused
             raise RemoteRankError(f"rank {rank}: {text}")
-    for rank, (_, others) in enumerate(answers):
+    for rank, (_, compared) in enumerate(answers):
         for name, value in answers[0][1].items():
-            if others[name] != value:
+            if compared[name] != value:
                 raise SetpointError(
-                    f"the ranks differ: {name} is {value!r} on rank 0 and {others[name]!r} on "
+                    f"the ranks differ: {name} is {value!r} on rank 0 and {compared[name]!r} on "
                     f"rank {rank}.\nValid: the same configuration and code on all ranks"
                 )
     assert run is not None

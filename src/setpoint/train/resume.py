@@ -241,11 +241,11 @@ def roll_back(run: Run, loop: Loop, failed: StepResult) -> Position:
     """
     step, policy = failed.step, failed.policy
     assert policy is not None
-    what = f"step {step}: {failed.wrong}"
+    cause = f"step {step}: {failed.wrong}"
     checkpoint = run.store.load_newest(report_damage(run))
     if checkpoint is None:
         raise RunError(
-            f"{what}, and {policy.field} = rollback has no checkpoint to go back to. Lower "
+            f"{cause}, and {policy.field} = rollback has no checkpoint to go back to. Lower "
             f"checkpoint.every ({run.job.checkpoint.every}), or set checkpoint.at_start = true"
         )
     count = policy.roll_back_to(checkpoint.step, step, failed.wrong)
@@ -268,7 +268,7 @@ def roll_back(run: Run, loop: Loop, failed: StepResult) -> Position:
         **lost,
     )
     run.progress.note(
-        f"{what}; going back to step {checkpoint.step}, continuing with the data after it "
+        f"{cause}; going back to step {checkpoint.step}, continuing with the data after it "
         f"(rollback {count})"
     )
     run.store.set_aside_after(checkpoint.step)

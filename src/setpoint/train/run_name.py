@@ -93,19 +93,19 @@ def find_run(job: Job) -> str:
     path = run_directory_of(job)
     if job.seed is None or os.path.isdir(path):
         return path
-    beside = _runs_beside(job, path)
+    siblings = _sibling_runs(job, path)
     values = [
         (leaf.path, plain(leaf.value))
-        for leaf in (leaves(job) if beside else ())
+        for leaf in (leaves(job) if siblings else ())
         if leaf.role is IDENTITY and not _may_differ(leaf.key, leaf.origin.layer)
     ]
     digest, of_other_length = fingerprint(job), None
-    for other in beside:
+    for other in siblings:
         record = _recorded(other)
-        if _has(record, (HEADER, "fingerprint"), digest):
+        if _has_value(record, (HEADER, "fingerprint"), digest):
             return other
         # A quick look first: the comparison that counts reads the origins, too.
-        if of_other_length is None and all(_has(record, *value) for value in values):
+        if of_other_length is None and all(_has_value(record, *value) for value in values):
             of_other_length = other if _is_same(other, job) else None
     return of_other_length or path
 
@@ -130,7 +130,7 @@ def follow_load(job: Job, folder: str | Path) -> Job:
     return resolve(draft)
 
 
-def _runs_beside(job: Job, path: str) -> list[str]:
+def _sibling_runs(job: Job, path: str) -> list[str]:
     """The directories beside a run's that have its name and `identity_mark`."""
     folder, name = os.path.split(path)
     digest = fingerprint(job)
@@ -140,8 +140,8 @@ def _runs_beside(job: Job, path: str) -> list[str]:
     except OSError:
         return []
     mark = identity_mark(job) if names else ""
-    beside = [os.path.join(folder, name) for name in names if name != os.path.basename(path)]
-    return [other for other in beside if os.path.exists(os.path.join(other, mark))]
+    siblings = [os.path.join(folder, name) for name in names if name != os.path.basename(path)]
+    return [other for other in siblings if os.path.exists(os.path.join(other, mark))]
 
 
 def _may_differ(key: str, layer: str) -> bool:
@@ -167,7 +167,7 @@ def _recorded(folder: str | Path) -> dict[str, Any]:
     return record if isinstance(record, dict) else {}
 
 
-def _has(record: Any, path: FieldPath, value: object) -> bool:
+def _has_value(record: Any, path: FieldPath, value: object) -> bool:
     for key in path:
         try:
             record = record[key]

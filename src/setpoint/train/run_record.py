@@ -251,7 +251,10 @@ def write_data(run: RunDirectory, components: Components) -> None:
     Raises:
         RunError: if it cannot be written.
     """
-    facts = {**_read(run), "data": {side: describe(data) for side, data in _sides(components)}}
+    facts = {
+        **_read_environment(run),
+        "data": {side: describe(data) for side, data in _splits(components)},
+    }
     run.write_json(ENVIRONMENT, facts)
 
 
@@ -262,7 +265,7 @@ def write_environment(run: RunDirectory, components: Components, job: Job) -> No
         RunError: if it cannot be written.
     """
     facts = environment(secrets=declared_secrets(job))
-    facts["data"] = {side: describe(data) for side, data in _sides(components)}
+    facts["data"] = {side: describe(data) for side, data in _splits(components)}
     run.write_json(ENVIRONMENT, facts)
 
 
@@ -287,14 +290,14 @@ def compare_with_record(
     Raises:
         SetpointError: if the data differs and is not accepted, or a path to accept has no effect.
     """
-    recorded = _read(run)
+    recorded = _read_environment(run)
     data = compare_data(recorded["data"], components)
-    asked = [
+    accepted_paths = [
         path for path in accept if any(within(path.strip(), section) for section in OF_DOCUMENTS)
     ]
-    if not asked and "data" not in accept:
+    if not accepted_paths and "data" not in accept:
         refuse_data(str(run.path), data, accept)
-    used = (*asked, "data") if data else ()
+    used = (*accepted_paths, "data") if data else ()
     idle = tuple(path for path in accepted.idle if path not in used)
     accepted = replace(accepted, data=tuple(data), idle=idle)
     refuse_idle(run, accepted)
@@ -339,7 +342,7 @@ def _digest(text: str) -> str:
     return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
 
 
-def _sides(components: Components) -> Iterator[tuple[str, DataIdentity]]:
+def _splits(components: Components) -> Iterator[tuple[str, DataIdentity]]:
     """The splits of the data."""
     yield "train", components.train_data.identity
     if components.held_out is not None:
@@ -378,7 +381,7 @@ def compare_data(recorded: Mapping[str, Any], components: Components) -> list[di
             `new` or `changed`.
     """
     changes: list[dict[str, Any]] = []
-    for side, data in _sides(components):
+    for side, data in _splits(components):
         entry = recorded.get(side)
         if entry is None or entry["digest"] == data.digest:
             continue
@@ -450,7 +453,7 @@ def refuse_idle(run: RunDirectory, accepted: Accepted) -> None:
             raise SetpointError(f"--accept {path} has no effect: {why} {run.path}; leave it out")
 
 
-def _read(run: RunDirectory) -> dict[str, Any]:
+def _read_environment(run: RunDirectory) -> dict[str, Any]:
     path = run.path / ENVIRONMENT
     try:
         record = json.loads(path.read_text(encoding="utf-8"))

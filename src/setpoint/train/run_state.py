@@ -190,13 +190,13 @@ class OptimizerState:
             state,
             partial=saved.partial or self.other_frozen,
         )
-        others: dict[Tensor, dtype] | None = None
+        dtypes: dict[Tensor, dtype] | None = None
         if title_of(self.job.optimizer) is not None:
-            others = {
+            dtypes = {
                 param: weights[name].dtype if name in weights else param.dtype
                 for name, param in components.weights.named_parameters()
             }
-        convert_state(self.job.precision, components.optimizer, others)
+        convert_state(self.job.precision, components.optimizer, dtypes)
 
 
 @dataclass(slots=True)
@@ -225,8 +225,8 @@ def meet(metrics: MetricLog, world: World) -> None:
     if world.size == 1 or not (metrics.meets or metrics.always):
         return
     # Ranks of the axis `tensor` compute the same.
-    alike = tuple(at for axis, at in world.coordinates.items() if axis != "tensor")
-    metrics.merge(world.all_of((alike, metrics.totals)))
+    coordinates = tuple(i for axis, i in world.coordinates.items() if axis != "tensor")
+    metrics.merge(world.all_of((coordinates, metrics.totals)))
     metrics.meets = False
     if not world.is_main:
         metrics.take()
@@ -337,10 +337,10 @@ def _converted(weights: Mapping[str, Tensor], to: dtype) -> dict[str, Tensor]:
     result: dict[str, Tensor] = {}
     for name, tensor in weights.items():
         local = part_here(tensor)
-        seen = (local.data_ptr(), local.stride(), *tensor.shape) if local.numel() else (name,)
-        if seen not in done:
-            done[seen] = tensor.to(to) if tensor.is_floating_point() else tensor
-        result[name] = done[seen]
+        key = (local.data_ptr(), local.stride(), *tensor.shape) if local.numel() else (name,)
+        if key not in done:
+            done[key] = tensor.to(to) if tensor.is_floating_point() else tensor
+        result[name] = done[key]
     return result
 
 

@@ -133,14 +133,14 @@ class StepTimes:
         """Seconds by category so far; on a GPU, of the completed events."""
         pending: list[tuple[str, str | None, Any, Any]] = []
         for event in self._events:
-            part, around, start, end = event
+            part, outer, start, end = event
             if not end.query():
                 pending.append(event)
                 continue
             seconds = start.elapsed_time(end) / 1e3
             self.seconds[part] += seconds
-            if around is not None:
-                self.seconds[around] -= seconds
+            if outer is not None:
+                self.seconds[outer] -= seconds
         self._events = pending
         seconds = {part: self.seconds[part] for part in PARTS}
         seconds["communication"] += self.seconds[WAITING]
@@ -254,11 +254,11 @@ class StepSync:
                 *sums, seconds = self.world.sum_numbers(*flags, self._reported)
             flags = [number > 0 for number in sums]
             self._mean = seconds / self.world.size
-        self.saves_now, *others = flags
+        self.saves_now, *shared = flags
         if self.saves_now:
             self.stop.answer_save()
-        if others:
-            is_stopping, self.metrics.meets = others
+        if shared:
+            is_stopping, self.metrics.meets = shared
             self._agree(is_stopping)
 
     def end_step(self) -> float:

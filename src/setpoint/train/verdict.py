@@ -42,7 +42,7 @@ class Verdict(Enum):
     """The run ends; only the loss scale has changed."""
 
 
-def skip_flag(losses: Tensor, broken: Tensor, over: Tensor, scaled: bool) -> Tensor:
+def skip_flag(losses: Tensor, broken: Tensor, overflowed: Tensor, scaled: bool) -> Tensor:
     """Compute the flag for skipping the update on the device, without synchronization.
 
     Apart from spikes it agrees with `judge`: set for all verdicts but `Verdict.TAKEN`.
@@ -54,7 +54,7 @@ def skip_flag(losses: Tensor, broken: Tensor, over: Tensor, scaled: bool) -> Ten
     Returns:
         an fp32 scalar, 1 to skip and else 0, like `found_inf` of PyTorch's optimizers.
     """
-    return (~losses[0].isfinite() | (over if scaled else broken)).float()
+    return (~losses[0].isfinite() | (overflowed if scaled else broken)).float()
 
 
 def judge(
@@ -114,39 +114,39 @@ class BadStepPolicy:
         if result.verdict is Verdict.SKIPPED:
             self.skip(result.step, result.wrong)
         elif result.verdict is Verdict.REFUSED or not can_roll_back:
-            what = "" if result.cause == "spike" else ", which is not finite"
+            ending = "" if result.cause == "spike" else ", which is not finite"
             if result.step == 1 and job.model.pretrained is not None:
                 raise RunError(
-                    f"step 1: {result.wrong}{what}, before anything was trained: the weights of "
+                    f"step 1: {result.wrong}{ending}, before anything was trained: the weights of "
                     f"model.pretrained = {job.model.pretrained} may hold NaN, or be read wrongly. "
                     f"`setpoint replay RUN 1` names the first module that is not finite"
                 )
             another = ", compute in fp32 or bf16" if job.precision.compute == "fp16" else ""
             raise RunError(
-                f"step {result.step}: {result.wrong}{what}; the step was not taken, and "
+                f"step {result.step}: {result.wrong}{ending}; the step was not taken, and "
                 f"checkpoints hold the steps before it. Lower optimizer.lr ({job.optimizer.lr}), "
                 f"lengthen the warm-up{another}, or go on without such steps: "
                 f"{self.field} = skip or rollback"
             )
 
-    def skip(self, step: int, what: str) -> None:
+    def skip(self, step: int, cause: str) -> None:
         """Count a skipped step.
 
         Arguments:
-            what: the problem.
+            cause: the problem.
 
         Raises:
             RunError: too many skipped steps in a row.
         """
         if self.in_a_row == self.limit:
             raise RunError(
-                f"step {step}: {what}, and the {self.limit} steps before it were skipped for the "
+                f"step {step}: {cause}, and the {self.limit} steps before it were skipped for the "
                 f"same reason, as many as {self.field}.limit allows. {ADVICE}"
             )
         self.in_a_row += 1
         self.skipped += 1
 
-    def roll_back_to(self, target: int, step: int, what: str) -> int:
+    def roll_back_to(self, target: int, step: int, cause: str) -> int:
         """Count a rollback.
 
         Returns:
@@ -159,7 +159,7 @@ class BadStepPolicy:
             self.target, self.rollbacks = target, 0
         if self.rollbacks == self.limit:
             raise RunError(
-                f"step {step}: {what}, and the run has gone back to the checkpoint of step "
+                f"step {step}: {cause}, and the run has gone back to the checkpoint of step "
                 f"{target} as often as {self.field}.limit = {self.limit} allows; a restart goes on "
                 f"from there. {ADVICE}, or raise the limit"
             )

@@ -78,11 +78,11 @@ class Loaded:
         if self.entries:
             yield f"not loaded: {', '.join(self.entries)} (excluded)"
         if self.left:
-            yield f"weights not loaded: {_some(self.left)}"
+            yield f"weights not loaded: {_listed(self.left)}"
         if self.anew and "optimizer" not in self.entries:
-            yield f"optimizer state begun anew: {_some(self.anew)}"
+            yield f"optimizer state begun anew: {_listed(self.anew)}"
         if self.dropped:
-            yield f"optimizer state not used: {_some(dict.fromkeys(self.dropped, 'frozen now'))}"
+            yield f"optimizer state not used: {_listed(dict.fromkeys(self.dropped, 'frozen now'))}"
         learned = [item for item in self.differences if item.role is IDENTITY]
         if learned:
             shown = [f"{d.path}: {plain(d.left)} -> {plain(d.right)}" for d in learned]
@@ -134,21 +134,21 @@ def warm_start(
         try:
             name = str(components.world.on_main(lambda: FETCH.load()(name, place)))
         except SetpointError as error:
-            raise _named(job, error) from error
+            raise _with_path(job, error) from error
     try:
         saved = load_directory(checkpoint_to_load(name), world=components.world)
     except SetpointError as error:
-        refused = _named(job, error)
+        refused = _with_path(job, error)
     agree(components.world, refused)
     assert saved is not None
     try:
         saved = frozen.completed(saved)
     except SetpointError as error:
-        raise _named(job, error) from error
+        raise _with_path(job, error) from error
     try:
         selected = _select(job, components, trained, saved)
     except SetpointError as error:
-        refused = _named(job, error)
+        refused = _with_path(job, error)
     agree(components.world, refused)
     assert selected is not None
     checkpoint, loaded = selected
@@ -158,11 +158,11 @@ def warm_start(
         DataState(job, components, other_data=False).restore(checkpoint)
     except SetpointError as error:
         text = f"{error}\nTo begin at the start of the data: --checkpoint.exclude.append loader"
-        raise _named(job, SetpointError(text)) from error
+        raise _with_path(job, SetpointError(text)) from error
     try:
         position = restore(job, taken, checkpoint)
     except SetpointError as error:
-        raise _named(job, error) from error
+        raise _with_path(job, error) from error
     if is_over(job.duration, position):
         raise SetpointError(
             f"checkpoint.load = {job.checkpoint.load}: it is at step {position.step}, where "
@@ -178,9 +178,9 @@ def other_frozen(components: Components, checkpoint: LoadedCheckpoint) -> Iterat
     groups = checkpoint.state["optimizer"]["groups"]
     saved = {name: "frozen now" for group in groups for name in group["parameters"]}
     if anew := {name: why for name, why in trained.items() if name not in saved}:
-        yield f"optimizer state begun anew: {_some(anew)}"
+        yield f"optimizer state begun anew: {_listed(anew)}"
     if dropped := {name: why for name, why in saved.items() if name not in trained}:
-        yield f"optimizer state not used: {_some(dropped)}"
+        yield f"optimizer state not used: {_listed(dropped)}"
 
 
 def refuse_changed(events: Path, loaded: Loaded) -> None:
@@ -202,7 +202,7 @@ def refuse_changed(events: Path, loaded: Loaded) -> None:
         )
 
 
-def _named(job: Job, error: SetpointError) -> SetpointError:
+def _with_path(job: Job, error: SetpointError) -> SetpointError:
     text = f"checkpoint.load = {job.checkpoint.load}: {error}"
     return RunError(text) if isinstance(error, RunError) else SetpointError(text)
 
@@ -244,7 +244,7 @@ def _select(
         refuse_resharding(str(path), job)
     if "loader" not in entries and "loader" in saved.state:
         _refuse_rows(job, path, differences)
-    left = _left_weights(job, components, saved)
+    left = _excluded_weights(job, components, saved)
     state: dict[str, Any] = {k: v for k, v in saved.state.items() if k not in entries}
     state.pop(WEIGHTS_ONLY, None)
     if "position" in entries:
@@ -286,7 +286,7 @@ def _refuse_rows(job: Job, folder: Path, differences: list[Difference]) -> None:
         )
 
 
-def _left_weights(job: Job, components: Components, saved: LoadedCheckpoint) -> dict[str, str]:
+def _excluded_weights(job: Job, components: Components, saved: LoadedCheckpoint) -> dict[str, str]:
     """The excluded weights, each with the reason.
 
     Raises:
@@ -328,7 +328,7 @@ def _optimizer(
     """Remove excluded parameters from the optimizer state.
 
     Arguments:
-        own: the parameters that are trained.
+        names: the parameters that are trained.
 
     Returns:
         the parameters with new state and the reason, those with unused state, and the number of
@@ -381,7 +381,7 @@ def _excluded(job: Job, names: Iterable[str], of_optimizer: bool) -> set[str]:
     return excluded
 
 
-def _some(reasons: Mapping[str, str]) -> str:
+def _listed(reasons: Mapping[str, str]) -> str:
     shown = [f"{name} ({reason})" for name, reason in list(reasons.items())[:SHOWN]]
     more = f", and {len(reasons) - SHOWN} more" if len(reasons) > SHOWN else ""
     return ", ".join(shown) + more

@@ -97,7 +97,7 @@ def whole_base(weight: Base) -> Tensor:
     """Gather a weight in fp32 or wider; a collective."""
     if isinstance(weight, QuantizedWeight):
         return weight.dense_whole()
-    return _wide(whole_of(weight))
+    return _at_least_fp32(whole_of(weight))
 
 
 def replace_base(weight: Base, merged: Tensor) -> Tensor:
@@ -115,10 +115,12 @@ def replace_base(weight: Base, merged: Tensor) -> Tensor:
 
 def whole_update(adapter: LowRank, params: Mapping[str, nn.Parameter]) -> Tensor:
     """Gather the update of an adapter in fp32 or wider; a collective."""
-    return adapter.delta_of(_wide(whole_of(params["a"])), _wide(whole_of(params["b"])))
+    return adapter.delta_of(
+        _at_least_fp32(whole_of(params["a"])), _at_least_fp32(whole_of(params["b"]))
+    )
 
 
-def _wide(tensor: Tensor) -> Tensor:
+def _at_least_fp32(tensor: Tensor) -> Tensor:
     return tensor.to(torch.promote_types(tensor.dtype, torch.float32))
 
 
@@ -145,20 +147,20 @@ def merge_adapters(
     masters = dict(weights.named_parameters())
     for path, (adapter, weight, params) in held_by_adapters(model).items():
         # Those of the optimizer, which may be more exact than the model's.
-        held = {name: masters.get(f"{path}.{name}", param) for name, param in params.items()}
-        merged = whole_base(weight) + whole_update(adapter, held)
-        if "magnitude" in held:
+        exact = {name: masters.get(f"{path}.{name}", param) for name, param in params.items()}
+        merged = whole_base(weight) + whole_update(adapter, exact)
+        if "magnitude" in exact:
             lengths = torch.linalg.vector_norm(merged, dim=adapter.row_dim)
-            factor = whole_of(held["magnitude"]) / lengths
+            factor = whole_of(exact["magnitude"]) / lengths
             merged = merged * factor.unsqueeze(adapter.row_dim)
         rounded = replace_base(weight, merged)
         for name in ("a", "b"):
             # Another name for each merge, by which it is drawn.
             drawn = f"{path}.{name}@{step}"
-            fill_by({drawn: held[name]}, {drawn: rules[f"{path}.{name}"]}, seed)
-        if "magnitude" in held:
+            fill_by({drawn: exact[name]}, {drawn: rules[f"{path}.{name}"]}, seed)
+        if "magnitude" in exact:
             # Of the rounded weights, so that the factor is 1.
-            put(held["magnitude"], torch.linalg.vector_norm(rounded, dim=adapter.row_dim))
+            put(exact["magnitude"], torch.linalg.vector_norm(rounded, dim=adapter.row_dim))
     weights.master_to_params()
     if optimizer_state == "drop":
         for name, param in weights.named_parameters():

@@ -66,8 +66,8 @@ def assets_of(
     if pretrained is not None:
         start = Path(pretrained["directory"])
         config = CONFIG if pretrained["kind"] == "huggingface" else DESCRIPTION
-        beside = _read({TOKENIZER: start / TOKENIZER})
-        same_tokenizer = bool(beside) and beside.items() <= files.items()
+        tokenizer_file = _read({TOKENIZER: start / TOKENIZER})
+        same_tokenizer = bool(tokenizer_file) and tokenizer_file.items() <= files.items()
         files |= _read({GENERATION: start / GENERATION, DESCRIPTION: start / config})
     if isinstance(model, HuggingFaceConfig):
         # Without what the section overrides, which is in its record.
@@ -153,8 +153,8 @@ def fallback_files(job: Job, path: str | Path) -> FallbackFiles:
     Arguments:
         path: the run directory.
     """
-    tokenizer = isinstance(job.tokenizer, HuggingFace) and _is_gone(job.tokenizer.path)
-    model = isinstance(job.model, HuggingFaceConfig) and _is_gone(job.model.config)
+    tokenizer = isinstance(job.tokenizer, HuggingFace) and _is_missing(job.tokenizer.path)
+    model = isinstance(job.model, HuggingFaceConfig) and _is_missing(job.model.config)
     if not tokenizer and not model:
         return FallbackFiles()
     _, checkpoint = newest_whole(Path(path) / "checkpoints")
@@ -168,7 +168,7 @@ def fallback_files(job: Job, path: str | Path) -> FallbackFiles:
     return FallbackFiles(checkpoint if tokenizer else None, checkpoint if model else None)
 
 
-def _is_gone(place: str) -> bool:
+def _is_missing(place: str) -> bool:
     return not os.path.exists(os.path.expanduser(place))
 
 

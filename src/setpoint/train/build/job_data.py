@@ -182,27 +182,27 @@ def planned_in_words(job: Job, sequences: Sequences) -> str | None:
             for phase, rows_of_source in zip(phases, shares, strict=True)
         ]
     planned = planned_rows(phases, _limits_of(job, members), rows)
-    said = [
+    parts = [
         f"{name} {count / planned.total:.1%} ({round(count):,} sequences"
         + (f", {count / member.epoch_rows:.3g} epochs)" if member.epoch_rows else ")")
         for name, member, count in zip(sequences.sources, members, planned.sources, strict=True)
     ]
-    return ", ".join(said)
+    return ", ".join(parts)
 
 
 def _require_rows(job: Job, limits: Sequence[int | None]) -> None:
     """Refuse a run that needs more rows than the epochs of its sources allow."""
     steps, size, phases = job.total_steps(), job.batch.global_size, phases_of(job)
-    have = planned_rows(phases, limits).total
+    count = planned_rows(phases, limits).total
     # Each part of a plan with phases may be a row per source off; the rest is found on the way.
     off = 0 if len(phases) == 1 else len(limits) * (len(limits) + len(phases))
     if len(phases) > 1 and job.data.mixture.by == "tokens":
         return  # rows of a source hold more or fewer tokens than those of others
-    if steps is not None and steps * size > have + off:
+    if steps is not None and steps * size > count + off:
         raise SetpointError(
-            f"data.sources: `epochs` allows {have:,.0f} sequences of the sources that have a "
+            f"data.sources: `epochs` allows {count:,.0f} sequences of the sources that have a "
             f"weight then, and {steps:,} steps of {size} take {steps * size:,}.\n"
-            f"Valid: duration up to {have // size:.0f} steps, more epochs, or epochs = null for a "
+            f"Valid: duration up to {count // size:.0f} steps, more epochs, or epochs = null for a "
             "source."
         )
 
@@ -269,10 +269,10 @@ def uneven_split(corpora: Sequence[Corpus], held_out: Corpus, share: float) -> l
             f"caution: all documents of '{name}' are held out; none is trained on"
             for name in sorted(validated - trained - {held_out.side})
         ]
-    have, kept = len(held_out.tokens), sum(len(corpus.tokens) for corpus in corpora)
-    if have > kept and share < HALF:
+    taken, kept = len(held_out.tokens), sum(len(corpus.tokens) for corpus in corpora)
+    if taken > kept and share < HALF:
         lines.append(
-            f"caution: {have:,} tokens are held out and {kept:,} trained on, since documents "
+            f"caution: {taken:,} tokens are held out and {kept:,} trained on, since documents "
             "differ in length; data.validation names texts to evaluate on"
         )
     return lines

@@ -132,9 +132,9 @@ def adapter_report(job: Job, adapter: Described) -> AdapterReport:
     frozen = [param for param in adapter.trained if is_frozen(job.optimizer, param.name)]
     names = {param.name for param in frozen}
     trained = [param for param in adapter.trained if param.name not in names]
-    rest = adapter._replace(trained=trained, frozen=[*adapter.frozen, *frozen])
+    others = adapter._replace(trained=trained, frozen=[*adapter.frozen, *frozen])
     width = WIDTHS[job.precision.params]
-    return report_of(rest, width, width)
+    return report_of(others, width, width)
 
 
 def state_widths(job: Job, parameter: Parameter) -> tuple[tuple[int, int], bool]:

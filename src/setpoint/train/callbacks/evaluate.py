@@ -36,11 +36,11 @@ class EvaluateCallback(Callback):
             self.made_up = self.state.due is None
         if loop.is_over:
             return
-        apart = dict(loop.components.eval_sets)
+        eval_sets = dict(loop.components.eval_sets)
         streamed = loop.components.train_data.identity.tokens is None
         if loop.components.held_out is not None and (loop.job.data.validation or not streamed):
-            apart[HELD_OUT] = loop.components.held_out
-        for line in trained_on(loop.components.train_data, apart):
+            eval_sets[HELD_OUT] = loop.components.held_out
+        for line in trained_on(loop.components.train_data, eval_sets):
             self.progress.note(line)
         if self.section.before_training and loop.position.step == 0 and self.state.step < 0:
             self.evaluate(loop, counts=True)

@@ -64,7 +64,7 @@ class LogCallback(Callback):
 
     def after_step(self, loop: Loop, result: StepResult) -> None:
         """Write a row if due; advance the bar."""
-        at, every = loop.position, loop.job.tracking.every
+        position, every = loop.position, loop.job.tracking.every
         if math.isfinite(result.loss):  # a step that was skipped may have none
             self.mean.add(result.loss, result.by_source)
         if loop.routing is not None:
@@ -75,7 +75,7 @@ class LogCallback(Callback):
         if written:
             self.write(loop, result, due)
         elif self.progress.moves:
-            self.progress.advance(at.step)
+            self.progress.advance(position.step)
 
     def rewound(self, loop: Loop) -> None:
         """Measure speed from the rollback."""
@@ -93,7 +93,7 @@ class LogCallback(Callback):
         Arguments:
             due: by the logging interval, rather than the end of the run.
         """
-        at = loop.position
+        position = loop.position
         more = self.mean.experts | _metrics(loop) | _rates(loop, result)
         more |= self._by_source(loop) | self._times(loop)
         if self.mean.ema is not None:
@@ -102,17 +102,17 @@ class LogCallback(Callback):
             more |= loop.engine.norms.columns()
         meet(loop.metrics, loop.components.world)
         more |= loop.metrics.take()
-        row = self.row(at, result, more, self._waited(loop), due)
+        row = self.row(position, result, more, self._waited(loop), due)
         self.start(loop)
         self.trackers.write(row)
-        done = share_done(loop.job.duration, at)
+        done = share_done(loop.job.duration, position)
         self.progress.show(
             Reading(
-                step=at.step,
+                step=position.step,
                 loss=row["mean_loss"],
                 tokens_per_second=row["tokens_per_second"],
                 # Of streamed data it is not known how much of an epoch is done.
-                seconds_left=at.seconds * (1 - done) / done if done else None,
+                seconds_left=position.seconds * (1 - done) / done if done else None,
                 mfu=row["mfu"],
                 fraction=done,
             )
@@ -127,15 +127,15 @@ class LogCallback(Callback):
         """Seconds and shares of the parts of steps, and of other time, since the last row."""
         if not loop.times.is_on:
             return {}
-        now, whole = loop.times.read(), time.perf_counter() - self.began
+        now, total = loop.times.read(), time.perf_counter() - self.began
         device = loop.components.device.type != "cpu" and not loop.times.on_device
         idle = {"communication": loop.ranks.is_shared, "device": device}
         spent = {
             part: now[part] - before for part, before in self.parts.items() if idle.get(part, True)
         }
-        spent["other"] = max(0.0, whole - sum(spent.values()))
+        spent["other"] = max(0.0, total - sum(spent.values()))
         return {SECONDS[part]: seconds for part, seconds in spent.items()} | {
-            SHARES[part]: seconds / whole for part, seconds in spent.items()
+            SHARES[part]: seconds / total for part, seconds in spent.items()
         }
 
     def _by_source(self, loop: Loop) -> dict[str, Any]:
@@ -152,7 +152,7 @@ class LogCallback(Callback):
 
     def row(
         self,
-        at: Position,
+        position: Position,
         result: StepResult,
         more: Mapping[str, Any] | None = None,
         data_wait: float | None = None,
@@ -168,22 +168,22 @@ class LogCallback(Callback):
             names and numbers; those in `TIMING` depend on the machine.
         """
         assert self.logged is not None
-        seconds = at.seconds - self.logged.seconds
-        speed = (at.tokens - self.logged.tokens) / seconds if seconds > 0 else 0.0
+        seconds = position.seconds - self.logged.seconds
+        speed = (position.tokens - self.logged.tokens) / seconds if seconds > 0 else 0.0
         flops, peak = self.utilization.flops_per_token, self.utilization.whole_peak
         mfu = None if flops is None or peak is None else speed * flops / peak
         return {
             "kind": "train",
             "time": now(),
-            "step": at.step,
-            "tokens": at.tokens,
-            "epoch": at.epochs,
+            "step": position.step,
+            "tokens": position.tokens,
+            "epoch": position.epochs,
             "loss": result.loss,
             "mean_loss": self.mean.take(due),
             "cross_entropy": result.cross_entropy,
             "grad_norm": result.grad_norm,
             "lr": result.lr,
-            "seconds": at.seconds,
+            "seconds": position.seconds,
             "tokens_per_second": speed,
             "data_wait": data_wait,
             "mfu": mfu,
@@ -264,8 +264,8 @@ class MemoryCallback(Callback):
     def after_first_step(self, loop: Loop, result: StepResult) -> None:
         """Report."""
         components = loop.components
-        held = dict(components.weights.named_parameters())
+        weights = dict(components.weights.named_parameters())
         known = components.replicas.local_bytes()
-        report = measure(components.model, held, components.optimizer, components.device, known)
+        report = measure(components.model, weights, components.optimizer, components.device, known)
         self.events.write("memory", step=loop.position.step, **report._asdict())
         self.progress.note(report.line())

@@ -64,11 +64,11 @@ class ProfileCallback(Callback):
         if self.profiler.is_over:
             return
         self.profiler.close()
-        wanted, seen = self.section.repeat, self.profiler.cycles
-        if seen == 0 or (wanted is not None and seen < wanted):
-            of = "" if wanted is None else f" of {wanted}"
+        repeat, cycles = self.section.repeat, self.profiler.cycles
+        if cycles == 0 or (repeat is not None and cycles < repeat):
+            limit = "" if repeat is None else f" of {repeat}"
             self.progress.note(
-                f"profiling: the session ended at step {loop.position.step}, when {seen}{of} "
+                f"profiling: the session ended at step {loop.position.step}, when {cycles}{limit} "
                 f"cycles had recorded a step"
             )
 
@@ -80,15 +80,15 @@ class ProfileCallback(Callback):
         self.events.write(
             "profile", step=cycle.last, first=cycle.first, rank=self.rank, **named, **reason
         )
-        what = f"profile of steps {cycle.first} to {cycle.last}"
+        label = f"profile of steps {cycle.first} to {cycle.last}"
         if not cycle.whole:
-            what += f", of {self.section.active} that were to be recorded,"
+            label += f", of {self.section.active} that were to be recorded,"
         for line in cycle.table.splitlines():
             self.progress.note(line)
         if "trace" in named:
-            self.progress.note(f"{what}: {named['trace']}")
+            self.progress.note(f"{label}: {named['trace']}")
         if cycle.lost is not None:
-            self.progress.note(f"{what} could not be written: {cycle.lost}")
+            self.progress.note(f"{label} could not be written: {cycle.lost}")
 
     def name(self, path: Path) -> str:
         """Path of a file in events."""
@@ -173,8 +173,8 @@ class CompileCallback(Callback):
                 f"compile: {news.graphs} graph{plural} in {news.seconds:.1f} s{anew} (step {step})"
             )
         if self.fails and news.fallbacks:
-            what = "\n".join(news.fallbacks)
-            raise RunError(f"step {step}: compile.fallback = fail: {what}")
+            fallbacks = "\n".join(news.fallbacks)
+            raise RunError(f"step {step}: compile.fallback = fail: {fallbacks}")
         for text in news.fallbacks:
             self.progress.note(f"compile: {text} (step {step})")
 

@@ -207,8 +207,8 @@ def can_overlap_save(loop: Loop) -> bool:
     described = (part for root in roots for _, part in sections(root))
     objects = (*components.model.modules(), *described, *added_sections(job).values())
     classes = {base for instance in objects for base in type(instance).__mro__}
-    ours = all(cls.__module__.partition(".")[0] in OURS for cls in classes)
-    return ours and ImportedComponent not in classes
+    is_ours = all(cls.__module__.partition(".")[0] in OURS for cls in classes)
+    return is_ours and ImportedComponent not in classes
 
 
 FOLDER = "exports"
@@ -331,11 +331,11 @@ class ExportCallback(Callback):
         while self.tasks:
             task = self.tasks[0]
             if task.process is None:
-                task.began, task.process = time.monotonic(), self._started(task)
+                task.began, task.process = time.monotonic(), self._start_process(task)
             if task.process.poll() is None:
                 return
             self.tasks.popleft()
-            self._ended(task, task.process.returncode)
+            self._report_end(task, task.process.returncode)
 
     def waited(self) -> bool:
         """Wait for at most `POLL_SECONDS`; True if all exports have ended."""
@@ -349,7 +349,7 @@ class ExportCallback(Callback):
             self.poll()
         return not self.tasks
 
-    def _started(self, task: ExportProcess) -> subprocess.Popen[bytes]:
+    def _start_process(self, task: ExportProcess) -> subprocess.Popen[bytes]:
         command = [sys.executable, "-m", "setpoint", "export", str(task.source), str(task.target)]
         dtype = self.section.stored_dtype
         command += [] if dtype is None else ["--dtype", dtype]
@@ -363,15 +363,15 @@ class ExportCallback(Callback):
                 start_new_session=True,
             )  # fmt: skip
 
-    def _ended(self, task: ExportProcess, status: int) -> None:
+    def _report_end(self, task: ExportProcess, status: int) -> None:
         step, name = int(task.target.name.rpartition("-")[2]), task.target.name
         seconds = round(time.monotonic() - task.began, 3)
         if status == 0:
             self.events.write("export", step=step, directory=f"{FOLDER}/{name}", seconds=seconds)
         else:
-            said = task.log.read_text(errors="replace").strip().removeprefix("error: ")
-            said = said.partition("\nValid:")[0] or f"the process ended with status {status}"
-            self.failed.append(f"{name} is saved, and cannot be exported: {said}")
+            message = task.log.read_text(errors="replace").strip().removeprefix("error: ")
+            message = message.partition("\nValid:")[0] or f"the process ended with status {status}"
+            self.failed.append(f"{name} is saved, and cannot be exported: {message}")
             self.events.write("fault", step=step, error=self.failed[-1])
             self.progress.note(self.failed[-1])
         task.clear()

@@ -150,11 +150,11 @@ class Evaluation(Config, role=RUNTIME):
 
         given, sequences = self.dataset(data), self.sequences_of(data)
         when = f"every {self.every}" + (" and before training" if self.before_training else "")
-        what = "all sequences" if sequences is None else f"the first {sequences} sequences"
+        rows = "all sequences" if sequences is None else f"the first {sequences} sequences"
         if given is not None:
             sources = [_plain(source) for source in given.sources]
-            what += f" of {json.dumps(sources, ensure_ascii=False, sort_keys=True)}"
-        return f"{data} {when}, {what}"
+            rows += f" of {json.dumps(sources, ensure_ascii=False, sort_keys=True)}"
+        return f"{data} {when}, {rows}"
 
     def computes(self, data: str, metric: str) -> bool:
         """True if an evaluation computes a metric."""

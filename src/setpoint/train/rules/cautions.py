@@ -193,12 +193,12 @@ def patience_cautions(job: Job) -> Iterator[Caution]:
     if isinstance(schedule, Plateau):
         fall = "the learning rate falls"
         late.append(("plateau-beyond-run", "schedule.patience", fall, schedule.patience + 1))
-    for code, path, what, patience in late:
+    for code, path, event, patience in late:
         if count <= patience:
             yield Caution(
                 code,
                 path,
-                f"{what} after {patience} evaluations without improvement, the first not counted, "
+                f"{event} after {patience} evaluations without improvement, the first not counted, "
                 f"but the run makes only {count} before its last step",
                 also=("evaluation.every", "duration"),
             )

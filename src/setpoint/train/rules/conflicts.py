@@ -114,13 +114,13 @@ def conflicts(job: Any) -> Iterator[Problem]:
     Of several conflicts of one field with parallel axes that have the same valid values, only the
     first is reported.
     """
-    safe, on_cpu, seen = NullSafe(job), job.parallel.device == "cpu", set[Any]()
+    safe, on_cpu, reported = NullSafe(job), job.parallel.device == "cpu", set[Any]()
     for row in CONFLICTS:
         if (on_cpu or not row.on_cpu) and row.applies(safe):
             if row.is_about_ranks:
-                if (row.path, row.valid) in seen:
+                if (row.path, row.valid) in reported:
                     continue
-                seen.add((row.path, row.valid))
+                reported.add((row.path, row.valid))
             yield row.problem(safe, "the device is cpu")
 
 

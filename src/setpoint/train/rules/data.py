@@ -112,7 +112,7 @@ def phase_problems(job: Job) -> Iterator[Problem]:
 def stream_problems(job: Job) -> Iterator[Problem]:
     """Values in epochs with streamed data, whose length is unknown."""
     index = next(i for i, source in enumerate(job.data.sources) if source.is_streamed)
-    for path, counts in _in_epochs(job, ""):
+    for path, counts in _epoch_values(job, ""):
         if path.startswith("schedule."):
             message = "is in epochs, but the number of steps per epoch of streamed data is unknown"
             valid = ("10000 steps", "1e9 tokens")
@@ -131,7 +131,7 @@ def stream_problems(job: Job) -> Iterator[Problem]:
                       also=(*also, f"data.sources.{index}.streaming"))  # fmt: skip
 
 
-def _in_epochs(section: Config, path: str) -> Iterator[tuple[str, list[float]]]:
+def _epoch_values(section: Config, path: str) -> Iterator[tuple[str, list[float]]]:
     """Values in epochs, with their paths."""
     for name in fields_of(section):
         value = getattr(section, name)
@@ -139,7 +139,7 @@ def _in_epochs(section: Config, path: str) -> Iterator[tuple[str, list[float]]]:
         for number, item in enumerate(items):
             inner = f"{path}{name}.{number}" if isinstance(value, tuple) else f"{path}{name}"
             if isinstance(item, Config):
-                yield from _in_epochs(item, f"{inner}.")
+                yield from _epoch_values(item, f"{inner}.")
                 continue
             limits = item.limits if isinstance(item, Duration) else (item,)
             counts = [x.count for x in limits if getattr(x, "unit", None) == "epochs"]
@@ -157,9 +157,9 @@ def held_out_problems(job: Job) -> Iterator[Problem]:
         return
     if job.data.held_out < 1:
         if total == 1 and (job.data.has_answers or job.data.streams):
-            what = "conversation" if job.data.has_answers else "streamed document"
-            message = f"is a share of a single {what}, which is not split"
-            yield Problem("data.held_out", message, hint=f"Add more {what}s, or data.validation.")
+            unit = "conversation" if job.data.has_answers else "streamed document"
+            message = f"is a share of a single {unit}, which is not split"
+            yield Problem("data.held_out", message, hint=f"Add more {unit}s, or data.validation.")
         return
     from setpoint.data.reading import held_out_count
 
@@ -255,7 +255,7 @@ def token_problems(job: Job) -> Iterator[Problem]:
 
     size, name = vocabulary_size(job.tokenizer), tokenizer_name(job.tokenizer)
     for path, source in sources_of(job, Tokens):
-        yield from _beyond(path, source, size)
+        yield from _wrong_ids(path, source, size)
         if size is not None and source.separator is not None and source.separator >= size:
             yield Problem(
                 f"{path}.separator",
@@ -278,7 +278,7 @@ def token_problems(job: Job) -> Iterator[Problem]:
                 )
 
 
-def _beyond(path: str, source: Tokens, size: int | None) -> Iterator[Problem]:
+def _wrong_ids(path: str, source: Tokens, size: int | None) -> Iterator[Problem]:
     """Find ids outside the vocabulary, or files of another dtype, at the start of each file."""
     if size is None:
         return

@@ -286,13 +286,13 @@ def built_adapter_problems(job: Job) -> Iterator[Problem]:
         problems = list(adapter_problems(job.adapter, trained_parameters(model), {}, modules))
         yield from within("adapter", problems)
         if not problems:
-            yield from _unjoined(job, model)
+            yield from _quantization_problems(job, model)
             add_adapter(job, model)
     except SetpointError as error:
         yield Problem("adapter", str(error))
 
 
-def _unjoined(job: Job, model: nn.Module) -> Iterator[Problem]:
+def _quantization_problems(job: Job, model: nn.Module) -> Iterator[Problem]:
     """Find weights of a transformers model that quantization changes from its quantized files.
 
     These are experts that files store one by one with scales that do not fit one matrix, and layers
@@ -317,8 +317,8 @@ def _unjoined(job: Job, model: nn.Module) -> Iterator[Problem]:
     if sources.names:
         kept = {f"model.{name}" for name in sources.names}
         dense = [site.path for site in sites if site.weight not in kept]
-        others = [site.path for site in sites if site.weight in kept]
-        yield from within("adapter.quantize", dense_layers(config, dense, others))
+        stored = [site.path for site in sites if site.weight in kept]
+        yield from within("adapter.quantize", dense_layers(config, dense, stored))
     for site in sites:
         joined = sources.joined(site.weight.removeprefix("model."))
         if joined is None or joined[0][0] != form_of(config, site.matrix[1]):
@@ -377,9 +377,9 @@ def base_problems(job: Job) -> Iterator[Problem]:
     parameters = parameters_of(job.model, known_vocabulary(job.tokenizer) or 1)
     sites = quantized_sites(job.adapter, sites_of(parameters))
     dense = [site.path for site in sites if site.weight not in kept]
-    others = [site.path for site in sites if site.weight in kept]
+    stored = [site.path for site in sites if site.weight in kept]
     if not job.model.merge_qkv and job.adapter.can_be_searched:
-        yield from within("adapter.quantize", dense_layers(config, dense, others))
+        yield from within("adapter.quantize", dense_layers(config, dense, stored))
     if job.model.merge_qkv:
         yield Problem(
             "model.merge_qkv",
@@ -535,9 +535,9 @@ def _unmatched(job: Job, vocabulary: int) -> Iterator[Problem]:
     from setpoint.train.build.job_parameters import trainable_parameters
 
     # Which names there are does not depend on the vocabulary.
-    config, all_of_them = job.optimizer, trainable_parameters(job, vocabulary)[0]
-    trained = [parameter for parameter in all_of_them if not is_frozen(config, parameter.name)]
-    yield from within("optimizer", frozen_problems(config, all_of_them))
+    config, params = job.optimizer, trainable_parameters(job, vocabulary)[0]
+    trained = [parameter for parameter in params if not is_frozen(config, parameter.name)]
+    yield from within("optimizer", frozen_problems(config, params))
     yield from within("optimizer", grouping_problems(config, trained) if trained else ())
 
 

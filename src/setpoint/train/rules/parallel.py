@@ -44,7 +44,7 @@ def family_problems(job: Job) -> Iterator[Problem]:
             if place is None:
                 return
             read_keys(place.directory)
-        made = try_huggingface(section, known_vocabulary(job.tokenizer) or 1)
+        model = try_huggingface(section, known_vocabulary(job.tokenizer) or 1)
     except Unfit as error:
         problem = error.problem
         known = {problem.path for problem in check_config(section)}
@@ -55,37 +55,37 @@ def family_problems(job: Job) -> Iterator[Problem]:
         return
     except SetpointError:
         return
-    yield from _undivided_family(job, made)
+    yield from _undivided_family(job, model)
 
 
-def _undivided_family(job: Job, made: LanguageModel) -> Iterator[Problem]:
+def _undivided_family(job: Job, model: LanguageModel) -> Iterator[Problem]:
     """Find axes that cannot divide the model, with degrees that can."""
     from setpoint.model.huggingface.builder import undivided
     from setpoint.train.build.job_parameters import add_adapter
 
     try:
         if job.parallel.divides_experts and job.adapter is not None:
-            add_adapter(job, made)
+            add_adapter(job, model)
     except SetpointError:
         return  # reported by the rule of the adapter
 
-    def working(field: str, **others: int) -> list[str]:
+    def working(field: str, **degrees: int) -> list[str]:
         """Degrees of an axis that divide the model and give a valid job."""
         present, fits = getattr(job.parallel, field), list[str]()
         for degree in nearest_divisors(job.parallel.world_size, present, 64):
             draft: Any = draft_of(job)
-            for name, value in {**others, field: degree}.items():
+            for name, value in {**degrees, field: degree}.items():
                 setattr(draft.parallel, name, value)
             try:
                 parallel = resolve(draft).parallel
             except ConfigError:
                 continue
-            fields = {axis.field for axis in undivided(made, parallel)}
+            fields = {axis.field for axis in undivided(model, parallel)}
             if degree != present and field not in fields:
                 fits.append(str(degree))
         return fits[:3]
 
-    for field, why in undivided(made, job.parallel):
+    for field, why in undivided(model, job.parallel):
         hint = ""
         if field == "expert_tensor":
             degrees = [degree for degree in working("expert", expert_tensor=1) if degree != "1"]
@@ -97,7 +97,7 @@ def _undivided_family(job: Job, made: LanguageModel) -> Iterator[Problem]:
             return
     split = job.parallel.pipelining.split
     if split is not None:
-        yield from split_problems(split, len(made.stage_parts()) - 2, "model.config")
+        yield from split_problems(split, len(model.stage_parts()) - 2, "model.config")
 
 
 @rule(when=lambda job: job.parallel.torchft is not None)
@@ -166,11 +166,11 @@ def tensor_problems(job: Job) -> Iterator[Problem]:
         yield from _undivided_sequences(job)
 
 
-def _undivided(ranks: int, count: int, what: str, field: str) -> Iterator[Problem]:
+def _undivided(ranks: int, count: int, noun: str, field: str) -> Iterator[Problem]:
     if count % ranks:
         yield Problem(
             TENSOR,
-            f"{ranks} ranks cannot divide {count} {what}",
+            f"{ranks} ranks cannot divide {count} {noun}",
             valid=[str(n) for n in nearest_divisors(count, ranks)],
             also=(field,),
         )
@@ -259,15 +259,15 @@ def split_problems(
     """Find stages whose parts are not those of the model; `field` sets its number of layers."""
     from setpoint.model.parameters import part_names
 
-    wanted, given = part_names(layers), [name for stage in split for name in stage]
+    expected, given = part_names(layers), [name for stage in split for name in stage]
     empty = [str(number) for number, stage in enumerate(split) if not stage]
     if empty:
         yield Problem(
             f"parallel.pipelining.split.{empty[0]}", "is a stage without parts of the model"
         )
-    elif given != wanted:
-        missing = [name for name in wanted if name not in given]
-        unknown = [name for name in given if name not in wanted]
+    elif given != expected:
+        missing = [name for name in expected if name not in given]
+        unknown = [name for name in given if name not in expected]
         twice = sorted({name for name in given if given.count(name) > 1})
         why = "does not list the parts in order"
         if missing or unknown or twice:
@@ -427,10 +427,10 @@ def unit_problems(job: Job) -> Iterator[Problem]:
         matches = [name for name in modules if re.fullmatch(pattern, name)]
         if not matches:
             unit = next((name for name in names if re.fullmatch(pattern, name)), None)
-            what = "no module" if unit is None else f"{unit}, which is a unit already"
+            match = "no module" if unit is None else f"{unit}, which is a unit already"
             yield Problem(
                 path,
-                f"matches {what}",
+                f"matches {match}",
                 valid=[re.escape(name) for name in modules[:5]],
                 hint="A pattern matches whole names; '.*feed_forward' matches those that end so.",
             )

@@ -134,14 +134,14 @@ def plateau_problems(job: Job) -> Iterator[Problem]:
     if section is None or not (data and metric):
         return  # a problem of the schedule's own, or a conflict
     if data not in section.names or metric not in METRICS:
-        what = (
+        reason = (
             f"{data} is not a data set"
             if data not in section.names
             else f"{metric} is not a metric"
         )
         given = [m for m in METRICS if section.computes(section.names[0], m)]
         names = [f"{name}.{metric_name}" for name in section.names for metric_name in given]
-        yield Problem(path, f"is never computed: {what} of the evaluation", valid=names)
+        yield Problem(path, f"is never computed: {reason} of the evaluation", valid=names)
     elif not section.computes(data, metric):
         yield Problem(
             path,
