@@ -39,7 +39,7 @@ def test_a_stage_of_a_pipeline_reads_its_own_layers(
     del stage.layers["0"], stage.layers["1"]
     read: list[str] = []
     real = TensorReader.read
-    names = {info: name for name, info in found.held.items()}
+    names = {info: name for name, info in found.infos.items()}
     monkeypatch.setattr(
         TensorReader, "read", lambda self, info: read.append(names[info]) or real(self, info)
     )

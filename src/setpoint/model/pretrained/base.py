@@ -79,16 +79,16 @@ def checkpoint_weights(
     shapes = {name: tuple(tensor.shape) for name, tensor in model.state_dict().items()}
     coded = stored_parts(model).keys()
     if BASE in read_manifest(directory).files:
-        found = load_directory(directory, only=("model",))
-        assert found.base is not None
-        place = find_base(directory, found.base, config.pretrained)
-        words = _words_of(model)
+        checkpoint = load_directory(directory, only=("model",))
+        assert checkpoint.base is not None
+        place = find_base(directory, checkpoint.base, config.pretrained)
+        tokens = _vocab_size(model)
         if growth is not None:  # they are of the size that the checkpoint's own model has
             saved = model_of(directory)
             assert isinstance(saved, TransformerConfig)
-            config, words = saved, growth.known
-        frozen = _frozen_in(place, found.base.tensors, config, words, model)
-        tensors = _with(found, frozen, place).tensors["model"]
+            config, tokens = saved, growth.known
+        frozen = _frozen_tensors(place, checkpoint.base.tensors, config, tokens, model)
+        tensors = _complete(checkpoint, frozen, place).tensors["model"]
         return PlacedWeights(directory, tensors, shapes, coded, growth)
     parts = weights_in_parts(directory)
     if parts is not None:
@@ -102,13 +102,13 @@ def start_weights(place: Place, model: nn.Module, config: TransformerConfig) -> 
 
     A model with a larger vocabulary grows rows for the new tokens, or uses padding rows.
     """
-    known, words = vocabulary_of(place), _words_of(model)
+    known, tokens = vocabulary_of(place), _vocab_size(model)
     growth = None
     if known is not None:
         stored = embedding_rows(config_of(place), known)
-        is_padded = place.kind == "checkpoint" and stored != embedding_rows(config, words)
-        if known < words or is_padded:
-            growth = Growth(known, words, stored)
+        is_padded = place.kind == "checkpoint" and stored != embedding_rows(config, tokens)
+        if known < tokens or is_padded:
+            growth = Growth(known, tokens, stored)
     if place.kind == "checkpoint":
         return checkpoint_weights(place.directory, model, config, growth)
     family = read_config(place.directory)[1]
@@ -122,16 +122,16 @@ def restore(directory: Path, model: nn.Module, config: ModelConfig) -> None:
         DamagedCheckpoint: if the checkpoint is not what was saved.
         RunError: if the weights do not fit the model, or the weights it leaves out are missing.
     """
-    found = load_directory(directory, only=("model",))
-    if found.base is not None:
-        place = find_base(directory, found.base, config.pretrained)
-        names = found.base.tensors
+    checkpoint = load_directory(directory, only=("model",))
+    if checkpoint.base is not None:
+        place = find_base(directory, checkpoint.base, config.pretrained)
+        names = checkpoint.base.tensors
         if isinstance(config, TransformerConfig):
-            frozen = _frozen_in(place, names, config, _words_of(model), model)
+            frozen = _frozen_tensors(place, names, config, _vocab_size(model), model)
         else:
-            frozen = _held_by(model, place, config, names)
-        found = _with(found, frozen, place)
-    load_weights(model, found)
+            frozen = _filled_tensors(model, place, config, names)
+        checkpoint = _complete(checkpoint, frozen, place)
+    load_weights(model, checkpoint)
 
 
 def fill_from(place: Place, model: nn.Module, config: ModelConfig) -> None:
@@ -153,7 +153,7 @@ def fill_from(place: Place, model: nn.Module, config: ModelConfig) -> None:
 
 
 def completed(
-    found: LoadedCheckpoint,
+    checkpoint: LoadedCheckpoint,
     place: Place,
     config: ModelConfig,
     vocab_size: int,
@@ -169,9 +169,9 @@ def completed(
         SetpointError: if those weights belong to another model.
         RunError: if they are damaged.
     """
-    assert found.base is not None
-    frozen = tensors_at(place, found.base.tensors, config, vocab_size, found.path, model)
-    return _with(found, frozen, place)
+    assert checkpoint.base is not None
+    frozen = tensors_at(place, checkpoint.base.tensors, config, vocab_size, checkpoint.path, model)
+    return _complete(checkpoint, frozen, place)
 
 
 def tensors_at(
@@ -197,35 +197,35 @@ def tensors_at(
         RunError: if they are damaged.
     """
     if isinstance(config, TransformerConfig):
-        return _frozen_in(place, names, config, vocab_size, model)
+        return _frozen_tensors(place, names, config, vocab_size, model)
     with torch.random.fork_rng():  # whose numbers nothing else misses
         is_hf = isinstance(config, HuggingFaceConfig)
         keys = description_of(checkpoint) if is_hf else None
         built = build_model(config, vocab_size, keys)
-    return _held_by(built, place, config, names)
+    return _filled_tensors(built, place, config, names)
 
 
-def _held_by(
+def _filled_tensors(
     model: nn.Module, place: Place, config: ModelConfig, names: Dtypes
 ) -> dict[str, Tensor]:
     """Tensors of a model in memory, which is filled with all weights of a place."""
     fill_from(place, model, config)
-    held = model.state_dict()
-    return {name: _rounded(held[name], through) for name, through in names.items() if name in held}
+    state = model.state_dict()
+    return {name: _cast(state[name], dtypes) for name, dtypes in names.items() if name in state}
 
 
-def _rounded(tensor: Tensor, through: Sequence[str]) -> Tensor:
-    for name in through:
+def _cast(tensor: Tensor, dtypes: Sequence[str]) -> Tensor:
+    for name in dtypes:
         tensor = tensor.to(dtype_named(name))
     return tensor
 
 
-def _with(found: LoadedCheckpoint, frozen: Named, place: Place) -> LoadedCheckpoint:
-    assert found.base is not None
-    if lost := [name for name in found.base.tensors if name not in frozen]:
-        raise RunError(f"{found.path} leaves out {lost[0]}, which {place.directory} does not have")
-    tensors = {**found.tensors, "model": {**frozen, **found.tensors["model"]}}
-    return replace(found, tensors=tensors, base=None)
+def _complete(saved: LoadedCheckpoint, frozen: Named, place: Place) -> LoadedCheckpoint:
+    assert saved.base is not None
+    if lost := [name for name in saved.base.tensors if name not in frozen]:
+        raise RunError(f"{saved.path} leaves out {lost[0]}, which {place.directory} does not have")
+    tensors = {**saved.tensors, "model": {**frozen, **saved.tensors["model"]}}
+    return replace(saved, tensors=tensors, base=None)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -234,12 +234,12 @@ class Frozen(Placeable):
 
     weights: Weights
     name: str
-    through: tuple[str, ...]
+    dtypes: tuple[str, ...]
 
     @property
     def dtype(self) -> torch.dtype:
         """Dtype after all casts."""
-        return dtype_named(self.through[-1])
+        return dtype_named(self.dtypes[-1])
 
     @property
     def shape(self) -> torch.Size:
@@ -249,8 +249,8 @@ class Frozen(Placeable):
     def box(self, offset: Sequence[int], shape: Sequence[int]) -> Tensor:
         ranges = [(start, start + size) for start, size in zip(offset, shape, strict=True)]
         with TensorReader() as reader:
-            found = self.weights.box(reader, self.name, ranges, dtype_named(self.through[0]))
-        return _rounded(found, self.through[1:])
+            values = self.weights.box(reader, self.name, ranges, dtype_named(self.dtypes[0]))
+        return _cast(values, self.dtypes[1:])
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -282,12 +282,12 @@ class Requantized(Placeable):
 
     weights: Weights
     part: QuantizedPart
-    through: tuple[str, ...]
+    dtypes: tuple[str, ...]
     last: dict[tuple[str, int], dict[str, Tensor]]
 
     @property
     def dtype(self) -> torch.dtype:
-        return dtype_named(self.through[-1])
+        return dtype_named(self.dtypes[-1])
 
     @property
     def shape(self) -> torch.Size:
@@ -299,14 +299,14 @@ class Requantized(Placeable):
         starts = list(offset)
         if len(pieces) > 1:
             pieces, starts[0] = pieces[offset[0] : offset[0] + shape[0]], 0
-        found = torch.cat([self._parts(rows)[self.part.own] for rows in pieces])
+        values = torch.cat([self._parts(rows)[self.part.own] for rows in pieces])
         ranges = zip(starts, shape, strict=True)
-        found = found[tuple(slice(start, start + size) for start, size in ranges)]
-        return _rounded(found, self.through[1:])
+        values = values[tuple(slice(start, start + size) for start, size in ranges)]
+        return _cast(values, self.dtypes[1:])
 
     def _parts(self, rows: tuple[int, int]) -> dict[str, Tensor]:
         name, key = self.part.weight, (self.part.weight, rows[0])
-        if any(each != name for each, _ in self.last):
+        if any(weight != name for weight, _ in self.last):
             self.last.clear()
         if key not in self.last:
             by: Stored = self.part.by
@@ -319,24 +319,24 @@ class Requantized(Placeable):
         return self.last[key]
 
 
-def _frozen_in(
+def _frozen_tensors(
     place: Place, names: Dtypes, config: TransformerConfig, vocab_size: int, model: nn.Module | None
 ) -> dict[str, Placeable]:
     weights = start_weights(place, skeleton(config, vocab_size), config)
     parts = {} if model is None else places_of_parts(model)
     last: dict[tuple[str, int], dict[str, Tensor]] = {}
-    found: dict[str, Placeable] = {}
-    for name, through in names.items():
+    tensors: dict[str, Placeable] = {}
+    for name, dtypes in names.items():
         if name in weights.pieces:
-            found[name] = Frozen(weights, name, tuple(through))
+            tensors[name] = Frozen(weights, name, tuple(dtypes))
         elif name in parts and parts[name].weight in weights.pieces:
-            found[name] = Requantized(weights, parts[name], tuple(through), last)
-    return found
+            tensors[name] = Requantized(weights, parts[name], tuple(dtypes), last)
+    return tensors
 
 
-def _words_of(model: nn.Module) -> int:
-    words: int = model.vocab_size  # pyright: ignore[reportAssignmentType]
-    return words
+def _vocab_size(model: nn.Module) -> int:
+    tokens: int = model.vocab_size  # pyright: ignore[reportAssignmentType]
+    return tokens
 
 
 def base_of(directory: Path) -> Base | None:
@@ -368,8 +368,8 @@ def frozen_of(
     if isinstance(job.model, TransformerConfig) and job.adapter is not None:
         model = skeleton(job.model, size)
         add_adapter(job.adapter, job.model, model)
-    found = tensors_at(place, base.tensors, job.model, size, directory, model)
-    return {n: _InMemory(each) if isinstance(each, Tensor) else each for n, each in found.items()}
+    tensors = tensors_at(place, base.tensors, job.model, size, directory, model)
+    return {n: _InMemory(t) if isinstance(t, Tensor) else t for n, t in tensors.items()}
 
 
 def verify_base(directory: Path) -> None:
@@ -451,11 +451,11 @@ def _difference(place: Place, files: Mapping[str, Written]) -> str:
             size = paths[name].stat().st_size if name in paths else None
             if size not in (None, written.size):
                 return f"{name} has {size} bytes, not {written.size}"
-    there = files_at(place)
+    stored = files_at(place)
     for name, written in files.items():
-        if name not in there:
+        if name not in stored:
             return f"it has no {name}"
-        if difference := there[name].difference(written):
+        if difference := stored[name].difference(written):
             return f"{name} {difference}"
-    surplus = sorted(there.keys() - files.keys())
+    surplus = sorted(stored.keys() - files.keys())
     return f"it has {surplus[0]}, too" if surplus else ""

@@ -99,11 +99,11 @@ def _unfit(config: ModelConfig, place: Place) -> Iterator[Problem]:
     different: list[FieldDifference] = []
     if isinstance(config, TransformerConfig):
         different = differences(config, config_of(place))
-        for found in different:
+        for difference in different:
             yield Problem(
-                found.field,
-                f"the pretrained weights have {found.stored}",
-                valid=() if found.stored in SECTIONS.values() else (found.stored,),
+                difference.field,
+                f"the pretrained weights have {difference.stored}",
+                valid=() if difference.stored in SECTIONS.values() else (difference.stored,),
                 also=("pretrained",),
                 hint=f"`setpoint import {place.name}` writes a configuration for them.",
             )

@@ -152,9 +152,9 @@ def _transformer(fields: Mapping[str, Any]) -> TransformerConfig:
     given: dict[str, Any] = {}
     sections: dict[str, dict[str, Any]] = {"moe": {}, "mla": {}}
     for path, value in fields.items():
-        section, _, rest = path.partition(".")
-        if rest:
-            sections[section][rest] = value
+        section, _, name = path.partition(".")
+        if name:
+            sections[section][name] = value
         elif section not in sections:
             default = declared[path].initial()
             if default is MISSING or named(default) != named(value):
@@ -202,9 +202,9 @@ def family_for(
     assert nearest is not None
     misfits, family = nearest
     lines = "\n  ".join(f"{misfit.field} {misfit.reason}" for misfit in misfits)
-    which = f"family {family.model_type}" if name else f"nearest family, {family.model_type},"
+    subject = f"family {family.model_type}" if name else f"nearest family, {family.model_type},"
     raise SetpointError(
-        f"the model cannot be exported to the format of Hugging Face. The {which} does not "
+        f"the model cannot be exported to the format of Hugging Face. The {subject} does not "
         f"support:\n  {lines}"
     )
 
@@ -263,22 +263,22 @@ def differences(config: TransformerConfig, stored: TransformerConfig) -> list[Fi
     if all(c.moe is not None and c.moe.layers_with_experts(c.layers) == c.layers
            for c in (config, stored)):  # fmt: skip
         names.remove("ffn_dim")  # which no layer has, but perhaps experts
-    found: list[FieldDifference] = []
+    result: list[FieldDifference] = []
     for name in names:
         left, right = getattr(config, name), getattr(stored, name)
         if isinstance(left, Config) and type(left) is type(right):
             inside = _differences_inside(name, left, right)
             # Experts without a width of their own have that of the feed-forward network.
             widths = {moe.width(c.ffn_dim) for c in (config, stored) if (moe := c.moe) is not None}
-            found += [d for d in inside if d.field != "moe.expert_dim" or len(widths) > 1]
+            result += [d for d in inside if d.field != "moe.expert_dim" or len(widths) > 1]
         elif meaning_of(config, name) != meaning_of(stored, name):
             values = shown(meaning_of(config, name)), shown(meaning_of(stored, name))
-            found.append(FieldDifference(name, *values))
-    return found
+            result.append(FieldDifference(name, *values))
+    return result
 
 
 def _differences_inside(name: str, section: Config, stored: Config) -> list[FieldDifference]:
-    left, right = (_weight_fields(to_plain(each)) for each in (section, stored))
+    left, right = (_weight_fields(to_plain(part)) for part in (section, stored))
     return [
         FieldDifference(f"{name}.{key}", shown(left[key]), shown(right[key]))
         for key in left

@@ -96,8 +96,8 @@ def expert_width(config: TransformerConfig) -> int:
 
 def _repeated(pattern: Sequence[object], layers: int) -> tuple[object, ...]:
     """A pattern's items for all layers; one item if they are all equal."""
-    found = tuple(pattern[layer % len(pattern)] for layer in range(layers))
-    return found[:1] if len(set(found)) == 1 else found
+    expanded = tuple(pattern[layer % len(pattern)] for layer in range(layers))
+    return expanded[:1] if len(set(expanded)) == 1 else expanded
 
 
 def named(value: object) -> object:
@@ -244,7 +244,7 @@ class Family(TensorNames):
                 return [Misfit(section, f"= null; it must be {self.fixed[section]}")]
         document = ConfigDocument({**self.write(config), "vocab_size": 1}, "")
         fields = self.read(document)
-        found = [Misfit(*finding) for finding in document.findings]
+        misfits = [Misfit(*finding) for finding in document.findings]
         for path in fields.keys() - UNCOMPARED - without_effect(config):
             meaning, value = meaning_of(config, path), named(fields[path])
             if path == "attention_scale" and _same(value, query_size(config) ** -0.5):
@@ -253,22 +253,22 @@ class Family(TensorNames):
                 value = _repeated(fields[path], config.layers)
             if not _same(meaning, value):
                 text = f"= {shown(meaning)}; it must be {shown(value)}"
-                found.append(Misfit(path, text))
-        return sorted(found)
+                misfits.append(Misfit(path, text))
+        return sorted(misfits)
 
 
 def without_effect(config: TransformerConfig) -> set[str]:
     """Fields that have no effect on the logits, given the others."""
-    found: set[str] = set()
+    fields: set[str] = set()
     if config.positions != "rotary":
-        found |= {"rope_base"}
+        fields |= {"rope_base"}
     if config.mla is not None:
-        found |= {"kv_heads", "head_dim"}
+        fields |= {"kv_heads", "head_dim"}
     if config.moe is not None and config.moe.layers_with_experts(config.layers) == config.layers:
-        found |= {"ffn_dim", "ffn_bias"}
+        fields |= {"ffn_dim", "ffn_bias"}
     if "sliding" not in layer_kinds(config):
-        found |= {"sliding_window", "rope_base_sliding"}
-    return found
+        fields |= {"sliding_window", "rope_base_sliding"}
+    return fields
 
 
 def _same(left: object, right: object) -> bool:

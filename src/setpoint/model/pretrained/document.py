@@ -114,11 +114,11 @@ class ConfigDocument:
             return type(value) is int and value >= at_least
 
         kind = f"an int of at least {at_least}"
-        found = self._typed(name, default, right, kind, optional)
-        if found is not None and found >= LARGEST:
+        number = self._typed(name, default, right, kind, optional)
+        if number is not None and number >= LARGEST:
             self.refuse(name, "is too large")
             return at_least
-        return found
+        return number
 
     def number(self, name: str, default: Any = _ABSENT, *, optional: bool = False) -> Any:
         """Read a float.
@@ -130,8 +130,8 @@ class ConfigDocument:
         def right(value: Any) -> bool:
             return type(value) in (int, float) and -LARGEST < value < LARGEST
 
-        found = self._typed(name, default, right, "a number", optional)
-        return found if found is None else float(found)
+        number = self._typed(name, default, right, "a number", optional)
+        return number if number is None else float(number)
 
     def flag(self, name: str, default: bool) -> bool:
         """Read a bool; null counts as false."""
@@ -216,8 +216,8 @@ def reasons(error: SetpointError) -> str:
     """
     if not isinstance(error, ConfigError):
         return str(error)
-    found = (f"{p.path} = {p.value}: {p.message}" for p in error.problems)
-    return "; ".join(text.replace(" = None:", ":") for text in found)
+    texts = (f"{p.path} = {p.value}: {p.message}" for p in error.problems)
+    return "; ".join(text.replace(" = None:", ":") for text in texts)
 
 
 def _shown(value: object) -> str:

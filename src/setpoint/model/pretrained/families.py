@@ -114,8 +114,8 @@ NO_ROUTER_LOGITS = Must("output_router_logits", (False, True, None), "", writes=
 
 def inverse(value: float) -> float:
     """1 / value, without the rounding error of a whole number."""
-    whole = round(1 / value)
-    return float(whole) if math.isclose(whole, 1 / value, rel_tol=1e-12) else 1 / value
+    divisor = round(1 / value)
+    return float(divisor) if math.isclose(divisor, 1 / value, rel_tol=1e-12) else 1 / value
 
 
 def query_scale(config: TransformerConfig) -> float:

@@ -69,13 +69,13 @@ class Weights:
         self,
         where: object,
         pieces: Iterable[Piece],
-        held: Mapping[str, TensorInfo],
+        infos: Mapping[str, TensorInfo],
         shapes: Mapping[str, Shape],
         surplus: Iterable[str] = (),
         coded: Collection[str] = (),
         growth: Growth | None = None,
     ) -> None:
-        self.held, self.shapes, self.coded = held, dict(shapes), frozenset(coded)
+        self.infos, self.shapes, self.coded = infos, dict(shapes), frozenset(coded)
         self.growth = growth
         self.pieces: dict[str, list[Piece]] = {}
         if growth is not None:
@@ -83,8 +83,8 @@ class Weights:
             pieces = [p._replace(block=stored) if p.name in ROWS else p for p in pieces]
         for piece in pieces:
             self.pieces.setdefault(piece.name, []).append(piece)
-        every = (piece for group in self.pieces.values() for piece in group)
-        require_tensors(where, hf_shapes(every, shapes), held, surplus, coded)
+        all_pieces = (piece for group in self.pieces.values() for piece in group)
+        require_tensors(where, hf_shapes(all_pieces, shapes), infos, surplus, coded)
 
     def fill(
         self,
@@ -114,9 +114,9 @@ class Weights:
                 if plain_name(name) not in self.pieces:
                     continue  # an adapter's: files hold the base
                 kept = None if plain_name(name) in self.coded else dtype
-                made = self._made(reader, name, parameter, device, kept)
-                if made is not None:
-                    _put(module, name, nn.Parameter(made, parameter.requires_grad))
+                tensor = self._materialize(reader, name, parameter, device, kept)
+                if tensor is not None:
+                    _set_tensor(module, name, nn.Parameter(tensor, parameter.requires_grad))
             for name, stored in stored_weights(module):
                 if plain_name(name) not in self.pieces:
                     continue  # its parts were read
@@ -126,22 +126,22 @@ class Weights:
                     self._store(reader, plain_name(name), stored, rows)
             for name, buffer in list(module.named_buffers()):
                 if plain_name(name) in self.pieces:
-                    made = self._made(reader, name, buffer, device, buffer.dtype)
+                    tensor = self._materialize(reader, name, buffer, device, buffer.dtype)
                 elif name in empty:
-                    made = torch.empty_like(buffer, device=device)
+                    tensor = torch.empty_like(buffer, device=device)
                     rule = collect_rules(module)[plain_name(name)]
                     assert isinstance(rule, ConstantInit), "only what is the same in every run"
-                    made.fill_(rule.value)
+                    tensor.fill_(rule.value)
                 else:
                     continue
-                if made is not None:
-                    _put(module, name, made)
+                if tensor is not None:
+                    _set_tensor(module, name, tensor)
 
     def read(self, reader: TensorReader, name: str, part: Part | None = None) -> Tensor:
         """A tensor stored unchanged, or a block of it."""
         (piece,) = self.pieces[name]
         assert piece[2:] == (None, None, False)
-        return block(reader.read(self.held[piece.hf_name]), part)
+        return block(reader.read(self.infos[piece.hf_name]), part)
 
     def rows(self, reader: TensorReader, name: str, shape: Shape, rows: tuple[int, int]) -> Tensor:
         """Some rows of a tensor, in fp32 on the CPU."""
@@ -166,15 +166,15 @@ class Weights:
         """A quantized matrix in the files, or an expert's; None if it is not quantized."""
         pieces = self.pieces[name]
         for piece in pieces:
-            encoding = self.held[piece.hf_name].encoding
-            whole = len(pieces) == 1 and piece[2:] == (None, None, False)
-            expert = piece[2:] == (Part(0, rows[0]), None, True) and rows[1] == rows[0] + 1
-            if encoding is None or encoding.transposed or not (whole or expert):
+            encoding = self.infos[piece.hf_name].encoding
+            is_full = len(pieces) == 1 and piece[2:] == (None, None, False)
+            is_expert = piece[2:] == (Part(0, rows[0]), None, True) and rows[1] == rows[0] + 1
+            if encoding is None or encoding.transposed or not (is_full or is_expert):
                 continue
-            return coded_of(self.held[piece.hf_name], encoding, reader)
+            return coded_of(self.infos[piece.hf_name], encoding, reader)
         return None
 
-    def _made(
+    def _materialize(
         self,
         reader: TensorReader,
         name: str,
@@ -185,23 +185,23 @@ class Weights:
         """A new tensor in place of one on the meta device; None if it was filled in place."""
         pieces = self.pieces[plain_name(name)]
         if target.is_meta:
-            dtype = dtype or dtype_named(self.held[pieces[0].hf_name].dtype)
+            dtype = dtype or dtype_named(self.infos[pieces[0].hf_name].dtype)
             return self._assemble(reader, pieces, target.shape, dtype, device)
-        here = local_ranges(target) if reader.by_rows and target.ndim else None
-        if here is None:
+        shard = local_ranges(target) if reader.by_rows and target.ndim else None
+        if shard is None:
             full = self._assemble(reader, pieces, target.shape, target.dtype, "cpu")
             put(target, full)
             return None
-        self._fill_box(reader, pieces, tuple(target.shape), *here)
+        self._fill_box(reader, pieces, tuple(target.shape), *shard)
         return None
 
     def box(
         self, reader: TensorReader, name: str, ranges: Sequence[tuple[int, int]], dtype: torch.dtype
     ) -> Tensor:
         """Read a box of a tensor, by the ranges of its dimensions, on the CPU."""
-        found = torch.empty([end - start for start, end in ranges], dtype=dtype)
-        self._fill_box(reader, self.pieces[name], self.shapes[name], found, ranges)
-        return found
+        local = torch.empty([end - start for start, end in ranges], dtype=dtype)
+        self._fill_box(reader, self.pieces[name], self.shapes[name], local, ranges)
+        return local
 
     def _fill_box(
         self,
@@ -215,10 +215,10 @@ class Weights:
         if len(pieces) > 1 or pieces[0].block is not None:
             local.zero_()  # what no piece covers
         for piece in pieces:
-            found = common(piece, shape, box)
-            if found is not None:
-                within, ranges = found
-                info, part = self.held[piece.hf_name], piece.hf_block
+            overlap = common(piece, shape, box)
+            if overlap is not None:
+                within, ranges = overlap
+                info, part = self.infos[piece.hf_name], piece.hf_block
                 source = reader.read_box(info, ranges) if ranges else reader.read(info)
                 if part is not None and part.step > 1:
                     length = (source.shape[part.dim] - 1) // part.step + 1
@@ -227,7 +227,7 @@ class Weights:
         if self.growth is not None and pieces[0].name in ROWS:
             (first, last), columns = box[0], slice(*box[1])
             if first < self.growth.tokens and last > self.growth.known:
-                source = reader.read(self.held[pieces[0].hf_name])[:, columns]
+                source = reader.read(self.infos[pieces[0].hf_name])[:, columns]
                 self.growth.fill(local, first, mean_row(source[: self.growth.known]))
 
     def _assemble(
@@ -242,10 +242,10 @@ class Weights:
         only = pieces[0]
         if len(pieces) == 1 and only[2:] == (None, None, False):
             # The reader's own memory, so that nothing is copied; no other piece is cut from it.
-            return reader.read(self.held[only.hf_name]).to(device=device, dtype=dtype)
+            return reader.read(self.infos[only.hf_name]).to(device=device, dtype=dtype)
         full = torch.zeros(shape, dtype=dtype, device=device)
         for piece in pieces:
-            source = block(reader.read(self.held[piece.hf_name]), piece.hf_block)
+            source = block(reader.read(self.infos[piece.hf_name]), piece.hf_block)
             block(full, piece.block).copy_(source.T if piece.transposed else source)
             if self.growth is not None and piece.name in ROWS:
                 self.growth.fill(full, 0, mean_row(source[: self.growth.known]))
@@ -269,16 +269,16 @@ class PlacedWeights(Weights):
     ) -> None:
         if growth is not None:
             tensors = {
-                name: _Grown(each, growth, shapes[name])
+                name: _Grown(tensor, growth, shapes[name])
                 if name in ROWS and name in shapes
-                else each
-                for name, each in tensors.items()
+                else tensor
+                for name, tensor in tensors.items()
             }
-        held = {
+        infos = {
             name: TensorInfo(where, DTYPES.get(t.dtype, str(t.dtype)), tuple(t.shape), 0, 0)
             for name, t in tensors.items()
         }
-        super().__init__(where, [Piece(name, name) for name in shapes], held, shapes, coded=coded)
+        super().__init__(where, [Piece(name, name) for name in shapes], infos, shapes, coded=coded)
         self.tensors = tensors
 
     def box(
@@ -300,14 +300,14 @@ class PlacedWeights(Weights):
         offset, shape = [0] * len(saved.shape), list(saved.shape)
         if part is not None:
             offset[part.dim], shape[part.dim] = part.start, part.length or 1
-        found = saved.box(offset, shape)
-        return found.squeeze(part.dim) if part is not None and part.length is None else found
+        values = saved.box(offset, shape)
+        return values.squeeze(part.dim) if part is not None and part.length is None else values
 
     def rows(self, reader: TensorReader, name: str, shape: Shape, rows: tuple[int, int]) -> Tensor:
         ranges = [rows, *((0, size) for size in shape[1:])]
         return self.box(reader, name, ranges, torch.float32)
 
-    def _made(
+    def _materialize(
         self,
         reader: TensorReader,
         name: str,
@@ -344,11 +344,11 @@ class _Grown(Placeable):
     def box(self, offset: Sequence[int], shape: Sequence[int]) -> Tensor:
         saved, (first, left) = in_memory(self.saved), offset
         columns = slice(left, left + shape[1])
-        found = saved.new_zeros(tuple(shape), device="cpu")
+        grown = saved.new_zeros(tuple(shape), device="cpu")
         rows = saved[first : first + shape[0], columns]
-        found[: len(rows)] = rows
-        self.growth.fill(found, first, mean_row(saved[: self.growth.known, columns]))
-        return found
+        grown[: len(rows)] = rows
+        self.growth.fill(grown, first, mean_row(saved[: self.growth.known, columns]))
+        return grown
 
 
 def coded_of(info: TensorInfo, encoding: Encoding, reader: TensorReader) -> Coded:
@@ -387,7 +387,7 @@ def common(
     Returns:
         its index in the part, and the ranges of the dimensions in the file; None if it is empty.
     """
-    within: list[slice | int] = []
+    index: list[slice | int] = []
     ranges: list[tuple[int, int]] = []
     for dim, (size, (low, high)) in enumerate(zip(shape, box, strict=True)):
         start, end, single = 0, size, False
@@ -397,7 +397,7 @@ def common(
         first, last = max(low, start), min(high, end)
         if first >= last:
             return None
-        within.append(first - low if single else slice(first - low, last - low))
+        index.append(first - low if single else slice(first - low, last - low))
         if not single:
             ranges.append((first - start, last - start))
     if piece.transposed:
@@ -406,7 +406,7 @@ def common(
         dim, start, _, step = piece.hf_block
         first, last = ranges[dim]
         ranges[dim] = (start + first * step, start + (last - 1) * step + 1)
-    return tuple(within), ranges
+    return tuple(index), ranges
 
 
 def block(tensor: Tensor, part: Part | None) -> Tensor:
@@ -421,7 +421,7 @@ def block(tensor: Tensor, part: Part | None) -> Tensor:
     return tensor.narrow(part.dim, part.start, part.length)
 
 
-def _put(module: nn.Module, name: str, tensor: Tensor) -> None:
+def _set_tensor(module: nn.Module, name: str, tensor: Tensor) -> None:
     path, _, last = name.rpartition(".")
     setattr(module.get_submodule(path), last, tensor)
 
@@ -446,10 +446,10 @@ def weights_of(
         RunError: if they are damaged, or do not fit the model.
     """
     shapes = {name: tuple(tensor.shape) for name, tensor in model.state_dict().items()}
-    pieces, held, surplus = files_of(directory, family, config, *rows_of(model))
-    if config.tie_embeddings and HEAD in held:
-        _require_tied(directory, held, pieces[0].hf_name)
-    return Weights(directory, pieces, held, shapes, surplus, growth=growth)
+    pieces, infos, surplus = files_of(directory, family, config, *rows_of(model))
+    if config.tie_embeddings and HEAD in infos:
+        _require_tied(directory, infos, pieces[0].hf_name)
+    return Weights(directory, pieces, infos, shapes, surplus, growth=growth)
 
 
 def rows_of(model: nn.Module) -> tuple[dict[str, int], int]:
@@ -458,13 +458,13 @@ def rows_of(model: nn.Module) -> tuple[dict[str, int], int]:
     return {name: p.shape[0] for name, p in model.named_parameters() if name in ROWS}, tokens
 
 
-def _require_tied(directory: Path, held: Mapping[str, TensorInfo], embedding: str) -> None:
+def _require_tied(directory: Path, infos: Mapping[str, TensorInfo], embedding: str) -> None:
     """Require that a stored output matrix equals the tied embedding; one of them would be lost."""
-    if embedding not in held or {held[embedding].dtype, held[HEAD].dtype} - {*FLOATS}:
+    if embedding not in infos or {infos[embedding].dtype, infos[HEAD].dtype} - {*FLOATS}:
         return  # which is reported with all else that is wrong
     with TensorReader() as reader:
-        first = reader.read(held[embedding])
-        if not torch.equal(first, reader.read(held[HEAD])):
+        first = reader.read(infos[embedding])
+        if not torch.equal(first, reader.read(infos[HEAD])):
             raise RunError(
                 f"{directory} has an {HEAD} that differs from {embedding}, although config.json "
                 f"ties them (tie_word_embeddings). Set that to false there if the output matrix is "

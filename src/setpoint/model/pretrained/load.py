@@ -66,7 +66,7 @@ def load_pretrained(
             support it.
         RunError: if its files are damaged or inconsistent. Nothing is loaded then.
     """
-    wanted = weight_dtype(dtype)
+    torch_dtype = weight_dtype(dtype)
     _require_device(device)
     place = locate(str(path))
     if place.kind == "checkpoint":
@@ -74,10 +74,10 @@ def load_pretrained(
         job = job_of(place.directory)
         vocab_size = tokenizer_of(place.directory, job.tokenizer).vocab_size
         return load_checkpoint(
-            place.directory, job.model, vocab_size, device=device, dtype=wanted
+            place.directory, job.model, vocab_size, device=device, dtype=torch_dtype
         ).eval()
     config, family = read_config(place.directory)
-    return load_directory(place.directory, config, family, device=device, dtype=wanted).eval()
+    return load_directory(place.directory, config, family, device=device, dtype=torch_dtype).eval()
 
 
 def _require_device(device: torch.device | str) -> None:
@@ -182,7 +182,7 @@ def start_from(
     model: nn.Module,
     device: torch.device | str = "cpu",
     dtype: torch.dtype | None = None,
-    whole: nn.Module | None = None,
+    full_model: nn.Module | None = None,
     one: OneReader | None = None,
 ) -> dict[str, Any]:
     """Load the pretrained weights of a configuration into a model.
@@ -191,7 +191,8 @@ def start_from(
         config: a resolved section with `pretrained`.
         model: built from it. In memory it keeps device and dtype; parameters of a transformer on
             the meta device are allocated on `device` in `dtype`.
-        whole: the transformer that `model` is a part of, which the weights must fit; None: itself.
+        full_model: the transformer that `model` is a part of, which the weights must fit; None:
+            itself.
         one: the rank that reads for its group; None: each rank reads its own part.
 
     Raises:
@@ -206,18 +207,18 @@ def start_from(
     if place.kind == "checkpoint":
         require_no_adapter(place.directory)
     directory = str(place.directory.resolve())
-    found: dict[str, Any] = {"name": place.name, "kind": place.kind, "directory": directory}
-    known, tokens = vocabulary_of(place), getattr(whole or model, "vocab_size", None)
+    facts: dict[str, Any] = {"name": place.name, "kind": place.kind, "directory": directory}
+    known, tokens = vocabulary_of(place), getattr(full_model or model, "vocab_size", None)
     if known is not None and tokens is not None and known < tokens:
-        found["grown"] = {"from": known, "to": tokens}
+        facts["grown"] = {"from": known, "to": tokens}
     if isinstance(config, TransformerConfig):
         reader = None if one is None else SharedReader(one)
-        _start_transformer(config, model, place, device, dtype, whole or model, reader)
+        _start_transformer(config, model, place, device, dtype, full_model or model, reader)
         if config.adapters:
-            found["adapters"] = fold_adapters(config, model, whole or model, place.directory)
-        return found
+            facts["adapters"] = fold_adapters(config, model, full_model or model, place.directory)
+        return facts
     read_whole(model, partial(fill_from, place, model, config), one)
-    return found
+    return facts
 
 
 def _start_transformer(
@@ -226,21 +227,21 @@ def _start_transformer(
     place: Place,
     device: torch.device | str,
     dtype: torch.dtype | None,
-    whole: nn.Module,
+    full_model: nn.Module,
     reader: TensorReader | None,
 ) -> None:
-    found = differences(config, config_of(place))
-    tokens: int = whole.vocab_size  # pyright: ignore[reportAssignmentType]
+    mismatches = differences(config, config_of(place))
+    tokens: int = full_model.vocab_size  # pyright: ignore[reportAssignmentType]
     rows = vocabulary_difference(config, tokens, place)
     if rows is not None:
-        found.append(rows)
-    if found:
+        mismatches.append(rows)
+    if mismatches:
         lines = "\n  ".join(
-            f"model.{d.field} = {d.value}; the weights have {d.stored}" for d in found
+            f"model.{d.field} = {d.value}; the weights have {d.stored}" for d in mismatches
         )
         raise SetpointError(
             f"model.pretrained = {place.name} has the weights of another model, and nothing was "
             f"loaded:\n  {lines}\n`setpoint import {place.name}` writes a configuration for them."
         )
-    weights = start_weights(place, whole, config)
+    weights = start_weights(place, full_model, config)
     weights.fill(model, device=device, dtype=dtype, reader=reader)

@@ -41,10 +41,10 @@ def locate(name: str, *, weights: bool = True) -> Place:
     Raises:
         SetpointError: if there is no such model, with the places that were searched.
     """
-    found = locate_here(name)
-    if found is None:
-        found = Place(name, "huggingface", fetch(name, weights=weights))
-    return found
+    place = locate_here(name)
+    if place is None:
+        place = Place(name, "huggingface", fetch(name, weights=weights))
+    return place
 
 
 def locate_here(name: str) -> Place | None:
@@ -61,7 +61,7 @@ def locate_here(name: str) -> Place | None:
         if checkpoint is not None:
             return Place(name, "checkpoint", checkpoint)
     if not path.exists():
-        if split_hub_id(name) is None or _is_below_here(path):
+        if split_hub_id(name) is None or _has_parent(path):
             raise SetpointError(f"{name}: {_missing(path)}")
         return None
     if not path.is_dir():
@@ -69,7 +69,7 @@ def locate_here(name: str) -> Place | None:
             f"{name} is a file; give the directory with {CONFIG}{_import_hint(path)}"
         )
     if (path / ORIGINS).is_file() or (path / _CHECKPOINTS).is_dir():
-        return Place(name, "checkpoint", _of_run(path))
+        return Place(name, "checkpoint", _run_checkpoint(path))
     if not (path / CONFIG).is_file():
         raise SetpointError(
             f"{name} is a directory without {CONFIG}: neither a run or checkpoint of Setpoint nor "
@@ -96,13 +96,13 @@ def _checkpoint(path: Path) -> Path | None:
     return find_checkpoint(path)
 
 
-def _of_run(path: Path) -> Path:
+def _run_checkpoint(path: Path) -> Path:
     """The best checkpoint of a run, or else the newest."""
     for name in ("best", "latest"):
         if (path / _CHECKPOINTS / name).is_file():
-            found = _checkpoint(path / _CHECKPOINTS / name)
-            if found is not None:
-                return found
+            checkpoint = _checkpoint(path / _CHECKPOINTS / name)
+            if checkpoint is not None:
+                return checkpoint
     raise SetpointError(f"{path} is a run without checkpoints")
 
 
@@ -114,7 +114,7 @@ def _import_hint(path: Path) -> str:
     return "; `setpoint checkpoint import` converts checkpoints of other systems"
 
 
-def _is_below_here(path: Path) -> bool:
+def _has_parent(path: Path) -> bool:
     """True if a path is in an existing folder, so that it is not a Hub id."""
     return len(path.parts) > 1 and path.parent.is_dir()
 
@@ -160,9 +160,9 @@ def fetch(name: str, *, weights: bool = True) -> Path:
     Raises:
         SetpointError: if the package is missing, the Hub is unreachable, or has no such model.
     """
-    wanted = [*CONFIG_FILES, *TOKENIZER_FILES, *(_WEIGHTS if weights else ())]
+    patterns = [*CONFIG_FILES, *TOKENIZER_FILES, *(_WEIGHTS if weights else ())]
     works = "A directory with config.json and model.safetensors works without the Hub."
-    directory = fetch_files(name, wanted, instead=works)
+    directory = fetch_files(name, patterns, instead=works)
     if not (directory / CONFIG_FILES[0]).is_file():
         raise SetpointError(f"{name} on the Hub has no config.json, so it is not a model")
     return directory

@@ -51,48 +51,48 @@ class _Adapter(NamedTuple):
     is_embedding: bool
 
 
-class _Read(NamedTuple):
+class _Contents(NamedTuple):
     """The tensors of an adapter.
 
     Arguments:
         adapters: by module.
-        whole: fully trained tensors, by name.
+        saved: fully trained tensors, by name.
         base: base matrices, which PEFT writes beside adapters of embeddings.
     """
 
     adapters: dict[str, _Adapter]
-    whole: dict[str, Tensor]
+    saved: dict[str, Tensor]
     base: dict[str, Tensor]
 
 
-def read_adapter(files: PeftFiles) -> _Read:
+def read_adapter(files: PeftFiles) -> _Contents:
     """Read the tensors of an adapter.
 
     Raises:
         RunError: the files are damaged or inconsistent.
     """
     parts: dict[str, dict[str, Tensor]] = defaultdict(dict)
-    whole: dict[str, Tensor] = {}
+    saved: dict[str, Tensor] = {}
     base: dict[str, Tensor] = {}
     for name, info in read_header(files.path / WEIGHTS).items():
-        tensor, own = Unread(info, [])[...], name.removeprefix(BEFORE)
-        match = LOW_RANK.fullmatch(own)
+        tensor, path = Unread(info, [])[...], name.removeprefix(BEFORE)
+        match = LOW_RANK.fullmatch(path)
         if match is not None:
             parts[match["module"]][match["what"]] = tensor.float()
-        elif BASE in own:
-            base[own.replace(BASE, "")] = tensor
+        elif BASE in path:
+            base[path.replace(BASE, "")] = tensor
         else:
-            whole[own] = tensor
-    adapters = {module: _adapter(files, module, of) for module, of in parts.items()}
-    return _Read(adapters, whole, base)
+            saved[path] = tensor
+    adapters = {module: _adapter(files, module, tensors) for module, tensors in parts.items()}
+    return _Contents(adapters, saved, base)
 
 
-def _adapter(files: PeftFiles, module: str, of: Mapping[str, Tensor]) -> _Adapter:
-    is_embedding = "embedding_A" in of
+def _adapter(files: PeftFiles, module: str, tensors: Mapping[str, Tensor]) -> _Adapter:
+    is_embedding = "embedding_A" in tensors
     before = "embedding_" if is_embedding else ""
-    if f"{before}A" not in of or f"{before}B" not in of:
+    if f"{before}A" not in tensors or f"{before}B" not in tensors:
         raise RunError(f"{files.path / WEIGHTS}: {module} has only one of A and B")
-    a, b = of[f"{before}A"], of[f"{before}B"]
+    a, b = tensors[f"{before}A"], tensors[f"{before}B"]
     rank = a.shape[0]
     if a.ndim != 2 or b.ndim != 2 or b.shape[1] != rank:
         raise RunError(
@@ -100,18 +100,18 @@ def _adapter(files: PeftFiles, module: str, of: Mapping[str, Tensor]) -> _Adapte
         )
     scale = files.scale_of(module, rank)
     transposed = bool(files.keys.get("fan_in_fan_out")) and not is_embedding
-    return _Adapter(a, b, scale, of.get("magnitude_vector"), transposed, is_embedding)
+    return _Adapter(a, b, scale, tensors.get("magnitude_vector"), transposed, is_embedding)
 
 
 @torch.no_grad()
 def fold_adapters(
-    config: TransformerConfig, model: nn.Module, whole: nn.Module, directory: Path
+    config: TransformerConfig, model: nn.Module, full_model: nn.Module, directory: Path
 ) -> list[dict[str, Any]]:
     """Fold the adapters of a section into the weights of a model; collective over all ranks.
 
     Arguments:
         model: with its weights; it may be sharded.
-        whole: the model that it is a part of, without values.
+        full_model: the model that it is a part of, without values.
         directory: of the weights; modules have the names of their family.
 
     Returns:
@@ -123,9 +123,9 @@ def fold_adapters(
     """
     pieces: dict[str, list[Piece]] = defaultdict(list)
     family = family_for(config, origin=keys_of_origin(directory).get("model_type"))
-    for piece in pieces_of(family, config, *rows_of(whole)):
+    for piece in pieces_of(family, config, *rows_of(full_model)):
         pieces[piece.hf_name].append(piece)
-    held = {plain_name(name): each for name, each in model.named_parameters()}
+    parameters = {plain_name(name): p for name, p in model.named_parameters()}
     read = [(PeftFiles(section.path), section) for section in config.adapters]
     contents = [(section, files, read_adapter(files)) for files, section in read]
     for _, _, content in contents:
@@ -133,18 +133,18 @@ def fold_adapters(
         for name, tensor in content.base.items():
             tied = config.tie_embeddings and name == HEAD
             current = pieces[_embedding_of(pieces) if tied else name]
-            if not all(_is_filled(held, piece, tensor) for piece in current):
-                content.whole[name] = tensor
+            if not all(_is_filled(parameters, piece, tensor) for piece in current):
+                content.saved[name] = tensor
     facts: list[dict[str, Any]] = []
     saved: dict[str, str] = {}
     for section, files, (adapters, tensors, _) in contents:
         if config.tie_embeddings:
-            _tie(held, pieces, section.path, adapters, tensors)
+            _tie(parameters, pieces, section.path, adapters, tensors)
         known = {f"{module}.weight" for module in adapters} | tensors.keys()
-        if strange := sorted(known - pieces.keys()):
+        if unknown := sorted(known - pieces.keys()):
             raise SetpointError(
                 f"model.adapters: {section.path} belongs to another model: it changes "
-                f"{strange[0]}, and this one has {', '.join([*pieces][:3])}, ..."
+                f"{unknown[0]}, and this one has {', '.join([*pieces][:3])}, ..."
             )
         for name in tensors:
             if saved.setdefault(name, section.path) is not section.path:
@@ -157,7 +157,7 @@ def fold_adapters(
                 f"{min(tensors)}, which cannot be scaled by {section.weight:g}\n"
                 f"Valid: weight = 1"
             )
-        lengths = [module for module, each in adapters.items() if each.magnitude is not None]
+        lengths = [module for module, a in adapters.items() if a.magnitude is not None]
         if lengths and section.weight != 1:
             raise SetpointError(
                 f"model.adapters: {section.path} has magnitudes (DoRA), which cannot be scaled "
@@ -165,30 +165,30 @@ def fold_adapters(
             )
         for name, tensor in tensors.items():
             for piece in pieces[name]:
-                _change(held, piece, partial(_taken, tensor))
+                _change(parameters, piece, partial(_replaced, tensor))
         for module, adapter in adapters.items():
             for piece in pieces[f"{module}.weight"]:
-                _change(held, piece, partial(_merged, adapter, section.weight))
+                _change(parameters, piece, partial(_merged, adapter, section.weight))
         facts.append({"path": str(files.path), "weight": section.weight, "sha256": files.digest()})
     return facts
 
 
-def _is_filled(held: Mapping[str, Tensor], piece: Piece, tensor: Tensor) -> bool:
+def _is_filled(parameters: Mapping[str, Tensor], piece: Piece, tensor: Tensor) -> bool:
     """True if a parameter equals a tensor, or is in another pipeline stage."""
-    if piece.name not in held:
+    if piece.name not in parameters:
         return True
-    current = block(whole_of(held[piece.name]), piece.block)
+    current = block(whole_of(parameters[piece.name]), piece.block)
     given = block(tensor, piece.hf_block).to(current)
     return torch.equal(current.T if piece.transposed else current, given)
 
 
 def _embedding_of(pieces: Mapping[str, list[Piece]]) -> str:
     """Name of the embedding in the files."""
-    return next(name for name, of in pieces.items() if any(p.name == EMBEDDING for p in of))
+    return next(name for name, group in pieces.items() if any(p.name == EMBEDDING for p in group))
 
 
 def _tie(
-    held: Mapping[str, Tensor],
+    parameters: Mapping[str, Tensor],
     pieces: Mapping[str, list[Piece]],
     path: str,
     adapters: dict[str, _Adapter],
@@ -201,8 +201,8 @@ def _tie(
     """
     embedding = _embedding_of(pieces)
     names = [n for n in (embedding, HEAD) if n in tensors or n.removesuffix(".weight") in adapters]
-    if names and EMBEDDING in held:
-        filled = block(whole_of(held[EMBEDDING]), pieces[embedding][0].block)
+    if names and EMBEDDING in parameters:
+        filled = block(whole_of(parameters[EMBEDDING]), pieces[embedding][0].block)
         changed: list[Tensor] = []
         for name in (embedding, HEAD):
             matrix = tensors.get(name, filled).to(filled).float()
@@ -224,26 +224,26 @@ def _tie(
 
 
 def _change(
-    held: Mapping[str, Tensor], piece: Piece, change: Callable[[Tensor, Piece], Tensor]
+    parameters: Mapping[str, Tensor], piece: Piece, change: Callable[[Tensor, Piece], Tensor]
 ) -> None:
     """Replace a block of a parameter by a function of it."""
-    if piece.name not in held:
+    if piece.name not in parameters:
         return  # another stage of a pipeline has it
-    parameter = held[piece.name]
+    parameter = parameters[piece.name]
     full = whole_of(parameter).clone()
     current = block(full, piece.block)
     in_file = current.T if piece.transposed else current
-    found = change(in_file.float(), piece)
-    if found.shape != in_file.shape:
+    changed = change(in_file.float(), piece)
+    if changed.shape != in_file.shape:
         raise SetpointError(
             f"model.adapters: {piece.hf_name} is {tuple(in_file.shape)} in the model, and "
-            f"{tuple(found.shape)} in the adapter"
+            f"{tuple(changed.shape)} in the adapter"
         )
-    current.copy_(found.T if piece.transposed else found)
+    current.copy_(changed.T if piece.transposed else changed)
     put(parameter, full)
 
 
-def _taken(tensor: Tensor, weight: Tensor, piece: Piece) -> Tensor:
+def _replaced(tensor: Tensor, weight: Tensor, piece: Piece) -> Tensor:
     """A block of an adapter's tensor, in place of the weight."""
     del weight
     return block(tensor, piece.hf_block)

@@ -87,16 +87,16 @@ class PeftFiles:
         Raises:
             RunError: the weights are damaged.
         """
-        found: set[str] = set()
+        modules: set[str] = set()
         for name in read_header(self.path / WEIGHTS):
             match = LOW_RANK.fullmatch(name)
             module = match["module"] if match else name.rpartition(".")[0].removesuffix(BASE)
-            found.add(module.rpartition(".")[2])
-        return found
+            modules.add(module.rpartition(".")[2])
+        return modules
 
     def digest(self) -> str:
         """SHA-256 of the weights."""
-        return _sum(self.path / WEIGHTS)
+        return _hash(self.path / WEIGHTS)
 
     def scale_of(self, module: str, rank: int) -> float:
         """Scale of a module's update."""
@@ -113,10 +113,10 @@ class PeftFiles:
 def adapter_file_problems(config: TransformerConfig) -> Iterator[Problem]:
     """Report adapters whose files are missing, or that belong to another base model."""
     saved: dict[str, int] = {}
-    for index, each in enumerate(config.adapters):
+    for index, adapter in enumerate(config.adapters):
         path = f"adapters.{index}.path"
         try:
-            files = PeftFiles(each.path)
+            files = PeftFiles(adapter.path)
             for name in files.saved():
                 if saved.setdefault(name, index) != index:
                     yield Problem(path, saves_again(name, config.adapters[saved[name]].path))
@@ -150,8 +150,8 @@ def saves_again(name: str, other: str) -> str:
 
 def one_of_tied(modules: set[str]) -> str | None:
     """The embedding or the output matrix, if an adapter changes only one of them."""
-    found = [name for name in (*_EMBEDDINGS, _HEAD) if name in modules]
-    return found[0] if len(found) == 1 else None
+    matrices = [name for name in (*_EMBEDDINGS, _HEAD) if name in modules]
+    return matrices[0] if len(matrices) == 1 else None
 
 
 def changes_one(name: str) -> str:
@@ -172,24 +172,24 @@ def _difference(base: str, pretrained: str) -> str | None:
     if is_on_hub(base) and is_on_hub(pretrained):
         same = base.partition("@")[0] == pretrained.partition("@")[0]
         return None if same else f"and model.pretrained is {pretrained}"
-    there, here = _here(base), _here(pretrained)
-    if there is None or here is None or there.kind != here.kind:
+    trained_on, start = _local_place(base), _local_place(pretrained)
+    if trained_on is None or start is None or trained_on.kind != start.kind:
         return None
-    if there.directory.resolve() == here.directory.resolve():
+    if trained_on.directory.resolve() == start.directory.resolve():
         return None
     base_files, files = (
-        {file.name: file for file in each.directory.glob("model*.safetensors")}
-        for each in (there, here)
+        {file.name: file for file in place.directory.glob("model*.safetensors")}
+        for place in (trained_on, start)
     )
     if base_files.keys() != files.keys():
         return f"whose weight files differ from those of {pretrained}"
     for name, file in sorted(base_files.items()):
-        if file.stat().st_size != files[name].stat().st_size or _sum(file) != _sum(files[name]):
+        if file.stat().st_size != files[name].stat().st_size or _hash(file) != _hash(files[name]):
             return f"whose {name} differs from that of {pretrained} in size or SHA-256"
     return None
 
 
-def _here(name: str) -> Place | None:
+def _local_place(name: str) -> Place | None:
     """Local weights; None for others, such as moved ones and Hub ids."""
     try:
         return locate_here(name)
@@ -197,6 +197,6 @@ def _here(name: str) -> Place | None:
         return None
 
 
-def _sum(file: Path) -> str:
+def _hash(file: Path) -> str:
     with file.open("rb") as opened:
         return hashlib.file_digest(opened, "sha256").hexdigest()

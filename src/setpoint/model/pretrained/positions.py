@@ -208,10 +208,10 @@ class Rope(KeyRule):
         sources = {name: document.value(name) for name in ("rope_scaling", "rope_parameters")}
         if not any(sources.values()):
             sources["rope_parameters"] = self.scaling
-        found = [read_rope(document, n, keys, usual, length) for n, keys in sources.items() if keys]
-        if len(found) == 2 and found[0] != found[1]:
+        read = [read_rope(document, n, keys, usual, length) for n, keys in sources.items() if keys]
+        if len(read) == 2 and read[0] != read[1]:
             document.refuse("rope_scaling", "contradicts rope_parameters")
-        base, scaling, fraction = found[0] if found else usual
+        base, scaling, fraction = read[0] if read else usual
         if given is not None and given != base:
             name = "rope_scaling" if sources["rope_scaling"] else "rope_parameters"
             document.refuse("rope_theta", f"contradicts the {base:g} of {name}")
@@ -293,9 +293,9 @@ class RopeByKind(Rope):
         full = {**(parts.get("full_attention") or {}), **(older or {})}
         sliding = parts.get("sliding_attention") or {}
         name, usual = "rope_parameters" if parts else "rope_scaling", self.sliding or self.base
-        whole = RopeKeys(base or self.base), RopeKeys(local or usual)
-        rope_base, scaling, part = read_rope(document, name, full, whole[0], length)
-        rope_local, stretched, _ = read_rope(document, name, sliding, whole[1], length)
+        defaults = RopeKeys(base or self.base), RopeKeys(local or usual)
+        rope_base, scaling, part = read_rope(document, name, full, defaults[0], length)
+        rope_local, stretched, _ = read_rope(document, name, sliding, defaults[1], length)
         if part != 1.0:
             document.refuse(name, "this family does not support partial rotation")
         if stretched is not None:
@@ -356,9 +356,9 @@ class LatentRope(Rope):
         factor = scaling.factor
         if factor == 1.0:  # of which no mscale makes another scale
             return keys
-        whole = math.sqrt(config.attention_scale * math.sqrt(query_size(config)))
+        total = math.sqrt(config.attention_scale * math.sqrt(query_size(config)))
         rotated = scaling.attention_factor or _magnitude(factor, 1.0)
-        mscales = {"mscale": rotated * whole, "mscale_all_dim": whole}
+        mscales = {"mscale": rotated * total, "mscale_all_dim": total}
         given = {n: (v - 1) / (0.1 * math.log(factor)) for n, v in mscales.items()}
         for name, value in given.items():
             # Rounded where that changes nothing, so that what was read is written as it was.

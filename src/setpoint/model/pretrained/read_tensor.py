@@ -43,11 +43,11 @@ def weight_dtype(dtype: torch.dtype | str | None) -> torch.dtype | None:
     """
     if dtype is None:
         return None
-    wanted = DType.read(dtype).torch()
-    if wanted not in map(dtype_named, FLOATS):
+    result = DType.read(dtype).torch()
+    if result not in map(dtype_named, FLOATS):
         known = ", ".join(TORCH_NAMES[name] for name in FLOATS)
         raise SetpointError(f"dtype = {dtype}: weights cannot be of it. Valid: {known}")
-    return wanted
+    return result
 
 
 class TensorReader:
@@ -237,21 +237,21 @@ def dequantize(
         RunError: scales are not positive, or values are not finite.
     """
     first, last = rows or (0, shape[0])
-    found = torch.empty((last - first, *shape[1:]), dtype=dtype)
-    width = found[0].numel() if last > first else 1
+    values = torch.empty((last - first, *shape[1:]), dtype=dtype)
+    width = values[0].numel() if last > first else 1
     step = max(1, AT_ONCE // width)
-    of = _DenseRows(encoding, read)
+    reader = _DenseRows(encoding, read)
     for start in range(first, last, step):
         end = min(start + step, last)
         if encoding.values == "levels":
-            piece = of.by_levels(start, end, width).view(end - start, *shape[1:])
+            piece = reader.by_levels(start, end, width).view(end - start, *shape[1:])
         else:
-            piece = of.by_scales(start, end)
+            piece = reader.by_scales(start, end)
         if not piece.isfinite().all():
             scales = "absmax" if encoding.values == "levels" else "scales"
             raise unsound(encoding, scales, "that make weights which are not finite")
-        found[start - first : end - first] = piece.mT if encoding.transposed else piece
-    return found
+        values[start - first : end - first] = piece.mT if encoding.transposed else piece
+    return values
 
 
 def require_sound(encoding: Encoding, part: str, numbers: Tensor) -> None:
@@ -275,12 +275,12 @@ def require_sound(encoding: Encoding, part: str, numbers: Tensor) -> None:
         raise unsound(encoding, part, "that are zero")
 
 
-def unsound(encoding: Encoding, part: str, what: str) -> RunError:
+def unsound(encoding: Encoding, part: str, fault: str) -> RunError:
     """Error about invalid values in a part of a quantized tensor."""
     infos = dict(encoding.parts)
     name = encoding.names[[*infos].index(part)]
     return RunError(
-        f"{infos[part].file}: {name} has values {what}, so that {encoding.names[0]} cannot be "
+        f"{infos[part].file}: {name} has values {fault}, so that {encoding.names[0]} cannot be "
         f"dequantized. Copy or download the file again, or quantize the model again; nothing was "
         f"loaded"
     )
@@ -308,20 +308,20 @@ class _DenseRows:
         if codes.dim() == 4:  # blocks apart
             codes = codes.flatten(2)
         levels = LEVELS.get(self.encoding.values)
-        values = codes.float() if levels is None else _looked_up(codes, levels)
-        scales = self._of_blocks("scales", start, end, values.dim())
+        values = codes.float() if levels is None else _unpack(codes, levels)
+        scales = self._block_values("scales", start, end, values.dim())
         if self.parts["scales"].dtype == "U8":  # exponents of powers of two
             scales = torch.exp2(scales - 127)
         require_sound(self.encoding, "scales", scales)
         if "zeros" in self.parts:
-            values = values - self._spread(self._of_blocks("zeros", start, end, 2), values)
+            values = values - self._spread(self._block_values("zeros", start, end, 2), values)
         if (scales == 0).any() and ((self._spread(scales, values) == 0) & (values != 0)).any():
             raise unsound(self.encoding, "scales", "that are zero beside weights that are not")
         if self.factor is not None:
             scales = scales * self.factor
         return values * self._spread(scales, values)
 
-    def _of_blocks(self, part: str, start: int, end: int, dims: int) -> Tensor:
+    def _block_values(self, part: str, start: int, end: int, dims: int) -> Tensor:
         """Values of a part for each row, or one row for all."""
         info, high = self.parts[part], self.encoding.block[0]
         if not info.shape:
@@ -329,10 +329,10 @@ class _DenseRows:
         if dims > 2:  # a row has all of its blocks
             return self.read(info, (start, end)).float()
         above, below = start // high, -(-end // high)
-        found = self.read(info, (above, below)).float().view(below - above, -1)
-        if len(found) == 1 or high == 1:
-            return found
-        return found.repeat_interleave(high, 0)[start - above * high :][: end - start]
+        blocks = self.read(info, (above, below)).float().view(below - above, -1)
+        if len(blocks) == 1 or high == 1:
+            return blocks
+        return blocks.repeat_interleave(high, 0)[start - above * high :][: end - start]
 
     def _spread(self, scales: Tensor, values: Tensor) -> Tensor:
         columns = values.shape[-1]
@@ -341,14 +341,14 @@ class _DenseRows:
         return scales.repeat_interleave(self.encoding.block[1], -1)[..., :columns]
 
     def _absmax(self) -> Tensor:
-        found = self.read(self.parts["absmax"], None)
+        codes = self.read(self.parts["absmax"], None)
         size, offset = self.encoding.nested
         if not size:
-            require_sound(self.encoding, "absmax", found)
-            return found.float()
+            require_sound(self.encoding, "absmax", codes)
+            return codes.float()
         levels = self.read(self.parts["nested_levels"], None).float()
         outer = self.read(self.parts["nested_absmax"], None).float()
-        return levels[found.int()] * outer.repeat_interleave(size)[: len(found)] + offset
+        return levels[codes.int()] * outer.repeat_interleave(size)[: len(codes)] + offset
 
     def by_levels(self, start: int, end: int, width: int) -> Tensor:
         """Flattened values of some rows; blocks run across row boundaries."""
@@ -359,7 +359,7 @@ class _DenseRows:
         return self.levels[places.int()] * self.absmax[blocks]
 
 
-def _looked_up(codes: Tensor, levels: tuple[float, ...]) -> Tensor:
+def _unpack(codes: Tensor, levels: tuple[float, ...]) -> Tensor:
     """Two values per byte, the first in the low half."""
     codes = codes.view(torch.uint8)
     return torch.tensor(levels)[torch.stack((codes & 15, codes >> 4), -1).flatten(-2).int()]

@@ -77,7 +77,7 @@ def save_pretrained(
     if not isinstance(model, nn.Module):
         model, weights = _opened(model)
     model = getattr(model, "_orig_mod", model)  # as torch.compile wraps it
-    wanted, target = weight_dtype(dtype), Path(os.path.expanduser(path))
+    weights_dtype, target = weight_dtype(dtype), Path(os.path.expanduser(path))
     if max_shard_size < 1:
         raise SetpointError(f"max_shard_size = {max_shard_size} must be at least 1 byte")
     _require_room(target, overwrite)
@@ -85,10 +85,10 @@ def save_pretrained(
     if token_ids is None and origin is not None and (origin / MANIFEST).is_file():
         token_ids = special_tokens(origin, tokenizer_of(origin, job_of(origin).tokenizer))
     if isinstance(model, Transformer):
-        held = _InModel(model) if weights is None else _InCheckpoint(weights)
-        write = _writer(model, held, wanted, max_shard_size, family, origin)
+        source = _MemoryWeights(model) if weights is None else _CheckpointWeights(weights)
+        write = _writer(model, source, weights_dtype, max_shard_size, family, origin)
     elif isinstance(model, HuggingFaceModel):
-        write = partial(model.save_into, dtype=wanted, max_shard_size=max_shard_size)
+        write = partial(model.save_into, dtype=weights_dtype, max_shard_size=max_shard_size)
     else:
         raise SetpointError(
             f"a {type(model).__name__} cannot be exported to the format of Hugging Face\n"
@@ -122,7 +122,7 @@ def _opened(path: str | Path) -> tuple[nn.Module, Weights | None]:
     return model, checkpoint_weights(place.directory, model, job.model)
 
 
-class _InModel:
+class _MemoryWeights:
     """Weights of a model in memory, which may be sharded."""
 
     def __init__(self, model: nn.Module) -> None:
@@ -148,14 +148,14 @@ def _tensors(model: nn.Module) -> Iterator[tuple[str, Tensor]]:
         yield plain_name(name), tensor
 
 
-class _InCheckpoint:
+class _CheckpointWeights:
     """Weights of a checkpoint, read on demand."""
 
     def __init__(self, weights: Weights) -> None:
         self.weights = weights
 
     def dtype(self, name: str) -> torch.dtype:
-        return dtype_named(self.weights.held[name].dtype)
+        return dtype_named(self.weights.infos[name].dtype)
 
     def read(self, reader: TensorReader, piece: Piece) -> Tensor:
         return self.weights.read(reader, piece.name, piece.block)
@@ -163,7 +163,7 @@ class _InCheckpoint:
 
 def _writer(
     model: Transformer,
-    held: _InModel | _InCheckpoint,
+    source: _MemoryWeights | _CheckpointWeights,
     dtype: torch.dtype | None,
     max_shard_size: int,
     name: str | None,
@@ -177,12 +177,12 @@ def _writer(
     groups: dict[str, list[Piece]] = {}
     for piece in pieces:
         groups.setdefault(piece.hf_name, []).append(piece)
-    shapes = hf_shapes(pieces, {name: tuple(each.shape) for name, each in _tensors(model)})
+    shapes = hf_shapes(pieces, {name: tuple(t.shape) for name, t in _tensors(model)})
     planned: list[Planned] = []
     for hf_name, shape in shapes.items():
         first = groups[hf_name][0].name
-        wanted = None if first in buffers else dtype  # which are read in fp32 only
-        planned.append(Planned(hf_name, shape, wanted or held.dtype(first)))
+        cast = None if first in buffers else dtype  # which are read in fp32 only
+        planned.append(Planned(hf_name, shape, cast or source.dtype(first)))
     kinds = {tensor.dtype for tensor in planned}
     main = dtype or (kinds.pop() if len(kinds) == 1 else torch.float32)
     keys = write_config(
@@ -196,7 +196,7 @@ def _writer(
     def write(directory: Path) -> None:
         (directory / CONFIG).write_text(json.dumps(keys, indent=2) + "\n")
         with TensorReader() as reader:
-            read = partial(held.read, reader)
+            read = partial(source.read, reader)
             write_tensors(
                 directory,
                 planned,
@@ -274,12 +274,12 @@ def _hf_tensor(
     first = read(pieces[0])
     if len(pieces) == 1 and pieces[0].hf_block is None:
         return first.T if pieces[0].transposed else first
-    whole = torch.empty(shape, dtype=first.dtype, device=first.device)
+    full = torch.empty(shape, dtype=first.dtype, device=first.device)
     del first
     for piece in pieces:
         source = read(piece)
-        block(whole, piece.hf_block).copy_(source.T if piece.transposed else source)
-    return whole
+        block(full, piece.hf_block).copy_(source.T if piece.transposed else source)
+    return full
 
 
 def copy_files(names: Sequence[str], origin: Path | None, directory: Path) -> None:
@@ -329,14 +329,14 @@ def ends_of(directory: Path, tokenizer: Any = None) -> tuple[int, ...]:
     """
     settings = directory / GENERATION
     is_checkpoint = (directory / MANIFEST).is_file()  # whose config.json is that of its start
-    found = declared_ends(
+    ends = declared_ends(
         read_keys(directory, GENERATION) if settings.is_file() else {},
         {} if is_checkpoint else keys_of_origin(directory),
     )
     # Ids without a tokenizer may have no separator.
     has_one = getattr(tokenizer, "separates", True)
     separators = [tokenizer.separator] if tokenizer is not None and has_one else []
-    return tuple(dict.fromkeys([*found, *separators]))
+    return tuple(dict.fromkeys([*ends, *separators]))
 
 
 def declared_ends(generation: Mapping[str, Any], config: Mapping[str, Any]) -> list[int]:
@@ -344,9 +344,9 @@ def declared_ends(generation: Mapping[str, Any], config: Mapping[str, Any]) -> l
     for keys in (generation, config):
         ends = keys.get("eos_token_id")
         numbers = ends if isinstance(ends, list) else [ends]
-        found = [number for number in numbers if isinstance(number, int)]
-        if found:
-            return found
+        ids = [number for number in numbers if isinstance(number, int)]
+        if ids:
+            return ids
     return []
 
 

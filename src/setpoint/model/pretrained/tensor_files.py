@@ -50,9 +50,9 @@ def list_tensors(directory: Path) -> dict[str, TensorInfo]:
             f"transformers.AutoModelForCausalLM.from_pretrained({str(directory)!r})"
             f".save_pretrained(...)"
         )
-    others = sorted(path.name for path in directory.glob("*.safetensors"))
-    beside = f"; it has {', '.join(others[:_SHOWN])}" if others else ""
-    raise SetpointError(f"{directory} has no weights: neither {SINGLE} nor {INDEX}{beside}")
+    names = sorted(path.name for path in directory.glob("*.safetensors"))
+    hint = f"; it has {', '.join(names[:_SHOWN])}" if names else ""
+    raise SetpointError(f"{directory} has no weights: neither {SINGLE} nor {INDEX}{hint}")
 
 
 def _list_shards(directory: Path) -> dict[str, TensorInfo]:
@@ -77,18 +77,18 @@ def _list_shards(directory: Path) -> dict[str, TensorInfo]:
             f"{directory} lacks {len(missing)} of the {len(names)} files of {INDEX}: "
             f"{listed(missing)}. Copy or download them."
         )
-    found: dict[str, TensorInfo] = {}
+    infos: dict[str, TensorInfo] = {}
     for name in names:
-        held = read_header(directory / name)
-        absent = [tensor for tensor in tensors[name] if tensor not in held]
+        header = read_header(directory / name)
+        absent = [tensor for tensor in tensors[name] if tensor not in header]
         if absent:
             raise RunError(
                 f"{directory / name} lacks {len(absent)} tensors that {INDEX} assigns to it: "
                 f"{listed(absent)}"
             )
         # A tensor that the index does not name is reported as one too many, like any other.
-        found.update(held)
-    return found
+        infos.update(header)
+    return infos
 
 
 def listed(words: list[str], shown: int = _SHOWN) -> str:
@@ -172,36 +172,36 @@ def dense_tensors(directory: Path) -> dict[str, TensorInfo]:
         SetpointError: see `list_tensors`; or the method is unknown, or not named.
         RunError: parts of a quantized tensor are missing, surplus, or of the wrong shape.
     """
-    held = list_tensors(directory)
-    found = _quantization(directory)
-    if found is None:
-        _require_dense(directory, held)
-        return held
-    file, keys, dtype = found
+    infos = list_tensors(directory)
+    quantization = _quantization(directory)
+    if quantization is None:
+        _require_dense(directory, infos)
+        return infos
+    file, keys, dtype = quantization
     if reason := unread_quantization(keys):
         raise SetpointError(f"{file}: {KEY}: {reason}")
     problems: list[str] = []
     dense: dict[str, TensorInfo] = {}
-    taken: set[str] = set()
-    for name, codes in held.items():
+    parts: set[str] = set()
+    for name, codes in infos.items():
         try:
-            view = _VIEWS[keys["quant_method"]](_QuantizedFiles(held, keys), name, codes)
+            view = _VIEWS[keys["quant_method"]](_QuantizedFiles(infos, keys), name, codes)
         except _PartMismatch as error:
             problems.append(str(error))
-            taken.add(name)
+            parts.add(name)
             continue
         if view is None:
             continue
         dense_name, shape, encoding = view
-        taken |= {name, *encoding.names}
+        parts |= {name, *encoding.names}
         dense[dense_name] = TensorInfo(codes.file, dtype, shape, codes.start, 0, encoding)
-    rest = {
+    unquantized = {
         name: info
-        for name, info in held.items()
-        if name not in taken and name.rpartition(".")[2] not in _ACTIVATIONS
+        for name, info in infos.items()
+        if name not in parts and name.rpartition(".")[2] not in _ACTIVATIONS
     }
     # A misfit leaves parts over, which says nothing more.
-    for name, info in rest.items() if not problems else ():
+    for name, info in unquantized.items() if not problems else ():
         if _part_of(name, info) is not None:
             problems.append(f"{name} ({info.dtype}) is not part of a quantized weight")
     if problems:
@@ -210,18 +210,18 @@ def dense_tensors(directory: Path) -> dict[str, TensorInfo]:
             f"(quant_method = {keys['quant_method']}), and nothing was loaded:\n  "
             f"{listed(problems, 1)}"
         )
-    return {**rest, **dense}
+    return {**unquantized, **dense}
 
 
-def _require_dense(directory: Path, held: Mapping[str, TensorInfo]) -> None:
+def _require_dense(directory: Path, infos: Mapping[str, TensorInfo]) -> None:
     """Refuse quantized weights that no config.json describes."""
-    parts = {n: method for n, info in held.items() if (method := _part_of(n, info)) is not None}
+    parts = {n: method for n, info in infos.items() if (method := _part_of(n, info)) is not None}
     if parts:
         name = next(iter(parts))
         more = f", and {len(parts) - 1} others" if len(parts) > 1 else ""
-        method = next((each for each in parts.values() if each), "fp8")
+        method = next(filter(None, parts.values()), "fp8")
         raise SetpointError(
-            f"{directory} has quantized weights ({name} is {held[name].dtype}{more}), and "
+            f"{directory} has quantized weights ({name} is {infos[name].dtype}{more}), and "
             f"{directory / CONFIG} has no {KEY}; the names of scales suggest quant_method = "
             f"{method}. Valid: {', '.join(_VIEWS)}"
         )
@@ -258,12 +258,12 @@ def _flat(keys: Any) -> Any:
 
 def _json(path: Path) -> dict[str, Any]:
     try:
-        found: Any = json.loads(path.read_bytes())
+        content: Any = json.loads(path.read_bytes())
     except OSError:
         return {}  # files alone say what they hold
     except ValueError as error:
         raise SetpointError(f"{path} is not JSON: {error}") from error
-    return found if isinstance(found, dict) else {}
+    return content if isinstance(content, dict) else {}
 
 
 class _PartMismatch(Exception):
@@ -271,14 +271,14 @@ class _PartMismatch(Exception):
 
 
 class _QuantizedFiles(NamedTuple):
-    held: Mapping[str, TensorInfo]
+    infos: Mapping[str, TensorInfo]
     keys: Mapping[str, Any]
 
-    def part(self, name: str, of: str) -> TensorInfo:
+    def part(self, name: str, codes: str) -> TensorInfo:
         """A required part."""
-        if name not in self.held:
-            raise _PartMismatch(f"{of} ({self.held[of].dtype}) has no {name} beside it")
-        return self.held[name]
+        if name not in self.infos:
+            raise _PartMismatch(f"{codes} ({self.infos[codes].dtype}) has no {name} beside it")
+        return self.infos[name]
 
     def squares(self) -> tuple[int, int]:
         """Block size where the shapes of scales do not determine it."""
@@ -310,13 +310,13 @@ def _scaled(
         values: type of the codes; see `Encoding`.
         block: columns of a block; None: from the shape of the scales.
     """
-    codes, of_blocks = files.held[name], files.part(scales, name)
+    codes, scale_info = files.infos[name], files.part(scales, name)
     if len(codes.shape) < 2:
         raise _PartMismatch(f"{name} {codes.shape} is not a matrix")
     width = {"e2m1": 2, "int4": 8}.get(values, 1)
     shape = (*codes.shape[:-1], codes.shape[-1] * width)
-    sizes = of_blocks.shape if len(of_blocks.shape) >= 2 else (*of_blocks.shape, 1)
-    sizes = (1, 1) if sizes in ((1,), (1, 1)) or not of_blocks.shape else sizes
+    sizes = scale_info.shape if len(scale_info.shape) >= 2 else (*scale_info.shape, 1)
+    sizes = (1, 1) if sizes in ((1,), (1, 1)) or not scale_info.shape else sizes
     squares = (1, block) if block else files.squares()
     sides: list[int] = []
     for count, size, default in zip(sizes[-2:], shape[-2:], squares, strict=True):
@@ -326,7 +326,7 @@ def _scaled(
             blocks = f"{squares[0]} x {squares[1]}"
             needed = tuple(-(-n // b) for n, b in zip(shape[-2:], squares, strict=True))
             raise _PartMismatch(
-                f"{scales} is {of_blocks.shape}, which does not fit {name} {shape}; blocks of "
+                f"{scales} is {scale_info.shape}, which does not fit {name} {shape}; blocks of "
                 f"{blocks} need {needed}"
             )
         sides.append(side)
@@ -335,15 +335,15 @@ def _scaled(
         parts["factor"] = factor
         if sum(files.part(factor, name).shape) > 1:
             raise _PartMismatch(
-                f"{factor} is {files.held[factor].shape}, and must be a single number"
+                f"{factor} is {files.infos[factor].shape}, and must be a single number"
             )
-    if zeros is not None and zeros in files.held:
+    if zeros is not None and zeros in files.infos:
         parts["zeros"] = zeros
-        if files.held[zeros].shape != of_blocks.shape:
+        if files.infos[zeros].shape != scale_info.shape:
             raise _PartMismatch(
-                f"{zeros} is {files.held[zeros].shape}, not {of_blocks.shape} as scales"
+                f"{zeros} is {files.infos[zeros].shape}, not {scale_info.shape} as scales"
             )
-    infos = {part: files.held[each] for part, each in parts.items()}
+    infos = {part: files.infos[tensor] for part, tensor in parts.items()}
     encoding = Encoding(
         values, (sides[0], sides[1]), tuple(infos.items()), tuple(parts.values()), divides
     )
@@ -377,17 +377,17 @@ def _mxfp4(files: _QuantizedFiles, name: str, codes: TensorInfo) -> View | None:
 def _compressed(files: _QuantizedFiles, name: str, codes: TensorInfo) -> View | None:
     base, _, last = name.rpartition(".")
     scales, zeros = f"{base}.weight_scale", f"{base}.weight_zero_point"
-    if f"{base}.weight_g_idx" in files.held and last in ("weight", "weight_packed"):
+    if f"{base}.weight_g_idx" in files.infos and last in ("weight", "weight_packed"):
         raise _PartMismatch(f"{base}.weight_g_idx reorders columns, which is not supported")
     if last == "weight_packed":
         dense = f"{base}.weight"
         if codes.dtype == "I32":
-            if zeros in files.held:
+            if zeros in files.infos:
                 raise _PartMismatch(
                     f"{zeros} packs zero points, which is not supported: symmetric is"
                 )
             return _scaled(files, name, "int4", scales, dense=dense)
-        if f"{base}.weight_global_scale" in files.held:
+        if f"{base}.weight_global_scale" in files.infos:
             factor = f"{base}.weight_global_scale"
             return _scaled(
                 files, name, "e2m1", scales, dense=dense, factor=factor, divides=True, block=16
@@ -401,7 +401,7 @@ def _compressed(files: _QuantizedFiles, name: str, codes: TensorInfo) -> View | 
 
 def _modelopt(files: _QuantizedFiles, name: str, codes: TensorInfo) -> View | None:
     base, _, last = name.rpartition(".")
-    if f"{base}.pre_quant_scale" in files.held:
+    if f"{base}.pre_quant_scale" in files.infos:
         raise _PartMismatch(f"{base}.pre_quant_scale scales inputs (AWQ), which is not supported")
     if last != "weight" or codes.dtype not in (*_FP8.values(), "U8"):
         return None
@@ -414,33 +414,33 @@ def _modelopt(files: _QuantizedFiles, name: str, codes: TensorInfo) -> View | No
 def _bitsandbytes(files: _QuantizedFiles, name: str, codes: TensorInfo) -> View | None:
     if codes.dtype != "U8" or not name.endswith(".weight"):
         return None
-    state = next((f"{name}{_STATE}{b}" for b in _BITS if f"{name}{_STATE}{b}" in files.held), None)
+    state = next((f"{name}{_STATE}{b}" for b in _BITS if f"{name}{_STATE}{b}" in files.infos), None)
     if state is None:
         raise _PartMismatch(f"{name} (U8) has no {name}{_STATE}nf4 beside it")
-    info = files.held[state]
+    info = files.infos[state]
     with info.file.open("rb") as file:
         file.seek(info.start)
-        said: Any = json.loads(file.read(info.size))
+        keys: Any = json.loads(file.read(info.size))
     names = {"codes": name, "absmax": f"{name}.absmax", "levels": f"{name}.quant_map"}
-    if "nested_blocksize" in said:
+    if "nested_blocksize" in keys:
         names |= {
             "nested_absmax": f"{name}.nested_absmax",
             "nested_levels": f"{name}.nested_quant_map",
         }
-    parts = tuple((part, files.part(each, name)) for part, each in names.items())
-    shape = tuple(int(size) for size in said["shape"])
+    parts = tuple((part, files.part(tensor, name)) for part, tensor in names.items())
+    shape = tuple(int(size) for size in keys["shape"])
     numbers = 1
     for size in shape:
         numbers *= size
-    blocks = -(-numbers // int(said["blocksize"]))
+    blocks = -(-numbers // int(keys["blocksize"]))
     if sum(codes.shape[:-1]) * 2 != numbers or dict(parts)["absmax"].shape != (blocks,):
         raise _PartMismatch(
             f"{name}.absmax is {dict(parts)['absmax'].shape} and {name} {codes.shape}, which is "
-            f"not {shape} in blocks of {said['blocksize']}"
+            f"not {shape} in blocks of {keys['blocksize']}"
         )
-    nested = (int(said.get("nested_blocksize", 0)), float(said.get("nested_offset", 0.0)))
+    nested = (int(keys.get("nested_blocksize", 0)), float(keys.get("nested_offset", 0.0)))
     encoding = Encoding(
-        "levels", (1, int(said["blocksize"])), parts, (*names.values(), state), nested=nested
+        "levels", (1, int(keys["blocksize"])), parts, (*names.values(), state), nested=nested
     )
     return name, shape, encoding
 

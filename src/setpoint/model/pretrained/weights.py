@@ -57,7 +57,7 @@ def block_shape(shape: Shape, part: Part | None) -> Shape:
 
 def hf_shapes(pieces: Iterable[Piece], shapes: Mapping[str, Shape]) -> dict[str, Shape]:
     """Shapes that the tensors in the files must have."""
-    found: dict[str, Shape] = {}
+    file_shapes: dict[str, Shape] = {}
     for piece in pieces:
         block = block_shape(shapes[piece.name], piece.block)
         block = block[::-1] if piece.transposed else block
@@ -66,10 +66,10 @@ def hf_shapes(pieces: Iterable[Piece], shapes: Mapping[str, Shape]) -> dict[str,
             # A tensor that is made of several pieces reaches to the end of the last.
             assert part.length is not None
             end = part.start + (part.length - 1) * part.step + 1
-            end = max(end, found.get(piece.hf_name, (0,) * 9)[part.dim])
+            end = max(end, file_shapes.get(piece.hf_name, (0,) * 9)[part.dim])
             block = (*block[: part.dim], end, *block[part.dim + 1 :])
-        found[piece.hf_name] = block
-    return found
+        file_shapes[piece.hf_name] = block
+    return file_shapes
 
 
 def renamed(pieces: Iterable[Piece], rename: Callable[[str], str]) -> list[Piece]:
@@ -83,7 +83,7 @@ def tensor_shapes(config: TransformerConfig, tokens: int) -> dict[str, Shape]:
     Arguments:
         tokens: vocabulary size.
     """
-    shapes = {each.name: tuple(each.shape) for each in parameters_of(config, tokens)}
+    shapes = {p.name: tuple(p.shape) for p in parameters_of(config, tokens)}
     moe = config.moe
     if moe is not None and isinstance(moe.router, SigmoidTopK):
         for layer in range(config.layers):
@@ -201,7 +201,7 @@ class TensorNames:
         rows = {(b.layer, b.module, b.kind): b.rows for b in blocks}
         order = {module: index for index, module in enumerate(self.names)}
         rotated = _rotated(config) if self.interleaved else {}
-        found: list[tuple[tuple[int, int, int, bool], Piece]] = []
+        pieces: list[tuple[tuple[int, int, int, bool], Piece]] = []
         for b in blocks:
             entry = self.names[b.module]
             hf = HfModule(entry) if isinstance(entry, str) else entry
@@ -226,10 +226,10 @@ class TensorNames:
             place = number if b.layer or "embedding" in b.module else config.layers
             key = (place, order[b.module], b.expert, b.kind == "bias")
             if b.module in rotated:
-                found += [(key, each) for each in _paired(piece, b.rows, *rotated[b.module])]
+                pieces += [(key, half) for half in _paired(piece, b.rows, *rotated[b.module])]
             else:
-                found.append((key, piece))
-        return [piece for _, piece in sorted(found, key=lambda pair: pair[0])]
+                pieces.append((key, piece))
+        return [piece for _, piece in sorted(pieces, key=lambda pair: pair[0])]
 
 
 def _blocks(config: TransformerConfig, names: Names) -> Iterator[_ParameterBlock]:
@@ -312,7 +312,7 @@ class Files(NamedTuple):
     """
 
     pieces: list[Piece]
-    held: dict[str, TensorInfo]
+    infos: dict[str, TensorInfo]
     surplus: list[str]
 
 
@@ -331,15 +331,15 @@ def files_of(
     Raises:
         SetpointError: see `dense_tensors`.
     """
-    held = dense_tensors(directory)
+    infos = dense_tensors(directory)
     pieces = pieces_of(family, config, rows, tokens)
-    if not any(name.startswith(family.base) for name in held):
+    if not any(name.startswith(family.base) for name in infos):
         # As the class without a head saves them; so are those of the first GPT-2.
         pieces = renamed(pieces, lambda name: name.removeprefix(family.base))
     surplus = family.surplus_of(config)
     if config.tie_embeddings:
         surplus.append(re.escape(HEAD))
-    return Files(pieces, held, surplus)
+    return Files(pieces, infos, surplus)
 
 
 def pieces_of(
@@ -372,8 +372,8 @@ def require_files(directory: Path, family: TensorNames, config: TransformerConfi
     require_depth(directory, config)
     shapes = tensor_shapes(config, config.vocab_size)
     rows = {name: shapes[name][0] for name in ROWS if name in shapes}
-    pieces, held, surplus = files_of(directory, family, config, rows, config.vocab_size)
-    require_tensors(directory, hf_shapes(pieces, shapes), held, surplus)
+    pieces, infos, surplus = files_of(directory, family, config, rows, config.vocab_size)
+    require_tensors(directory, hf_shapes(pieces, shapes), infos, surplus)
 
 
 def require_depth(directory: Path, config: TransformerConfig) -> None:
@@ -392,8 +392,8 @@ def require_depth(directory: Path, config: TransformerConfig) -> None:
 
 def require_tensors(
     where: object,
-    wanted: Mapping[str, Shape],
-    held: Mapping[str, TensorInfo],
+    expected: Mapping[str, Shape],
+    infos: Mapping[str, TensorInfo],
     surplus: Iterable[str] = (),
     coded: Collection[str] = (),
 ) -> None:
@@ -406,41 +406,41 @@ def require_tensors(
         RunError: they do not; each kind of mismatch is listed with the first few names and a count.
     """
     patterns = [re.compile(pattern) for pattern in surplus]
-    missing = [f"{name} {_sized(shape)}" for name, shape in wanted.items() if name not in held]
+    missing = [f"{name} {_text(shape)}" for name, shape in expected.items() if name not in infos]
     beyond = [
-        f"{name} {_sized(info.shape)}"
-        for name, info in held.items()
-        if name not in wanted and not any(pattern.fullmatch(name) for pattern in patterns)
+        f"{name} {_text(info.shape)}"
+        for name, info in infos.items()
+        if name not in expected and not any(pattern.fullmatch(name) for pattern in patterns)
     ]
-    common = [name for name in wanted if name in held]
+    common = [name for name in expected if name in infos]
     shapes = [
-        f"{name} {_sized(held[name].shape)}, the model's is {_sized(wanted[name])}"
+        f"{name} {_text(infos[name].shape)}, the model's is {_text(expected[name])}"
         for name in common
-        if held[name].shape != wanted[name]
+        if infos[name].shape != expected[name]
     ]
     kinds = [
-        f"{name} {held[name].dtype}"
+        f"{name} {infos[name].dtype}"
         for name in common
-        if held[name].dtype not in (*FLOATS, *(CODES if name in coded else ()))
+        if infos[name].dtype not in (*FLOATS, *(CODES if name in coded else ()))
     ]
-    found = [
-        _line(missing, "missing"),
-        _line(beyond, "not in the model"),
-        _line(shapes, "of another shape"),
-        _line(kinds, f"of a type that weights cannot have ({', '.join(FLOATS)} can)"),
+    mismatches = [
+        _mismatch(missing, "missing"),
+        _mismatch(beyond, "not in the model"),
+        _mismatch(shapes, "of another shape"),
+        _mismatch(kinds, f"of a type that weights cannot have ({', '.join(FLOATS)} can)"),
     ]
-    if any(found):
-        lines = "\n  ".join(filter(None, found))
+    if any(mismatches):
+        lines = "\n  ".join(filter(None, mismatches))
         raise RunError(f"{where} does not fit the model, and nothing was loaded:\n  {lines}")
 
 
-def _line(names: list[str], what: str) -> str:
+def _mismatch(names: list[str], fault: str) -> str:
     if not names:
         return ""
     more = f"; and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
     count = "1 tensor is" if len(names) == 1 else f"{len(names)} tensors are"
-    return f"{count} {what}: {'; '.join(names[:_SHOWN])}{more}"
+    return f"{count} {fault}: {'; '.join(names[:_SHOWN])}{more}"
 
 
-def _sized(shape: Shape) -> str:
+def _text(shape: Shape) -> str:
     return f"({', '.join(str(size) for size in shape)})"
