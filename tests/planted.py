@@ -65,8 +65,8 @@ BREAKS = [
     ),
     Break(
         "config/record/record.py",
-        "if stated != found:",
-        "if stated and stated < found:",
+        "if given != actual:",
+        "if given and given < actual:",
         "config/test_record.py",
     ),
     Break(

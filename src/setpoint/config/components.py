@@ -104,14 +104,14 @@ def kind_of(value: object) -> str:
     """The kind of value of an argument: `plain`, `section`, or `list` or `mapping` of sections."""
     if isinstance(value, Config):
         return "section"
-    if isinstance(value, tuple) and _holds(cast(tuple[object, ...], value)):
+    if isinstance(value, tuple) and _has_components(cast(tuple[object, ...], value)):
         return "list"
-    if isinstance(value, dict) and _holds(cast(dict[str, object], value).values()):
+    if isinstance(value, dict) and _has_components(cast(dict[str, object], value).values()):
         return "mapping"
     return "plain"
 
 
-def _holds(items: Collection[object]) -> bool:
+def _has_components(items: Collection[object]) -> bool:
     """True if items are components, or references that may lead to some."""
     return any(isinstance(item, Config | Reference) for item in items)
 
@@ -128,14 +128,14 @@ def read_argument(value: Any, origin: Origin) -> Any:
         return _component(value, origin)
     if isinstance(value, list | tuple) and _components(cast(list[object], value)):
         items = enumerate(cast(list[object], value))
-        return tuple(each(items, lambda _, item: _inside(item, origin)))
+        return tuple(each(items, lambda _, item: _read_component(item, origin)))
     if isinstance(value, Mapping):
         entries = cast(Mapping[Any, object], value)
         if _components(entries.values()):
             keys = [read_key(key) for key in entries]
             pairs = zip(keys, entries.values(), strict=True)
-            read = each(pairs, lambda _, item: _inside(item, origin))
-            return _Mapping(_Component()).made(dict(zip(keys, read, strict=True)))
+            read = each(pairs, lambda _, item: _read_component(item, origin))
+            return _Mapping(_Component()).make(dict(zip(keys, read, strict=True)))
     plain = cast(object, value)
     _refuse_hidden(plain, 0)
     read = read_plain(plain)
@@ -167,7 +167,7 @@ def _component(value: object, origin: Origin) -> Any:
     return SectionType.read(_Component(), value, origin)
 
 
-def _inside(item: object, origin: Origin) -> Any:
+def _read_component(item: object, origin: Origin) -> Any:
     if isinstance(item, Reference):
         return item
     if isinstance(item, str) and is_reference(item):
@@ -280,34 +280,34 @@ def wrong_arguments(
     parameters = parameters_of(target)
     if parameters is None:
         return []
-    found: list[Invalid] = []
+    errors: list[Invalid] = []
     open_ended = any(p.kind.name == ANY_NAME for p in parameters.values())
     names = [name for name in parameters if takes_parameter(parameters, name)]
     first = next(iter(parameters), "")
-    ours = {first if name == "*" else name for name in runtime or ()}
+    passed = {first if name == "*" else name for name in runtime or ()}
     for name, value in given.items():
-        if name in ours:
-            found.append(Invalid("is passed when it is built; leave it out").inside(name))
+        if name in passed:
+            errors.append(Invalid("is passed when it is built; leave it out").inside(name))
         elif takes_parameter(parameters, name):
             try:
                 converted_argument(parameters[name], value)
             except Invalid as error:
-                found.extend(part.inside(name) for part in error.parts)
+                errors.extend(part.inside(name) for part in error.parts)
         elif name in parameters and parameters[name].kind.name != ANY_NAME:
             message = f"is positional-only in {title}, and arguments are given by name"
-            found.append(Invalid(message).inside(name))
+            errors.append(Invalid(message).inside(name))
         elif not open_ended:
-            known = [*(name for name in names if name not in ours), *shared]
+            known = [*(name for name in names if name not in passed), *shared]
             hint = did_you_mean(name, known)
             message = f"{title} has no parameter {name!r}"
-            found.append(Invalid(message, tuple(sorted(set(known))), hint=hint).inside(name))
+            errors.append(Invalid(message, tuple(sorted(set(known))), hint=hint).inside(name))
     if runtime is not None:
-        there = {*given, *shared, *ours}
-        found.extend(
+        available = {*given, *shared, *passed}
+        errors.extend(
             Invalid(f"{title} needs {name!r}, which is not given").inside(name)
-            for name in missing(parameters, there)
+            for name in missing(parameters, available)
         )
-    return found
+    return errors
 
 
 def missing(parameters: Mapping[str, Parameter], given: typing.Collection[str]) -> list[str]:
@@ -474,8 +474,8 @@ def _built(value: Any) -> Any:
     if hasattr(value, "__setpoint_build__"):
         return value.__setpoint_build__()
     items = rebuild(value, _built)
-    whole = isinstance(value, tuple) and not any(True for _ in components_in(cast(Any, value)))
-    return tuple(items) if whole else items
+    is_plain = isinstance(value, tuple) and not any(True for _ in components_in(cast(Any, value)))
+    return tuple(items) if is_plain else items
 
 
 Kinds = tuple[tuple[str, str], ...]
@@ -509,7 +509,7 @@ class ImportedComponent(Config, owner="setpoint.config.components:construct"):
         """See `Node.store`; an argument becomes a field of this section."""
         if name == "target" and isinstance(value, ImportPath):
             value = self._trusting(value)
-            self._start_afresh(value, origin)
+            self._drop_arguments(value, origin)
         elif name != "target" and name not in shared_fields(self):
             self._take_fields({**kinds_of(type(self)), name: kind_of(value)})
             for inner in components_in(value):
@@ -522,7 +522,7 @@ class ImportedComponent(Config, owner="setpoint.config.components:construct"):
         """An import path in the trusted modules of this class, or in its package."""
         return path.trusting((*self.allowed_modules, *own_package(type(self).__module__)))
 
-    def _start_afresh(self, target: ImportPath, origin: Origin) -> None:
+    def _drop_arguments(self, target: ImportPath, origin: Origin) -> None:
         """Drop the arguments of earlier layers: they belong to another target."""
         state = state_of(self)
         kept = kinds_of(type(self))
@@ -616,12 +616,12 @@ def _class_with(cls: type[ImportedComponent], kinds: Kinds) -> type[ImportedComp
         return cls
     names = ("__module__", "__qualname__", "__doc__")
     namespace = {"__slots__": (), **{name: getattr(cls, name) for name in names}}
-    made = cast(type[ImportedComponent], ConfigMeta(cls.__name__, (cls,), namespace))
-    info = made.__setpoint__
+    subclass = cast(type[ImportedComponent], ConfigMeta(cls.__name__, (cls,), namespace))
+    info = subclass.__setpoint__
     info.cls, info.tag, info.owner = cls, cls.__setpoint__.tag, cls.__setpoint__.owner
     for name, kind in kinds:
-        info.fields[name] = _argument(name, kind, made)
-    return made
+        info.fields[name] = _argument(name, kind, subclass)
+    return subclass
 
 
 def revive(cls: type[ImportedComponent], kinds: Kinds) -> ImportedComponent:
@@ -675,9 +675,9 @@ else:
             errors.extend(error.parts)
         if not errors:
             path: ImportPath = section.target
-            found = path.loaded() if isinstance(target, str) else target
-            if found is not None:
-                errors = wrong_arguments(found, str(path), arguments_of(section))
+            function = path.loaded() if isinstance(target, str) else target
+            if function is not None:
+                errors = wrong_arguments(function, str(path), arguments_of(section))
         if errors:
             title = getattr(target, "__name__", target)
             raise ConfigError(

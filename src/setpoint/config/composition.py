@@ -174,7 +174,7 @@ def _merge(
     base, documents = sources.open_all(source, files)
     editor = Editor(base if base is not None else root())
     editor.files = sources.files
-    sweep = _put_files(editor, documents)
+    sweep = _apply_files(editor, documents)
     declared = None
     if environ is not None:
         declared = apply_declared(editor, environ)
@@ -196,7 +196,7 @@ def _merge(
     return Composition(draft, label, editor.problems, notes, sweep, documents)
 
 
-def _put_files(editor: Editor, documents: Sequence[FileDocument]) -> FileDocument | None:
+def _apply_files(editor: Editor, documents: Sequence[FileDocument]) -> FileDocument | None:
     """Merge files into a draft; return the last file that describes a sweep."""
     sweep = None
     for document in documents:
@@ -290,11 +290,11 @@ class _Sources(Generic[C]):
         for index, parent in enumerate(self._parents(document)):
             try:
                 if names_file(parent):
-                    beside = file_beside(name, parent)
-                    foreign = self.open_foreign(beside)
-                    if foreign is None and not os.path.exists(beside):
-                        raise Invalid(f"extends {parent!r}, but there is no {beside}")
-                    real = beside if foreign is None else foreign.name
+                    path = file_beside(name, parent)
+                    foreign = self.open_foreign(path)
+                    if foreign is None and not os.path.exists(path):
+                        raise Invalid(f"extends {parent!r}, but there is no {path}")
+                    real = path if foreign is None else foreign.name
                     if is_applied(parent, real, listed, self.applied):
                         continue
                 else:
@@ -310,7 +310,7 @@ class _Sources(Generic[C]):
                 raise
             except SetpointError as error:
                 raise SetpointError(f"{_place(document, index)}: {error}") from None
-            more_base, more = self.open_file(foreign or beside)
+            more_base, more = self.open_file(foreign or path)
             base = base if more_base is None else more_base
             documents.extend(more)
         self.files.close()
@@ -360,14 +360,14 @@ def _refuse_parent(parent: str, after_preset: bool, after_file: object) -> None:
             f"extends {parent!r}: a file extends files and a preset by its name, not a function "
             f"or a revision.{hint}"
         )
-    whole = "a preset is a whole configuration and would replace"
+    reason = "a preset is a whole configuration and would replace"
     if after_preset:
         raise Invalid(
-            f"extends a second preset, {parent!r}: {whole} the first one; give one, and files"
+            f"extends a second preset, {parent!r}: {reason} the first one; give one, and files"
         )
     if after_file:
         raise Invalid(
-            f"extends: the preset {parent!r} must come first, since {whole} what comes before it"
+            f"extends: the preset {parent!r} must come first, since {reason} what comes before it"
         )
 
 

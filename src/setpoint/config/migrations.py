@@ -406,10 +406,10 @@ def chain(root: type[Node], start: int = 1) -> list[Operation]:
                 f"the migrations of {root.__name__} cannot be imported: {error}"
             ) from error
         table = _declared.get(info.migrations, {})
-    wanted = set(range(2, info.schema + 1))
-    if wanted != table.keys():
-        lacking = ", ".join(map(str, sorted(wanted - table.keys())))
-        ahead = ", ".join(map(str, sorted(table.keys() - wanted)))
+    schemas = set(range(2, info.schema + 1))
+    if schemas != table.keys():
+        lacking = ", ".join(map(str, sorted(schemas - table.keys())))
+        ahead = ", ".join(map(str, sorted(table.keys() - schemas)))
         where = info.migrations or "no module of migrations is named"
         reason = f"there is none to {lacking}" if lacking else f"there is one to {ahead} already"
         raise SetpointError(
@@ -465,13 +465,13 @@ def migrate(
 
 
 def migrated(
-    root: type[Node], document: FileDocument, at: Path = ()
+    root: type[Node], document: FileDocument, place: Path = ()
 ) -> tuple[FileDocument, list[str]]:
     """Migrate a file to today's schema.
 
     Arguments:
         document: the file; one without the header `setpoint = {schema = N}` is taken as it is.
-        at: the section whose fields a fragment holds; the empty path for a whole file.
+        place: the section whose fields a fragment holds; the empty path for a whole file.
 
     Returns:
         the document itself, or one whose data has changed and whose places are those of the old
@@ -485,21 +485,21 @@ def migrated(
         return document, []
     header = document.data[HEADER]
     data: dict[str, Any] = {key: value for key, value in document.data.items() if key != HEADER}
-    for part in reversed(at):
+    for part in reversed(place):
         data = {str(part): data}
     tree = migrate(root, data, schema, name=document.name)
     changed: Any = tree.data
-    for part in at:
+    for part in place:
         if set(changed) != {str(part)}:
             raise SetpointError(
                 f"{document.name}: not all of its fields of schema {schema} are still in "
-                f"{dotted(at)}; update it by hand, with schema = {root.__setpoint__.schema}"
+                f"{dotted(place)}; update it by hand, with schema = {root.__setpoint__.schema}"
             )
         changed = changed[str(part)]
     notes = [f"{document.name} (schema {schema}): {note}" for note in tree.notes]
 
     def old_path(path: Path) -> Path:
-        return tree.old_path((*map(str, at), *path))[len(at) :]
+        return tree.old_path((*map(str, place), *path))[len(place) :]
 
     return MigratedDocument(document, {HEADER: header, **changed}, old_path), notes
 

@@ -166,11 +166,11 @@ def _value_hint(refused: Unknown, editor: Editor) -> str:
         return ""
     key = ".".join("*" if str(part).isdecimal() else folded(str(part)) for part in path)
     entry: Any = foreign_table(type(editor.root), "OTHER_VALUES").get(key)
-    if ours := _our_value(entry, value):
-        return f"Setpoint calls it {ours}."
+    if word := _our_value(entry, value):
+        return f"Setpoint calls it {word}."
     if callable(entry):
-        beside = [other.value for other in editor.wrong_kind if other.path[:-1] == path[:-1]]
-        values = beside if str(path[-1]).isdecimal() and len(beside) > 1 else value
+        refused_items = [other.value for other in editor.wrong_kind if other.path[:-1] == path[:-1]]
+        values = refused_items if str(path[-1]).isdecimal() and len(refused_items) > 1 else value
         answer = entry(ForeignKey(folded(str(path[-1])), values, editor))
         if isinstance(answer, Replacement):
             verb = "It belongs in"
@@ -191,14 +191,14 @@ def _our_value(entry: object, value: object) -> str:
     if not isinstance(entry, Mapping):
         return ""
     words = cast(Mapping[str, Sequence[str]], entry)
-    return next((ours for ours, others in words.items() if word in others), "")
+    return next((name for name, synonyms in words.items() if word in synonyms), "")
 
 
 def _converted(info: FieldInfo, path: str, value: object, key: ForeignKey) -> object:
     """Convert a value of another system for a field; MISSING where it is ambiguous."""
-    ours = _our_value(foreign_table(type(key.editor.root), "OTHER_VALUES").get(path), value)
-    if ours:
-        return ours
+    word = _our_value(foreign_table(type(key.editor.root), "OTHER_VALUES").get(path), value)
+    if word:
+        return word
     if not isinstance(value, Mapping) and takes(info, value):
         return value
     if isinstance(info.type, OptionalType) and key.truth is not None:

@@ -43,16 +43,16 @@ def either(*options: Schema) -> Schema:
         return {}
     merged: Schema = {}
     words: list[Any] = []
-    apart: list[Schema] = []
+    separate: list[Schema] = []
     for option in options:
         if list(option) == ["enum"]:
             words.extend(option["enum"])
         elif not _merge(merged, option):
-            apart.append(option)
-    if words and merged and not apart and all(isinstance(word, str) for word in words):
+            separate.append(option)
+    if words and merged and not separate and all(isinstance(word, str) for word in words):
         return _with_words(merged, {"enum": words})
-    apart = [*([{"enum": words}] if words else []), *apart, *([merged] if merged else [])]
-    return apart[0] if len(apart) == 1 else {"anyOf": apart}
+    separate = [*([{"enum": words}] if words else []), *separate, *([merged] if merged else [])]
+    return separate[0] if len(separate) == 1 else {"anyOf": separate}
 
 
 def _merge(merged: Schema, option: Schema) -> bool:

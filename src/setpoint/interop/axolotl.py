@@ -320,18 +320,18 @@ def _model(c: Conversion) -> None:
         ):
             text = f"{name}: the class follows from the model's config.json and tokenizer.json"
             c.report("differs", key, text)
-    special, own = {**c.mapping("special_tokens")}, c.value("tokens")
+    special, entries = {**c.mapping("special_tokens")}, c.value("tokens")
     added = special.pop("additional_special_tokens", None)
-    if isinstance(own, dict):  # once the special tokens by name
-        special |= cast("dict[str, Any]", own)
-    names = [] if isinstance(own, dict) else c.names("tokens")
+    if isinstance(entries, dict):  # once the special tokens by name
+        special |= cast("dict[str, Any]", entries)
+    names = [] if isinstance(entries, dict) else c.names("tokens")
     if tokens := [*names, *(added if isinstance(added, list) else [])]:
         c.set("tokenizer.added", tokens, "tokens", "special_tokens")
     if "pad_token" in special:
         text = "pad_token: rows are padded outside of the loss, by no token of the vocabulary"
         c.report("without effect", "special_tokens", text)
-    if others := [name for name in special if name != "pad_token"]:
-        text = f"{', '.join(others)}: the tokenizer's files say them, or tokenizer.separator"
+    if extra_names := [name for name in special if name != "pad_token"]:
+        text = f"{', '.join(extra_names)}: the tokenizer's files say them, or tokenizer.separator"
         c.report("needs a decision", "special_tokens", text)
     if patterns := c.names("unfrozen_parameters"):
         c.set("optimizer.frozen", [f"^(?!.*(?:{'|'.join(patterns)}))"], "unfrozen_parameters")
@@ -340,8 +340,8 @@ def _model(c: Conversion) -> None:
 def _batch(c: Conversion) -> None:
     """Micro-batch size and accumulation, of which batch_size is the product."""
     micro, passes = c.number("micro_batch_size"), c.number("gradient_accumulation_steps")
-    if (whole := c.number("batch_size")) and micro:
-        passes = whole // micro
+    if (total := c.number("batch_size")) and micro:
+        passes = total // micro
     keys = ("micro_batch_size", "gradient_accumulation_steps", "batch_size")
     c.set("batch.micro_size", micro, *keys)
     c.set("batch.accumulation", passes, *keys[1:])
@@ -526,15 +526,15 @@ def _optimizer(c: Conversion) -> None:
     convert_optimizer(c, "optimizer")
     groups: list[dict[str, object]] = []
     for group in c.sections("lr_groups"):
-        modules, own = group.get("modules"), group.get("lr")
-        if not isinstance(modules, list) or not isinstance(own, int | float) or not peak:
+        modules, lr = group.get("modules"), group.get("lr")
+        if not isinstance(modules, list) or not isinstance(lr, int | float) or not peak:
             c.wrong("lr_groups", "a list of groups with modules and a lr each")
             break
         pattern = "|".join(map(str, cast("list[object]", modules)))
-        groups.append({"pattern": pattern, "lr_multiplier": own / peak})
-    own, scale = c.number("embedding_lr"), c.number("embedding_lr_scale")
-    if scale or (own and peak):
-        factor = scale or own / peak
+        groups.append({"pattern": pattern, "lr_multiplier": lr / peak})
+    lr, scale = c.number("embedding_lr"), c.number("embedding_lr_scale")
+    if scale or (lr and peak):
+        factor = scale or lr / peak
         groups.append({"pattern": "embed_tokens|lm_head", "lr_multiplier": float(factor)})
     if ratio := c.number("loraplus_lr_ratio"):
         groups.append({"pattern": r"\.b$", "lr_multiplier": float(ratio)})  # the matrices B

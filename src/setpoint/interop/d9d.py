@@ -122,9 +122,9 @@ KEYS = {
 
 def _prepare(c: Conversion) -> None:
     """Turn on the profiler where its section has no switch."""
-    others = [key for key in c.values if key.startswith("profiling.")]
-    if others and "profiling.enabled" not in others:
-        c.values["profiling.enabled"], c.paths["profiling.enabled"] = True, c.paths[others[0]]
+    options = [key for key in c.values if key.startswith("profiling.")]
+    if options and "profiling.enabled" not in options:
+        c.values["profiling.enabled"], c.paths["profiling.enabled"] = True, c.paths[options[0]]
 
 
 def _complete(c: Conversion) -> None:
@@ -214,11 +214,11 @@ def _ranks(c: Conversion) -> None:
     replicate, shard = "mesh.data_parallel_replicate", "mesh.data_parallel_shard"
     c.set("parallel.replicate", c.number(replicate), replicate)
     c.set("parallel.shard", c.number(shard), shard)
-    others = ("pipeline_parallel", "data_parallel_shard", "context_parallel_replicate",
-              "context_parallel_shard", "tensor_parallel", "expert_parallel")  # fmt: skip
+    axes = ("pipeline_parallel", "data_parallel_shard", "context_parallel_replicate",
+            "context_parallel_shard", "tensor_parallel", "expert_parallel")  # fmt: skip
     bucket, is_ddp = "gradient_manager.bucket_size_mb", c.number(replicate) > 1
     # Other axes sum the gradients of each unit by itself.
-    if is_ddp and all(c.number(f"mesh.{axis}") == 1 for axis in others) and c.number(bucket):
+    if is_ddp and all(c.number(f"mesh.{axis}") == 1 for axis in axes) and c.number(bucket):
         c.set("parallel.bucket_size", float(c.number(bucket)), bucket)
     copies, parts = "mesh.context_parallel_replicate", "mesh.context_parallel_shard"
     if (ranks := c.number(copies) * c.number(parts)) > 1:
@@ -301,8 +301,8 @@ def _targets(c: Conversion, pattern: str) -> None:
     except Invalid as error:
         c.problems.append(Problem(key, error.message, hint=error.hint, origin=c.place(key)))
         return
-    matching = [{here for there, here in MODULES.items()
-                 if compiled.fullmatch(f"model.layers.{layer}.{there}")}
+    matching = [{module for d9d_name, module in MODULES.items()
+                 if compiled.fullmatch(f"model.layers.{layer}.{d9d_name}")}
                 for layer in (0, 1, 10)]  # fmt: skip
     if matching[0] and matching[0] == matching[1] == matching[2]:
         targets = [f"{re.escape(name)}$" for name in MODULES.values() if name in matching[0]]

@@ -190,8 +190,8 @@ SINCE_0_4 = ("name", "train_splits", "evaluate_splits", "max_grad_norm", "max_gr
 
 def _complete(c: Conversion) -> None:
     """Convert the keys that depend on one another."""
-    total = _end(c)
-    _python(c)
+    total = _duration(c)
+    _python_objects(c)
     _ranks(c)
     _batch(c)
     _optimizer(c)
@@ -201,7 +201,7 @@ def _complete(c: Conversion) -> None:
     _records(c, total)
 
 
-def _end(c: Conversion) -> int | None:
+def _duration(c: Conversion) -> int | None:
     """Set the duration and the seed; return the number of steps, if given."""
     names = {path[0] for key, path in c.paths.items() if key in KEYS}
     is_new = bool(names & {*SINCE_0_4}) or c.given("checkpoint")
@@ -220,7 +220,7 @@ def _end(c: Conversion) -> int | None:
     return steps if epochs is None and isinstance(steps, int) else None
 
 
-def _python(c: Conversion) -> None:
+def _python_objects(c: Conversion) -> None:
     """The objects that DanLing takes in Python."""
     c.report("needs a decision", "network.type", IN_PYTHON.format("the model", "model"))
     c.report("needs a decision", "dataloader.batch_size", IN_PYTHON.format("the data", "data"))
@@ -263,11 +263,11 @@ def _ranks(c: Conversion) -> None:
 def _deepspeed(c: Conversion) -> None:
     """The stage of ZeRO; all else of DeepSpeed's own configuration follows from other fields."""
     c.set("parallel.engine.type", "deepspeed", "stack")
-    own: Any = c.value("deepspeed")
-    zero = own.get("zero_optimization", {}) if isinstance(own, dict) else {}
+    raw: Any = c.value("deepspeed")
+    zero = raw.get("zero_optimization", {}) if isinstance(raw, dict) else {}
     stage = zero.get("stage") if isinstance(zero, dict) else None
     c.set("parallel.engine.stage", 1 if stage is None else stage, "deepspeed")
-    if isinstance(own, dict) and set(cast("dict[str, object]", own)) - {"zero_optimization"}:
+    if isinstance(raw, dict) and set(cast("dict[str, object]", raw)) - {"zero_optimization"}:
         text = "of DeepSpeed's configuration the stage alone is read: set parallel.engine"
         c.report("needs a decision", "deepspeed", text)
 
@@ -281,8 +281,8 @@ def _axes(c: Conversion) -> None:
     c.set("parallel.replicate", degrees["replicate"], f"{axis}.replicate")
     c.set("parallel.shard", shard, f"{axis}.shard", f"{axis}.expert")
     names = {"context": "ring", "pipeline": "pipeline", "tensor": "tensor", "expert": "expert"}
-    for there, here in names.items():
-        c.set(f"parallel.{here}", degrees[there], f"{axis}.{there}")
+    for word, field in names.items():
+        c.set(f"parallel.{field}", degrees[word], f"{axis}.{word}")
     if degrees["expert_tensor"] > 1:
         c.set("parallel.expert_tensor", degrees["expert_tensor"], f"{axis}.expert_tensor")
     if not c.value("fsdp.enabled") and degrees["shard"] not in (0, 1):
@@ -368,13 +368,13 @@ def _optimizer(c: Conversion) -> None:
             c.set("optimizer.lr", rate, key)
         return
     word = str(name).lower()
-    own = {"adamw": "adamw", "torch_adamw": "adamw", "ds_adamw": "adamw", "sgd": "sgd",
-           "lion": "lion"}.get(word)  # fmt: skip
-    if own is None and word not in CLASSES:
+    kind = {"adamw": "adamw", "torch_adamw": "adamw", "ds_adamw": "adamw", "sgd": "sgd",
+            "lion": "lion"}.get(word)  # fmt: skip
+    if kind is None and word not in CLASSES:
         c.wrong("optim.type", "one of adamw, sgd, lion, " + ", ".join(CLASSES))
         return
-    c.set("optimizer.type", own or "import", "optim.type")
-    if own is None:
+    c.set("optimizer.type", kind or "import", "optim.type")
+    if kind is None:
         c.set("optimizer.target", f"torch.optim.{CLASSES[word]}", "optim.type")
     c.set("optimizer.lr", 1e-3 if rate is None else rate, key)
     c.set("optimizer.no_decay", [])
@@ -382,14 +382,14 @@ def _optimizer(c: Conversion) -> None:
         "adamw": {"weight_decay": 0.01, "betas": [0.9, 0.999], "eps": 1e-8},
         "sgd": {"weight_decay": 0.0, "momentum": 0.0},
         "lion": {"weight_decay": 0.0},
-    }.get(own or "", {})
+    }.get(kind or "", {})
     for option in ("weight_decay", "betas", "eps", "momentum", "dampening", "nesterov", "amsgrad"):
         value = c.value(f"optim.{option}")
         value = options.get(option) if value is None else value
         if value is not None:
             c.set(f"optimizer.{option}", value, f"optim.{option}")
     for switch in ("fused", "foreach"):
-        if c.value(f"optim.{switch}") and own in ("adamw", "sgd"):
+        if c.value(f"optim.{switch}") and kind in ("adamw", "sgd"):
             c.set("optimizer.implementation", switch, f"optim.{switch}")
     groups: list[dict[str, object]] = []
     for entry in c.sections("optim.param_groups"):
@@ -531,9 +531,9 @@ def _precision(c: Conversion) -> None:
     words = {"precision.compute": (c.value("precision"), "precision")}
     if isinstance(policy, dict) and c.value("stack") == "parallel":
         names = cast("dict[str, object]", policy)
-        for there, here in (("param_dtype", "compute"), ("reduce_dtype", "reduce")):
-            if names.get(there) is not None:
-                words[f"precision.{here}"] = (names[there], "fsdp.mp_policy")
+        for option, field in (("param_dtype", "compute"), ("reduce_dtype", "reduce")):
+            if names.get(option) is not None:
+                words[f"precision.{field}"] = (names[option], "fsdp.mp_policy")
     for path, (word, key) in words.items():
         dtype = DTYPES.get(str(word).lower().removeprefix("torch."))
         if word is not None and dtype is None:
@@ -622,14 +622,14 @@ def _records(c: Conversion, total: int | None) -> None:
         names = {"project": "project", "entity": "entity", "group": "group", "name": "name",
                  "job_type": "job_type", "dir": "directory", "mode": "mode",
                  "id": "run_id"}  # fmt: skip
-        values = {here: c.value(f"wandb.{there}") for there, here in names.items()}
+        values = {field: c.value(f"wandb.{word}") for word, field in names.items()}
         values["project"] = values["project"] or c.value("lineage")
         values["group"] = values["group"] or c.value("experiment")
         trackers.append({"type": "wandb", **values, "tags": c.names("wandb.tags")})
     if c.value("mlflow.enabled"):
         names = {"tracking_uri": "uri", "experiment_name": "experiment", "run_id": "run_id",
                  "run_name": "name", "tags": "tags"}  # fmt: skip
-        values = {here: c.value(f"mlflow.{there}") for there, here in names.items()}
+        values = {field: c.value(f"mlflow.{word}") for word, field in names.items()}
         trackers.append({"type": "mlflow", **values})
     c.set_items("tracking.trackers", trackers, "wandb.enabled", "tensorboard", "mlflow.enabled")
     metrics = ("loss", "perplexity", "accuracy")

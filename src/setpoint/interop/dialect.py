@@ -221,8 +221,8 @@ class Conversion:
                 )
             value: object = PlainScalar(text)
             if not equals:
-                behind, _, _ = queue[0].partition("=") if queue else ("--", "", "")
-                has_value = not behind.startswith("--") and behind not in self.dialect.keys
+                following, _, _ = queue[0].partition("=") if queue else ("--", "", "")
+                has_value = not following.startswith("--") and following not in self.dialect.keys
                 value = PlainScalar(queue.pop(0)) if has_value else True
             if isinstance(value, str) and value[:1] in ("[", "{"):
                 value = parse_bytes(f"x: {value}".encode(), "yaml", word).data["x"]
@@ -234,15 +234,15 @@ class Conversion:
         for end in range(len(parts) - 1, 0, -1):
             outer = ".".join(parts[:end])
             if key not in self.dialect.keys and outer in self.dialect.keys:
-                whole: Any = self.values.get(outer)
-                whole = dict(cast("dict[str, Any]", whole)) if isinstance(whole, dict) else {}
-                inner = whole
+                mapping: Any = self.values.get(outer)
+                mapping = dict(cast("dict[str, Any]", mapping)) if isinstance(mapping, dict) else {}
+                inner = mapping
                 for part in parts[end:-1]:
                     within = inner.get(part)
                     inner[part] = {**within} if isinstance(within, dict) else {}
                     inner = inner[part]
                 inner[parts[-1]] = value
-                key, value = outer, whole
+                key, value = outer, mapping
                 break
         self.values[key] = value
         self._typed.add(key)
@@ -294,12 +294,12 @@ class Conversion:
             self.wrong(key, "a list of names")
         return names
 
-    def require_flags(self, keys: str, *others: str) -> None:
+    def require_flags(self, keys: str, *words: str) -> None:
         """Report values of keys other than true, false, null and the given words."""
         for key in keys.split():
             value = self.value(key)
-            if not (value is None or isinstance(value, bool) or value in others):
-                expected = ", ".join(("true or false", *others))
+            if not (value is None or isinstance(value, bool) or value in words):
+                expected = ", ".join(("true or false", *words))
                 self.wrong(key, f"{expected}, but {value!r}")
                 del self.values[key]
 
@@ -404,11 +404,11 @@ class Conversion:
 
     def report_rest(self, key: str, entry: Mapping[str, object], known: str) -> None:
         """Report the entries of a mapping other than the known names, unless they are null."""
-        if rest := [
+        if unused := [
             name for name in entry if name not in known.split() and entry[name] is not None
         ]:
             self.report(
-                "not converted", key, f"no field has the meaning of {', '.join(map(str, rest))}"
+                "not converted", key, f"no field has the meaning of {', '.join(map(str, unused))}"
             )
 
     def wrong(self, key: str, expected: str) -> None:
@@ -594,14 +594,14 @@ def _pieces(factors: list[float], begin: int, end: int) -> Iterator[tuple[int, i
     if begin == end:
         return
     source, target, length = factors[begin], factors[end], end - begin
-    shares = [at / length for at in range(1, length, max(1, length // 16))]
+    shares = [s / length for s in range(1, length, max(1, length // 16))]
     curves: dict[str, Callable[[float], float]] = {
         "linear": lambda share: source + (target - source) * share
     }
     if min(source, target) > 0:
         curves["exponential"] = lambda share: source * (target / source) ** share
     for curve, value in curves.items():
-        if all(abs(value(at) - factors[begin + round(at * length)]) <= NEAR for at in shares):
+        if all(abs(value(s) - factors[begin + round(s * length)]) <= NEAR for s in shares):
             yield begin, end, curve
             return
     yield from _pieces(factors, begin, (begin + end) // 2)

@@ -264,8 +264,8 @@ def convert_schedule(c: Conversion, key: str, total: int | None) -> None:
             c.set("schedule.warmup_from", float(floor), *kwargs)
     if name == "cosine_with_restarts" and options.get("num_cycles", 1) == 1:
         known.add("num_cycles")
-    if others := [option for option in options if option not in known]:
-        text = f"{', '.join(others)}: no curve has it; schedule.type = piecewise takes any phases"
+    if unknown := [option for option in options if option not in known]:
+        text = f"{', '.join(unknown)}: no curve has it; schedule.type = piecewise takes any phases"
         c.report("needs a decision", "lr_scheduler_kwargs", text)
 
 
@@ -314,7 +314,7 @@ def _arguments(c: Conversion, value: object) -> dict[str, Any]:
     if isinstance(value, dict):
         return dict(cast("dict[str, Any]", value))
     pairs = [part.partition("=") for part in value.split(",")] if isinstance(value, str) else []
-    return {name.strip(): plain(text) for name, sign, text in pairs if sign}
+    return {name.strip(): plain(text) for name, equals, text in pairs if equals}
 
 
 def plain(text: str) -> Any:
@@ -334,8 +334,8 @@ def _model(c: Conversion) -> None:
     """A model by its name, by that of its configuration, or by the config.json beside the file."""
     weights, config = c.text("model_name_or_path"), c.text("config_name")
     folder = os.path.dirname(c.document.name) or "."
-    beside = folder if os.path.isfile(os.path.join(folder, "config.json")) else None
-    source = config or weights or beside
+    local_folder = folder if os.path.isfile(os.path.join(folder, "config.json")) else None
+    source = config or weights or local_folder
     if source is None:
         text = "the script takes the model in Python: set [model] and [tokenizer]"
         c.report("needs a decision", "model_name_or_path", text)
@@ -492,8 +492,8 @@ def convert_shards(c: Conversion) -> None:
              "reshard_after_forward", "sharding_strategy", "cpu_offload", "offload_params",
              "activation_checkpointing", "cpu_ram_efficient_loading", "final_state_dict_type",
              "mixed_precision_policy"}  # fmt: skip
-    if others := [name for name in options if name not in known]:
-        c.wrong("fsdp_config", f"with options that FSDP has, but {', '.join(others)}")
+    if unknown := [name for name in options if name not in known]:
+        c.wrong("fsdp_config", f"with options that FSDP has, but {', '.join(unknown)}")
 
 
 def _deepspeed(c: Conversion) -> None:
@@ -501,8 +501,8 @@ def _deepspeed(c: Conversion) -> None:
     value = c.value("deepspeed")
     if isinstance(value, str):
         value = _json(c, "deepspeed", value)
-    own: Any = value if isinstance(value, dict) else {}
-    if not isinstance(zero := own.get("zero_optimization"), dict):
+    settings: Any = value if isinstance(value, dict) else {}
+    if not isinstance(zero := settings.get("zero_optimization"), dict):
         text = "the file is not here: set parallel.engine.stage and offload as it has them"
         c.report("needs a decision", "deepspeed", text)
         c.set("parallel.engine.type", "deepspeed", "deepspeed")

@@ -80,13 +80,13 @@ def _prepare(c: Conversion) -> None:
 
 def _loop(c: Conversion) -> int | None:
     """The batch, and the number of steps, from iterations or samples."""
-    micro, whole = c.number("micro-batch-size"), c.number("global-batch-size")
+    micro, size = c.number("micro-batch-size"), c.number("global-batch-size")
     if not micro:
         c.wrong("micro-batch-size", "given")
     else:
         c.set("batch.micro_size", micro, "micro-batch-size")
-    if whole:
-        c.set("batch.global_size", whole, "global-batch-size")
+    if size:
+        c.set("batch.global_size", size, "global-batch-size")
     else:
         c.set("batch.accumulation", 1, "global-batch-size")
     if length := c.number("seq-length"):
@@ -107,10 +107,10 @@ def _loop(c: Conversion) -> int | None:
 
 def _steps(c: Conversion, key: str) -> int | None:
     """Samples of a key in steps of the global batch."""
-    samples, whole = c.number(key), c.number("global-batch-size")
-    if samples and not whole:
+    samples, size = c.number(key), c.number("global-batch-size")
+    if samples and not size:
         c.report("needs a decision", key, "samples are steps of a global batch: set it")
-    return samples // whole if samples and whole else None
+    return samples // size if samples and size else None
 
 
 def _ranks(c: Conversion) -> None:
@@ -176,8 +176,8 @@ def _ranks(c: Conversion) -> None:
     if stages > 1:
         layers = c.number("num-layers") or 0
         parts = c.number("num-virtual-stages-per-pipeline-rank")
-        if each := c.number("num-layers-per-virtual-pipeline-stage"):
-            parts = layers // stages // each
+        if depth := c.number("num-layers-per-virtual-pipeline-stage"):
+            parts = layers // stages // depth
         name = "interleaved_1f1b" if parts and parts > 1 else "1f1b"
         key = "num-layers-per-virtual-pipeline-stage"
         c.set("parallel.pipelining.schedule", name, key)
@@ -250,8 +250,8 @@ def _optimizer(c: Conversion) -> None:
         c.set("optimizer.adamw_lr", float(rate), "lr")
         text = "steps are scaled by sqrt(max(1, out / in)), by the scale mode there"
         c.report("differs", "muon-scale-mode", text)
-    if own := c.number("decoupled-lr"):
-        group = {"pattern": "^(embedding|output)", "lr_multiplier": own / rate}
+    if output_rate := c.number("decoupled-lr"):
+        group = {"pattern": "^(embedding|output)", "lr_multiplier": output_rate / rate}
         c.set_items("optimizer.groups", [group], "decoupled-lr")
 
 
@@ -365,7 +365,7 @@ def _blend(c: Conversion, key: str) -> list[dict[str, object]]:
         if len(words) % 2:
             c.wrong(key, "weights with a prefix each")
             return []
-        pairs = [(number_of(words[at]), words[at + 1]) for at in range(0, len(words), 2)]
+        pairs = [(number_of(words[index]), words[index + 1]) for index in range(0, len(words), 2)]
     sources: list[dict[str, object]] = []
     for number, (weight, prefix) in enumerate(pairs):
         text = str(prefix)
@@ -423,7 +423,7 @@ def _data(c: Conversion) -> None:
 
 def _records(c: Conversion) -> None:
     """Evaluation, checkpoints, trackers, profiles and garbage collection."""
-    batches, whole = c.number("eval-iters"), c.number("global-batch-size")
+    batches, size = c.number("eval-iters"), c.number("global-batch-size")
     if (
         batches is None
         or batches < 1
@@ -432,7 +432,7 @@ def _records(c: Conversion) -> None:
         c.set("evaluation", None, "eval-iters", "split")
     else:
         c.set("evaluation.every", f"{c.number('eval-interval')} steps", "eval-interval")
-        count = None if c.value("full-validation") else batches * whole if whole else 64
+        count = None if c.value("full-validation") else batches * size if size else 64
         c.set("evaluation.sequences", count, "eval-iters", "global-batch-size")
     if save := c.text("save"):
         c.set("workspace", save, "save")

@@ -116,12 +116,12 @@ def _positions(c: Conversion) -> None:
         elif factor := c.number("rotary-seq-len-interpolation-factor"):
             c.set("model.rope_scaling.type", "linear", "rotary-seq-len-interpolation-factor")
             c.set("model.rope_scaling.factor", float(factor), "rotary-seq-len-interpolation-factor")
-        skipped = _pattern(c, "no-rope-freq", lambda at, n: (at + 1) % n == 0)
+        skipped = _pattern(c, "no-rope-freq", lambda index, n: (index + 1) % n == 0)
         if skipped:
             c.set("model.rope_pattern", [not skip for skip in skipped], "no-rope-freq")
     if isinstance(window := c.value("window-size"), str):
         sizes = re.findall(r"-?\d+", window)
-        windowed = _pattern(c, "window-attn-skip-freq", lambda at, n: (at + 1) % n != 0)
+        windowed = _pattern(c, "window-attn-skip-freq", lambda index, n: (index + 1) % n != 0)
         names = ["sliding" if slides else "full" for slides in windowed or [1]]
         c.set("model.sliding_window", int(sizes[0]) + 1 if sizes else 1, "window-size")
         c.set("model.attention_pattern", names, "window-attn-skip-freq", "window-size")
@@ -145,14 +145,14 @@ def _latent(c: Conversion) -> None:
         def scale(part: float) -> float:
             return 0.1 * part * math.log(factor) + 1.0
 
-        whole = scale(c.number("mscale-all-dim"))
-        ratio = scale(c.number("mscale")) / whole
+        base = scale(c.number("mscale-all-dim"))
+        ratio = scale(c.number("mscale")) / base
         dim = c.number("qk-head-dim") + c.number("qk-pos-emb-head-dim")
         c.set("model.rope_scaling.type", "yarn", "rotary-scaling-factor")
         c.set("model.rope_scaling.factor", float(factor), "rotary-scaling-factor")
         c.set("model.rope_scaling.original_length", 4096, "rotary-scaling-factor")
         c.set("model.rope_scaling.attention_factor", ratio, "mscale", "mscale-all-dim")
-        c.set("model.attention_scale", whole**2 / math.sqrt(dim), "mscale-all-dim")
+        c.set("model.attention_scale", base**2 / math.sqrt(dim), "mscale-all-dim")
 
 
 def _pattern(c: Conversion, key: str, of_count: Callable[[int, int], bool]) -> list[bool] | None:
@@ -166,7 +166,7 @@ def _pattern(c: Conversion, key: str, of_count: Callable[[int, int], bool]) -> l
         except (ValueError, SyntaxError, MemoryError, RecursionError):
             value = None
     if type(value) is int and value > 0:
-        return [of_count(at, value) for at in range(layers)]
+        return [of_count(index, value) for index in range(layers)]
     if isinstance(value, list) and len(cast("list[object]", value)) == layers:
         return [bool(item) for item in cast("list[object]", value)]
     c.wrong(key, f"a count, or a list of {layers} numbers such as [0]+[1]*{max(0, layers - 1)}")
@@ -186,15 +186,15 @@ def _experts(c: Conversion) -> None:
     width = c.number("moe-ffn-hidden-size") or c.number("ffn-hidden-size") or usual
     if width:
         c.set(f"{path}.expert_dim", width, "moe-ffn-hidden-size", "ffn-hidden-size")
-    sparse = _pattern(c, "moe-layer-freq", lambda at, n: at % n == 0)
+    sparse = _pattern(c, "moe-layer-freq", lambda index, n: index % n == 0)
     if not sparse or all(sparse):
         for field in ("ffn_dim", "ffn_bias"):  # of layers without experts
             c.data["model"].pop(field, None)
     else:
         dense = sparse.index(True) if True in sparse else layers
         every = next((n for n in range(1, layers + 1)
-                      if all(is_on == (at >= dense and (at + 1) % n == 0)
-                             for at, is_on in enumerate(sparse))), None)  # fmt: skip
+                      if all(is_on == (index >= dense and (index + 1) % n == 0)
+                             for index, is_on in enumerate(sparse))), None)  # fmt: skip
         if every is None:
             text = "layers with experts are every n-th, (i + 1) % n = 0, after some dense ones"
             c.wrong("moe-layer-freq", f"such a pattern: {text}")
@@ -204,8 +204,8 @@ def _experts(c: Conversion) -> None:
     if not c.value("disable-bias-linear"):
         c.report("differs", "disable-bias-linear", "experts have no biases")
     if shared := c.number("moe-shared-expert-intermediate-size"):
-        count, rest = divmod(shared, width or shared)
-        if rest:
+        count, remainder = divmod(shared, width or shared)
+        if remainder:
             c.wrong("moe-shared-expert-intermediate-size", f"a multiple of {width}, of an expert")
         c.set(f"{path}.shared_experts", count, "moe-shared-expert-intermediate-size")
     sigmoid = c.choice("moe-router-score-function", "softmax", "sigmoid") == "sigmoid"
@@ -229,8 +229,8 @@ def _experts(c: Conversion) -> None:
     c.set(f"{path}.balance_loss", 0.0, "moe-aux-loss-coeff")
     names = [str(name) for name in cast("list[object]", kinds or ["aux_loss"])]
     values = cast("list[object]", weights if isinstance(weights, list) else [weights or 0.0])
-    for at, name in enumerate(names):
-        value = values[min(at, len(values) - 1)] if values else 0.0
+    for index, name in enumerate(names):
+        value = values[min(index, len(values) - 1)] if values else 0.0
         if name not in losses or not isinstance(value, int | float):
             expected = f"of {', '.join(losses)} with a weight each"
             c.wrong("moe-router-load-balancing-type", expected)

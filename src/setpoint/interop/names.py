@@ -34,7 +34,7 @@ Answer = Replacement | str | None
 Conversion = Callable[[ForeignKey, str], Answer]
 
 
-def _other(key: ForeignKey, path: str) -> ForeignKey | None:
+def _other_key(key: ForeignKey, path: str) -> ForeignKey | None:
     """The other key that was given for a field, whatever it is called."""
     return key.other_key(*NAMES[path])
 
@@ -75,7 +75,7 @@ def _time(key: ForeignKey, path: str) -> Answer:
 
 def _of_peak(key: ForeignKey, path: str) -> Answer:
     """A learning rate as a fraction of the peak, which is that of the other keys or of the job."""
-    other = _other(key, "optimizer.lr")
+    other = _other_key(key, "optimizer.lr")
     peak = key.of("optimizer.lr") if other is None else other.number
     note = "a fraction of the peak, not a learning rate"
     if key.number is None or not isinstance(peak, int | float) or peak <= 0:
@@ -129,10 +129,10 @@ def _beta(index: int, key: ForeignKey, path: str) -> Answer:
     """One of Adam's betas; the other from the other key, or as it is."""
     betas = key.of(path)
     pair = [*cast(Sequence[float], betas)] if isinstance(betas, tuple) else [0.9, 0.95]
-    for at, names in enumerate((("adam_beta1", "beta1"), ("adam_beta2", "beta2"))):
+    for position, names in enumerate((("adam_beta1", "beta1"), ("adam_beta2", "beta2"))):
         other = key.other_key(*names)
         if other is not None and other.number is not None:
-            pair[at] = other.number
+            pair[position] = other.number
     if key.number is None:
         return None
     pair[index] = key.number
@@ -150,7 +150,7 @@ def _held_out(key: ForeignKey, path: str) -> Answer:
 def _accumulation(key: ForeignKey, path: str) -> Answer:
     """Passes per update at the micro-batch of today, as other systems count them."""
     number, size, ranks = key.number, key.of("batch.global_size"), key.of("parallel.world_size")
-    other = _other(key, "batch.micro_size")
+    other = _other_key(key, "batch.micro_size")
     micro: object = key.of("batch.micro_size") if other is None else other.number
     is_count = number is not None and number >= 1 and number == int(number)
     is_known = isinstance(size, int) and isinstance(ranks, int)
@@ -158,11 +158,11 @@ def _accumulation(key: ForeignKey, path: str) -> Answer:
         return (
             f"Setpoint calls it {path}: it divides the global batch, and the micro-batch shrinks."
         )
-    count, wanted = int(number), int(number * micro) * ranks
-    if wanted == size:
+    count, total = int(number), int(number * micro) * ranks
+    if total == size:
         return Replacement({path: count})
-    note = f"which at a micro-batch of {int(micro)} makes a global batch of {wanted}, not {size}"
-    return Replacement({path: count, "batch.global_size": wanted}, note)
+    note = f"which at a micro-batch of {int(micro)} makes a global batch of {total}, not {size}"
+    return Replacement({path: count, "batch.global_size": total}, note)
 
 
 def _micro(key: ForeignKey, path: str) -> Answer:
@@ -172,12 +172,12 @@ def _micro(key: ForeignKey, path: str) -> Answer:
     if number is None or not is_count or not isinstance(size, int) or not isinstance(ranks, int):
         return None
     sequences = int(number) * ranks
-    passes = _other(key, "batch.accumulation")
+    passes = _other_key(key, "batch.accumulation")
     if size % sequences == 0 or (passes is not None and (passes.number or 0) >= 1):
         return Replacement({path: int(number)})
-    wanted = sequences * max(1, round(size / sequences))
+    total = sequences * max(1, round(size / sequences))
     note = f"which divides the global batch, and does not divide {size}"
-    return Replacement({path: int(number), "batch.global_size": wanted}, note)
+    return Replacement({path: int(number), "batch.global_size": total}, note)
 
 
 # Formats, kinds and places.
@@ -239,8 +239,8 @@ def _schedule(key: ForeignKey, path: str) -> Answer:
     word = key.text.lower()
     if word not in ("linear", "cosine", "polynomial"):
         kinds: Mapping[str, Sequence[str]] = VALUES[path]
-        ours = next((kind for kind, words in kinds.items() if word in words), word)
-        return Replacement({path: ours})
+        name = next((kind for kind, words in kinds.items() if word in words), word)
+        return Replacement({path: name})
     values: dict[str, object] = {path: word, "schedule.floor": 0}
     if word == "polynomial":
         values["schedule.power"] = 1
@@ -378,8 +378,8 @@ def _dialect_names() -> dict[str, OtherName]:
             if key.path:
                 entries[folded(name)] = OtherName((key.path,), answer)
     for name, entry in [*entries.items()]:
-        word, ours = name.rpartition(".")[2], entry.fields[0].rpartition(".")[2]
-        if word != ours and meanings[word] == {*entry.fields}:
+        word, field = name.rpartition(".")[2], entry.fields[0].rpartition(".")[2]
+        if word != field and meanings[word] == {*entry.fields}:
             entries.setdefault(word, entry)
         elif word == name:
             del entries[name]  # one of our names, or a word with several meanings
@@ -400,8 +400,8 @@ def _entries(fields: Mapping[str, list[str]], notes: list[dict[str, Any]]) -> di
         convert = _conversion(kind)
         answer = "" if convert is None else partial(_answer, convert, path)
         for name in names:
-            others = entries[name].fields if name in entries else ()
-            entries[name] = OtherName((*others, path), answer)
+            paths = entries[name].fields if name in entries else ()
+            entries[name] = OtherName((*paths, path), answer)
     for note in notes:
         entries |= dict.fromkeys(note["names"], OtherName(answer=note["text"]))
     for name in (*TRACKERS, *OTHER_TRACKERS):

@@ -89,7 +89,7 @@ class Script:
                 self._branches = self._branches[:-1]
             elif subject is not None and state != "followed" and end in ("|", ")"):
                 patterns = [self.resolve(text) for text, _ in words]
-                if state == "next" and any(fnmatchcase(subject, each) for each in patterns):
+                if state == "next" and any(fnmatchcase(subject, pattern) for pattern in patterns):
                     self._choose(True)
             elif all(branch == "followed" for branch, _ in self._branches):
                 self._follow(group, True)
@@ -178,10 +178,10 @@ class Script:
         if not words or self.arguments:
             return None
         expanded = [w for word in words for w in self.expand(word)]
-        for at, (text, _) in enumerate(expanded):
-            is_module = at > 0 and expanded[at - 1][0] == "-m" and text not in LAUNCHERS
+        for index, (text, _) in enumerate(expanded):
+            is_module = index > 0 and expanded[index - 1][0] == "-m" and text not in LAUNCHERS
             if text.endswith(".py") or is_module:
-                arguments = expanded[at + 1 :]
+                arguments = expanded[index + 1 :]
                 ends = [n for n, word in enumerate(arguments) if REDIRECTS.fullmatch(word[0])]
                 self.arguments = arguments[: ends[0]] if ends else arguments
                 self.program = text
@@ -207,11 +207,11 @@ class Script:
         start, end = place, place + 2 * len(text) + 100
         for match in re.finditer(r"'[^']*'|\"[^\"]*\"|[^\s\\]+", text):
             word = match.group().strip("'\"")
-            at = self.text.find(word, start, end)
-            if at < 0 and word.startswith("--"):  # of a variable within the text
-                at = max(self.text.rfind(word + sign) for sign in " \n=")
-            pieces.append((word, place if at < 0 else at))
-            start = at + len(word) if start <= at < end else start
+            position = self.text.find(word, start, end)
+            if position < 0 and word.startswith("--"):  # of a variable within the text
+                position = max(self.text.rfind(word + char) for char in " \n=")
+            pieces.append((word, place if position < 0 else position))
+            start = position + len(word) if start <= position < end else start
         return pieces or ([(text, place)] if text else [])
 
     def resolve(self, text: str) -> str:
@@ -276,7 +276,7 @@ class Script:
 
 
 def read_arguments(
-    path: str, several: Sequence[str], flags: Collection[str], sign: str = "-"
+    path: str, several: Sequence[str], flags: Collection[str], separator: str = "-"
 ) -> FileDocument:
     """Read arguments as data: `--name value ...` as a number, a text, a list, or true.
 
@@ -285,7 +285,7 @@ def read_arguments(
     Arguments:
         several: names of arguments that take several values.
         flags: names of arguments that take none.
-        sign: between the words of names.
+        separator: between the words of names.
 
     Raises:
         FileError: the file is not there, too large, or not UTF-8.
@@ -307,7 +307,7 @@ def read_arguments(
     for word, place in script.arguments:
         if word.startswith("--") and len(word) > 2:
             name, equals, value = word[2:].partition("=")
-            name = name.replace("_", sign).replace("-", sign)
+            name = name.replace("_", separator).replace("-", separator)
             values[name] = number_of(value) if equals else ([] if name in several else True)
             positions.children.pop(name, None)
             positions.add(name, place)

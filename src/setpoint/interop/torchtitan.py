@@ -229,14 +229,14 @@ def _model(c: Conversion) -> None:
 
 def _batch(c: Conversion) -> None:
     """Batch size per data rank, split into micro-batches in a pipeline."""
-    local, whole = c.number("training.local_batch_size"), c.number("training.global_batch_size")
+    local, total = c.number("training.local_batch_size"), c.number("training.global_batch_size")
     micro = local
     if c.number("parallelism.pipeline_parallel_degree") > 1:
         micro = c.number("parallelism.pipeline_parallel_microbatch_size")
     keys = ("training.local_batch_size", "parallelism.pipeline_parallel_microbatch_size")
     c.set("batch.micro_size", micro, *keys)
-    if whole > 0:
-        c.set("batch.global_size", whole, "training.global_batch_size")
+    if total > 0:
+        c.set("batch.global_size", total, "training.global_batch_size")
     elif micro > 0:
         c.set("batch.accumulation", max(1, local // micro), *keys)
 
@@ -471,7 +471,7 @@ def _records(c: Conversion) -> None:
 
 def _read(path: str) -> FileDocument:
     """A TOML file, or a script or a list of arguments."""
-    return read_file(path) if names_file(path) else read_arguments(path, (), (), sign="_")
+    return read_file(path) if names_file(path) else read_arguments(path, (), (), separator="_")
 
 
 def _prepare(c: Conversion) -> None:

@@ -131,18 +131,18 @@ def _complete(c: Conversion) -> None:
 def _interpolate(c: Conversion) -> None:
     """Replace `${key}` in strings by the value of that key."""
 
-    def resolved(value: Any, seen: tuple[str, ...], place: str) -> Any:
+    def resolved(value: Any, names: tuple[str, ...], place: str) -> Any:
         if isinstance(value, dict):
-            return {k: resolved(v, seen, place) for k, v in cast("dict[str, Any]", value).items()}
+            return {k: resolved(v, names, place) for k, v in cast("dict[str, Any]", value).items()}
         if isinstance(value, list):
-            return [resolved(item, seen, place) for item in cast("list[Any]", value)]
+            return [resolved(item, names, place) for item in cast("list[Any]", value)]
         if not isinstance(value, str) or "${" not in value:
             return value
         for text, name in re.findall(r"(\$\{\s*([\w.]+)\s*\})", value):
-            if name not in c.values or name in seen:
+            if name not in c.values or name in names:
                 c.wrong(place, f"a text whose ${{...}} names a key of the file, but {value!r}")
                 return value
-            other = resolved(c.values[name], (*seen, name), place)
+            other = resolved(c.values[name], (*names, name), place)
             value = other if value == text else value.replace(text, str(other))
         if "${" in str(value):
             c.wrong(place, f"a text whose ${{...}} names a key of the file, but {value!r}")
@@ -272,8 +272,8 @@ def _source(c: Conversion, entry: dict[str, Any], key: str) -> dict[str, object]
     if split != "train" or (parameter and entry.get(parameter) not in words.split()):
         c.report("needs a decision", key, decision)
         return None
-    own = "train_on_input conversation_column conversation_style column_map filter_fn"
-    c.report_rest(key, entry, f"{names} {own}")
+    fields = "train_on_input conversation_column conversation_style column_map filter_fn"
+    c.report_rest(key, entry, f"{names} {fields}")
     paths = [f"hf://datasets/{path}/**"]
     if path in FORMATS and files:
         paths = cast("list[str]", files if isinstance(files, list) else [files])
@@ -327,28 +327,28 @@ def _optimizer(c: Conversion) -> None:
         c.wrong(key, "the import path of an optimizer")
         return
     paged = ("PagedAdamW", "PagedAdamW8bit", "AdamW8bit")
-    own = {"AdamW": "adamw", "SGD": "sgd"}.get(name) if package.startswith("torch.") else None
+    kind = {"AdamW": "adamw", "SGD": "sgd"}.get(name) if package.startswith("torch.") else None
     if package.startswith("bitsandbytes") and name in paged:
         # Its moments are in fp32 beside weights in bf16.
-        own = "anyprecision_adamw" if c.value("dtype") == "bf16" else "adamw"
+        kind = "anyprecision_adamw" if c.value("dtype") == "bf16" else "adamw"
         text = "moments are on the device; there on pages of host memory as well"
         if "8bit" in name:
             target = f"--optimizer.type import --optimizer.target {package}.{name}"
             text = f"moments in fp32, not in 8 bits; {target} --import bitsandbytes has those"
         c.report("differs", key, text)
-    c.set("optimizer.type", own or "import", key)
-    if own is None:
+    c.set("optimizer.type", kind or "import", key)
+    if kind is None:
         c.set("optimizer.target", f"{package}.{name}", key)
     c.set("optimizer.lr", rate, "optimizer.lr")
     c.set("optimizer.no_decay", [])
-    if own == "anyprecision_adamw":
+    if kind == "anyprecision_adamw":
         c.set("precision.optimizer_state", "fp32", key)
     adamw: dict[str, object] = {"weight_decay": 0.01, "betas": [0.9, 0.999], "eps": 1e-8}
     usual: dict[str, object] = {
         "adamw": adamw,
         "anyprecision_adamw": {**adamw, "rounding": "nearest"},
         "sgd": {"weight_decay": 0.0, "momentum": 0.0},
-    }.get(own or "", {"weight_decay": 0.01} if "Adam" in name and name.endswith("W") else {})
+    }.get(kind or "", {"weight_decay": 0.01} if "Adam" in name and name.endswith("W") else {})
     for field, value in {**usual, **given}.items():
         c.set(f"optimizer.{field}", value, f"optimizer.{field}")
     clip = c.value("clip_grad_norm")
@@ -430,7 +430,7 @@ def _logger(c: Conversion) -> dict[str, object] | None:
     kind, fields = kinds[name]
     c.report_rest("metric_logger", entry, " ".join(("_component_", "log_dir", *fields)))
     usual = {"project": "torchtune"} if kind == "wandb" else {}
-    values = {here: entry[there] for there, here in fields.items() if there in entry}
+    values = {field: entry[key] for key, field in fields.items() if key in entry}
     return {"type": kind, **usual, **values}
 
 

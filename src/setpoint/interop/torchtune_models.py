@@ -97,12 +97,12 @@ def convert_model(c: Conversion) -> bool:
              "rope_base": "rope_base", "scale_factor": "rope_factor", "vocab_size": "vocab_size",
              "tie_word_embeddings": "tie_embeddings"}  # fmt: skip
     keys = dict.fromkeys(fields, key)
-    for there, here in given.items():
-        read = c.value if there == "tie_word_embeddings" else c.number
-        if (value := read(f"model.{there}")) is not None:
-            fields[here], keys[here] = value, f"model.{there}"
+    for word, path in given.items():
+        read = c.value if word == "tie_word_embeddings" else c.number
+        if (value := read(f"model.{word}")) is not None:
+            fields[path], keys[path] = value, f"model.{word}"
     if missing := [name for name in ("dim", "layers", "heads", "vocab_size") if name not in fields]:
-        words = {here: there for there, here in given.items()}
+        words = {path: word for word, path in given.items()}
         for name in missing:
             c.wrong(f"model.{words[name]}", f"a number of {plain}")
         return False

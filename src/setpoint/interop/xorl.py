@@ -238,8 +238,8 @@ def _ranks(c: Conversion) -> None:
         if shard > 0 or replicate > 0:
             path = "train.data_parallel_replicate_size"
             c.set("parallel.replicate", replicate if replicate > 0 else -1, path)
-    over = c.number("train.ulysses_parallel_size") * c.number("train.ringattn_parallel_size") > 1
-    if over and mode == "fsdp2":
+    ranks = c.number("train.ulysses_parallel_size") * c.number("train.ringattn_parallel_size")
+    if ranks > 1 and mode == "fsdp2":
         modes = {"all": "all", "ulysses_only": "ulysses", "ring_only": "ring", "none": "none"}
         c.pick("parallel.shard_over_context", "train.cp_fsdp_mode", modes)
     if c.value("train.reshard_after_forward") is not None:
@@ -359,8 +359,8 @@ def _data(c: Conversion) -> None:
     c.set_items("data.sources", items, "data.datasets")
     key, ring = "data.sample_packing_sequence_len", c.number("train.ringattn_parallel_size")
     parts = c.number("train.ulysses_parallel_size") * (2 * ring if ring > 1 else 1)
-    if parts > 0 and (rest := c.number(key) % parts):
-        length = c.number(key) + parts - rest
+    if parts > 0 and (remainder := c.number(key) % parts):
+        length = c.number(key) + parts - remainder
         c.set("batch.sequence_length", length, key)
         text = f"rows hold {length} tokens, in {parts} parts; there fewer and padding"
         c.report("differs", key, text)
@@ -390,7 +390,7 @@ def _source(c: Conversion, entry: dict[str, Any], number: int, count: int) -> di
         source = {
             "type": "huggingface", "path": entry["path"], "subset": entry.get("name"),
             "split": entry.get("split"), "revision": entry.get("revision"),
-            "data_files": _listed(entry.get("data_files")),
+            "data_files": _as_list(entry.get("data_files")),
             "field": "input_ids" if entry.get("type") == "tokenized" else None,
         }  # fmt: skip
         if c.value("data.hf_use_auth_token"):
@@ -407,7 +407,7 @@ def _source(c: Conversion, entry: dict[str, Any], number: int, count: int) -> di
     return source
 
 
-def _listed(value: object) -> object:
+def _as_list(value: object) -> object:
     return [value] if isinstance(value, str) else value
 
 

@@ -115,7 +115,7 @@ class ModuleWatch:
                     self._count(name, module, "weight_grad", gradient)
 
     def _hook(self, name: str) -> Any:
-        def seen(module: nn.Module, _: Any, output: Any) -> None:
+        def count_outputs(module: nn.Module, _: Any, output: Any) -> None:
             for tensor in _tensors(output):
                 if not self.is_backward:
                     self._count(name, module, "output", tensor)
@@ -124,7 +124,7 @@ class ModuleWatch:
                         lambda gradient: self._count(name, module, "output_grad", gradient)
                     )
 
-        return seen
+        return count_outputs
 
     def _count(self, name: str, module: nn.Module, kind: Kind, tensor: Tensor) -> None:
         figures = self.modules.setdefault(name, ModuleFigures(name, type(module).__name__))

@@ -383,7 +383,7 @@ def owner_of(cls: type[Node]) -> Any:
     if not colon or not module or not name:
         raise SetpointError(f"{title}, which is not of the form 'module:name'")
     try:
-        found: Any = importlib.import_module(module)
+        owner: Any = importlib.import_module(module)
     except ModuleNotFoundError as error:
         if error.name and not f"{module}.".startswith(f"{error.name}."):
             raise SetpointError(
@@ -393,13 +393,13 @@ def owner_of(cls: type[Node]) -> Any:
         raise SetpointError(f"{title}, but there is no module {error.name!r}") from None
     for part in name.split("."):
         try:
-            found = getattr(found, part)
+            owner = getattr(owner, part)
         except AttributeError:
-            meant = did_you_mean(part, [key for key in dir(found) if key[:1] != "_"], " ")
-            where = getattr(found, "__name__", module)
+            meant = did_you_mean(part, [key for key in dir(owner) if key[:1] != "_"], " ")
+            where = getattr(owner, "__name__", module)
             raise SetpointError(f"{title}, but {where} has no {part!r}.{meant}") from None
-    if not callable(found):
+    if not callable(owner):
         raise SetpointError(
-            f"{title}, which is {for_error(found)}; it must be a class or a function"
+            f"{title}, which is {for_error(owner)}; it must be a class or a function"
         )
-    return found
+    return owner

@@ -174,7 +174,7 @@ def pack(config: Node) -> Packed:
     return state.frozen, values, chains, dropped, state.cautions, placed
 
 
-def _itself(section: Node) -> Node:
+def _unchanged(section: Node) -> Node:
     return section
 
 
@@ -185,7 +185,7 @@ def unpack(config: Node, packed: Packed) -> None:
     object.__setattr__(config, "_state", State())
     for name, value in values.items():
         if isinstance(value, tuple | list | dict) and not frozen:
-            value = fields[name].type.replace_sections(value, _itself, False)
+            value = fields[name].type.replace_sections(value, _unchanged, False)
         object.__setattr__(config, name, value)
     state = state_of(config)
     for name, chain in chains.items():
@@ -213,18 +213,18 @@ def successor(cls: type[C], history: Sequence[Node], moved: Node | None) -> C:
     it fits; what it cannot take is remembered as dropped.
 
     Arguments:
-        history: what stood there, as `stood` gives it.
+        history: what stood there, as `history_of` gives it.
         moved: the last of these, if it still stands there, whose inner sections move on.
     """
     classes = [type(section).__setpoint__.cls for section in history]
     start = classes.index(cls) + 1 if cls in classes else 0
     new = cast(C, draft_of(history[start - 1])) if start else cls()
     for old in history[start:]:
-        _hand_over(old, new, old is moved)
+        _carry_over(old, new, old is moved)
     return new
 
 
-def _hand_over(old: Node, new: Node, moved: bool) -> None:
+def _carry_over(old: Node, new: Node, moved: bool) -> None:
     """Copy the values that were set to another variant, where it takes them."""
     known, state = type(new).__setpoint__, state_of(new)
     chains, kept = chains_of(old), dict[str, Any]()

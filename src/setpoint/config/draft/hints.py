@@ -73,14 +73,14 @@ def other_name(root: type[Node], path: str, value: object = None) -> OtherName |
     for key in (f".{'.'.join(words)}", *keys, *(f"{word}.*" for word in words[-2::-1])):
         entry = names.get(key)
         if entry is not None:
-            ours = tuple(
+            known_fields = tuple(
                 field
                 for field in entry.fields
                 if field in fields
                 and (not classes_at(root, tuple(field.split("."))) or may_hold(root, field, value))
             )
-            if ours or not entry.fields:
-                return entry._replace(fields=ours)
+            if known_fields or not entry.fields:
+                return entry._replace(fields=known_fields)
     return None
 
 
@@ -163,7 +163,7 @@ def location_hint(root: type[Node], path: str, loose: bool = True, value: object
     close = [f"{section}.{name}" if section else name for name in names[:1]]
     if not places:
         likeness = (STRANGER, STRANGER) if section else (0.8, 0.85)
-        places = close or (_alike(root, paths, word, *likeness) if loose else [])
+        places = close or (_similar_fields(root, paths, word, *likeness) if loose else [])
     elif section:
         if not is_known:  # of several, those in a section of the same name
             end = f".{section.rpartition('.')[2]}.{word}"
@@ -202,7 +202,7 @@ def may_hold(root: type[Node], path: str, value: object) -> bool:
     return any(info.find(key) or (key == "type" and info.tag) for info in closed for key in keys)
 
 
-def _alike(
+def _similar_fields(
     root: type[Node], paths: Sequence[str], word: str, own: float, foreign: float
 ) -> list[str]:
     """The fields anywhere whose name, or name in other systems, is nearly a word.
@@ -215,17 +215,17 @@ def _alike(
 
     if len(word) <= SHORT:
         return []
-    ours: dict[str, list[str]] = {}
+    own_names: dict[str, list[str]] = {}
     for path in paths:
-        ours.setdefault(path.rpartition(".")[2], []).append(path)
-    others = {
+        own_names.setdefault(path.rpartition(".")[2], []).append(path)
+    other_names = {
         name: fields
         for name, entry in foreign_table(root).items()
         if "." not in name and (fields := [path for path in entry.fields if path in paths])
     }
     # Many names invite chance likenesses; who misspells a name seldom does so in its first letter.
     matches: list[tuple[float, list[str]]] = []
-    for names, likeness in ((ours, own), (others, foreign)):
+    for names, likeness in ((own_names, own), (other_names, foreign)):
         first = [name for name in names if name[0] == word[0]]
         for name in difflib.get_close_matches(word, first, n=1, cutoff=likeness):
             ratio = difflib.SequenceMatcher(None, word, name).ratio()
@@ -234,7 +234,7 @@ def _alike(
         return max(matches, key=lambda match: match[0])[1]
     if own >= STRANGER:
         return []
-    begin = [path for name in ours if name.startswith(f"{word}_") for path in ours[name]]
+    begin = [path for name in own_names if name.startswith(f"{word}_") for path in own_names[name]]
     return begin if len(begin) <= 3 else []
 
 
@@ -250,10 +250,10 @@ def explained(
     """The error for a value that a field cannot take, with what was meant where that is known."""
     if len(error.parts) > 1 or error.secret or error.kind != WRONG_KIND:
         return error
-    message, at, hint = error.message, error.at, error.hint
-    if (value is None or value == "null") and at in (*VALUE_ITSELF, (0,)):
-        message, at = "cannot be null", ()
-    if at not in VALUE_ITSELF or not isinstance(value, str | int | float | None):
+    message, place, hint = error.message, error.at, error.hint
+    if (value is None or value == "null") and place in (*VALUE_ITSELF, (0,)):
+        message, place = "cannot be null", ()
+    if place not in VALUE_ITSELF or not isinstance(value, str | int | float | None):
         return error
     word = "null" if value is None else str(value).lower().removeprefix("torch.")
     kind = unwrapped(info.type)
@@ -262,8 +262,8 @@ def explained(
     elif isinstance(info.type, OptionalType) and word in NULL_WORDS:
         hint = "Write null for no value."
     elif isinstance(kind, SectionType) and not kind.variants() and word != "null":
-        hint = _inside(kind, word, path) or hint
-    return error.but(message=message, at=at, hint=hint)
+        hint = _inner_field_hint(kind, word, path) or hint
+    return error.but(message=message, at=place, hint=hint)
 
 
 def switches(kind: SectionType, path: Path, origin: Origin) -> str:
@@ -279,7 +279,7 @@ def switches(kind: SectionType, path: Path, origin: Origin) -> str:
     return f"Switch it on, with its defaults, with {written({name: {}}, origin)}; {off}"
 
 
-def _inside(kind: SectionType, word: str, path: Path) -> str:
+def _inner_field_hint(kind: SectionType, word: str, path: Path) -> str:
     """Suggest the field for a value that was given to its section."""
     cls = kind.only()
     fields = list(cls.__setpoint__.fields.values()) if cls else []

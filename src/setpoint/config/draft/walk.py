@@ -284,10 +284,11 @@ class _Walk:
             value: Any = value_or_missing(config, name)
             if value is MISSING:
                 continue
-            own = effective_role(role, info.role) if info.role not in (None, role) else role
+            field_role = effective_role(role, info.role) if info.role not in (None, role) else role
             if value is None and name in cls.added:
-                own = RUNTIME  # a package that is installed and not used changes no fingerprint
-            self._value(info.type, value, (*path, name), own, chains.get(name, []))
+                # A package that is installed and not used changes no fingerprint.
+                field_role = RUNTIME
+            self._value(info.type, value, (*path, name), field_role, chains.get(name, []))
 
     def _value(self, kind: FieldType, value: Any, path: Path, role: Role, chain: Chain) -> None:
         if isinstance(value, Node):
@@ -461,17 +462,18 @@ def to_plain(
     cls = type(config).__setpoint__
     result: dict[str, Any] = {} if cls.tag is None else {"type": cls.tag}
 
-    def inside(section: Node, at: Path) -> dict[str, Any]:
-        return to_plain(section, at, known, None, replace_mappings)
+    def inside(section: Node, place: Path) -> dict[str, Any]:
+        return to_plain(section, place, known, None, replace_mappings)
 
     for name, info in cls.fields.items():
-        value, here = value_or_missing(config, name), (*path, name)
+        value, place = value_or_missing(config, name), (*path, name)
         if value is MISSING:
             continue
-        if isinstance(value, Node) and not replace_mappings and known.get(id(value), here) == here:
-            result[name] = to_plain(value, here, known, _usual(info, alike))
+        is_first = known.get(id(value), place) == place
+        if isinstance(value, Node) and not replace_mappings and is_first:
+            result[name] = to_plain(value, place, known, _usual(info, alike))
             continue
-        result[name] = plain_items(info.type, value, here, known, inside)
+        result[name] = plain_items(info.type, value, place, known, inside)
         if isinstance(value, dict) and not replace_mappings:
             gone = _removed(cast(dict[str, Any], value), _usual(info, alike))
             result[name] = {**gone, **result[name]}
@@ -527,31 +529,31 @@ def to_minimal(
     alike = default if type(default) is cls else None
     twin = None
     if default is not None and hasattr(cls, "__setpoint_open__"):
-        alike, twin = _beside(config, default)
+        alike, twin = _default_of_import(config, default)
     if cls.__setpoint__.tag is not None and alike is None:
         result["type"] = cls.__setpoint__.tag
     for name, info in cls.__setpoint__.fields.items():
         value = given(config, name)
         if value is MISSING:
             continue
-        here = (*path, name)
+        place = (*path, name)
         if alike is None and (twin is None or info.required):
             standard = _usual(info, None)
         else:
             standard = value_or_missing(alike or twin or config, name)
         if isinstance(value, Node):
-            if places.get(id(value), here) != here:
+            if places.get(id(value), place) != place:
                 result[name] = reference_to(places[id(value)])
                 continue
-            beside = standard if isinstance(standard, Node) else None
-            inner = to_minimal(value, beside, here, places)
-            if inner or beside is None:
+            inner_default = standard if isinstance(standard, Node) else None
+            inner = to_minimal(value, inner_default, place, places)
+            if inner or inner_default is None:
                 result[name] = inner
         elif isinstance(value, Reference):
             result[name] = value.text
         else:
-            reduced = minimal_items(info.type, value, here, places)
-            usual = None if standard is MISSING else minimal_items(info.type, standard, here, {})
+            reduced = minimal_items(info.type, value, place, places)
+            usual = None if standard is MISSING else minimal_items(info.type, standard, place, {})
             if standard is MISSING or not same(reduced, usual):
                 if isinstance(value, dict):
                     reduced = {**_removed(cast(dict[str, Any], value), standard), **reduced}
@@ -559,7 +561,7 @@ def to_minimal(
     return result
 
 
-def _beside(config: Node, default: Node) -> tuple[Node | None, Node | None]:
+def _default_of_import(config: Node, default: Node) -> tuple[Node | None, Node | None]:
     """The default for an imported component as a whole, or for its typed fields only.
 
     To name a target is to start afresh with its arguments, so that arguments equal to the default's
@@ -567,8 +569,8 @@ def _beside(config: Node, default: Node) -> tuple[Node | None, Node | None]:
     """
     if type(default).__setpoint__.cls is not type(config).__setpoint__.cls:
         return None, None
-    whole = type(default) is type(config) and given(default, "target") == given(config, "target")
-    return (default, None) if whole else (None, default)
+    alike = type(default) is type(config) and given(default, "target") == given(config, "target")
+    return (default, None) if alike else (None, default)
 
 
 def given(config: Node, name: str) -> Any:
@@ -586,5 +588,5 @@ def minimal_items(
     """Convert a value to plain data, its sections without defaults; see `to_plain`."""
     known = {} if places is None else places
     return plain_items(
-        kind, value, path, known, lambda section, at: to_minimal(section, None, at, known)
+        kind, value, path, known, lambda section, place: to_minimal(section, None, place, known)
     )

@@ -182,12 +182,12 @@ def unexpected(
         problem: what the parser says.
         hints: what to do, by what stands there in lower case.
     """
-    found = describe(text, offset)
-    hint = hints.get(found.lower(), "")
+    token = describe(text, offset)
+    hint = hints.get(token.lower(), "")
     is_value = problem in ("Invalid value", "expected value")
-    if not hint and is_value and found[0] == "'" and found[1].isalpha():
+    if not hint and is_value and token[0] == "'" and token[1].isalpha():
         hint = "; text needs quotes"
-    return error_at(name, text, offset, f"{problem[:1].lower()}{problem[1:]}, found {found}{hint}")
+    return error_at(name, text, offset, f"{problem[:1].lower()}{problem[1:]}, found {token}{hint}")
 
 
 def describe(text: str, offset: int) -> str:

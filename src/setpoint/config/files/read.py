@@ -76,7 +76,7 @@ def _missing(path: str) -> str:
     import os
     from itertools import islice
 
-    folder, wanted = os.path.split(path)
+    folder, missing = os.path.split(path)
     if os.path.islink(path):
         return f"no such file: it is a link to '{os.readlink(path)}', where there is nothing"
     try:
@@ -87,7 +87,7 @@ def _missing(path: str) -> str:
     # Names with other suffixes could not be read anyway.
     names = [name for name in names if os.path.splitext(name)[1].lower() in FORMATS]
     stems = {os.path.splitext(name)[0]: name for name in sorted(names, reverse=True)}
-    near = difflib.get_close_matches(os.path.splitext(wanted)[0], stems, n=1)
+    near = difflib.get_close_matches(os.path.splitext(missing)[0], stems, n=1)
     if not near:
         return "no such file"
     return f"no such file; did you mean '{os.path.join(folder, stems[near[0]])}'?"
@@ -105,7 +105,7 @@ def read_plain_file(
 
     try:
         _refuse_special(path, os.stat(path).st_mode)
-        with open(path, "rb", opener=_open_at_once) as file:
+        with open(path, "rb", opener=_open_unblocked) as file:
             facts = os.fstat(file.fileno())
             _refuse_special(path, facts.st_mode)  # it may have been replaced since
             data = cast("bytes | None", file.read(limit + 1))
@@ -123,7 +123,7 @@ def read_plain_file(
     return data
 
 
-def _open_at_once(path: str, flags: int) -> int:
+def _open_unblocked(path: str, flags: int) -> int:
     """Open without blocking, which pipes and files such as /proc/kmsg would."""
     import os
 

@@ -191,8 +191,8 @@ class _TomlWriter(_Writer):
                 self.table(value, place, inner, f"[{inner}]", notes)
             for index, item in enumerate(value if is_list(value) else []):
                 if is_mapping(item):
-                    own = notes + self._notes((*place, index))
-                    self.table(item, (*place, index), inner, f"[[{inner}]]", own)
+                    item_notes = notes + self._notes((*place, index))
+                    self.table(item, (*place, index), inner, f"[[{inner}]]", item_notes)
                     notes = []
 
     def _entry(self, key: str, value: object, path: Path) -> None:

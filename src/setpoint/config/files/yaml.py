@@ -186,12 +186,12 @@ class _Builder:
         anchored = self._anchors.get(event.anchor or "")
         if anchored is None:
             inside = any(frame.anchor == event.anchor for frame in self._open)
-            what = (
+            mistake = (
                 "is used inside itself"
                 if inside
                 else "is not defined above; text that begins with '*' needs quotes"
             )
-            raise self._error(offset, f"the anchor {named(event.anchor or '')} {what}")
+            raise self._error(offset, f"the anchor {named(event.anchor or '')} {mistake}")
         value, source = anchored
         self._copied += count_values(value, MAX_COPIED)
         if self._copied > MAX_COPIED:
@@ -284,10 +284,10 @@ def _strict(base: Any, text: str, name: str) -> Any:
 
 def _explain(text: str, name: str, offset: int, problem: str) -> FileError:
     # The library points behind the line breaks and spaces; at its end, people look at the line.
-    found = describe(text, offset)
-    if found == "'\t'" or text[offset : offset + 1] == "\t":
+    token = describe(text, offset)
+    if token == "'\t'" or text[offset : offset + 1] == "\t":
         return error_at(name, text, offset, "expected spaces; YAML refuses tabs here")
     for part, template in _WORDS.items():
         if part in problem:
-            return error_at(name, text, offset, template.format(found))
+            return error_at(name, text, offset, template.format(token))
     return error_at(name, text, offset, f"not valid YAML: {problem}")

@@ -35,7 +35,7 @@ from ..types.compound import (
     unwrapped,
 )
 from ..values.containers import Free
-from ..values.node import Node, chain_of, state_of, stood, value_or_missing
+from ..values.node import Node, chain_of, history_of, state_of, value_or_missing
 from ..values.origin import FILE, Origin, Recorded
 from ..values.reference import Reference, may_refer
 from ..values.scalar import Struct
@@ -348,7 +348,7 @@ class Editor:
             return current
         info = slot.info
         given = [value for _, value in chain_of(slot.section, info.name)]
-        history = stood(info.initial() if info.factory else None, *given, current)
+        history = history_of(info.initial() if info.factory else None, *given, current)
         if tag is None and given and history:
             cls = type(history[-1]).__setpoint__.cls
         else:
@@ -397,7 +397,7 @@ class Editor:
         forget_restored(self.root, fresh, path)
         return fresh
 
-    def _replaced(
+    def _changed_item(
         self, section: Node, kind: FieldType, value: object, origin: Origin, path: Path
     ) -> Node:
         """Change an item that is a section in place, or to another variant.
@@ -411,12 +411,12 @@ class Editor:
             cls = type(fresh).__setpoint__.cls
             if fresh is value or type(section).__setpoint__.cls is cls:
                 return fresh if fresh is value else section
-            return self._switch(stood(section), cls, origin, path, section)
+            return self._switch(history_of(section), cls, origin, path, section)
 
         def section_for(tag: object, layer: Origin) -> Node:
             nonlocal section
             if tag is not None and tag != type(section).__setpoint__.tag:
-                section = self._replaced(section, kind, tag, layer, path)
+                section = self._changed_item(section, kind, tag, layer, path)
             return section
 
         self._merge_onto(section_for, cast(Mapping[str, object], value), origin, path)
@@ -440,7 +440,7 @@ class Editor:
             if section is None:
                 section = kind.read({} if tag is None else {"type": tag}, layer)
             elif tag is not None and tag != type(section).__setpoint__.tag:
-                section = self._replaced(section, kind, tag, layer, path)
+                section = self._changed_item(section, kind, tag, layer, path)
             return section
 
         self._merge_onto(section_for, values, origin, path)
@@ -549,8 +549,8 @@ class Editor:
             # The error's own path leads through the items; the value is what was to go there.
             for part in error.parts:
                 inside = part.at[len(rest) :]
-                at = part.at[: len(rest)] if len(part.at) >= len(rest) else rest
-                self.report((*slot.path, *at), value, origin, part.but(at=inside))
+                place = part.at[: len(rest)] if len(part.at) >= len(rest) else rest
+                self.report((*slot.path, *place), value, origin, part.but(at=inside))
 
     def _edit_section(
         self, kind: FieldType, current: Any, rest: Path, value: object, origin: Origin, path: Path
@@ -576,7 +576,7 @@ class Editor:
         elif rest and rest != ("type",):
             self._descend(current, rest, path, value, origin)
             return current
-        return self._replaced(current, inner, value, origin, path)
+        return self._changed_item(current, inner, value, origin, path)
 
     def _merge_onto(
         self,
@@ -636,13 +636,13 @@ class Editor:
         mapping = isinstance(value, Mapping)
         if not isinstance(kind, ContainerType) or mapping is not isinstance(kind, MappingType):
             return value
-        made: list[tuple[Any, object]] = []
+        items: list[tuple[Any, object]] = []
         for key, item in children(value):
             inner = kind.item_type(key)
             if inner is not None:
                 item = self._with_fragments(inner, item, origin, (*path, key))
-            made.append((key, item))
-        return kind.plain(made)
+            items.append((key, item))
+        return kind.plain(items)
 
 
 def mapping_in(kind: FieldType, value: object) -> object:

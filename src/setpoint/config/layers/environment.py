@@ -57,7 +57,7 @@ def apply_declared(
             except Invalid as error:
                 editor.report((*path, name), value, origin, error)
                 continue
-            later = [at for at, (given, _) in enumerate(chain) if given.order > origin.order]
+            later = [index for index, (given, _) in enumerate(chain) if given.order > origin.order]
             if later:
                 set_chain(section, name, [*chain[: later[0]], (origin, stored), *chain[later[0] :]])
             else:
@@ -130,9 +130,10 @@ def _spelled(root: Node, written: tuple[str, ...]) -> tuple[str, ...]:
             items = cast(Sequence[Any], node) if isinstance(node, tuple | list) else ()
             names = [name for item in items for name in names_of(item) if name]
             key = _one_of(part, [*EDITS, *names]) or part
-            at = next((i for i, item in enumerate(items) if key in (str(i), *names_of(item))), None)
-            node = None if at is None else items[at]
-            kind = unwrapped(kind.parts[0 if at is None or isinstance(kind, SequenceType) else at])
+            matches = (i for i, item in enumerate(items) if key in (str(i), *names_of(item)))
+            position = next(matches, None)
+            node = None if position is None else items[position]
+            kind = unwrapped(kind.parts[0 if isinstance(kind, SequenceType) else position or 0])
         elif isinstance(kind, MappingType):
             key = part.lower() if part.lower() == REMOVE else part
             node = cast(Mapping[str, Any], node).get(key) if isinstance(node, Mapping) else None

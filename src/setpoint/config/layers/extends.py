@@ -36,12 +36,12 @@ class ExtendingFiles:
         # The fragments that have been put onto a section, each once.
         self._applied: dict[Path, list[str]] = {}
 
-    def open(self, file: str | FileDocument, at: Path = ()) -> FileDocument:
+    def open(self, file: str | FileDocument, place: Path = ()) -> FileDocument:
         """Read a file, in terms of today's schema; it is open until `close`.
 
         Arguments:
             file: its name, or what was read of it already.
-            at: the section whose fields it holds; the empty path for a whole configuration.
+            place: the section whose fields it holds; the empty path for a whole configuration.
 
         Raises:
             Invalid: if it is open already, or files are nested too deeply.
@@ -54,7 +54,7 @@ class ExtendingFiles:
             raise Invalid(f"files that extend one another are {MAX_NESTING} at most")
         document = read_file(file) if isinstance(file, str) else file
         if HEADER in document.data:
-            document, notes = migrated(self.root, document, at)
+            document, notes = migrated(self.root, document, place)
             self.notes.extend(notes)
         self._open.append(real)
         return document

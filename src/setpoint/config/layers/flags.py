@@ -83,13 +83,13 @@ def read_flags(cls: type[Node], tokens: Sequence[str]) -> list[Flag]:
         SetpointError: for an argument that is no override, or lacks its value.
     """
     flags: list[Flag] = []
-    at = 0
-    while at < len(tokens):
-        token = tokens[at]
-        at += 1
-        if at < len(tokens) and (joined := with_value(cls, token, tokens[at])):
+    index = 0
+    while index < len(tokens):
+        token = tokens[index]
+        index += 1
+        if index < len(tokens) and (joined := with_value(cls, token, tokens[index])):
             token = joined
-            at += 1
+            index += 1
         flags.append(_read_flag(cls, token))
     return flags
 
@@ -112,7 +112,7 @@ def with_value(
     if _is_switch(cls, path) or _negated(cls, flag):
         kinds = _kinds(cls, path)
         is_value = word in ("true", "false") or "${" in word
-        is_value = is_value or all(_takes(kinds, part) for part in word.split(","))
+        is_value = is_value or all(_fits_any(kinds, part) for part in word.split(","))
         if "=" in word or (not is_value and is_argument(word)):
             return None
     joined = f"{flag}={word}"
@@ -169,7 +169,7 @@ def _read_flag(cls: type[Node], token: str) -> Flag:
     raise SetpointError(f"{name} needs a value. {how}")
 
 
-def _takes(kinds: Sequence[FieldType], text: str) -> bool:
+def _fits_any(kinds: Sequence[FieldType], text: str) -> bool:
     return any(takes(kind, PlainScalar(text)) for kind in kinds)
 
 
@@ -180,7 +180,7 @@ def one_word(cls: type[Node], flag: str, words: Sequence[str]) -> str:
     listing = ",".join(words)
     listed = [kind for kind in kinds if kind.lists_items(listing) and ".append" not in flag]
     for these, text in ((listed, listing), (kinds, " ".join(words))):
-        if _takes(these, text):
+        if _fits_any(these, text):
             return f"--{'.'.join(path)} {for_shell(text)}"
     return ""
 
@@ -204,7 +204,7 @@ def in_order(cls: type[Node], flags: Sequence[Flag]) -> list[Flag]:
     ordered: list[Flag] = []
     for flag in flags:
         index, section = len(ordered), flag.section
-        for position in reversed(range(len(ordered) if _chooses(cls, flag) else 0)):
+        for position in reversed(range(len(ordered) if _is_choice(cls, flag) else 0)):
             other = ordered[position]
             if section[: len(other.section)] == other.section:
                 break
@@ -216,7 +216,7 @@ def in_order(cls: type[Node], flags: Sequence[Flag]) -> list[Flag]:
 
 def is_section(cls: type[Node], path: tuple[str, ...]) -> bool:
     """Check if a path such as `("model",)` names a section or optional section."""
-    return any(_holds(kind, SectionType) for kind in _kinds(cls, path))
+    return any(_has_type(kind, SectionType) for kind in _kinds(cls, path))
 
 
 def _path(name: str) -> tuple[str, ...]:
@@ -229,10 +229,10 @@ def _kinds(cls: type[Node], path: tuple[str, ...]) -> list[FieldType]:
 
 
 def _is_switch(cls: type[Node], path: tuple[str, ...]) -> bool:
-    return any(_holds(kind, BoolType) for kind in _kinds(cls, path))
+    return any(_has_type(kind, BoolType) for kind in _kinds(cls, path))
 
 
-def _chooses(cls: type[Node], flag: Flag) -> bool:
+def _is_choice(cls: type[Node], flag: Flag) -> bool:
     if flag.path[-1] in CHOOSING:
         return True
     if flag.text == "null" or flag.text.startswith("{") or "${" in flag.text:
@@ -240,11 +240,11 @@ def _chooses(cls: type[Node], flag: Flag) -> bool:
     return is_section(cls, flag.path)
 
 
-def _holds(kind: FieldType, wanted: type[FieldType]) -> bool:
+def _has_type(kind: FieldType, cls: type[FieldType]) -> bool:
     """Check if a type, or a type inside an optional or alternative one, is of a kind."""
     if isinstance(kind, OptionalType | AnyOfType):
-        return any(_holds(part, wanted) for part in kind.parts)
-    return isinstance(kind, wanted)
+        return any(_has_type(part, cls) for part in kind.parts)
+    return isinstance(kind, cls)
 
 
 class Word(str):

@@ -105,7 +105,7 @@ class ItemEdit(Struct):
             if word == REMOVE:
                 given = cast(object, value) if isinstance(value, str | list | tuple) else [value]
                 gone = [
-                    _which(kind, items, one, name, self.origin) for one in read_items(kind, given)
+                    _locate(kind, items, one, name, self.origin) for one in read_items(kind, given)
                 ]
                 return [item for index, item in enumerate(items) if index not in gone]
             index = len(items) if word == APPEND else _place(str(rest[1]), len(items), name)
@@ -143,15 +143,15 @@ def follow(before: object, after: object, path: Path) -> None:
         state_of(item).placed = [(origin.moved(then, now), tag) for origin, tag in chain]
 
 
-def _which(kind: SequenceType, items: list[Any], which: object, name: str, origin: Origin) -> int:
+def _locate(kind: SequenceType, items: list[Any], entry: object, name: str, origin: Origin) -> int:
     """The index of an item to remove: sections by index or name, plain items by value."""
     if kind.item.nested:
-        return item_index(items, str(which), name)
-    value = kind.item.read(which, origin)
+        return item_index(items, str(entry), name)
+    value = kind.item.read(entry, origin)
     for index, item in enumerate(items):
         if same(item, value):
             return index
-    raise Invalid(f"{name} does not hold {for_error(which)}", tuple(map(for_error, items)))
+    raise Invalid(f"{name} does not hold {for_error(entry)}", tuple(map(for_error, items)))
 
 
 def _words(value: object) -> list[str]:

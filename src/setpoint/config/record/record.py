@@ -67,7 +67,7 @@ def record_files(config: Node) -> dict[str, str]:
         }
         entries = entries_of(config, leaf)
         if entries:
-            entry["entries"] = {str(each.path[-1]): _layers(each) for each in entries}
+            entry["entries"] = {str(item.path[-1]): _layers(item) for item in entries}
         chains[leaf.key] = entry
     return {
         CONFIG: write_json({HEADER: header, **to_plain(config, replace_mappings=True)}),
@@ -80,11 +80,11 @@ def minimal_toml(config: Node) -> str:
     """Only what differs from the defaults, each line with its origin as a comment."""
     touched = (leaf for leaf in leaves(config) if leaf.chain)
     comments = {
-        each.path: each.describe_origin()
-        if each.origin.layer != REFERENCE or len(each.chain) < 2
-        else f"= {for_error(each.value)}, {each.chain[-2][0].describe(each.path)}"
+        entry.path: entry.describe_origin()
+        if entry.origin.layer != REFERENCE or len(entry.chain) < 2
+        else f"= {for_error(entry.value)}, {entry.chain[-2][0].describe(entry.path)}"
         for leaf in touched
-        for each in entries_of(config, leaf) or [leaf]
+        for entry in entries_of(config, leaf) or [leaf]
     }
     return write_toml(to_minimal(config), comments)
 
@@ -116,8 +116,8 @@ def read_record(root: type[C], folder: str) -> tuple[C, dict[str, Any]]:
         modules: Any = record.header.get("modules")
         names = map(str, cast(list[Any], modules) if isinstance(modules, list) else ())
         # What is shown may be pasted into a shell, so that it must be names and nothing else.
-        wanted = [name for name in names if all(map(str.isidentifier, name.split(".")))]
-        missing = [name for name in wanted if name not in sys.modules]
+        valid_names = [name for name in names if all(map(str.isidentifier, name.split(".")))]
+        missing = [name for name in valid_names if name not in sys.modules]
         if missing and not broken:
             raise SetpointError(
                 f"{folder}: the record uses config classes of {', '.join(missing)}; records are "
@@ -305,17 +305,17 @@ def take_new_origins(folder: str) -> None:
 
 def _read_origins(name: str) -> dict[str, dict[str, Any]]:
     folder = os.path.dirname(name)
-    what = "which says where each value came from"
+    note = "which says where each value came from"
     if not os.path.exists(name):
         raise SetpointError(
-            f"{name} is missing, {what}; the record is incomplete without it. Take the file from "
+            f"{name} is missing, {note}; the record is incomplete without it. Take the file from "
             f"a copy of {folder}"
         )
     try:
         chains: Any = read_file(name).data
     except SetpointError as error:
         raise SetpointError(
-            f"{name} is damaged, {what}. Take the file from a copy of {folder}\n  {error}"
+            f"{name} is damaged, {note}. Take the file from a copy of {folder}\n  {error}"
         ) from None
     try:
         for entry in chains.values():
@@ -351,15 +351,15 @@ def check_integrity(
         SetpointError: naming the first value that is not the same in both files, or both
             fingerprints.
     """
-    here = dict(_leaves(values, "", origins))
-    for key in [*origins, *here]:
-        one = _shown(here[key]) if key in here else "nothing"
+    recorded = dict(_leaves(values, "", origins))
+    for key in [*origins, *recorded]:
+        one = _shown(recorded[key]) if key in recorded else "nothing"
         other = _shown(origins[key]["value"]) if key in origins else "nothing"
         if one != other:
             raise _changed(folder, f"{key} is {one} in config.json and {other} in origins.json")
-    stated, found = header.get("fingerprint"), recorded_fingerprint(origins)
-    if stated != found:
-        raise _changed(folder, f"it states the fingerprint {stated}, and its values have {found}")
+    given, actual = header.get("fingerprint"), recorded_fingerprint(origins)
+    if given != actual:
+        raise _changed(folder, f"it states the fingerprint {given}, and its values have {actual}")
 
 
 def recorded_fingerprint(origins: Mapping[str, Mapping[str, Any]]) -> str:
@@ -389,9 +389,9 @@ def _shown(value: Any) -> str:
     return text if len(text) <= 100 else f"{text[:97]}..."
 
 
-def _changed(folder: str, what: str) -> SetpointError:
+def _changed(folder: str, note: str) -> SetpointError:
     return SetpointError(
-        f"{folder}: the record was changed after it was written: {what}. A record says what a run "
+        f"{folder}: the record was changed after it was written: {note}. A record says what a run "
         f"was; to start from changed values, give {folder}/config.json as a file"
     )
 
@@ -533,7 +533,7 @@ def compare(
     tables: Sequence[Table], roles: Iterable[Role] | None = None, ignore: Iterable[str] = ()
 ) -> list[Difference]:
     """Only what differs."""
-    wanted = None if roles is None else set(roles)
+    kept_roles = None if roles is None else set(roles)
     ignored = tuple(ignore)
     result: list[Difference] = []
     for path in _paths(tables):
@@ -541,7 +541,7 @@ def compare(
             continue
         entries = [table.get(path) for table in tables]
         present = [entry for entry in entries if entry is not None]
-        if wanted is not None and not any(entry.role in wanted for entry in present):
+        if kept_roles is not None and not any(entry.role in kept_roles for entry in present):
             continue
         first = plain(present[0].value)
         if len(present) < len(tables) or not all(

@@ -100,7 +100,7 @@ def whole_problem(path: Path, section: Node, problem: Problem) -> Problem:
     return problem.placed(dotted((*path, *parts)), value, origin, also)
 
 
-def _in_short(origin: Origin, path: Path) -> str:
+def _short_origin(origin: Origin, path: Path) -> str:
     """Describe an origin; many fields of one section that a value is derived from as one.
 
     What was typed when a record was written is told apart from what has been typed now.
@@ -143,7 +143,7 @@ def describe_value(section: Node, path: Path, relative: str) -> tuple[str | None
             return None, None
     if node is section:
         return None, None
-    origin = _in_short(chain[-1][0], full) if chain else "default"
+    origin = _short_origin(chain[-1][0], full) if chain else "default"
     if isinstance(node, Node):
         return type(node).__setpoint__.tag or "set", origin  # a section has no value of its own
     if isinstance(node, Free):
@@ -300,9 +300,9 @@ def verify(
     for path, section, name, mark, required in _checks_in(placed, unread):
         missing: tuple[Need, ...] = tuple(need for need in required if need not in met)
         if missing and (mark.when is None or mark.when(section)):
-            what = (getattr(section, name).__doc__ or "").strip().partition("\n")[0]
-            what = what[:1].lower() + what[1:].rstrip(".")
-            skipped.append(Skipped(dotted(path), name, what, missing))
+            summary = (getattr(section, name).__doc__ or "").strip().partition("\n")[0]
+            summary = summary[:1].lower() + summary[1:].rstrip(".")
+            skipped.append(Skipped(dotted(path), name, summary, missing))
     return Verification(checker.problems, [*cautions_of(config), *heard], skipped)
 
 

@@ -46,7 +46,7 @@ class Pending:
         # The fields that were read for it, in order.
         self.reads: dict[str, None] = {}
 
-    def at(self, inside: Path) -> Any:
+    def item(self, inside: Path) -> Any:
         """The value, or an item inside it."""
         value: Any = self.value
         for part in inside:
@@ -56,7 +56,7 @@ class Pending:
     def put(self, inside: Path, value: object) -> None:
         """Put a computed value where its reference stands."""
         if inside:
-            self.at(inside[:-1])[inside[-1]] = value
+            self.item(inside[:-1])[inside[-1]] = value
         else:
             self.value = value
 
@@ -203,10 +203,10 @@ class Computation:
         step = (pending, inside)
         if step in self._stack:
             cycle = [*self._stack[self._stack.index(step) :], step]
-            names = " -> ".join(dotted((*other.path, *at)) for other, at in cycle)
+            names = " -> ".join(dotted((*other.path, *place)) for other, place in cycle)
             self._fail(pending, Invalid(f"depends on itself: {names}"), inside)
-            for other, at in cycle:
-                self._mark_invalid(other, at)
+            for other, place in cycle:
+                self._mark_invalid(other, place)
             raise _Failed
         self._stack.append(step)
         self._reads.append({})
@@ -246,7 +246,7 @@ class Computation:
         pending.put(inside, cast(object, value))
         if inside and kind is not None:
             # As its container stores it, since others may read the item before that does.
-            item = kind.read(pending.at(inside), Origin(REFERENCE, str(source)))
+            item = kind.read(pending.item(inside), Origin(REFERENCE, str(source)))
             pending.put(inside, item)
             if info.item_bounds is not None and len(inside) == 1:
                 info.item_bounds.check(item)
@@ -267,10 +267,10 @@ class Computation:
         section.store(name, value, origin)
         for inside, part in info.type.sections(value) if info.type.nested else ():
             self.shares = True
-            for path, made in sections(part, (*pending.path, *inside)):
-                if self.paths.setdefault(id(made), path) is path:
-                    self._collect_references(path, made)
-                    self._collect_derived(path, made)
+            for path, node in sections(part, (*pending.path, *inside)):
+                if self.paths.setdefault(id(node), path) is path:
+                    self._collect_references(path, node)
+                    self._collect_derived(path, node)
 
     def _look_up(self, path: Path) -> object:
         node: Any = self.root
@@ -295,9 +295,9 @@ class Computation:
             if pending is not None and pending.failed:
                 raise _Failed
         if pending is not None and isinstance(node, list | dict):
-            for at in pending.sources:
-                if at[: len(inside)] == inside:
-                    self._compute(pending, at)
+            for place in pending.sources:
+                if place[: len(inside)] == inside:
+                    self._compute(pending, place)
         if isinstance(node, Free):
             raise Invalid(f"refers to {dotted(path)}, which is a section, not a value")
         if self._reads and (inside or isinstance(node, Node)):
@@ -314,8 +314,8 @@ class Computation:
         known = frozenset(pending.failed)
         self._mark_invalid(pending, inside)
         for part in error.parts:
-            at = (*inside, *part.at)
-            place = next((path for path in pending.sources if at[: len(path)] == path), None)
+            item_path = (*inside, *part.at)
+            place = next((path for path in pending.sources if item_path[: len(path)] == path), None)
             if place in known:
                 continue
             message, value, origin = part.message, None, "derivation"
@@ -326,9 +326,9 @@ class Computation:
                 value = source.text
                 message = self._misfit(pending, place) or message
             if not isinstance(source, tuple):
-                path = (*pending.path, *(at if place is None else place))
+                path = (*pending.path, *(item_path if place is None else place))
                 origin = chain_of(pending.section, pending.name)[-1][0].describe(path)
-            full = dotted((*pending.path, *at))
+            full = dotted((*pending.path, *item_path))
             problem = Problem(
                 full, message, valid=part.valid, hint=part.hint, value=value, origin=origin
             )
@@ -337,15 +337,15 @@ class Computation:
 
     def _misfit(self, pending: Pending, inside: Path) -> str:
         """The error for a reference to a section that its place cannot take."""
-        value: object = pending.at(inside)
+        value: object = pending.item(inside)
         path = self._path_of(value) if isinstance(value, Node) else None
         if path is None or not isinstance(value, Node):
             return ""
         tag = type(value).__setpoint__.tag
         section = f"a section with type = {tag}" if tag else f"a section ({type(value).__name__})"
         kind = kind_at(pending.info.type, inside)
-        wanted = "what belongs here" if kind is None else kind.describe()
-        return f"refers to {dotted(path) or 'the root'}, which is {section}, not {wanted}"
+        expected = "what belongs here" if kind is None else kind.describe()
+        return f"refers to {dotted(path) or 'the root'}, which is {section}, not {expected}"
 
 
 def _fitting(kind: FieldType, value: object) -> object:
@@ -364,13 +364,13 @@ def _invalid(source: Source, error: Exception) -> Invalid:
     Raises:
         Exception: the same again, if it is a fault of the engine.
     """
-    ours = isinstance(error, SetpointError | RecursionError)
-    if isinstance(source, tuple) and (isinstance(error, ReadOnlyError) or not ours):
+    is_known = isinstance(error, SetpointError | RecursionError)
+    if isinstance(source, tuple) and (isinstance(error, ReadOnlyError) or not is_known):
         problem = method_failed(getattr(type(source[0]), source[1]), error)
         fault = Invalid(problem.message)
         fault.traceback = problem.traceback
         return fault
-    if not (ours or isinstance(error, ArithmeticError)):
+    if not (is_known or isinstance(error, ArithmeticError)):
         raise error
     if isinstance(error, RecursionError):
         return Invalid("cannot be computed: too many values depend on one another")
@@ -435,8 +435,8 @@ class View:
         if isinstance(value, Node):
             return View(self._computation, value)
         if isinstance(value, tuple | list | dict):
-            made: Any = rebuild(value, self._wrapped)
-            return made if isinstance(value, dict) else tuple(made)
+            items: Any = rebuild(value, self._wrapped)
+            return items if isinstance(value, dict) else tuple(items)
         # A key of the area that is not set reads as an empty area, which must not stay there.
         return value.copy(frozen=False) if isinstance(value, Free) else value
 

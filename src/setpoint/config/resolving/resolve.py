@@ -104,7 +104,7 @@ def _determined(
     if last is not None:
         _remove_later_layers(root, last)
     bind(root)
-    placed, again = _walked(root)
+    placed, again = _unresolved(root)
     if again:
         check_size(root)
     if superseded:
@@ -112,15 +112,15 @@ def _determined(
         for value in superseded:
             if value.path in by_path:
                 _remove(by_path[value.path], value)
-        placed = _walked(root)[0]
+        placed = _unresolved(root)[0]
     if problems:
         placed = _mark_invalid(root, placed, problems)
     computation = Computation(root, placed)
     computation.run()
-    return root, _walked(root)[0] if computation.shares else placed, computation
+    return root, _unresolved(root)[0] if computation.shares else placed, computation
 
 
-def _walked(root: Node) -> tuple[Placed, Placed]:
+def _unresolved(root: Node) -> tuple[Placed, Placed]:
     """The sections of a tree that are not resolved yet, and the further places of shared ones."""
     again: Placed = []
     placed = [place for place in sections(root, (), again) if not is_frozen(place[1])]
@@ -200,9 +200,9 @@ def _given_in(computation: Computation, section: Node, name: str, inside: Path) 
             yield inside, section, first
     elif info.type.nested and value is not MISSING:
         parts: Iterator[tuple[Path, Node]] = info.type.sections(value)
-        for at, item in parts:
+        for item_path, item in parts:
             for field in type(item).__setpoint__.fields:
-                yield from _given_in(computation, item, field, (*place, *at))
+                yield from _given_in(computation, item, field, (*place, *item_path))
 
 
 def _source_layer(section: Node, name: str) -> Origin | None:
@@ -239,7 +239,7 @@ def _remove_later_layers(root: Node, last: Origin) -> None:
         if undone:
             state_of(section).layers = kept
         for name in undone:
-            _put_back(section, name)
+            _restore(section, name)
 
 
 def _remove(section: Node, value: SupersededValue) -> None:
@@ -251,10 +251,10 @@ def _remove(section: Node, value: SupersededValue) -> None:
     state_of(section).dropped += ((value.name, given, origin, f"no effect: {value.reason}"),)
     # Those of a section that a factory makes stay.
     set_chain(section, value.name, [layer for layer in chain if layer[0].layer == DEFAULT])
-    _put_back(section, value.name)
+    _restore(section, value.name)
 
 
-def _put_back(section: Node, name: str) -> None:
+def _restore(section: Node, name: str) -> None:
     """Restore the last value of a field by the remaining layers."""
     chain, kind = chain_of(section, name), type(section).__setpoint__.fields[name].type
     if chain:

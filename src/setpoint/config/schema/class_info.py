@@ -89,7 +89,7 @@ class ClassInfo:
             self.derives.update(base.derives)
             for name in ("rules", "_checks", "_deads"):
                 names: list[str] = getattr(self, name)
-                names.extend(each for each in getattr(base, name) if each not in names)
+                names.extend(method for method in getattr(base, name) if method not in names)
 
     def declare(self, fields: Mapping[str, FieldInfo], names: Mapping[str, object] | None) -> None:
         """Add fields that the class declares itself.

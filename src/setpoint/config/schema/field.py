@@ -165,7 +165,7 @@ class FieldInfo:
         # What the factory sets is a default, wherever it is first read.
         with running(DEFAULT, ""):
             try:
-                made = self.factory()
+                default = self.factory()
             except SetpointError:
                 raise
             except Exception as error:
@@ -173,7 +173,7 @@ class FieldInfo:
                 raise UserCodeError(
                     f"the factory of {name} failed: {error_in_words(error)}", traceback_of(error)
                 ) from error
-            value = self._read_default(made)
+            value = self._read_default(default)
         if isinstance(self.factory, type):
             return value
         # A function may return the same object each time.
@@ -246,7 +246,7 @@ def _compile(info: FieldInfo) -> FieldType:
             f"{info.full_name}: its type refers to itself; write Any, or a config class"
         ) from None
     name_containers(kind, f"{info.owner.__name__}.{info.name}")
-    for fault in _misfits(info, kind):
+    for fault in _misplaced_options(info, kind):
         raise DeclarationError(f"{info.full_name}: {fault}, and this is {kind.describe()}")
     return kind
 
@@ -265,7 +265,7 @@ def _evaluated(info: FieldInfo, annotation: str) -> Any:
         ) from None
 
 
-def _misfits(info: FieldInfo, kind: FieldType) -> list[str]:
+def _misplaced_options(info: FieldInfo, kind: FieldType) -> list[str]:
     """Find options that do not apply to the type."""
     bounds, numbers, faults = info.bounds, (int, float), list[str]()
     if bounds is not None and bounds.limited and not _may_be(kind, numbers):

@@ -218,10 +218,10 @@ class IntType(FieldType):
                 number = _integral(value) if "e" in value.lower() else None
         if not isinstance(number, int) or isinstance(number, bool):
             error = self.refuse(value)
-            whole = _integral(value)
-            if whole is not None:
+            integer = _integral(value)
+            if integer is not None:
                 computed = origin.layer == REFERENCE
-                error.hint = "Use // for the integer quotient." if computed else f"Write {whole}."
+                error.hint = "Use // for the integer quotient." if computed else f"Write {integer}."
             raise error
         if number.bit_length() > MAX_BITS:
             raise Invalid(TOO_MANY_DIGITS)
@@ -412,14 +412,14 @@ class ImportPathType(FieldType):
             self.words = f"the import path of a subclass of {base.__name__}"
 
     def read(self, value: object, origin: Origin) -> ImportPath:
-        wanted = self.base
+        base = self.base
         if not isinstance(value, str | ImportPath):
             if not callable(value):
                 raise self.refuse(value)
-            if wanted is not None and not (isinstance(value, type) and issubclass(value, wanted)):
-                message = f"is not a subclass of {wanted.__name__}: got {for_error(value)}"
+            if base is not None and not (isinstance(value, type) and issubclass(value, base)):
+                message = f"is not a subclass of {base.__name__}: got {for_error(value)}"
                 raise Invalid(message, kind=WRONG_KIND)
-        return ImportPath.read(value).trusting(self.trusted, wanted)
+        return ImportPath.read(value).trusting(self.trusted, base)
 
     def dump(self, value: ImportPath) -> str:
         return value.text
@@ -449,8 +449,8 @@ class PatternType(FieldType):
 def refuse_choice(value: object, choices: tuple[str, ...]) -> Invalid:
     """The error for a value outside a closed vocabulary, with the nearest word."""
     # `fp16` is no slip for `bf16`: of names so short, with digits, each letter counts.
-    is_name = len(str(value)) <= 4 and any(each.isdigit() for each in str(value))
-    near = [each for each in choices if not is_name or sorted(each) == sorted(str(value).lower())]
+    is_name = len(str(value)) <= 4 and any(char.isdigit() for char in str(value))
+    near = [word for word in choices if not is_name or sorted(word) == sorted(str(value).lower())]
     hint = did_you_mean(str(value), near) if isinstance(value, str) else ""
     message = f"is not one of the valid values: got {for_error(value)}"
     return Invalid(message, choices, hint=hint, kind=WRONG_KIND)

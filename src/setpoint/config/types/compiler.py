@@ -113,8 +113,8 @@ def _special_form(
     if type(annotation).__name__ == "TypeAliasType":  # of `type Name = ...`
         return compile_annotation(annotation.__value__, where)
     if origin is type or origin is Callable or annotation in (Callable, type):
-        wanted = arguments[0] if origin is type and arguments[0] is not Any else None
-        base = cast(type | None, wanted if isinstance(wanted, type) else None)
+        argument = arguments[0] if origin is type and arguments[0] is not Any else None
+        base = cast(type | None, argument if isinstance(argument, type) else None)
         return ImportPathType(base, own_package(where))
     return None
 

@@ -41,7 +41,7 @@ class ChoiceType(FieldType):
     def __init__(self, *options: FieldType) -> None:
         super().__init__(*options)
         self.takes_text = any(option.takes_text for option in options)
-        self.opening = tuple(sign for option in options for sign in option.opening)
+        self.opening = tuple(char for option in options for char in option.opening)
 
     def chosen(self, value: Any) -> FieldType:
         """The alternative that matches a value."""
@@ -114,15 +114,15 @@ class AnyOfType(ChoiceType):
         if isinstance(value, list | tuple | dict):
             return self.chosen(value).with_items(value, key)
         first: tuple[type[FieldType], ...] = (SequenceType, MappingType)
-        for wanted in first if key in ADDING else first[::-1]:
-            option = None if value else self.option(wanted)
+        for kind in first if key in ADDING else first[::-1]:
+            option = None if value else self.option(kind)
             if option is not None:
                 return option
         return self
 
-    def option(self, wanted: type[FieldType]) -> FieldType | None:
+    def option(self, cls: type[FieldType]) -> FieldType | None:
         """The first alternative of a kind."""
-        return next((option for option in self.parts if isinstance(option, wanted)), None)
+        return next((option for option in self.parts if isinstance(option, cls)), None)
 
     def read(self, value: object, origin: Origin) -> Any:
         options = self.parts
@@ -187,13 +187,13 @@ class ContainerType(FieldType):
             (key, replace_in_item(kind, item, function, frozen))
             for key, item, kind in self.items(value)
         )
-        return self.made(self.plain(new), frozen)
+        return self.make(self.plain(new), frozen)
 
     def plain(self, items: Iterable[tuple[Any, Any]]) -> Any:
         """A list, or for mappings a dict, of items with their indices or keys."""
         return [item for _, item in items]
 
-    def made(self, items: Any, frozen: bool = False) -> Any:
+    def make(self, items: Any, frozen: bool = False) -> Any:
         """Make a value of the type from items: a checked list or mapping, or a tuple."""
         return tuple(items)
 
@@ -215,9 +215,9 @@ class SequenceType(ContainerType):
 
     def read(self, value: object, origin: Origin) -> Any:
         items = enumerate(read_items(self, value))
-        return self.made(each(items, lambda _, item: read_item(self.item, item, origin)))
+        return self.make(each(items, lambda _, item: read_item(self.item, item, origin)))
 
-    def made(self, items: Any, frozen: bool = False) -> Any:
+    def make(self, items: Any, frozen: bool = False) -> Any:
         if not self.mutable:
             return tuple(items)
         return FrozenList(items, self.title) if frozen else CheckedList(items, self)
@@ -300,7 +300,7 @@ class MappingType(ContainerType):
     def plain(self, items: Iterable[tuple[Any, Any]]) -> Any:
         return dict(items)
 
-    def made(self, items: Any, frozen: bool = False) -> Any:
+    def make(self, items: Any, frozen: bool = False) -> Any:
         return FrozenDict(items, self.title) if frozen else CheckedDict(items, self)
 
 
@@ -482,7 +482,7 @@ class SectionType(FieldType):
             raise Invalid(f"cannot be made: {cls.__name__} is abstract and lacks {methods}")
         return cls
 
-    def _chosen_in(self, entries: Mapping[str, object]) -> type[Node]:
+    def _selected_class(self, entries: Mapping[str, object]) -> type[Node]:
         """The class that a mapping selects by its `type`; a misspelt one is named."""
         try:
             return self.chosen(tag_of(entries), "needs a type")
@@ -523,7 +523,7 @@ class SectionType(FieldType):
             value = parse_flow(value)
         if isinstance(value, Mapping):
             entries = cast(Mapping[str, object], value)
-            section = self._chosen_in(entries)()
+            section = self._selected_class(entries)()
             fill(section, _fields_in(entries), origin)
             return section
         if isinstance(value, str) and self.variants():
@@ -606,7 +606,7 @@ def fill_field(section: Node, key: str, value: object, origin: Origin) -> None:
         entries = cast(Mapping[str, object], value)
         default: Any = info.initial()
         if isinstance(default, dict) and origin.layer != RECORD:  # which holds whole values
-            value = _added_to(cast(dict[str, object], default), entries)
+            value = _merged(cast(dict[str, object], default), entries)
         elif isinstance(default, Node) and entries.get("type") in (None, default.__setpoint__.tag):
             fill(default, _fields_in(entries), origin)
             value = default
@@ -629,7 +629,7 @@ def tag_of(values: Mapping[str, object]) -> object:
     return tag
 
 
-def _added_to(default: dict[str, object], entries: Mapping[str, object]) -> dict[str, object]:
+def _merged(default: dict[str, object], entries: Mapping[str, object]) -> dict[str, object]:
     """Merge entries into a default mapping, without the keys that they remove."""
     removed = entries.get(REMOVE, ())
     names = cast(list[object], removed) if isinstance(removed, list | tuple) else [removed]

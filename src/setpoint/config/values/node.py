@@ -61,7 +61,7 @@ class Node:
         before = vars(self).get(name)
         known = any(name in given for _, given in state.layers)
         if not known and isinstance(before, Node) and before is not value and is_changed(before):
-            # A default that layers have changed, which no layer holds yet; see `stood`.
+            # A default that layers have changed, which no layer holds yet; see `history_of`.
             state.layers.insert(0, (UNTOUCHED, {name: before}))
         holder = bool(before) and isinstance(before, tuple | list | dict)
         if holder and type(self).__setpoint__.fields[name].type.nested:
@@ -89,7 +89,7 @@ def is_changed(value: object) -> bool:
     return last_change(value) is not None or any(is_changed(item) for _, item in children(value))
 
 
-def stood(*values: object) -> list[Node]:
+def history_of(*values: object) -> list[Node]:
     """The sections that stood in one place, first to last; each variant as it last was there.
 
     Arguments:
@@ -98,7 +98,7 @@ def stood(*values: object) -> list[Node]:
     last: dict[type[Node], Node] = {}
     for value in values:
         if isinstance(value, Node):
-            for section in (*stood(state_of(value).replaced), value):
+            for section in (*history_of(state_of(value).replaced), value):
                 cls = type(section).__setpoint__.cls
                 last.pop(cls, None)
                 last[cls] = section
@@ -109,8 +109,8 @@ def _keep_places(value: Any, chain: Chain) -> None:
     """Set the layers of the sections in a list or mapping."""
     for inside, item in nested(value):
         if isinstance(item, Node) and state_of(item).placed is None:
-            then = [(origin, reduce(item_at, inside, held)) for origin, held in chain]
-            sections = ((origin, type(one)) for origin, one in then if isinstance(one, Node))
+            items = [(origin, reduce(item_at, inside, container)) for origin, container in chain]
+            sections = ((origin, type(one)) for origin, one in items if isinstance(one, Node))
             state_of(item).placed = [(origin, cls.__setpoint__.tag) for origin, cls in sections]
 
 

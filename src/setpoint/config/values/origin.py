@@ -189,12 +189,12 @@ def _line_of(code: CodeType, offset: int, path: Path) -> int:
     first, last = positions[0], positions[1] or positions[0]
     if first == last or not path:
         return first
-    keywords = _calls(code.co_filename).get((first, last, positions[2], positions[3]), {})
+    keywords = _keyword_lines(code.co_filename).get((first, last, positions[2], positions[3]), {})
     return keywords.get(str(path[-1]), first)
 
 
 @functools.cache
-def _calls(filename: str) -> dict[Span, dict[str, int]]:
+def _keyword_lines(filename: str) -> dict[Span, dict[str, int]]:
     """The lines of the keywords of every call of a file that takes several lines."""
     import ast
     import linecache

@@ -235,12 +235,12 @@ def _is_name(part: str) -> bool:
 
 def _quoted(key: str) -> str:
     """Format a key for an expression, without signs that could end the reference."""
-    codes = ((sign, ord(sign)) for sign in key)
+    codes = ((char, ord(char)) for char in key)
     signs = (
-        sign
-        if sign.isascii() and (sign.isalnum() or sign in " _-")
+        char
+        if char.isascii() and (char.isalnum() or char in " _-")
         else (f"\\x{code:02x}" if code < 0x100 else f"\\U{code:08x}")
-        for sign, code in codes
+        for char, code in codes
     )
     return f"'{''.join(signs)}'"
 
@@ -330,11 +330,11 @@ def evaluate(node: ast.expr, look_up: Callable[[Path], object]) -> object:
         return -operand if isinstance(node.op, ast.USub) else operand
     assert isinstance(node, ast.BinOp)
     left, right = _operand(node.left, look_up), _operand(node.right, look_up)
-    sign, function = _BINARY[type(node.op).__name__]
+    symbol, function = _BINARY[type(node.op).__name__]
     special = [value for value in (left, right) if not isinstance(value, int | float)]
     try:
         if special:
-            return special[0].__setpoint_combine__(sign, left, right)
+            return special[0].__setpoint_combine__(symbol, left, right)
         result = function(left, right)
     except ZeroDivisionError as error:
         raise Invalid(f"cannot be computed: {error}") from None

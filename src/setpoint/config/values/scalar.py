@@ -200,7 +200,7 @@ class ImportPath(Scalar):
 
     def __init__(self, target: str | Callable[..., Any], trusted: Sequence[str] = ()) -> None:
         self.base, self.trusted = None, tuple(trusted)
-        self.text = _form(str(target)) if isinstance(target, str) else path_of(target)
+        self.text = _canonical(str(target)) if isinstance(target, str) else path_of(target)
         # The object has been imported already, so that its module is allowed.
         self.imported = None if isinstance(target, str) else self.module
 
@@ -326,7 +326,7 @@ def path_of(target: Any) -> str:
         reason = f"{name.replace('.<locals>', '')} is defined inside a function"
     elif module == "__main__":
         reason = f"{name} is defined in the script itself, which no other process can import"
-    elif _found(module, name) is not target:
+    elif _imported(module, name) is not target:
         reason = f"{module} has no {name}, or another object of that name"
     if reason:
         raise Invalid(f"has no import path: {reason}; move it into a module")
@@ -337,20 +337,20 @@ def path_of(target: Any) -> str:
         package = ".".join(parts[:end])
         if (
             not any(part.startswith("_") for part in parts[:end])
-            and _found(package, name) is target
+            and _imported(package, name) is target
         ):
             return f"{package}.{name}"
     return f"{module}.{name}"
 
 
-def _found(module: str, name: str) -> Any:
+def _imported(module: str, name: str) -> Any:
     node: Any = sys.modules.get(module)
     for part in name.split("."):
         node = getattr(node, part, None)
     return node
 
 
-def _form(text: str) -> str:
+def _canonical(text: str) -> str:
     """Format a path canonically: a colon only before a name of several parts."""
     module, colon, name = text.strip().partition(":")
     parts = [*module.split("."), *(name.split(".") if colon else [])]

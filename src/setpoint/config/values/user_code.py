@@ -53,8 +53,8 @@ def import_user_module(name: str, source: str, *, trusted: bool = True) -> Modul
     if not can_be_named(name):
         raise SetpointError(f"{source!r}: {name!r} is not a valid name of a module")
     if not name or name.startswith("."):
-        wanted = "expected module:function" if ":" in source else "give one such as package.module"
-        raise SetpointError(f"{source}: {name!r} is not a module; {wanted}")
+        advice = "expected module:function" if ":" in source else "give one such as package.module"
+        raise SetpointError(f"{source}: {name!r} is not a module; {advice}")
     try:
         folder = os.getcwd()
     except OSError as error:
@@ -72,22 +72,22 @@ def import_user_module(name: str, source: str, *, trusted: bool = True) -> Modul
             allow_imports(package)
         return module
     except ModuleNotFoundError as error:
-        raise SetpointError(f"{source}: {_not_there(name, error)}") from None
+        raise SetpointError(f"{source}: {_missing_module(name, error)}") from None
     except Exception as error:
         if isinstance(error, SetpointError) and not isinstance(error, DeclarationError):
             raise
-        said = error_in_words(error)
+        reason = error_in_words(error)
         if isinstance(error, DeclarationError):
-            said = f"{error}{place_of(error)}"
+            reason = f"{error}{place_of(error)}"
         elif isinstance(error, SyntaxError):
             place = f"{short_name(error.filename)}:{error.lineno}: " if error.filename else ""
-            said = f"{place}{type(error).__name__}: {error.msg}"
+            reason = f"{place}{type(error).__name__}: {error.msg}"
         raise UserCodeError(
-            f"{source}: importing {name} failed: {said}", traceback_of(error)
+            f"{source}: importing {name} failed: {reason}", traceback_of(error)
         ) from error
 
 
-def _not_there(name: str, error: ModuleNotFoundError) -> str:
+def _missing_module(name: str, error: ModuleNotFoundError) -> str:
     """The error for a missing module: the named one, or one that it imports."""
     missing = error.name or ""
     if missing and name != missing and not name.startswith(f"{missing}."):
@@ -151,8 +151,8 @@ def call_user_function(function: Callable[..., Any], title: str, *args: Any, **k
     except SetpointError as error:
         if raised_by_user(error):
             raise
-        said = f"{title} failed: {error}{place_of(error)}"
-        raise UserCodeError(said, traceback_of(error)) from error
+        message = f"{title} failed: {error}{place_of(error)}"
+        raise UserCodeError(message, traceback_of(error)) from error
     except Exception as error:
         raise UserCodeError(
             f"{title} failed: {error_in_words(error)}", traceback_of(error)
@@ -203,12 +203,12 @@ def traceback_of(error: BaseException, program: bool = False, whole: bool = Fals
 def _user_frames(frames: Sequence[FrameSummary], program: bool) -> list[int]:
     """The indices of the frames of the user's code, and not of a package or the library."""
     # The script that starts the program comes before all frames of ours.
-    ours = (at for at, frame in enumerate(frames) if frame.filename.startswith(PACKAGE))
-    start = next(ours, len(frames)) if program else 0
+    indices = (i for i, frame in enumerate(frames) if frame.filename.startswith(PACKAGE))
+    start = next(indices, len(frames)) if program else 0
     return [
-        at
-        for at, frame in enumerate(frames)
-        if at >= start
+        index
+        for index, frame in enumerate(frames)
+        if index >= start
         and not frame.filename.startswith((PACKAGE, LIBRARY, "<frozen "))
         and f"{os.sep}site-packages{os.sep}" not in frame.filename
     ]
@@ -254,10 +254,10 @@ def not_allowed(name: str, modules: Sequence[str]) -> str:
     )
 
 
-def show_all_frames(wanted: bool) -> None:
+def show_all_frames(is_on: bool) -> None:
     """Let `users_traceback` keep Setpoint's own frames, as `--traceback` asks for."""
     global _shows_all_frames
-    _shows_all_frames = wanted
+    _shows_all_frames = is_on
 
 
 def users_traceback(error: BaseException, program: bool = False) -> str:

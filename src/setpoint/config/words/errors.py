@@ -77,10 +77,10 @@ def hide_secrets(text: str) -> str:
 
 def printable(text: str) -> str:
     """Escape what does not print, except line breaks."""
-    if all(sign.isprintable() or sign == "\n" for sign in text):
+    if all(char.isprintable() or char == "\n" for char in text):
         return text
     return "".join(
-        sign if sign.isprintable() or sign == "\n" else repr(sign)[1:-1] for sign in text
+        char if char.isprintable() or char == "\n" else repr(char)[1:-1] for char in text
     )
 
 

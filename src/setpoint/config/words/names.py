@@ -48,12 +48,12 @@ def _is_part(word: str, option: str) -> bool:
     What was typed may have one word more: `data_dir` means `data`, `sample_packing_size` not
     `packing`.
     """
-    inside, whole = _words(word), _words(option)
+    inside, option_words = _words(word), _words(option)
     if not word:
         return False
     begins = inside[:-1] if len(word) >= PREFIX else inside
-    is_longer = len(option) > SHORT and inside.count("_") - whole.count("_") <= 1
-    return begins in whole or (is_longer and whole in inside)
+    is_longer = len(option) > SHORT and inside.count("_") - option_words.count("_") <= 1
+    return begins in option_words or (is_longer and option_words in inside)
 
 
 def did_you_mean(name: str, candidates: Iterable[str], before: str = "") -> str:
@@ -101,15 +101,15 @@ def not_of(value: object, root: type) -> str:
     """Describe a value that is no config of a root, for instance `a Motor, not a Job`."""
     if value is None:
         return f"nothing, not {with_article(root.__name__)}"
-    given, wanted = type(value).__name__, root.__name__
-    if given == wanted:
+    given, expected = type(value).__name__, root.__name__
+    if given == expected:
         given = f"{type(value).__module__}.{type(value).__qualname__}"
-        wanted = f"{root.__module__}.{root.__qualname__}"
-        if given == wanted:
+        expected = f"{root.__module__}.{root.__qualname__}"
+        if given == expected:
             again = "the class was defined anew since, as by importing its module twice"
             return f"a {given} of another definition than this one: {again}"
-        return f"a {given}, not a {wanted}"
-    return f"{with_article(given)}, not {with_article(wanted)}"
+        return f"a {given}, not a {expected}"
+    return f"{with_article(given)}, not {with_article(expected)}"
 
 
 def with_article(name: str) -> str:

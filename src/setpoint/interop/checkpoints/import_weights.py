@@ -238,9 +238,9 @@ def import_checkpoint(foreign: Foreign, job: Job, target: Path) -> int:
         if not contents.has_biases:
             absent = dict.fromkeys(("ffn_bias", "qkv_bias", "attention_output_bias"), False)
             described = resolve(described.evolve(norm=LayerNormConfig(bias=False), **absent))
-        if others := differences(config, described):
+        if conflicts := differences(config, described):
             lines = "".join(
-                f"\n  model.{d.field} = {d.value}; there it is {d.stored}" for d in others
+                f"\n  model.{d.field} = {d.value}; there it is {d.stored}" for d in conflicts
             )
             raise SetpointError(f"{contents.path} is of another model than the job's:{lines}")
     family = (foreign.family or family_for(config)).model_type

@@ -117,23 +117,23 @@ class ForeignSystem:
             name = name.replace("_orig_mod.", "")  # of torch.compile
             for old, new in self.other_names.items():
                 name = name.replace(old, new)
-            for each, part in self._unstacked(name, tensor):
-                module = next((m for m in self.grouped if f".{m}." in each), None)
+            for key, part in self._unstacked(name, tensor):
+                module = next((m for m in self.grouped if f".{m}." in key), None)
                 if module is None:
-                    result[each] = part
+                    result[key] = part
                     continue
                 modules, parts = self.grouped[module], _ungrouped(part, config)
                 parts = parts if len(modules) > 1 else [torch.cat(parts)]
                 for new, rows in zip(modules, parts, strict=False):
-                    result[each.replace(module, new)] = rows
+                    result[key.replace(module, new)] = rows
         return result
 
     def _unstacked(self, name: str, tensor: Tensor) -> Iterable[tuple[str, Tensor]]:
-        for pattern, each, numbers in self.stacked:
+        for pattern, template, numbers in self.stacked:
             if tensor.ndim and (match := re.fullmatch(pattern, name)):
                 for number, part in enumerate(tensor.unbind()):
                     word = numbers[number] if number < len(numbers) else number
-                    yield from self._unstacked(match.expand(each).format(word), part)
+                    yield from self._unstacked(match.expand(template).format(word), part)
                 return
         yield name, tensor
 
@@ -168,11 +168,11 @@ def take_numbered_states(contents: Contents, names: list[list[str]], content: An
         RunError: it has other parameters.
     """
     groups: list[list[int]] = [list(group["params"]) for group in content["param_groups"]]
-    theirs, ours = ([len(group) for group in each] for each in (groups, names))
-    if theirs != ours:
+    counts, expected = ([len(group) for group in lists] for lists in (groups, names))
+    if counts != expected:
         raise RunError(
-            f"{contents.path}: the optimizer has groups of {theirs} parameters, and those of the "
-            f"model make groups of {ours}"
+            f"{contents.path}: the optimizer has groups of {counts} parameters, and those of the "
+            f"model make groups of {expected}"
         )
     pairs = zip(chain.from_iterable(groups), chain.from_iterable(names), strict=True)
     take_states(contents, {name: content["state"].get(number, {}) for number, name in pairs})
@@ -207,10 +207,10 @@ def take_states(contents: Contents, states: Mapping[str, Mapping[str, Any]]) -> 
 
 def unique_names(tensors: Named) -> list[str]:
     """Names of tensors, of tied ones the first, in the order of the model's parameters."""
-    seen: dict[object, str] = {}
+    first_names: dict[object, str] = {}
     for name, tensor in tensors.items():
-        seen.setdefault((tensor.data_ptr(), tensor.shape) if tensor.numel() else name, name)
-    return list(seen.values())
+        first_names.setdefault((tensor.data_ptr(), tensor.shape) if tensor.numel() else name, name)
+    return list(first_names.values())
 
 
 def only_file(path: Path, names: Iterable[str]) -> Path:

@@ -69,8 +69,8 @@ def _read_nanogpt(path: Path, optimizer: bool) -> Contents:
     if optimizer and content.get("optimizer"):
         names = unique_names(contents.tensors)
         decayed = [name for name in names if contents.tensors[name].ndim >= 2]
-        others = [name for name in names if contents.tensors[name].ndim < 2]
-        take_numbered_states(contents, [decayed, others], content["optimizer"])
+        vectors = [name for name in names if contents.tensors[name].ndim < 2]
+        take_numbered_states(contents, [decayed, vectors], content["optimizer"])
     return contents
 
 
@@ -431,10 +431,10 @@ def _gguf_keys(path: Path, metadata: Mapping[str, Any], tensors: Named) -> dict[
         return None
 
     def value(name: str, default: Any = None) -> Any:
-        found = metadata.get(f"{kind}.{name}", default)
-        if found is None:
+        entry = metadata.get(f"{kind}.{name}", default)
+        if entry is None:
             raise RunError(f"{path} is damaged: its metadata lacks {kind}.{name}")
-        return found
+        return entry
 
     by_layer = ("attention.head_count", "attention.head_count_kv", "feed_forward_length")
     if any(isinstance(metadata.get(f"{kind}.{name}"), list) for name in by_layer):
@@ -461,11 +461,11 @@ def _gguf_keys(path: Path, metadata: Mapping[str, Any], tensors: Named) -> dict[
     }
     if experts := metadata.get(f"{kind}.expert_count"):
         used = value("expert_used_count")
-        own = {"num_experts": experts, "num_experts_per_tok": used, "norm_topk_prob": True,
+        qwen = {"num_experts": experts, "num_experts_per_tok": used, "norm_topk_prob": True,
                "moe_intermediate_size": value("expert_feed_forward_length", 0)}  # fmt: skip
         mixtral = {"model_type": "mixtral", "num_local_experts": experts,
                    "num_experts_per_tok": used}  # fmt: skip
-        keys |= mixtral if kind == "llama" else own
+        keys |= mixtral if kind == "llama" else qwen
     if scaling == "linear":
         keys["rope_scaling"] = {"rope_type": "linear", "factor": value("rope.scaling.factor")}
     # Numbers of files are fp32; the shortest number that is the same says what was meant.
