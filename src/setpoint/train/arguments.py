@@ -208,8 +208,8 @@ def callbacks_of(callbacks: Iterable[Callback]) -> list[Callback]:
     for index, callback in enumerate(checked):
         if not isinstance(callback, Callback):
             raise SetpointError(
-                f"train: callbacks[{index}] is {_as_text(callback)}.\nValid: an object of a subclass "
-                f"of setpoint.train.loop.Callback"
+                f"train: callbacks[{index}] is {_as_text(callback)}.\nValid: an object of a "
+                f"subclass of setpoint.train.loop.Callback"
             )
     return checked
 
