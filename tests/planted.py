@@ -394,8 +394,8 @@ BREAKS = [
     ),
     Break(
         "train/engine.py",
-        "update_biases(components.model, counts, rates.done, rates.frozen, stays)",
-        "update_biases(components.model, counts, rates.done, rates.frozen, stays * 0)",
+        "update_biases(components.model, counts, rates.done, rates.frozen, skip)",
+        "update_biases(components.model, counts, rates.done, rates.frozen, skip * 0)",
         "train/test_routing.py train/test_loop.py",
     ),
     Break(

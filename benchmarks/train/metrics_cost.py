@@ -54,7 +54,7 @@ def loop_of(model: str, file: Path, *flags: str) -> Loop:
         trackers=trackers,
         progress=Progress(),
         mean=LossMean(),
-        utilization=SimpleNamespace(flops_per_token=None, whole_peak=None),
+        utilization=SimpleNamespace(flops_per_token=None, total_peak=None),
     )
     loop = Loop(job, components, [LogCallback(run)], StopRequest(), Position())
     loop.callbacks[0].start(loop)

@@ -39,7 +39,7 @@ from setpoint.data.sampler import (
 from setpoint.data.tokenizers.tokenizer import ByteTokenizer
 from setpoint.shapes.batch import Count
 from setpoint.train.build.components import build_components
-from setpoint.train.build.job_data import build_training_data, where_in_data
+from setpoint.train.build.job_data import build_training_data, describe_data_position
 from setpoint.train.config import Job
 from setpoint.train.run import train
 
@@ -457,6 +457,6 @@ def test_phases(tmp_path: Path, step: int, phase: str, shares: tuple[str, str]) 
     feed = build_components(job).feed
     for _ in range(step):
         feed.take()
-    said = where_in_data(job, feed.state_dict())
+    said = describe_data_position(job, feed.state_dict())
     assert said.startswith(f"{phase}, after {4 * step} sequences: {shares[0]} (epoch 1, after ")
     assert f", {shares[1]} (epoch 1, after " in said

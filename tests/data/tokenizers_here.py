@@ -44,7 +44,7 @@ def byte_level(
 
 
 def sentence_piece(folder: Path, *, prefix: bool = False, special: Sequence[str] = ()) -> Path:
-    """BPE with spaces as a sign and bytes to fall back on, as Llama 2, Mistral and Gemma have it."""
+    """BPE with a sign for spaces and bytes as fallback, as of Llama 2, Mistral and Gemma."""
     made = Tokenizer(models.BPE(byte_fallback=True, unk_token="<unk>"))
     spaces: list[Any] = [normalizers.Prepend("▁")] if prefix else []
     made.normalizer = normalizers.Sequence([*spaces, normalizers.Replace(" ", "▁")])

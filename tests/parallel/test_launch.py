@@ -22,7 +22,7 @@ from setpoint.cli.main import main
 from setpoint.config import RunError
 from setpoint.parallel import launcher
 from setpoint.parallel.launcher import LocalRanks, Nodes
-from setpoint.parallel.rank import PREFIX, REPORT, ask, is_said_first, leave, reports_in
+from setpoint.parallel.rank import PREFIX, REPORT, ask, is_reported_first, leave, reports_in
 
 from ..support.forks import Forks, is_running
 from ..train.small import rows, snapshot, write_config
@@ -437,10 +437,10 @@ def test_what_ranks_of_torchrun_say_alike_is_reported_by_the_first(
     for local, text in texts.items():
         failures[int(local)] = report(local, text)
         # Rank 1 is first, and cannot know what the others will say.
-        assert not is_said_first(text)
+        assert not is_reported_first(text)
     monkeypatch.setenv("RANK", "1")
     monkeypatch.setenv("LOCAL_RANK", "1")
-    assert is_said_first(texts["1"])
+    assert is_reported_first(texts["1"])
     failures[1] = report("1", instead=True)
     shown = str(ChildFailedError("setpoint", failures))
     assert shown.count("a field is wrong") == 1 == shown.count("something else")

@@ -17,7 +17,12 @@ from setpoint.infer.tasks import Generation
 from setpoint.resilience.signals import StopRequest
 from setpoint.train.build.components import Components, build_components
 from setpoint.train.config import Job
-from setpoint.train.evaluation.scores import TRAINING, evaluate, evaluation_point, go_on_from
+from setpoint.train.evaluation.scores import (
+    TRAINING,
+    evaluate,
+    evaluation_point,
+    restore_training_weights,
+)
 from setpoint.train.loop import Loop
 from setpoint.train.position import Position
 from setpoint.train.run import train
@@ -98,11 +103,11 @@ def test_judging_is_at_the_average_and_changes_nothing(tmp_path: Path) -> None:
     assert same(weights(components), before)
     with evaluation_point(components) as training:
         average = weights(components)
-    go_on_from(components, average)
+    restore_training_weights(components, average)
     # A twin that holds the average and has no other point has the same score.
     components.optimizer.state.clear()
     assert evaluate(job, components) == scores
-    go_on_from(components, training)
+    restore_training_weights(components, training)
     assert same(weights(components), before) and evaluate(job, components) != scores
 
 
@@ -135,6 +140,6 @@ def test_what_is_generated_from_and_judged_is_the_average(tmp_path: Path) -> Non
     (*_, last) = [row for row in rows(run.directory) if row["kind"] == "evaluation"]
     job = small_job(tmp_path, *FREE)
     twin = build_components(job)
-    go_on_from(twin, used)
+    restore_training_weights(twin, used)
     score = evaluate(job, twin)["held_out"]
     assert score.loss == pytest.approx(last["held_out_loss"], rel=1e-6)

@@ -420,11 +420,11 @@ def is_said_elsewhere(error: SetpointError, traced: str = "") -> bool:
     """Report an error to the launcher; True if nothing is left to print in this process."""
     from setpoint.parallel.rank import (
         end_after_first,
-        is_said_first,
+        is_reported_first,
         launched,
         leave,
         own_rank,
-        wait_until_said,
+        wait_until_reported,
     )
 
     if launched() == 1:  # a launcher with one rank left
@@ -436,10 +436,10 @@ def is_said_elsewhere(error: SetpointError, traced: str = "") -> bool:
     from setpoint.parallel.world import RemoteRankError
 
     if isinstance(error, RemoteRankError):
-        wait_until_said()
+        wait_until_reported()
         leave(error.status)
         return True
-    if is_said_first(str(error)):
+    if is_reported_first(str(error)):
         leave(error.status, instead=True)
         end_after_first()
         return True

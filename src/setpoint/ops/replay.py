@@ -114,7 +114,7 @@ def replay(
         session = Run(job, run.path, (), stamp, fallback_files(job, run.path), run)
         session.trackers = Trackers()
         session.components = components = build_components(
-            job, session.begins_anew, no_work, *session.fallback
+            job, session.needs_initial_weights, no_work, *session.fallback
         )
         make_states(session, other_data=False)
         with TemporaryDirectory() as folder:

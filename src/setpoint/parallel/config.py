@@ -161,8 +161,8 @@ class DeepEP(Dispatch, type="deepep"):
     @rule
     def _check_sms(self) -> Iterator[Problem]:
         if self.sms % 2:
-            near = (str(self.sms - 1), str(self.sms + 1))
-            yield Problem("sms", f"DeepEP needs an even number, and it is {self.sms}", valid=near)
+            even = (str(self.sms - 1), str(self.sms + 1))
+            yield Problem("sms", f"DeepEP needs an even number, and it is {self.sms}", valid=even)
 
 
 class Sharding(Config, role=RUNTIME):

@@ -105,8 +105,8 @@ class HangWatch:
         """Restart the timer of faulthandler after progress."""
         since = self._since
         if since != self._armed:
-            left = max(since + SHARE * self.limit - time.monotonic(), 0.001)
-            faulthandler.dump_traceback_later(left, file=self._file or sys.__stderr__ or 2)
+            remaining = max(since + SHARE * self.limit - time.monotonic(), 0.001)
+            faulthandler.dump_traceback_later(remaining, file=self._file or sys.__stderr__ or 2)
             self._armed = since
 
 

@@ -40,11 +40,11 @@ from setpoint.parallel.rank import (
     PREFIX,
     Ended,
     ask,
-    asked_signal,
-    has_waited,
+    is_stop_requested,
+    is_timeout,
     process_of,
     reports_in,
-    was_asked,
+    requested_signal,
 )
 
 STOPS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1)
@@ -368,7 +368,7 @@ class LocalRanks(DefaultLogsSpecs):
             RankFailed: one has failed: of those that say why, the first, unless it has only lost
                 another one, which may have been killed without a word, or stopped.
         """
-        reports, was_stopped = self.reports(), was_asked(self.place)
+        reports, was_stopped = self.reports(), is_stop_requested(self.place)
         ended = failures or dict.fromkeys(self.numbers.values())
         silent = sorted({*ended} - {report.rank for report in reports})
         first = next((report for report in reports if report.error), None)
@@ -384,7 +384,7 @@ class LocalRanks(DefaultLogsSpecs):
             for report in reports:
                 if report.status in STOPPED and report.time < first.time:
                     return report.status  # the others have lost a rank that was stopped before
-            if not silent or has_waited(first.error):
+            if not silent or is_timeout(first.error):
                 # What the agent has killed in the end had not answered before, nor has one that it
                 # has stopped before its first step.
                 late = [report.rank for report in reports if not (was_stopped or report.error)]
@@ -397,7 +397,7 @@ class LocalRanks(DefaultLogsSpecs):
 
     def _exit_status(self, failure: ProcessFailure | None) -> int:
         """The status that a shell gives for a rank, by default for one that a signal has ended."""
-        code = -asked_signal(self.place) if failure is None else failure.exitcode
+        code = -requested_signal(self.place) if failure is None else failure.exitcode
         return code if code >= 0 else 128 - code
 
     def _silent_failure(
@@ -407,7 +407,7 @@ class LocalRanks(DefaultLogsSpecs):
         known = {rank: failures[rank] for rank in silent if rank in failures}
         if not known:
             text = f"rank {', '.join(map(str, silent))} has ended and said nothing"
-            return RankFailed(1, text, may_restart=not was_asked(self.place))
+            return RankFailed(1, text, may_restart=not is_stop_requested(self.place))
         rank, failure = min(known.items(), key=lambda pair: pair[1].timestamp)
         killed = failure.exitcode < 0
         how = f"signal {failure.signal_name()}" if killed else f"exit status {failure.exitcode}"

@@ -230,11 +230,11 @@ class Pipeline:
         from torch.distributed.pipelining import PipelineStage
         from torch.distributed.pipelining.schedules import get_schedule_class
 
-        around = self.backward_pass
+        backward_pass = self.backward_pass
 
         class Runner(PipelineStage):
             def backward_maybe_with_nosync(self, backward_type: Any, *given: Any, **named: Any):
-                with around(backward_type):
+                with backward_pass(backward_type):
                     return super().backward_maybe_with_nosync(backward_type, *given, **named)
 
         stream = torch.empty(*shape, self.width, dtype=self.transfer, device="meta")
@@ -255,10 +255,10 @@ class Pipeline:
         ]
         known = self.config.known
         kind = get_schedule_class(known.torch)
-        several = known.is_looped or known.is_v
+        multi_stage = known.is_looped or known.is_v
         # The last stage gives its loss, divided already by what the whole step counts.
         return kind(
-            stages if several else stages[0],
+            stages if multi_stage else stages[0],
             self.microbatches,
             loss_fn=lambda share, number: share,
             scale_grads=False,

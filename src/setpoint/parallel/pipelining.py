@@ -130,11 +130,11 @@ class Pipelining(
             least = self.stages(ranks)
             why = f"schedule = {self.schedule} needs at least {least}, one per stage"
             return why, [least]
-        below = next(n for n in range(count - 1, 0, -1) if self.fits(ranks, n))
-        above = next(n for n in range(count + 1, 2 * count + ranks) if self.fits(ranks, n))
+        lower = next(n for n in range(count - 1, 0, -1) if self.fits(ranks, n))
+        higher = next(n for n in range(count + 1, 2 * count + ranks) if self.fits(ranks, n))
         rounds = count // ranks
         why = f"schedule = {self.schedule} needs {rounds} rounds of equal size"
-        return why, [below, above]
+        return why, [lower, higher]
 
     def fits(self, ranks: int, count: int) -> bool:
         """True if the schedule can run this number of micro-batches per step."""

@@ -30,7 +30,7 @@ from setpoint.parallel.rank import (
     NO_FACTS,
     enter,
     facts_of,
-    has_waited,
+    is_timeout,
     launched,
     leave,
     own_rank,
@@ -84,7 +84,7 @@ def joined(config: Parallel) -> Iterator[None]:
         raise
     except Exception as error:
         is_ours = isinstance(error, SetpointError)
-        if is_ours or not (isinstance(error, RuntimeError) and tells_of_others(error)):
+        if is_ours or not (isinstance(error, RuntimeError) and is_about_other_ranks(error)):
             _report(error)
             raise
         lost = _lost_ranks(error, watch)
@@ -124,7 +124,7 @@ def _join(config: Parallel) -> None:
                 f"{text}. Another program, or another job, listens at this port: choose another "
                 f"MASTER_PORT, or let torchrun do so with --standalone"
             ) from error
-        raise (LostRanks if tells_of_others(error) else RunError)(text) from error
+        raise (LostRanks if is_about_other_ranks(error) else RunError)(text) from error
 
 
 @contextmanager
@@ -187,14 +187,14 @@ def _report(error: Exception) -> None:
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
 
 
-def tells_of_others(error: Exception) -> bool:
+def is_about_other_ranks(error: Exception) -> bool:
     """True if an error says that other ranks have ended, or did not answer in time."""
     return isinstance(error, _STORE) or any(words in str(error).lower() for words in _LOST)
 
 
 def _lost_ranks(error: Exception, watch: HangWatch) -> LostRanks:
     text = f"rank {watch.rank} has lost the others: {first_line(error)}"
-    if has_waited(text):
+    if is_timeout(text):
         text += (
             f". One of them hangs, or takes longer than parallel.timeout = {watch.start:g} s (in a "
             f"step: step_timeout = {watch.step:g} s); where each rank was: {watch.where}"

@@ -155,8 +155,8 @@ def enter() -> None:
     try:
         place, launcher = Path(named), launcher_process()
         _write(place / f"pid-{_local_rank()}", str(os.getpid()))
-        if was_asked(place):
-            signal.raise_signal(asked_signal(place))
+        if is_stop_requested(place):
+            signal.raise_signal(requested_signal(place))
         if launcher is not None:
             os.kill(launcher, 0)
     except (ProcessLookupError, FileNotFoundError):
@@ -236,12 +236,12 @@ def first_failure() -> Ended | None:
     return next((report for report in failed if report.rank != own_rank()), None)
 
 
-def has_waited(error: str) -> bool:
+def is_timeout(error: str) -> bool:
     """True if a rank lost others by a timeout, not because they ended."""
     return any(words in error.lower() for words in _WAITED)
 
 
-def is_said_first(error: str) -> bool:
+def is_reported_first(error: str) -> bool:
     """True if the first rank of this machine, which torchrun has started too, reports the same.
 
     All of them are refused what is wrong with a configuration, each for itself.
@@ -261,7 +261,7 @@ def end_after_first() -> None:
     time.sleep(LAST_WORD)
 
 
-def wait_until_said() -> None:
+def wait_until_reported() -> None:
     """Wait until the main rank has reported the error that this rank received from it.
 
     Its launcher, or torchrun, ends all ranks as soon as one has ended.
@@ -285,12 +285,12 @@ def ask(place: Path, number: int) -> None:
                 return
 
 
-def was_asked(place: Path) -> bool:
+def is_stop_requested(place: Path) -> bool:
     """True if the ranks were asked to stop."""
     return (place / "signal").exists()
 
 
-def asked_signal(place: Path) -> int:
+def requested_signal(place: Path) -> int:
     """Signal by which the ranks were asked to stop."""
     return int((place / "signal").read_text())
 

@@ -177,9 +177,9 @@ def _planned(path: str, words: dict[str, str], sequence_parallel: bool) -> _Plan
     word, _, groups = words.get(path, "").partition(" ")
     pieces = tuple(map(_piece, groups.split("+"))) if groups else ()
     names = path.split(".")
-    around = [words.get(".".join(names[:end]), "") for end in range(len(names))]
-    is_inside = "shared_input" in around
-    sequence = sequence_parallel and "whole" not in around
+    outer_words = [words.get(".".join(names[:end]), "") for end in range(len(names))]
+    is_inside = "shared_input" in outer_words
+    sequence = sequence_parallel and "whole" not in outer_words
     named = (name.rpartition(".") for name, word in words.items() if word == "part")
     parts = tuple(name for owner, _, name in named if owner == path)
     return _Plan(word, pieces, is_inside, sequence, parts)

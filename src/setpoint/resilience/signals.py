@@ -262,11 +262,11 @@ class StopRequest:
         if self._agreed and not self._handled:
             self._is_repeated(self._handled, number)
             return  # the first one here is what all ranks stop for already
-        again = self.signal is not None
-        if not again:
+        is_repeat = self.signal is not None
+        if not is_repeat:
             self.signal = number
         insists = self._is_repeated(self._handled, number) or number == signal.SIGINT
-        if (again and not insists) or (self._finishes and not again):
+        if (is_repeat and not insists) or (self._finishes and not is_repeat):
             return
         outlook = self.outlook()
         if self.busy:

@@ -66,9 +66,9 @@ class Lengths:
         """Lengths after `missing` more positions of padding at the end of each row."""
         width = int(self.starts[-1]) // rows
         # A row's new padding begins where the row ended, which is where the next one began.
-        moved = self.starts + self.starts // width * missing
+        shifted = self.starts + self.starts // width * missing
         ends = np.arange(1, rows + 1) * (width + missing)
-        starts = np.union1d(moved, np.append(ends, ends - missing))
+        starts = np.union1d(shifted, np.append(ends, ends - missing))
         return Lengths.of(starts).to(self.cumulative.device)
 
     def to(self, device: torch.device) -> Lengths:
@@ -118,13 +118,13 @@ class Batch:
         tensors = {name: getattr(self, name) for name in TENSORS}
         # From memory that is not pinned the host waits all the same.
         ahead = device.type == "cuda"
-        moved = {
+        converted = {
             name: tensor.to(device, non_blocking=ahead)
             for name, tensor in tensors.items()
             if tensor is not None
         }
         lengths = None if self.lengths is None else self.lengths.to(device)
-        return replace(self, **moved, lengths=lengths)
+        return replace(self, **converted, lengths=lengths)
 
     def padded(self, missing: int) -> Batch:
         """Rows with `missing` more positions of padding at their end."""

@@ -109,8 +109,8 @@ class Total:
         """Merge the total of a higher rank."""
         self.exact += other.exact
         self.odd += other.odd
-        newer = self.reduce != "last" or other.step > self.step
-        if other.count and newer and self._replaces(other.value):
+        is_newer = self.reduce != "last" or other.step > self.step
+        if other.count and is_newer and self._replaces(other.value):
             self.value, self.step = other.value, other.step
         self.integral = self.integral and other.integral
         self.count += other.count

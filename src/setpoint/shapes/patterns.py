@@ -68,7 +68,7 @@ def untaken(
 
     Arguments:
         path: of the list of sections.
-        of, most: see `unmatched`.
+        population, most: see `unmatched`.
     """
     taken = [first_match(patterns, name) for name in names]
     for index, pattern in enumerate(patterns):
@@ -94,7 +94,7 @@ def matches_nothing(
     """The problem of a pattern that is found in no name.
 
     Arguments:
-        of, most: see `unmatched`.
+        population, most: see `unmatched`.
     """
     words = dict.fromkeys(part for name in names for part in name.split("."))
     parts = [part for part in re.findall(r"\w+", pattern.replace("\\", " ")) if part not in words]
@@ -109,7 +109,7 @@ def matches_nothing(
 
 def examples(names: Iterable[str]) -> list[str]:
     """One name for all that differ in numbers only, as layers are alike."""
-    alike: dict[str, str] = {}
+    by_form: dict[str, str] = {}
     for name in names:
-        alike.setdefault(re.sub(r"\d+", "0", name), name)
-    return list(alike.values())
+        by_form.setdefault(re.sub(r"\d+", "0", name), name)
+    return list(by_form.values())

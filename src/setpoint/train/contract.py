@@ -328,19 +328,19 @@ def moved_rows(saved: Job, job: Job, identity: Sequence[Difference]) -> list[str
     Arguments:
         identity: identity differences from it.
     """
-    about = _row_paths(identity)
-    if not about:
+    row_paths = _row_paths(identity)
+    if not row_paths:
         return []
-    moved = [path for path in ROWS if path in about]
-    if job.data.packing.length_buckets and "batch.global_size" in about:
+    moved = [path for path in ROWS if path in row_paths]
+    if job.data.packing.length_buckets and "batch.global_size" in row_paths:
         moved.append("batch.global_size")
     before, now = (
         config.seed if config.data.seed is None else config.data.seed for config in (saved, job)
     )
     if before != now:
-        moved += [path for path in ("seed", "data.seed") if path in about]
+        moved += [path for path in ("seed", "data.seed") if path in row_paths]
     if saved.data.is_mixture != job.data.is_mixture:
-        moved += [path for path in about if path.endswith(".weight")] or ["data.sources"]
+        moved += [path for path in row_paths if path.endswith(".weight")] or ["data.sources"]
     return moved
 
 
@@ -408,12 +408,12 @@ def _in_tokens(duration: Duration, tokens_per_update: int) -> dict[str, float]:
 def shorter(folder: str, item: Difference, given: bool) -> str:
     """Error text for a shorter duration: progress of the run, and the command to type instead."""
     run = shlex.quote(folder)
-    anew = "the same command with --name NAME"
+    command = "the same command with --name NAME"
     if given:
         file = shlex.quote(str(Path(folder, MINIMAL)))
-        anew = f"setpoint train {file} --duration {_as_argument(item.right)} --name NAME"
-    begun = lengthened_from(folder, item.left)
-    extended_from = "" if begun is None else f", lengthened from {begun}"
+        command = f"setpoint train {file} --duration {_as_argument(item.right)} --name NAME"
+    original = lengthened_from(folder, item.left)
+    extended_from = "" if original is None else f", lengthened from {original}"
     status = run_status(folder)
     if status.startswith(FINISHED):
         advice = f"  {folder} {status}; nothing is left to train.\n"
@@ -425,7 +425,7 @@ def shorter(folder: str, item: Difference, given: bool) -> str:
         f"    saved      {_value_text(item.left, item.left_origin)}{extended_from}\n"
         f"    requested  {_value_text(item.right, item.right_origin)}\n\n"
         f"{advice}"
-        f"  To train the shorter one anew: {anew}"
+        f"  To train the shorter one anew: {command}"
     )
 
 
@@ -499,10 +499,10 @@ def identity_refusal(
 
 def other_rows(paths: Sequence[str]) -> str:
     """End of a sentence on a checkpoint whose data position no longer counts the same rows."""
-    one = len(paths) == 1
+    single = len(paths) == 1
     return (
         f"whose data position counts rows, and {' and '.join(paths)} "
-        f"{'changes' if one else 'change'} the rows"
+        f"{'changes' if single else 'change'} the rows"
     )
 
 

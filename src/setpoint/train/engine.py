@@ -193,15 +193,15 @@ class Engine:
                 scaler.update()
             optimizer.zero_grad(set_to_none=True)
             if self.norms is not None:
-                self.norms.pass_over()
+                self.norms.drop_step()
             return complete_retaken
         overflows = () if scaler is None else scaler.overflows(optimizer)
         numbers = self._gather(sums, grad_norm, overflows)
-        numbers.undo = counts_of(optimizer, numbers.stays)
+        numbers.undo = counts_of(optimizer, numbers.skip)
         if self.is_ahead or numbers.complete().verdict is Verdict.TAKEN:
             with self.span("optimizer step"):
                 try:
-                    step_unless(numbers.stays if self.is_ahead else None, optimizer)
+                    step_unless(numbers.skip if self.is_ahead else None, optimizer)
                 except Exception as error:
                     raise_named(error, section)
                 if weights.pairs:
@@ -209,8 +209,8 @@ class Engine:
             if numbers.routing is not None:
                 from setpoint.model.moe.layer import update_biases
 
-                counts, stays = numbers.routing.counts, numbers.stays
-                update_biases(components.model, counts, rates.done, rates.frozen, stays)
+                counts, skip = numbers.routing.counts, numbers.skip
+                update_biases(components.model, counts, rates.done, rates.frozen, skip)
         if self.norms is not None and (self.is_ahead or numbers.complete().policy is None):
             self.norms.updated()
         if scaler is not None:
@@ -249,8 +249,8 @@ class Engine:
         numbers += [single.to(losses.device).reshape(1) for single in singles]
         read = self.to_host(torch.cat([number.double() for number in numbers]))
         sources = 0 if by_source is None else len(by_source)
-        stays = skip_flag(losses, broken, overflowed, scaler is not None)
-        return StepNumbers(self, stays, routing, logged, sources, read)
+        skip = skip_flag(losses, broken, overflowed, scaler is not None)
+        return StepNumbers(self, skip, routing, logged, sources, read)
 
 
 @dataclass(slots=True, eq=False)
@@ -258,7 +258,7 @@ class StepNumbers:
     """Numbers of a step of all ranks in transit to the host; the norm is that of this rank.
 
     Arguments:
-        stays: see `verdict.skip_flag`.
+        skip: see `verdict.skip_flag`.
         logged: metrics logged so far; None without any.
         sources: number of sums by source.
         read: waits for loss, cross-entropy, sources, norm and so on.
@@ -267,7 +267,7 @@ class StepNumbers:
     """
 
     engine: Engine
-    stays: Tensor
+    skip: Tensor
     routing: Routing | None
     logged: Logged | None
     sources: int
@@ -300,7 +300,7 @@ class StepNumbers:
             if policy is None:
                 components.scaler.skip(scale)
             elif engine.norms is not None:
-                engine.norms.pass_over()
+                engine.norms.drop_step()
         return self.result
 
 

@@ -14,7 +14,7 @@ from setpoint.config.record.record import SHORT
 from setpoint.config.values.user_code import LOG_OF, traceback_of, was_quit
 from setpoint.data.corpus import Corpus
 from setpoint.data.evaluation import ngram_baselines
-from setpoint.parallel.process_group import LostRanks, tells_of_others
+from setpoint.parallel.process_group import LostRanks, is_about_other_ranks
 from setpoint.parallel.rank import first_failure
 from setpoint.parallel.world import described
 from setpoint.report.page.html import write_run_report
@@ -143,7 +143,7 @@ def record_failure(run: Run, error: Exception) -> None:
         "traceback": traceback_of(error, whole=True),
     }
     other = first_failure() if run.world.is_main else None
-    if other is not None and (isinstance(error, LostRanks) or tells_of_others(error)):
+    if other is not None and (isinstance(error, LostRanks) or is_about_other_ranks(error)):
         details = {"rank": other.rank, "error": other.error, "traceback": other.frames}
     if run.loop is not None:
         position = run.loop.position

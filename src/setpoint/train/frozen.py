@@ -124,13 +124,13 @@ class FrozenParameters:
                 return set(frozen)
             if not config.adapters:
                 known = frozen.keys() & skeleton(config, size).state_dict().keys()
-        unsure = {n: (DTYPES[tensor.dtype],) for n, tensor in frozen.items() if n not in known}
-        if not unsure or self.components.replicas.holds_state:
+        unknown = {n: (DTYPES[tensor.dtype],) for n, tensor in frozen.items() if n not in known}
+        if not unknown or self.components.replicas.holds_state:
             return known
         from setpoint.model.pretrained.base import tensors_at
 
         directory = self._source or place.directory
-        weights = tensors_at(place, unsure, config, size, directory, self._outline())
+        weights = tensors_at(place, unknown, config, size, directory, self._outline())
         for name, weight in weights.items():
             placed = part_here(as_placed(weight, frozen[name]))
             if torch.equal(placed.to(frozen[name].device), part_here(frozen[name])):

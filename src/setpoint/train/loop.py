@@ -525,13 +525,13 @@ class Loop:
         """
         assert self.roll_back is not None
         self.can_log = False
-        self.go_on_at(self.roll_back(self, result))
+        self.continue_from(self.roll_back(self, result))
         self.last_rewind = self._rewind_point()
 
     def _rewind_point(self) -> dict[str, Any]:
         return {"step": self.position.step, "data": self.components.data_position()}
 
-    def go_on_at(self, position: Position) -> None:
+    def continue_from(self, position: Position) -> None:
         """Continue from the present state of the components, before a step."""
         self.position = self.previous = position
         self.scores, self.routing = {}, None

@@ -85,7 +85,7 @@ class NormMetrics:
             self.norms["update_ratio"] /= self._norms("update_ratio", self.before)
             self.before = {}
 
-    def pass_over(self) -> None:
+    def drop_step(self) -> None:
         """Drop the measurements of a skipped update."""
         self.norms = {kind: norm for kind, norm in self.norms.items() if kind == "grad_norm"}
         self.before = {}

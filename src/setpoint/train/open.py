@@ -154,10 +154,10 @@ def open_record(run: Run) -> Iterator[None]:
             yield
         except Exception as error:
             # A run that is recorded has begun, and is not only refused.
-            begun = isinstance(error, RunError) and run.files.config.exists()
+            is_recorded = isinstance(error, RunError) and run.files.config.exists()
             if (
                 run.loop
-                or begun
+                or is_recorded
                 or not isinstance(error, SetpointError)
                 or traceback_to_show(error)
             ):
@@ -287,8 +287,8 @@ def missing_checkpoints(path: Path) -> str | None:
     saves = [row for row in rows if row.get("event") == "save"]
     ends = [row for row in rows if row.get("event") == "end" and row.get("status") == 0]
     if ends:
-        none = "it saved no checkpoint (checkpoint.last = none, or checkpoint.save = false)"
-        kept = "its checkpoints are gone" if saves else none
+        unsaved = "it saved no checkpoint (checkpoint.last = none, or checkpoint.save = false)"
+        kept = "its checkpoints are gone" if saves else unsaved
         return f"finished at step {ends[-1].get('step')}, and {kept}"
     if saves:
         return f"was trained to step {saves[-1].get('step')}, and its checkpoints are gone"

@@ -45,7 +45,7 @@ class PipelineEngine(Engine):
         components, scaler = self.components, self.components.scaler
         losses = torch.zeros(2, device=components.device)
         scaler.scale(losses)  # makes its tensors, on ranks without a loss, too
-        whole_rows = at_one_length([batch.to(components.device) for batch in step.batches])
+        whole_rows = at_equal_length([batch.to(components.device) for batch in step.batches])
         batches = [components.sequence.cut(batch) for batch in whole_rows]
         routing: Routing | None = None
         by_source: Tensor | None = None
@@ -84,7 +84,7 @@ class PipelineEngine(Engine):
         return Sums(losses, routing, by_source)
 
 
-def at_one_length(batches: Sequence[Batch]) -> list[Batch]:
+def at_equal_length(batches: Sequence[Batch]) -> list[Batch]:
     """Pad micro-batches at the end to the longest of them; padding does not count.
 
     Stages exchange tensors of one shape in a step. What is there is not moved, so causal attention

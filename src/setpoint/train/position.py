@@ -114,8 +114,8 @@ class LearningRate:
         factor = self.curve(self._place(position))
         if self.merge is not None:
             factor *= self.merge.rate_factor(position.step)
-        begun = [extra for first, extra in self.phases if first <= position.step]
-        return factor * begun[-1] if begun else factor
+        started = [extra for first, extra in self.phases if first <= position.step]
+        return factor * started[-1] if started else factor
 
     def _place(self, position: Position) -> ScheduleTime:
         if self.by == "epoch":

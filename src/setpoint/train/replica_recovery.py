@@ -103,7 +103,7 @@ def replica_groups(run: Run, loop: Loop) -> Iterator[None]:
         source, plain = Path("the state of another replica group"), json.loads(state["state"])
         step: int = plain["position"]["step"]
         checkpoint = LoadedCheckpoint(step, dict(tensors), plain, None, source)
-        loop.go_on_at(restore(run.job, states, checkpoint))
+        loop.continue_from(restore(run.job, states, checkpoint))
         run.events.write("healed", step=step, before=before)
         run.progress.note(f"step {before}: goes on at step {step}, from another replica group")
 

@@ -18,14 +18,14 @@ from setpoint.track.jsonl import readable_rows
 from setpoint.track.trackers import JSONL
 from setpoint.train.build.assets import assets_in, fallback_notes
 from setpoint.train.build.components import data_line
-from setpoint.train.build.job_data import where_in_data
+from setpoint.train.build.job_data import describe_data_position
 from setpoint.train.contract import recorded_job
 from setpoint.train.evaluation.scores import evaluation_state_of
 from setpoint.train.frozen import FrozenParameters
 from setpoint.train.loop import Loop
 from setpoint.train.loss_mean import LossMean
 from setpoint.train.position import Position, is_over
-from setpoint.train.run_record import facts_of, lost_since, write_start
+from setpoint.train.run_record import dropped_since, facts_of, write_start
 from setpoint.train.run_state import restore, states_of
 from setpoint.train.session import Run
 from setpoint.train.verdict import rollbacks_to
@@ -85,7 +85,7 @@ def resume(run: Run) -> None:
     if not run.had_nothing_left:
         note(data_line(job, components))
         if run.started.step:
-            note(f"data position: {where_in_data(job, components.feed.state_dict())}")
+            note(f"data position: {describe_data_position(job, components.feed.state_dict())}")
     run.world.on_main(lambda: write_start(run))
     run.world.on_main(lambda: run.trackers.open(facts_of(run), run.started.step, note))
     if not run.had_nothing_left and run.evaluations.changed:
@@ -207,12 +207,12 @@ def report_damage(run: Run) -> OnDamaged:
 
 def _start_again(run: Run) -> None:
     """Restart a run that has a record but no checkpoint."""
-    path, gone = run.directory, run.missing_checkpoints
-    if gone is None:
+    path, missing = run.directory, run.missing_checkpoints
+    if missing is None:
         begin = "at step 0" if run.job.checkpoint.load is None else "from checkpoint.load"
         run.progress.note(f"{path} has no checkpoint yet: it starts again {begin}")
         return
-    metrics, to, lost = run.files.metrics, None, lost_since(run, Position(), 0)
+    metrics, to, lost = run.files.metrics, None, dropped_since(run, Position(), 0)
     if metrics.exists():
         to = next(
             place
@@ -224,7 +224,7 @@ def _start_again(run: Run) -> None:
     if to is not None:
         metrics.rename(to)
     kept = f"; its metrics are kept as {to.name}" if to is not None else ""
-    run.progress.note(f"{path} {gone}: it starts over at step 0{kept}")
+    run.progress.note(f"{path} {missing}: it starts over at step 0{kept}")
 
 
 def roll_back(run: Run, loop: Loop, failed: StepResult) -> Position:
@@ -254,7 +254,7 @@ def roll_back(run: Run, loop: Loop, failed: StepResult) -> Position:
     lost: dict[str, Any] = {}
     if loop.components.world.is_main:
         offset = run.trackers.states[JSONL]["offset"]
-        lost = lost_since(run, position, offset, reached=loop.position)
+        lost = dropped_since(run, position, offset, reached=loop.position)
     run.events.write(
         "rollback",
         step=checkpoint.step,

@@ -19,7 +19,7 @@ from setpoint.track.trackers import Trackers
 from setpoint.train.arguments import Overrides, Source, callbacks_of, check_arguments, job_of, named
 from setpoint.train.build.assets import fallback_notes
 from setpoint.train.build.components import build_components, data_line
-from setpoint.train.build.job_data import planned_in_words, where_in_data
+from setpoint.train.build.job_data import describe_data_position, planned_in_words
 from setpoint.train.callbacks.build import build_callbacks, early_callbacks, package_callbacks
 from setpoint.train.config import Job
 from setpoint.train.contract import describe_accepted
@@ -94,7 +94,7 @@ def train(
         run.program_callbacks = tuple(named(callback) for callback in objects)
         with log_failures(run):
             run.components = build_components(
-                run.job, run.begins_anew, run.shown.work, *run.fallback, run.world
+                run.job, run.needs_initial_weights, run.shown.work, *run.fallback, run.world
             )
         with open_record(run), ExitStack() as within:
             run.outer_callbacks = [*early, *package_callbacks(run)]
@@ -116,9 +116,9 @@ def loop_of(run: Run, callbacks: Sequence[Callback], until: int | None) -> Loop:
     liveness = None
     if resilience.liveness_every.unit != "never":
         liveness = LivenessCheck(run.world.size, job.parallel.step_timeout)
-    back = partial(roll_back, run)
+    rollback = partial(roll_back, run)
     return Loop(
-        job, run.components, callbacks, run.stop, run.started, run.reason, back, liveness,
+        job, run.components, callbacks, run.stop, run.started, run.reason, rollback, liveness,
         until, run.metrics,
     )  # fmt: skip
 
@@ -149,7 +149,7 @@ def rehearse(
         ending.enter_context(settings_of(job))
         with explain_oom(job):
             run.components = components = build_components(
-                job, run.begins_anew, run.shown.work, *run.fallback, world
+                job, run.needs_initial_weights, run.shown.work, *run.fallback, world
             )
         if run.accepted is not None:
             run.accepted, _ = compare_with_record(
@@ -174,7 +174,7 @@ def rehearse(
     if planned := planned_in_words(job, components.train_data):
         rows.append(("planned", planned))
     if position.step:
-        rows.append(("data position", where_in_data(job, components.feed.state_dict())))
+        rows.append(("data position", describe_data_position(job, components.feed.state_dict())))
     rows.append(("duration", str(job.duration)))
     if run.accepted is not None:
         rows += [("changed", line) for line in describe_accepted(run.accepted)]

@@ -99,15 +99,15 @@ def find_run(job: Job) -> str:
         for leaf in (leaves(job) if siblings else ())
         if leaf.role is IDENTITY and not _may_differ(leaf.key, leaf.origin.layer)
     ]
-    digest, of_other_length = fingerprint(job), None
+    digest, other_length = fingerprint(job), None
     for other in siblings:
         record = _recorded(other)
         if _has_value(record, (HEADER, "fingerprint"), digest):
             return other
         # A quick look first: the comparison that counts reads the origins, too.
-        if of_other_length is None and all(_has_value(record, *value) for value in values):
-            of_other_length = other if _is_same(other, job) else None
-    return of_other_length or path
+        if other_length is None and all(_has_value(record, *value) for value in values):
+            other_length = other if _is_same(other, job) else None
+    return other_length or path
 
 
 def follow_load(job: Job, folder: str | Path) -> Job:

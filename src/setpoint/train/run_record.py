@@ -26,7 +26,7 @@ from setpoint.track.redact import declared_secrets
 from setpoint.track.run_directory import RunDirectory
 from setpoint.track.trackers import JSONL, RunFacts
 from setpoint.train.build.components import Components
-from setpoint.train.build.job_data import where_in_data
+from setpoint.train.build.job_data import describe_data_position
 from setpoint.train.build.job_parameters import rows_of
 from setpoint.train.config import Job
 from setpoint.train.contract import (
@@ -75,8 +75,8 @@ def write_start(run: Run) -> None:
     run.events.write(
         "resume",
         step=run.started.step,
-        **lost_since(run, run.started, run.trackers.states[JSONL]["offset"]),
-        data_position=where_in_data(run.job, run.components.feed.state_dict()),
+        **dropped_since(run, run.started, run.trackers.states[JSONL]["offset"]),
+        data_position=describe_data_position(run.job, run.components.feed.state_dict()),
         **facts,
         accepted=[difference.to_json() for difference in kept],
         **({"data": list(accepted.data)} if accepted.data else {}),
@@ -136,7 +136,7 @@ def _write_config(run: Run) -> None:
     run.files.write_record(run.record, type(run.job).__setpoint__.schema)
 
 
-def lost_since(
+def dropped_since(
     run: Run, position: Position, offset: int, reached: Position | None = None
 ) -> dict[str, Any]:
     """Entry of an event for lost steps after a checkpoint, for goodput.
@@ -221,15 +221,15 @@ def _program_callbacks_before(run: Run) -> list[str]:
 
 def _finished(run: Run, accepted: Accepted) -> str:
     """Note on a finished run, with the step and the reason."""
-    nothing = "nothing is left to train" + "; nothing accepted" * accepted.learned
+    notes = "nothing is left to train" + "; nothing accepted" * accepted.learned
     finished = f"{run.directory} is finished at step {run.resumed_at}"
     if run.reason is not None:
         finished += f": {run.reason}"
-        nothing += (
+        notes += (
             "; to train further, raise evaluation.early_stopping.patience or set "
             "evaluation.early_stopping to null"
         )
-    return f"{finished}; {nothing}"
+    return f"{finished}; {notes}"
 
 
 ENVIRONMENT = "environment.json"

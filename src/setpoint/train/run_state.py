@@ -24,9 +24,14 @@ from setpoint.shapes.logged import MetricLog
 from setpoint.shapes.placed import part_here
 from setpoint.track.trackers import Trackers
 from setpoint.train.build.components import Components
-from setpoint.train.build.job_data import where_in_data
+from setpoint.train.build.job_data import describe_data_position
 from setpoint.train.config import Job
-from setpoint.train.evaluation.scores import TRAINING, EvaluationState, evaluation_point, go_on_from
+from setpoint.train.evaluation.scores import (
+    TRAINING,
+    EvaluationState,
+    evaluation_point,
+    restore_training_weights,
+)
 from setpoint.train.loss_mean import LossMean
 from setpoint.train.position import Position, is_over
 from setpoint.units import DType
@@ -113,7 +118,7 @@ class DataState:
     def capture(self, into: Snapshot, within: ExitStack) -> None:
         """See `Stateful.capture`."""
         place = self.components.data_position()
-        into.state["loader"], into.state["data"] = place, where_in_data(self.job, place)
+        into.state["loader"], into.state["data"] = place, describe_data_position(self.job, place)
 
     def restore(self, saved: LoadedCheckpoint) -> None:
         """See `Stateful.restore`."""
@@ -182,7 +187,7 @@ class OptimizerState:
         if components.pipeline is not None:
             local = {name for name, _ in components.weights.named_parameters()}
             state = part_of_state(state, components.pipeline.elsewhere - local)
-        go_on_from(components, saved.tensors.get(TRAINING, {}))
+        restore_training_weights(components, saved.tensors.get(TRAINING, {}))
         restore_optimizer(
             components.optimizer,
             components.weights.named_parameters(),
@@ -352,14 +357,14 @@ def restore(job: Job, states: Mapping[str, Stateful], checkpoint: LoadedCheckpoi
             and the run is not finished.
     """
     position = Position(**checkpoint.state["position"])
-    alone = bool(checkpoint.state.get(WEIGHTS_ONLY))
-    if alone and not is_over(job.duration, position):
+    weights_only = bool(checkpoint.state.get(WEIGHTS_ONLY))
+    if weights_only and not is_over(job.duration, position):
         raise SetpointError(
             f"{checkpoint.path} holds the weights alone (checkpoint.last = weights), and no "
             f"run resumes from these. Move it away to resume from the checkpoint before it, if "
             f"there is one, or train a run of its own that starts from them"
         )
     for part in states.values():
-        if not (alone and part.trained):
+        if not (weights_only and part.trained):
             part.restore(checkpoint)
     return position

@@ -135,7 +135,7 @@ class Run:
         return bool(self.stamp[1])
 
     @property
-    def begins_anew(self) -> bool:
+    def needs_initial_weights(self) -> bool:
         """True if initial weights are needed: no checkpoint has them all."""
         section = self.job.checkpoint
         return not self.has_checkpoints and (section.load is None or section.excludes_weights)

@@ -49,7 +49,7 @@ def skip_flag(losses: Tensor, broken: Tensor, overflowed: Tensor, scaled: bool) 
 
     Arguments:
         losses: of which the first is the loss.
-        broken, over: bool scalars; see `judge`.
+        broken, overflowed: bool scalars; see `judge`.
 
     Returns:
         an fp32 scalar, 1 to skip and else 0, like `found_inf` of PyTorch's optimizers.
@@ -238,7 +238,7 @@ class SpikedSteps(BadStepPolicy):
         if len(self.losses) < self.config.window:
             return False
         middle = self.middle
-        deviation = NORMAL * median(abs(past - middle) for past in self.losses)
+        deviation = NORMAL * median(abs(value - middle) for value in self.losses)
         least = max((self.config.factor - 1) * abs(middle), self.config.deviations * deviation)
         return loss > middle + least
 

@@ -371,10 +371,10 @@ def _excluded(job: Job, names: Iterable[str], of_optimizer: bool) -> set[str]:
         if not matches:
             known = [*ENTRIES, *names, *(part for name in names for part in name.split("."))]
             close = nearest(pattern, dict.fromkeys(known), 1)
-            meant = f" Did you mean {close[0]}?" if close else ""
+            hint = f" Did you mean {close[0]}?" if close else ""
             raise SetpointError(
                 f"checkpoint.exclude.{index} = {entry!r} is found in none of the {len(names)} "
-                f"names of weights.{meant}\nValid: {', '.join(ENTRIES)}, or a regular expression "
+                f"names of weights.{hint}\nValid: {', '.join(ENTRIES)}, or a regular expression "
                 f"that is found in a name such as {', '.join(names[:3])}"
             )
         excluded |= set(matches)

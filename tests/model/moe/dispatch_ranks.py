@@ -40,7 +40,7 @@ TOKENS = (7, 5, 3, 0)[4 - WORLD :]
 
 
 class Held(NamedTuple):
-    """What a rank holds of the experts: part `expert` of `parts`, and of their width `inner` of 2."""
+    """Experts of a rank: part `expert` of `parts`, and part `inner` of 2 of their width."""
 
     parts: int
     expert: int

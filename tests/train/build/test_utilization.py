@@ -122,8 +122,8 @@ def test_tokens_of_all_ranks_over_the_peak_of_all(tmp_path: Path) -> None:
     flags = ("parallel.world_size=8", "batch.global_size=32", "tracking.peak_flops=1e12")
     job = small_job(tmp_path, *flags, without=("micro_size", "accumulation"))
     found = used(job)
-    assert (found.ranks, found.peak, found.whole_peak) == (8, 1e12, 8e12)
-    assert used(small_job(tmp_path)).whole_peak is None
+    assert (found.ranks, found.peak, found.total_peak) == (8, 1e12, 8e12)
+    assert used(small_job(tmp_path)).total_peak is None
 
 
 def test_a_gpu_has_the_peak_its_maker_promises(

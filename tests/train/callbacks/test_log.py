@@ -54,7 +54,7 @@ def test_evaluations(tmp_path: Path, every: str, judged: list[int]) -> None:
 
 def callback_of(peak_flops: float | None) -> LogCallback:
     """The callback of a run of which nothing but its use of the hardware is known."""
-    use = SimpleNamespace(flops_per_token=1e6, whole_peak=peak_flops)
+    use = SimpleNamespace(flops_per_token=1e6, total_peak=peak_flops)
     run: Any = SimpleNamespace(
         trackers=Trackers(), progress=Progress(), mean=LossMean(), utilization=use
     )

@@ -60,14 +60,14 @@ def start_magnitudes(model: nn.Module) -> None:
 
     Where ranks hold parts of a weight, all of them take part.
     """
-    for adapter, weight, params in held_by_adapters(model).values():
+    for adapter, weight, params in adapters_with_weights(model).values():
         if adapter.magnitude is not None:
-            merged = whole_base(weight) + whole_update(adapter, params)
+            merged = full_base(weight) + full_update(adapter, params)
             lengths = torch.linalg.vector_norm(merged, dim=adapter.row_dim)
             put(params["magnitude"], lengths)
 
 
-def held_by_adapters(
+def adapters_with_weights(
     model: nn.Module,
 ) -> dict[str, tuple[LowRank, Base, dict[str, nn.Parameter]]]:
     """Find each adapter of a model, with the weight that it changes, and its own parameters.
@@ -78,14 +78,14 @@ def held_by_adapters(
     adapters: dict[str, tuple[LowRank, Base, dict[str, nn.Parameter]]] = {}
     for path, adapter in adapters_of(model).items():
         holder, _, name_in_layer = path.rpartition(".")
-        name, below = "weight", QUANTIZED
+        name, child = "weight", QUANTIZED
         if isinstance(adapter, ExpertAdapter):
-            holder, name, below = (
+            holder, name, child = (
                 holder.rpartition(".")[0],
                 name_in_layer,
                 f"{QUANTIZED}.{name_in_layer}",
             )
-        quantized = modules.get(f"{holder}.{below}")
+        quantized = modules.get(f"{holder}.{child}")
         base = dict(modules[holder].named_parameters(recurse=False))
         params = dict(adapter.named_parameters(recurse=False))
         weight = quantized if isinstance(quantized, QuantizedWeight) else base[name]
@@ -93,7 +93,7 @@ def held_by_adapters(
     return adapters
 
 
-def whole_base(weight: Base) -> Tensor:
+def full_base(weight: Base) -> Tensor:
     """Gather a weight in fp32 or wider; a collective."""
     if isinstance(weight, QuantizedWeight):
         return weight.dense_whole()
@@ -113,7 +113,7 @@ def replace_base(weight: Base, merged: Tensor) -> Tensor:
     return merged.to(weight.dtype).to(merged.dtype)
 
 
-def whole_update(adapter: LowRank, params: Mapping[str, nn.Parameter]) -> Tensor:
+def full_update(adapter: LowRank, params: Mapping[str, nn.Parameter]) -> Tensor:
     """Gather the update of an adapter in fp32 or wider; a collective."""
     return adapter.delta_of(
         _at_least_fp32(whole_of(params["a"])), _at_least_fp32(whole_of(params["b"]))
@@ -145,10 +145,10 @@ def merge_adapters(
     """
     rules = adapter_rules(model, after_merge=True)
     masters = dict(weights.named_parameters())
-    for path, (adapter, weight, params) in held_by_adapters(model).items():
+    for path, (adapter, weight, params) in adapters_with_weights(model).items():
         # Those of the optimizer, which may be more exact than the model's.
         exact = {name: masters.get(f"{path}.{name}", param) for name, param in params.items()}
-        merged = whole_base(weight) + whole_update(adapter, exact)
+        merged = full_base(weight) + full_update(adapter, exact)
         if "magnitude" in exact:
             lengths = torch.linalg.vector_norm(merged, dim=adapter.row_dim)
             factor = whole_of(exact["magnitude"]) / lengths

@@ -412,7 +412,7 @@ def build_model_parts(
     """
     assert job.seed is not None
     world, device = components.world, components.device
-    one = reader_of(job.parallel, world)
+    reader = reader_of(job.parallel, world)
     offload = job.parallel.uses_fsdp and job.parallel.sharding.offload
     begins = torch.device("cpu") if offload or job.parallel.init_device == "cpu" else device
     starts = empty is None and fresh and job.model.pretrained is not None
@@ -430,7 +430,7 @@ def build_model_parts(
 
             has_more = cut or job.adapter is not None
             undivided = skeleton(job.model, vocab_size) if has_more else None
-            components.pretrained = start_from(job.model, model, begins, dtype, undivided, one)
+            components.pretrained = start_from(job.model, model, begins, dtype, undivided, reader)
             if adapted is not None:
                 from setpoint.train.build.adapter import start_adapter
 
@@ -455,7 +455,7 @@ def build_model_parts(
         if empty is None and isinstance(model, Initializable):
             initialize(model, job.seed)
         if starts:
-            components.pretrained = start_from(job.model, model, one=one)
+            components.pretrained = start_from(job.model, model, one=reader)
         _use_float8(job, model, device)
         adapted = add_adapter(job, model)
         if empty is None and adapted is not None:

@@ -129,7 +129,7 @@ def phases_of(job: Job) -> list[Shares]:
     return phases
 
 
-def where_in_data(job: Job, state: Mapping[str, Any]) -> str:
+def describe_data_position(job: Job, state: Mapping[str, Any]) -> str:
     """The position in the data, in words: phase, rows and epochs of each source.
 
     Arguments:
@@ -138,14 +138,14 @@ def where_in_data(job: Job, state: Mapping[str, Any]) -> str:
     place, sections = describe_position(state), job.data.all_phases
     if not sections or not place:
         return place
-    firsts = [phase.first for phase in phases_of(job)]
+    starts = [phase.first for phase in phases_of(job)]
     taken = sum(source["taken"] for source in state["sources"].values())
-    number = bisect_right(firsts, taken)
-    since = "its sources' own weights"
+    number = bisect_right(starts, taken)
+    origin = "its sources' own weights"
     if number > 1:
         section = sections[number - 2]
-        since = f"{'annealing ' * (section is job.data.anneal)}from {section.start} on"
-    return f"phase {number} of {len(firsts)} ({since}), {place}"
+        origin = f"{'annealing ' * (section is job.data.anneal)}from {section.start} on"
+    return f"phase {number} of {len(starts)} ({origin}), {place}"
 
 
 def _limits_of(job: Job, members: Sequence[Sequences]) -> list[int | None]:
@@ -195,10 +195,10 @@ def _require_rows(job: Job, limits: Sequence[int | None]) -> None:
     steps, size, phases = job.total_steps(), job.batch.global_size, phases_of(job)
     count = planned_rows(phases, limits).total
     # Each part of a plan with phases may be a row per source off; the rest is found on the way.
-    off = 0 if len(phases) == 1 else len(limits) * (len(limits) + len(phases))
+    tolerance = 0 if len(phases) == 1 else len(limits) * (len(limits) + len(phases))
     if len(phases) > 1 and job.data.mixture.by == "tokens":
         return  # rows of a source hold more or fewer tokens than those of others
-    if steps is not None and steps * size > count + off:
+    if steps is not None and steps * size > count + tolerance:
         raise SetpointError(
             f"data.sources: `epochs` allows {count:,.0f} sequences of the sources that have a "
             f"weight then, and {steps:,} steps of {size} take {steps * size:,}.\n"

@@ -34,7 +34,7 @@ class Utilization:
     ranks: int
 
     @property
-    def whole_peak(self) -> float | None:
+    def total_peak(self) -> float | None:
         """Operations per second of all devices; None where unknown."""
         return None if self.peak is None else self.peak * self.ranks
 

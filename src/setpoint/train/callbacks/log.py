@@ -170,7 +170,7 @@ class LogCallback(Callback):
         assert self.logged is not None
         seconds = position.seconds - self.logged.seconds
         speed = (position.tokens - self.logged.tokens) / seconds if seconds > 0 else 0.0
-        flops, peak = self.utilization.flops_per_token, self.utilization.whole_peak
+        flops, peak = self.utilization.flops_per_token, self.utilization.total_peak
         mfu = None if flops is None or peak is None else speed * flops / peak
         return {
             "kind": "train",

@@ -168,9 +168,9 @@ class CompileCallback(Callback):
         if news.graphs:
             self.save()
             plural = "" if news.graphs == 1 else "s"
-            anew = f", {len(news.recompilations)} of them anew" if news.recompilations else ""
+            again = f", {len(news.recompilations)} of them anew" if news.recompilations else ""
             self.progress.note(
-                f"compile: {news.graphs} graph{plural} in {news.seconds:.1f} s{anew} (step {step})"
+                f"compile: {news.graphs} graph{plural} in {news.seconds:.1f} s{again} (step {step})"
             )
         if self.fails and news.fallbacks:
             fallbacks = "\n".join(news.fallbacks)

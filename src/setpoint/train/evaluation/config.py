@@ -112,10 +112,10 @@ class Evaluation(Config, role=RUNTIME):
         if self.every.unit not in ("steps", "tokens"):
             return False
         per_step = batch.global_size * batch.sequence_length
-        between = self.every.count * (per_step if self.every.unit == "steps" else 1)
+        interval = self.every.count * (per_step if self.every.unit == "steps" else 1)
         if None in counts:
             return True
-        return sum(count or 0 for count in counts) * batch.sequence_length > BACKWARD * between
+        return sum(count or 0 for count in counts) * batch.sequence_length > BACKWARD * interval
 
     @property
     def names(self) -> tuple[str, ...]:

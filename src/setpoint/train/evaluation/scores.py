@@ -170,7 +170,7 @@ def evaluation_point(components: Components) -> Iterator[dict[str, Tensor]]:
         components.weights.master_to_params()
 
 
-def go_on_from(components: Components, training: Named) -> None:
+def restore_training_weights(components: Components, training: Named) -> None:
     """Restore the trained weights after loading the evaluation weights.
 
     Arguments:

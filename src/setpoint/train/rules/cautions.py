@@ -126,10 +126,10 @@ def checkpoint_cautions(job: Job) -> Iterator[Caution]:
             also=("duration",),
         )
     every = job.checkpoint.every
-    in_steps = every.unit == "steps" and every.count >= steps
-    seldom = in_steps or every.unit in ("last_step", "never")
-    other = job.checkpoint.at or job.checkpoint.also_every
-    if steps >= LONG and seldom and not other:
+    beyond_run = every.unit == "steps" and every.count >= steps
+    saves_once = beyond_run or every.unit in ("last_step", "never")
+    other_saves = job.checkpoint.at or job.checkpoint.also_every
+    if steps >= LONG and saves_once and not other_saves:
         yield Caution(
             "saved-only-at-the-end",
             "checkpoint.every",

@@ -175,8 +175,8 @@ def dense_on_gpu(job: Job) -> Dense | None:
     if not isinstance(model, TransformerConfig):
         return None
     documents = bool(job.data.packing.isolate) and job.data.packing.method != "none"
-    asks = model.sliding_window or model.attention_soft_cap or names_attention_backend(model)
-    if not (documents or asks or model.attention_sinks):
+    needs_mask = model.sliding_window or model.attention_soft_cap or names_attention_backend(model)
+    if not (documents or needs_mask or model.attention_sinks):
         return None
     from setpoint.model.attention.selection import find_dense  # most jobs have no use for it
 
@@ -208,7 +208,7 @@ def mask_cautions(job: Job) -> Iterator[Caution]:
     # A mask takes one byte, a bias two; scores are held twice.
     size = job.batch.micro_size * length**2 * (8 * model.heads if attention.scores else 3)
     without = ("dense", "causal") if attention.masked else ("dense",)
-    better = [
+    backends = [
         name
         for name in able(model)
         if name != "auto"
@@ -224,9 +224,9 @@ def mask_cautions(job: Job) -> Iterator[Caution]:
         "model.attention_backend",
         f"{attention.name} materializes {tensors} of {length} x {length} positions per row of a "
         f"micro-batch on a GPU ({size / 2**20:,.1f} MiB) and computes masked pairs as well",
-        valid=tuple(better) if model.attention_backend != "auto" else (),
+        valid=tuple(backends) if model.attention_backend != "auto" else (),
         also=(*also, "batch.sequence_length", "data.packing.isolate"),
-        hint="" if better else "Without model.attention_dropout, auto needs no mask.",
+        hint="" if backends else "Without model.attention_dropout, auto needs no mask.",
     )
 
 

@@ -244,11 +244,11 @@ def stage_problems(job: Job) -> Iterator[Problem]:
             f"{ranks} ranks with {per_rank} stages each = {stages}" if per_rank > 1 else f"{stages}"
         )
         most = layers // per_rank
-        fit = [n for n in range(1, most + 1) if job.parallel.world_size % n == 0]
+        degrees = [n for n in range(1, most + 1) if job.parallel.world_size % n == 0]
         yield Problem(
             "parallel.pipeline",
             f"{total} stages exceed the number of layers, {layers}",
-            valid=[str(n) for n in sorted(fit, reverse=True)[:3]],
+            valid=[str(n) for n in sorted(degrees, reverse=True)[:3]],
             also=("model.layers", "parallel.pipelining.schedule"),
         )
 
@@ -268,10 +268,10 @@ def split_problems(
     elif given != expected:
         missing = [name for name in expected if name not in given]
         unknown = [name for name in given if name not in expected]
-        twice = sorted({name for name in given if given.count(name) > 1})
+        repeated = sorted({name for name in given if given.count(name) > 1})
         why = "does not list the parts in order"
-        if missing or unknown or twice:
-            faults = (("lacks", missing), ("has unknown", unknown), ("repeats", twice))
+        if missing or unknown or repeated:
+            faults = (("lacks", missing), ("has unknown", unknown), ("repeats", repeated))
             why = "; ".join(f"{word} {', '.join(names[:4])}" for word, names in faults if names)
         yield Problem(
             "parallel.pipelining.split",
@@ -368,7 +368,7 @@ def _cut_blocks(job: Job, width: int) -> Iterator[Problem]:
             continue
         degrees = [n for n in range(2, ranks) if width % (n * block) == 0]
         sizes = [n for n in range(2, block, 2) if width // ranks % n == 0]
-        smaller = f"set adapter.quantize.group_size = {sizes[-1]}, or " if sizes else ""
+        alternative = f"set adapter.quantize.group_size = {sizes[-1]}, or " if sizes else ""
         yield Problem(
             "parallel.expert_tensor",
             f"gives each of {ranks} ranks {width // ranks} of the {width} "
@@ -376,7 +376,7 @@ def _cut_blocks(job: Job, width: int) -> Iterator[Problem]:
             "quantized weights",
             valid=["1", *(f"{n} (with parallel.tensor = {n})" for n in degrees)],
             also=("adapter.quantize", "parallel.tensor"),
-            hint=f"Or {smaller}exclude it with adapter.quantize.exclude.",
+            hint=f"Or {alternative}exclude it with adapter.quantize.exclude.",
         )
         return
 

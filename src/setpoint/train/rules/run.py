@@ -32,10 +32,10 @@ def best_problems(job: Job) -> Iterator[Problem]:
     section = job.evaluation
     if section is None or section.early_stopping is not None:
         return
-    usual = resolve(Best())
+    default = resolve(Best())
     for name in ("data", "metric", "direction"):
         # The direction follows from the metric, so that it is not looked at beside that.
-        if getattr(section.best, name) != getattr(usual, name):
+        if getattr(section.best, name) != getattr(default, name):
             yield Problem(
                 f"evaluation.best.{name}",
                 "has no effect: without checkpoint.keep_best and early stopping nothing uses the "
@@ -59,15 +59,15 @@ def long_evaluation(job: Job) -> Iterator[Caution]:
     assert job.evaluation is not None
     if needed is None or needed[0] <= BACKWARD * needed[1]:
         return
-    tokens, between = needed
+    tokens, interval = needed
     least = math.ceil(tokens / BACKWARD / (job.batch.global_size * job.batch.sequence_length))
-    sequences = max(int(0.1 * BACKWARD * between / job.batch.sequence_length), 1)
+    sequences = max(int(0.1 * BACKWARD * interval / job.batch.sequence_length), 1)
     yield Caution(
         LONG_EVALUATION,
         "evaluation.sequences",
-        f"an evaluation reads up to {short_count(tokens)} tokens, and {short_count(between)} are "
+        f"an evaluation reads up to {short_count(tokens)} tokens, and {short_count(interval)} are "
         "trained between two of them; at a third of the cost per token, evaluation takes "
-        f"{tokens / BACKWARD / between:.1f} times as long as training",
+        f"{tokens / BACKWARD / interval:.1f} times as long as training",
         valid=(str(sequences),),
         also=("evaluation.every",),
         hint=f"{sequences} sequences take a tenth of the training time; evaluations take as long "
@@ -86,7 +86,7 @@ def needed_tokens(job: Job) -> tuple[float, float] | None:
     if section is None or section.every.unit not in ("steps", "tokens"):
         return None
     per_step = batch.global_size * batch.sequence_length
-    between = section.every.count * (per_step if section.every.unit == "steps" else 1)
+    interval = section.every.count * (per_step if section.every.unit == "steps" else 1)
     total = 0.0
     for name in section.names:
         size = _held_out_tokens(job.data) if name == HELD_OUT else None
@@ -100,7 +100,7 @@ def needed_tokens(job: Job) -> tuple[float, float] | None:
         if size is None:
             return None
         total += size
-    return total, between
+    return total, interval
 
 
 def _held_out_tokens(data: Data) -> float | None:
@@ -255,12 +255,12 @@ def _windows(section: Profiling, steps: int) -> Iterator[Problem]:
         return
     repeat = section.repeat
     if repeat is not None and section.skip + repeat * cycle > steps:
-        fit = (steps - section.skip) // cycle
+        cycles = (steps - section.skip) // cycle
         yield Problem(
             "profiling.repeat",
             f"{repeat} cycles end after {section.skip + repeat * cycle} = {section.skip} (skip) "
             f"+ {repeat} * ({counted}) steps, but the run has only {steps}",
-            valid=(str(fit), "null"),
+            valid=(str(cycles), "null"),
             also=also,
         )
 
