@@ -107,11 +107,11 @@ def test_wrong_options_name_the_field(run: sp.RecordedRun, tmp_path: Path) -> No
         run.model(overrides=7)  # pyright: ignore[reportArgumentType]
     with pytest.raises(sp.SetpointError, match="load_run takes a run directory, .* got 7"):
         sp.load_run(7)  # pyright: ignore[reportArgumentType]
-    with pytest.raises(sp.SetpointError, match="is no run directory"):
+    with pytest.raises(sp.SetpointError, match="is not a run directory"):
         sp.load_run(tmp_path)
     with pytest.raises(sp.SetpointError, match=r"there is no run and no preset 'nowhere'\.\n"):
         sp.export("nowhere", tmp_path / "out")
-    with pytest.raises(sp.SetpointError, match="export: path = 7 is no path"):
+    with pytest.raises(sp.SetpointError, match="export: path = 7 is not a path"):
         sp.export(run, 7)  # pyright: ignore[reportArgumentType]
 
 

@@ -20,7 +20,7 @@ NAMES = ("config", "harness", "model")
 
 @pytest.fixture
 def tree() -> Iterator[Any]:
-    """The module that describes the common tree; the benchmarks are no package of ours."""
+    """The module that describes the common tree; the benchmarks are not a package of ours."""
     sys.path.insert(0, str(BENCHMARKS))
     import config.tree  # pyright: ignore[reportMissingImports]
 

@@ -23,7 +23,7 @@ SIDES = ("bare", "hf_trainer")
 
 @pytest.fixture
 def load(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
-    """Imports a module of the benchmarks, which are no package of ours."""
+    """Imports a module of the benchmarks, which are not a package of ours."""
     monkeypatch.syspath_prepend(str(BENCHMARKS))
     yield importlib.import_module
     for name in [name for name in sys.modules if name.partition(".")[0] in NAMES]:

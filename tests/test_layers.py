@@ -176,7 +176,7 @@ def layer_problem(importer: str, imported: str) -> str | None:
     """Why one module of ours may not import another, or None if it may."""
     source = importer.split(".")[1:2]
     target = imported.split(".")[1:2]
-    # `setpoint` itself and `setpoint.__main__` are no packages of the house: the first is what
+    # `setpoint` itself and `setpoint.__main__` are not packages of the house: the first is what
     # everybody may import and sees the kernel only, the second starts the command line.
     above = source[0] if source else ""
     below = target[0] if target else ""
@@ -334,7 +334,7 @@ def test_no_circles_through_packages(source_files: dict[str, SourceFile]) -> Non
             while parent and not f"{name}.".startswith(f"{parent}."):
                 graph[name].add(parent)
                 parent = parent.rpartition(".")[0]
-        # `from . import sibling` names the package as well as the sibling, and is no circle.
+        # `from . import sibling` names the package as well as the sibling, and is not a circle.
         graph[name].discard(name)
     assert not circles(graph)
 

@@ -130,7 +130,7 @@ def grains(folder: Path, length: int, rows: int) -> Next:
 
 
 def resident() -> float:
-    """MiB of this process and its workers that are no pages of files; what they share once."""
+    """MiB of this process and its workers that are not pages of files; what they share once."""
     tasks = [path.read_text() for path in Path("/proc/self/task").glob("*/children")]
     total = 0
     for process in ("self", *" ".join(tasks).split()):

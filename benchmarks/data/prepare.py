@@ -102,7 +102,7 @@ def theirs(
 
 def compare(path: str | None, processes: int, rounds: int, fast: bool) -> int:
     """Measure both sides in turns, and print their ratio; 1 where `datasets.map` is faster."""
-    import datasets as datasets  # its import is no part of a turn
+    import datasets as datasets  # its import is not part of a turn
 
     os.environ["TOKENIZERS_PARALLELISM"] = "false"
     pairs: list[tuple[Run, Run]] = []

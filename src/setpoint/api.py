@@ -104,7 +104,7 @@ def load_run(path: str | os.PathLike[str] | Session | RecordedRun) -> RecordedRu
         )
     directory = Path(os.path.expanduser(given))
     if not is_run_directory(directory):
-        there = "is no run directory" if directory.exists() else "does not exist"
+        there = "is not a run directory" if directory.exists() else "does not exist"
         raise SetpointError(
             f"load_run: {directory} {there}; `setpoint runs list` lists the runs of a folder"
         )
@@ -225,12 +225,12 @@ class TrainedModel:
     def generate(
         self, prompts: str | Sequence[str], *, seed: int = 0, chat: Any = None, **options: Any
     ) -> list[GeneratedText]:
-        """Continue prompts.
+        """Generate text.
 
         Arguments:
-            prompts: a text, or several.
+            prompts: one or several.
             chat: True for the chat template of the run, or a mapping with `template` and
-                `system`: prompts are then messages of the user.
+                `system`: prompts are then user messages.
             options: fields of the section `generation`: `max_tokens`, `temperature`, `top_p`,
                 `samples`, `stop` and so on.
 
@@ -349,7 +349,9 @@ def export(
         SetpointError: `path` is none; and as `load_model` and the job raise it.
     """
     if not isinstance(path, str | os.PathLike):
-        raise SetpointError(f"export: path = {path!r} is no path\nValid: a str or a pathlib.Path")
+        raise SetpointError(
+            f"export: path = {path!r} is not a path\nValid: a str or a pathlib.Path"
+        )
     from setpoint.infer.inference import infer as run
 
     draft = _opened(source, checkpoint, overrides)

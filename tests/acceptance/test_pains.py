@@ -71,7 +71,7 @@ def test_pain_01_misspelt_keys_are_not_accepted(cli: CommandLine, story: str, an
 def test_pain_02_one_owner_and_the_right_one_wins(
     cli: CommandLine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    # Defaults of the command line beat the file: a default is no layer here.
+    # Defaults of the command line beat the file: a default is not a layer here.
     cli.file("exp.toml", 'extends = "small.toml"\nduration = "7 steps"\n')
     assert shown(cli, "exp.toml")["duration"] == "7 steps"
     # A flag that says the default is said all the same, and beats the file.
@@ -138,7 +138,7 @@ def test_pain_06_names_and_meanings_that_change(cli: CommandLine, script: Script
     assert script("migrate --write old.toml").status == 0
     text = (cli.folder / "old.toml").read_text()
     assert "count = 4" in text and "# often" in text and "wait = 0.5" in text
-    # The ratio 1.0 that became one step: a number with a point is no count of steps.
+    # The ratio 1.0 that became one step: a number with a point is not a count of steps.
     for flag in ("schedule.warmup=1.0", "checkpoint.every=1.0", "duration=1.0"):
         assert re.search("whole (number|count)", cli.refused(f"check small.toml {flag}"))
     cli.file("exp.yaml", "extends: small.toml\nevaluation:\n  every: 1.0\n")
@@ -243,7 +243,7 @@ def test_pain_12_what_ran_is_recorded(cli: CommandLine, run: str) -> None:
     with pytest.raises(sp.SetpointError, match="immutable"):
         limits.services[0].name = "b"
     assert sp.record_files(limits) == before
-    # And a record that was changed by hand is no record.
+    # And a record that was changed by hand is not a record.
     path = cli.folder / run / "config.json"
     path.write_text(path.read_text().replace("1234", "99"))
     assert "was changed after it was written: seed is 99" in cli.refused(f"check {run}")

@@ -26,7 +26,7 @@ REFUSED = {
     "ranks: [{pattern: query}]": "neither rank nor alpha",
     "ranks: [{pattern: quary, rank: 1}]": "Did you mean query?",
     "ranks: [{pattern: layers, rank: 1}, {pattern: query, rank: 2}]": "gets nothing",
-    "targets: [norm]": "which is no linear layer, embedding or packed experts",
+    "targets: [norm]": "which is not a linear layer, embedding or packed experts",
     "targets: [qerry]": "Did you mean query?",
     "targets: []": "nothing is adapted",
     "targets: ['^output']": "Set exclude to []",

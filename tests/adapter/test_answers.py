@@ -46,7 +46,7 @@ def test_the_loss_is_on_the_answers(tmp_path: Path) -> None:
     job = job_of("answers", "data.sources.0.documents=40", *flags)
     (corpus,), tokenizer = build_components(job).corpora, job.tokenizer.build()
     assert isinstance(corpus, Corpus) and corpus.trained is not None
-    pairs = zip(corpus.tokens[1:], corpus.trained[1:], strict=True)  # the first is no target
+    pairs = zip(corpus.tokens[1:], corpus.trained[1:], strict=True)  # the first is not a target
     trained = [ord("\n") if t == tokenizer.separator else t for t, counts in pairs if counts]
     answers = tokenizer.decode(trained).decode().split("\n")[:-1]
     (source,) = job.data.sources

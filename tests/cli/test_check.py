@@ -230,7 +230,7 @@ def test_what_a_gpu_has_no_kernels_for_is_cautioned(
             "check tiny --model.pretrained . --model.adapters '[{path=\"small.toml\"}]'",
             "small.toml is a file\n    valid: the directory with adapter_config.json",
         ),
-        ("replay small.toml -3", "small.toml is no run directory"),
+        ("replay small.toml -3", "small.toml is not a run directory"),
         ("train -3", "there is no preset '-3'"),
     ],
 )

@@ -72,7 +72,7 @@ def test_prompts_that_are_not_text(cli: CommandLine, monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(sys, "stdin", stdin)
     assert "standard input is not UTF-8" in cli.refused("generate small.toml --prompt -")
     assert "--prompt is not UTF-8" in cli.refused("generate small.toml --prompt caf\udce9")
-    # In the C locale, standard input hands on what is no text.
+    # In the C locale, standard input hands on what is not text.
     monkeypatch.setattr(sys, "stdin", io.StringIO("caf\udce9"))
     assert "standard input is not UTF-8" in cli.refused("generate small.toml --prompt -")
 
@@ -93,7 +93,7 @@ def test_another_model_than_the_run_has(cli: CommandLine) -> None:
     assert "run was not trained with this configuration: 2 values differ from its record" in text
     assert "  model.rope_base  (identity)\n    saved      10000.0" in text
     assert "    requested  5.0      command line --model.rope_base\n" in text
-    # What is no part of what is learned may differ: it gets as far as the missing checkpoint.
+    # What is not part of what is learned may differ: it gets as far as the missing checkpoint.
     assert "a run without checkpoints" in cli.refused(f"generate {run} --parallel.device cpu")
 
 

@@ -268,7 +268,7 @@ def test_export_and_back(cli: CommandLine, run: str) -> None:
     )
     assert one == two
     assert "tokenizer\n    hf holds no tokenizer.json" in cli.refused("generate hf")
-    assert "hf is no run" in cli.refused("generate hf --checkpoint best")
+    assert "hf is not a run" in cli.refused("generate hf --checkpoint best")
     assert "generate takes SOURCE [OVERRIDES], and one SOURCE" in cli.refused(f"generate {run} hf")
     assert "hf is not empty" in cli.refused(f"export {run} hf")
     assert "--dtype is one of fp32" in cli.refused(f"export {run} new --dtype int8")

@@ -63,7 +63,7 @@ def test_the_ranks_of_training_come_from_the_launcher(cli: CommandLine) -> None:
         ("a.txt", "--data.sources '[{type: text, paths: [a.txt]}]'"),
         ("--seed 3 a.txt", "--data.sources '[{type: text, paths: [a.txt]}]'"),
         ("small.toml", "--file small.toml"),
-        ("--set model.dim=3", "write the override as --model.dim=3"),
+        ("--set model.dim=3", "write --model.dim=3"),
         ("--", "unexpected argument '--'"),
     ],
 )

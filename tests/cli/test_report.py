@@ -39,7 +39,7 @@ def test_what_is_broken_is_said(runs: CommandLine) -> None:
         ("report runs/a --direction maximize", "--direction needs --objective"),
         ("report runs/a --objective loss --direction up", "is one of minimize, maximize; got 'up'"),
         ("report runs/a --output a.png", "a report is a file that ends in .html"),
-        ("report nothing", "nothing is no run directory"),
+        ("report nothing", "nothing is not a run directory"),
         ("report runs/a --seed 1", "setpoint report sets no fields"),
         ("report --sed runs/a", "unexpected argument '--sed': setpoint report sets no fields"),
     ],

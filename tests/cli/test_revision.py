@@ -99,7 +99,7 @@ def test_a_preset_is_made_by_the_code_of_its_revision(cli: CommandLine, git: Rep
     assert set(found) == {"name", "retired"}
     text = cli("diff HEAD:tiny tiny").out
     assert "(absent)" in text
-    # But it is no configuration of today, and says so without a word of where it was written to.
+    # But it is not a configuration of today, and says so without a word of where it was written to.
     refused = cli.refused("show HEAD:tiny")
     assert "unknown key: Job has no field 'retired'" in refused
     assert "HEAD:tiny/config.json" in refused

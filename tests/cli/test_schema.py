@@ -53,7 +53,7 @@ def test_every_preset_as_it_is_shown(
     cli: CommandLine, known: Draft202012Validator, name: str, form: str, extent: str
 ) -> None:
     if (form, extent) == ("json", "--origins"):
-        return  # which is no configuration file
+        return  # which is not a configuration file
     text = cli.ok(f"show {name} --format {form} {extent} --schema s.json")
     assert said(known, read(text, form)) == []
 

@@ -213,7 +213,7 @@ def test_the_two_sides(source: str, expected: tuple[str, str] | None) -> None:
 
 
 def test_module_or_revision(cli: CommandLine) -> None:
-    (cli.folder / "main").mkdir()  # a folder of this name is no module with functions in it
+    (cli.folder / "main").mkdir()  # a folder of this name is not a module with functions in it
     (cli.folder / "package").mkdir()
     (cli.folder / "package" / "inner.py").write_text("")
     functions = ("own:small", "own:Job", "json:loads", "sys:exit", "package.inner:f")

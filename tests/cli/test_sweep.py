@@ -194,7 +194,7 @@ def test_a_wrong_objective_is_found_before_the_first_trial(
     cli: CommandLine, objective: str, meant: str
 ) -> None:
     said = cli.refused(f"{SEARCH} --objective {objective}")
-    assert "is no metric of this job" in said and "evaluation.held_out_perplexity" in said
+    assert "is not a metric of this job" in said and "evaluation.held_out_perplexity" in said
     assert f"Did you mean {meant}?" in said or not meant
 
 

@@ -103,7 +103,7 @@ def test_more_ranks_than_this_version_trains_with(
 
 
 def test_a_point_of_a_sweep_over_the_duration_is_a_run_of_its_own(cli: CommandLine) -> None:
-    """Beside it lie points that differ in the duration alone, which are no run to continue."""
+    """Beside it lie points that differ in the duration alone, which are not a run to continue."""
     longer = "--duration '99 steps'"
     folder = cli.ok("check small.toml").partition("run directory")[2].split()[0]
     record(cli.folder / folder, "small.toml")

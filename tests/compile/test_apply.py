@@ -236,7 +236,7 @@ def test_a_folder_of_the_users_comes_back(tmp_path: Path, monkeypatch: pytest.Mo
 def test_an_impossible_folder_is_refused(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     impossible = section(cache=tmp_path / "file" / "below")
-    with pytest.raises(SetpointError, match="is no folder"), compiling(impossible):
+    with pytest.raises(SetpointError, match="is not a folder"), compiling(impossible):
         pass
 
 

@@ -100,8 +100,8 @@ def test_a_folder_is_made(tmp_path: Path) -> None:
 
 def test_what_is_no_folder(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
-    assert why_unfit(tmp_path / "file") == f"{tmp_path / 'file'} is no folder"
-    with pytest.raises(SetpointError, match=r"compile\.cache = .*file/b: .*file is no folder"):
+    assert why_unfit(tmp_path / "file") == f"{tmp_path / 'file'} is not a folder"
+    with pytest.raises(SetpointError, match=r"compile\.cache = .*file/b: .*file is not a folder"):
         make_folder(tmp_path / "file" / "b")
 
 
@@ -163,4 +163,4 @@ def test_a_folder_that_is_none(tmp_path: Path) -> None:
     config = resolve(Compile(cache=tmp_path / "file"))
     assert verify(config, set()).problems == []
     (problem,) = verify(config, {"files"}).problems
-    assert (problem.path, problem.message) == ("cache", f"{tmp_path / 'file'} is no folder")
+    assert (problem.path, problem.message) == ("cache", f"{tmp_path / 'file'} is not a folder")

@@ -23,7 +23,7 @@ from .sample import (
     Transformer,
 )
 
-# Half a surrogate pair is no character, and "${" begins a reference unless it is escaped.
+# Half a surrogate pair is not a character, and "${" begins a reference unless it is escaped.
 # Zero bytes are refused, as halves of surrogate pairs are.
 texts = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0"), max_size=12)
 texts = texts.map(escaped)

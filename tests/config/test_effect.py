@@ -84,7 +84,7 @@ def test_an_equal_or_later_layer_is_an_error() -> None:
     draft.extra = 9
     (problem,) = problems_of(lambda: resolve(draft))
     assert problem.path == "extra"
-    draft.extra = 5  # its default is no mistake
+    draft.extra = 5  # its default is not a mistake
     assert resolve(draft).extra == 5
 
 

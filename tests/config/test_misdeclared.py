@@ -76,7 +76,7 @@ class Runner(Protocol):
 
 
 class Abstract(Config, abc.ABC):
-    """A family that is no variant itself."""
+    """A family that is not a variant itself."""
 
     lr: float = 0.1
 

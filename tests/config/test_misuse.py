@@ -21,7 +21,7 @@ given: Any = sp
     [
         (lambda: given.compose({}), "compose takes the class of a configuration, got {}"),
         (lambda: given.compose(Batch()), "got a Batch"),
-        (lambda: given.compose(Batch, {"size": 1}), "a SOURCE that is no text takes a config"),
+        (lambda: given.compose(Batch, {"size": 1}), "a SOURCE that is not text takes a config"),
         (lambda: given.compose(Batch, flags="--size 1"), "flags takes a list"),
         (lambda: given.compose(Batch, files="x.toml"), "files takes a list"),
         (lambda: given.compose(Batch, modifiers="smoke"), "modifiers takes a list"),

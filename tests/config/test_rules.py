@@ -106,7 +106,7 @@ def idle_is_dead(config):
 
 
 def unmarked(config):
-    raise AssertionError("is no check")
+    raise AssertionError("is not a check")
 """
 
 

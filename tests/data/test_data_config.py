@@ -146,10 +146,10 @@ def test_all_problems_are_reported_together() -> None:
     assert problems(data) == {
         "sources.0.paths": "is empty",
         "sources.0.separator": "has no effect: each row is a document",
-        "sources.1.name": "is the name of sources.0 already",
+        "sources.1.name": "is already the name of sources.0",
         "sources.1.paths.1": "is empty",
         "sources.2.include": "is empty",
-        "sources.2.name": "is the name of sources.0 already",
+        "sources.2.name": "is already the name of sources.0",
     }
 
 
@@ -185,7 +185,7 @@ LATER = MixturePhase(start="9 steps", weights={"a": 1.0})
         ({"sources": (TWO[0].evolve(weight=0.0), TWO[1].evolve(weight=0.0))},
          {"sources.0.weight": "is 0 for all sources"}),
         ({"sources": TWO, "anneal": MixturePhase(start="9 steps", weights={"web": 1.0})},
-         {"anneal.weights.web": "is no source"}),
+         {"anneal.weights.web": "is not a source"}),
         ({"sources": TWO, "phases": (MixturePhase(start="9 steps", weights={"a": 0.0, "b": 0.0}),)},
          {"phases.0.weights": "are 0 for all sources"}),
         ({"sources": TWO, "phases": (LATER,), "anneal": LATER.evolve(start="10 steps")},

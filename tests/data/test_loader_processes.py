@@ -147,7 +147,7 @@ def test_processes_that_are_no_forks_map_the_same_files(data: Path, how: str) ->
 
 
 def test_what_another_process_unpickles_maps_the_same_files(data: Path) -> None:
-    """As one does that is no fork."""
+    """As one does that is not a fork."""
     code: dict[str, Any] = {"__name__": "program"}
     exec(PROGRAM, code)
     feed = code["feed"](data, 0)

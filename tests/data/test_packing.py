@@ -230,7 +230,7 @@ def test_a_document_that_is_too_long_is_named() -> None:
     assert str(caught.value) == (
         "data.packing.too_long: 2 of 3 documents are longer than a row of 10 tokens, the first of "
         "them 't/001', which takes 26.\n"
-        "Valid: batch.sequence_length from 31, or too_long = split, truncate or drop."
+        "Valid: batch.sequence_length >= 31, or too_long = split, truncate or drop."
     )
     with pytest.raises(SetpointError, match="none of 1 documents is left to train on: 1 are"):
         require_pieces(pieces_of(corpus_of([30]), 10, "drop"), corpus_of([30]), 10)

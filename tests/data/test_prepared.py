@@ -616,5 +616,5 @@ def test_what_filters_left_out_is_said_of_prepared_data_too(tmp_path: Path) -> N
 def test_a_cache_folder_that_is_a_file_is_named(tmp_path: Path) -> None:
     data = data_of(tmp_path / "file", [SMALL])
     (tmp_path / "file").write_text("")
-    with pytest.raises(RunError, match=r"data\.prepare\.folder: .*file is no folder"):
+    with pytest.raises(RunError, match=r"data\.prepare\.folder: .*file is not a folder"):
         corpora(data, ByteTokenizer())

@@ -155,7 +155,7 @@ def test_what_is_refused(
         assert push(*arguments, **more) in (1, 2)
         return capsys.readouterr().err
 
-    assert "is no id of a data set" in refusal(repository="toks")
+    assert "is not an id of a data set" in refusal(repository="toks")
     assert "(--revision names the branch)" in refusal(repository="me/toks@v2")
     assert not Path("cache").exists()  # nothing was prepared for it
     assert "its text is not shown" in refusal("--token", "hunter2")

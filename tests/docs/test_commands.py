@@ -81,7 +81,7 @@ def write_files(page: Path, folder: Path) -> None:
                     continue
                 path = folder / name
                 path.parent.mkdir(parents=True, exist_ok=True)
-                # JSON has no comments, so the name is no part of it.
+                # JSON has no comments, so the name is not part of it.
                 path.write_text(text.partition("\n")[2] if language == "json" else text)
                 if name == "pyproject.toml":
                     install(tomllib.loads(text)["project"], folder)

@@ -60,7 +60,7 @@ def test_what_setpoint_takes_the_schema_takes(job: Job, data: st.DataObject) -> 
     value = data.draw(st.sampled_from(VALUES))
     if isinstance(node, dict) and data.draw(st.booleans()):
         key = data.draw(st.sampled_from([f"{key}s", str(key).replace("_", "-"), "type", "lr"]))
-    assume(key != "type" or value is not None)  # null is no variant, and reads as none given
+    assume(key != "type" or value is not None)  # null is not a variant, and reads as none given
     node[key] = value
     text = json.dumps(tree)
     if findings(Job, text):

@@ -96,7 +96,8 @@ def test_weights_that_are_nowhere(trained: tuple[Job, Path], tmp_path: Path) -> 
     assert "step-00000007" in problems(run, "weights.checkpoint=7")[0]
     latest = run / "checkpoints" / "latest"
     assert (
-        "is no run, so weights.checkpoint = best" in problems(latest, "weights.checkpoint=best")[0]
+        "is not a run, so weights.checkpoint = best"
+        in problems(latest, "weights.checkpoint=best")[0]
     )
     assert problems(latest) == []
     assert problems(run / "checkpoints" / "step-00000040") == []
@@ -181,7 +182,7 @@ def test_weights_of_a_run_in_bf16_stay_in_bf16(master: str, tmp_path: Path) -> N
     mixed = infer(Inference(weights=latest, evaluation=EvaluationTask(sequences=12)))
     assert mixed.scores["held_out"].loss == pytest.approx(loss, rel=1e-2)
     assert mixed.scores["held_out"].loss != judged.scores["held_out"].loss
-    # What an export does not need of the record is no mistake.
+    # What an export does not need of the record is not a mistake.
     export = Inference(weights=InferenceWeights(path=run), export=ExportTask(path=tmp_path / "out"))
     assert complete(export).export is not None
 

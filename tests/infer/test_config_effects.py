@@ -229,7 +229,7 @@ EFFECTS = {
     "Harness.limit": Effect("harness.limit=3", asked, ASK),
 }
 
-# Always there: what is in them counts. Of the model only what is no part of what was learned may
+# Always there: what is in them counts. Of the model only what is not part of what was learned may
 # be set.
 ELSEWHERE = {
     "Data.seed": "rows to train on",

@@ -95,8 +95,8 @@ def test_a_run_on_ids(tmp_path: Path, say: Say) -> None:
     assert say("generate", run, "--prompt", "5 9\t12", *greedy).split() == [*map(str, text)]
     said = say("generate", exported, "--tokenizer", "ids", "--prompt", "5 9 12", *greedy)
     assert said.split() == [*map(str, text)]
-    assert "'a' is no token id" in say("generate", run, "--prompt", "5 a", status=2)
-    assert "'64' is no token id" in say("generate", run, "--prompt", "64", status=2)
+    assert "'a' is not a token id" in say("generate", run, "--prompt", "5 a", status=2)
+    assert "'64' is not a token id" in say("generate", run, "--prompt", "64", status=2)
     assert "no id to continue" in say("generate", run, status=2)
     said = say("evaluate", exported, "--text", tmp_path / "held.npy", status=2)
     assert "--tokenizer ids, for token files and prompts of ids" in said

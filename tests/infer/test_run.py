@@ -64,7 +64,7 @@ def test_places_for_results(trained: tuple[Job, Path], tmp_path: Path) -> None:
     other = tmp_path / "other"
     other.mkdir()
     (other / "notes").write_text("mine")
-    with pytest.raises(SetpointError, match="holds notes, which are no results"):
+    with pytest.raises(SetpointError, match="holds notes, which are not results"):
         infer(job_of(trained[1], output=other))
     with pytest.raises(SetpointError, match="notes is a file"):
         require_place(other / "notes", complete(job_of(trained[1])))

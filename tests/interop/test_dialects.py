@@ -146,7 +146,7 @@ def test_overrides_have_the_spelling_of_the_system(
     for words, message in (
         (["show", "tiny", "--", "--train.lr=1"], "DIALECT:FILE; got tiny"),
         (["list", "--", "a=1"], "takes no file of another system"),
-        (["show", "xorl:job.yaml", "--", "lr"], "is no override of xorl"),
+        (["show", "xorl:job.yaml", "--", "lr"], "is not an override of xorl"),
         (["show", "xorl:job.yaml", "--", "--train.lrr", "1"], "Did you mean train.lr?"),
     ):
         assert main(words) == 2

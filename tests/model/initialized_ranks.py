@@ -45,7 +45,7 @@ def weights() -> None:
     for name, parameter in model.named_parameters():
         assert isinstance(parameter, DTensor), name
         assert torch.equal(parameter.full_tensor(), whole.get_parameter(name)), name
-        if parameter.full_tensor().std() > 0:  # and is no norm, which starts at one
+        if parameter.full_tensor().std() > 0:  # and is not a norm, which starts at one
             first, second = gathered(parameter.to_local().detach())
             assert not torch.equal(first, second), name
             drawn += 1

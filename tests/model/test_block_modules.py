@@ -235,7 +235,7 @@ class Tokens(nn.Module):
     [
         (Halves, r"gives \(1, 2, 12\) for vectors of shape \(1, 2, 24\)"),
         (Tokens, r"cannot be called with \(\.\.\., 24\) vectors: TypeError"),
-        (dict, "makes a dict; it must make a torch module"),
+        (dict, "makes a dict, not a torch module"),
     ],
 )
 def test_what_is_no_norm(target: Any, words: str):

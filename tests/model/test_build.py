@@ -180,7 +180,7 @@ def test_trying_it_draws_no_random_numbers_and_does_not_train():
         (Argued.Config(), r"cannot be called with \(B, S\) int64 tokens: TypeError: .*mask"),
         (Headless.Config(), r"supports_head = True and cannot be called with a head.*: TypeError"),
         (Handing.Config(), r"supports_head = True and gives a Tensor .*must give an Outcome"),
-        (Nothing.Config(), r"makes a Nothing; it must make a torch module"),
+        (Nothing.Config(), r"makes a Nothing, not a torch module"),
     ],
 )
 def test_what_is_no_language_model(section: ModelConfig, words: str):

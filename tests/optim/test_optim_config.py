@@ -248,6 +248,6 @@ def test_what_a_person_reads() -> None:
 
 
 def test_what_does_not_contradict_itself() -> None:
-    # The default looks ahead, and is no choice of the user's.
+    # The default looks ahead, and is not a choice of the user's.
     assert resolve(MuonConfig(momentum=0.0)).nesterov
     assert not resolve(MuonConfig(momentum=0.0, nesterov=False)).nesterov

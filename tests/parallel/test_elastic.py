@@ -54,8 +54,8 @@ def test_numbers_of_ranks_that_follow_one_another_are_one_run(
     ("nodes", "said"),
     [
         ("1:4", "the run could not continue with 3 of the nodes, which have 3 ranks"),
-        ("4:1", "--nnodes 4:1 is no number of nodes.\nValid: a number, as 4, or"),
-        ("1:", "--nnodes 1: is no number of nodes"),
+        ("4:1", "--nnodes 4:1 is not a number of nodes.\nValid: a number, as 4, or"),
+        ("1:", "--nnodes 1: is not a number of nodes"),
     ],
 )
 def test_a_range_of_machines_that_the_batch_cannot_follow_is_refused(

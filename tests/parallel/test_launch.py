@@ -273,7 +273,7 @@ def test_the_machine_at_the_endpoint_is_waited_for_as_long_as_the_others() -> No
         ),
         (
             ("--nproc", "2", "--nnodes", "2", "--rdzv-endpoint", "a:99999", "--rdzv-id", "a"),
-            "--rdzv-endpoint a:99999 is no address of a machine",
+            "--rdzv-endpoint a:99999 is not an address of a machine",
         ),
     ],
 )  # fmt: skip
@@ -445,7 +445,7 @@ def test_what_ranks_of_torchrun_say_alike_is_reported_by_the_first(
     shown = str(ChildFailedError("setpoint", failures))
     assert shown.count("a field is wrong") == 1 == shown.count("something else")
     assert "a field is wrong" in shown.partition("Root Cause")[2]
-    # What is reported first counts, and the loss of others is no cause.
+    # What is reported first counts, and the loss of others is not a cause.
     report("2", "another thing")
     assert [each.error for each in reports_in(tmp_path)] == [texts["0"], texts["2"], ""]
 

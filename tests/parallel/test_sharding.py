@@ -39,8 +39,8 @@ def test_inner_units_come_first() -> None:
     ("flags", "said"),
     [
         (("parallel.sharding.units=[nothing]",), "matches no module"),
-        (("parallel.sharding.units=['layers.0']",), "matches layers.0, which is a unit already"),
-        (("parallel.sharding.units=[output]",), "matches output, which is a unit already"),
+        (("parallel.sharding.units=['layers.0']",), "matches layers.0, which is already a unit"),
+        (("parallel.sharding.units=[output]",), "matches output, which is already a unit"),
         (
             ("parallel.sharding.units=[embedding]", "model.tie_embeddings=true"),
             "matches embedding, whose weights the loss",

@@ -45,7 +45,7 @@ THIRD = [
     event(163, "end", 50, 50.0, status=0),
 ]
 THIRD_ROWS = [train(137, 30, 30.0), train(147, 40, 40.0), train(163, 50, 50.0, 0.5)]
-# An hour later it is found to be finished, which is no loss.
+# An hour later it is found to be finished, which is not a loss.
 FOURTH = [event(190, "resume", 50, 50.0, began=at(180)), event(191, "end", 50, 50.0, status=0)]
 
 WHOLE = Goodput(

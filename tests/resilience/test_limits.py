@@ -65,7 +65,7 @@ def test_the_end_of_a_slurm_job_has_to_be_one(monkeypatch: pytest.MonkeyPatch) -
     later = int(time.time()) + 60
     monkeypatch.setenv(END_OF_JOB, str(later))
     assert end_of_job() == later
-    for text, words in (("1000", "is over"), ("soon", "is no number of seconds since 1970")):
+    for text, words in (("1000", "is over"), ("soon", "is not a number of seconds since 1970")):
         monkeypatch.setenv(END_OF_JOB, text)
         with pytest.raises(SetpointError, match=words):
             end_of_job()

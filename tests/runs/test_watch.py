@@ -117,7 +117,7 @@ def test_what_is_not_shown_is_said(tmp_path: Path) -> None:
     (run / "metrics.jsonl").write_text(row(1) + "no row\n")
     seen.poll()
     lines = rendered(seen, 100, 40, colour=False).splitlines()
-    assert "lines that are no rows: 1; `setpoint runs verify` names them" in lines
+    assert "lines that are not rows: 1; `setpoint runs verify` names them" in lines
     assert "no row has train.mean_los. Did you mean train.mean_loss?" in lines
 
 
@@ -132,7 +132,7 @@ def test_why_a_run_failed_is_shown(tmp_path: Path) -> None:
 
 
 def test_what_is_no_run_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(SetpointError, match="is no run directory: it has no config.json"):
+    with pytest.raises(SetpointError, match="is not a run directory: it has no config.json"):
         Watched(tmp_path)
 
 

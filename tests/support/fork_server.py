@@ -104,7 +104,7 @@ def exit_status(words: list[str], path: list[str]) -> int:
 
 
 def output(number: int) -> TextIOWrapper:
-    """Standard output or error, as Python opens it where it is no terminal."""
+    """Standard output or error, as Python opens it where it is not a terminal."""
     file = BufferedWriter(FileIO(number, "w", closefd=False))
     coding = sys.stdin.encoding
     if number == 1:

@@ -3,7 +3,7 @@
 A text with a file of its own, `snapshots/NAME.txt`, is kept byte for byte: what commands print, and
 one message of each kind. Of every other text the facts are kept, in `snapshots/AREA.facts.json`:
 paths, flags, places in files, numbers, quoted values and suggestions, paragraph by paragraph. New
-wording is no failure there; a lost path, number or suggestion is one.
+wording is not a failure there; a lost path, number or suggestion is one.
 
 `SETPOINT_UPDATE_SNAPSHOTS=1 pytest` rewrites both; the difference is then reviewed like code. To
 keep a new text whole, make its file, empty, beforehand.

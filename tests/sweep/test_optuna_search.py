@@ -145,7 +145,7 @@ def test_a_proposal_that_is_no_valid_configuration(folder: Path) -> None:
     counts = run.counts()
     assert counts["complete"] + counts["fail"] == 8
     assert len(run.rejected) == counts["fail"] > 0
-    assert "is no valid configuration: model.heads" in run.rejected[0]
+    assert "is not a valid configuration: model.heads" in run.rejected[0]
 
 
 def test_a_damaged_storage_is_named(folder: Path) -> None:

@@ -56,7 +56,7 @@ NUMBERS = [1.0, -math.inf, math.nan]
 
 @pytest.mark.parametrize("path", ["", "a..b", "a.b.c", "a.b.c.min", ".min"])
 def test_what_is_no_path(path: str) -> None:
-    with pytest.raises(SetpointError, match="is no metric: expected KIND.COLUMN"):
+    with pytest.raises(SetpointError, match="is not a metric: expected KIND.COLUMN"):
         MetricPath.parse(path)
 
 

@@ -28,7 +28,7 @@ SEQUENCES = 4  # of a step
 
 
 class Poisoned:
-    """The objective, with a loss that is no number on some batches of the data."""
+    """The objective, with a loss that is not a number on some batches of the data."""
 
     def __init__(
         self, components: Components, bad: Container[int], value: float = math.nan

@@ -250,7 +250,7 @@ READS = (
 def waits_for_no_device(folder: Path, rank: int, *flags: str) -> None:
     """Steps that nothing is due after read no tensor, and train as those that are read at once.
 
-    The gradients of rank 1 alone are no numbers in step 3, which the ranks hear of in step 4.
+    The gradients of rank 1 alone are not numbers in step 3, which the ranks hear of in step 4.
     """
     job = small_job(
         folder, "duration=6 steps", "evaluation=null", "resilience.non_finite=skip",
@@ -308,7 +308,7 @@ def waits_for_no_device(folder: Path, rank: int, *flags: str) -> None:
 def names_slow_ranks(folder: Path, rank: int) -> None:
     """Rank 1 takes long to read data, in its forward and in its backward, in two steps each.
 
-    In backward rank 0 waits as long for its gradients, which is no work of its own. The clock is
+    In backward rank 0 waits as long for its gradients, which is not a work of its own. The clock is
     one that the test moves.
     """
     flags = ("resilience.stragglers={every=2 steps, factor=1.6}", "model.dropout=0")

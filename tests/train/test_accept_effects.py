@@ -124,7 +124,7 @@ def test_every_field_that_may_be_accepted_takes_effect(tmp_path: Path) -> None:
             whole = small_job(folder, *longer, without=effect.without)
             changed = small_job(folder, *longer, change, without=effect.without)
             if fingerprint(whole) == fingerprint(changed):
-                continue  # it is no part of what is learned
+                continue  # it is not part of what is learned
             key = (*every, effect.without)
             if key not in begun:
                 run = folder / "run"

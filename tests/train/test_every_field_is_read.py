@@ -138,7 +138,7 @@ JOBS: dict[str, tuple[str, ...]] = {
         "adapter={type=dora, rank=2, quantize={type=fp8, group_size=4}}",
     ),
     "plateau, profiled": (
-        # The second evaluation is no gain, so that the rate falls.
+        # The second evaluation is not a gain, so that the rate falls.
         "schedule={type=plateau, patience=0, threshold=0.99}",
         "evaluation.every=1 steps",
         "profiling={wait=0, warmup=0, active=1}",

@@ -57,7 +57,7 @@ def test_a_run_that_had_been_finished(tmp_path: Path) -> None:
 
 
 def test_named_data_sets_and_an_early_end(tmp_path: Path) -> None:
-    """A model that learns nothing is no better after the first evaluation."""
+    """A model that learns nothing is not a better after the first evaluation."""
     web = "{name=web, sources=[{type=random, documents=9, length=90}]}"
     job = small_job(
         tmp_path, "optimizer.lr=1e-30", "schedule=constant", "evaluation.accuracy=true",

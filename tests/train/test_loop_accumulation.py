@@ -158,7 +158,7 @@ def test_a_run(tmp_path: Path, name: str) -> None:
 
 
 def test_the_balance_of_experts_is_that_of_micro_batches(tmp_path: Path) -> None:
-    """A product of means over tokens is no sum over them: this term depends on the portions."""
+    """A product of means over tokens is not a sum over them: this term depends on the portions."""
     flags = ("model.moe={experts=4, expert_dim=16, balance_loss=0.1}",)
     losses = [
         accumulated(job_of(tmp_path, portion, *flags), torch.float64, weighted=False)[1]

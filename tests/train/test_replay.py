@@ -62,7 +62,7 @@ def test_a_step_with_gradients_that_are_not_finite_is_run_again(
     )
     assert "\n  File " in told and "block_modules.py" in told and "objective.py" not in told
     assert files(run) == before
-    for word, said in (("9", "has no step 9.\nValid: 1 to 2"), ("x", "x is no step")):
+    for word, said in (("9", "has no step 9.\nValid: 1 to 2"), ("x", "x is not a step")):
         assert main(["replay", str(run), word]) == 2
         assert said in capsys.readouterr().err
 

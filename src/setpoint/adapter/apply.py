@@ -237,11 +237,11 @@ def _require_form(target: AdapterTarget, holder: nn.Module) -> None:
         "experts": hasattr(holder, CHILD) or target.site.kind == "tensor",
     }
     if CHILD in holder._modules and target.site.form != "experts":
-        raise SetpointError(f"adapter: {target.site.path} has an adapter already")
+        raise SetpointError(f"adapter: {target.site.path} already has an adapter")
     if not fits[target.site.form]:
         raise SetpointError(
-            f"adapter.targets: {target.site.path} is a {type(holder).__name__}, which is no linear "
-            f"layer, embedding or packed experts of Setpoint\nValid: leave it out by "
+            f"adapter.targets: {target.site.path} is a {type(holder).__name__}, which is not a "
+            f"linear layer, embedding or packed experts of Setpoint\nValid: leave it out by "
             f"adapter.exclude"
         )
 

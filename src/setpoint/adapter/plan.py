@@ -320,7 +320,7 @@ def _target_problems(
     if not matching and matched:
         yield Problem(
             path,
-            f"matches {matched[0]}, which is no linear layer, embedding or packed experts",
+            f"matches {matched[0]}, which is not a linear layer, embedding or packed experts",
             valid=examples(site.path for site in sites)[:SHOWN],
         )
     elif not matching:

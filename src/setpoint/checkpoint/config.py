@@ -77,7 +77,7 @@ class Checkpoint(Config, role=RUNTIME, rules=RULES):
     """Checkpoint interval; Ctrl-C and SIGTERM save one in any case. SIGUSR2 saves one, too, and
     training goes on."""
     also_every: Period | None = None
-    """Second checkpoint interval, as by epochs beside one by steps; null: none."""
+    """Second checkpoint interval, such as epochs besides steps; null: none."""
     at: Literal["powers_of_two"] | tuple[int, ...] | None = field(default=None, item_ge=1)
     """Further steps to save after, such as [10, 20, 50]; powers_of_two: 1, 2, 4, 8 and so on. Their
     checkpoints stay."""
@@ -165,7 +165,7 @@ class Checkpoint(Config, role=RUNTIME, rules=RULES):
         if second.unit == "last_step" or self.every.unit == "never":
             yield Problem(
                 "also_every",
-                f"{second} is no second interval beside every = {self.every}",
+                f"{second} is not a second interval beside every = {self.every}",
                 valid=("null",),
                 also=("every",),
             )
@@ -209,7 +209,7 @@ class Checkpoint(Config, role=RUNTIME, rules=RULES):
         if every is not None and every.unit == "last_step":
             yield Problem(
                 "keep_every",
-                f"{every} is no interval",
+                f"{every} is not an interval",
                 valid=("null", "1000 steps", "1 epochs", "1e9 tokens", "6 h"),
             )
         elif every is not None and self.keep is None and getattr(self.remote, "keep", None) is None:

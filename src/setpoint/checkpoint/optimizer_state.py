@@ -26,7 +26,7 @@ _TUPLE = "$tuple"
 Options = list[dict[str, Any]]
 
 SET_FROM_OUTSIDE = ("lr", "lr_multiplier", "name", "weight_decay")
-"""Group options that are no state: the loop sets `lr` at each step, and the rest follows from the
+"""Group options that are not state: the loop sets `lr` at each step, and the rest follows from the
 configuration."""
 
 _RULES = (

@@ -200,7 +200,7 @@ def _plan(
     if plan is None:
         return None, None
     if job.parallel.uses_deepspeed:
-        raise SetpointError("--gpu: the traffic of DeepSpeed is not known. Leave it out")
+        raise SetpointError("--gpu: DeepSpeed's traffic is unknown; leave out --gpu")
     estimate = estimate_cost(request, job, plan.workload, plan.topology, plan.memory)
     estimate.write(label)
     return plan, estimate

@@ -120,7 +120,7 @@ def _load(runs: list[ComparedRun], arguments: Arguments, notes: list[str]) -> li
             continue
         shown.append(entry)
     if not shown:
-        raise SetpointError("there is no run to show" + "".join(f"\n  {note}" for note in notes))
+        raise SetpointError("no runs to show" + "".join(f"\n  {note}" for note in notes))
     return shown
 
 
@@ -145,7 +145,7 @@ def _plot(runs: list[ComparedRun], result: Table, arguments: Arguments) -> Plot:
         raise SetpointError("there is nothing to draw: no run has a metric")
     name, x = next(iter(paths)), arguments.value("--x")
     if x is None:
-        # One evaluation at the end is no curve; the training loss is.
+        # One evaluation at the end is not a curve; the training loss is.
         curves = [n for n, path in paths.items() if any(len(m.curve(path)) > 1 for m in metrics)]
         name = (curves or [name])[0]
         series = [Series(run.label, run.metrics.curve(paths[name])) for run in runs]
@@ -205,14 +205,14 @@ def report(arguments: Arguments) -> int:
     for entry in entries(words, notes):
         if entry.run is None:
             raise SetpointError(
-                f"{entry.source} is no run directory, no folder of a sweep and no folder of runs\n"
+                f"{entry.source} is not a run directory, a folder of a sweep or a folder of runs\n"
                 f"Valid: a folder that `setpoint train` or `setpoint sweep` made; "
                 f"`setpoint runs list` shows them"
             )
         label = entry.run.resolve().name if entry.label == entry.source else entry.label
         runs.append(read_run(entry.run, label, is_locked(entry.run / ".lock")))
     if not runs:
-        raise SetpointError("there is no run to show" + "".join(f"\n  {note}" for note in notes))
+        raise SetpointError("no runs to show" + "".join(f"\n  {note}" for note in notes))
     if objective is not None and all(objective.of(run) is None for run in runs):
         known = dict.fromkeys(name for run in runs for name in run.columns)
         raise SetpointError(

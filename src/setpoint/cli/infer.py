@@ -398,7 +398,7 @@ def _prompt(text: str) -> str:
 
 def _text(text: str, name: str) -> str:
     try:
-        # Bytes that are no text can arrive as halves of surrogate pairs, which nothing encodes.
+        # Bytes that are not text can arrive as halves of surrogate pairs, which nothing encodes.
         text.encode()
     except UnicodeError as error:
         raise SetpointError(f"{name} is not UTF-8: {error}") from None

@@ -561,7 +561,7 @@ defaults, preset, files, environment ({prefix}__A__B=1), modifiers of --with, ov
 
 
 def refuse_overrides(arguments: Arguments) -> None:
-    """Refuse words that are no argument of the command."""
+    """Refuse words that are not arguments of the command."""
     if not arguments.overrides:
         return
     command = arguments.command

@@ -97,7 +97,7 @@ def _steps(text: str | None) -> tuple[int, int] | None:
         return None
     match = re.fullmatch(r"(\d{1,15}):(\d{1,15})", text)
     if match is None:
-        raise SetpointError(f"--steps {text} is no range of steps.\nValid: A:B, as 100:200")
+        raise SetpointError(f"--steps {text} is not a range of steps.\nValid: A:B, as 100:200")
     return int(match[1]), int(match[2])
 
 
@@ -147,8 +147,7 @@ def rerun(arguments: Arguments) -> int:
     if (output / CONFIG).exists():
         if not reproduction.is_rerun(output, path):
             raise SetpointError(
-                f"--output {output} is another run, which was not trained by this command; give a "
-                f"new directory"
+                f"--output {output} is a run that this command did not train; give a new directory"
             )
     else:
         if output.exists() and any(output.iterdir()):
@@ -260,9 +259,9 @@ def replay(arguments: Arguments) -> int:
     source, text = arguments.positional
     folder = run_directory_given(source)
     if folder is None:
-        raise SetpointError(f"{source} is no run directory; replay runs a step of a run again")
+        raise SetpointError(f"{source} is not a run directory; replay runs a step of a run again")
     if not text.isdecimal():
-        raise SetpointError(f"{text} is no step.\nValid: a number, from 1")
+        raise SetpointError(f"{text} is not a step.\nValid: a number, from 1")
     job = for_one_process(open_source(source, arguments, overrides=False).resolve())
     directory = RunDirectory(Path(folder), None, is_new=False)
     with Loading():

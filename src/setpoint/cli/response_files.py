@@ -99,7 +99,7 @@ def split(text: str, name: str) -> list[Word]:
             raise SetpointError(f"{place}: the word that begins here is not closed by {character}")
         word = "".join(map(_unquoted, PART.finditer(text[start:index])))
         if not can_be_named(word):
-            raise SetpointError(f"{word!r}: a zero byte is no part of an argument")
+            raise SetpointError(f"{word!r}: a zero byte is not part of an argument")
         words.append(Word(word, place))
     return words
 

@@ -146,7 +146,7 @@ def find_revision(name: str, inner: str, imports: Sequence[str]) -> Revision:
     if repository is None:
         tried.append(f"the working folder lies in no git repository with a revision {name!r}")
     else:
-        tried.append(f"{name!r} is no revision of the repository {repository}")
+        tried.append(f"{name!r} is not a revision of the repository {repository}")
     if checkout and checkout != repository:
         tried[-1] += ", nor of Setpoint's own checkout"
     names = [word for root in (repository, checkout) if root for word in branches_and_tags(root)]
@@ -218,7 +218,7 @@ def _write_record(request: dict[str, object], tree: str, start: str, title: str)
         except subprocess.TimeoutExpired:
             source = title.partition(",")[0]
             raise SetpointError(
-                f"{source}: the code of that revision did not end within {TIMEOUT:g} seconds"
+                f"{source}: that revision's code did not finish within {TIMEOUT:g} seconds"
             ) from None
         finally:
             if process.poll() is None:

@@ -49,7 +49,7 @@ def run_directories(words: list[str]) -> list[Path]:
     for path in paths:
         if not is_run_directory(path):
             raise SetpointError(
-                f"{path} is no run directory: it has no record of a run\nValid: a folder that "
+                f"{path} is not a run directory: it has no record of a run\nValid: a folder that "
                 f"`setpoint train` made; `setpoint runs list` shows them"
             )
     return paths
@@ -137,14 +137,14 @@ def print_runs(arguments: Arguments, result: Table, notes: list[str]) -> None:
 def runs_tag(arguments: Arguments) -> int:
     """Tag runs; `setpoint runs list --where 'tags ~ TAG'` finds them.
 
-    Tags are kept in labels.json in the run directory and are no part of its configuration.
+    Tags are kept in labels.json in the run directory and are not part of its configuration.
 
     Examples:
         setpoint runs tag baseline runs/tiny-3fa94c21  tag a run
     """
     tag, *words = arguments.positional
     if not re.fullmatch(r"[\w.:/+@-]+", tag):
-        raise SetpointError(f"{tag!r} is no tag\nValid: letters, digits and _ . : / + @ -")
+        raise SetpointError(f"{tag!r} is not a tag\nValid: letters, digits and _ . : / + @ -")
     paths, removes = run_directories(words), arguments.has("--remove")
     if removes:
         print_notes([f"{p} has no tag {tag}" for p in paths if tag not in read_labels(p).tags])
@@ -359,7 +359,7 @@ def rendered(watched: Watched, columns: int, lines: int, colour: bool) -> str:
         parts.append(_plain(" ".join(f"error: {fault.get('error')}".split())[:MAX_ERROR]))
     if watched.broken:
         parts.append(
-            f"lines that are no rows: {watched.broken:,}; `setpoint runs verify` names them"
+            f"lines that are not rows: {watched.broken:,}; `setpoint runs verify` names them"
         )
     missing = [name for name in watched.asked if name not in watched.known]
     for name in missing if watched.known else ():

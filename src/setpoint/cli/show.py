@@ -208,7 +208,7 @@ def _branch(value: Any, path: list[str]) -> Any:
 def _without_nulls(data: dict[str, Any], minimal: object, section: object) -> dict[str, Any]:
     """The values of a section without those that are null by default."""
     differs = cast(dict[str, Any], minimal) if isinstance(minimal, dict) else {}
-    # A variant's `type` is no field, and to ask for it would look for the nearest name.
+    # A variant's `type` is not a field, and to ask for it would look for the nearest name.
     fields = type(section).__setpoint__.fields if isinstance(section, Config) else {}
     kept: dict[str, Any] = {}
     for key, value in data.items():

@@ -246,7 +246,7 @@ def _refuse_other_file(source: str, command: str) -> None:
     if names_file(source) or preset_named(source) or not os.path.isfile(source):
         return
     verb = command if command in ("check", "show", "sweep") else "train"
-    reason = f"{source} is no configuration: their files end in {', '.join(FORMATS)}. "
+    reason = f"{source} is not a configuration: their files end in {', '.join(FORMATS)}. "
     if source.endswith(".py"):
         module = source.removesuffix(".py").replace(os.sep, ".")
         raise SetpointError(
@@ -384,8 +384,8 @@ def split_revision(source: str) -> tuple[str, str] | None:
 def is_revision(source: str) -> bool:
     """True if `A:B`, of which no file has the name, is a git revision and something in it.
 
-    It is one where it cannot be `module:function`: B is a path, A is no module's name, or there is
-    no module A. Where a branch has the name of a module, `heads/A:B` is the branch.
+    It is one where it cannot be `module:function`: B is a path, A is not a module name, or there
+    is no module A. Where a branch has the name of a module, `heads/A:B` is the branch.
     """
     parts = split_revision(source)
     if parts is None:

@@ -402,7 +402,7 @@ class Opener:
     def _parent(self, file: FileDocument, below: Setting) -> str:
         text = below.value
         if not isinstance(text, str) or not text:
-            raise SetpointError(f"{text!r} is no source: expected the name of a preset or file")
+            raise SetpointError(f"{text!r} is not a source: expected the name of a preset or file")
         if names_file(text):
             path = os.path.join(os.path.dirname(file.name), os.path.expanduser(text))
             if not os.path.exists(path):

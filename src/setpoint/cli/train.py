@@ -264,7 +264,7 @@ def _nodes(arguments: Arguments) -> tuple[int, int]:
     limits = [int(part) for part in parts if part.isascii() and part.isdecimal()]
     if not 0 < len(parts) == len(limits) <= 2 or not 1 <= limits[0] <= limits[-1]:
         raise SetpointError(
-            f"--nnodes {text} is no number of nodes.\nValid: a number, as 4, or the least "
+            f"--nnodes {text} is not a number of nodes.\nValid: a number, as 4, or the least "
             f"and the most at a time, as 1:4"
         )
     return limits[0], limits[-1]
@@ -448,7 +448,7 @@ def _refuse_options(arguments: Arguments) -> bool:
     time = arguments.value("--time")
     if time is not None and not TIME_FORMAT.fullmatch(time):
         raise SetpointError(
-            f"--time {time} is no time of Slurm.\nValid: minutes, hours:minutes:seconds as "
+            f"--time {time} is not a time of Slurm.\nValid: minutes, hours:minutes:seconds as "
             f"24:00:00, or days-hours as 2-12"
         )
     return by_slurm

@@ -142,7 +142,7 @@ def _of_hugging_face(
     from setpoint.infer.adopt import adopt
 
     if selector is not None:
-        raise SetpointError(f"{source} is no run, so --checkpoint {selector} has no effect")
+        raise SetpointError(f"{source} is not a run, so --checkpoint {selector} has no effect")
     prepare(arguments)
     composition = compose(
         Inference,

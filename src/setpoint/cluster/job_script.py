@@ -236,7 +236,7 @@ def manifest(request: JobRequest, kind: str, namespace: str | None = None) -> di
 
 
 def name_of(text: str) -> str:
-    """A name that Kubernetes takes: lower case, digits and hyphens, a letter first."""
+    """A valid Kubernetes name: lowercase, digits and hyphens, a letter first."""
     plain = re.sub(r"[^a-z0-9]+", "-", text.lower()).strip("-")
     named = plain if plain[:1].isalpha() else f"run-{plain}"
     # The fingerprint at the end tells runs apart.

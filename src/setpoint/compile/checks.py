@@ -168,7 +168,7 @@ def why_unfit(folder: Path) -> str | None:
     while not os.path.lexists(existing) and existing != existing.parent:
         existing = existing.parent
     if not existing.is_dir():
-        return f"{existing} is no folder"
+        return f"{existing} is not a folder"
     if not os.access(existing, os.W_OK | os.X_OK):
         return f"{existing} cannot be written to: no permission"
     return None

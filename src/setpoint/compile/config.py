@@ -30,7 +30,7 @@ class Compile(Config, role=RUNTIME, owner="setpoint.compile.apply:compile_model"
     mode: (
         Literal["default", "reduce-overhead", "max-autotune", "max-autotune-no-cudagraphs"] | None
     ) = None
-    """torch.compile mode, what inductor optimizes for; null: inductor's default."""
+    """torch.compile mode: what inductor optimizes for; null: inductor's default."""
 
     fullgraph: bool = False
     """fullgraph: a graph break is an error; false: the part around it runs eagerly."""

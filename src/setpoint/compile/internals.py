@@ -64,7 +64,7 @@ def dynamo_config() -> Any:
 
 
 def inductor_config() -> Any:
-    """Settings of inductor; those that begin with _ are no options of `torch.compile`."""
+    """Settings of inductor; those that begin with _ are not options of `torch.compile`."""
     return internal("torch._inductor", "config")
 
 

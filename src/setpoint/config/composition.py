@@ -110,7 +110,7 @@ def compose(
         source = os.fspath(source)
     need_class(root, "compose")
     if source is not None and not isinstance(source, str):
-        need_config(source, "compose: a SOURCE that is no text")
+        need_config(source, "compose: a SOURCE that is not text")
     for name, values in (("modifiers", modifiers), ("files", files), ("flags", flags)):
         if isinstance(values, str):
             raise SetpointError(f"compose: {name} takes a list, got {values!r}")
@@ -207,7 +207,7 @@ def _apply_files(editor: Editor, documents: Sequence[FileDocument]) -> FileDocum
         editor.merge(values, Origin(FILE, document.name, document.where))
         editor.problems.extend(document.problems)
     for problem in editor.problems:
-        # These keys are no fields, so the search among the fields cannot find them.
+        # These keys are not fields, so the search among the fields cannot find them.
         close = nearest(problem.path, HEADERS, 1, likeness=0.8)
         if close and problem.kind == UNKNOWN_KEY:
             problem.hint = f"Did you mean {close[0]}?"

@@ -423,7 +423,7 @@ def schema_of(root: type[Node], data: Mapping[str, Any], name: str) -> int | Non
     """The schema that a record or a file states; None without the header.
 
     Raises:
-        SetpointError: if the header is no header, or of a schema that this software cannot know.
+        SetpointError: if the header is not a header, or of a schema that this software cannot know.
     """
     if HEADER not in data:
         return None

@@ -216,7 +216,7 @@ def _sentence(
     editor: Editor,
     verb: str = "Setpoint calls it",
 ) -> str:
-    """`Setpoint calls it A, NOTE: what to write`; without that where it would be refused."""
+    """`Setpoint calls it A, NOTE: what to write`; the last part only if it is valid."""
     names = " or ".join(" and ".join(values) for values in options)
     head = f"{verb} {names}{f', {note}' if note else ''}"
     texts: list[str] = []

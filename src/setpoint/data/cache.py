@@ -351,7 +351,7 @@ def locked(root: Path, name: str) -> Iterator[None]:
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
     except OSError as error:
         if isinstance(error, (FileExistsError, NotADirectoryError)):
-            raise RunError(f"data.prepare.folder: {root} is no folder") from error
+            raise RunError(f"data.prepare.folder: {root} is not a folder") from error
         raise RunError(f"data.prepare.folder: {path}: {error.strerror}") from error
     try:
         waits = False

@@ -264,8 +264,8 @@ class Data(Config, role=IDENTITY, owner="setpoint.data.cache:corpora"):
     """Annealing: one last phase; null: none."""
 
     shuffle: bool = True
-    """Shuffle the training data, anew in each epoch. false: each epoch reads it in the order of the
-    sources: paths as they are listed, the files of a folder or glob by name, rows as they stand."""
+    """Reshuffle the training data in each epoch. false: each epoch reads it in source order: paths
+    as listed, files of a folder or glob by name, rows in file order."""
 
     curriculum: Curriculum | None = None
     """Curriculum: documents in the order of their length or score; null: as `shuffle` has it."""
@@ -294,7 +294,7 @@ class Data(Config, role=IDENTITY, owner="setpoint.data.cache:corpora"):
 
     @property
     def has_answers(self) -> bool:
-        """True if a training source has questions with answers, which rows keep whole."""
+        """True if a training source has question-answer pairs, which rows keep whole."""
         return any(source.has_answers for source in self.sources)
 
     @property
@@ -365,7 +365,7 @@ class Data(Config, role=IDENTITY, owner="setpoint.data.cache:corpora"):
             for name in phase.weights:
                 if name not in weights:
                     yield Problem(
-                        f"{path}.weights.{name}", "is no source", valid=names, also=("sources",)
+                        f"{path}.weights.{name}", "is not a source", valid=names, also=("sources",)
                     )
             if not any((weights | phase.weights).values()):
                 yield Problem(f"{path}.weights", "are 0 for all sources")
@@ -522,7 +522,7 @@ class Data(Config, role=IDENTITY, owner="setpoint.data.cache:corpora"):
                 if first.setdefault(source.name, index) != index:
                     yield Problem(
                         f"{field_name}.{index}.name",
-                        f"is the name of {field_name}.{first[source.name]} already",
+                        f"is already the name of {field_name}.{first[source.name]}",
                         valid=(f"{source.name}-{index}",),
                         hint="Document names begin with the source name and have to be unique.",
                     )

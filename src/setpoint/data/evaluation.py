@@ -53,9 +53,9 @@ def evaluation_rows(
 ) -> DocumentRows:
     """Divide a corpus into rows as in training, in the order of the corpus.
 
-    Concatenated text is cut into rows. With other packing methods each document is predicted by
-    itself, and documents longer than a row are handled as in training; documents share a row only
-    if the model isolates them.
+    Concatenated text is cut into rows. Other packing methods predict each document on its own and
+    handle documents longer than a row as in training; documents share a row only if the model
+    isolates them.
 
     Arguments:
         section: as `data.packing`.
@@ -65,7 +65,7 @@ def evaluation_rows(
         multiple: rows are padded as with `section.pad_to_multiple_of`, which comes first.
 
     Raises:
-        SetpointError: a document is too long and that is an error, or none is left.
+        SetpointError: a document is too long (`too_long` error), or none is left.
     """
     isolated = bool(section.isolate)
     if section.method == "concatenate":

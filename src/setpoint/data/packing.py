@@ -65,7 +65,7 @@ def pieces_of(corpus: Corpus, length: int, too_long: str) -> DocumentPieces:
         raise SetpointError(
             f"data.packing.too_long: {count} of {len(starts)} documents are longer than a row of "
             f"{length} tokens, the first of them '{name}', which takes {have}.\n"
-            f"Valid: batch.sequence_length from {int(lengths.max())}, or too_long = split, "
+            f"Valid: batch.sequence_length >= {int(lengths.max())}, or too_long = split, "
             "truncate or drop."
         )
     if count and too_long == "drop":

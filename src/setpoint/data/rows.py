@@ -485,7 +485,7 @@ def training_rows(
     Raises:
         SetpointError: the corpus is shorter than one row.
     """
-    # Where documents are plain text the last target of a row is no input of the next.
+    # Where documents are plain text the last target of a row is not an input of the next.
     stride = length + (corpus.trained is None)
     cut = Cut(corpus, length, stride=stride, divided=isolated, order=order)
     return DocumentRows(

@@ -74,7 +74,7 @@ class Cursor(Protocol):
         ...
 
     def position(self) -> dict[str, Any]:
-        """The position, as a small JSON-able mapping."""
+        """Position as a small JSON-serializable dict."""
         ...
 
     def locate(self, state: Mapping[str, Any] | None, deal: Deal, other_data: bool = False) -> Any:

@@ -48,7 +48,7 @@ def pointer(name: str) -> Schema:
 class Definitions:
     """The `$defs` of one document.
 
-    A class that holds itself is no difficulty: its definition is named before it is made.
+    Recursive classes work: a definition is named before it is built.
     """
 
     def __init__(self) -> None:

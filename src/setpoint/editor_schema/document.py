@@ -31,17 +31,17 @@ ABOUT_THE_FILE: dict[str, Schema] = {
     "$schema": {"type": "string", "description": "Where the JSON Schema of this file lies."},
     "setpoint": {"type": "object", "description": "What wrote this file, and in which version."},
 }
-"""The keys of a file that are no fields: what each of `HEADERS` may hold."""
+"""The keys of a file that are not fields: what each of `HEADERS` may hold."""
 
 
 def json_schema(root: type[Node], sweep: type[Node] | None = None) -> Schema:
     """The JSON Schema of the files that a configuration can be written in.
 
-    It takes what Setpoint takes from a file. It cannot know what a file is put on top of, so no
-    field is required and, where no `type` is given, the fields of all variants are taken.
+    It accepts what Setpoint accepts in a file. The layers below a file are unknown, so no field is
+    required and, without a `type`, the fields of all variants are accepted.
 
     Arguments:
-        sweep: the class of the table `[sweep]`; None takes any table.
+        sweep: the class of the table `[sweep]`; None: any table.
 
     Raises:
         SetpointError: for anything but a config class.

@@ -80,7 +80,7 @@ def _with_words(merged: Schema, words: Schema) -> Schema:
     proposed = {} if "object" in types else hint(words)
     if "string" in types and "pattern" not in merged:  # every text fits
         return {**merged, **proposed}
-    # A pattern says nothing of what is no text.
+    # A pattern says nothing of what is not text.
     pattern = merged.pop("pattern", NO_TEXT)
     if "string" not in types:
         merged["type"] = [*types, "string"]

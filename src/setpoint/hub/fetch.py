@@ -97,7 +97,7 @@ def fetch_files(
     parts = split_hub_id(name)
     assert parts is not None, "the caller validates the id"
     repository, revision = parts
-    subject = f"{name} is no directory here, and" if kind == "model" else f"the data set {name}"
+    subject = f"{name} is not a directory here, and" if kind == "model" else f"the data set {name}"
     try:
         from huggingface_hub import snapshot_download
     except ModuleNotFoundError as error:

@@ -41,7 +41,7 @@ def require_id(repository: str) -> None:
     if parts is None or parts[1] is not None:
         hint = " (--revision names the branch)" if parts is not None else ""
         raise SetpointError(
-            f"{repository!r} is no id of a data set on the hub{hint}.\nValid: owner/name."
+            f"{repository!r} is not an id of a data set on the hub{hint}.\nValid: owner/name."
         )
     if find_spec("huggingface_hub") is None:
         raise SetpointError(

@@ -366,7 +366,7 @@ def find_weights(
     run = Path(os.path.expanduser(path))
     if not is_record(str(run)) or not (run / "checkpoints").is_dir() or find_checkpoint(run):
         raise SetpointError(
-            f"{path} is no run, so weights.checkpoint = {selector} has no effect; leave it out"
+            f"{path} is not a run, so weights.checkpoint = {selector} has no effect; leave it out"
         )
     name = selector if isinstance(selector, str) else directory_name(selector)
     checkpoint = find_checkpoint(run / "checkpoints" / name)

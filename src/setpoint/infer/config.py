@@ -65,7 +65,9 @@ class InferenceWeights(Config):
         if not self.path:
             yield Problem("path", "is empty", valid=("runs/tiny-3fa94c21", "Qwen/Qwen3-0.6B"))
         if isinstance(self.checkpoint, int) and self.checkpoint < 0:
-            yield Problem("checkpoint", f"{self.checkpoint} is no step", valid=("latest", "best"))
+            yield Problem(
+                "checkpoint", f"{self.checkpoint} is not a step", valid=("latest", "best")
+            )
 
 
 class InferencePrecision(Config):

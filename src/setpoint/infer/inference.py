@@ -220,7 +220,7 @@ def require_place(folder: Path, job: Inference) -> None:
         names = sorted(path.name for path in folder.iterdir())
         shown = ", ".join(names[:3]) + (" ..." if len(names) > 3 else "")
         raise SetpointError(
-            f"output: {folder} holds {shown}, which are no results; give a new or empty directory"
+            f"output: {folder} holds {shown}, which are not results; give a new or empty directory"
         ) from None
     if made_by != fingerprint(job):
         raise SetpointError(

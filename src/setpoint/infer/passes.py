@@ -67,7 +67,7 @@ class Passes:
             self._garbage.close()
 
     def _after(self) -> None:
-        # What is collected is no part of the pass.
+        # What is collected is not part of the pass.
         if self._profiler is not None:
             self._profiler.after_step(self.count)
         if self._garbage is not None and self._is_due():

@@ -115,7 +115,7 @@ def id_prompt(text: str, ids: TokenIds, place: str) -> Prompt:
         is_id = word.isascii() and word.isdecimal() and len(word) < DIGITS
         if not is_id or int(word) >= ids.count:
             raise SetpointError(
-                f"{place}: {word!r} is no token id, and tokenizer.type = ids makes no tokens of "
+                f"{place}: {word!r} is not a token id, and tokenizer.type = ids makes no tokens of "
                 f"text\n{valid}"
             )
     if not words and ids.separator is None:

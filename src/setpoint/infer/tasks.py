@@ -85,7 +85,7 @@ class Generation(Config):
                 yield Problem(f"stop.{index}", "is empty, and would stop at once", valid=('"\\n"',))
         for index, token in enumerate(self.stop_tokens):
             if isinstance(token, int) and token < 0:
-                yield Problem(f"stop_tokens.{index}", f"{token} is no number of a token")
+                yield Problem(f"stop_tokens.{index}", f"{token} is not a token id")
 
     @dead("samples", "top_k", "top_p", "min_p", holds=(1, 1.0))
     def _draws_are_dead(self) -> str | None:
@@ -131,7 +131,7 @@ class EvaluationTask(Config):
             if names.count(data_set.name) > 1:
                 yield Problem(
                     f"sets.{index}.name",
-                    "is the name of another text already",
+                    "is already the name of another text",
                     valid=(f"{data_set.name}-{index}",),
                 )
         for index, side in enumerate(self.sides):

@@ -117,14 +117,14 @@ class Dialect:
         signature: keys of which a file has at least one, and no file of another system any.
         prefixes: other names of keys, or their beginnings where they end in a dot or underscore,
             with those that take their place.
-        refused: files that are no training jobs, by a key that only they have, with the reason.
+        refused: files that are not training jobs, by a key that only they have, with the reason.
         complete: converts what depends on several keys.
         prepare: changes the values of the file before they are converted.
         switches: keys, with a space between, of which one must be on for others, by the beginnings
             of their names, to have an effect.
         own_keys: the section of Setpoint for keys that are like none of the system, where a file
             may have keys of one's own.
-        read: reads a file that is no TOML, YAML or JSON.
+        read: reads a file that is not TOML, YAML or JSON.
         presets: named configurations, by their names, which stand in place of a file.
     """
 
@@ -216,8 +216,8 @@ class Conversion:
                 continue
             if not name or not (equals or word.startswith("--")):
                 raise SetpointError(
-                    f"{word!r} after -- is no override of {self.dialect.name}: give --KEY VALUE, "
-                    f"--KEY=VALUE or KEY=VALUE"
+                    f"{word!r} after -- is not an override of {self.dialect.name}: give "
+                    f"--KEY VALUE, --KEY=VALUE or KEY=VALUE"
                 )
             value: object = PlainScalar(text)
             if not equals:
@@ -511,7 +511,7 @@ class Conversion:
 
 
 def _fits(value: object, default: object) -> bool:
-    """True if a value is of the type of a default; an int is a float, but a bool is no number."""
+    """True if a value has the type of a default; an int is a float, a bool is not a number."""
     if default is None or default is REQUIRED:
         return True
     if isinstance(default, bool) or isinstance(value, bool):

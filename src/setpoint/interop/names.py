@@ -166,7 +166,7 @@ def _accumulation(key: ForeignKey, path: str) -> Answer:
 
 
 def _micro(key: ForeignKey, path: str) -> Answer:
-    """The micro-batch; with a global size that it divides where that of today is none."""
+    """The micro-batch, plus a divisible global size if the current one is not."""
     number, size, ranks = key.number, key.of("batch.global_size"), key.of("parallel.world_size")
     is_count = number is not None and number >= 1 and number == int(number)
     if number is None or not is_count or not isinstance(size, int) or not isinstance(ranks, int):

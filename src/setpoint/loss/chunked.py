@@ -116,7 +116,7 @@ class _Tokens(NamedTuple):
 
 
 class _Gradients:
-    """Gradients of the sum over chunks by hidden states and output matrix; None: not needed."""
+    """Gradients of the chunk sum w.r.t. hidden states and output matrix; None: not needed."""
 
     def __init__(self, hidden: Tensor | None, matrix: Tensor | None) -> None:
         self.hidden = None if hidden is None else torch.empty_like(hidden)

@@ -59,9 +59,9 @@ class Operators(
     """Selective activation checkpointing: save results of expensive operators, recompute others."""
 
     save: tuple[Literal["matmul", "attention", "exchange"], ...] = field(factory=lambda: SAVE)
-    """Operators whose results are saved: matrix products, attention kernels (where their results
-    can be), and the exchanges of experts (all-to-all), which are not repeated then; results that
-    are only sent are not saved."""
+    """Operators whose results are saved: matrix products, attention kernels (where possible), and
+    expert exchanges (all-to-all), which then are not repeated; results that are only sent are not
+    saved."""
 
     matmul_every: int = field(default=1, ge=1)
     """Save every n-th matrix product of a layer; 1: all, 2: every other one."""

@@ -1,4 +1,4 @@
-"""Build a built-in or custom model, validate it, and give it memory."""
+"""Build, validate and allocate built-in and custom models."""
 
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
@@ -79,7 +79,7 @@ def require_language_model(model: object, title: str, vocab_size: int) -> None:
             supporting it.
     """
     if not isinstance(model, nn.Module):
-        raise SetpointError(f"{title} makes a {type(model).__name__}; it must make a torch module")
+        raise SetpointError(f"{title} makes a {type(model).__name__}, not a torch module")
     if torch.get_default_device().type == "meta":
         return  # there are no values to try it with
     tokens = torch.zeros(1, 2, dtype=torch.int64)

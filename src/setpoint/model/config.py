@@ -285,7 +285,7 @@ class TransformerConfig(
     """Embedding multiplier: factor of token embeddings; Gemma's is sqrt(dim)."""
 
     residual_scale: float = field(default=1.0, gt=0, lt=math.inf)
-    """Residual multiplier: factor of the outputs of attention and feed-forward, before the residual
+    """Residual multiplier: scales attention and feed-forward outputs before the residual
     addition."""
 
     logit_scale: float = field(default=1.0, gt=0, lt=math.inf)
@@ -302,7 +302,7 @@ class TransformerConfig(
     """Attention dropout: probability to zero an attention weight, in training."""
 
     embedding_dropout: float = field(default=0.0, ge=0, lt=1)
-    """Embedding dropout: probability to zero an element of the embeddings, in training."""
+    """Embedding dropout: probability of zeroing an embedding element in training."""
 
     @rule
     def _check_adapters(self) -> Iterator[Problem]:

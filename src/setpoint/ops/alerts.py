@@ -187,7 +187,7 @@ class Alert(Callback, ABC):
             return
         try:
             self.deliver(facts, self._ended)
-        # Whatever goes wrong, it is no reason to stop a run.
+        # Whatever goes wrong, it is not a reason to stop a run.
         except Exception as error:
             self._failed(str(error))
 

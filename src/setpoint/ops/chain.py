@@ -275,7 +275,7 @@ def _end_of_row(path: Path, count: int) -> tuple[int, int]:
     """The end of the first `count` rows, or of all if fewer; and their number."""
     offset = rows = 0
     if path.exists():
-        with suppress(OSError):  # of a line that is no row
+        with suppress(OSError):  # of a line that is not a row
             for line in islice(whole_lines(path), count):
                 offset, rows = offset + len(line) + 1, rows + 1
     return offset, rows

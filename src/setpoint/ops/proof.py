@@ -88,7 +88,7 @@ def read_chain(path: Path) -> Sealed:
         try:
             _follow(sealed, number, line)
         except (ValueError, KeyError, TypeError, AttributeError) as error:
-            reason = str(error) if type(error) is ValueError else "it is no link"
+            reason = str(error) if type(error) is ValueError else "it is not a link"
             sealed.problems.append(f"{path.name}:{number}: {reason}")
             break  # later links have nothing to follow
     return sealed
@@ -98,12 +98,12 @@ def _follow(sealed: Sealed, number: int, line: bytes) -> None:
     """Add a link.
 
     Raises:
-        ValueError: in words, if it does not follow; or with KeyError, TypeError: it is no link.
+        ValueError: in words, if it does not follow; or with KeyError, TypeError: it is not a link.
     """
     try:
         link = json.loads(line)
     except ValueError:
-        raise ValueError("it is no link") from None
+        raise ValueError("it is not a link") from None
     if json.dumps(link).encode() != line or link_hash(link) != link["hash"]:
         raise ValueError("the link was changed: it does not match its own hash")
     if link["link"] != number or link["previous"] != sealed.head:

@@ -178,7 +178,7 @@ class OptimizerConfig(Builds["Optimizer"], rules=RULES):
     gradients are not in the norm."""
 
     clip_norm: float | None = derived(gt=0)
-    """Gradient clipping by global norm (max_grad_norm); null: off, the norm is logged all the same.
+    """Gradient clipping by global norm (max_grad_norm); null: off, but the norm is still logged.
     Default: 1, or null if clip_value is given."""
 
     clip_value: float | None = field(default=None, gt=0, lt=inf)

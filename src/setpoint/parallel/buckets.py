@@ -151,7 +151,7 @@ class GradientSums:
         self._missing[number] -= 1
         if self._missing[number] < 0:
             raise SetpointError(
-                "precision.reduce: a weight gets its gradient several times in one backward pass, "
+                "precision.reduce: a weight gets several gradients in one backward pass, "
                 "and was summed over the ranks after the first\nValid: null, or "
                 "memory.activation_checkpointing.reentrant = false"
             )

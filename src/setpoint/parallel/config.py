@@ -210,7 +210,7 @@ class TorchFT(Config, role=RUNTIME):
     """Replica groups (torchft): jobs that train one model together and may fail independently."""
 
     lighthouse: str | None = None
-    """Address of torchft's lighthouse, as http://host:29510; null: TORCHFT_LIGHTHOUSE."""
+    """Address of torchft's lighthouse (http://host:29510); null: TORCHFT_LIGHTHOUSE."""
 
     replica_id: int = field(default=0, ge=0)
     """Number of this replica group; from 1 on, its run directory ends in -replica-N."""
@@ -234,7 +234,7 @@ class TorchFT(Config, role=RUNTIME):
         if self.replica_id >= self.group_size:
             yield Problem(
                 "replica_id",
-                f"{self.replica_id} is no number of {self.group_size} groups",
+                f"{self.replica_id} is not a number of {self.group_size} groups",
                 valid=(f"0 to {self.group_size - 1}",),
                 also=("group_size",),
             )
@@ -333,8 +333,8 @@ class Parallel(Ranks, DerivedDegrees, rules=ENGINE_RULES):
     """Units, prefetch and offload of FSDP2."""
 
     init_device: Literal["device", "cpu"] = "device"
-    """Memory in which weights are initialized. device: that of this rank's part on the device; cpu:
-    host memory, from which they move when each rank has its part."""
+    """Where weights are initialized. device: on the device, this rank's part only; cpu: in host
+    memory; they move once each rank has its part."""
 
     load_weights: Literal["every_rank", "broadcast"] = "every_rank"
     """Reading of the files of model.pretrained. every_rank: each rank reads the rows that it
@@ -555,7 +555,7 @@ class Parallel(Ranks, DerivedDegrees, rules=ENGINE_RULES):
             fit = [str(n) for n in range(2, shards) if shards % n == 0]
             yield Problem(
                 "reshard",
-                f"{count} is no proper divisor of the sharding degree {shards}",
+                f"{count} is not a proper divisor of the sharding degree {shards}",
                 valid=("true", "false", "null", *fit),
                 also=("shard",),
             )

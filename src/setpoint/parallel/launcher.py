@@ -128,7 +128,7 @@ def launch(
 
     Raises:
         RunError: a rank has failed: what the first one says; or not all nodes have come.
-        SetpointError: the log is a link, or nodes meet at what is no address.
+        SetpointError: the log is a link, or nodes meet at what is not an address.
     """
     name = "ranks.log" if nodes is None else f"ranks-{socket.gethostname()}.log"
     log = None if logs is None else logs / name
@@ -183,7 +183,7 @@ def _require_address(endpoint: str) -> None:
         parse_rendezvous_endpoint(endpoint, 29400)
     except ValueError as error:
         raise SetpointError(
-            f"--rdzv-endpoint {endpoint} is no address of a machine.\n"
+            f"--rdzv-endpoint {endpoint} is not an address of a machine.\n"
             f"Valid: HOST:PORT, as node-0:29400, with a port of at most 65535"
         ) from error
 

@@ -3,7 +3,7 @@
 The agent of torchrun keeps one store over all restarts and changes of the number of nodes. Under
 the same keys gloo finds the addresses of ranks that have ended, and never connects again
 (https://github.com/pytorch/pytorch/issues/135712). Rank 0 therefore draws a name for each attempt,
-and tells it to every rank that asks: what earlier attempts have left is no answer.
+and tells it to every rank that asks: what earlier attempts have left is not an answer.
 """
 
 from __future__ import annotations

@@ -119,7 +119,7 @@ def units_of(
 
     Raises:
         SetpointError: a pattern of `parallel.sharding.units` matches no module that has weights
-            and is no unit yet.
+            and is not a unit yet.
     """
     outside = units_around(model)
     taken = {module for _, module in layers}.union(*outside)
@@ -138,7 +138,7 @@ def units_of(
             names = [n for n, module in model.named_modules() if n and module not in taken]
             raise SetpointError(
                 f"parallel.sharding.units.{index} = {pattern!r} matches no module that has weights "
-                f"and is no unit yet\nValid: patterns of whole names, such as "
+                f"and is not a unit yet\nValid: patterns of whole names, such as "
                 f"{', '.join(re.escape(name) for name in names[:5])}"
             )
         extra += [module for module in matching if module not in extra]

@@ -313,7 +313,7 @@ def metering(meter: Meter) -> Iterator[None]:
         meter.resize(storage, size)
         return found
 
-    # FSDP2 frees gathered weights by it, which is no operator.
+    # FSDP2 frees gathered weights by it, which is not an operator.
     kind.resize_ = resize
     try:
         with _Seeing(meter):

@@ -153,7 +153,7 @@ class Precision(Config):
 
     gather: Stored | None = field(default=None, role=RUNTIME)
     """Dtype in which sharded fp32 weights of linear layers and packed experts are gathered (FSDP2);
-    norms and embeddings are gathered in fp32, and gradients reduced as reduce says. null: bf16
+    norms and embeddings are gathered in fp32, gradients reduced in `reduce`. null: bf16
     where compute is bf16, which gives the same bits."""
 
     reduce: Stored | None = None
@@ -209,14 +209,14 @@ class Precision(Config):
         if self.params == "bf16" and self.compute != "bf16":
             yield Problem(
                 "compute",
-                f"weights in bf16 cannot be computed with in {self.compute}",
+                f"matrix products of bf16 weights cannot use {self.compute}",
                 valid=("bf16",),
                 also=("params",),
             )
         if self.gather == "bf16" and self.compute != "bf16":
             yield Problem(
                 "gather",
-                f"rounds weights that are computed with in {self.compute}",
+                f"rounds weights of matrix products in {self.compute}",
                 valid=("null", "fp32"),
                 also=("compute",),
             )

@@ -178,7 +178,7 @@ class Float8Product:
 
 @cache
 def _class_of(cls: type[nn.Module]) -> type:
-    """A class of linear layers in float8: one for all of a kind, as compilers tell them apart."""
+    """The float8 class of a linear layer class; cached, as compilers distinguish classes."""
     return type(cls.__name__, (Float8Product, cls), {"__module__": cls.__module__})
 
 

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 LEAST = 2.0**-14
-"""Smallest normal number of fp16: gradients that overflow under such a scale are no numbers."""
+"""Smallest normal number of fp16: gradients that overflow under such a scale are not numbers."""
 
 
 class LossScaler(torch.amp.GradScaler):
@@ -101,10 +101,10 @@ class LossScaler(torch.amp.GradScaler):
         return {**state, "skipped": self.skipped} if state else state
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Take up the scale and the counts; growth, backoff and interval stay as configured.
+        """Load the scale and the counts; growth, backoff and interval stay as configured.
 
         Arguments:
-            state_dict: of `state_dict`; empty, if the loss was not scaled before.
+            state_dict: from `state_dict`; empty if the loss was not scaled.
         """
         if not self.is_enabled() or not state_dict:
             return

@@ -26,7 +26,7 @@ def sized(name: str, title: str, parameters: int, make: Callable[[str], Job]) ->
     """Register one size of a family as a preset.
 
     Arguments:
-        make: from the name to a new draft at each call.
+        make: takes the name; returns a new draft.
     """
 
     def job() -> Job:

@@ -381,7 +381,7 @@ class StepProfiler:
         """Write the recording of a cycle; called by torch at its end."""
         first, last, self._first = self._first, self._step, None
         if first is None or last < first:
-            # A step that an error broke off is no step.
+            # A step that an error broke off is not a step.
             end_snapshot(self.section, self.device)
             return
         self.cycles += 1

@@ -36,7 +36,7 @@ class TimeLimit(Period):
             raise error.called("TimeLimit", text) from None
         if self.unit not in ("never", "seconds"):
             hint = "Or end the run there with duration."
-            error = Invalid(f"{self} is no time", TIMES, hint=hint)
+            error = Invalid(f"{self} is not a time", TIMES, hint=hint)
             raise error.called("TimeLimit", text)
 
     @classmethod
@@ -141,7 +141,7 @@ class GpuHealthCheck(Config, role=RUNTIME, owner="setpoint.ops.rank_health:GpuHe
     """Interval; there is one check at the start as well, with never only that."""
 
     max_temperature: int = field(default=90, ge=1, le=150)
-    """Reported from this temperature on, in degrees Celsius."""
+    """Temperature in degrees Celsius at which to report."""
 
 
 class Resilience(Config, role=RUNTIME):

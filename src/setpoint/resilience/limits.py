@@ -21,7 +21,7 @@ SPARE = 2.0
 
 
 class SessionLimits:
-    """Asks a run to stop in time, from a thread, so that the beginning is no exception.
+    """Asks a run to stop in time, from a thread, so that the beginning is not an exception.
 
     A request may come when a step has just begun and, of several ranks, is heard of in the next
     one, after which a checkpoint is saved: so long before the end as two steps and a save of this
@@ -144,7 +144,7 @@ def end_of_job() -> float | None:
     """End of the Slurm job of this process, in seconds since 1970; None without one.
 
     Raises:
-        SetpointError: the variable is no time, or a past one.
+        SetpointError: the variable is not a time, or a past one.
     """
     text = os.environ.get(END_OF_JOB)
     if text is None:
@@ -154,7 +154,7 @@ def end_of_job() -> float | None:
     except ValueError:
         end = float("nan")
     if not end > time.time():
-        fault = "is over" if end == end else "is no number of seconds since 1970"
+        fault = "is over" if end == end else "is not a number of seconds since 1970"
         raise SetpointError(
             f"{END_OF_JOB} = {text}: the end of the job {fault}, as where the variable of another "
             f"job was left behind.\nValid: resilience.deadline = never, or none such variable"

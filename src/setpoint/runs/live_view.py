@@ -132,7 +132,7 @@ class Watched:
     def __post_init__(self) -> None:
         if not (self.path / CONFIG).is_file():
             raise SetpointError(
-                f"{self.path} is no run directory: it has no {CONFIG}\n"
+                f"{self.path} is not a run directory: it has no {CONFIG}\n"
                 f"Valid: the directory of a run, which `setpoint runs list` shows"
             )
         self._rows = Tail(self.path / "metrics.jsonl", self._take, self._begin)

@@ -85,7 +85,9 @@ def _condition(node: ast.expr, names: dict[str, None]) -> Condition:
         ) if not isinstance(sign, ast.NotIn):
             if name == "status" and not isinstance(sign, ast.In) and value not in STATUSES:
                 meant = did_you_mean(value, STATUSES, " ")
-                raise SetpointError(f"no status is {value!r}.{meant}\nValid: {', '.join(STATUSES)}")
+                raise SetpointError(
+                    f"unknown status {value!r}.{meant}\nValid: {', '.join(STATUSES)}"
+                )
             names[name] = None
             return _comparison(name, sign, value, kind == "quoted")
         case _:

@@ -414,7 +414,7 @@ def threads_of(recorded: Mapping[str, Any]) -> int:
     """The number of threads of a recorded run.
 
     Raises:
-        SetpointError: if it is no number of threads of a machine.
+        SetpointError: if it is not a number of threads of a machine.
     """
     threads = recorded.get("threads")
     count = threads.get("torch") if isinstance(threads, Mapping) else None
@@ -422,7 +422,8 @@ def threads_of(recorded: Mapping[str, Any]) -> int:
         return 1
     if type(count) is not int or not 1 <= count <= MAX_THREADS:
         raise SetpointError(
-            f"environment.json: {_shown(count)} is no number of threads.\nValid: 1 to {MAX_THREADS}"
+            f"environment.json: {_shown(count)} is not a number of threads.\n"
+            f"Valid: 1 to {MAX_THREADS}"
         )
     return count
 

@@ -199,8 +199,8 @@ class MetricLog:
                 of `parallel.tensor` log the same, and count once.
 
         Raises:
-            RunError: a name is invalid or a column of Setpoint's; a value is no number; or the
-                metric was logged with another reduction.
+            RunError: a name is invalid or a column of Setpoint's, a value is not a number, or the
+                metric has another reduction.
         """
         for name, value in metrics.items():
             if self._reductions.get(name) != reduce:

@@ -117,7 +117,7 @@ def whole_of(tensor: Tensor) -> Tensor:
     assert isinstance(tensor, DTensor)
     places = list(tensor.placements)
     # One dimension of the mesh after the other, the last to divide first: what FSDP2 has divided
-    # after others (a _StridedShard, which is no Shard in torch 2.13), then from the innermost out.
+    # after others (a _StridedShard, not a Shard in torch 2.13), then from the innermost out.
     order = sorted(range(len(places)), key=lambda dim: (type(places[dim]) is Shard, -dim))
     for dim in order:
         if not isinstance(places[dim], Replicate):

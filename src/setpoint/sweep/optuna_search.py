@@ -147,7 +147,7 @@ class SearchRun:
                 task.read_state()
         except ConfigError as error:
             wrong = "; ".join(f"{problem.path} {problem.message}" for problem in error.problems)
-            self.rejected.append(f"trial {number} is no valid configuration: {wrong}")
+            self.rejected.append(f"trial {number} is not a valid configuration: {wrong}")
             self._tell_failed(number)
             return
         self._trials[number] = task = same[0] if same else task

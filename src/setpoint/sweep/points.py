@@ -167,7 +167,7 @@ def refuse_misspelt_distributions(line: SweepCommandLine) -> None:
         if isinstance(flag, Flag):
             meant = misspelt_call(flag.text)
             if meant:
-                raise SetpointError(f"{flag.label} {flag.text} is no distribution. {meant}")
+                raise SetpointError(f"{flag.label} {flag.text} is not a distribution. {meant}")
 
 
 def _refuse_fixed(line: SweepCommandLine) -> None:
@@ -186,7 +186,7 @@ def _refuse_bare_lists(root: type[Node], flag: Flag, parts: list[str]) -> None:
     names = path_of(".".join(flag.path))
     infos = [field_of(owner, names[-1]) for owner in classes_at(root, names[:-1])]
     kinds = [info.type for info in infos if info is not None]
-    # Where a text or data may stand as well, items without brackets are no list.
+    # Where a text or data may stand as well, items without brackets are not a list.
     if not kinds or not all(kind.lists_items(",") for kind in kinds):
         return
     if all(part[:1] in ("[", "{", "") or part == "null" or "${" in part for part in parts):
@@ -322,7 +322,7 @@ class PointNote(NamedTuple):
     where: str
 
     def render(self) -> str:
-        """The note for people."""
+        """The note as text."""
         between = "\n\n" if "\n" in self.text else "\n  "
         return f"{self.kind} in {self.where}:{between}{self.text}"
 
@@ -499,7 +499,7 @@ def refuse_too_many(size: int, limit: int) -> None:
         SetpointError: if there are more.
     """
     if size > limit:
-        # A number too long to read is no answer.
+        # A number too long to read is not an answer.
         count = f"{size:,}" if size < 10**15 else f"about 10^{len(str(size)) - 1}"
         raise SetpointError(
             f"this sweep has {count} points, more than the limit of {limit:,}; give fewer values, "

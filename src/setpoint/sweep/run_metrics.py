@@ -59,7 +59,7 @@ class MetricPath(NamedTuple):
         reduction = parts.pop() if len(parts) > 1 and parts[-1] in REDUCTIONS else "last"
         if not all(parts) or len(parts) > 2:
             raise SetpointError(
-                f"{text!r} is no metric: expected KIND.COLUMN, perhaps followed by "
+                f"{text!r} is not a metric: expected KIND.COLUMN, perhaps followed by "
                 f"{', '.join('.' + word for word in REDUCTIONS)}; for instance "
                 f"evaluation.held_out_loss.min"
             )
@@ -161,7 +161,7 @@ def unmeasured(job: Job, objective: MetricPath) -> Problem | None:
         return None
     return Problem(
         "objective",
-        f"{name} is no metric of this job",
+        f"{name} is not a metric of this job",
         valid=known,
         hint=f"Did you mean {close[0]}?" if close else "",
         value=name,

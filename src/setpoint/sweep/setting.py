@@ -48,7 +48,7 @@ class Setting:
 
     def flag(self) -> Flag:
         """Convert the setting to an override."""
-        # The text only says whether a variant is chosen; what is no text chooses none.
+        # The text only says whether a variant is chosen; what is not text chooses none.
         text = self.value if isinstance(self.value, str) else "null"
         return Flag(self.path, text, self.key, self.origin, self.value)
 

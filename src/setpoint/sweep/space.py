@@ -84,11 +84,11 @@ class Distribution(Config):
         Arguments:
             share: evenly spread over [0, 1).
         """
-        raise AssertionError(f"{type(self).__name__} is no variant")
+        raise AssertionError(f"{type(self).__name__} is not a variant")
 
     def extremes(self) -> list[Any]:
         """Extreme values, to check before anything runs."""
-        raise AssertionError(f"{type(self).__name__} is no variant")
+        raise AssertionError(f"{type(self).__name__} is not a variant")
 
     def describe(self) -> str:
         """The distribution as a call.
@@ -220,7 +220,7 @@ def is_call(text: str) -> bool:
 
 
 def misspelt_call(text: str) -> str:
-    """A hint at the nearest distribution for a text such as `loguniform(1e-5, 1)`; else empty."""
+    """Hint naming the nearest distribution for text such as `loguniform(1e-5, 1)`; else empty."""
     name, opened, inside = text.strip().partition("(")
     if not opened or not inside.endswith(")") or is_call(text):
         return ""
@@ -359,7 +359,7 @@ class Zip(Space):
         self.paths = _disjoint_paths(parts)
         if len({part.size() for part in parts}) > 1:
             sizes = ", ".join(f"{'.'.join(next(iter(p.paths)))} has {p.size()}" for p in parts)
-            raise SetpointError(f"the axes of a zip must have as many values each: {sizes}")
+            raise SetpointError(f"zipped axes must have the same number of values: {sizes}")
 
     def size(self) -> int:
         return self.parts[0].size()

@@ -96,7 +96,9 @@ class Sweep(Config):
                     yield Problem(f"{name}.{key}", "has no values, so that there is no point")
                 if key == "extends":
                     hint = "The axis of presets and files is called source."
-                    yield Problem(f"{name}.{key}", "is no field, and cannot be varied", hint=hint)
+                    yield Problem(
+                        f"{name}.{key}", "is not a field, and cannot be varied", hint=hint
+                    )
                 for index, raw in enumerate(values):
                     if isinstance(raw.value, str) and is_call(raw.value):
                         path = f"{name}.{key}.{index}"
@@ -353,7 +355,7 @@ class SweepTable(Sweep, role=RUNTIME):
     @rule
     def _check_search(self) -> Iterator[Problem]:
         if self.search is not None and any(super().parts()):
-            yield Problem("search", "stands alone: its trials are no points known in advance")
+            yield Problem("search", "stands alone: its trials are not points known in advance")
 
 
 class SweepFile(Config, role=RUNTIME):

@@ -98,7 +98,7 @@ class SweepTask:
         """Read the state of its run.
 
         Raises:
-            SetpointError: if the run that is there cannot be resumed.
+            SetpointError: if the existing run cannot be resumed.
         """
         self.state = run_state(self.run, self.job)
         if self.state.finished:

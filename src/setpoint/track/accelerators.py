@@ -57,7 +57,7 @@ def peak_of(device_name: str) -> Peak | None:
     if "MIG" in device_name:  # A part of a chip, whose share is not in its name.
         return None
     for pattern, flops, source in _PEAKS:
-        # Whole words only: an RTX A1000 is no A100.
+        # Whole words only: an RTX A1000 is not an A100.
         if re.search(rf"\b(?:{pattern})\b", device_name):
             return Peak(flops, source)
     return None

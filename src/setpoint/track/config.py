@@ -38,7 +38,7 @@ class Prometheus(
     """HTTP endpoint `/metrics` of the main rank, with the newest rows as Prometheus reads them."""
 
     port: int = field(default=9464, ge=0, le=65535)
-    """Port; 0: any that is free, which the run shows."""
+    """Port; 0: any free port, which the run shows."""
     address: str = "127.0.0.1"
     """Address to listen at; 0.0.0.0: all interfaces, reachable from the network."""
 
@@ -121,7 +121,7 @@ class Wandb(
     project: str | None = None
     """Project; null: the job's experiment, else "setpoint"."""
     entity: str | None = None
-    """Team or user; null: that of the login."""
+    """Team or user; null: the login's."""
     group: str | None = None
     """Group that the run is shown in."""
     name: str | None = None

@@ -205,7 +205,7 @@ class Background(Tracker):
             return
         try:
             task()
-        # Whatever a service raises, it is no reason to stop a run.
+        # Whatever a service raises, it is not a reason to stop a run.
         except Exception as error:
             self.dropped += 1
             self._say(f"failed: {_reason(error)}; training goes on")

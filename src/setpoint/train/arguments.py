@@ -96,7 +96,7 @@ def composed(
         the composition, and the run directory where the source is one.
 
     Raises:
-        SetpointError: the source is no job, or cannot be read; data is none.
+        SetpointError: the source is not a job, or cannot be read; data is none.
     """
     given = None
     composition: Composition[Job]
@@ -196,7 +196,7 @@ def callbacks_of(callbacks: Iterable[Callback]) -> list[Callback]:
     """Check callbacks that were given as objects.
 
     Raises:
-        SetpointError: one is no callback.
+        SetpointError: one is not a callback.
     """
     from setpoint.train.loop import Callback  # which loads torch
 
@@ -208,8 +208,8 @@ def callbacks_of(callbacks: Iterable[Callback]) -> list[Callback]:
     for index, callback in enumerate(checked):
         if not isinstance(callback, Callback):
             raise SetpointError(
-                f"train: callbacks[{index}] is {_as_text(callback)}.\nValid: an object of a "
-                f"subclass of setpoint.train.loop.Callback"
+                f"train: callbacks[{index}] is {_as_text(callback)}.\nValid: an instance of "
+                f"setpoint.train.loop.Callback"
             )
     return checked
 
@@ -258,7 +258,7 @@ def memory_source(data: Iterable[Any], name: str) -> Text | Conversations:
         kind = _kind_of(values, place)
         if cls is not None and kind is not cls:
             raise SetpointError(
-                f"{place} is no row like those before it: these are {_plural_of(cls)}, "
+                f"{place} is not a row like those before it: these are {_plural_of(cls)}, "
                 f"and it is {_plural_of(kind)}.\n{VALID_DATA}"
             )
         cls = kind

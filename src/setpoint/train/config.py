@@ -77,7 +77,7 @@ class Job(
     """Random seed of everything; null: drawn at the start and recorded."""
 
     duration: Duration = field(default=Duration("300 steps"), role=BUDGET)
-    """Training duration (max steps, epochs, tokens or time); of a list the first to be reached
+    """Training duration (max steps, epochs, tokens or time); in a list, the first one reached
     counts. May be raised on resume."""
 
     deterministic: bool = False
@@ -88,7 +88,7 @@ class Job(
     """Model architecture."""
 
     adapter: AdapterConfig | None = None
-    """Low-rank adapter (LoRA) of the frozen model; null: none, the model is trained itself."""
+    """Low-rank adapter (LoRA) of the frozen model; null: none; the model itself is trained."""
 
     tokenizer: TokenizerConfig = field(factory=Bytes)
     """Tokenizer: how text becomes token ids."""

@@ -107,7 +107,7 @@ def accepted_path(path: str, job: Job, differences: Sequence[Difference]) -> str
     known = {*declared, *present}
     if spelled in known:
         return spelled
-    # Other variants have fields that are no part of this run.
+    # Other variants have fields that are not part of this run.
     close = nearest(spelled, sorted(present), 1)
     if not close:
         words = {name.rpartition(".")[2]: name for name in reversed([*keys, *declared])}
@@ -253,7 +253,7 @@ def check_contract(
             f"\nValid: {' and '.join(moved)} as saved. {from_these_weights(folder)}"
         )
     if reshaped is not None:
-        # What is derived from the sizes, such as init_std, is no reason of its own.
+        # What is derived from the sizes, such as init_std, is not a reason of its own.
         changed = [
             item
             for item in identity

@@ -103,7 +103,7 @@ class ZeroTraining:
     trained: bool = True
 
     def capture(self, into: Any, within: ExitStack) -> None:
-        """Take this rank's share of the state, and what is no tensor on all ranks."""
+        """Take this rank's share of the state, and what is not a tensor on all ranks."""
         world, number = self.zero.world, count()
 
         def kept(value: Any) -> Any:

@@ -175,7 +175,7 @@ def write_report(run: Run) -> None:
         return
     try:
         write_run_report(path)
-    except Exception as error:  # what is wrong with a report is no reason to lose a run
+    except Exception as error:  # what is wrong with a report is not a reason to lose a run
         reason = str(error) if isinstance(error, RunError) else repr(error)
         run.progress.note(f"report.html is not written: {reason}")
         with suppress(RunError):  # the disk may be full for this, too

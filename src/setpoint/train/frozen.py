@@ -118,7 +118,7 @@ class FrozenParameters:
         config, size = self.job.model, self.components.tokenizer.vocab_size
         known = set(base.tensors) & frozen.keys()
         if self._source is None and self.components.pretrained is not None:
-            # They have just come from there, but for what is no part of the model by itself, and
+            # They have just come from there, but for what is not part of the model by itself, and
             # what adapters of PEFT have changed.
             if not isinstance(config, TransformerConfig):
                 return set(frozen)

@@ -353,8 +353,8 @@ def restore(job: Job, states: Mapping[str, Stateful], checkpoint: LoadedCheckpoi
     """Restore a run from a checkpoint.
 
     Raises:
-        SetpointError: if the checkpoint is of another model, optimizer or data, or has only weights
-            and the run is not finished.
+        SetpointError: if the checkpoint is for another model, optimizer or data, or has only
+            weights and the run is unfinished.
     """
     position = Position(**checkpoint.state["position"])
     weights_only = bool(checkpoint.state.get(WEIGHTS_ONLY))

@@ -86,7 +86,7 @@ def _time(seconds: float) -> str:
 
 
 class Quantity(Scalar):
-    """A value that references compute with although it is no plain number.
+    """A value that references compute with although it is not a plain number.
 
     Attributes:
         examples: of values that can be read.
@@ -378,14 +378,14 @@ def combine(operator: str, left: Countable, right: Countable) -> Length | int | 
     """
     first, second = _counted(left), _counted(right)
     if operator == "**":
-        raise Invalid(f"cannot be computed: {left} ** {right} is no length")
+        raise Invalid(f"cannot be computed: {left} ** {right} is not a length")
     if operator in "+-":
         first, second = ((n, unit or "steps") for n, unit in (first, second))
     (x, unit), (y, other) = first, second
     if unit and other and unit != other:
         raise Invalid(f"cannot be computed: {left} and {right} have different units")
     if (operator == "*" and unit and other) or (operator not in "+-*" and other and not unit):
-        raise Invalid(f"cannot be computed: {left} {operator} {right} is no length")
+        raise Invalid(f"cannot be computed: {left} {operator} {right} is not a length")
     result = {
         "+": lambda: x + y, "-": lambda: x - y, "*": lambda: x * y,
         "/": lambda: x / y, "//": lambda: x // y, "%": lambda: x % y,
@@ -409,5 +409,5 @@ def _counted(value: Countable) -> tuple[int | float, str]:
             raise Invalid(f"cannot be computed: {value} has several limits")
         return first.count, first.unit
     if isinstance(value, Period) and value.unit in WORDS:
-        raise Invalid(f"cannot be computed: {value} is no count")
+        raise Invalid(f"cannot be computed: {value} is not a count")
     return value.count, value.unit

@@ -61,7 +61,7 @@ def test_a_file_gives_the_same_as_python() -> None:
 
 def test_typed_fields_are_handed_over_where_they_are_taken() -> None:
     net = resolve(Net(optimizer=partial(targets.anything, x=1)))
-    assert net.optimizer.build(y=2) == {"x": 1, "y": 2}  # lr is no parameter of its own
+    assert net.optimizer.build(y=2) == {"x": 1, "y": 2}  # lr is not a parameter of its own
     net = resolve(Net(optimizer=partial(targets.by_position, rate=3)))
     assert net.optimizer(7) == (7, 3.0)
 

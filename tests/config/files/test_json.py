@@ -60,7 +60,10 @@ def test_positions(path, place):
         ('{"a": "\t"}', "f:1:8: invalid control character, found the character U+0009"),
         ('{"a": "\\q"}', "f:1:8: invalid \\escape, found '\\'"),
         ('{"a": "\\u12"}', "f:1:9: invalid \\uXXXX escape, found 'u12'"),
-        ('{"a": "\\ud800"}', "f:1:7: the text holds half a surrogate pair, which is no character"),
+        (
+            '{"a": "\\ud800"}',
+            "f:1:7: the text holds half a surrogate pair, which is not a character",
+        ),
         ("[1]", "f:1:1: expected '{': the top level is a mapping of keys to values"),
         ("\n 1", "f:2:2: expected '{': the top level is a mapping of keys to values"),
         ("[" * 100_000, "f:1:65: nested deeper than 64 levels"),

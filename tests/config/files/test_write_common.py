@@ -37,8 +37,8 @@ def test_subclasses_become_what_they_stand_for():
     [
         ({"a": [{"b": {1}}]}, "a[0].b: a set cannot be written"),
         ({"a": {1: 2}}, "a: the key 1 is not text"),
-        ({"a": "\ud800"}, "a: the text holds half a surrogate pair, which is no character"),
-        ({"\ud800": 1}, "the text holds half a surrogate pair, which is no character"),
+        ({"a": "\ud800"}, "a: the text holds half a surrogate pair, which is not a character"),
+        ({"\ud800": 1}, "the text holds half a surrogate pair, which is not a character"),
         ({"a": 10**4300}, "a: a number of more than 4300 digits cannot be written"),
         (nested(65), ".".join("a" * 64) + ": nested deeper than 64 levels"),
     ],

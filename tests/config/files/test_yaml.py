@@ -132,7 +132,7 @@ BOMB = "a0: &a0 [x, x, x, x, x, x, x, x, x]\n" + "".join(
             'a: "\\UFFFFFFFF"',
             "f:1:1: not valid YAML near here: Python int too large to convert to C int",
         ),
-        ('a: "\\ud800"', "f:1:4: the text holds half a surrogate pair, which is no character"),
+        ('a: "\\ud800"', "f:1:4: the text holds half a surrogate pair, which is not a character"),
         ("a:\n\t- b", "f:2:1: expected spaces; YAML refuses tabs here"),
         ("a: \x01", "f:1:4: the character U+0001 may not stand in YAML"),
         ("a: @b", "f:1:4: expected a key or a value, found '@'; such text needs quotes"),

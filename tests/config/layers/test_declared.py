@@ -118,7 +118,7 @@ def test_what_cannot_be_declared() -> None:
     class Hidden(Config):
         token: Secret | None = field(default=None, environment="TOKEN")
 
-    with pytest.raises(DeclarationError, match="gives one value that is no secret"):
+    with pytest.raises(DeclarationError, match="gives one value that is not a secret"):
         compose(Hidden, flags=["token=env:X"]).resolve()
 
     with pytest.raises(DeclarationError, match="environment_prefix='A B'"):

@@ -513,7 +513,7 @@ NOT_THERE = {
     "chatml": "the chat template 'chatml' writes <|im_start|>, <|im_end|>, and the tokenizer "
     "'bytes' has <|endoftext|>",
     "chatlm": "'chatlm' is the name of no chat template, and no file",
-    "{% if 1 %}role,content{% endif %} messages": "never writes `messages`, so it is no chat",
+    "{% if 1 %}role,content{% endif %} messages": "never writes `messages`, so it is not a chat",
     "{{ bos_token }}{% for m in messages %}{{ m.content }}{% endfor %}": "writes bos_token",
     "{% for m in messages %}": "mine.jinja, line 1: ",
 }

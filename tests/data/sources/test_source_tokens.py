@@ -99,7 +99,7 @@ def test_a_folder_takes_token_files_alone(tmp_path: Path) -> None:
     write_headed(tmp_path / "b.bin", [3])
     (tmp_path / "README.md").write_text("x")
     assert read(tmp_path) == [[1, 2], [3]]
-    assert "README.md is no file of tokens" in refusal(tmp_path / "*")
+    assert "README.md is not a file of tokens" in refusal(tmp_path / "*")
 
 
 @pytest.mark.parametrize(

@@ -87,7 +87,7 @@ def test_separator(tmp_path: Path) -> None:
     settings.unlink()
     with pytest.raises(SetpointError, match=r"names neither\.\nValid: <\|endoftext\|>, <\|begin"):
         built(folder)
-    with pytest.raises(SetpointError, match="'<end>' is no token of"):
+    with pytest.raises(SetpointError, match="'<end>' is not in"):
         built(folder, separator="<end>")
 
 

@@ -85,7 +85,9 @@ def test_what_the_hub_answers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
         raise OSError("no route to host\nand more")
 
     monkeypatch.setattr(huggingface_hub, "snapshot_download", no_network)
-    words = "tokenizer.path: some/thing is no directory .*: no route to host.*tokenizer.json works"
+    words = (
+        "tokenizer.path: some/thing is not a directory .*: no route to host.*tokenizer.json works"
+    )
     with pytest.raises(SetpointError, match=words):
         find_tokenizer("some/thing")
 
@@ -111,7 +113,7 @@ def test_what_a_check_finds(tmp_path: Path) -> None:
     folder = str(byte_level(tmp_path))
     assert found(path=folder) == []
     assert found(path="somebody/something") == []  # a hub id is looked for by the run
-    assert found(path=folder, separator="<end>") == [f"separator: '<end>' is no token of {folder}."]
+    assert found(path=folder, separator="<end>") == [f"separator: '<end>' is not in {folder}."]
     assert found(path=f"{folder}/none") == [f"path: there is no {folder}/none."]
 
 

@@ -72,7 +72,7 @@ def test_advice_to_read_unsafely_is_not_passed_on(
 ) -> None:
     (tmp_path / "lit_model.pth").write_text("print('a program, and no pickle')")
     text = refused(capsys, f"litgpt:{tmp_path / 'lit_model.pth'}", tmp_path / "out")
-    assert "is damaged, or is no file of torch.save" in text
+    assert "is damaged, or is not a file of torch.save" in text
     assert "weights_only" not in text
 
 
@@ -127,7 +127,7 @@ def test_what_is_not_known(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -
     assert "there is no file or directory" in text
     assert "Did you mean torchtune" in refused(capsys, f"torchtun:{tmp_path / 'model.pt'}", out)
     torch.save({"a": torch.ones(1)}, tmp_path / "a.pt")
-    assert "no checkpoint that is known here" in refused(capsys, tmp_path / "a.pt", out)
+    assert "is not a recognized checkpoint" in refused(capsys, tmp_path / "a.pt", out)
     (tmp_path / "empty").mkdir()
     for system in ("nanogpt", "litgpt", "torchtune", "torchtitan", "megatron", "gguf"):
         refused(capsys, f"{system}:{tmp_path / 'empty'}", out)
@@ -138,7 +138,7 @@ def test_what_is_not_known(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -
     assert "model_args has use_rmsnorm, so that it is of a program that differs" in text
     family = written.config_json(written.decoder("gemma"), tmp_path / "gemma")
     text = refused(capsys, tmp_path / "model.pt", out, "--model", family)
-    assert "checkpoints of torchtune are not read for models of the family gemma" in text
+    assert "torchtune checkpoints of the model family gemma are not supported" in text
 
 
 def test_other_models_than_the_job(

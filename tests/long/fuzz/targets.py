@@ -41,7 +41,7 @@ SMALL = 4000  # characters; the oracles are slower than what they judge
 
 
 def _text(data: bytes) -> str:
-    """As the command line and the environment have it: bytes that are no text are kept."""
+    """As the command line and the environment have it: bytes that are not text are kept."""
     return data.decode("utf-8", "surrogateescape").replace("\0", "")
 
 
@@ -70,7 +70,7 @@ def _file(data: bytes, format: Format) -> None:
             try:
                 may_refuse(decode(data, format, "f"), format, error)
             except FileError:
-                return  # it was no text
+                return  # it was not text
         return
     if len(data) < SMALL:
         agree(document)

@@ -437,7 +437,7 @@ def with_objective(changed: Callable[[Any], Any]) -> None:
 
 
 class Once:
-    """An objective whose n-th loss is no number."""
+    """An objective whose n-th loss is not a number."""
 
     def __init__(self, inner: Any, count: int, happens: Callable[[], None]) -> None:
         self.inner, self.left, self.happens = inner, count, happens

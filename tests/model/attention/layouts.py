@@ -33,7 +33,7 @@ LAYOUTS = {
 
 
 def counting(layout: RowLayout) -> torch.Tensor:
-    """(B, S) of the queries that are no padding."""
+    """(B, S) of the queries that are not padding."""
     if layout.positions is None:
         return torch.ones(layout.batch, layout.queries, dtype=torch.bool, device=layout.device)
     return (layout.positions[:, -layout.queries :] >= 0).expand(layout.batch, -1)

@@ -31,7 +31,7 @@ def draw(heads=4, kv_heads=2, queries=LENGTH, size=8, value_size=8, dtype=torch.
 
 
 def compare(backend, places, window=None, *, inputs, atol=1e-5, **options):
-    """Hold output and gradients against eager in fp32, where queries are no padding."""
+    """Hold output and gradients against eager in fp32, where queries are not padding."""
     weights = torch.randn(inputs[0].shape[:3], dtype=torch.float32).unsqueeze(-1).to(places.device)
     weights = weights * counting(places)[:, :, None, None]
     exact = [x.detach().float().requires_grad_(x.requires_grad) for x in inputs]

@@ -290,7 +290,7 @@ def _said(backend, needed) -> str:
         else:
             small_config(attention_backend=backend, **needed)
     except ConfigError as error:
-        # Where in the tests a value was set is no matter.
+        # Where in the tests a value was set is not a matter.
         return re.sub(r"small\.py:\d+", "small.py", str(error))
     return ""
 

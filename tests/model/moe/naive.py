@@ -83,7 +83,7 @@ def naive(
         config: of the model.
         state: the layer's tensors by name, in fp64; gradients flow into them.
         x: fp64.
-        valid: which tokens are no padding.
+        valid: which tokens are not padding.
         training: whether the capacity counts.
 
     Returns:

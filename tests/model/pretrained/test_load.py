@@ -97,7 +97,7 @@ WHOLE: dict[str, Callable[[Path], object]] = {
     "many tensors more": lambda f: rewrite(f, names(5)),
     "other shapes": lambda f: change_config(f, intermediate_size=32),
     "another vocabulary": lambda f: change_config(f, vocab_size=21),
-    "numbers that are no floats": lambda f: rewrite(f, {UP: torch.zeros(24, 16).to(torch.int8)}),
+    "numbers that are not floats": lambda f: rewrite(f, {UP: torch.zeros(24, 16).to(torch.int8)}),
     "a type that nobody knows": lambda f: edit_header(f, lambda h: h[UP].update(dtype="F6_E2M3")),
     "a head beside a tied embedding": lambda f: change_config(f, tie_word_embeddings=True),
     "a pickle": pickle,
@@ -129,7 +129,7 @@ def test_nothing_is_loaded_of_what_is_not_whole(
         damage(folder)
         with pytest.raises(SetpointError) as caught:
             load_pretrained(folder)
-        # What may be wrong with a file is no mistake in the configuration.
+        # What may be wrong with a file is not a mistake in the configuration.
         assert (
             isinstance(caught.value, RunError)
             or "has" in str(caught.value)

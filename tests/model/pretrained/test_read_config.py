@@ -237,7 +237,7 @@ def test_absent_keys_have_the_values_of_transformers(kind: str) -> None:
         rest = {key: value for key, value in keys.items() if key != name}
         try:
             assert config_from_keys(rest, Path("rest"))[0] == whole, name
-        except SetpointError as error:  # what it asks for is no default
+        except SetpointError as error:  # what it asks for is not a default
             assert f"{name}: is missing" in str(error)
         else:
             read += 1

@@ -191,7 +191,7 @@ WRONG = {
         "optimizer.lr=nan", "schedule.floor=nan", "schedule.warmup_from=nan",
     ),
     "not finite": ("optimizer.lr=inf", "schedule=polynomial", "schedule.power=inf"),
-    "targets that are no numbers": (PIECEWISE, "schedule.phases=[{target: nan}, {target: inf}]"),
+    "targets that are not numbers": (PIECEWISE, "schedule.phases=[{target: nan}, {target: inf}]"),
     "names of other systems": ("schedule=reduce_lr_on_plateau",),
     "null": ("schedule=null",),
 }  # fmt: skip

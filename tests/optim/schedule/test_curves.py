@@ -368,7 +368,7 @@ def torchs_of_plateau(values: list[float], **options: Any) -> list[float]:
 
 
 def metrics(draw: random.Random) -> list[float]:
-    """Values that get better, then stand still, with slips; some are no numbers."""
+    """Values that get better, then stand still, with slips; some are not numbers."""
     level, found = 5.0, []
     for _ in range(draw.randrange(1, 60)):
         level *= draw.choice((0.9, 0.9999, 1.0, 1.0, 1.0001, 1.01))

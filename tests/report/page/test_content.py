@@ -118,7 +118,7 @@ def test_a_file_that_is_no_report_is_not_replaced(tmp_path: Path) -> None:
     refuse_foreign(path)
     other = tmp_path / "mine.html"
     other.write_text("<p>mine</p>")
-    with pytest.raises(SetpointError, match="is no report of setpoint and is not replaced"):
+    with pytest.raises(SetpointError, match="is not a report of setpoint and is not replaced"):
         refuse_foreign(other)
     with pytest.raises(SetpointError, match="is a folder"):
         refuse_foreign(run)

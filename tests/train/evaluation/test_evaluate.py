@@ -317,7 +317,7 @@ class Follows(torch.nn.Module):
 
 
 def test_a_model_that_knows_nothing(tmp_path: Path) -> None:
-    """Uniform over 257 tokens: log2(257) bits a token, and separators are no bytes."""
+    """Uniform over 257 tokens: log2(257) bits a token, and separators are not bytes."""
     job = small_job(tmp_path, "evaluation.sequences=null")
     components = build_components(job)
     for parameter in components.model.parameters():

@@ -101,7 +101,7 @@ def ends_at(values: list[float], patience: int, gain: float, tmp_path: Path, *fl
 
 
 def defined(values: list[float], patience: int, gain: float) -> int:
-    """The definition: the last `patience` values are no gain over the best of those before."""
+    """The definition: the last `patience` values are not a gain over the best of those before."""
     for number in range(patience + 1, len(values) + 1):
         best = values[0]
         since = 0

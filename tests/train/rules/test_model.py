@@ -65,7 +65,7 @@ def test_words(tmp_path: Path) -> None:
         "a state that the optimizer cannot have": ("precision.optimizer_state=bf16",),
         "a state of nothing": (
             "optimizer=sgd", "optimizer.momentum=0", "precision.optimizer_state=fp32"),
-        "a transfer that is no slip": ("parallel.pipelining.transfer=fp16",),
+        "a transfer that is not a slip": ("parallel.pipelining.transfer=fp16",),
         "a state of somebody's": (
             "optimizer={type=import, target=torch.optim.SGD}", "precision.optimizer_state=fp32"),
         "rounding of nothing": ("optimizer=anyprecision_adamw", "optimizer.rounding=nearest"),

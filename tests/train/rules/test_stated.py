@@ -1,4 +1,4 @@
-"""A value that says what holds anyway is no dead value, wherever a rule refuses others."""
+"""A value that says what holds anyway is not a dead value, wherever a rule refuses others."""
 
 from __future__ import annotations
 

@@ -27,7 +27,7 @@ class Noise(Config):
     """
 
     alpha: float = field(default=1.0, gt=0, lt=inf)
-    """Standard deviation of the noise, in halves of a quantization step."""
+    """Noise standard deviation, in units of half a quantization step."""
 
     final_alpha: float | None = field(default=None, gt=0, lt=inf)
     """alpha after decay_steps, where it stays; null: constant."""

@@ -66,7 +66,7 @@ def other_name(root: type[Node], path: str, value: object = None) -> OtherName |
     fields = {path for path, _ in all_fields(root)}
     words = [word for word in folded(path).split(".") if not word.isdecimal()]
     if not words:
-        return None  # a number is no name
+        return None  # a number is not a name
     keys = [".".join(words[start:]) for start in range(len(words))]
     if any(field.rpartition(".")[2] == words[-1] for field in fields):
         keys.pop()  # a name of our own
@@ -193,7 +193,7 @@ def _variants(root: type[Node], parents: Path, name: str) -> str:
 
 
 def may_hold(root: type[Node], path: str, value: object) -> bool:
-    """True if a value is no mapping, or the section at a path has one of its keys."""
+    """True if a value is not a mapping, or the section at a path has one of its keys."""
     if not isinstance(value, Mapping) or not value:
         return True
     keys = [*map(str, cast(Mapping[object, object], value))]

@@ -36,7 +36,7 @@ PLACES = 10_000
 
 
 def need_config(value: object, function: str, *, resolved: bool = False) -> None:
-    """Refuse an argument that is no config, or no resolved one.
+    """Refuse an argument that is not a config, or no resolved one.
 
     Raises:
         SetpointError: naming the function.
@@ -48,7 +48,7 @@ def need_config(value: object, function: str, *, resolved: bool = False) -> None
 
 
 def need_class(value: object, function: str) -> None:
-    """Refuse an argument that is no config class.
+    """Refuse an argument that is not a config class.
 
     Raises:
         SetpointError: naming the function.

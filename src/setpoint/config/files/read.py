@@ -96,7 +96,7 @@ def _missing(path: str) -> str:
 def read_plain_file(
     path: str, limit: int, too_large: Callable[[int], str], missing: Callable[[str], str]
 ) -> bytes:
-    """Read a file that is no directory, pipe, socket or device, and not too large.
+    """Read a file that is not a directory, pipe, socket or device, and not too large.
 
     Raises:
         FileError: it is not there, not a plain file, too large, or cannot be read.

@@ -316,7 +316,7 @@ class Editor:
         slot.store(slot.info.read(fresh, origin), origin)
 
     def _read_and_store(self, slot: Slot, value: object, origin: Origin) -> None:
-        """Read the value of a field that is no section, and store it with its origin."""
+        """Read the value of a field that is not a section, and store it with its origin."""
         section, info, path = slot
         stored = info.read(self._with_fragments(info.type, value, origin, path), origin)
         key = (id(section), id(origin))
@@ -511,7 +511,7 @@ class Editor:
     def _report_unknown(
         self, section: Node, rest: Path, done: Path, value: object, origin: Origin
     ) -> None:
-        """Report a path whose next part is no field, with a suggestion."""
+        """Report a path whose next part is not a field, with a suggestion."""
         known, key = type(section).__setpoint__, str(rest[0])
         error, meant = unknown_key(type(section), key), ""
         close: list[str] = known.near(key)[:1] if len(rest) > 1 else []

@@ -100,7 +100,7 @@ class ExtendingFiles:
                 file = file_beside(origin.label if origin.layer == FILE else "", name)
                 if ":" in name and not os.path.exists(file):
                     raise Invalid(
-                        "is no file; that of another system, as DIALECT:FILE, is a whole "
+                        "is not a file; that of another system, as DIALECT:FILE, is a whole "
                         "configuration, which a file extends above its first section"
                     )
                 if is_applied(name, file, listed, applied):

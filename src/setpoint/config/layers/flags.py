@@ -34,7 +34,7 @@ def deletes(token: str) -> bool:
 
 
 def unexpected(token: str) -> str:
-    """The error for a word that is no override."""
+    """The error for a word that is not an override."""
     if deletes(token):
         name = token[1:].partition("=")[0]
         head, _, last = name.rpartition(".")
@@ -80,7 +80,7 @@ def read_flags(cls: type[Node], tokens: Sequence[str]) -> list[Flag]:
     A flag may stand before its value; a command has joined the two (`--optimizer.lr=1e-3`).
 
     Raises:
-        SetpointError: for an argument that is no override, or lacks its value.
+        SetpointError: for an argument that is not an override, or lacks its value.
     """
     flags: list[Flag] = []
     index = 0
@@ -146,7 +146,7 @@ def _read_flag(cls: type[Node], token: str) -> Flag:
     if equals:
         key, assigns, _ = text.partition("=")
         if assigns and not _kinds(cls, path) and _kinds(cls, _path(key)):
-            raise SetpointError(f"{name} is no option; write the override as --{text} or {text}")
+            raise SetpointError(f"{name} is not an option; write --{text} or {text}")
         return Flag(path, text, label)
     if _is_switch(cls, path):
         return Flag(path, "true", label)

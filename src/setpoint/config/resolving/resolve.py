@@ -195,7 +195,7 @@ def _given_in(computation: Computation, section: Node, name: str, inside: Path) 
         return
     elif given:
         # A complete file names every value; what it leaves at the default, or as it would be
-        # derived, is no mistake.
+        # derived, is not a mistake.
         if not same(chain[-1][1], computation.default_or_derived(section, first)):
             yield inside, section, first
     elif info.type.nested and value is not MISSING:

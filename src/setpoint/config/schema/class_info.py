@@ -201,8 +201,8 @@ else:
     _Meta = type(Protocol)  # so that abstract classes and protocols can be bases
 
 
-# `derived` is no specifier: type checkers take its call for a default, so that constructors do not
-# ask for what is going to be computed.
+# `derived` is not a specifier: type checkers take its call for a default, so constructors do not
+# ask for values that will be computed.
 @dataclass_transform(kw_only_default=True, field_specifiers=(field, component))
 class ConfigMeta(_Meta):
     """Turns annotations into slots and field descriptions; the rest happens when it is needed."""
@@ -329,7 +329,7 @@ def _declared_fields(
         if key in RESERVED or key.startswith("_"):
             raise DeclarationError(
                 f"{name}.{key}: {key!r} is a reserved word or begins with an underscore; choose "
-                f"another name, or write ClassVar[...] if it is no field"
+                f"another name, or write ClassVar[...] if it is not a field"
             )
         default = namespace.pop(key, MISSING)
         info = default if isinstance(default, FieldInfo) else FieldInfo(default)
@@ -372,7 +372,7 @@ def _faults_of_class(cls: Any, namespace: Mapping[str, Any]) -> Iterator[str]:
         if type(value).__name__ == "cached_property":
             yield f".{key}: a cached_property would keep a stale value of a draft; write property"
         if key not in known and key.islower() and key[0] != "_" and isinstance(value, PLAIN_DATA):
-            yield f".{key}: without a type it is no field; annotate it, or as ClassVar[...]"
+            yield f".{key}: without a type it is not a field; annotate it, or as ClassVar[...]"
     if not isinstance(cast(object, info.role), Role):
         yield f": role={info.role!r} is not IDENTITY, BUDGET or RUNTIME"
     prefix, tag = info.environment_prefix, info.tag
@@ -522,10 +522,10 @@ def add_section(
 ) -> None:
     """Add a section to a root and its subclasses, null until a layer sets a field in it.
 
-    While it is null it is no part of the fingerprint, so that other runs keep theirs.
+    While it is null it is not part of the fingerprint, so that other runs keep theirs.
 
     Raises:
-        TypeError: if the name is taken or no identifier, or the section is no config class.
+        TypeError: if the name is taken or no identifier, or the section is not a config class.
     """
     if not isinstance(section, ConfigMeta):
         raise DeclarationError(

@@ -225,7 +225,7 @@ class FieldInfo:
             self.bounds.check(value)
         bounds = self.item_bounds
         if bounds is not None:
-            # A reference is no number, so the limits say nothing about it yet.
+            # A reference is not a number, so the limits say nothing about it yet.
             each(children(value), lambda _, item: bounds.check(item))
 
 
@@ -280,7 +280,7 @@ def _misplaced_options(info: FieldInfo, kind: FieldType) -> list[str]:
     if info.item_bounds is not None and not any(_may_be(item, numbers) for item in _items(kind)):
         faults.append("item_gt and so on are for lists and mappings of numbers")
     if info.environment is not None and (kind.is_secret() or section_classes(kind)):
-        faults.append(f"environment={info.environment!r} gives one value that is no secret")
+        faults.append(f"environment={info.environment!r} gives one value that is not a secret")
     return faults
 
 

@@ -448,7 +448,7 @@ class PatternType(FieldType):
 
 def refuse_choice(value: object, choices: tuple[str, ...]) -> Invalid:
     """The error for a value outside a closed vocabulary, with the nearest word."""
-    # `fp16` is no slip for `bf16`: of names so short, with digits, each letter counts.
+    # `fp16` is not a slip for `bf16`: of names so short, with digits, each letter counts.
     is_name = len(str(value)) <= 4 and any(char.isdigit() for char in str(value))
     near = [word for word in choices if not is_name or sorted(word) == sorted(str(value).lower())]
     hint = did_you_mean(str(value), near) if isinstance(value, str) else ""

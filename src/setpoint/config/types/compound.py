@@ -267,7 +267,7 @@ class MappingType(ContainerType):
         """Refuse a key that cannot be written in a file, or that makes a path ambiguous.
 
         Raises:
-            Invalid: if it is no text, or the key of a section has a dot.
+            Invalid: if it is not text, or the key of a section has a dot.
         """
         name = read_key(key)
         if name == REMOVE:

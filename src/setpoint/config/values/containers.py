@@ -343,7 +343,7 @@ class Free:
         """Make an area from a mapping.
 
         Raises:
-            Invalid: if it is no mapping.
+            Invalid: if it is not a mapping.
         """
         if isinstance(value, Free):
             return value
@@ -477,7 +477,7 @@ def read_key(key: object) -> str:
     """A key of a mapping.
 
     Raises:
-        Invalid: if it is no text: as a text it could be equal to another key.
+        Invalid: if it is not text: as a text it could be equal to another key.
     """
     if not isinstance(key, str):
         raise Invalid(f"has a key that is not a str: {for_error(key)}", hint=f"Write {str(key)!r}.")

@@ -53,7 +53,7 @@ class Node:
 
     def __setpoint_draft__(self) -> Any:
         """Return a draft with the same values; see `draft_of`."""
-        raise TypeError(f"{type(self).__name__} is no config")
+        raise TypeError(f"{type(self).__name__} is not a config")
 
     def store(self, name: str, value: object, origin: Origin) -> None:
         """Store a value of `FieldInfo.read` in a field, and record its origin."""
@@ -93,7 +93,7 @@ def history_of(*values: object) -> list[Node]:
     """The sections that stood in one place, first to last; each variant as it last was there.
 
     Arguments:
-        values: what the layers put there, in order; what is no section is left out.
+        values: what the layers put there, in order; what is not a section is left out.
     """
     last: dict[type[Node], Node] = {}
     for value in values:

@@ -187,7 +187,7 @@ class ImportPath(Scalar):
         trusted: modules that are allowed for this path.
 
     Raises:
-        Invalid: if it is no path, or the callable cannot be found again by one.
+        Invalid: if it is not a path, or the callable cannot be found again by one.
     """
 
     __slots__ = ("base", "imported", "text", "trusted")

@@ -255,7 +255,7 @@ def not_allowed(name: str, modules: Sequence[str]) -> str:
 
 
 def show_all_frames(is_on: bool) -> None:
-    """Let `users_traceback` keep Setpoint's own frames, as `--traceback` asks for."""
+    """Let `users_traceback` keep Setpoint's own frames, as `--traceback` requests."""
     global _shows_all_frames
     _shows_all_frames = is_on
 

@@ -98,7 +98,7 @@ def can_be_path(text: str) -> bool:
 
 
 def not_of(value: object, root: type) -> str:
-    """Describe a value that is no config of a root, for instance `a Motor, not a Job`."""
+    """Describe a value that is not a config of a root, for instance `a Motor, not a Job`."""
     if value is None:
         return f"nothing, not {with_article(root.__name__)}"
     given, expected = type(value).__name__, root.__name__

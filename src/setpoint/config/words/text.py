@@ -297,6 +297,6 @@ class _Reader:
                 self.at += error.pos
                 raise self.fail(error.msg.lower()) from None
             if not is_text(value):
-                raise self.fail("half a surrogate pair is no character")
+                raise self.fail("half a surrogate pair is not a character")
         self.at = match.end()
         return value

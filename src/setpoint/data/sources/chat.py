@@ -225,7 +225,7 @@ class ChatTemplate:
             if isinstance(value, str):
                 if match := RESERVED.search(value):
                     raise RowError(
-                        f"holds U+{ord(match[0]):04X}, which Unicode says is no character"
+                        f"holds U+{ord(match[0]):04X}, which Unicode says is not a character"
                     )
                 return self._control.sub(lambda match: CONTROL.format(numbers[match[0]]), value)
             if isinstance(value, Mapping):
@@ -623,7 +623,7 @@ def fitting_template(wanted: str | None, where: str, facts: ChatFacts) -> ChatTe
     code = _COMMENT.sub("", source)
     if not any(re.search(r"\bmessages\b", part) for part in _CODE.findall(code)):
         raise SetpointError(
-            f"{where}: {title} never writes `messages`, so it is no chat template.\n"
+            f"{where}: {title} never writes `messages`, so it is not a chat template.\n"
             "Valid: a Jinja template with a loop over messages, each with role and content: "
             "{% for message in messages %}...{% endfor %}."
         )

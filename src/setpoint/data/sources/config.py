@@ -233,8 +233,8 @@ class Conversations(
     """Rows in which no token is trained on. drop: they are left out."""
 
     shifted_labels: bool = False
-    """Labels beside input_ids are shifted by one already: the label at each place is the next
-    token. false: it is the token itself."""
+    """Labels next to input_ids are already shifted by one: each position is labeled with the next
+    token. false: with its own token."""
 
     @rule
     def _check_paths(self) -> Iterator[Problem]:
@@ -327,8 +327,8 @@ class Tokens(
     prepare` wrote; or hf://datasets/owner/name/..., which is downloaded first."""
 
     token_dtype: Literal["uint8", "uint16", "uint32", "int32", "int64"] | None = None
-    """Token dtype of .bin files without header or .idx (nanoGPT: uint16); null: as the files
-    say."""
+    """Token dtype of .bin files without a header or .idx (nanoGPT: uint16); null: from the
+    files."""
 
     separator: int | None = field(default=None, ge=0)
     """Token id that separates documents in files without .idx; null: the tokenizer's separator."""

@@ -396,7 +396,7 @@ def _records_in(file: Path) -> Iterator[Caution]:
     if kind:
         name, instead = {
             JSONL: ("JSON Lines", "its braces and keys are trained on as they stand"),
-            PARQUET: ("Parquet", "it is no text, and is refused when it is read"),
+            PARQUET: ("Parquet", "it is not text, and is refused when it is read"),
         }[kind]
         yield Caution(
             NOT_PLAIN,

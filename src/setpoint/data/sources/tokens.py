@@ -205,7 +205,7 @@ def token_files(config: Tokens, field: str, *, fetch: bool = False) -> FileList:
     wrong = [file for file in found.files.values() if not _has_tokens(file)]
     if wrong and field not in found.errors:
         found.errors[field] = SetpointError(
-            f"{field}: {wrong[0]} is no file of tokens.\n"
+            f"{field}: {wrong[0]} is not a file of tokens.\n"
             f"Valid: {' and '.join(SUFFIXES)} files; of Megatron's pairs the .bin."
         )
     return found
@@ -310,7 +310,7 @@ def layout_of(path: Path, dtype: str | None, where: str) -> TokenLayout:
         given = np.dtype(dtype).newbyteorder("<")
         if size % given.itemsize:
             raise SetpointError(
-                f"{where}.paths: {path} has {size:,} bytes, which is no multiple of {dtype}'s "
+                f"{where}.paths: {path} has {size:,} bytes, which is not a multiple of {dtype}'s "
                 f"{given.itemsize}: it is cut short, or of another dtype.\nValid: a whole file."
             )
         layout = TokenLayout(given, 0, size // given.itemsize, says_dtype=False)
@@ -373,7 +373,7 @@ def _index_layout(path: Path, where: str) -> TokenLayout:
         head = file.read(34)
         if len(head) < 34 or not head.startswith(INDEX_MAGIC):
             raise SetpointError(
-                f"{where}.paths: {path} is no index of Megatron's.\n"
+                f"{where}.paths: {path} is not an index of Megatron's.\n"
                 "Valid: the .idx file that was written with the .bin file beside it."
             )
         version, code, sequences, documents = struct.unpack("<QBQQ", head[9:])

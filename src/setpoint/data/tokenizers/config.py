@@ -42,7 +42,7 @@ class TokenIds(TokenizerConfig, type="ids", owner="setpoint.data.tokenizers.toke
         if self.separator is not None and self.separator >= self.count:
             yield Problem(
                 "separator",
-                f"is no id of a vocabulary of {self.count:,}",
+                f"is not an id of a vocabulary of {self.count:,}",
                 valid=("null", f"0 to {self.count - 1}"),
             )
 

@@ -163,7 +163,7 @@ class Vocabulary:
             if wanted in self.ids:
                 return wanted
             raise SetpointError(
-                f"tokenizer.separator: {wanted!r} is no token of {self.where}.\n"
+                f"tokenizer.separator: {wanted!r} is not in {self.where}.\n"
                 f"Valid: {self._choices()}."
             )
         for name in ("eos_token", "bos_token"):

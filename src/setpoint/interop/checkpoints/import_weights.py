@@ -72,7 +72,7 @@ class Foreign:
         contents, system = self.contents, self.system
         if family not in system.families:
             raise SetpointError(
-                f"checkpoints of {system.title} are not read for models of the family {family}.\n"
+                f"{system.title} checkpoints of the model family {family} are not supported.\n"
                 f"Valid: {', '.join(system.families)}"
             )
         model = skeleton(config, vocab_size)
@@ -127,13 +127,13 @@ def open_foreign(source: str, model: str | None, *, optimizer: bool = False) -> 
 
     Arguments:
         source: `[SYSTEM:]PATH`.
-        model: what `locate` takes, whose configuration the model has; None: as the files say, or a
-            config.json beside them.
+        model: what `locate` takes; its configuration is used. None: that of the files or of a
+        config.json next to them.
         optimizer: whether the state of its optimizer is read.
 
     Raises:
-        SetpointError: there is none, it holds objects that are no tensors, or a model that our
-            transformer cannot be.
+        SetpointError: it is missing, or holds objects other than tensors or a model that is not
+        supported.
         RunError: it is damaged.
     """
     system, path = system_of(source)

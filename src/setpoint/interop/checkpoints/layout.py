@@ -74,15 +74,15 @@ class ForeignSystem:
     """A system and the layout of its checkpoints.
 
     Arguments:
-        families: `model_type` of transformers that are read, and whether neighbours form the pairs
-            that are rotated, in place of halves of a head.
+        families: supported `model_type`s of transformers, and whether each rotates pairs of
+        neighbours instead of halves of a head.
         read: reads a path; the second argument says whether the optimizer's state is asked for.
         layer: name of a layer, with `{}` for its number.
         norms: name of the weights of norms.
         grouped: modules in which the rows of queries, keys and values alternate by key-value head,
             and the names of the module where these follow each other, or of the three modules.
-        other_names: replacements in names of files, for releases and options that differ in these.
-        surplus: patterns of names that are passed over.
+        other_names: replacements in file names, for releases and options that differ.
+        surplus: patterns of ignored names.
     """
 
     title: str

@@ -56,8 +56,8 @@ _KNOWN: Final[Mapping[tuple[str, str], Any]] = {
 def refusal(path: Path, reason: str) -> SetpointError:
     """The error about a pickle that would run code."""
     return SetpointError(
-        f"{path} holds more than tensors, numbers and texts: {reason}. Opening it would run code, "
-        f"so it is not opened.\nValid: a file that torch.load(..., weights_only=True) reads; where "
+        f"{path} holds more than tensors, numbers and strings: {reason}. Opening it would run "
+        f"code, so it is not opened.\nValid: a file that torch.load(..., weights_only=True) reads; where "
         f"you trust this one, load it in its own system and save the state dict alone"
     )
 
@@ -86,8 +86,8 @@ def read_torch_file(path: Path) -> Any:
             raise refusal(path, name) from error
         text = next(iter(str(error).splitlines()), type(error).__name__)
         if "weights_only" in text:  # PyTorch's advice to run what the file holds
-            text = "it is no pickle of tensors, numbers and texts"
-        raise RunError(f"{path} is damaged, or is no file of torch.save: {text}") from error
+            text = "it is not a pickle of tensors, numbers and strings"
+        raise RunError(f"{path} is damaged, or is not a file of torch.save: {text}") from error
     raise AssertionError("unreachable")
 
 

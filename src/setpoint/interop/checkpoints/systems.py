@@ -46,7 +46,7 @@ def _read_nanogpt(path: Path, optimizer: bool) -> Contents:
     file = only_file(path, ["ckpt.pt"])
     content = read_torch_file(file)
     if not isinstance(content, dict) or not {"model", "model_args"} <= content.keys():
-        raise SetpointError(f"{file} is no checkpoint of nanoGPT: it lacks model and model_args")
+        raise SetpointError(f"{file} is not a checkpoint of nanoGPT: it lacks model and model_args")
     args: dict[str, Any] = {**content["model_args"]}
     contents = Contents(file, tensors_in(file, content["model"]))
     contents.has_biases = bool(args.pop("bias", True))  # older files have no such key
@@ -558,7 +558,7 @@ def system_of(source: str) -> tuple[ForeignSystem, Path]:
     name = _recognized(path)
     if name is None:
         raise SetpointError(
-            f"{path} is no checkpoint that is known here.\nValid: SYSTEM:PATH with one of "
+            f"{path} is not a recognized checkpoint.\nValid: SYSTEM:PATH with one of "
             f"{', '.join(SYSTEMS)}"
         )
     return SYSTEMS[name], path

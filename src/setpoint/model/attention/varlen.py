@@ -44,7 +44,7 @@ class Packed(NamedTuple):
         longest_query, longest_key: upper bounds of the lengths, powers of two, so that compiled
             code and kernel grids have few of them.
         window: tokens visible to the left and right of a query; -1: all.
-        queries, keys: (T,) int64 positions in the flattened batch that are no padding; None: all.
+        queries, keys: (T,) int64 positions in the flattened batch that are not padding; None: all.
     """
 
     query_starts: Tensor

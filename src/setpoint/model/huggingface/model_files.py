@@ -98,7 +98,7 @@ class Sources:
         return None if matrices is None else self._read(matrices)
 
     def joined(self, weight: str) -> tuple[list[Form], list[int], list[float]] | None:
-        """Forms, rows and factors of the matrices of an expert, the first whose factors differ.
+        """Forms, rows and factors of the first expert with different factors, or of the last.
 
         Returns:
             None if the files have one matrix per expert, or dense ones.

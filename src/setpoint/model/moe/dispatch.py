@@ -337,7 +337,7 @@ class DeepEPDispatcher:
         sent = _DispatchedRows(self._buffer_for(x), _chosen(assigned, weights.shape), self.experts)
         rows, chosen, row_weights = _DispatchTokens.apply(x, weights.float(), sent)
         ends = torch.tensor(sent.rows, device=x.device).cumsum(0)
-        # Choices of experts on other ranks, -1, are sorted to the front, and are no rows here.
+        # Choices of experts on other ranks, -1, are sorted to the front, and are not rows here.
         order = chosen.flatten().argsort(stable=True)
         slots = order[chosen.numel() - sum(sent.rows) :]
         with only_sent():

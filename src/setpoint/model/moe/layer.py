@@ -274,7 +274,7 @@ class MoELayer(nn.Module):
         if size is None or sequences <= size:
             return 1
         if sequences % size:
-            raise ValueError(f"{sequences} sequences are no multiple of load_sequences = {size}")
+            raise ValueError(f"{sequences} sequences are not a multiple of load_sequences = {size}")
         return sequences // size
 
 

@@ -76,8 +76,8 @@ class Spanning(ScheduleConfig):
     length is a share."""
 
     horizon_share: float | None = field(default=None, gt=0, lt=1, role=RUNTIME)
-    """Horizon as a share of the job's duration, in place of `horizon`: 0.8; null: all of it. On
-    resume only the horizon that follows is compared."""
+    """Horizon as a share of the job's duration, instead of `horizon` (0.8); null: all of it. On
+    resume only the resulting horizon is compared."""
 
     @derive("horizon")
     def _derive_horizon(self) -> Duration | None:
@@ -167,8 +167,8 @@ class Decaying(Moving, Warmed):
     """Schedules that decay to a floor at a known end."""
 
     warmup: Length = derived()
-    """Length of the linear warm-up; its last step has the full learning rate. Default: a
-    twentieth of the horizon, in steps rounded down."""
+    """Length of the linear warm-up; its last step has the full learning rate. Default: 1/20 of the
+    horizon; steps are rounded down."""
 
     horizon: Duration = derived()  # pyright: ignore[reportIncompatibleVariableOverride]
     """Horizon: end of the decay (max_steps). Default: the job's duration."""
@@ -452,7 +452,7 @@ class Plateau(Warmed, type="plateau", owner="setpoint.optim.schedule.curves:Plat
     """Reduction factor: multiplies the learning rate when the metric has stopped improving."""
 
     patience: int = field(default=2, ge=0)
-    """Patience: evaluations without improvement; one more lowers the learning rate."""
+    """Patience: allowed evaluations without improvement; one more lowers the rate."""
 
     threshold: float = field(default=1e-4, ge=0, lt=1)
     """Threshold: minimum relative change to the best value that counts as an improvement."""
@@ -478,7 +478,7 @@ class Plateau(Warmed, type="plateau", owner="setpoint.optim.schedule.curves:Plat
         if not (data and metric):
             yield Problem(
                 "monitor",
-                "is no metric of a data set: it must name both, with a dot between",
+                "is not a metric of a data set: it must name both, with a dot between",
                 valid=("held_out.loss",),
             )
 

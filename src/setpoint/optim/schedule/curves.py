@@ -418,7 +418,7 @@ class PlateauCurve:
         """Record an evaluation.
 
         Arguments:
-            value: of the metric; NaN is no improvement.
+            value: of the metric; NaN is not an improvement.
         """
         if self._is_gain(value):
             self.best, self.waited = value, 0

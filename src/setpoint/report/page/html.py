@@ -65,7 +65,7 @@ def hash_of(text: str) -> str:
 
 
 def refuse_foreign(path: Path, option: str = "--output") -> None:
-    """Refuse a path that is no replaceable report or cannot be written.
+    """Refuse a path that is not a replaceable report or cannot be written.
 
     Arguments:
         option: for choosing another path.
@@ -94,7 +94,7 @@ def refuse_foreign(path: Path, option: str = "--output") -> None:
         raise SetpointError(f"{path} cannot be read: {error.strerror}") from error
     if not is_report:
         raise SetpointError(
-            f"{path} is no report of setpoint and is not replaced; give another {option}, or "
+            f"{path} is not a report of setpoint and is not replaced; give another {option}, or "
             f"remove it"
         )
     _refuse_read_only(path)

@@ -196,7 +196,7 @@ def _rows(run: RunData, name: str) -> Iterator[dict[str, Any]]:
         run.problems.append(f"{name} cannot be read: {error.strerror or error}")
     if broken:
         lines = "1 line is" if broken == 1 else f"{broken} lines are"
-        run.problems.append(f"{name}: {lines} no row and left out; the first is line {first}")
+        run.problems.append(f"{name}: {lines} not a row and left out; the first is line {first}")
 
 
 def json_number(value: float | None) -> Any:

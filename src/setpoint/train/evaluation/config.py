@@ -168,7 +168,7 @@ class Evaluation(Config, role=RUNTIME):
             if first.setdefault(dataset.name, index) != index:
                 yield Problem(
                     f"datasets.{index}.name",
-                    f"is the name of datasets.{first[dataset.name]} already",
+                    f"is already the name of datasets.{first[dataset.name]}",
                     valid=(f"{dataset.name}-{index}",),
                 )
 
@@ -185,7 +185,7 @@ class Evaluation(Config, role=RUNTIME):
     @rule
     def _check_best(self) -> Iterator[Problem]:
         if self.best.data not in self.names:
-            yield Problem("best.data", "is no data set of the evaluation", valid=self.names)
+            yield Problem("best.data", "is not a data set of the evaluation", valid=self.names)
         elif not self.computes(self.best.data, self.best.metric):
             yield Problem(
                 "best.metric",

@@ -169,7 +169,7 @@ SCHEDULE = "parallel.pipelining.schedule"
 CONTEXT_PATHS = ("parallel.ring", "parallel.ulysses")
 TENSOR = ("parallel.tensor", "parallel.sequence_parallel")
 
-ON_HOST = "has no effect: the model runs on the CPU and is in host memory already"
+ON_HOST = "has no effect: the model runs on the CPU and is already in host memory"
 FASTEST = "selects kernels by their measured time, which varies from run to run"
 OTHER_MASK = (
     "eager gives wrong gradients with activation checkpointing and dropout: recomputation drops "

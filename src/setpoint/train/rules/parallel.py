@@ -427,7 +427,7 @@ def unit_problems(job: Job) -> Iterator[Problem]:
         matches = [name for name in modules if re.fullmatch(pattern, name)]
         if not matches:
             unit = next((name for name in names if re.fullmatch(pattern, name)), None)
-            match = "no module" if unit is None else f"{unit}, which is a unit already"
+            match = "no module" if unit is None else f"{unit}, which is already a unit"
             yield Problem(
                 path,
                 f"matches {match}",
