@@ -57,8 +57,8 @@ def refusal(path: Path, reason: str) -> SetpointError:
     """The error about a pickle that would run code."""
     return SetpointError(
         f"{path} holds more than tensors, numbers and strings: {reason}. Opening it would run "
-        f"code, so it is not opened.\nValid: a file that torch.load(..., weights_only=True) reads; where "
-        f"you trust this one, load it in its own system and save the state dict alone"
+        f"code, so it is not opened.\nValid: a file that torch.load(..., weights_only=True) reads; "
+        f"if you trust this one, load it in its own system and save only the state dict"
     )
 
 
