@@ -79,7 +79,7 @@ def plain_loop(job: Job, steps: int = STEPS) -> tuple[list[float], dict[str, Ten
     """Train as a plain loop does, from the same weights and on the same documents."""
     components = build_components(job)
     model: Any = components.model
-    model.attend_by("eager")
+    model.set_attention("eager")
     theirs = model.model.train()
     decayed = {n for n, p in theirs.named_parameters() if p.ndim > 1 and not n.endswith("bias")}
     decays = [p for n, p in theirs.named_parameters() if n in decayed]

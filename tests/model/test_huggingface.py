@@ -218,7 +218,7 @@ def test_documents_of_a_row_are_read_as_if_alone(tmp_path: Path, kind: str) -> N
     tokens = torch.randint(1, 257, (2, 12), generator=generator)
     documents = torch.tensor([[0] * 5 + [1] * 1 + [2] * 6, [0] * 4 + [1] * 5 + [-1] * 3])
     logits = model(tokens, documents=documents)
-    model.attend_by("eager")
+    model.set_attention("eager")
     alone = torch.zeros_like(logits)
     for row, number in ((0, 0), (0, 1), (0, 2), (1, 0), (1, 1)):
         own = documents[row] == number

@@ -88,7 +88,7 @@ def test_texts_go_on_with_a_cache_as_transformers_writes_them(tmp_path: Path, ki
     )
     hook.remove()
     assert lengths == [9] + [1] * 7
-    model.attend_by("eager")
+    model.set_attention("eager")
     for prompt, row in zip(prompts, rows, strict=True):
         whole = torch.tensor([prompt])
         with torch.no_grad():

@@ -23,8 +23,14 @@ from torch import Tensor
 from setpoint.cli.check_plan import make_plan
 from setpoint.config import SetpointError
 from setpoint.config.composition import compose
-from setpoint.model.attention.attention import missing
-from setpoint.model.attention.selection import BACKENDS, LIMITS, able, unplaced
+from setpoint.model.attention.attention import unavailable_reason
+from setpoint.model.attention.selection import (
+    BACKENDS,
+    LIMITS,
+    demands_of,
+    device_problem,
+    supporting,
+)
 from setpoint.model.config import TransformerConfig
 from setpoint.plan.dry_run import dry_run
 from setpoint.precision.config import Float8, Float8Recipe
@@ -84,8 +90,9 @@ def same_loss_in_all_backends(preset: str, packing: str, device: str, folder: Pa
     assert isinstance(model, TransformerConfig)
     masked = packing != "concatenate" or "sliding" in model.attention_pattern
     found: dict[str, list[float]] = {}
-    for name in able(model, tuple(each for each in BACKENDS if each != "auto")):
-        if unplaced(model, name, device, "bf16") or missing(name, device):
+    for name in supporting(model, tuple(each for each in BACKENDS if each != "auto")):
+        reason = unavailable_reason(name, device)
+        if reason or device_problem(demands_of(model), name, device, "bf16"):
             continue
         if masked and LIMITS[name].masks == "causal":
             continue

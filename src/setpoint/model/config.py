@@ -692,7 +692,7 @@ class HuggingFaceConfig(
             )
 
     @property
-    def names_a_kind(self) -> bool:
+    def names_model_type(self) -> bool:
         """True if `config` is a model_type, not the place of a config.json."""
         return self.config.isidentifier() and not os.path.exists(self.config)
 

@@ -78,24 +78,24 @@ class Block(nn.Module):
             (B, S, dim) residual stream; and in training, where there are experts, how tokens chose
             them.
         """
-        normed = x if self.attention_norm is None else self.attention_norm(x)
-        x = self._add(x, self.attention(normed, context), self.attention_output_norm)
-        normed = x if self.feed_forward_norm is None else self.feed_forward_norm(x)
+        normalized = x if self.attention_norm is None else self.attention_norm(x)
+        x = self._add_residual(x, self.attention(normalized, context), self.attention_output_norm)
+        normalized = x if self.feed_forward_norm is None else self.feed_forward_norm(x)
         routing = None
         if self.has_experts:
-            added, routing = self.feed_forward(normed, context.positions)
+            update, routing = self.feed_forward(normalized, context.positions)
         else:
-            added = self.feed_forward(normed)
-        return self._add(x, added, self.feed_forward_output_norm), routing
+            update = self.feed_forward(normalized)
+        return self._add_residual(x, update, self.feed_forward_output_norm), routing
 
-    def _add(self, x: Tensor, added: Tensor, norm: nn.Module | None) -> Tensor:
+    def _add_residual(self, x: Tensor, update: Tensor, norm: nn.Module | None) -> Tensor:
         if norm is not None:
-            added = norm(added)
+            update = norm(update)
         if self.dropout and self.training:
-            added = F.dropout(added, self.dropout)
+            update = F.dropout(update, self.dropout)
         if self.residual_scale != 1.0:
-            added = added * self.residual_scale
-        return x + added
+            update = update * self.residual_scale
+        return x + update
 
 
 class Output(nn.Linear):
@@ -200,7 +200,7 @@ class Transformer(nn.Module):
             known=self._backends,
         )
         if tokens.dim() == 2:
-            x = self._place(x, context.positions)
+            x = self._add_positions(x, context.positions)
         routings: dict[int, LayerRouting] = {}
         for name, layer in self.layers.items():
             x, routing = layer(x, context)
@@ -232,7 +232,7 @@ class Transformer(nn.Module):
         x = self.embedding(tokens)
         return x if self.config.embedding_scale == 1.0 else x * self.config.embedding_scale
 
-    def _place(self, x: Tensor, positions: Tensor) -> Tensor:
+    def _add_positions(self, x: Tensor, positions: Tensor) -> Tensor:
         """Add learned positions, and apply dropout."""
         if self.position_embedding is not None:
             self._check_positions(positions)

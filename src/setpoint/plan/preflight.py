@@ -78,7 +78,7 @@ def _on_hub(model: ModelConfig) -> Iterator[str]:
     """Parts of a model on the hub, which is not read before the run starts."""
     names = {"pretrained": model.pretrained}
     if isinstance(model, HuggingFaceConfig):
-        names["config"] = None if model.names_a_kind else model.config
+        names["config"] = None if model.names_model_type else model.config
     for field, name in names.items():
         if name is not None:
             from setpoint.model.pretrained.locate import is_on_hub

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from setpoint.model.attention.attention import make_backend, missing
+from setpoint.model.attention.attention import make_backend, unavailable_reason
 from setpoint.model.attention.backends import SDPA, Eager, RowLayout, Scores, visible
 from setpoint.model.attention.flex import Flex
 from setpoint.model.attention.varlen import Flash, Varlen
@@ -134,7 +134,7 @@ def test_eager_against_one_query_at_a_time():
     ],
 )  # fmt: skip
 def test_kernels_of_a_gpu(name, layout, window):
-    if (reason := missing(name, "cuda")) is not None:
+    if (reason := unavailable_reason(name, "cuda")) is not None:
         pytest.skip(reason)
     device, places = torch.device("cuda"), LAYOUTS[layout]
     moved = {

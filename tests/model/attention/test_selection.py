@@ -8,7 +8,7 @@ from setpoint.config.resolving.checks import verify
 from setpoint.config.values.user_code import allow_imports
 from setpoint.model.attention import attention as module
 from setpoint.model.attention import probe, varlen
-from setpoint.model.attention.attention import choose_backend, missing
+from setpoint.model.attention.attention import choose_backend, unavailable_reason
 from setpoint.model.attention.backends import (
     FASTEST_ON_GPU,
     SDPA,
@@ -20,10 +20,10 @@ from setpoint.model.attention.flex import Flex
 from setpoint.model.attention.probe import device_problems
 from setpoint.model.attention.selection import (
     BACKENDS,
-    able,
     chosen,
     determinism_problems,
     find_dense,
+    supporting,
 )
 from setpoint.model.attention.varlen import Varlen
 from setpoint.model.config import ImportedModel
@@ -55,8 +55,8 @@ def test_what_runs_without_a_gpu(name, packages):
         name in {"varlen", "sdpa_efficient", "sdpa_cudnn"} or name[:-1] == "flash_attention_"
     )
     said = "it needs a GPU, and the device is cpu"
-    assert missing(name, "cpu") == (said if needs_gpu else None)
-    assert missing(name, "cuda") is None
+    assert unavailable_reason(name, "cpu") == (said if needs_gpu else None)
+    assert unavailable_reason(name, "cuda") is None
 
 
 @pytest.mark.parametrize(
@@ -71,7 +71,7 @@ def test_what_runs_without_a_gpu(name, packages):
 )
 def test_packages(name, package, message, packages):
     packages.remove(package)
-    assert message in missing(name, "cuda")
+    assert message in unavailable_reason(name, "cuda")
     with pytest.raises(SetpointError) as error:
         choose_backend(small_config(attention_backend=name, head_dim=8), CUDA)
     assert str(error.value).startswith(f"model.attention_backend = {name}: ")
@@ -237,7 +237,7 @@ def test_sizes_are_tried(monkeypatch):
 @pytest.mark.parametrize("name", ["varlen", "flash_attention_2", "flash_attention_4", "sdpa_flash"])
 def test_flash_kernels_need_half_precision(name, monkeypatch):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
-    monkeypatch.setattr(probe, "missing", lambda *_: None)
+    monkeypatch.setattr(probe, "unavailable_reason", lambda *_: None)
     tried = []
     monkeypatch.setattr(probe, "_attempt", lambda *given: tried.append(given[1:]))
     changes = {"attention_backend": name, "head_dim": 8}
@@ -302,9 +302,9 @@ def test_refusals():
 @pytest.mark.parametrize("needed", [*NEEDS.values(), None], ids=[*NEEDS, "latent"])
 def test_what_is_offered_is_taken(needed):
     config = latent_config() if needed is None else small_config(**needed)
-    assert {"auto", "eager"} <= set(able(config))
+    assert {"auto", "eager"} <= set(supporting(config))
     for backend in BACKENDS:
-        assert (_said(backend, needed) == "") == (backend in able(config))
+        assert (_said(backend, needed) == "") == (backend in supporting(config))
 
 
 CAPPED = {"attention_soft_cap": 30.0}

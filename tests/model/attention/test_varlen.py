@@ -165,7 +165,7 @@ def emulated(monkeypatch):
     """The kernel in plain mathematics, and a configuration that takes it on a CPU."""
     monkeypatch.setattr(varlen, "varlen_attn", kernels.varlen_attn)
     monkeypatch.setitem(selection.LIMITS, "varlen", selection.LIMITS["varlen"]._replace(half=False))
-    monkeypatch.setattr(attention_module, "missing", lambda *_: None)
+    monkeypatch.setattr(attention_module, "unavailable_reason", lambda *_: None)
     kernels.DTYPES.clear()
 
 

@@ -487,35 +487,35 @@ def choose_backend(
     compute = "bf16" if dtype.itemsize == 2 else "fp32"
     name = config.attention_backend
     names = candidates(demands_of(config), name, kind, compute, masked=masked, ring=ring)
-    return ready(names, device, demands_of(config))
+    return available(names, device, demands_of(config))
 
 
-def ready(names: tuple[BackendName, ...], device: torch.device, demands: Demands) -> Chosen:
+def available(names: tuple[BackendName, ...], device: torch.device, demands: Demands) -> Chosen:
     """Make the first backend that is installed and runs on a device.
 
     Raises:
         SetpointError: there is none.
     """
-    name = _ready(names, device, demands.head, demands.dropout)
+    name = _available(names, device, demands.head, demands.dropout)
     return Chosen(name, make_backend(name))
 
 
-def _ready(
+def _available(
     names: tuple[BackendName, ...], device: torch.device, head: int, dropout: bool
 ) -> BackendName:
     """The first that runs; activates its version of PyTorch's flash operators."""
     for name in names:
-        if missing(name, device.type) is None:
+        if unavailable_reason(name, device.type) is None:
             if device.type == "cuda":
                 use_flash(name, device, head, dropout)
             return name
-    reason = missing(names[0], device.type)
+    reason = unavailable_reason(names[0], device.type)
     raise SetpointError(f"model.attention_backend = {names[0]}: {reason}; use auto, sdpa or eager")
 
 
 # `torch.compiler.assume_constant_result` without loading the compiler: installed packages do not
 # change, and looking them up would break graphs.
-_ready._dynamo_marked_constant = True  # pyright: ignore[reportFunctionMemberAccess]
+_available._dynamo_marked_constant = True  # pyright: ignore[reportFunctionMemberAccess]
 
 
 def make_backend(name: BackendName) -> Backend:
@@ -536,7 +536,7 @@ def make_backend(name: BackendName) -> Backend:
             return SDPA(name)
 
 
-def missing(name: BackendName, device: str) -> str | None:
+def unavailable_reason(name: BackendName, device: str) -> str | None:
     """Reason why a backend does not run on a kind of device: its package or hardware; or None."""
     if LIMITS[name].gpu_only and device != "cuda":
         return f"it needs a GPU, and the device is {device}"

@@ -9,14 +9,14 @@ from typing import TYPE_CHECKING
 import torch
 
 from setpoint.config import Problem, SetpointError
-from setpoint.model.attention.attention import choose_backend, missing
+from setpoint.model.attention.attention import choose_backend, unavailable_reason
 from setpoint.model.attention.backends import RowLayout, Scores
 from setpoint.model.attention.selection import (
     EVERYWHERE,
-    able,
     chosen,
     placement_problems,
     query_size,
+    supporting,
 )
 from setpoint.units.dtype import DType
 
@@ -53,7 +53,7 @@ def device_problems(
     if not problems:
         reason = _reason(config, torch.device(device), DType(compute).torch(), training)
         if reason is not None:
-            valid = ("auto", *able(config, EVERYWHERE))
+            valid = ("auto", *supporting(config, EVERYWHERE))
             problems.append(Problem("model.attention_backend", reason, valid=valid))
     yield from problems
 
@@ -62,9 +62,9 @@ def _reason(
     config: TransformerConfig, device: torch.device, dtype: torch.dtype, training: bool
 ) -> str | None:
     name = chosen(config)
-    lacking = missing(name, device.type)
-    if lacking is not None:
-        return lacking
+    reason = unavailable_reason(name, device.type)
+    if reason is not None:
+        return reason
     if name == "flex":
         return None  # compiling it takes longer than a check may
     return _attempt(config, device, dtype, training)

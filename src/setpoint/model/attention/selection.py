@@ -147,8 +147,8 @@ def candidates(
     return tuple(
         name
         for name in order
-        if not any(lacking(demands, name))
-        and unplaced(demands, name, device, compute) is None
+        if not any(unsupported(demands, name))
+        and device_problem(demands, name, device, compute) is None
         and (LIMITS[name].lse or not ring)
     )
 
@@ -195,11 +195,11 @@ def find_dense(
 
 def backend_problems(config: TransformerConfig) -> Iterator[Problem]:
     """Requirements of the model that its backend does not support on any device."""
-    for reason, field in lacking(demands_of(config), config.attention_backend):
+    for reason, field in unsupported(demands_of(config), config.attention_backend):
         yield Problem(
             "attention_backend",
             f"{config.attention_backend} {reason}",
-            valid=able(config),
+            valid=supporting(config),
             also=(field,),
         )
 
@@ -216,13 +216,13 @@ def placement_problems(
     if config.attention_backend == "auto":
         return
     demands = demands_of(config)
-    reason = unplaced(demands, config.attention_backend, device, compute, training=training)
+    reason = device_problem(demands, config.attention_backend, device, compute, training=training)
     if reason is not None:
-        valid = ("auto", *able(config, EVERYWHERE))
+        valid = ("auto", *supporting(config, EVERYWHERE))
         yield Problem("model.attention_backend", reason, valid=valid, also=("parallel.device",))
 
 
-def unplaced(
+def device_problem(
     demands: Demands, name: Backend, device: str, compute: str, *, training: bool = True
 ) -> str | None:
     """Reason why a backend does not run on a type of device, or None.
@@ -252,18 +252,18 @@ def determinism_problems(config: TransformerConfig) -> Iterator[Problem]:
         yield Problem(
             "model.attention_backend",
             "cuDNN's attention is not deterministic, and PyTorch refuses it",
-            valid=("auto", *able(config, EVERYWHERE)),
+            valid=("auto", *supporting(config, EVERYWHERE)),
             also=("deterministic",),
         )
 
 
-def able(config: TransformerConfig, among: tuple[Backend, ...] = BACKENDS) -> list[Backend]:
+def supporting(config: TransformerConfig, among: tuple[Backend, ...] = BACKENDS) -> list[Backend]:
     """Backends that support what a model requires, on some device."""
     demands = demands_of(config)
-    return [name for name in among if not any(lacking(demands, name))]
+    return [name for name in among if not any(unsupported(demands, name))]
 
 
-def lacking(demands: Demands, name: Backend) -> Iterator[tuple[str, str]]:
+def unsupported(demands: Demands, name: Backend) -> Iterator[tuple[str, str]]:
     """Unsupported requirements of a backend, in words, each with the field that causes it."""
     if name == "auto":
         return

@@ -152,7 +152,7 @@ def config_keys(config: HuggingFaceConfig) -> dict[str, Any]:
     Raises:
         SetpointError: there is no such file.
     """
-    if config.names_a_kind:
+    if config.names_model_type:
         return {"model_type": config.config}
     try:
         place = locate(config.config, weights=False)
@@ -188,7 +188,7 @@ def architecture(
     raw = {key: value for key, value in keys.items() if key != KEY}  # weights are made dense
     kind, kinds = str(raw.get("model_type")), list(transformers.CONFIG_MAPPING)
     if kind not in kinds:
-        named = "" if config.names_a_kind else f", which its config.json names as {kind!r}"
+        named = "" if config.names_model_type else f", which its config.json names as {kind!r}"
         hint = "It is such a kind, a directory with a config.json, or an id of the hub."
         if raw.get("auto_map"):
             hint = "Program code that comes with it (auto_map, trust_remote_code) is not run."
@@ -197,7 +197,7 @@ def architecture(
             Problem(
                 "config",
                 f"transformers {transformers.__version__} has no such kind of models{named}",
-                valid=nearest(kind, kinds, 3) if config.names_a_kind else (),
+                valid=nearest(kind, kinds, 3) if config.names_model_type else (),
                 hint=hint,
             ),
         )

@@ -19,7 +19,7 @@ import torch
 from torch import Tensor, nn
 
 from setpoint.config import SetpointError
-from setpoint.model.attention.attention import over_ranks, ready
+from setpoint.model.attention.attention import available, over_ranks
 from setpoint.model.attention.backends import (
     Backend,
     Eager,
@@ -29,7 +29,7 @@ from setpoint.model.attention.backends import (
     visible,
 )
 from setpoint.model.attention.config import Backend as BackendName
-from setpoint.model.attention.selection import Demands, candidates, lacking
+from setpoint.model.attention.selection import Demands, candidates, unsupported
 from setpoint.model.block_modules import cast_once
 from setpoint.shapes.batch import Lengths
 
@@ -119,7 +119,7 @@ class AttentionMask:
         device, groups = self.layout.device, self.groups
         if self.dense is not None:
             names = candidates(demands)
-            name, backend = ready(names, device, demands)
+            name, backend = available(names, device, demands)
             is_eager = isinstance(backend, Eager)
             return PreparedBackend(
                 name, backend, self.dense if is_eager else SdpaMask(False, self.dense)
@@ -140,7 +140,7 @@ class AttentionMask:
                 f"model.attention_backend = {NAME}: no backend computes attention with {demands}\n"
                 f"Valid: auto, eager"
             )
-        name, backend = ready(names, device, demands)
+        name, backend = available(names, device, demands)
         if groups is not None:
             backend = over_ranks(backend, name, groups)
         return PreparedBackend(name, backend, backend.prepare_mask(self.layout, self.window))
@@ -156,7 +156,7 @@ class AttentionMask:
             scores.sinks is not None,
         )
         prepared = self.prepared
-        if any(lacking(demands, prepared.name)):
+        if any(unsupported(demands, prepared.name)):
             prepared = self.prepare(demands, query.dtype)
         return prepared.backend.attend(query, key, value, prepared.mask, scores)
 
@@ -450,7 +450,7 @@ class TextCache:
     def __init__(self, model: Any) -> None:
         from transformers import DynamicCache
 
-        self.kept = DynamicCache(config=model.config)
+        self.dynamic = DynamicCache(config=model.config)
         self.length = 0
         self._valid: Tensor | None = None
 
@@ -481,7 +481,7 @@ class TextCache:
 
     def select(self, rows: Tensor) -> None:
         """Keep some rows of the batch, in the order given."""
-        for layer in self.kept.layers:
+        for layer in self.dynamic.layers:
             # Recurrent layers have one method for both.
             pick: Any = getattr(layer, "batch_select_indices", None) or layer.reorder_cache
             pick(rows)

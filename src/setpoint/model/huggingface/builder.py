@@ -78,7 +78,7 @@ def build_huggingface(
     except Unfit:
         raise
     except Exception as error:  # whatever its classes raise, a value is wrong
-        _blame(config, keys, "transformers cannot read the architecture", error)
+        _refuse_overrides(config, keys, "transformers cannot read the architecture", error)
     text = hf_config.get_text_config()
     for problem in value_problems(config, lambda key: getattr(text, key, None), vocab_size):
         raise Unfit(config, problem)
@@ -99,22 +99,22 @@ def build_huggingface(
     except Unfit:
         raise
     except Exception as error:  # of any class
-        _blame(config, keys, f"transformers cannot make a {kind.__name__}", error)
+        _refuse_overrides(config, keys, f"transformers cannot make a {kind.__name__}", error)
     if torch.get_default_device().type == "meta":  # where there are no values to try it with
-        error = _error_of_shapes(hf_config)
-        if error is not None and _culprits(config, keys):
-            _blame(config, keys, f"{kind.__name__} cannot be called with tokens", error)
-        model.suppose_usual()
+        error = _shape_error(hf_config)
+        if error is not None and _faulty_overrides(config, keys):
+            _refuse_overrides(config, keys, f"{kind.__name__} cannot be called with tokens", error)
+        model.assume_defaults()
         return model
-    model.attend_by("eager" if name in (NAME, *ON_GPU) else name)
+    model.set_attention("eager" if name in (NAME, *ON_GPU) else name)
     _require_causal(model, keys)
-    takes_own = model.choose_attention(name == NAME)
-    if config.attention_backend == NAME and not takes_own:
+    uses_setpoint = model.choose_attention(name == NAME)
+    if config.attention_backend == NAME and not uses_setpoint:
         why = f"{kind.__name__} does not support it, or gives other results with it"
         _refuse_attention(config, hf_config, why)
     model.choose_head()
     if name in ON_GPU:
-        model.attend_by(name)
+        model.set_attention(name)
     return model
 
 
@@ -193,7 +193,7 @@ def _require_causal(model: HuggingFaceModel, keys: Mapping[str, Any]) -> None:
             one, other = model(tokens)[:, 0]
         except Exception as error:  # whatever its layers raise, sizes do not fit
             reason = f"{type(model.model).__name__} cannot be called with tokens"
-            _blame(model.config, keys, reason, error)
+            _refuse_overrides(model.config, keys, reason, error)
     if (one - other).abs().max() > CAUSAL * one.abs().max():
         problem = Problem(
             "config",
@@ -204,11 +204,11 @@ def _require_causal(model: HuggingFaceModel, keys: Mapping[str, Any]) -> None:
         raise Unfit(model.config, problem)
 
 
-def _blame(
+def _refuse_overrides(
     config: HuggingFaceConfig, keys: Mapping[str, Any], reason: str, error: Exception
 ) -> NoReturn:
     """Refuse the overrides without one of which the model works, or all of them."""
-    names = [f"overrides.{key}" for key in _culprits(config, keys)]
+    names = [f"overrides.{key}" for key in _faulty_overrides(config, keys)]
     if not names:
         names = ["overrides"] if config.overrides.dump() else ["config"]
     also = names[1:4] if names == ["config"] else (*names[1:4], "config")
@@ -216,13 +216,13 @@ def _blame(
     raise Unfit(config, problem) from error
 
 
-def _culprits(config: HuggingFaceConfig, keys: Mapping[str, Any]) -> list[str]:
+def _faulty_overrides(config: HuggingFaceConfig, keys: Mapping[str, Any]) -> list[str]:
     """Overrides without one of which shapes fit, where they do not with all."""
     given = config.overrides.dump()
 
     def fits(overrides: Mapping[str, Any]) -> bool:
         try:
-            return _error_of_shapes(architecture(config, keys, overrides)) is None
+            return _shape_error(architecture(config, keys, overrides)) is None
         except Exception:  # whatever transformers raises, it cannot make the model
             return False
 
@@ -231,7 +231,7 @@ def _culprits(config: HuggingFaceConfig, keys: Mapping[str, Any]) -> list[str]:
     return [key for key in given if fits({k: v for k, v in given.items() if k != key})]
 
 
-def _error_of_shapes(hf_config: Any) -> Exception | None:
+def _shape_error(hf_config: Any) -> Exception | None:
     """Error of building a model on the meta device and calling it with tokens, or None."""
     kind = import_transformers().MODEL_FOR_CAUSAL_LM_MAPPING[type(hf_config)]
     more = {}

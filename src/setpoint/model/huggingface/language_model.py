@@ -86,8 +86,8 @@ class HuggingFaceModel(nn.Module):
         """True for a pipeline stage."""
         self.sources: Sources | None = None
         """Files of its weights; None without."""
-        self._take(model)
-        self.balances = bool(getattr(self._keys, "output_router_logits", False))
+        self._set_model(model)
+        self.balances = bool(getattr(self._hf_config, "output_router_logits", False))
         self.balance_weight = self._balance_weight() if self.balances else 0.0
 
     @property
@@ -114,18 +114,18 @@ class HuggingFaceModel(nn.Module):
     @property
     def vocab_size(self) -> int:
         """Number of logits per position."""
-        return self._keys.vocab_size
+        return self._hf_config.vocab_size
 
     @property
     def attention(self) -> str:
         """Name of the attention implementation in transformers."""
-        return self._keys._attn_implementation
+        return self._hf_config._attn_implementation
 
-    def _take(self, model: nn.Module) -> None:
+    def _set_model(self, model: nn.Module) -> None:
         self.model = model
         if self.logits is not None:
             self.logits = read_logits(model)
-        self.demands = demands_of(self._keys.get_text_config(), model)
+        self.demands = demands_of(self._hf_config.get_text_config(), model)
         # The balance loss of the whole model reads the padding mask; attention gets position ids.
         decoder_of(model).register_forward_pre_hook(_without_mask, with_kwargs=True)
 
@@ -158,7 +158,7 @@ class HuggingFaceModel(nn.Module):
             RunError: the balance loss has no gradient.
         """
         if cache is not None:
-            return self._continue(tokens, positions, cache, head)
+            return self._call_cached(tokens, positions, cache, head)
         if positions is None and documents is not None:
             positions = positions_in(documents)
         result, balance = self._call(tokens, positions, documents, lengths, head)
@@ -206,7 +206,7 @@ class HuggingFaceModel(nn.Module):
             given["attention_mask"] = (known >= 0).long()
             if self.isolation != "rows":
                 given["position_ids"] = known.clamp(min=0)
-        with self._placed(tokens, positions, documents, lengths, used):
+        with self._provide_documents(tokens, positions, documents, lengths, used):
             if self.is_part:
                 name = "input_ids" if tokens.dim() == 2 else "inputs_embeds"
                 hidden = decoder_of(self.model)(**{name: tokens}, **given)[0]
@@ -238,13 +238,13 @@ class HuggingFaceModel(nn.Module):
         is_divided = self.is_part or self.groups is not None
         return TextCache(model) if can_keep and not is_divided else None
 
-    def _continue(
+    def _call_cached(
         self, tokens: Tensor, positions: Tensor | None, cache: TextCache, head: Head | None
     ) -> Tensor | Outcome:
         """Compute the logits of tokens that follow those of a cache."""
         given = {
             **cache.extend(tokens, positions),
-            "past_key_values": cache.kept,
+            "past_key_values": cache.dynamic,
             "use_cache": True,
         }
         with attending(AttentionInputs(None, self.demands)):
@@ -275,7 +275,7 @@ class HuggingFaceModel(nn.Module):
         return output(hidden, lambda states: head(states, logits.projection(output, part)))
 
     @contextmanager
-    def _placed(
+    def _provide_documents(
         self,
         tokens: Tensor,
         positions: Tensor | None,
@@ -298,7 +298,7 @@ class HuggingFaceModel(nn.Module):
         with attending(inputs):
             yield
 
-    def suppose_usual(self) -> None:
+    def assume_defaults(self) -> None:
         """Assume the usual results of trial runs, for a model on the meta device."""
         self.logits = read_logits(self.model)
         self.isolation = "mask" if self.attention == NAME else "positions"
@@ -330,11 +330,11 @@ class HuggingFaceModel(nn.Module):
         expected = model(input_ids=tokens, attention_mask=mask, use_cache=False).aux_loss
         return torch.equal(balance, expected)
 
-    def choose_attention(self, tries_own: bool) -> bool:
+    def choose_attention(self, try_setpoint: bool) -> bool:
         """Choose the isolation of documents, and Setpoint's attention where results agree.
 
         Arguments:
-            tries_own: try Setpoint's attention, and use it if it agrees with the current one.
+            try_setpoint: try Setpoint's attention, and use it if it agrees with the current one.
 
         Returns:
             True if it is used.
@@ -354,7 +354,7 @@ class HuggingFaceModel(nn.Module):
             return self._call(tokens, positions, documents, used=used)
 
         def agrees(isolation: Isolation) -> bool:
-            types = getattr(self._keys.get_text_config(), "layer_types", None) or ()
+            types = getattr(self._hf_config.get_text_config(), "layer_types", None) or ()
             if isolation != "rows" and not ATTENDING.issuperset(types):
                 return False
             used.clear()
@@ -380,22 +380,22 @@ class HuggingFaceModel(nn.Module):
             expected, target = self._call(tokens, positions, documents)
             if self.balances and target is None:
                 raise self._no_balance()
-            if tries_own:
-                self.attend_by(NAME)
+            if try_setpoint:
+                self.set_attention(NAME)
                 if (agrees("mask") or agrees("rows")) and used[-1].masks:
                     return True
-                self.attend_by(None)
+                self.set_attention(None)
             if not agrees("positions"):
                 self.isolation = "rows"
         return False
 
-    def attend_by(self, name: str | None) -> None:
+    def set_attention(self, name: str | None) -> None:
         """Set the attention implementation; None: transformers' default."""
         model: Any = self.model
         model.set_attn_implementation(name or model.get_correct_attn_implementation(None))
 
     def _balance_weight(self) -> float:
-        for holder in (self.model, self._keys):
+        for holder in (self.model, self._hf_config):
             for name in COEFFICIENTS:
                 if isinstance(weight := getattr(holder, name, None), int | float):
                     return float(weight)
@@ -462,7 +462,7 @@ class HuggingFaceModel(nn.Module):
     @property
     def stream_width(self) -> int:
         """See `setpoint.shapes.protocols.Staged`."""
-        return self._keys.get_text_config().hidden_size
+        return self._hf_config.get_text_config().hidden_size
 
     def stage_parts(self) -> list[str]:
         """See `setpoint.shapes.protocols.Staged`; `output` includes the norm before it."""
@@ -529,11 +529,11 @@ class HuggingFaceModel(nn.Module):
         Raises:
             SetpointError: tensors are missing or surplus.
         """
-        kind, keys, training = type(self.model), self._keys, self.model.training
+        kind, keys, training = type(self.model), self._hf_config, self.model.training
         dtype = next(self.model.parameters()).dtype
         # The present model is freed before the other is built.
         self.model = nn.Identity()
-        self._take(read_model(kind, directory, keys, dtype).train(training))
+        self._set_model(read_model(kind, directory, keys, dtype).train(training))
         self.sources = Sources(self.model, directory)
 
     def coded(self, weight: str) -> Iterator[Sequence[Coded]] | None:
@@ -549,7 +549,7 @@ class HuggingFaceModel(nn.Module):
         write_model(self.model, directory, dtype=dtype, max_shard_size=max_shard_size)
 
     @property
-    def _keys(self) -> Any:
+    def _hf_config(self) -> Any:
         return self.model.config
 
 

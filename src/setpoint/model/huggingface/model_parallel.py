@@ -158,7 +158,7 @@ def parts_of(model: Any) -> list[str]:
             loss.
     """
     kind = type(model).__name__
-    names, decoder = _path(model), decoder_of(model)
+    names, decoder = _module_order(model), decoder_of(model)
     is_usual = all(isinstance(getattr(decoder, name, None), nn.Module) for name in names)
     layers = getattr(decoder, LAYERS, None)
     if not is_usual or LAYERS not in names or not isinstance(layers, nn.ModuleList):
@@ -177,7 +177,7 @@ def parts_of(model: Any) -> list[str]:
 
 def modules_of(model: Any, part: str) -> list[nn.Module]:
     """The modules of a part."""
-    decoder, names = decoder_of(model), _path(model)
+    decoder, names = decoder_of(model), _module_order(model)
     if part.startswith(LAYER):
         return [decoder.layers[int(part.removeprefix(LAYER))]]
     middle = names.index(LAYERS)
@@ -189,8 +189,8 @@ def modules_of(model: Any, part: str) -> list[nn.Module]:
 
 def keep_parts(model: Any, parts: Sequence[str]) -> Any:
     """Copy a model with some of its parts; the residual stream passes the others unchanged."""
-    names, full_decoder = _path(model), decoder_of(model)
-    stage, decoder = _shallow(model), _shallow(full_decoder)
+    names, full_decoder = _module_order(model), decoder_of(model)
+    stage, decoder = _shallow_copy(model), _shallow_copy(full_decoder)
     path = next(name for name, child in model.named_children() if child is full_decoder)
     setattr(stage, path, decoder)
     kept = {int(name.removeprefix(LAYER)) for name in parts if name.startswith(LAYER)}
@@ -213,7 +213,7 @@ def keep_parts(model: Any, parts: Sequence[str]) -> Any:
     return stage
 
 
-def _shallow(module: M) -> M:
+def _shallow_copy(module: M) -> M:
     """A copy whose modules are the same, and can be replaced by others."""
     copied = copy.copy(module)
     for key, value in vars(copied).items():
@@ -238,17 +238,17 @@ class StageLayers(nn.ModuleList):
         return self.total
 
     def __iter__(self) -> Iterator[Any]:
-        return (self._modules.get(str(number), _pass) for number in range(self.total))
+        return (self._modules.get(str(number), _identity) for number in range(self.total))
 
     def __getitem__(self, index: Any) -> Any:
         return list(self)[index]
 
 
-def _pass(hidden_states: Tensor, *_: Any, **__: Any) -> Tensor:
+def _identity(hidden_states: Tensor, *_: Any, **__: Any) -> Tensor:
     return hidden_states
 
 
-def _path(model: Any) -> list[str]:
+def _module_order(model: Any) -> list[str]:
     """Names of the modules that tokens pass in the decoder."""
     keys = model.config.get_text_config()
     return list(getattr(keys, "base_model_pp_plan", None) or USUAL)
@@ -273,7 +273,7 @@ def use_experts(model: nn.Module, dispatcher: TokenDispatcher) -> list[ExpertPar
     parts: list[ExpertPart] = []
     for path, experts, block in experts_of(model):
         if block is not None:
-            _change(block, _LlamaBlock, {})
+            _set_class(block, _LlamaBlock, {})
             block.dispatcher = dispatcher
         parts.append(_part(path, experts, _Weighted if block is None else _Scaled, peers))
         experts.dispatcher = dispatcher
@@ -343,13 +343,13 @@ def _part(path: str, experts: Any, behavior: type[_Experts], peers: Peers | None
     parameters = dict(experts._parameters)
     readers = {name: _reader(name, dims.halves.get(name), peers) for name in parameters}
     experts._first = next(iter(parameters))
-    _change(experts, behavior, readers)
+    _set_class(experts, behavior, readers)
     undivided = tuple(name for name in parameters if name not in dims.widths)
     experts._summed = undivided if peers is not None else ()
     return ExpertPart(experts, dims.widths)
 
 
-def _change(module: nn.Module, behavior: type, readers: dict[str, property]) -> None:
+def _set_class(module: nn.Module, behavior: type, readers: dict[str, property]) -> None:
     module.__class__ = _class_of(type(module), behavior, tuple(readers.items()))
 
 
@@ -384,7 +384,7 @@ def _reader(name: str, halves: int | None, peers: Peers | None) -> property:
     return property(read)
 
 
-def _total(experts: Any) -> int:
+def _expert_count(experts: Any) -> int:
     """The number of experts on all ranks."""
     first = experts._parameters[experts._first]
     return experts._modules[CHILD][experts._first].whole[0] if first is None else first.shape[0]
@@ -432,7 +432,7 @@ class _Weighted(_Experts):
 
     def forward(self, hidden_states: Tensor, index: Tensor, weights: Tensor) -> Tensor:
         module: Any = self
-        assigned, _ = assign(index, _total(module))
+        assigned, _ = assign(index, _expert_count(module))
         return self.dispatcher(self.compute, hidden_states, weights, assigned)()
 
     def rows(self, rows: Tensor, weights: Tensor, ends: Tensor) -> Tensor:
@@ -450,7 +450,7 @@ class _Scaled(_Experts):
 
     def forward(self, x: Tensor, weights: Tensor, index: Tensor, dispatcher: Any) -> Tensor:
         module: Any = self
-        assigned, _ = assign(index, _total(module))
+        assigned, _ = assign(index, _expert_count(module))
         return dispatcher(self.compute, x, weights, assigned)()
 
     def rows(self, rows: Tensor, weights: Tensor, ends: Tensor) -> Tensor:

@@ -77,7 +77,7 @@ class AllToAllDispatcher:
         self, experts: nn.Module, x: Tensor, weights: Tensor, assigned: Assignments
     ) -> Callable[[], Tensor]:
         slots, _, factors = assigned
-        arriving, sent, received = saved_result() or self.announce(assigned)
+        arriving, sent, received = saved_result() or self.exchange_counts(assigned)
 
         rows = gather(cast_once(x), slots, weights.shape[1])
         scales = weights.flatten().index_select(0, slots).unsqueeze(1)
@@ -86,18 +86,18 @@ class AllToAllDispatcher:
         rows, scales = _ExchangeRows.apply(received, sent, self.group, rows, scales)
         # Rows come sorted by rank, then by expert, and each expert takes all of its rows at once.
         numbers = torch.arange(arriving.shape[1], device=x.device).repeat(self.ranks)
-        of_row = numbers.repeat_interleave(arriving.flatten(), output_size=len(rows))
-        order = of_row.argsort(stable=True)
+        row_experts = numbers.repeat_interleave(arriving.flatten(), output_size=len(rows))
+        order = row_experts.argsort(stable=True)
         if factors is not None:
             factors = scales[:, 1].detach().index_select(0, order).to(rows.dtype)
         local = Assignments(order, arriving.sum(0).cumsum(0), factors)
         with only_sent():
             results = experts(rows, scales[:, :1], local)
         pending: list[Work] = []
-        back = _SendBack.apply(sent, received, self.group, pending, results)
-        return lambda: _SumReturned.apply(back, slots, weights.shape, pending)
+        returned = _SendBack.apply(sent, received, self.group, pending, results)
+        return lambda: _SumReturned.apply(returned, slots, weights.shape, pending)
 
-    def announce(self, assigned: Assignments) -> tuple[Tensor, list[int], list[int]]:
+    def exchange_counts(self, assigned: Assignments) -> tuple[Tensor, list[int], list[int]]:
         """Send each rank the numbers of rows for its experts.
 
         Returns:
@@ -213,9 +213,9 @@ class _ExchangeRows(torch.autograd.Function):
     def backward(  # pyright: ignore[reportIncompatibleMethodOverride]  # the decorator is untyped
         ctx: Any, *gradients: Tensor
     ) -> tuple[Tensor | None, ...]:
-        back, works = _exchange(gradients, ctx.sent, ctx.received, ctx.group)
+        returned, works = _exchange(gradients, ctx.sent, ctx.received, ctx.group)
         _wait(works)
-        return None, None, None, *back
+        return None, None, None, *returned
 
 
 class _SendBack(torch.autograd.Function):
@@ -233,18 +233,18 @@ class _SendBack(torch.autograd.Function):
         ctx.received, ctx.sent, ctx.group = received, sent, group
         if is_second_pass():  # sums are saved, and nothing reads the rows
             return results.new_empty(1).expand(sum(received), results.shape[1])
-        (back,), works = _exchange((results,), received, sent, group)
+        (returned,), works = _exchange((results,), received, sent, group)
         pending += works
-        return back
+        return returned
 
     @staticmethod
     @once_differentiable
     def backward(  # pyright: ignore[reportIncompatibleMethodOverride]  # the decorator is untyped
         ctx: Any, gradient: Tensor
     ) -> tuple[None, None, None, None, Tensor]:
-        (back,), works = _exchange((gradient,), ctx.sent, ctx.received, ctx.group)
+        (returned,), works = _exchange((gradient,), ctx.sent, ctx.received, ctx.group)
         _wait(works)
-        return None, None, None, None, back
+        return None, None, None, None, returned
 
 
 class _SumReturned(torch.autograd.Function):
@@ -252,7 +252,7 @@ class _SumReturned(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: Any, back: Tensor, slots: Tensor, shape: torch.Size, pending: list[Work]
+        ctx: Any, returned: Tensor, slots: Tensor, shape: torch.Size, pending: list[Work]
     ) -> Tensor:
         ctx.save_for_backward(slots)
         ctx.top_k = shape[1]
@@ -260,7 +260,7 @@ class _SumReturned(torch.autograd.Function):
         if saved is not None:
             return saved[0]
         _wait(pending)
-        y = sum_choices(spread(back, slots, shape.numel()).unflatten(0, shape))
+        y = sum_choices(spread(returned, slots, shape.numel()).unflatten(0, shape))
         save_result(y)
         return y
 
@@ -402,15 +402,15 @@ class _DispatchTokens(torch.autograd.Function):
             return rows, chosen, row_weights
         buffer = sent.buffer
         layout = buffer.get_dispatch_layout(sent.chosen, sent.experts)
-        of_rank, of_rdma_rank, of_expert, is_in_rank, _ = layout
+        per_rank, per_rdma_rank, per_expert, is_in_rank, _ = layout
         rows, chosen, row_weights, sent.rows, sent.handle, _ = buffer.dispatch(
             x.contiguous(),
             topk_idx=sent.chosen,
             topk_weights=weights.contiguous(),
-            num_tokens_per_rank=of_rank,
-            num_tokens_per_rdma_rank=of_rdma_rank,
+            num_tokens_per_rank=per_rank,
+            num_tokens_per_rdma_rank=per_rdma_rank,
             is_token_in_rank=is_in_rank,
-            num_tokens_per_expert=of_expert,
+            num_tokens_per_expert=per_expert,
         )
         save_result(rows, chosen, row_weights, sent.rows, sent.handle)
         ctx.mark_non_differentiable(chosen)

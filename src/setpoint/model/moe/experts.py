@@ -333,16 +333,16 @@ class _GroupedExperts(torch.autograd.Function):
         kernels: ExpertKernels,
     ) -> Tensor:
         rows = x.index_select(0, slots.div(kernels.top_k, rounding_mode="floor"))
-        opened = None if gate is None else kernels.product(rows, gate, ends)
+        gates = None if gate is None else kernels.product(rows, gate, ends)
         values = kernels.product(rows, up, ends)
         del rows
         row_weights = weights.flatten().index_select(0, slots).unsqueeze(1)
-        ctx.save_for_backward(x, gate, up, down, opened, values, row_weights, slots, ends, factors)
+        ctx.save_for_backward(x, gate, up, down, gates, values, row_weights, slots, ends, factors)
         ctx.kernels, ctx.shape = kernels, (*weights.shape, x.shape[1])
 
         def result() -> Tensor:
-            inner = kernels.activation(values if opened is None else opened)
-            inner = (inner if opened is None else inner.mul_(values)) * row_weights
+            inner = kernels.activation(values if gates is None else gates)
+            inner = (inner if gates is None else inner.mul_(values)) * row_weights
             out = kernels.product(inner, down, ends)
             return sum_choices(spread(out, slots, weights.numel()).view(ctx.shape))
 
@@ -353,14 +353,14 @@ class _GroupedExperts(torch.autograd.Function):
     def backward(  # pyright: ignore[reportIncompatibleMethodOverride]  # the decorator is untyped
         ctx: Any, grad: Tensor
     ) -> tuple[Tensor | None, ...]:
-        x, gate, up, down, opened, values, row_weights, slots, ends, factors = ctx.saved_tensors
+        x, gate, up, down, gates, values, row_weights, slots, ends, factors = ctx.saved_tensors
         product, gradient, activation, top_k = ctx.kernels
         tokens = slots.div(top_k, rounding_mode="floor")
         with torch.enable_grad():
-            source = (values if opened is None else opened).detach().requires_grad_()
+            source = (values if gates is None else gates).detach().requires_grad_()
             result = activation(source)
         # A copy, as it is scaled in place below: the derivative of ReLU is read off its result.
-        inner = result.detach().clone() if opened is None else result.detach() * values
+        inner = result.detach().clone() if gates is None else result.detach() * values
 
         # From the output back to the inner rows: the matrix down, and the weights of the choices.
         grad_out = grad.index_select(0, tokens)
@@ -374,9 +374,9 @@ class _GroupedExperts(torch.autograd.Function):
 
         # Through the activation, and the two products with the tokens.
         grad_inner.mul_(scale)
-        grad_result = grad_inner if opened is None else grad_inner * values
+        grad_result = grad_inner if gates is None else grad_inner * values
         (grad_source,) = torch.autograd.grad(result, source, grad_result)
-        grad_values = grad_source if opened is None else grad_inner.mul_(result.detach())
+        grad_values = grad_source if gates is None else grad_inner.mul_(result.detach())
         del result, grad_result
         grad_rows = product(grad_values, up.transpose(1, 2), ends)
         if gate is not None:
@@ -510,10 +510,10 @@ class PackedExperts(nn.Module):
         def multiply(name: str, rows: Tensor) -> Tensor:
             if name in stored:
                 result = stored[name].multiply(rows, product, ends)
-                result = self._adapted(name, rows, result, stored[name].dense, product, ends)
+                result = self._add_adapter(name, rows, result, stored[name].dense, product, ends)
             else:
                 result = product(rows, dense[name], ends)
-                result = self._adapted(name, rows, result, lambda: dense[name], product, ends)
+                result = self._add_adapter(name, rows, result, lambda: dense[name], product, ends)
             if groups is None:
                 return result
             return result + part_here(getattr(self, f"{name}_bias")).to(result.dtype)[groups]
@@ -525,7 +525,7 @@ class PackedExperts(nn.Module):
             inner = inner * (values if self.shift is None else self.shift(values))
         return weighted_sums(multiply("down", inner), weights, assigned)
 
-    def _adapted(
+    def _add_adapter(
         self,
         name: str,
         rows: Tensor,

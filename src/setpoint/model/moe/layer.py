@@ -120,7 +120,7 @@ class SigmoidRouter(Router):
     def __init__(self, config: configs.SigmoidTopK, *, model: TransformerConfig) -> None:
         super().__init__(config, model=model)
         self.bias_rate, self.bias_schedule = config.bias_rate, config.bias_schedule
-        # Not a parameter: it is moved by counting, not by gradients, so that no optimizer, weight
+        # Not a parameter: it is updated by counting, not by gradients, so that no optimizer, weight
         # decay or clipping may touch it. `update_biases` does, once per step.
         self.bias = torch.zeros(self.weight.shape[0], dtype=torch.float32)
 
@@ -316,10 +316,10 @@ def update_biases(
         )
         if router.bias is not None and is_trained:
             step = router.bias_rate * bias_factor(router.bias_schedule, progress)
-            moved = router.bias.add(signs.to(router.bias.device), alpha=step)
+            updated = router.bias.add(signs.to(router.bias.device), alpha=step)
             if stays is not None:
-                moved = router.bias.where(stays.to(moved.device) > 0, moved)
-            router.bias.copy_(moved)
+                updated = router.bias.where(stays.to(updated.device) > 0, updated)
+            router.bias.copy_(updated)
 
 
 def bias_factor(schedule: str, progress: float) -> float:

@@ -43,7 +43,7 @@ def check_directory(config: ModelConfig) -> Iterator[Problem]:
 def check_config(config: HuggingFaceConfig) -> Iterator[Problem]:
     """Check the section of a transformers model against its config.json, if it is local."""
     given, stored = config.overrides.dump(), dict[str, Any]()
-    if not config.names_a_kind:
+    if not config.names_model_type:
         try:
             place = locate_here(config.config)
             if place is None or place.kind == "checkpoint":
@@ -173,7 +173,7 @@ def declared_vocabulary(config: HuggingFaceConfig) -> int | None:
         SetpointError: if the file cannot be read.
     """
     rows = config.overrides.dump().get("vocab_size")
-    if isinstance(rows, int) or config.names_a_kind:
+    if isinstance(rows, int) or config.names_model_type:
         return rows if isinstance(rows, int) else None
     place = locate_here(config.config)
     if place is None or place.kind == "checkpoint":

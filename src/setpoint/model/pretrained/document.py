@@ -110,11 +110,11 @@ class ConfigDocument:
             default: value if the key is absent; without one the key is required.
         """
 
-        def right(value: Any) -> bool:
+        def is_valid(value: Any) -> bool:
             return type(value) is int and value >= at_least
 
         kind = f"an int of at least {at_least}"
-        number = self._typed(name, default, right, kind, optional)
+        number = self._typed(name, default, is_valid, kind, optional)
         if number is not None and number >= LARGEST:
             self.refuse(name, "is too large")
             return at_least
@@ -127,10 +127,10 @@ class ConfigDocument:
             default: value if the key is absent; without one the key is required.
         """
 
-        def right(value: Any) -> bool:
+        def is_valid(value: Any) -> bool:
             return type(value) in (int, float) and -LARGEST < value < LARGEST
 
-        number = self._typed(name, default, right, "a number", optional)
+        number = self._typed(name, default, is_valid, "a number", optional)
         return number if number is None else float(number)
 
     def flag(self, name: str, default: bool) -> bool:
@@ -194,13 +194,13 @@ class ConfigDocument:
             )
 
     def _typed(
-        self, name: str, default: Any, right: Callable[[Any], bool], kind: str, optional: bool
+        self, name: str, default: Any, is_valid: Callable[[Any], bool], kind: str, optional: bool
     ) -> Any:
         self._read.add(name)
         value = self._keys.get(name, default)
         if value is _ABSENT:
             self.refuse(name, f"is missing; it must be {kind}")
-        elif (value is None and (optional or default is None)) or right(value):
+        elif (value is None and (optional or default is None)) or is_valid(value):
             return value
         else:
             self.refuse(name, f"must be {kind}")

@@ -103,11 +103,11 @@ class PeftFiles:
         alpha = float(self._alpha(module, self.keys.get("lora_alpha", rank)))
         return alpha / rank**0.5 if self.keys.get("use_rslora") else alpha / rank
 
-    def _alpha(self, module: str, usual: Any) -> Any:
+    def _alpha(self, module: str, default: Any) -> Any:
         """Alpha of a module; PEFT matches patterns against the end of its name."""
         patterns: Mapping[str, Any] = self.keys.get("alpha_pattern") or {}
         matching = (v for k, v in patterns.items() if re.match(rf"(.*\.)?({k})$", module))
-        return next(matching, usual)
+        return next(matching, default)
 
 
 def adapter_file_problems(config: TransformerConfig) -> Iterator[Problem]:

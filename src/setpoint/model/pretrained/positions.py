@@ -204,14 +204,14 @@ class Rope(KeyRule):
         fraction = self.fraction or 1.0
         if self.fraction is not None:
             fraction = document.number("partial_rotary_factor", fraction)
-        usual = RopeKeys(given or self.base, None, fraction)
+        default = RopeKeys(given or self.base, None, fraction)
         sources = {name: document.value(name) for name in ("rope_scaling", "rope_parameters")}
         if not any(sources.values()):
             sources["rope_parameters"] = self.scaling
-        read = [read_rope(document, n, keys, usual, length) for n, keys in sources.items() if keys]
+        read = [read_rope(document, n, k, default, length) for n, k in sources.items() if k]
         if len(read) == 2 and read[0] != read[1]:
             document.refuse("rope_scaling", "contradicts rope_parameters")
-        base, scaling, fraction = read[0] if read else usual
+        base, scaling, fraction = read[0] if read else default
         if given is not None and given != base:
             name = "rope_scaling" if sources["rope_scaling"] else "rope_parameters"
             document.refuse("rope_theta", f"contradicts the {base:g} of {name}")
@@ -230,12 +230,12 @@ class Rope(KeyRule):
         part: dict[str, Any] = {}
         if self.fraction is not None:
             part = {"partial_rotary_factor": (config.rope_dim or config.head_dim) / config.head_dim}
-        usual = {"rope_theta": config.rope_base, "rope_type": "default"}
+        default = {"rope_theta": config.rope_base, "rope_type": "default"}
         return {
             "rope_theta": config.rope_base,
             **part,
             "rope_scaling": keys or None,
-            "rope_parameters": {**usual, **keys, **part},
+            "rope_parameters": {**default, **keys, **part},
         }
 
 
@@ -292,8 +292,8 @@ class RopeByKind(Rope):
             parts = cast(Mapping[str, Any], {})
         full = {**(parts.get("full_attention") or {}), **(older or {})}
         sliding = parts.get("sliding_attention") or {}
-        name, usual = "rope_parameters" if parts else "rope_scaling", self.sliding or self.base
-        defaults = RopeKeys(base or self.base), RopeKeys(local or usual)
+        name, default = "rope_parameters" if parts else "rope_scaling", self.sliding or self.base
+        defaults = RopeKeys(base or self.base), RopeKeys(local or default)
         rope_base, scaling, part = read_rope(document, name, full, defaults[0], length)
         rope_local, stretched, _ = read_rope(document, name, sliding, defaults[1], length)
         if part != 1.0:
@@ -371,57 +371,57 @@ class LatentRope(Rope):
 
 
 def read_rope(
-    document: ConfigDocument, name: str, rules: Any, usual: RopeKeys, length: int
+    document: ConfigDocument, name: str, rules: Any, default: RopeKeys, length: int
 ) -> RopeKeys:
     """Read rope_theta, scaling and rotated fraction from one mapping.
 
     Arguments:
         name: key of the mapping.
-        usual: values of absent keys.
+        default: values of absent keys.
         length: context length of the model, the default of the original length.
     """
     if not isinstance(rules, Mapping):
         document.refuse(name, "must be a mapping")
-        return usual
+        return default
     given = dict(cast(Mapping[str, Any], rules))
     theta = given.pop("rope_theta", None)
     old_kind = given.pop("type", None)
     kind = given.pop("rope_type", old_kind) or "default"
     given = {key: value for key, value in given.items() if value is not None}
-    fraction = given.pop("partial_rotary_factor", usual.fraction)
+    fraction = given.pop("partial_rotary_factor", default.fraction)
     if not isinstance(kind, str) or kind not in _ROPE_KEYS:
         known = ", ".join(_ROPE_KEYS)
         document.refuse(name, f"the type {kind!r} is not supported; valid: {known}")
-        return usual
+        return default
     if unknown := [key for key in given if key not in _ROPE_KEYS[kind]]:
         document.refuse(name, f"the type {kind!r} has no {', '.join(unknown)}")
-        return usual
+        return default
     for key, value in (("rope_theta", theta), ("partial_rotary_factor", fraction)):
         if value is not None and not _is_number(value):
             document.refuse(name, f"{key} must be a number")
-            return usual
-    usual = RopeKeys(usual.base if theta is None else float(theta), None, float(fraction))
+            return default
+    default = RopeKeys(default.base if theta is None else float(theta), None, float(fraction))
     if kind == "default":
-        return usual
+        return default
     wrong = [k for k, v in given.items() if k != "truncate" and not _is_number(v)]
     if wrong:
         document.refuse(name, f"the type {kind!r}: {wrong[0]} must be a number")
-        return usual
+        return default
     if kind in ("llama3", "yarn"):
         original = given.setdefault("original_max_position_embeddings", length)
         if original < 1:
             document.refuse(name, f"the type {kind!r}: the original length must be at least 1")
-            return usual
+            return default
         if kind == "yarn":
             given.setdefault("factor", length / original)
     if "factor" not in given:
         document.refuse(name, f"the type {kind!r} needs a factor")
-        return usual
+        return default
     try:
-        return usual._replace(scaling=_scaling(kind, given))
+        return default._replace(scaling=_scaling(kind, given))
     except SetpointError as error:
         document.refuse(name, f"the type {kind!r}: {reasons(error)}")
-        return usual
+        return default
 
 
 def _is_number(value: object) -> bool:

@@ -194,7 +194,7 @@ def dense_on_gpu(job: Job) -> Dense | None:
 )
 def mask_cautions(job: Job) -> Iterator[Caution]:
     """Attention on a GPU that materializes a mask or scores for all pairs of positions."""
-    from setpoint.model.attention.selection import LIMITS, able, demands_of, unplaced
+    from setpoint.model.attention.selection import LIMITS, demands_of, device_problem, supporting
 
     attention, model = dense_on_gpu(job), job.model
     assert isinstance(model, TransformerConfig)
@@ -210,10 +210,10 @@ def mask_cautions(job: Job) -> Iterator[Caution]:
     without = ("dense", "causal") if attention.masked else ("dense",)
     backends = [
         name
-        for name in able(model)
+        for name in supporting(model)
         if name != "auto"
         and LIMITS[name].masks not in without
-        and unplaced(demands_of(model), name, "cuda", compute) is None
+        and device_problem(demands_of(model), name, "cuda", compute) is None
         and (LIMITS[name].lse or job.parallel.degrees["ring"] == 1)
     ]
     fields = ("model.attention_soft_cap", "model.attention_dropout", "model.sliding_window")

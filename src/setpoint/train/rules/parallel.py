@@ -39,7 +39,7 @@ def family_problems(job: Job) -> Iterator[Problem]:
     from setpoint.model.pretrained.locate import locate_here
 
     try:
-        if not section.names_a_kind:
+        if not section.names_model_type:
             place = locate_here(section.config)
             if place is None:
                 return
