@@ -124,14 +124,14 @@ def packed_experts(model: nn.Module) -> dict[str, Literal["inputs_first", "outpu
     orders: dict[str, Literal["inputs_first", "outputs_first"]] = {}
     for path, module in model.named_modules():
         # An attribute of transformers' experts, which Llama 4's lack.
-        turned = getattr(module, "is_transposed", None)
+        transposed = getattr(module, "is_transposed", None)
         if type(module).__name__ == "Llama4TextExperts":
-            turned = True
+            transposed = True
         elif not isinstance(getattr(module, "_is_expert_parallel", None), bool):
             continue
         for name, parameter in module.named_parameters(recurse=False):
             if parameter.ndim == 3:
-                orders[f"{path}.{name}"] = "inputs_first" if turned else "outputs_first"
+                orders[f"{path}.{name}"] = "inputs_first" if transposed else "outputs_first"
     return orders
 
 

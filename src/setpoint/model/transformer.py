@@ -197,7 +197,7 @@ class Transformer(nn.Module):
             self._context_groups,
             lengths=lengths,
             dtype=compute_dtype(x),
-            known=self._backends,
+            backends=self._backends,
         )
         if tokens.dim() == 2:
             x = self._add_positions(x, context.positions)

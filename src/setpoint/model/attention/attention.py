@@ -297,8 +297,8 @@ class AttentionContext:
 
     def apply_rotary(self, x: Tensor, kind: Kind) -> Tensor:
         """Rotate queries or keys by their positions, if the model uses RoPE."""
-        by = self.views[kind].rotation
-        return x if by is None else rotate(x, by)
+        angles = self.views[kind].rotation
+        return x if angles is None else rotate(x, angles)
 
     def attend(
         self, kind: Kind, query: Tensor, key: Tensor, value: Tensor, scores: Scores
@@ -331,7 +331,7 @@ def attention_context(
     *,
     lengths: Lengths | None = None,
     dtype: torch.dtype = torch.float32,
-    known: dict[Any, Chosen] | None = None,
+    backends: dict[Any, Chosen] | None = None,
 ) -> AttentionContext:
     """Prepare one forward pass: a backend, a mask and a rotation for each kind of layers.
 
@@ -345,30 +345,30 @@ def attention_context(
             documents are of whole sequences then.
         lengths: see `RowLayout`.
         dtype: of queries, keys and values.
-        known: backends of earlier calls, and of this one; None: they are chosen anew.
+        backends: those of earlier calls, and of this one; None: they are chosen anew.
 
     Raises:
         ValueError: wrong shapes, negative positions for all rows, or a cache for a part of a
             sequence.
         SetpointError: the backend does not run here.
     """
-    batch, count = x.shape[:2]
+    batch, length = x.shape[:2]
     if groups is not None:
-        count *= groups.parts.size
+        length *= groups.parts.size
         if cache is not None:
             raise ValueError("a cache takes whole sequences, and ranks divide this model's")
     if positions is not None:
-        _check_shape("positions", positions, (batch, count), (count,))
+        _check_shape("positions", positions, (batch, length), (length,))
         if positions.dim() == 1:
             _refuse_padding(positions)
     if documents is not None:
-        _check_shape("documents", documents, (batch, count))
+        _check_shape("documents", documents, (batch, length))
     if cache is not None:
-        layout = cache.extend((batch, count), x.device, positions, documents)
+        layout = cache.extend((batch, length), x.device, positions, documents)
     else:
         layout = RowLayout(
-            queries=count,
-            keys=count,
+            queries=length,
+            keys=length,
             batch=batch,
             device=x.device,
             positions=None if positions is None else torch.atleast_2d(positions),
@@ -377,12 +377,12 @@ def attention_context(
             lengths=lengths,
         )
     if positions is None:
-        start = layout.keys - count
-        positions = torch.arange(start, start + count, device=x.device)
+        start = layout.keys - length
+        positions = torch.arange(start, start + length, device=x.device)
     if groups is not None:
         positions = groups.parts.take(positions, dim=-1)
-    if known is None or torch.compiler.is_compiling():  # whose graphs guard what they read
-        known = {}
+    if backends is None or torch.compiler.is_compiling():  # whose graphs guard what they read
+        backends = {}
     rotations: dict[tuple[float, bool], Rotation] = {}
     views: dict[Kind, KindView] = {}
     for kind in kinds_of(config):
@@ -391,14 +391,14 @@ def attention_context(
         masked, cached = layout.is_masked(window), cache is not None
         ring = groups is not None and groups.ring is not None
         key = (x.device, dtype, masked, cached, ring)
-        if key not in known:
-            known[key] = choose_backend(
+        if key not in backends:
+            backends[key] = choose_backend(
                 config, x.device, dtype, masked=masked, cached=cached, ring=ring
             )
         elif x.is_cuda:  # another model may have activated other flash operators
             dropout = config.attention_dropout > 0
-            use_flash(known[key].name, x.device, query_size(config), dropout)
-        name, backend = known[key]
+            use_flash(backends[key].name, x.device, query_size(config), dropout)
+        name, backend = backends[key]
         if groups is not None:
             backend = over_ranks(backend, name, groups)
         mask = backend.prepare_mask(layout.without_first(first), window)
@@ -421,7 +421,7 @@ def _rotation(
     config: TransformerConfig,
     kind: Kind,
     positions: Tensor,
-    known: dict[tuple[float, bool], Rotation],
+    rotations: dict[tuple[float, bool], Rotation],
 ) -> Rotation | None:
     """Rotation in layers of a kind; kinds with the same RoPE share it."""
     if config.positions != "rotary":
@@ -429,13 +429,13 @@ def _rotation(
     separate = config.rope_base_sliding is not None and kind == "sliding"
     base = config.rope_base_sliding if separate else config.rope_base
     assert base is not None
-    if (base, separate) not in known:
+    if (base, separate) not in rotations:
         size = config.rope_dim or config.head_dim
         size = size if config.mla is None else config.mla.rope_head_dim
-        known[base, separate] = rotation(
+        rotations[base, separate] = rotation(
             positions, size, base, None if separate else config.rope_scaling
         )
-    return known[base, separate]
+    return rotations[base, separate]
 
 
 def _check_shape(name: str, given: Tensor, *shapes: tuple[int, ...]) -> None:

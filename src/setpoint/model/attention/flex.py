@@ -30,9 +30,9 @@ class Flex(Backend):
         """Make the mask of blocks."""
         if layout.positions is None and layout.documents is None:
             return _plain_blocks(layout.queries, layout.keys, window, layout.device)
-        sees = sees_where(layout, window)
+        mask_mod = make_mask_mod(layout, window)
         rows = [x.shape[0] for x in (layout.positions, layout.documents) if x is not None]
-        return _blocks(sees, max(rows), layout.queries, layout.keys, layout.device)
+        return _blocks(mask_mod, max(rows), layout.queries, layout.keys, layout.device)
 
     def attend(
         self, query: Tensor, key: Tensor, value: Tensor, mask: BlockMask, scores: Scores = PLAIN
@@ -66,7 +66,7 @@ class Flex(Backend):
         return mixed.transpose(1, 2)
 
 
-def sees_where(layout: RowLayout, window: int | None) -> Callable[..., Tensor]:
+def make_mask_mod(layout: RowLayout, window: int | None) -> Callable[..., Tensor]:
     """`visible` as a function of indices."""
     first = layout.keys - layout.queries
     positions, documents, padded = layout.positions, layout.documents, layout.padded
@@ -74,7 +74,7 @@ def sees_where(layout: RowLayout, window: int | None) -> Callable[..., Tensor]:
     def lookup(x: Tensor, row: Tensor, slot: Tensor) -> Tensor:
         return x[row if x.shape[0] > 1 else 0, slot]
 
-    def sees(row: Tensor, head: Tensor, query: Tensor, key: Tensor) -> Tensor:
+    def mask_mod(row: Tensor, head: Tensor, query: Tensor, key: Tensor) -> Tensor:
         del head
         query = query + first
         mask = key <= query
@@ -88,7 +88,7 @@ def sees_where(layout: RowLayout, window: int | None) -> Callable[..., Tensor]:
             mask = (mask & (lookup(positions, row, key) >= 0)) | (query == key)
         return mask
 
-    return sees
+    return mask_mod
 
 
 @cache
@@ -108,14 +108,14 @@ def _plain_blocks(queries: int, keys: int, window: int | None, device: torch.dev
     layout = RowLayout(queries=queries, keys=keys, batch=1, device=device)
     # Tensors of inference mode could not take part in training later.
     with torch.inference_mode(False):
-        return _blocks(sees_where(layout, window), 1, queries, keys, device)
+        return _blocks(make_mask_mod(layout, window), 1, queries, keys, device)
 
 
 def _blocks(
-    sees: Callable[..., Tensor], rows: int, queries: int, keys: int, device: torch.device
+    mask_mod: Callable[..., Tensor], rows: int, queries: int, keys: int, device: torch.device
 ) -> BlockMask:
     make: Any = _compiled_blocks if device.type == "cuda" else create_block_mask
-    return make(sees, rows if rows > 1 else None, None, queries, keys, device=device)
+    return make(mask_mod, rows if rows > 1 else None, None, queries, keys, device=device)
 
 
 def _interpreted(query: Tensor, key: Tensor, value: Tensor, **options: Any) -> Any:

@@ -167,12 +167,14 @@ class Varlen(Backend):
         padded = mixed.new_zeros(query.shape[0], *mixed.shape[1:])
         return padded.index_copy(0, mask.queries, mixed).unflatten(0, shape)
 
-    def call(self, query: Tensor, key: Tensor, value: Tensor, mask: Packed, how: Scores) -> Tensor:
+    def call(
+        self, query: Tensor, key: Tensor, value: Tensor, mask: Packed, scores: Scores
+    ) -> Tensor:
         """Attend within sequences: queries (T, H, D), keys (T, K, D)."""
-        assert how.soft_cap is None
-        assert how.dropout == 0.0
-        assert how.sinks is None
-        options: dict[str, Any] = {"scale": how.scale, "window_size": mask.window}
+        assert scores.soft_cap is None
+        assert scores.dropout == 0.0
+        assert scores.sinks is None
+        options: dict[str, Any] = {"scale": scores.scale, "window_size": mask.window}
         if self.asks_for_groups:
             options["enable_gqa"] = query.shape[1] != key.shape[1]
         return self.function(query, key, value, *mask[:4], **options)
@@ -190,22 +192,24 @@ class Flash(Varlen):
         self.function = function or import_module(PACKAGES[version][0]).flash_attn_varlen_func
         self.parameters = inspect.signature(self.function).parameters
 
-    def call(self, query: Tensor, key: Tensor, value: Tensor, mask: Packed, how: Scores) -> Tensor:
+    def call(
+        self, query: Tensor, key: Tensor, value: Tensor, mask: Packed, scores: Scores
+    ) -> Tensor:
         """Run the package's kernel; see `Varlen.call`."""
         window: tuple[int | None, ...] = mask.window
         if self.version == 4:
             window = tuple(None if side == -1 else side for side in window)
         options: dict[str, Any] = {
-            "softmax_scale": how.scale,
+            "softmax_scale": scores.scale,
             "causal": True,
             "window_size": window,
         }
         if "deterministic" in self.parameters:
             options["deterministic"] = torch.are_deterministic_algorithms_enabled()
-        if how.soft_cap is not None:
-            options["softcap"] = how.soft_cap
-        if how.dropout:
-            options["dropout_p"] = how.dropout
+        if scores.soft_cap is not None:
+            options["softcap"] = scores.soft_cap
+        if scores.dropout:
+            options["dropout_p"] = scores.dropout
         result = self.function(
             query,
             key,

@@ -275,8 +275,8 @@ def why_not_grouped(matrices: Tensor) -> str | None:
     if not hasattr(F, "grouped_mm"):
         return f"PyTorch {torch.__version__} has none"
     # Its description for compilers, and for fake tensors, knows bf16 only.
-    plain = type(matrices) in (Tensor, nn.Parameter) and not torch.compiler.is_compiling()
-    if not plain and dtype != torch.bfloat16:
+    is_plain = type(matrices) in (Tensor, nn.Parameter) and not torch.compiler.is_compiling()
+    if not is_plain and dtype != torch.bfloat16:
         return f"compiled it computes in bf16, and not in {dtype}"
     if device.type == "cuda":
         major, minor = torch.cuda.get_device_capability(device)
@@ -496,8 +496,8 @@ class PackedExperts(nn.Module):
             product, gradient, ends = grouped_product, grouped_gradient, ends.to(torch.int32)
         else:
             product, gradient = looped_product, looped_gradient
-        plain = self.adapter is None and not stored and not self.biased and self.shift is None
-        if plain and not torch.compiler.is_compiling():
+        is_plain = self.adapter is None and not stored and not self.biased and self.shift is None
+        if is_plain and not torch.compiler.is_compiling():
             gate, down = dense.get("gate"), dense["down"]
             kernels = ExpertKernels(product, gradient, self.activation, weights.shape[1])
             assigned = assigned._replace(ends=ends)

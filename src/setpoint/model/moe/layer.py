@@ -158,10 +158,10 @@ def choose(scores: Tensor, top_k: int, groups: int, top_groups: int, rank_by: in
     scores = scores.detach()
     if top_groups < groups:
         grouped = scores.unflatten(1, (groups, -1))
-        best = grouped.topk(min(rank_by, grouped.shape[2]), dim=2).values.sum(dim=2)
-        taken = torch.zeros_like(best, dtype=torch.bool)
-        taken = taken.scatter(1, best.topk(top_groups, dim=1).indices, True)
-        scores = grouped.masked_fill(~taken.unsqueeze(2), float("-inf")).flatten(1)
+        group_scores = grouped.topk(min(rank_by, grouped.shape[2]), dim=2).values.sum(dim=2)
+        chosen_groups = torch.zeros_like(group_scores, dtype=torch.bool)
+        chosen_groups = chosen_groups.scatter(1, group_scores.topk(top_groups, dim=1).indices, True)
+        scores = grouped.masked_fill(~chosen_groups.unsqueeze(2), float("-inf")).flatten(1)
     return scores.topk(top_k, dim=1).indices
 
 
@@ -287,7 +287,7 @@ def update_biases(
     counts: Tensor,
     progress: float,
     frozen: Collection[str] = (),
-    stays: Tensor | None = None,
+    skip: Tensor | None = None,
 ) -> None:
     """Move the biases of all routers by one step.
 
@@ -299,7 +299,7 @@ def update_biases(
         counts: (layers with experts of the whole model, E), also where the model here is a part.
         progress: elapsed share of the horizon, from 0 to 1.
         frozen: names of parameters that are frozen in this step.
-        stays: above 0 where no bias is to move; None: they move.
+        skip: above 0 where no bias is to move; None: they move.
     """
     layers = [(name, m) for name, m in model.named_modules() if isinstance(m, MoELayer)]
     if all(layer.router.bias is None for _, layer in layers):
@@ -317,8 +317,8 @@ def update_biases(
         if router.bias is not None and is_trained:
             step = router.bias_rate * bias_factor(router.bias_schedule, progress)
             updated = router.bias.add(signs.to(router.bias.device), alpha=step)
-            if stays is not None:
-                updated = router.bias.where(stays.to(updated.device) > 0, updated)
+            if skip is not None:
+                updated = router.bias.where(skip.to(updated.device) > 0, updated)
             router.bias.copy_(updated)
 
 

@@ -270,10 +270,10 @@ def _rotated(config: TransformerConfig) -> dict[str, tuple[int, int, int]]:
     if config.mla is None:
         size = config.head_dim
         return dict.fromkeys(QKV[:2], (size, 0, config.rope_dim or size))
-    plain, turned = config.mla.nope_head_dim, config.mla.rope_head_dim
-    heads = (plain + turned, plain, plain + turned)
+    nope, rope = config.mla.nope_head_dim, config.mla.rope_head_dim
+    heads = (nope + rope, nope, nope + rope)
     rank = config.mla.kv_rank
-    shared = {"attention.key_value_down": (rank + turned, rank, rank + turned)}
+    shared = {"attention.key_value_down": (rank + rope, rank, rank + rope)}
     return {**dict.fromkeys(("attention.query", "attention.query_up"), heads), **shared}
 
 
