@@ -235,8 +235,8 @@ BREAKS = [
     ),
     Break(
         "data/order.py",
-        "beyond[found[beyond] >= size]",
-        "beyond[found[beyond] > size]",
+        "beyond[elements[beyond] >= size]",
+        "beyond[elements[beyond] > size]",
         "data",
     ),
     Break(

@@ -189,7 +189,7 @@ def test_ranks_divide_the_sequences(limit: int, micro_size: int, ranks: int) -> 
     counted = [
         row
         for feed, each in zip(feeds, batches, strict=True)
-        for row in [row for batch in each for row in batch.inputs.tolist()][: feed.own("t")]
+        for row in [row for batch in each for row in batch.inputs.tolist()][: feed.local_count("t")]
     ]
     (whole,) = (batch.inputs for batch in evaluation_batches(texts["t"][0], micro_size=limit)[:1])
     assert sorted(counted) == sorted(whole.tolist())

@@ -40,8 +40,9 @@ def scores_are_those_of_one_rank(
     assert astuple(found["held_out"]) == pytest.approx(astuple(expected["held_out"]), rel=1e-6)
     assert components.world.all_of((len(seen), found)) == [(len(seen), found)] * WORLD
     assert components.eval_feed is not None
-    total, own = components.eval_feed.totals["held_out"], components.eval_feed.own("held_out")
-    assert total // WORLD - 2 <= own < total, "not divided"
+    feed = components.eval_feed
+    total, count = feed.totals["held_out"], feed.local_count("held_out")
+    assert total // WORLD - 2 <= count < total, "not divided"
 
 
 def stops_are_those_of_all(folder: Path) -> None:

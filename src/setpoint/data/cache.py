@@ -70,18 +70,18 @@ def corpora(
     """
     train, *validation = requests_of(config, mixed)
     streams = open_streams(config, tokenizer)
-    found = _read(train, config.prepare, tokenizer, show) if train.sources else []
-    held_out = next((corpus for corpus in found if corpus.side == "held_out"), None)
-    found = [corpus for corpus in found if corpus is not held_out]
+    read = _read(train, config.prepare, tokenizer, show) if train.sources else []
+    held_out = next((corpus for corpus in read if corpus.side == "held_out"), None)
+    read = [corpus for corpus in read if corpus is not held_out]
     for request in validation:
         (held_out,) = _read(request, config.prepare, tokenizer, show)
-    if streams and not found and not validation and config.held_out:
+    if streams and not read and not validation and config.held_out:
         streams, held_out = hold_out(streams, tokenizer, show)
     if not mixed:
-        return Sides((*found, *streams), held_out)
-    rest, streamed = iter(found), iter(streams)
+        return Sides((*read, *streams), held_out)
+    stored, streamed = iter(read), iter(streams)
     return Sides(
-        tuple(next(streamed if source.is_streamed else rest) for source in config.sources),
+        tuple(next(streamed if source.is_streamed else stored) for source in config.sources),
         held_out,
     )
 
@@ -90,10 +90,10 @@ def _read(
     request: CorpusRequest, config: Prepare | None, tokenizer: Tokenizer, show: Show | None
 ) -> list[Corpus]:
     """The corpora of a request: prepared ones, or else in memory."""
-    found = _stored(request, tokenizer)
-    if found is None and config is not None:
-        found = _cached(request, config, tokenizer, show)
-    return build_corpora(request, tokenizer, show) if found is None else found
+    sides = _stored(request, tokenizer)
+    if sides is None and config is not None:
+        sides = _cached(request, config, tokenizer, show)
+    return build_corpora(request, tokenizer, show) if sides is None else sides
 
 
 def named_corpus(
@@ -122,10 +122,10 @@ def requests_of(config: Data, mixed: bool) -> list[CorpusRequest]:
     share = 0.0 if config.validation else config.held_out
     numbers = tuple(i for i, source in enumerate(config.sources) if not source.is_streamed)
     sources = tuple(config.sources[number] for number in numbers)
-    found = [CorpusRequest("train", sources, "data.sources", share, mixed, numbers)]
+    requests = [CorpusRequest("train", sources, "data.sources", share, mixed, numbers)]
     if config.validation:
-        found.append(CorpusRequest("held_out", config.validation, "data.validation"))
-    return found
+        requests.append(CorpusRequest("held_out", config.validation, "data.validation"))
+    return requests
 
 
 def _stored(request: CorpusRequest, tokenizer: Tokenizer) -> list[Corpus] | None:
@@ -145,7 +145,7 @@ def _stored(request: CorpusRequest, tokenizer: Tokenizer) -> list[Corpus] | None
     if not folders:
         return None
     try:
-        manifest, found = open_folder(folders[0], tokenizer)
+        manifest, sides = open_folder(folders[0], tokenizer)
     except SetpointError as error:
         raise SetpointError(f"{request.where}.0.paths: {error}") from error
     if (manifest.described["held_out"], manifest.described["mixed"]) != (request.held_out, False):
@@ -158,7 +158,7 @@ def _stored(request: CorpusRequest, tokenizer: Tokenizer) -> list[Corpus] | None
             sources=(source.name,),
             source=np.broadcast_to(np.zeros(1, np.int32), corpus.starts.shape),
         )
-        for side, corpus in zip((request.side, "held_out"), found, strict=False)
+        for side, corpus in zip((request.side, "held_out"), sides, strict=False)
     ]
 
 
@@ -205,21 +205,21 @@ def open_or_prepare(
     """
     root = cache_folder(config)
     folder = root / key.folder
-    found = _opened(folder, tokenizer)
-    if found is None:
+    sides = _opened(folder, tokenizer)
+    if sides is None:
         with locked(root, key.folder):
-            found = _opened(folder, tokenizer)
-            if found is None:
+            sides = _opened(folder, tokenizer)
+            if sides is None:
                 _say(find_stale(root, key, inputs))
                 _say(f"data: preparing {', '.join(request.names)} in {folder}")
                 prepare(
                     folder, key, request, tokenizer, inputs,
                     workers=workers_of(config), show=show,
                 )  # fmt: skip
-                found = _opened(folder, tokenizer)
-    if found is None:
+                sides = _opened(folder, tokenizer)
+    if sides is None:
         raise RunError(f"{folder} was just prepared and is damaged already; check the disk")
-    return found
+    return sides
 
 
 class PreparedText(NamedTuple):
@@ -263,7 +263,7 @@ def prepare_all(
             )
     requests = requests_of(config, config.is_mixture)
     requests += [CorpusRequest(name, tuple(sources), where) for name, sources, where in texts]
-    found: list[PreparedText] = []
+    prepared: list[PreparedText] = []
     for request in requests:
         sides = _stored(request, tokenizer)
         if sides is None:
@@ -272,7 +272,7 @@ def prepare_all(
                 raise unknown_inputs(request)
             key = key_of(request, tokenizer, inputs)
             sides = open_or_prepare(request, key, inputs, config.prepare, tokenizer, show)
-        found.append(
+        prepared.append(
             PreparedText(
                 folder=str(sides[0].prepared),
                 sources=request.names,
@@ -281,7 +281,7 @@ def prepare_all(
                 bytes=sum(side.byte_count for side in sides),
             )
         )
-    return found
+    return prepared
 
 
 def workers_of(config: Prepare) -> int:

@@ -90,12 +90,12 @@ class Loader(Config, role=RUNTIME):
     @property
     def of_evaluation(self) -> WorkerOptions:
         """Workers of evaluations."""
-        own = self.evaluation
+        override = self.evaluation
         return WorkerOptions(
-            self.workers if own.workers is None else own.workers,
-            self.prefetch if own.prefetch is None else own.prefetch,
-            self.pin_memory if own.pin_memory is None else own.pin_memory,
-            self.timeout if own.timeout is None else own.timeout,
+            self.workers if override.workers is None else override.workers,
+            self.prefetch if override.prefetch is None else override.prefetch,
+            self.pin_memory if override.pin_memory is None else override.pin_memory,
+            self.timeout if override.timeout is None else override.timeout,
         )
 
     @dead("prefetch", "pin_memory", "timeout")
@@ -455,7 +455,7 @@ class Data(Config, role=IDENTITY, owner="setpoint.data.cache:corpora"):
 
     @rule
     def _check_curriculum(self) -> Iterator[Problem]:
-        wanted = self.curriculum is not None and self.curriculum.by == "score"
+        by_score = self.curriculum is not None and self.curriculum.by == "score"
         for index, source in enumerate(self.sources):
             path = f"sources.{index}"
             # A section without it would look for the nearest name.
@@ -468,7 +468,7 @@ class Data(Config, role=IDENTITY, owner="setpoint.data.cache:corpora"):
                     valid=("false",),
                     also=("curriculum",),
                 )
-            elif wanted and score is None:
+            elif by_score and score is None:
                 yield Problem(
                     "curriculum.by",
                     f"is score, and data.{path} has no `score`",
@@ -476,7 +476,7 @@ class Data(Config, role=IDENTITY, owner="setpoint.data.cache:corpora"):
                     also=(path,),
                     hint=f"Set data.{path}.score where rows have one.",
                 )
-            elif score is not None and not wanted:
+            elif score is not None and not by_score:
                 yield Problem(
                     f"{path}.score",
                     "is used with curriculum.by = score only",

@@ -79,8 +79,8 @@ class JoinedRow:
         """Many ranges; several times faster than one after the other."""
         numbers = np.searchsorted(self.ends, starts, "right").clip(max=len(self.parts) - 1)
         before = self.firsts[numbers]
-        found = (numbers.tolist(), (starts - before).tolist(), (stops - before).tolist())
-        for number, first, last in zip(*found, strict=True):
+        columns = (numbers.tolist(), (starts - before).tolist(), (stops - before).tolist())
+        for number, first, last in zip(*columns, strict=True):
             part = self.parts[number]
             if last <= len(part):
                 yield part[first:last]
@@ -125,7 +125,7 @@ class PlacedRow:
         # The documents that each range is of; -1: it begins before the first one.
         firsts = np.searchsorted(self.starts, starts, "right") - 1
         lasts = np.searchsorted(self.starts, stops)
-        columns = (each.tolist() for each in (starts, stops, firsts, lasts))
+        columns = (column.tolist() for column in (starts, stops, firsts, lasts))
         for start, stop, first, last in zip(*columns, strict=True):
             begins = self.starts[max(first, 0) : last + 1].tolist()
             if last == len(self.starts):
@@ -133,13 +133,13 @@ class PlacedRow:
             if first >= 0 and last - first == 1 and stop < begins[1]:
                 yield self._piece(first, start - begins[0], stop - begins[0])
                 continue
-            found = np.full(stop - start, self.separator[0], self.dtype)
+            tokens = np.full(stop - start, self.separator[0], self.dtype)
             for number, (begin, end) in enumerate(pairwise(begins), max(first, 0)):
                 low, high = max(begin, start), min(end - 1, stop)
                 if low < high:
                     piece = self._piece(number, low - begin, high - begin)
-                    found[low - start : high - start] = piece
-            yield found
+                    tokens[low - start : high - start] = piece
+            yield tokens
 
     def _piece(self, document: int, start: int, stop: int) -> npt.NDArray[Any]:
         place = self.places[document]
@@ -161,13 +161,13 @@ class CompleteMask:
 
     def __getitem__(self, key: slice, /) -> npt.NDArray[np.bool_]:
         start, stop, _ = key.indices(self.size)
-        found = np.ones(max(stop - start, 0), np.bool_)
+        mask = np.ones(max(stop - start, 0), np.bool_)
         first, last = np.searchsorted(self.starts, [start + 1, stop + 1])
         ends = self.starts[first:last] - 1
-        found[ends[ends > 0] - start] = False
-        if stop == self.size and len(found):
-            found[-1] = False
-        return found
+        mask[ends[ends > 0] - start] = False
+        if stop == self.size and len(mask):
+            mask[-1] = False
+        return mask
 
 
 def slices(row: TokenRow, starts: Ints, stops: Ints) -> Iterator[npt.NDArray[Any]]:
@@ -183,12 +183,12 @@ def gather(row: TokenRow, starts: Ints, width: int) -> Ints:
     if isinstance(row, np.ndarray) and (starts <= size - width).all():
         views = as_strided(row, (size - width + 1, width), row.strides * 2, writeable=False)
         return views[starts].astype(np.int64)
-    found = np.empty((len(starts), width), row.dtype)
-    for window, items in zip(found, slices(row, starts, starts + width), strict=True):
+    windows = np.empty((len(starts), width), row.dtype)
+    for window, items in zip(windows, slices(row, starts, starts + width), strict=True):
         window[: len(items)] = items
         if len(items) < width:
             window[len(items) :] = row[size - 1 : size]
-    return found.astype(np.int64)
+    return windows.astype(np.int64)
 
 
 COUNTED = 1 << 16
@@ -269,18 +269,18 @@ class Corpus:
 
     def complete(self, documents: npt.NDArray[np.int64]) -> npt.NDArray[np.bool_]:
         """(documents,) True for complete documents, whose separator is not a target."""
-        found = np.zeros(len(documents), np.bool_)
+        mask = np.zeros(len(documents), np.bool_)
         if self.trained is None:
-            return found
+            return mask
         ends = np.append(self.starts[1:], len(self.tokens))[documents] - 1
         first = 0
         while first < len(ends):
             begin = int(ends[first])
             last = max(int(np.searchsorted(ends, begin + LOOKED_AT)), first + 1)
             trained = self.trained[begin : int(ends[last - 1]) + 1]
-            found[first:last] = ~trained[ends[first:last] - begin]
+            mask[first:last] = ~trained[ends[first:last] - begin]
             first = last
-        return found
+        return mask
 
     def sources_along(self, starts: Ints, lengths: Ints) -> Ints:
         """Source index of each token of ranges, (P,) starts and lengths -> (sum of lengths,).
@@ -322,13 +322,13 @@ def count_bytes(tokens: TokenArray, token_bytes: npt.NDArray[np.int64]) -> int:
 
     If nearly all ids are one byte long, only the exceptions are counted: ten times as fast.
     """
-    others = [(token, int(token_bytes[token]) - 1) for token in np.flatnonzero(token_bytes != 1)]
+    longer = [(token, int(token_bytes[token]) - 1) for token in np.flatnonzero(token_bytes != 1)]
 
     def count(piece: TokenArray) -> int:
-        if len(others) > 4:
+        if len(longer) > 4:
             return int(token_bytes[piece].sum())
-        found = (more * int(np.count_nonzero(piece == token)) for token, more in others)
-        return len(piece) + sum(found)
+        extra = (more * int(np.count_nonzero(piece == token)) for token, more in longer)
+        return len(piece) + sum(extra)
 
     return sum(count(tokens[at : at + COUNTED]) for at in range(0, len(tokens), COUNTED))
 
@@ -365,24 +365,24 @@ def build_corpus(
     pieces, starts, length = [separator], list[int](), 1
     masks: dict[int, npt.NDArray[np.bool_]] = {}
     done, total = 0, sum(document.size for document in documents)
-    what = f"tokenizing {side}, bytes"
+    label = f"tokenizing {side}, bytes"
     for number, document in enumerate(documents, start=1):
-        whole = document.size >= LARGE and not getattr(tokenizer, "takes_pieces", False)
+        is_large = document.size >= LARGE and not getattr(tokenizer, "takes_pieces", False)
         if show is not None:
-            at = f" (document {number} of {len(documents)} has {document.size / 1e6:,.0f} MB)"
-            show(what + at * whole, done, total, now=whole)
+            position = f" (document {number} of {len(documents)} has {document.size / 1e6:,.0f} MB)"
+            show(label + position * is_large, done, total, now=is_large)
         starts.append(length)
         for size, piece in encoded(document, tokenizer, where):
             pieces.append(piece.astype(dtype, copy=False))
             length, done = length + len(piece), done + size
             if show is not None and done < total:
-                show(what, done, total)
+                show(label, done, total)
         if document.trained is not None:
             masks[starts[-1]] = np.append(document.trained, False)
         pieces.append(separator)
         length += 1
     if show is not None:
-        show(what, total, total)
+        show(label, total, total)
     trained = np.ones(length, np.bool_) if masks else None
     for start, mask in masks.items():
         assert trained is not None
@@ -411,8 +411,8 @@ def build_corpus(
 def _numbers(files: Sequence[FileRecord], read: Mapping[str, int]) -> npt.NDArray[np.int64]:
     """Positions in the order of the sources; a divided document has its range after its name."""
     names = (file.name for file in files)
-    found = [read[name] if name in read else read[name.rpartition("[")[0]] for name in names]
-    return np.array(found, np.int64)
+    numbers = [read[name] if name in read else read[name.rpartition("[")[0]] for name in names]
+    return np.array(numbers, np.int64)
 
 
 def encoded(
@@ -462,15 +462,15 @@ def build_corpora(
         raise request.no_text()
     parts, held_out = split_documents(groups, request.held_out, where=request.where)
     build = partial(build_corpus, tokenizer=tokenizer, where=request.where, show=show, read=numbers)
-    found: list[Corpus] = []
+    corpora: list[Corpus] = []
     for index, part in enumerate(parts):
         if not part:
             raise request.no_documents(index, has_text[index])
         names = request.names[index : index + 1] if request.mixed else request.names
-        found.append(build(part, side=request.side, sources=names, notes=() if index else notes))
+        corpora.append(build(part, side=request.side, sources=names, notes=() if index else notes))
     if held_out:
-        found.append(build(held_out, side="held_out", sources=request.names))
-    return found
+        corpora.append(build(held_out, side="held_out", sources=request.names))
+    return corpora
 
 
 def files_digest(tokenizer_name: str, files: Sequence[FileRecord]) -> str:

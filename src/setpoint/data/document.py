@@ -70,8 +70,8 @@ class Document:
         import numpy as np  # `check` looks at text files without it
 
         if self.tokens is not None:
-            for at in range(0, len(self.tokens), HASHED):  # as int64, a piece at a time
-                piece = self.tokens[at : at + HASHED]
+            for offset in range(0, len(self.tokens), HASHED):  # as int64, a piece at a time
+                piece = self.tokens[offset : offset + HASHED]
                 digest.update(np.ascontiguousarray(piece, dtype="<i8").data)
         if self.trained is not None:
             digest.update(np.packbits(self.trained).data)

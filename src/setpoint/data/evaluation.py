@@ -182,21 +182,21 @@ class EvaluationFeed:
         self._next = ""  # a pass that is left before its end leaves batches behind
         for _ in self._pass(name):
             yield next(self._loader)
-        self._next = self._after(name)
+        self._next = self._next_name(name)
 
     @property
     def global_batch_size(self) -> int:
         """Sequences of a batch over all ranks; the last batch may be smaller."""
         return self.micro_size * self.data_size
 
-    def own(self, name: str) -> int:
+    def local_count(self, name: str) -> int:
         """Number of sequences that this rank counts: the first ones of its pass.
 
         Ranks that shard weights must run the same number of batches: if fewer sequences than ranks
         are left, a rank without one runs that of another and does not count it.
         """
-        whole, rest = divmod(self.totals[name], self.global_batch_size)
-        return whole * self.micro_size + (rest + self.data_size - 1 - self.data_rank) // (
+        full, remainder = divmod(self.totals[name], self.global_batch_size)
+        return full * self.micro_size + (remainder + self.data_size - 1 - self.data_rank) // (
             self.data_size
         )
 
@@ -204,15 +204,15 @@ class EvaluationFeed:
         indices = np.arange(self.totals[name])
         for first in range(0, len(indices), self.global_batch_size):
             batch = indices[first : first + self.global_batch_size]
-            own = np.array_split(batch, self.data_size)[self.data_rank]
-            yield name, own if len(own) else batch[:1]
+            local_batch = np.array_split(batch, self.data_size)[self.data_rank]
+            yield name, local_batch if len(local_batch) else batch[:1]
 
     def _passes(self, name: str) -> Iterator[Named]:
         while True:
             yield from self._pass(name)
-            name = self._after(name)
+            name = self._next_name(name)
 
-    def _after(self, name: str) -> str:
+    def _next_name(self, name: str) -> str:
         names = [*self.totals]
         return names[(names.index(name) + 1) % len(names)]
 
@@ -295,12 +295,12 @@ def ngram_bits(
         if predicted is not None:
             held_out_codes = held_out_codes[predicted]
 
-        share, seen = _share(fitted, [counted], vocab_size)
-        weights = _fit_weights(share, slice_p, seen)
-        slice_p = _interpolate(share, slice_p, seen, weights)
+        share, counts = _share(fitted, [counted], vocab_size)
+        weights = _fit_weights(share, slice_p, counts)
+        slice_p = _interpolate(share, slice_p, counts, weights)
 
-        share, seen = _share(held_out_codes, [counted, np.sort(fitted)], vocab_size)
-        held_out_p = _interpolate(share, held_out_p, seen, weights)
+        share, counts = _share(held_out_codes, [counted, np.sort(fitted)], vocab_size)
+        held_out_p = _interpolate(share, held_out_p, counts, weights)
         results.append(float(-np.log2(held_out_p).sum()))
     return results
 
@@ -333,17 +333,17 @@ def _occurrences(row: Codes, low: Codes, high: Codes) -> Counts:
     return np.searchsorted(row, high, "right") - np.searchsorted(row, low, "left")
 
 
-def _bucket(seen: Counts) -> Counts:
+def _bucket(counts: Counts) -> Counts:
     """Frequency class of contexts: 0 if unseen, else 1 + floor(log2(count))."""
-    return np.frexp(seen.astype(np.float64))[1].astype(np.int64)
+    return np.frexp(counts.astype(np.float64))[1].astype(np.int64)
 
 
-def _fit_weights(share: Floats, shorter: Floats | np.float64, seen: Counts) -> Floats:
+def _fit_weights(share: Floats, shorter: Floats | np.float64, counts: Counts) -> Floats:
     """Maximum-likelihood weight of each bucket, (64,); 0 for unseen contexts.
 
     The log likelihood is concave in the weight, so its slope is bisected, all buckets at once.
     """
-    buckets = _bucket(seen)
+    buckets = _bucket(counts)
     low, high = np.zeros(64), np.ones(64)
     gain = share - shorter
     for _ in range(BISECTIONS):
@@ -361,8 +361,8 @@ def _fit_weights(share: Floats, shorter: Floats | np.float64, seen: Counts) -> F
 
 
 def _interpolate(
-    share: Floats, shorter: Floats | np.float64, seen: Counts, weights: Floats
+    share: Floats, shorter: Floats | np.float64, counts: Counts, weights: Floats
 ) -> Floats:
     """Interpolated probability p_n of each n-gram."""
-    weight = weights[_bucket(seen)]
+    weight = weights[_bucket(counts)]
     return weight * share + (1 - weight) * shorter

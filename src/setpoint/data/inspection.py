@@ -39,10 +39,10 @@ def trained_tokens(corpus: Corpus) -> npt.NDArray[np.int64]:
     )
 
 
-def text_bytes(corpus: Corpus, mine: npt.NDArray[np.bool_]) -> int:
+def text_bytes(corpus: Corpus, selected: npt.NDArray[np.bool_]) -> int:
     """Bytes of text of the selected documents."""
     ends = corpus.starts + lengths_of(corpus)
-    spans = zip(corpus.starts[mine].tolist(), ends[mine].tolist(), strict=True)
+    spans = zip(corpus.starts[selected].tolist(), ends[selected].tolist(), strict=True)
     return sum(int(corpus.token_bytes[corpus.tokens[start:end]].sum()) for start, end in spans)
 
 
@@ -54,35 +54,35 @@ def source_stats(
     Arguments:
         corpora: corpora of one side; sources may share one.
     """
-    whole = sum(int(lengths_of(corpus).sum()) for corpus in corpora)
-    found: list[dict[str, Any]] = []
+    total = sum(int(lengths_of(corpus).sum()) for corpus in corpora)
+    stats: list[dict[str, Any]] = []
     for name in names:
         lengths, trained, size, hashes = [], 0, 0, list[str]()
         for corpus in corpora:
             if name not in corpus.sources:
                 continue
-            mine = corpus.source == corpus.sources.index(name)
-            lengths.append(lengths_of(corpus)[mine])
-            trained += int(trained_tokens(corpus)[mine].sum())
-            files = [corpus.files[int(index)] for index in np.flatnonzero(mine)]
-            size += text_bytes(corpus, mine)
+            selected = corpus.source == corpus.sources.index(name)
+            lengths.append(lengths_of(corpus)[selected])
+            trained += int(trained_tokens(corpus)[selected].sum())
+            files = [corpus.files[int(index)] for index in np.flatnonzero(selected)]
+            size += text_bytes(corpus, selected)
             hashes += [file.sha256 for file in files]
         joined = np.concatenate(lengths) if lengths else np.empty(0, np.int64)
         tokens = int(joined.sum())
-        found.append(
+        stats.append(
             {
                 "source": name,
                 "documents": len(joined),
                 "bytes": size,
                 "tokens": tokens,
                 "trained_tokens": trained,
-                "share": tokens / whole if whole else 0.0,
+                "share": tokens / total if total else 0.0,
                 "lengths": percentiles(joined),
                 "longer_than_sequence": int((joined > sequence_length).sum()),
                 "duplicates": len(hashes) - len(set(hashes)),
             }
         )
-    return found
+    return stats
 
 
 def percentiles(lengths: npt.NDArray[np.int64]) -> dict[str, float]:
@@ -133,9 +133,9 @@ def histogram(lengths: npt.NDArray[np.int64]) -> list[tuple[int, int, int]]:
     counts = np.bincount(classes)
     first = int(np.flatnonzero(counts)[0])
     return [
-        (0 if at == 0 else 1 << (at - 1), 0 if at == 0 else (1 << at) - 1, int(count))
-        for at, count in enumerate(counts.tolist())
-        if at >= first
+        (0 if k == 0 else 1 << (k - 1), 0 if k == 0 else (1 << k) - 1, int(count))
+        for k, count in enumerate(counts.tolist())
+        if k >= first
     ]
 
 
@@ -236,25 +236,25 @@ def samples_of(
     controls = facts.controls if isinstance(facts, ChatFacts) else ()
     names = {facts.tokens[text]: text for text in controls} if facts else {}
     documents = sequences.names_in(rows)
-    for row, own in enumerate(documents):
+    for row, doc_names in enumerate(documents):
         inputs: list[int] = batch.inputs[row].tolist()
         targets: list[int] = batch.targets[row].tolist()
         places = range(len(inputs)) if batch.positions is None else batch.positions[row].tolist()
         shown: list[tuple[int, int, int, bool]] = []  # token, column, position, trained
         trained = False  # whether the token is the target of the one before
-        for at, (token, target) in enumerate(zip(inputs, targets, strict=True)):
-            shown.append((token, at, places[at], trained))
+        for i, (token, target) in enumerate(zip(inputs, targets, strict=True)):
+            shown.append((token, i, places[i], trained))
             trained = target != IGNORE_INDEX
-            ends = at + 1 == len(inputs) or own[at + 1] is None
-            ends = ends or (own[at + 1] != own[at] and places[at + 1] != places[at] + 1)
-            if trained and (ends or inputs[at + 1] != target):
-                shown.append((target, at, places[at] + 1, trained))
+            ends = i + 1 == len(inputs) or doc_names[i + 1] is None
+            ends = ends or (doc_names[i + 1] != doc_names[i] and places[i + 1] != places[i] + 1)
+            if trained and (ends or inputs[i + 1] != target):
+                shown.append((target, i, places[i] + 1, trained))
                 trained = False
         numbers: dict[str | None, int] = {}
         tokens: list[Token] = []
-        for token, at, place, trained in shown:
-            padding = place < 0 or own[at] is None
-            number = None if padding else numbers.setdefault(own[at], len(numbers))
+        for token, i, place, trained in shown:
+            padding = place < 0 or doc_names[i] is None
+            number = None if padding else numbers.setdefault(doc_names[i], len(numbers))
             data = tokenizer.decode([token])
             control = token == tokenizer.separator or token in names or not data
             if control:

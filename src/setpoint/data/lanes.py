@@ -83,20 +83,20 @@ class RowMaker:
         """Type of the tokens."""
         return np.min_scalar_type(self.stream.tokenizer.vocab_size - 1)
 
-    def open(self, count: int, own: Mapping[int, LanePosition]) -> Ahead[LaneRow] | SharedLane:
+    def open(self, count: int, starts: Mapping[int, LanePosition]) -> Ahead[LaneRow] | SharedLane:
         """Open the rows of some lanes; documents are freed when all lanes have passed.
 
         Arguments:
             count: number of all lanes.
-            own: the lanes to make, with their start positions.
+            starts: the lanes to make, with their start positions.
         """
         stream, seed = self.stream, self.seed
         groups = stream.groups(count)
-        size, made = count // groups, dict[int, Iterator[LaneRow]]()
+        size, rows = count // groups, dict[int, Iterator[LaneRow]]()
         for group in range(groups):
             lanes = range(group * size, (group + 1) * size)
-            here = {lane: own[lane] for lane in lanes if lane in own}
-            if not here:
+            positions = {lane: starts[lane] for lane in lanes if lane in starts}
+            if not positions:
                 continue
             more = f"/{group}" if group else ""
             reader = StreamReader(
@@ -105,20 +105,20 @@ class RowMaker:
                 partial(stream.order_of_group, seed, group, groups),
                 max(stream.buffer // groups, 1),
                 lanes,
-                here,
+                positions,
             )
-            for lane, at in here.items():
-                blocks = self._blocks(reader, lane, at)
+            for lane, position in positions.items():
+                blocks = self._blocks(reader, lane, position)
                 if self.ranks is not None:
-                    return SharedLane(self, blocks, at, self.ranks)
-                made[lane] = self.rows(blocks, lane, at, count, reader.read_ahead)
-        return Ahead(made)
+                    return SharedLane(self, blocks, position, self.ranks)
+                rows[lane] = self.rows(blocks, lane, position, count, reader.read_ahead)
+        return Ahead(rows)
 
     def rows(
         self,
         blocks: Iterator[LaneBlock],
         lane: int,
-        at: LanePosition,
+        position: LanePosition,
         lanes: int = 1,
         read_ahead: Callable[[], None] = lambda: None,
     ) -> Iterator[LaneRow]:
@@ -133,18 +133,18 @@ class RowMaker:
             read_ahead: called for each document.
         """
         if self.section.method == "concatenate":
-            rows = self._cut(blocks, lane, at, lanes, read_ahead)
+            rows = self._cut(blocks, lane, position, lanes, read_ahead)
         else:
-            rows = self._packed(blocks, lane, at, lanes, read_ahead)
+            rows = self._packed(blocks, lane, position, lanes, read_ahead)
         row: LaneRow | None = None
         try:
-            for found in rows:
-                if isinstance(found, LanePosition):
-                    row = row and (row[0], found)
+            for entry in rows:
+                if isinstance(entry, LanePosition):
+                    row = row and (row[0], entry)
                     continue
                 if row is not None:
                     yield row
-                row = found
+                row = entry
                 if lanes > 1:
                     yield row
                     row = None
@@ -153,26 +153,26 @@ class RowMaker:
                 yield row
             raise
 
-    def _blocks(self, reader: StreamReader, lane: int, at: LanePosition) -> Iterator[LaneBlock]:
+    def _blocks(self, reader: StreamReader, lane: int, pos: LanePosition) -> Iterator[LaneBlock]:
         """The blocks of a lane."""
         while True:
-            block = reader.block(at.epoch, at.block)
+            block = reader.block(pos.epoch, pos.block)
             if block is None:
-                at = LanePosition(at.epoch + 1)
-                reader.move(lane, at.epoch, 0)
-                yield None, at
+                pos = LanePosition(pos.epoch + 1)
+                reader.move(lane, pos.epoch, 0)
+                yield None, pos
                 continue
-            if at.digest and block.digest != at.digest:
+            if pos.digest and block.digest != pos.digest:
                 raise SetpointError(self._changed(block))
-            yield block, replace(at, begin=block.begin, digest=block.digest)
-            at = LanePosition(at.epoch, at.block + 1)
-            reader.move(lane, at.epoch, at.block)
+            yield block, replace(pos, begin=block.begin, digest=block.digest)
+            pos = LanePosition(pos.epoch, pos.block + 1)
+            reader.move(lane, pos.epoch, pos.block)
 
     def _cut(
         self,
         blocks: Iterator[LaneBlock],
         lane: int,
-        at: LanePosition,
+        start: LanePosition,
         lanes: int,
         read_ahead: Callable[[], None],
     ) -> Iterator[LaneRow | LanePosition]:
@@ -182,18 +182,18 @@ class RowMaker:
         """
         width = self.length + 1
         separator = np.array([self.stream.tokenizer.separator], self.dtype)
-        cutter, made = _Cutter(width), at != LanePosition(at.epoch)
+        cutter, has_rows = _Cutter(width), start != LanePosition(start.epoch)
         for block, begin in blocks:
             if block is None:
                 if lanes > 1:
                     continue
                 if cutter.have == self.length:
                     cutter.add(separator, 0, "")
-                    made = True
+                    has_rows = True
                     yield cutter.row(), begin
-                if not made:
+                if not has_rows:
                     raise SetpointError(self.stream.nothing_to_train_on(self.length))
-                cutter, made = _Cutter(width), False
+                cutter, has_rows = _Cutter(width), False
                 yield begin
                 continue
             offset = begin.offset
@@ -205,22 +205,22 @@ class RowMaker:
                 while offset < len(tokens):
                     offset += cutter.add(tokens, offset, document.name)
                     if cutter.have == width:
-                        behind = replace(begin, item=item, offset=offset, document=document.name)
-                        made = True
-                        yield cutter.row(), behind
+                        position = replace(begin, item=item, offset=offset, document=document.name)
+                        has_rows = True
+                        yield cutter.row(), position
                 offset = 0
 
     def _packed(
         self,
         blocks: Iterator[LaneBlock],
         lane: int,
-        at: LanePosition,
+        start: LanePosition,
         lanes: int,
         read_ahead: Callable[[], None],
     ) -> Iterator[LaneRow | LanePosition]:
         """Pack groups of documents; no group crosses the end of a block."""
         stream, size = self.stream, self.section.group_size
-        last = at.epoch  # in which there was a row
+        last = start.epoch  # in which there was a row
         for block, begin in blocks:
             if block is None:
                 if begin.epoch > last + lanes:
@@ -248,9 +248,9 @@ class RowMaker:
                     )
                 first = 0
 
-    def _fits(self, found: Found) -> bool:
+    def _fits(self, entry: Found) -> bool:
         """True if a document gives a row."""
-        corpus = build_corpus([found[0]], self.stream.tokenizer, side="train")
+        corpus = build_corpus([entry[0]], self.stream.tokenizer, side="train")
         return len(pieces_of(corpus, self.length, self.section.too_long).starts) > 0
 
     def _pack(self, corpus: Corpus, key: str) -> Parts:
@@ -310,8 +310,8 @@ class _Cutter:
 
 def _with_tokens(corpus: Corpus, row: Parts) -> Parts:
     """A packed row with its tokens."""
-    found = zip(row.starts.tolist(), row.lengths.tolist(), strict=True)
-    tokens = [corpus.tokens[start : start + length + 1] for start, length in found]
+    spans = zip(row.starts.tolist(), row.lengths.tolist(), strict=True)
+    tokens = [corpus.tokens[start : start + length + 1] for start, length in spans]
     numbers = np.searchsorted(corpus.starts, row.starts + 1, "right") - 1
     names = tuple(corpus.files[number].name for number in numbers.tolist())
     starts = np.cumsum([0, *row.lengths[:-1] + 1])
@@ -354,15 +354,15 @@ class Ahead(Generic[T]):
         Raises:
             SetpointError: an item could not be made; none is taken then.
         """
-        wanted, first = Counter(lanes), self.order.index(lanes[-1]) + 1
+        needed, first = Counter(lanes), self.order.index(lanes[-1]) + 1
         places = range(first, first + max(len(lanes), self.least))
         later = Counter(self.order[place % len(self.order)] for place in places)
-        for counts in (wanted, wanted + later):
+        for counts in (needed, needed + later):
             for lane, number in counts.items():
                 for _ in range(number - len(self.ready[lane])):
                     self.ready[lane].append(Future())
                     self.queue.put((lane, self.ready[lane][-1]))
-        for lane, number in wanted.items():
+        for lane, number in needed.items():
             for place in range(number):
                 self.ready[lane][place].result()
         return [self.ready[lane].popleft().result() for lane in lanes]
@@ -386,22 +386,22 @@ class SharedLane:
     """
 
     def __init__(
-        self, maker: RowMaker, blocks: Iterator[LaneBlock], at: LanePosition, ranks: DataRanks
+        self, maker: RowMaker, blocks: Iterator[LaneBlock], position: LanePosition, ranks: DataRanks
     ) -> None:
         self.ranks = ranks
-        self.ahead = Ahead({0: _own_tokens(maker, blocks, ranks)}, 1)
-        self.rows = maker.rows(self._exchanged(), 0, at)
+        self.ahead = Ahead({0: _encode_local(maker, blocks, ranks)}, 1)
+        self.rows = maker.rows(self._exchanged(), 0, position)
 
     def _exchanged(self) -> Iterator[LaneBlock]:
         """The blocks, with tokens of all documents."""
         while True:
-            block, begin, own = None, LanePosition(), list[TokenArray]()
+            block, begin, local_tokens = None, LanePosition(), list[TokenArray]()
             failure: Exception | None = None
             try:
-                ((block, begin, own),) = self.ahead.take([0])
+                ((block, begin, local_tokens),) = self.ahead.take([0])
             except Exception as error:  # which the other ranks have to hear of
                 failure = error
-            parts = self.ranks.all_of((own, None if failure is None else str(failure)))
+            parts = self.ranks.all_of((local_tokens, None if failure is None else str(failure)))
             if failure is not None:
                 raise failure
             for _, message in parts:
@@ -409,7 +409,7 @@ class SharedLane:
                     raise SetpointError(message)
             if block is not None:
                 tokens = chain.from_iterable(part for part, _ in parts)
-                pairs = zip(block.whole(0), tokens, strict=True)
+                pairs = zip(block.remaining(0), tokens, strict=True)
                 block.documents[0] = [
                     replace(document, data=b"", tokens=ids) for document, ids in pairs
                 ]
@@ -428,16 +428,16 @@ class SharedLane:
         self.ahead.close()
 
 
-def _own_tokens(
+def _encode_local(
     maker: RowMaker, blocks: Iterator[LaneBlock], ranks: DataRanks
 ) -> Iterator[tuple[StreamBlock | None, LanePosition, list[TokenArray]]]:
     """Blocks with the tokens of the documents of this rank: runs of about equally many bytes."""
     for block, begin in blocks:
-        documents = [] if block is None else block.whole(0)
+        documents = [] if block is None else block.remaining(0)
         sizes = np.array([document.size for document in documents], np.int64)
         owners = (np.cumsum(sizes) - sizes) * ranks.size // max(int(sizes.sum()), 1)
-        own = [documents[number] for number in np.flatnonzero(owners == ranks.rank).tolist()]
-        yield block, begin, [maker.encode(document) for document in own]
+        local = [documents[number] for number in np.flatnonzero(owners == ranks.rank).tolist()]
+        yield block, begin, [maker.encode(document) for document in local]
 
 
 class LaneCursor:
@@ -452,7 +452,7 @@ class LaneCursor:
 
     def __init__(self, maker: RowMaker) -> None:
         self.maker = maker
-        self.lane_count, self.at = 1, {0: LanePosition()}
+        self.lane_count, self.positions = 1, {0: LanePosition()}
         self._ahead: Ahead[LaneRow] | SharedLane | None = None
         section = maker.section
         self.facts: dict[str, Any] = {
@@ -469,27 +469,27 @@ class LaneCursor:
     @property
     def epoch(self) -> float:
         """Completed passes over the stream, averaged over lanes."""
-        return sum(at.epoch for at in self.at.values()) / max(len(self.at), 1)
+        return sum(pos.epoch for pos in self.positions.values()) / max(len(self.positions), 1)
 
-    def take(self, slots: Ints, own: slice) -> Parts:
+    def take(self, slots: Ints, local_rows: slice) -> Parts:
         """See `Cursor.take`.
 
         Raises:
             SetpointError: see `RowMaker`; earlier rows were returned.
         """
         all_lanes: list[int] = (slots % self.lane_count).tolist()
-        lanes = [lane for lane in all_lanes if lane in self.at]
-        made: list[LaneRow] = []
+        lanes = [lane for lane in all_lanes if lane in self.positions]
+        made_rows: list[LaneRow] = []
         if lanes:
             if self._ahead is None:
-                self._ahead = self.maker.open(self.lane_count, self.at)
+                self._ahead = self.maker.open(self.lane_count, self.positions)
                 weakref.finalize(self, self._ahead.stop)
-            made = self._ahead.take(lanes)
-            self.at |= {lane: at for lane, (_, at) in zip(lanes, made, strict=True)}
-        start, stop, _ = own.indices(len(slots))
-        rows, given = iter(made), list[Parts]()
+            made_rows = self._ahead.take(lanes)
+            self.positions |= {lane: pos for lane, (_, pos) in zip(lanes, made_rows, strict=True)}
+        start, stop, _ = local_rows.indices(len(slots))
+        rows, given = iter(made_rows), list[Parts]()
         for number, lane in enumerate(all_lanes):
-            row = next(rows)[0] if lane in self.at else None
+            row = next(rows)[0] if lane in self.positions else None
             if start <= number < stop:
                 assert row is not None, "a rank asks for the lanes that it was dealt"
                 given.append(row)
@@ -501,17 +501,17 @@ class LaneCursor:
     def position(self) -> dict[str, Any]:
         """Start of the current block, and the next row in it, of each lane of this rank."""
         lanes: dict[str, Any] = {}
-        for lane, at in self.at.items():
+        for lane, pos in self.positions.items():
             lanes[str(lane)] = {
-                "epoch": at.epoch,
-                "block": at.block,
-                "from": None if at.begin is None else {"file": at.begin.part, **at.begin.place},
-                "digest": at.digest,
-                "item": at.item,
-                "offset": at.offset,
-                "document": at.document,
+                "epoch": pos.epoch,
+                "block": pos.block,
+                "from": None if pos.begin is None else {"file": pos.begin.part, **pos.begin.place},
+                "digest": pos.digest,
+                "item": pos.item,
+                "offset": pos.offset,
+                "document": pos.document,
             }
-        epoch = min((at.epoch for at in self.at.values()), default=0)
+        epoch = min((pos.epoch for pos in self.positions.values()), default=0)
         return {"epoch": epoch, "lane_count": self.lane_count, "lanes": lanes}
 
     def locate(
@@ -532,23 +532,23 @@ class LaneCursor:
         count, positions = _positions(state, deal)
         groups = stream.groups(count)
         known = {part.name for part in stream.parts}
-        for lane, at in positions.items():
-            if at.begin is not None and at.begin.part not in known and not other_data:
+        for lane, pos in positions.items():
+            if pos.begin is not None and pos.begin.part not in known and not other_data:
                 raise SetpointError(
-                    f"{stream.where}: the data position is in {at.begin.part}, which is "
+                    f"{stream.where}: the data position is in {pos.begin.part}, which is "
                     "gone.\nValid: the files of the record, --accept data, or a new run."
                 )
             if other_data:
                 group = lane * groups // count
-                order = stream.order_of_group(self.maker.seed, group, groups, at.epoch)
-                here = at.begin is None or at.begin.part in {stream.parts[n].name for n in order}
-                positions[lane] = replace(at, digest="") if here else LanePosition(at.epoch + 1)
+                order = stream.order_of_group(self.maker.seed, group, groups, pos.epoch)
+                kept = pos.begin is None or pos.begin.part in {stream.parts[n].name for n in order}
+                positions[lane] = replace(pos, digest="") if kept else LanePosition(pos.epoch + 1)
         return count, positions
 
     def move(self, position: tuple[int, dict[int, LanePosition]]) -> None:
         """See `Cursor.move`."""
         self.close()
-        self.lane_count, self.at = position
+        self.lane_count, self.positions = position
 
     def close(self) -> None:
         """Close the files and discard prefetched rows."""
@@ -564,23 +564,23 @@ def _positions(state: Mapping[str, Any], deal: Deal) -> tuple[int, dict[int, Lan
         SetpointError: the state is invalid.
     """
 
-    def whole(found: Mapping[str, Any], name: str, least: int = 0) -> int:
-        if type(found[name]) is not int or found[name] < least:
-            raise ValueError(name, found[name])
-        return found[name]
+    def integer(mapping: Mapping[str, Any], name: str, least: int = 0) -> int:
+        if type(mapping[name]) is not int or mapping[name] < least:
+            raise ValueError(name, mapping[name])
+        return mapping[name]
 
     try:
-        count, positions = whole(state, "lane_count", 1), dict[int, LanePosition]()
+        count, positions = integer(state, "lane_count", 1), dict[int, LanePosition]()
         for lane in deal.lanes(count):
-            found = state["lanes"][str(lane)]
+            lane_state = state["lanes"][str(lane)]
             epoch, block, item, offset = (
-                whole(found, name) for name in ("epoch", "block", "item", "offset")
+                integer(lane_state, name) for name in ("epoch", "block", "item", "offset")
             )
-            begin = found["from"]
+            begin = lane_state["from"]
             if begin is not None:
                 begin = Spot(begin["file"], {k: v for k, v in begin.items() if k != "file"})
             positions[lane] = LanePosition(
-                epoch, block, begin, found["digest"], item, offset, found["document"]
+                epoch, block, begin, lane_state["digest"], item, offset, lane_state["document"]
             )
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise SetpointError(

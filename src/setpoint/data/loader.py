@@ -80,17 +80,17 @@ class _Pickler(ForkingPickler):
         if not isinstance(value, np.ndarray) or value.nbytes < LARGE or value.dtype.hasobject:
             return NotImplemented
         array = cast("npt.NDArray[Any]", value)
-        return _in_file(array) or self._in_memory(array)
+        return _reduce_mapped(array) or self._reduce_shared(array)
 
-    def _in_memory(self, array: npt.NDArray[Any]) -> tuple[Any, ...]:
+    def _reduce_shared(self, array: npt.NDArray[Any]) -> tuple[Any, ...]:
         if id(array) not in self.copies:
             copy = torch.empty(array.nbytes, dtype=torch.uint8).share_memory_()
             copy.numpy()[:] = np.frombuffer(np.ascontiguousarray(array).data, np.uint8)
             self.copies[id(array)] = array, copy
-        return _of_memory, (self.copies[id(array)][1], array.dtype, array.shape)
+        return _view_memory, (self.copies[id(array)][1], array.dtype, array.shape)
 
 
-def _in_file(array: npt.NDArray[Any]) -> tuple[Any, ...] | None:
+def _reduce_mapped(array: npt.NDArray[Any]) -> tuple[Any, ...] | None:
     """Reduce an array in a memory-mapped file to its position in the file; None for others."""
     owner: Any = array
     mapped: Any = None
@@ -104,17 +104,19 @@ def _in_file(array: npt.NDArray[Any]) -> tuple[Any, ...] | None:
     start = mapped.offset - mapped.offset % mmap.ALLOCATIONGRANULARITY
     first = np.frombuffer(owner, np.uint8).ctypes.data
     offset = start + array.ctypes.data - first
-    return _of_file, (str(mapped.filename), array.dtype, array.shape, offset, array.strides)
+    return _map_file, (str(mapped.filename), array.dtype, array.shape, offset, array.strides)
 
 
-def _of_file(
+def _map_file(
     path: str, kind: np.dtype[Any], shape: tuple[int, ...], offset: int, strides: tuple[int, ...]
 ) -> npt.NDArray[Any]:
     # A column of a table is not contiguous.
     return np.ndarray(shape, kind, np.memmap(path, np.uint8, "r"), offset, strides)
 
 
-def _of_memory(data: torch.Tensor, kind: np.dtype[Any], shape: tuple[int, ...]) -> npt.NDArray[Any]:
+def _view_memory(
+    data: torch.Tensor, kind: np.dtype[Any], shape: tuple[int, ...]
+) -> npt.NDArray[Any]:
     return data.numpy().view(kind).reshape(shape)
 
 
@@ -177,12 +179,12 @@ class SentBatch:
 
     def __reduce__(self) -> tuple[Callable[..., SentBatch], tuple[Any, ...]]:
         tensors = {name: getattr(self.batch, name) for name in HELD}
-        arrays = {name: _narrow(each.numpy()) for name, each in tensors.items() if each is not None}
+        arrays = {name: _narrow(t.numpy()) for name, t in tensors.items() if t is not None}
         lengths = self.batch.lengths
         if lengths is not None:
             arrays["lengths"] = lengths.starts, lengths.starts.dtype.str
         numbers = (self.batch.tokens, self.batch.target_tokens, self.batch.target_bytes)
-        return _received, (arrays, numbers, self.seconds)
+        return _rebuild_batch, (arrays, numbers, self.seconds)
 
     def pin_memory(self, _: object = None) -> SentBatch:
         """Pin the batch; called by the pinning thread of torch."""
@@ -198,7 +200,7 @@ def _narrow(array: npt.NDArray[Any]) -> tuple[npt.NDArray[Any], str]:
     return array, kind
 
 
-def _received(
+def _rebuild_batch(
     arrays: Mapping[str, tuple[npt.NDArray[Any], str]],
     numbers: tuple[int, int, int],
     seconds: float,
@@ -255,8 +257,8 @@ def quiet_worker(_: int) -> None:
     def wait() -> None:
         # The main process may have been gone before its number could be asked for.
         while os.getppid() == above and main.is_alive():
-            heard = signal.sigtimedwait({signal.SIGTERM}, LOOK)
-            if heard is not None and heard.si_pid == main.pid:
+            info = signal.sigtimedwait({signal.SIGTERM}, LOOK)
+            if info is not None and info.si_pid == main.pid:
                 break
         os._exit(128 + signal.SIGTERM)  # the other threads may wait for a process that is gone
 
@@ -264,7 +266,7 @@ def quiet_worker(_: int) -> None:
 
 
 @contextmanager
-def _held_signals() -> Iterator[None]:
+def _blocked_signals() -> Iterator[None]:
     """Block signals while processes start that do not handle them yet."""
     before = signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)
     try:
@@ -274,12 +276,12 @@ def _held_signals() -> Iterator[None]:
 
 
 @contextmanager
-def _no_strays(others: list[Any]) -> Iterator[None]:
+def _kill_on_failure(running: list[Any]) -> Iterator[None]:
     """Kill the processes that were already started if starting a later one fails."""
     try:
         yield
     except BaseException:
-        _kill(each for each in multiprocessing.active_children() if each not in others)
+        _kill(process for process in multiprocessing.active_children() if process not in running)
         raise
 
 
@@ -335,9 +337,9 @@ class BatchLoader:
             # Its own, since the loader draws a number of the generator that dropout uses.
             generator=torch.Generator(),
         )
-        before, others = signal.getsignal(signal.SIGCHLD), multiprocessing.active_children()
+        before, running = signal.getsignal(signal.SIGCHLD), multiprocessing.active_children()
         try:
-            with _held_signals(), _no_strays(others):
+            with _blocked_signals(), _kill_on_failure(running):
                 self.batches: Iterator[Any] = iter(loader)
         except (TypeError, AttributeError, ValueError, OSError) as error:
             raise RunError(
@@ -363,7 +365,7 @@ class BatchLoader:
         try:
             batch: SentBatch | Failed = next(self.batches)
         except (RuntimeError, OSError, EOFError) as error:
-            raise RunError(self._ended(error)) from None
+            raise RunError(self._failure_message(error)) from None
         rows = self.named.pop(self.given)
         self.given += 1
         if isinstance(batch, Failed):
@@ -374,10 +376,10 @@ class BatchLoader:
         self.making += batch.seconds
         return batch.batch
 
-    def _ended(self, error: Exception) -> str:
+    def _failure_message(self, error: Exception) -> str:
         """Message about the worker that died or hangs, with its rows."""
         text = str(error)
-        at = [
+        active = [
             (pid, self.sequences.describe(self.named[number]))
             for pid, number in self.busy.tolist()
             if number in self.named
@@ -387,10 +389,10 @@ class BatchLoader:
             _kill(getattr(self.batches, "_workers", ()))  # else ending them would wait for them
         else:
             alive = {process.pid for process in multiprocessing.active_children()}
-            at = [each for each in at if each[0] not in alive] or at
+            active = [entry for entry in active if entry[0] not in alive] or active
             why = self._deaths() or (text.splitlines() or [type(error).__name__])[0]
             lines = [f"{self.section}.workers: a worker process ended: {why}"]
-        lines += [f"Worker {pid} was making {what}." for pid, what in at]
+        lines += [f"Worker {pid} was making {rows}." for pid, rows in active]
         return "\n".join(
             [
                 *lines,
@@ -400,13 +402,13 @@ class BatchLoader:
 
     def _deaths(self) -> str:
         """Description of the signals that ended workers."""
-        found: list[str] = []
+        deaths: list[str] = []
         for process in getattr(self.batches, "_workers", ()):
             code = process.exitcode
             if code is not None and code < 0:
                 name = NAMES.get(-code, f"signal {-code}")
-                found.append(f"{process.pid} by {name}{WHY.get(name, '')}")
-        return ", ".join(found)
+                deaths.append(f"{process.pid} by {name}{WHY.get(name, '')}")
+        return ", ".join(deaths)
 
     def close(self) -> None:
         """Stop the workers, even if their iterator is still referenced."""
@@ -495,8 +497,8 @@ class Feed:
         self._all, self._within = accumulation, (data_rank, data_size)
         width = micro_size * data_size
         firsts = range(data_rank * micro_size, accumulation * width, width)
-        own = [first + row for first in firsts for row in range(micro_size)]
-        sampler.deal(accumulation * width, range(accumulation * width) if divides else own)
+        local_rows = [first + row for first in firsts for row in range(micro_size)]
+        sampler.deal(accumulation * width, range(accumulation * width) if divides else local_rows)
         self.workers, self.prefetch = workers, prefetch
         self.pin_memory, self.timeout = pin_memory, timeout
         self.spent = Spent()
@@ -527,7 +529,7 @@ class Feed:
             group: number of this group among equally large groups of ranks.
         """
         rank, size = self._within
-        taking = max(each for each in range(1, groups + 1) if self._all % each == 0)
+        taking = max(divisor for divisor in range(1, groups + 1) if self._all % divisor == 0)
         place = group * size + rank, taking * size
         if place != (self.data_rank, self.data_size):
             self.close()  # what was made ahead has another shape
@@ -544,13 +546,13 @@ class Feed:
             for _ in range(self.accumulation):
                 self._name()
             self._epoch = self.sampler.epoch
-            return StepBatch((), (), total_count(()), self._by_source((), ()), self._own_epoch())
+            return StepBatch((), (), total_count(()), self._by_source((), ()), self._local_epoch())
         batches = tuple(self._next() for _ in range(self.accumulation))
         counts = tuple(self.count(batch) for batch in batches)
         by_source = self._by_source(batches, counts)
-        return StepBatch(batches, counts, total_count(counts), by_source, self._own_epoch())
+        return StepBatch(batches, counts, total_count(counts), by_source, self._local_epoch())
 
-    def _own_epoch(self) -> float | None:
+    def _local_epoch(self) -> float | None:
         return self._epoch if self.sampler.is_dealt else None
 
     def _by_source(self, batches: Sequence[Batch], counts: Sequence[Count]) -> BySource:

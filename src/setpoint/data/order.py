@@ -57,15 +57,15 @@ def shuffled(key: str, size: int, places: npt.NDArray[np.int64]) -> npt.NDArray[
     half = max(1, ((size - 1).bit_length() + 1) // 2)
     bits, mask = np.uint64(half), np.uint64(2**half - 1)
     keys = random_bits(key, ROUNDS)
-    found = places.astype(np.uint64)
-    beyond = np.arange(len(found))
+    elements = places.astype(np.uint64)
+    beyond = np.arange(len(elements))
     while len(beyond):
-        left, right = found[beyond] >> bits, found[beyond] & mask
-        for each in keys:
-            left, right = right, left ^ (_mixed(right + each) & mask)
-        found[beyond] = left << bits | right
-        beyond = beyond[found[beyond] >= size]
-    return found.astype(np.int64)
+        left, right = elements[beyond] >> bits, elements[beyond] & mask
+        for round_key in keys:
+            left, right = right, left ^ (_mixed(right + round_key) & mask)
+        elements[beyond] = left << bits | right
+        beyond = beyond[elements[beyond] >= size]
+    return elements.astype(np.int64)
 
 
 def _mixed(words: npt.NDArray[np.uint64]) -> npt.NDArray[np.uint64]:

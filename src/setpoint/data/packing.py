@@ -55,16 +55,16 @@ def pieces_of(corpus: Corpus, length: int, too_long: str) -> DocumentPieces:
     """
     starts, lengths = corpus.reads()
     longer = np.flatnonzero(lengths > length)
-    count, whole = len(longer), int(lengths.sum())
+    count, total = len(longer), int(lengths.sum())
     all_complete = corpus.complete(np.arange(len(starts))).all()
-    of = f"of {len(starts):,} {'conversations' if all_complete else 'documents'}"
+    out_of = f"of {len(starts):,} {'conversations' if all_complete else 'documents'}"
     done: dict[str, int] = {}
     if count and too_long == "error":
         first = int(longer[0])
-        name, have = corpus.files[first].name, int(lengths[first])
+        name, size = corpus.files[first].name, int(lengths[first])
         raise SetpointError(
             f"data.packing.too_long: {count} of {len(starts)} documents are longer than a row of "
-            f"{length} tokens, the first of them '{name}', which takes {have}.\n"
+            f"{length} tokens, the first of them '{name}', which takes {size}.\n"
             f"Valid: batch.sequence_length >= {int(lengths.max())}, or too_long = split, "
             "truncate or drop."
         )
@@ -80,18 +80,18 @@ def pieces_of(corpus: Corpus, length: int, too_long: str) -> DocumentPieces:
         number = np.arange(parts.sum()) - np.repeat(np.cumsum(parts) - parts, parts)
         starts = np.repeat(starts, parts) + number * length
         lengths = np.minimum(np.repeat(lengths, parts) - number * length, length)
-    left_out = whole - int(lengths.sum())
+    left_out = total - int(lengths.sum())
     trained = _have_targets(corpus, starts, lengths)
     without = len(starts) - int(trained.sum())
     if without:
         starts, lengths = starts[trained], lengths[trained]
     notes: list[str] = []
-    for what, number in done.items():
-        lost = "" if what == "split" else f" ({left_out:,} tokens in no row)"
+    for action, number in done.items():
+        lost = "" if action == "split" else f" ({left_out:,} tokens in no row)"
         if number:
-            notes.append(f"{number:,} {of} are longer than {length:,} tokens: {what}{lost}")
+            notes.append(f"{number:,} {out_of} are longer than {length:,} tokens: {action}{lost}")
     if without:
-        notes.append(f"{without:,} {of} have no trained token within {length:,}: left out")
+        notes.append(f"{without:,} {out_of} have no trained token within {length:,}: left out")
     return DocumentPieces(starts, lengths, count, left_out, without, tuple(notes))
 
 
@@ -113,19 +113,19 @@ def require_pieces(pieces: DocumentPieces, corpus: Corpus, length: int) -> None:
 
 
 def _have_targets(corpus: Corpus, starts: Ints, lengths: Ints) -> npt.NDArray[np.bool_]:
-    found = np.ones(len(starts), np.bool_)
+    mask = np.ones(len(starts), np.bool_)
     if corpus.trained is None:
-        return found
-    at = 0
-    while at < len(starts):
-        begin = int(starts[at])
-        until = max(int(np.searchsorted(starts, begin + LOOKED_AT)), at + 1)
-        first, last = starts[at:until] - begin, starts[at:until] - begin + lengths[at:until]
+        return mask
+    i = 0
+    while i < len(starts):
+        begin = int(starts[i])
+        until = max(int(np.searchsorted(starts, begin + LOOKED_AT)), i + 1)
+        first, last = (starts[i:until] - begin, starts[i:until] - begin + lengths[i:until])
         trained = corpus.trained[begin + 1 : begin + int(last[-1]) + 1]
         before = np.append(0, np.cumsum(trained, dtype=np.int64))
-        found[at:until] = before[last] > before[first]
-        at = until
-    return found
+        mask[i:until] = before[last] > before[first]
+        i = until
+    return mask
 
 
 def next_fit(lengths: Ints, size: int) -> Ints:
@@ -138,10 +138,10 @@ def next_fit(lengths: Ints, size: int) -> Ints:
     # If a bin starts at each item: the first one that it does not hold.
     nexts = np.searchsorted(ends, ends - lengths + size, "right").tolist()
     opens = np.zeros(len(lengths), np.int64)
-    at = 0
-    while at < len(nexts):
-        opens[at] = 1
-        at = nexts[at]
+    index = 0
+    while index < len(nexts):
+        opens[index] = 1
+        index = nexts[index]
     return np.cumsum(opens) - 1
 
 
@@ -165,12 +165,12 @@ def first_fit_decreasing(lengths: Ints, size: int) -> Ints:
         given = np.repeat(fitting, room[fitting] // length)[:count]
         if len(given):
             room[: given[-1] + 1] -= np.bincount(given).astype(np.int32) * length
-        rest, each = count - len(given), size // length
-        if rest:
-            new = -(-rest // each)
-            given = np.append(given, opened + np.arange(rest) // each)
-            room[opened : opened + new] = size - each * length
-            room[opened + new - 1] = size - (rest - (new - 1) * each) * length
+        remaining, per_bin = count - len(given), size // length
+        if remaining:
+            new = -(-remaining // per_bin)
+            given = np.append(given, opened + np.arange(remaining) // per_bin)
+            room[opened : opened + new] = size - per_bin * length
+            room[opened + new - 1] = size - (remaining - (new - 1) * per_bin) * length
             opened += new
         bins[order[first : first + count]] = given
     return bins
@@ -259,10 +259,10 @@ class Packer(RowPlan):
         buckets = len(drawn) // self.bucket
         if buckets == 0:
             return bins
-        moved = self._mixed(f"{key}/buckets/{drawn[0]}", buckets)
+        targets = self._mixed(f"{key}/buckets/{drawn[0]}", buckets)
         number, place = np.divmod(bins, self.bucket)
-        whole = number < buckets
-        bins[whole] = moved[number[whole]] * self.bucket + place[whole]
+        full = number < buckets
+        bins[full] = targets[number[full]] * self.bucket + place[full]
         return bins
 
     def _rows(self, epoch: int, group: int) -> Parts:

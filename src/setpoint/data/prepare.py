@@ -49,7 +49,7 @@ from setpoint.data.store import (
     shard_name,
     write_array,
     write_parts,
-    write_seen,
+    write_verified,
 )
 from setpoint.data.workers import Workers
 from setpoint.files.atomic import Written, replacing, sync_directory, write_file
@@ -112,8 +112,8 @@ class TokenizedPiece:
     def __reduce__(self) -> tuple[Any, ...]:
         # A list for each attribute: five times as fast as an object for each document.
         attributes = ("name", "data", "tokens", "trained", "score", "place")
-        columns = [[getattr(each, name) for each in self.documents] for name in attributes]
-        return _received, (self.folder, self.number, columns, self.facts, self.where)
+        columns = [[getattr(document, name) for document in self.documents] for name in attributes]
+        return _rebuild_piece, (self.folder, self.number, columns, self.facts, self.where)
 
     def run(self, tokenizer: Tokenizer) -> Done:
         """Tokenize and write the piece, unless a stopped preparation did.
@@ -129,42 +129,42 @@ class TokenizedPiece:
         if done is not None and content == (done.documents, done.size, done.first, done.last):
             return done
         dtype = np.min_scalar_type(tokenizer.vocab_size - 1)
-        found = [
+        encodings = [
             np.concatenate([ids for _, ids in encoded(document, tokenizer, self.where)])
             for document in documents
         ]
-        found = [ids.astype(dtype, copy=False) for ids in found]
-        names = [each.name.encode("utf-8", "surrogateescape") for each in documents]
-        masked = any(each.trained is not None for each in documents)
+        encodings = [ids.astype(dtype, copy=False) for ids in encodings]
+        names = [d.name.encode("utf-8", "surrogateescape") for d in documents]
+        masked = any(d.trained is not None for d in documents)
         files = self.facts["file"]
         copied = files == 0
         masks = [
-            np.ones(len(tokens), np.bool_) if each.trained is None else each.trained
-            for each, tokens, copy in zip(documents, found, copied.tolist(), strict=True)
+            np.ones(len(tokens), np.bool_) if d.trained is None else d.trained
+            for d, tokens, copy in zip(documents, encodings, copied.tolist(), strict=True)
             if masked and copy
         ]
         rows = np.zeros(len(documents), ROW)
         hashes = b"".join(hashlib.sha256(name).digest() for name in names)
         rows["hash"] = np.frombuffer(hashes, ">u8").reshape(-1, 4)
-        rows["tokens"], rows["name_length"] = list(map(len, found)), list(map(len, names))
+        rows["tokens"], rows["name_length"] = list(map(len, encodings)), list(map(len, names))
         sizes = rows["tokens"] * copied
         rows["at"], rows["file"] = np.cumsum(sizes) - sizes, files
         for number in np.flatnonzero(files).tolist():
             place = documents[number].place
             assert place is not None
             rows["at"][number] = place.first
-            size = count_bytes(found[number], tokenizer.token_bytes)
+            size = count_bytes(encodings[number], tokenizer.token_bytes)
             rows["bytes"][number] = size + tokenizer.token_bytes[tokenizer.separator]
         rows["name_at"] = np.cumsum(rows["name_length"], dtype=np.int64) - rows["name_length"]
         rows["read"] = (self.number << 32) + np.arange(len(documents))
-        rows["size"] = [each.size for each in documents]
-        rows["score"] = [np.nan if each.score is None else each.score for each in documents]
+        rows["size"] = [d.size for d in documents]
+        rows["score"] = [np.nan if d.score is None else d.score for d in documents]
         rows["source"], rows["held_out"] = self.facts["source"], self.facts["held_out"]
-        rows["masked"] = [each.trained is not None for each in documents]
-        contents = bytes.fromhex("".join(each.record().sha256 for each in documents))
+        rows["masked"] = [d.trained is not None for d in documents]
+        contents = bytes.fromhex("".join(d.record().sha256 for d in documents))
         rows["sha256"] = np.frombuffer(contents, np.uint8).reshape(-1, 32)
         stem = piece_stem(self.folder, self.number)
-        kept = (tokens for tokens, copy in zip(found, copied.tolist(), strict=True) if copy)
+        kept = (tokens for tokens, copy in zip(encodings, copied.tolist(), strict=True) if copy)
         replace_file(Path(f"{stem}.tokens"), map(raw, kept))
         replace_file(Path(f"{stem}.names"), [b"".join(names)])
         if masked:
@@ -179,14 +179,14 @@ class TokenizedPiece:
         return done
 
 
-def _received(
+def _rebuild_piece(
     folder: Path,
     number: int,
     columns: Sequence[Sequence[Any]],
     facts: npt.NDArray[Any],
     where: str,
 ) -> TokenizedPiece:
-    documents = [Document(*each) for each in zip(*columns, strict=True)]
+    documents = [Document(*values) for values in zip(*columns, strict=True)]
     return TokenizedPiece(folder, number, documents, facts, where)
 
 
@@ -215,7 +215,7 @@ class ShardDone(NamedTuple):
         copied: number of tokens that were copied, not mapped in place.
         files: size and digest of each file, by name.
         records: bytes for the digest of the side.
-        twice: a name of two documents; empty: names are unique.
+        repeated_name: a name of two documents; empty: names are unique.
     """
 
     documents: int
@@ -225,7 +225,7 @@ class ShardDone(NamedTuple):
     masked: bool
     files: dict[str, Written]
     records: bytes
-    twice: str
+    repeated_name: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -257,9 +257,9 @@ class Shard:
             OSError: it cannot be read or written.
         """
         dtype = np.min_scalar_type(tokenizer.vocab_size - 1)
-        found = list(self._rows())
-        rows = np.concatenate([rows for _, rows in found]) if found else np.zeros(0, ROW)
-        piece = np.repeat([number for number, _ in found], [len(rows) for _, rows in found])
+        numbered = list(self._rows())
+        rows = np.concatenate([rows for _, rows in numbered]) if numbered else np.zeros(0, ROW)
+        piece = np.repeat([number for number, _ in numbered], [len(rows) for _, rows in numbered])
         order = in_order(rows)
         rows, piece = rows[order], piece[order].astype(np.int64)
         lengths = rows["tokens"].astype(np.int64)
@@ -300,7 +300,7 @@ class Shard:
                     names, rows["size"].tolist(), rows["sha256"], strict=True
                 )
             ),
-            twice=_twice(rows, names),
+            repeated_name=_repeated_name(rows, names),
         )
 
     def _rows(self) -> Iterator[tuple[int, npt.NDArray[Any]]]:
@@ -342,16 +342,16 @@ class Shard:
             masks = _mapped(f"{stem}.mask", np.dtype(np.bool_))
         fields = ("at", "tokens", "name_at", "name_length", "masked", "file")
         columns = (chosen[name].tolist() for name in fields)
-        for number, place, start, at, count, name_at, length, masked, file in zip(
+        for number, place, start, offset, count, name_at, length, masked, file in zip(
             numbers.tolist(), places[numbers].tolist(), starts[numbers].tolist(), *columns,
             strict=True,
         ):  # fmt: skip
             names[number] = text[name_at : name_at + length].tobytes()
             if not file:
-                tokens[place : place + count] = source[at : at + count]
+                tokens[place : place + count] = source[offset : offset + count]
             if masked and self.masked:
                 if not file:  # of what stays in its file all tokens are targets
-                    mask[start : start + count] = masks[at : at + count]
+                    mask[start : start + count] = masks[offset : offset + count]
                 mask[start + count] = False
 
 
@@ -361,7 +361,7 @@ def _mapped(path: str, dtype: np.dtype[Any]) -> npt.NDArray[Any]:
     return np.asarray(np.memmap(path, dtype, "r"))
 
 
-def _twice(rows: npt.NDArray[Any], names: Sequence[bytes]) -> str:
+def _repeated_name(rows: npt.NDArray[Any], names: Sequence[bytes]) -> str:
     if len(rows) < 2:
         return ""
     same = np.flatnonzero((rows["hash"][1:] == rows["hash"][:-1]).all(axis=1))
@@ -414,12 +414,12 @@ def prepare(
             vocab_size=tokenizer.vocab_size,
             dtype=np.min_scalar_type(tokenizer.vocab_size - 1).str,
             sides=tuple(sides),
-            files={name: (each.size, each.digest) for name, each in sorted(files.items())},
+            files={name: (file.size, file.digest) for name, file in sorted(files.items())},
             notes=notes,
             token_files=tuple(place[:-1] for place in places),
         )
         replace_file(partial / MANIFEST, [manifest.text().encode()])
-        write_seen(
+        write_verified(
             partial,
             manifest,
             {name: (partial / name).stat().st_mtime_ns for name in manifest.files},
@@ -464,7 +464,7 @@ def _tokenize(
         summaries of the pieces, the groups of few documents, and messages of filters.
     """
     total = request.most_tokens()
-    what = f"tokenizing {request.side}, tokens"
+    label = f"tokenizing {request.side}, tokens"
     few: set[int] = set()
     notes: list[str] = []
     bytes_done = tokens = 0
@@ -480,9 +480,9 @@ def _tokenize(
         if show is not None:
             # An estimate by the bytes of the files, of which records are not all text.
             expected = None if total is None else round(tokens * total / max(bytes_done, 1))
-            show(what, tokens, None if expected is None else max(expected, tokens + 1))
+            show(label, tokens, None if expected is None else max(expected, tokens + 1))
     if show is not None:
-        show(what, tokens, tokens)
+        show(label, tokens, tokens)
     if not results:
         raise request.no_text()
     return results, few, tuple(notes)
@@ -506,20 +506,20 @@ def _items(
             file = places.setdefault(place._replace(first=0), len(places) + 1)
         return document, (source_of(document.name, request.names), held_out, file)
 
-    sources = (_found(request, index, tokenizer, notes) for index in range(len(request.sources)))
+    sources = (_filled(request, index, tokenizer, notes) for index in range(len(request.sources)))
     share = request.held_out if request.held_out < 1 else 0.0
-    for group, found in enumerate(sources if request.mixed else [chain.from_iterable(sources)]):
-        first = list(islice(found, FEW + 1))
+    for group, documents in enumerate(sources if request.mixed else [chain.from_iterable(sources)]):
+        first = list(islice(documents, FEW + 1))
         if share and len(first) <= FEW:
             few.add(group)
             split = split_group(first, share)
             yield from (item(document, False) for document in split.train)
             yield from (item(document, True) for document in split.held_out)
         else:
-            yield from (item(document, False) for document in chain(first, found))
+            yield from (item(document, False) for document in chain(first, documents))
 
 
-def _found(
+def _filled(
     request: CorpusRequest, index: int, tokenizer: Tokenizer, notes: list[str]
 ) -> Iterator[Document]:
     where = request.where_of(index)
@@ -555,9 +555,9 @@ def _gather(
     count = len(done)
     limits = _limits(folder / "pieces", count, few, request)
     # If all tokens stay in their files, which are targets follows from where documents end.
-    masked = any(each.masked for each in done) and any(each.copied for each in done)
+    masked = any(piece.masked for piece in done) and any(piece.copied for piece in done)
     itemsize = np.min_scalar_type(tokenizer.vocab_size - 1).itemsize
-    tokens = sum(each.tokens for each in done)
+    tokens = sum(piece.tokens for piece in done)
     sides: list[Side] = []
     files: dict[str, Written] = {}
     parts: list[tuple[str, str, int | None, bool]] = []
@@ -605,11 +605,11 @@ def _limits(pieces: Path, count: int, few: set[int], request: CorpusRequest) -> 
         if group in few or not documents:
             limits.append(0)
             continue
-        wanted = held_out_count(documents, request.held_out) + 1
+        needed = held_out_count(documents, request.held_out) + 1
         lowest = np.zeros(0, np.uint64)
         for number in range(count):
-            lowest = np.concatenate([lowest, hashes(number, group)[:wanted]])
-            lowest = np.sort(lowest, kind="stable")[:wanted]
+            lowest = np.concatenate([lowest, hashes(number, group)[:needed]])
+            lowest = np.sort(lowest, kind="stable")[:needed]
         limits.append(int(lowest[-1]) >> 11)
     return tuple(limits) if separate else (limits[0],) * len(request.sources)
 
@@ -634,8 +634,8 @@ def _side(
     offsets: list[tuple[int, int]] = []
     shard: ShardDone
     for number, (_, shard) in enumerate(pool.run(works)):
-        if shard.twice:
-            raise duplicate_name(request.where, shard.twice)
+        if shard.repeated_name:
+            raise duplicate_name(request.where, shard.repeated_name)
         digest.update(shard.records)
         offsets.append((tokens, copied))
         tokens, size = tokens + shard.tokens, size + shard.bytes
@@ -669,11 +669,11 @@ def _side(
         files[file] = write_parts(folder / file, dtype, documents, parts)
     names = (raw(_mapped(f"{stem}.names", np.dtype(np.uint8))) for stem in stems)
     files[f"{name}.names"] = replace_file(folder / f"{name}.names", names)
-    chosen = request.names if source is None else request.names[source : source + 1]
+    sources = request.names if source is None else request.names[source : source + 1]
     return Side(
         name=name,
         side=side,
-        sources=chosen or (side,),
+        sources=sources or (side,),
         documents=documents,
         tokens=tokens,
         bytes=size,

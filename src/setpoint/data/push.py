@@ -70,9 +70,9 @@ def reshard(
         for name in manifest.files.keys() - files.keys() - shards_before:
             shutil.copyfile(folder / name, target / name)
             files[name] = Written(*manifest.files[name])
-        named = {name: (each.size, each.digest) for name, each in sorted(files.items())}
-        made = replace(manifest, sides=tuple(sides), files=named, token_files=())
-        write_file(target / MANIFEST, [made.text().encode()])
+        named = {name: (file.size, file.digest) for name, file in sorted(files.items())}
+        resharded = replace(manifest, sides=tuple(sides), files=named, token_files=())
+        write_file(target / MANIFEST, [resharded.text().encode()])
     except OSError as error:
         shutil.rmtree(target, ignore_errors=True)
         raise RunError(
@@ -82,7 +82,7 @@ def reshard(
     except BaseException:
         shutil.rmtree(target, ignore_errors=True)
         raise
-    return made
+    return resharded
 
 
 def _write_side(
@@ -113,16 +113,16 @@ def _write_side(
 
 def _cuts(ends: npt.NDArray[np.int64], shards: int) -> list[int]:
     """First document of each shard; shards have about equally many tokens."""
-    wanted = [int(ends[-1]) * k // shards for k in range(1, shards)]
+    targets = [int(ends[-1]) * k // shards for k in range(1, shards)]
     cuts = [0]
-    for k, at in enumerate(np.searchsorted(ends, wanted).tolist(), start=1):
-        cuts.append(min(max(at, cuts[-1] + 1), len(ends) - (shards - k)))
+    for k, document in enumerate(np.searchsorted(ends, targets).tolist(), start=1):
+        cuts.append(min(max(document, cuts[-1] + 1), len(ends) - (shards - k)))
     return [*cuts, len(ends)]
 
 
 def _copy(path: Path, row: TokenRow, start: int, end: int) -> Written:
     """Write a range of the tokens or the mask of a side."""
-    parts = (np.asarray(row[at : min(at + COPIED, end)]) for at in range(start, end, COPIED))
+    parts = (np.asarray(row[i : min(i + COPIED, end)]) for i in range(start, end, COPIED))
     return write_parts(path, row.dtype, end - start, parts)
 
 
@@ -181,7 +181,7 @@ def push(
             card(target, manifests, section, bool(kept)),
             mark=MARK,
             owned=(*folders, TOKENIZER),
-            message=f"Prepared data {', '.join(each.key for each in manifests.values())}",
+            message=f"Prepared data {', '.join(m.key for m in manifests.values())}",
             revision=target.revision,
             public=target.public,
             token=target.token,
@@ -197,8 +197,8 @@ def _tokenizer_files(section: TokenizerConfig) -> Sequence[Path]:
     if path is None or not os.path.exists(os.path.expanduser(path)):
         return ()
     file = find_tokenizer(path)
-    return [each for each in (file, file.with_name(SETTINGS), file.with_name(TEMPLATE))
-            if each.is_file()]  # fmt: skip
+    return [file_path for file_path in (file, file.with_name(SETTINGS), file.with_name(TEMPLATE))
+            if file_path.is_file()]  # fmt: skip
 
 
 def card(

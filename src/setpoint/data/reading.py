@@ -78,12 +78,12 @@ class CorpusRequest:
             for source in self.sources
         ]
         kinds = [type(source).__qualname__ for source in self.sources]
-        here: dict[str, Any] = {}
+        local_paths: dict[str, Any] = {}
         if self.in_place:  # an index holds paths, which are those of one machine
             paths = (path for source in self.sources for path in getattr(source, "paths", ()))
-            here = {"paths": [os.path.abspath(os.path.expanduser(path)) for path in paths]}
+            local_paths = {"paths": [os.path.abspath(os.path.expanduser(path)) for path in paths]}
         return {
-            **here,
+            **local_paths,
             "side": self.side,
             "sources": [
                 {"kind": kind, **source} for kind, source in zip(kinds, sources, strict=True)
@@ -109,15 +109,15 @@ class CorpusRequest:
             inputs = getattr(built, "inputs", None)
             if inputs is None:
                 return None
-            found = cast("Callable[[], Iterable[str] | None]", inputs)()
-            if found is None:
+            listed = cast("Callable[[], Iterable[str] | None]", inputs)()
+            if listed is None:
                 return None
-            lines += found
+            lines += listed
         return lines
 
     def no_text(self) -> SetpointError:
         """Error for sources without text."""
-        read = "; ".join(self._what_is_read(index) for index in range(len(self.sources)))
+        read = "; ".join(self._input_field(index) for index in range(len(self.sources)))
         return SetpointError(
             f"{self.where}: the sources have no text: {read}.\n"
             "Valid: at least one source with text."
@@ -136,11 +136,11 @@ class CorpusRequest:
                 f"'{name}'.\nValid: more documents, or a smaller number or fraction."
             )
         return SetpointError(
-            f"{where}: '{name}' has no text: {self._what_is_read(index)}.\n"
+            f"{where}: '{name}' has no text: {self._input_field(index)}.\n"
             "Valid: a source with text, or a mixture without this source."
         )
 
-    def _what_is_read(self, index: int) -> str:
+    def _input_field(self, index: int) -> str:
         """The field that names a source's input, with its value and origin."""
         source, where = self.sources[index], self.where_of(index)
         name = "paths" if "paths" in type(source).__setpoint__.fields else "type"
@@ -160,8 +160,8 @@ def source_of(name: str, sources: Sequence[str]) -> int:
     """Index of the source of a document: the longest name that is a prefix of its name."""
     if len(sources) <= 1:
         return 0
-    found = [i for i, source in enumerate(sources) if name.startswith(source)]
-    return max(found, key=lambda i: len(sources[i]), default=0)
+    matches = [i for i, source in enumerate(sources) if name.startswith(source)]
+    return max(matches, key=lambda i: len(sources[i]), default=0)
 
 
 def documents_of(
@@ -241,12 +241,12 @@ def _checked_documents(
     method = "tokenized" if hasattr(source, "tokenized") else "documents"
     title = f"{where}: {method}() of {kind.__module__}.{kind.__qualname__} gave "
     if method == "tokenized":
-        found: object = cast("TokenSource", source).tokenized(tokenizer)
+        documents: object = cast("TokenSource", source).tokenized(tokenizer)
     else:
-        found = cast("Source", source).documents()
-    if not isinstance(found, Iterable):
-        raise SetpointError(f"{title}{_brief(found)}.\n{WANTED_DOCUMENTS}")
-    for document in cast("Iterable[object]", found):
+        documents = cast("Source", source).documents()
+    if not isinstance(documents, Iterable):
+        raise SetpointError(f"{title}{_brief(documents)}.\n{WANTED_DOCUMENTS}")
+    for document in cast("Iterable[object]", documents):
         if not isinstance(document, Document):
             raise SetpointError(f"{title}an item that is {_brief(document)}.\n{WANTED_DOCUMENTS}")
         name, data = cast("object", document.name), cast("object", document.data)
@@ -282,14 +282,14 @@ def _require_ids(document: Document, tokenizer: Tokenizer, where: str) -> None:
     low, high = (int(tokens.min()), int(tokens.max())) if len(tokens) else (0, 0)
     if low < 0 or high >= tokenizer.vocab_size:
         wrong = low if low < 0 else high
-        at = int(np.flatnonzero(tokens == wrong)[0])
+        index = int(np.flatnonzero(tokens == wrong)[0])
         file, _, number = document.name.partition("#")
         row = re.match(r"\d+", number)
         unit = "line" if format_of(file) == JSONL else "row"
         place = f"{file}, {unit} {int(row[0]) + 1:,}" if row else f"the document '{document.name}'"
         size = tokenizer.vocab_size
         raise SetpointError(
-            f"{where}: {beyond_vocabulary(place, wrong, at, size)}.\n"
+            f"{where}: {beyond_vocabulary(place, wrong, index, size)}.\n"
             f"Valid: 0 to {size - 1}; tokens of this tokenizer."
         )
 
@@ -456,14 +456,14 @@ def split_documents(
         if before.name == after.name:
             raise duplicate_name(where, after.name)
     if held_out >= 1:
-        held = ordered[: held_out_count(len(ordered), held_out)]
-        names = {document.name for document in held}
-        return [[each for each in group if each.name not in names] for group in filled], held
+        validation = ordered[: held_out_count(len(ordered), held_out)]
+        names = {document.name for document in validation}
+        return [[d for d in group if d.name not in names] for group in filled], validation
     splits = [split_group(group, held_out, divisible) for group in filled]
-    held = _filled(document for split in splits for document in split.held_out)
-    if held_out and ordered and not held:
+    validation = _filled(document for split in splits for document in split.held_out)
+    if held_out and ordered and not validation:
         raise SetpointError(_too_little(ordered, held_out, divisible))
-    return [split.train for split in splits], held
+    return [split.train for split in splits], validation
 
 
 def training_documents(
@@ -524,12 +524,12 @@ def _cut(document: Document, held_out: float) -> list[Document]:
     """
     tokens, trained, data, name = document.tokens, document.trained, document.data, document.name
     size = len(data) if tokens is None else len(tokens)
-    at = round(size * (1 - held_out))
+    position = round(size * (1 - held_out))
     if tokens is None:
-        line = data.find(b"\n", max(at - 1, 0), min(at + LINE, size - 1)) + 1
+        line = data.find(b"\n", max(position - 1, 0), min(position + LINE, size - 1)) + 1
         # Never inside a character of UTF-8, whose bytes but the first are 10xxxxxx.
-        at = line or next((p for p in range(at, size) if data[p] & 0xC0 != 0x80), size)
-    if not 0 < at < size:
+        position = line or next((p for p in range(position, size) if data[p] & 0xC0 != 0x80), size)
+    if not 0 < position < size:
         return [document]
     place = document.place
     return [
@@ -541,7 +541,7 @@ def _cut(document: Document, held_out: float) -> list[Document]:
             document.score,
             place and place._replace(first=place.first + side.start),
         )
-        for side in (slice(0, at), slice(at, size))
+        for side in (slice(0, position), slice(position, size))
     ]
 
 
@@ -549,12 +549,12 @@ def _too_little(ordered: Sequence[Document], held_out: float, divisible: bool) -
     """Message about documents of which none can be held out or cut."""
     first = ordered[0]
     size = f"{first.size} bytes" if first.tokens is None else f"{len(first.tokens)} tokens"
-    what = f"the only document, '{first.name}', has {size}"
+    reason = f"the only document, '{first.name}', has {size}"
     if len(ordered) > 1:
-        what = f"each of the {len(ordered)} documents has a few bytes, '{first.name}' {size}"
+        reason = f"each of the {len(ordered)} documents has a few bytes, '{first.name}' {size}"
     if not divisible or first.trained is not None:
-        what = f"the only document, '{first.name}', is a conversation, which is not cut"
+        reason = f"the only document, '{first.name}', is a conversation, which is not cut"
     return (
-        f"data.held_out: {held_out:g} holds nothing out: {what}.\n"
+        f"data.held_out: {held_out:g} holds nothing out: {reason}.\n"
         "Valid: more documents, data.validation, or data.held_out = 0 with evaluation = null."
     )

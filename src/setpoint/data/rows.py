@@ -119,10 +119,10 @@ class Parts:
         starts = [part.starts for part in parts]
         tokens = None
         if parts and parts[0].tokens is not None:
-            held = [part.tokens for part in parts if part.tokens is not None]
-            moved = np.cumsum([0, *map(len, held)]).tolist()
-            starts = [each + more for each, more in zip(starts, moved, strict=False)]
-            tokens = np.concatenate(held)
+            arrays = [part.tokens for part in parts if part.tokens is not None]
+            token_offsets = np.cumsum([0, *map(len, arrays)]).tolist()
+            starts = [offsets + more for offsets, more in zip(starts, token_offsets, strict=False)]
+            tokens = np.concatenate(arrays)
         return cls(
             np.concatenate([none, *starts]),
             np.concatenate([none, *(part.lengths for part in parts)]),
@@ -209,15 +209,15 @@ class Cut:
 
     def _too_short(self) -> str:
         corpus, length, documents = self.corpus, self.length, len(self.corpus.files)
-        have, need = self.total + 1, length + 1
+        size, need = self.total + 1, length + 1
         # That of one source of a mixture may be short where the others are not.
         named = len(corpus.sources) == 1 and corpus.sources != (corpus.side,)
-        of = f" of '{corpus.sources[0]}'" if named else ""
+        source = f" of '{corpus.sources[0]}'" if named else ""
         return (
             f"batch.sequence_length: {length} needs {need} tokens for one row, and the training "
-            f"side{of} has {have} ({documents} document{'s' * (documents != 1)}, "
+            f"side{source} has {size} ({documents} document{'s' * (documents != 1)}, "
             f"{corpus.byte_count} bytes).\n"
-            f"Valid: batch.sequence_length up to {have - 1}, or more text in data.sources."
+            f"Valid: batch.sequence_length up to {size - 1}, or more text in data.sources."
         )
 
 
@@ -325,7 +325,7 @@ class DocumentRows:
             positions = columns.copy() if valid is None else np.where(valid, columns, -1)
         source, sources = self._sources(parts, begins, (count, width), valid)
         placed, isolated = (
-            None if each is None else torch.from_numpy(each) for each in (positions, documents)
+            None if array is None else torch.from_numpy(array) for array in (positions, documents)
         )
         return Batch(
             inputs=torch.from_numpy(inputs),
@@ -363,13 +363,13 @@ class DocumentRows:
             return windows[:, :-1].copy(), windows[:, 1:].copy()
         # Tokens as they are stored, and int64 all at once: faster than part by part.
         size = shape[0] * shape[1]
-        read, wanted = (np.full(size, self.corpus.separator, tokens.dtype) for _ in range(2))
-        found = slices(tokens, starts, starts + lengths + 1)
-        for place, part in zip(places.tolist(), found, strict=True):
+        read, targets = (np.full(size, self.corpus.separator, tokens.dtype) for _ in range(2))
+        spans = slices(tokens, starts, starts + lengths + 1)
+        for place, part in zip(places.tolist(), spans, strict=True):
             end = place + len(part) - 1
             read[place:end] = part[:-1]
-            wanted[place:end] = part[1:]
-        return read.astype(np.int64).reshape(shape), wanted.astype(np.int64).reshape(shape)
+            targets[place:end] = part[1:]
+        return read.astype(np.int64).reshape(shape), targets.astype(np.int64).reshape(shape)
 
     def _sources(
         self,
@@ -381,15 +381,15 @@ class DocumentRows:
         """(B,) source of the first target of each row, and (B, S) sources of all if they differ."""
         if len(self.sources) == 1:
             return np.zeros(shape[0], np.int64), None
-        along = self.corpus.sources_along(parts.starts + 1, parts.lengths)
+        by_token = self.corpus.sources_along(parts.starts + 1, parts.lengths)
         places = np.append(0, np.cumsum(parts.lengths))[begins]
-        source = along[places]
+        source = by_token[places]
         sources = np.repeat(source, shape[1]).reshape(shape)
         if valid is None:
             valid = np.ones(shape, np.bool_)
-        if (sources[valid] == along).all():
+        if (sources[valid] == by_token).all():
             return source, None
-        sources[valid] = along
+        sources[valid] = by_token
         return source, sources
 
     def _names(self, parts: Parts) -> Iterator[list[tuple[str, int]]]:
@@ -409,19 +409,19 @@ class DocumentRows:
                 last = max(int(np.searchsorted(documents, stop - 1, "right")), first + 1)
                 bounds = [start + 1, *documents[first + 1 : last].tolist(), stop]
                 for document in range(first, last):
-                    at = document - first
-                    row.append((files[document].name, bounds[at + 1] - bounds[at]))
+                    k = document - first
+                    row.append((files[document].name, bounds[k + 1] - bounds[k]))
             yield row
             begin = end
 
     def names_in(self, rows: Ints | Parts) -> list[list[str | None]]:
         """See `Sequences`."""
-        found: list[list[str | None]] = []
+        row_names: list[list[str | None]] = []
         for row in self._names(self.parts(rows)):
             names: list[str | None] = [name for name, length in row for _ in range(length)]
             missing = self.sequence_length - len(names)
-            found.append([*names, *([None] * (missing + 1) if missing else names[-1:])])
-        return found
+            row_names.append([*names, *([None] * (missing + 1) if missing else names[-1:])])
+        return row_names
 
     def describe(self, rows: Ints | Parts) -> str:
         """See `Sequences`."""
@@ -537,24 +537,24 @@ class MixedSequences:
     @property
     def identity(self) -> DataIdentity:
         """Joint identity of its sources."""
-        return DataIdentity.joined([each.identity for each in self.members])
+        return DataIdentity.joined([member.identity for member in self.members])
 
     @property
     def epoch_rows(self) -> int | None:
         """Rows per epoch over all sources; None with a stream."""
-        counts = [each.epoch_rows for each in self.members]
+        counts = [member.epoch_rows for member in self.members]
         return None if None in counts else sum(count or 0 for count in counts)
 
     def rows(self, rows: MixedRows) -> Batch:
         """Make rows into a batch, in the order of the sampler."""
-        made = [
+        numbered = [
             (number, member.rows(part))
             for number, (member, part) in enumerate(zip(self.members, rows.parts, strict=True))
             if len(part)
         ]
         # Where each row of the batch lies when those of one source stand together.
         places = torch.from_numpy(np.argsort(np.argsort(rows.source, kind="stable")))
-        batches = [batch for _, batch in made]
+        batches = [batch for _, batch in numbered]
         tensors: dict[str, Any] = {name: _joined(batches, name, places) for name in TENSORS}
         return Batch(
             **tensors,
@@ -579,9 +579,9 @@ class MixedSequences:
 
 def _joined(batches: Sequence[Batch], name: str, places: torch.Tensor) -> torch.Tensor | None:
     tensors = [getattr(batch, name) for batch in batches]
-    if all(each is None for each in tensors):
+    if all(tensor is None for tensor in tensors):
         return None
-    width = max(each.shape[1] for each in tensors)
+    width = max(tensor.shape[1] for tensor in tensors)
     pad = torch.nn.functional.pad
     wide = [pad(rows, (0, width - rows.shape[1]), value=PADDING[name]) for rows in tensors]
     return torch.cat(wide)[places]

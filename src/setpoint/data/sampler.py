@@ -27,12 +27,12 @@ class Deal(NamedTuple):
 
     Arguments:
         step_rows: rows of a step over all ranks.
-        own: indices of the rank's rows within the step.
+        local_rows: indices of the rank's rows within the step.
         first: number of the first row of the next step.
     """
 
     step_rows: int
-    own: Sequence[int]
+    local_rows: Sequence[int]
     first: int = 0
 
     def lanes(self, count: int) -> list[int]:
@@ -42,8 +42,8 @@ class Deal(NamedTuple):
         rows per step; if it resumes with another number of rows, steps begin at varying lanes.
         """
         cycle = gcd(self.step_rows, count)
-        own = {(self.first + row) % cycle for row in self.own}
-        return [lane for lane in range(count) if lane % cycle in own]
+        slots = {(self.first + row) % cycle for row in self.local_rows}
+        return [lane for lane in range(count) if lane % cycle in slots]
 
 
 class Cursor(Protocol):
@@ -64,12 +64,12 @@ class Cursor(Protocol):
         """Passes over the source, with the fraction of the current one."""
         ...
 
-    def take(self, slots: npt.NDArray[np.int64], own: slice) -> Parts:
+    def take(self, slots: npt.NDArray[np.int64], local_rows: slice) -> Parts:
         """Advance by the next rows of all ranks, and return those of this rank.
 
         Arguments:
             slots: (B,) numbers of the rows in the sequence of all sources.
-            own: the rows of this rank.
+            local_rows: the rows of this rank.
         """
         ...
 
@@ -119,7 +119,7 @@ class EpochCursor:
     is_dealt = False
 
     def __init__(self, sequences: Sequences, plan: RowPlan) -> None:
-        self.plan, self.at = plan, EpochPosition()
+        self.plan, self.next_row = plan, EpochPosition()
         identity = sequences.identity
         self.facts = {
             "sequence_length": sequences.sequence_length,
@@ -131,13 +131,13 @@ class EpochCursor:
     @property
     def epoch(self) -> float:
         """See `Cursor.epoch`."""
-        epoch, _, group, row = self.at
+        epoch, _, group, row = self.next_row
         return (epoch * self.plan.size + self.plan.passed(epoch, group, row)) / self.plan.size
 
-    def take(self, slots: npt.NDArray[np.int64], own: slice) -> Parts:
+    def take(self, slots: npt.NDArray[np.int64], local_rows: slice) -> Parts:
         """See `Cursor.take`."""
         plan, parts, count = self.plan, list[Parts](), len(slots)
-        epoch, epoch_row, group, row = self.at
+        epoch, epoch_row, group, row = self.next_row
         while count:
             rows = plan.group(epoch, group)
             parts.append(rows[row : row + count])
@@ -147,12 +147,12 @@ class EpochCursor:
                 group, row = group + 1, 0
             if group == plan.groups:
                 epoch, epoch_row, group = epoch + 1, 0, 0
-        self.at = EpochPosition(epoch, epoch_row, group=group, row=row)
-        return Parts.joined(parts)[own]
+        self.next_row = EpochPosition(epoch, epoch_row, group=group, row=row)
+        return Parts.joined(parts)[local_rows]
 
     def position(self) -> dict[str, Any]:
         """See `Cursor.position`."""
-        return self.at._asdict()
+        return self.next_row._asdict()
 
     def locate(
         self, state: Mapping[str, Any] | None, deal: Deal, other_data: bool = False
@@ -186,7 +186,7 @@ class EpochCursor:
 
     def move(self, position: EpochPosition) -> None:
         """See `Cursor.move`."""
-        self.at = position
+        self.next_row = position
 
     def close(self) -> None:
         """See `Cursor.close`."""
@@ -259,13 +259,13 @@ class Sampler:
         self.since = [0] * len(self.cursors)
         self.deal(step_rows, range(step_rows))
 
-    def deal(self, step_rows: int, own: Sequence[int]) -> None:
+    def deal(self, step_rows: int, local_rows: Sequence[int]) -> None:
         """Assign rows of each step to this rank; called before any row is taken.
 
         Arguments:
-            own: indices of its rows within the step.
+            local_rows: indices of its rows within the step.
         """
-        self._deal = Deal(step_rows, own)
+        self._deal = Deal(step_rows, local_rows)
         for cursor in self.cursors:
             cursor.move(cursor.locate(None, self._deal))
 
@@ -289,11 +289,11 @@ class Sampler:
             return min(cursor.epoch for cursor in self.cursors)
         return self.position / self.schedule.epoch_rows
 
-    def take(self, count: int, own: slice = ALL) -> Rows:
+    def take(self, count: int, local_rows: slice = ALL) -> Rows:
         """Advance by the next rows of all ranks, and return those of this rank.
 
         Arguments:
-            own: the rows of this rank.
+            local_rows: the rows of this rank.
 
         Raises:
             SetpointError: all sources with a share have reached their limits, or a stream cannot be
@@ -301,27 +301,27 @@ class Sampler:
         """
         first, cursors = self.position, self.cursors
         if self.schedule is ONE_SOURCE:
-            rows = cursors[0].take(np.arange(first, first + count), own)
+            rows = cursors[0].take(np.arange(first, first + count), local_rows)
             self.taken[0] += count
             return rows
-        drawn, found = list[int](), list[list[Parts]]([] for _ in cursors)
+        drawn, by_source = list[int](), list[list[Parts]]([] for _ in cursors)
         while len(drawn) < count:
-            drawn += self._draw(count - len(drawn), found)
+            drawn += self._draw(count - len(drawn), by_source)
         source = np.array(drawn, np.int64)
-        spans = MixedRows.spans(source, own, len(cursors))
+        spans = MixedRows.spans(source, local_rows, len(cursors))
         if self.schedule.row_tokens is not None:
-            parts = (Parts.joined(rows)[span] for rows, span in zip(found, spans, strict=True))
+            parts = (Parts.joined(rows)[span] for rows, span in zip(by_source, spans, strict=True))
         else:
             slots = (first + np.flatnonzero(source == number) for number in range(len(cursors)))
             triples = zip(cursors, slots, spans, strict=True)
             parts = (cursor.take(places, span) for cursor, places, span in triples)
-        return MixedRows(source[own], tuple(parts))
+        return MixedRows(source[local_rows], tuple(parts))
 
-    def _draw(self, count: int, found: list[list[Parts]]) -> list[int]:
+    def _draw(self, count: int, by_source: list[list[Parts]]) -> list[int]:
         """Sources of up to `count` rows with the same shares.
 
         Arguments:
-            found: receives the rows of each source if shares are of tokens.
+            by_source: receives the rows of each source if shares are of tokens.
         """
         schedule, taken, first = self.schedule, self.taken, self.position
         if any(phase.first == first for phase in schedule.phases):
@@ -337,18 +337,18 @@ class Sampler:
                 f"sequences.\nValid: a shorter duration, more epochs, or epochs = null for a "
                 "source, which is then read as often as is needed."
             )
-        whole = sum(share for _, share in shares)
-        shares = [(number, share / whole) for number, share in shares]
+        share_sum = sum(share for _, share in shares)
+        shares = [(number, share / share_sum) for number, share in shares]
         ahead = (phase.first - first for phase in schedule.phases if phase.first > first)
         since, total = self.since, sum(self.since)
         sources: list[int] = []
         for _ in range(min([count, *ahead])):
-            wanted = total + (schedule.row_tokens or 1)
-            _, number = max((share * wanted - since[k], -k) for k, share in shares)
+            goal = total + (schedule.row_tokens or 1)
+            _, number = max((share * goal - since[k], -k) for k, share in shares)
             number, size = -number, 1
             if schedule.row_tokens is not None:
-                found[number].append(self.cursors[number].take(np.zeros(1, np.int64), ALL))
-                size = found[number][-1].token_count
+                by_source[number].append(self.cursors[number].take(np.zeros(1, np.int64), ALL))
+                size = by_source[number][-1].token_count
             sources.append(number)
             taken[number] += 1
             since[number] += size
@@ -393,43 +393,43 @@ class Sampler:
         Raises:
             SetpointError: the state is invalid or of other data; the sampler is unchanged then.
         """
-        names, found = self.schedule.names, self._sources_of(state, other_data)
+        names, states = self.schedule.names, self._sources_of(state, other_data)
         for name, cursor in zip(names, self.cursors, strict=True):
-            if name in found:
-                _require_same_rows(found[name], cursor, other_data)
+            if name in states:
+                _require_same_rows(states[name], cursor, other_data)
         new = {"taken": 0, "since": 0}
-        given = [found.get(name, new) for name in names]
-        taken = [each["taken"] for each in given]
+        saved = [states.get(name, new) for name in names]
+        taken = [source["taken"] for source in saved]
         deal = self._deal._replace(first=sum(taken))
         positions = [
-            cursor.locate(found.get(name), deal, other_data)
+            cursor.locate(states.get(name), deal, other_data)
             for name, cursor in zip(names, self.cursors, strict=True)
         ]
         # Nothing is refused from here on.
         for cursor, position in zip(self.cursors, positions, strict=True):
             cursor.move(position)
         shares = self.schedule.shares_at(sum(taken))
-        same = set(found) == set(names) and all(
-            each["share"] == share for each, share in zip(given, shares, strict=True)
+        unchanged = set(states) == set(names) and all(
+            source["share"] == share for source, share in zip(saved, shares, strict=True)
         )
-        self.taken, self.since = taken, [each["since"] if same else 0 for each in given]
+        self.taken, self.since = (taken, [source["since"] if unchanged else 0 for source in saved])
 
     def _sources_of(self, state: Mapping[str, Any], other_data: bool) -> dict[str, dict[str, Any]]:
         """State of each source."""
-        found: dict[str, Any] = state.get("sources", {})
-        wrong = isinstance(found, dict) and [
-            name for name, each in found.items() if not isinstance(each, dict)
+        sources: dict[str, Any] = state.get("sources", {})
+        wrong = isinstance(sources, dict) and [
+            name for name, source in sources.items() if not isinstance(source, dict)
         ]
-        if set(state) != {"sources"} or not isinstance(found, dict) or not found or wrong:
+        if set(state) != {"sources"} or not isinstance(sources, dict) or not sources or wrong:
             raise SetpointError(
                 f"data loader state: has the keys {sorted(state)}.\n"
                 "Valid: sources, as written into checkpoints."
             )
         names = set(self.schedule.names)
-        was_mixture, is_mixture = "" not in found, self.schedule is not ONE_SOURCE
-        if was_mixture == is_mixture and (other_data or set(found) == names):
-            return found
-        recorded = f"a mixture of {sorted(found)}" if was_mixture else "no mixture"
+        was_mixture, is_mixture = "" not in sources, self.schedule is not ONE_SOURCE
+        if was_mixture == is_mixture and (other_data or set(sources) == names):
+            return sources
+        recorded = f"a mixture of {sorted(sources)}" if was_mixture else "no mixture"
         now = f"a mixture of {sorted(names)}" if is_mixture else "no mixture"
         raise SetpointError(
             f"data.sources: the data position was recorded with {recorded}, and now there is "
@@ -458,12 +458,12 @@ def _require_same_rows(state: Mapping[str, Any], cursor: Cursor, other_data: boo
         SetpointError: keys or properties differ, those of the data only if not `other_data`.
     """
     facts, position = cursor.facts, cursor.position()
-    streamed, was = "lanes" in position, "lanes" in state
-    if streamed != was:
+    streamed, old = "lanes" in position, "lanes" in state
+    if streamed != old:
         raise SetpointError(
-            f"data.sources: streaming was {str(was).lower()} where the data position was recorded, "
+            f"data.sources: streaming was {str(old).lower()} where the data position was recorded, "
             f"and is {str(streamed).lower()} now, so it does not point at the same rows.\n"
-            f"Valid: streaming = {str(was).lower()}, or a new run."
+            f"Valid: streaming = {str(old).lower()}, or a new run."
         )
     method = state.get("method", facts["method"])
     if method != facts["method"]:
@@ -483,16 +483,16 @@ def _require_same_rows(state: Mapping[str, Any], cursor: Cursor, other_data: boo
             raise SetpointError(
                 f"data loader state: {key} is {state[key]!r}.\nValid: a number of rows."
             )
-    for key, mine in facts.items():
-        field, what = _FIELDS[key]
-        if key == "order" and {mine, str(state[key])} - {"shuffled", "sources"}:
+    for key, current in facts.items():
+        field, label = _FIELDS[key]
+        if key == "order" and {current, str(state[key])} - {"shuffled", "sources"}:
             field = "data.curriculum"
         recorded = state[key]
-        if mine != recorded and not (other_data and key in ("tokens", "digest")):
+        if current != recorded and not (other_data and key in ("tokens", "digest")):
             raise SetpointError(
-                f"{field}: the data position was recorded with {what} {recorded}, and now it is "
-                f"{mine}, so it does not point at the same rows.\n"
-                f"Valid: {what} {recorded}, or a new run."
+                f"{field}: the data position was recorded with {label} {recorded}, and now it is "
+                f"{current}, so it does not point at the same rows.\n"
+                f"Valid: {label} {recorded}, or a new run."
             )
 
 
@@ -565,22 +565,22 @@ def planned_rows(
         rows: total; infinity: until all sources with a share reach their limits.
     """
     left = [inf if limit is None else float(limit) for limit in limits]
-    taken, at = [0.0] * len(limits), 0.0
+    taken, position = [0.0] * len(limits), 0.0
     for number, phase in enumerate(phases):
         end = min(rows, phases[number + 1].first if number + 1 < len(phases) else inf)
-        while at < end:
+        while position < end:
             shares = {k: share for k, share in enumerate(phase.shares) if share and left[k] > 0}
             if not shares:
-                return PlannedRows(at, tuple(taken))
+                return PlannedRows(position, tuple(taken))
             total = sum(shares.values())
             # Until the first of them is spent, or the phase ends.
-            span = min(end - at, *(left[k] * total / share for k, share in shares.items()))
+            span = min(end - position, *(left[k] * total / share for k, share in shares.items()))
             for k, share in shares.items():
                 spent = span * share / total
                 taken[k] += spent
                 left[k] = left[k] - spent if left[k] > spent * (1 + 1e-9) else 0.0
-            at += span
-    return PlannedRows(at, tuple(taken))
+            position += span
+    return PlannedRows(position, tuple(taken))
 
 
 def shares_of(weights: Sequence[float], temperature: float = 1.0) -> tuple[float, ...]:

@@ -84,7 +84,7 @@ def write_parts(
     return replace_file(path, chain([head.getvalue()], map(raw, parts)))
 
 
-SEEN = "verified.json"
+VERIFIED = "verified.json"
 """Names and modification times of the files that this machine has verified."""
 INPUTS = "inputs.txt"
 
@@ -160,31 +160,31 @@ def read_manifest(folder: Path) -> StoreManifest:
         DamagedData: it is missing, damaged or of another version.
     """
     try:
-        found = json.loads((folder / MANIFEST).read_text(encoding="utf-8"))
-        if found.pop("kind") != KIND:
+        content = json.loads((folder / MANIFEST).read_text(encoding="utf-8"))
+        if content.pop("kind") != KIND:
             raise ValueError("it is not a manifest of prepared data")
-        version = found.pop("format")
+        version = content.pop("format")
         if version != FORMAT:
             raise DamagedData(
                 f"the prepared data in {folder} has format {version!r}, and this version of "
                 f"setpoint reads {FORMAT}.\nValid: data prepared by this version."
             )
         sides = tuple(
-            Side(**{**side, "sources": tuple(side["sources"])}) for side in found.pop("sides")
+            Side(**{**side, "sources": tuple(side["sources"])}) for side in content.pop("sides")
         )
         files = {
-            name: (int(size), str(digest)) for name, (size, digest) in found.pop("files").items()
+            name: (int(size), str(digest)) for name, (size, digest) in content.pop("files").items()
         }
         for name in files:  # they are copied and pushed under these names
             if PurePosixPath(name).is_absolute() or ".." in PurePosixPath(name).parts:
                 raise ValueError(f"it names the file {name!r}, which lies elsewhere")
-        notes = tuple(str(each) for each in found.pop("notes"))
+        notes = tuple(str(note) for note in content.pop("notes"))
         token_files = tuple(
             (str(path), str(dtype), int(offset), int(count))
-            for path, dtype, offset, count in found.pop("token_files")
+            for path, dtype, offset, count in content.pop("token_files")
         )
         return StoreManifest(
-            **found, sides=sides, files=files, notes=notes, token_files=token_files
+            **content, sides=sides, files=files, notes=notes, token_files=token_files
         )
     except OSError as error:
         raise DamagedData(
@@ -210,45 +210,45 @@ def verify(folder: Path, manifest: StoreManifest, contents: bool = True) -> None
     Raises:
         DamagedData: a file is missing, truncated or changed.
     """
-    seen = _read_seen(folder, manifest)
+    times = _read_verified(folder, manifest)
     now: dict[str, int] = {}
     for name, (size, digest) in manifest.files.items():
         try:
             status = (folder / name).stat()
             if status.st_size != size:
                 less = "cut short: it" if status.st_size < size else "another: it"
-                what = f"{name} is {less} has {status.st_size:,} bytes, and had {size:,}"
-                raise DamagedData(_damaged(folder, what))
-            hashed = contents and seen.get(name) != status.st_mtime_ns
+                damage = f"{name} is {less} has {status.st_size:,} bytes, and had {size:,}"
+                raise DamagedData(_damaged(folder, damage))
+            hashed = contents and times.get(name) != status.st_mtime_ns
             if hashed and digest_file(folder / name).digest != digest:
-                what = f"the content of {name} is not what was written"
-                raise DamagedData(_damaged(folder, what))
+                damage = f"the content of {name} is not what was written"
+                raise DamagedData(_damaged(folder, damage))
         except OSError as error:
             raise DamagedData(_damaged(folder, f"{name}: {error.strerror}")) from error
         now[name] = status.st_mtime_ns
-    if contents and now != seen:
-        write_seen(folder, manifest, now)
+    if contents and now != times:
+        write_verified(folder, manifest, now)
 
 
-def _damaged(folder: Path, what: str) -> str:
+def _damaged(folder: Path, damage: str) -> str:
     return (
-        f"the prepared data in {folder} is damaged: {what}.\n"
+        f"the prepared data in {folder} is damaged: {damage}.\n"
         "Valid: remove the folder and prepare it again (`setpoint data prepare`)."
     )
 
 
-def _read_seen(folder: Path, manifest: StoreManifest) -> dict[str, int]:
+def _read_verified(folder: Path, manifest: StoreManifest) -> dict[str, int]:
     try:
-        found = json.loads((folder / SEEN).read_text(encoding="utf-8"))
-        return dict(found["files"]) if found["of"] == _own_hash(manifest) else {}
+        content = json.loads((folder / VERIFIED).read_text(encoding="utf-8"))
+        return dict(content["files"]) if content["of"] == _manifest_hash(manifest) else {}
     except (OSError, ValueError, KeyError, TypeError):
         return {}  # nothing is trusted then
 
 
-def write_seen(folder: Path, manifest: StoreManifest, times: dict[str, int]) -> None:
+def write_verified(folder: Path, manifest: StoreManifest, times: dict[str, int]) -> None:
     """Record which files were verified; without the record they are verified again."""
-    text = json.dumps({"of": _own_hash(manifest), "files": times})
-    with suppress(OSError), replacing(folder / SEEN) as staged:
+    text = json.dumps({"of": _manifest_hash(manifest), "files": times})
+    with suppress(OSError), replacing(folder / VERIFIED) as staged:
         staged.write_text(text, encoding="utf-8")
 
 
@@ -263,7 +263,7 @@ def read_inputs(folder: Path) -> list[str]:
         return []
 
 
-def _own_hash(manifest: StoreManifest) -> str:
+def _manifest_hash(manifest: StoreManifest) -> str:
     return hashlib.sha256(manifest.text().encode()).hexdigest()
 
 
@@ -295,8 +295,8 @@ def open_side(folder: Path, manifest: StoreManifest, side: Side, tokenizer: Toke
         mask = CompleteMask(starts, side.tokens)
     for kind, row in (("tokens", tokens), ("mask", mask)):
         if row is not None and len(row) != side.tokens:
-            what = f"the {kind} of {side.name} are {len(row):,}, and were {side.tokens:,}"
-            raise DamagedData(_damaged(folder, what))
+            damage = f"the {kind} of {side.name} are {len(row):,}, and were {side.tokens:,}"
+            raise DamagedData(_damaged(folder, damage))
     return Corpus(
         side=side.side,
         tokens=tokens,
@@ -353,16 +353,16 @@ def shard_name(side: str, number: int) -> str:
 
 def _mapped(path: Path, dtype: np.dtype[Any], length: int | None = None) -> npt.NDArray[Any]:
     try:
-        found = np.load(path, mmap_mode="r") if path.stat().st_size > 128 else np.load(path)
+        array = np.load(path, mmap_mode="r") if path.stat().st_size > 128 else np.load(path)
     except (OSError, ValueError) as error:
         raise DamagedData(_damaged(path.parent, f"{path.name}: {error}")) from error
-    if found.dtype != dtype:
-        what = f"{path.name} has the dtype {found.dtype}, and the manifest says {dtype}"
-        raise DamagedData(_damaged(path.parent, what))
-    if length is not None and len(found) != length:
-        what = f"{path.name} has {len(found):,} entries, and the manifest says {length:,}"
-        raise DamagedData(_damaged(path.parent, what))
-    return np.asarray(found)
+    if array.dtype != dtype:
+        damage = f"{path.name} has the dtype {array.dtype}, and the manifest says {dtype}"
+        raise DamagedData(_damaged(path.parent, damage))
+    if length is not None and len(array) != length:
+        damage = f"{path.name} has {len(array):,} entries, and the manifest says {length:,}"
+        raise DamagedData(_damaged(path.parent, damage))
+    return np.asarray(array)
 
 
 class StoredRecords(Records):
@@ -381,8 +381,8 @@ class StoredRecords(Records):
 
     def record(self, number: int) -> FileRecord:
         row = self.entries[number]
-        at = int(row["name_at"])
-        name = self.names[at : at + int(row["name_length"])].tobytes()
+        start = int(row["name_at"])
+        name = self.names[start : start + int(row["name_length"])].tobytes()
         return FileRecord(
             name.decode("utf-8", "surrogateescape"), int(row["size"]), row["sha256"].tobytes().hex()
         )
@@ -448,18 +448,18 @@ def key_of(request: CorpusRequest, tokenizer: Tokenizer, inputs: Sequence[str]) 
     chat = getattr(tokenizer, "chat", None)
     facts = [chat.controls, chat.variables, chat.templates] if chat is not None else None
     of_tokenizer = [tokenizer.name, tokenizer.vocab_size, facts]
-    asked = json.dumps([FORMAT, of_tokenizer, request.described()], sort_keys=True, default=list)
+    query = json.dumps([FORMAT, of_tokenizer, request.described()], sort_keys=True, default=list)
     state = hashlib.sha256()
     for line in inputs:
         data = line.encode("utf-8", "surrogateescape")
         state.update(f"{len(data)} ".encode() + data)
-    return StoreKey(hashlib.sha256(asked.encode()).hexdigest()[:16], state.hexdigest()[:16])
+    return StoreKey(hashlib.sha256(query.encode()).hexdigest()[:16], state.hexdigest()[:16])
 
 
 def size_of(inputs: Sequence[str]) -> int:
     """Total bytes of the files whose size is known."""
     states = (_SIZE.match(line.rpartition("\t")[2]) for line in inputs)
-    return sum(int(found[1]) for found in states if found)
+    return sum(int(state[1]) for state in states if state)
 
 
 def changed_names(
@@ -482,6 +482,6 @@ def _states(lines: Iterable[str]) -> dict[str, str]:
 def brief_changes(before: Iterable[str], now: Iterable[str]) -> str:
     """Message about the first few new, removed or changed inputs."""
     gone, new, changed = changed_names(before, now)
-    found = [f"{name} is new" for name in new] + [f"{name} is gone" for name in gone]
-    found += [f"{name} changed" for name in changed]
-    return ", ".join(found[:3]) + (", ..." if len(found) > 3 else "")
+    changes = [f"{name} is new" for name in new] + [f"{name} is gone" for name in gone]
+    changes += [f"{name} changed" for name in changed]
+    return ", ".join(changes[:3]) + (", ..." if len(changes) > 3 else "")

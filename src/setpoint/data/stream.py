@@ -131,10 +131,10 @@ class Stream:
             limits = DocumentFilter(self.section.filter, where=self.where)
         place: Place = {}
         if begin is not None:
-            at = [self.parts[number].name for number in order].index(begin.part)
-            order, place = order[at:], begin.place
+            index = [self.parts[number].name for number in order].index(begin.part)
+            order, place = order[index:], begin.place
         for number in order:
-            for document, behind in self.source.read(number, place):
+            for document, next_place in self.source.read(number, place):
                 if document.trained is not None:
                     raise SetpointError(
                         f"{self.where}: the document '{document.name}' says which of its tokens "
@@ -143,23 +143,23 @@ class Stream:
                     )
                 kept = document if limits is None else limits.limited(document)
                 if kept is not None and kept.size:
-                    yield kept, partial(_spot, self.parts[number].name, behind)
+                    yield kept, partial(_spot, self.parts[number].name, next_place)
             place = {}
 
     def nothing_to_train_on(self, length: int | None = None) -> str:
         """Message about parts without training documents, or with less than one row of tokens."""
-        what = "no document"
+        text = "no document"
         if length is not None:
-            what = f"less than one row of batch.sequence_length = {length} tokens"
-        held = f", with data.held_out = {self.held_out:g}" if self.held_out else ""
+            text = f"less than one row of batch.sequence_length = {length} tokens"
+        held_out = f", with data.held_out = {self.held_out:g}" if self.held_out else ""
         return (
-            f"{self.where}: the {len(self.parts):,} files of '{self.name}' hold {what} to train on"
-            f"{held}.\nValid: more text, wider limits, or a smaller batch.sequence_length."
+            f"{self.where}: the {len(self.parts):,} files of '{self.name}' hold {text} to train on"
+            f"{held_out}.\nValid: more text, wider limits, or a smaller batch.sequence_length."
         )
 
 
-def _spot(part: str, behind: Callable[[], Place]) -> Spot:
-    return Spot(part, dict(behind()))
+def _spot(part: str, next_place: Callable[[], Place]) -> Spot:
+    return Spot(part, dict(next_place()))
 
 
 @dataclass(slots=True)
@@ -179,7 +179,7 @@ class StreamBlock:
     documents: dict[int, list[Document | None]]
     waiting: set[int] = field(default_factory=set)
 
-    def whole(self, lane: int) -> list[Document]:
+    def remaining(self, lane: int) -> list[Document]:
         """The documents of a lane that were not taken."""
         return [document for document in self.documents[lane] if document is not None]
 
@@ -220,7 +220,7 @@ class StreamReader:
         order: function of the epoch that returns the numbers of the parts.
         size: documents per block; the last block of an epoch may be smaller.
         lanes: lanes that the documents are dealt to.
-        own: lanes whose documents are kept, with their start positions.
+        starts: lanes whose documents are kept, with their start positions.
 
     Raises:
         SetpointError: from `block`; a document cannot be read, or an epoch has none.
@@ -233,14 +233,14 @@ class StreamReader:
         order: Callable[[int], list[int]],
         size: int,
         lanes: range,
-        own: Mapping[int, LanePosition],
+        starts: Mapping[int, LanePosition],
     ) -> None:
         self.stream, self.key, self.order, self.size, self.lanes = stream, key, order, size, lanes
         # Of each lane the block that it is in.
-        self.places = {lane: (at.epoch, at.block) for lane, at in own.items()}
+        self.places = {lane: (start.epoch, start.block) for lane, start in starts.items()}
         self.blocks: dict[tuple[int, int], StreamBlock] = {}
         self.lengths: dict[int, int] = {}
-        first = min(own.values(), key=lambda at: (at.epoch, at.block))
+        first = min(starts.values(), key=lambda start: (start.epoch, start.block))
         self._open(first.epoch, first.block, first.begin)
 
     def _open(self, epoch: int, number: int, begin: Spot | None) -> None:
@@ -250,7 +250,7 @@ class StreamReader:
 
     def _clear(self) -> None:
         self.ahead: list[Document] = []
-        self.behind: Spot | None = None
+        self.next_begin: Spot | None = None
         self.hash = hashlib.sha256()
         self.error: Exception | None = None
 
@@ -262,13 +262,13 @@ class StreamReader:
         if len(self.ahead) == self.size or self.error is not None:
             return False
         try:
-            found = next(self.documents, None)
-            if found is None:
+            entry = next(self.documents, None)
+            if entry is None:
                 return False
-            document, spot = found
+            document, spot = entry
             self.ahead.append(document)
             if len(self.ahead) == self.size:
-                self.behind = spot()
+                self.next_begin = spot()
         except Exception as error:
             self.error = error
             return False
@@ -311,14 +311,14 @@ class StreamReader:
         documents: dict[int, list[Document | None]] = {lane: [] for lane in waiting}
         # Turned with the epoch, so that each lane gets some of fewer documents than lanes.
         first = number * self.size + epoch
-        for at, chosen in enumerate(self.stream.shuffled_block(self.key(epoch, number), count)):
-            lane = self.lanes[(first + at) % len(self.lanes)]
+        for i, chosen in enumerate(self.stream.shuffled_block(self.key(epoch, number), count)):
+            lane = self.lanes[(first + i) % len(self.lanes)]
             if lane in documents:
                 documents[lane].append(self.ahead[chosen])
         if waiting:
             digest = self.hash.hexdigest()[:16]
             self.blocks[epoch, number] = StreamBlock(self.begin, digest, count, documents, waiting)
-        self.number, self.begin = number + 1, self.behind
+        self.number, self.begin = number + 1, self.next_begin
         self._clear()
 
     def move(self, lane: int, epoch: int, number: int) -> None:
@@ -337,13 +337,13 @@ def open_streams(config: Data, tokenizer: Tokenizer) -> list[Stream]:
     Raises:
         SetpointError: files are missing, or a source cannot be opened.
     """
-    found: list[Stream] = []
+    streams: list[Stream] = []
     for index, section in enumerate(config.sources):
         if not section.is_streamed:
             continue
         where = f"data.sources.{index}"
         source = cast(StreamSource, section.build(where=where))
-        found.append(
+        streams.append(
             Stream(
                 section=section,
                 where=where,
@@ -355,7 +355,7 @@ def open_streams(config: Data, tokenizer: Tokenizer) -> list[Stream]:
                 shuffle=config.shuffle,
             )
         )
-    return found
+    return streams
 
 
 def hold_out(

@@ -32,14 +32,14 @@ def refuse_locked(path: Path) -> None:
     except FileNotFoundError:
         return
     except OSError as error:
-        raise _unwritable(path, error) from error
+        raise _write_error(path, error) from error
     try:
         # Shared: the ranks of a job look at the same time, and none of them holds it.
         _take(descriptor, fcntl.LOCK_SH)
     except OSError as error:
         if error.errno not in BUSY:
             return
-        raise _busy(path) from None
+        raise _busy_error(path) from None
     finally:
         os.close(descriptor)
 
@@ -74,7 +74,7 @@ def _take(descriptor: int, kind: int) -> None:
         time.sleep(PAUSE)
 
 
-def _is_at(descriptor: int, path: Path) -> bool:
+def _is_same_file(descriptor: int, path: Path) -> bool:
     """True if a path refers to this open file."""
     try:
         return os.path.samestat(os.fstat(descriptor), os.lstat(path))
@@ -82,13 +82,13 @@ def _is_at(descriptor: int, path: Path) -> bool:
         return False
 
 
-def _unwritable(path: Path, error: OSError) -> SetpointError:
+def _write_error(path: Path, error: OSError) -> SetpointError:
     return SetpointError(
         f"run directory {path.parent} cannot be written: {path.name}: {error.strerror}"
     )
 
 
-def _busy(path: Path) -> SetpointError:
+def _busy_error(path: Path) -> SetpointError:
     return SetpointError(
         f"run directory {path.parent} is being written by {holder(path)}; wait for it to end, stop "
         f"it, or choose another directory"
@@ -117,7 +117,7 @@ class RunLock:
         self._descriptor: int | None = None
         for _ in range(TRIES):
             descriptor = self._open()
-            if _is_at(descriptor, path):
+            if _is_same_file(descriptor, path):
                 break
             os.close(descriptor)
             self.is_new = True
@@ -129,11 +129,11 @@ class RunLock:
         try:
             write_owner(descriptor)
         except OSError as error:
-            self._leave_none()
+            self._remove_if_new()
             os.close(descriptor)
-            raise _unwritable(path, error) from error
+            raise _write_error(path, error) from error
         self._descriptor = descriptor
-        _held.add(self)
+        _held_locks.add(self)
 
     def _open(self) -> int:
         """Open the file, and lock what was opened."""
@@ -141,24 +141,24 @@ class RunLock:
         try:
             descriptor = not_linked(path, os.O_RDWR | os.O_CREAT)
         except OSError as error:
-            raise _unwritable(path, error) from error
+            raise _write_error(path, error) from error
         try:
             _take(descriptor, fcntl.LOCK_EX)
         except OSError as error:
             os.close(descriptor)
             if error.errno not in BUSY:
-                self._leave_none()
+                self._remove_if_new()
                 raise SetpointError(
                     f"run directory {path.parent} cannot be locked: {error.strerror}; "
                     "put it on a file system that supports flock"
                 ) from error
-            raise _busy(path) from None
+            raise _busy_error(path) from None
         except BaseException:
             os.close(descriptor)
             raise
         return descriptor
 
-    def _leave_none(self) -> None:
+    def _remove_if_new(self) -> None:
         if self.is_new:
             self.path.unlink(missing_ok=True)
 
@@ -171,24 +171,24 @@ class RunLock:
             fcntl.flock(self._descriptor, fcntl.LOCK_UN)
             os.close(self._descriptor)
             self._descriptor = None
-        _held.discard(self)
+        _held_locks.discard(self)
 
-    def _forget(self) -> None:
+    def _close_copy(self) -> None:
         """Close the copy of a forked child, which would keep the lock alive."""
         if self._descriptor is not None:
             os.close(self._descriptor)
             self._descriptor = None
 
 
-_held: weakref.WeakSet[RunLock] = weakref.WeakSet()
+_held_locks: weakref.WeakSet[RunLock] = weakref.WeakSet()
 
 
-def _forget_all() -> None:
-    for lock in list(_held):
-        lock._forget()
+def _close_copies() -> None:
+    for lock in list(_held_locks):
+        lock._close_copy()
 
 
-os.register_at_fork(after_in_child=_forget_all)
+os.register_at_fork(after_in_child=_close_copies)
 
 
 def write_owner(descriptor: int) -> None:

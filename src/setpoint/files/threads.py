@@ -115,7 +115,7 @@ class Worker:
         self._thread = Thread(target=self._run, name=name, daemon=True)
         self._starting = Lock()
         self._last: Future[Any] | None = None
-        _made.add(self)
+        _workers.add(self)
 
     @property
     def is_busy(self) -> bool:
@@ -169,7 +169,7 @@ class Worker:
             del task, future, act
 
 
-_made: WeakSet[Worker] = WeakSet()
+_workers: WeakSet[Worker] = WeakSet()
 
 
 def is_any_busy() -> bool:
@@ -178,4 +178,4 @@ def is_any_busy() -> bool:
     Python stops such a thread at its next line; inside a C++ library, waiting for another rank for
     instance, that aborts the process.
     """
-    return any(worker.is_busy for worker in _made)
+    return any(worker.is_busy for worker in _workers)

@@ -32,9 +32,9 @@ class Table:
         ends = [column for column in self.columns if column.endswith(f".{name}")]
         if name in self.columns or len(ends) == 1:
             return self.columns.index(name if name in self.columns else ends[0])
-        meant = did_you_mean(name, self.columns, " ")
+        hint = did_you_mean(name, self.columns, " ")
         raise SetpointError(
-            f"the table has no column {name!r}.{meant} Columns: {', '.join(self.columns)}"
+            f"the table has no column {name!r}.{hint} Columns: {', '.join(self.columns)}"
         )
 
     def add(self, name: str, values: Sequence[Any]) -> None:

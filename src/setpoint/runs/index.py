@@ -122,9 +122,9 @@ def require_name(runs: Sequence[IndexedRun], name: str) -> None:
         names = dict.fromkeys(FACTS)
         for run in runs:
             names |= dict.fromkeys(run.metrics) | dict.fromkeys(run.fields)
-        meant = did_you_mean(name, names, " ")
+        hint = did_you_mean(name, names, " ")
         raise SetpointError(
-            f"no run has {name!r}.{meant}\nValid: {', '.join(FACTS)}, a field of the configuration "
+            f"no run has {name!r}.{hint}\nValid: {', '.join(FACTS)}, a field of the configuration "
             f"such as optimizer.lr, or a metric such as evaluation.held_out_loss.min"
         )
 

@@ -84,9 +84,9 @@ def _condition(node: ast.expr, names: dict[str, None]) -> Condition:
             [ast.Subscript(ast.Name(kind), ast.Constant(str(value)))],
         ) if not isinstance(sign, ast.NotIn):
             if name == "status" and not isinstance(sign, ast.In) and value not in STATUSES:
-                meant = did_you_mean(value, STATUSES, " ")
+                hint = did_you_mean(value, STATUSES, " ")
                 raise SetpointError(
-                    f"unknown status {value!r}.{meant}\nValid: {', '.join(STATUSES)}"
+                    f"unknown status {value!r}.{hint}\nValid: {', '.join(STATUSES)}"
                 )
             names[name] = None
             return _comparison(name, sign, value, kind == "quoted")

@@ -297,20 +297,20 @@ def train_again(
 
 
 def compare_with_record(
-    run: Path, again: Path, steps: StepRange, tolerance: float | None
+    run: Path, retrained: Path, steps: StepRange, tolerance: float | None
 ) -> Comparison:
     """Compare retrained metrics and final weights with the record.
 
     Arguments:
-        again: the directory of the retraining.
+        retrained: the directory of the retraining.
         tolerance: largest relative difference of numbers; None: equal to the bit.
     """
     first, last, end = steps.first, steps.last, steps.end
     result = Comparison(first, last, tolerance)
-    recorded, trained = (read_rows(directory, first, last) for directory in (run, again))
+    recorded, trained = (read_rows(directory, first, last) for directory in (run, retrained))
     result.rows = len(recorded)
     result.differences = list(_row_differences(recorded, trained, tolerance))
-    trained_again = list_checkpoints(again / "checkpoints").get(last)
+    trained_again = list_checkpoints(retrained / "checkpoints").get(last)
     if end is None or trained_again is None:
         where = "the record" if end is None else "what was trained again"
         result.notes.append(f"weights are not compared: {where} has no checkpoint of step {last}")
@@ -399,9 +399,9 @@ def environment_at(run: Path, step: int) -> dict[str, Any]:
 
 def fingerprint_differences(run: Path, job: Job) -> list[str]:
     """A line if the fingerprint of a job differs from the recorded one."""
-    stated = json.loads((run / CONFIG).read_bytes()).get("setpoint", {}).get("fingerprint")
+    recorded = json.loads((run / CONFIG).read_bytes()).get("setpoint", {}).get("fingerprint")
     today = fingerprint(job)
-    return [] if stated == today else [f"fingerprint: {stated} in the record, {today} here"]
+    return [] if recorded == today else [f"fingerprint: {recorded} in the record, {today} here"]
 
 
 def environment_now(job: Job) -> dict[str, Any]:

@@ -44,7 +44,7 @@ class TextFeed(Protocol):
         """Sequences that one batch of each rank makes up."""
         ...
 
-    def own(self, name: str) -> int:
+    def local_count(self, name: str) -> int:
         """Sequences of a text that this rank counts, which are the first of its pass."""
         ...
 
@@ -166,7 +166,7 @@ def score_text(
         part, valid = sequence.cut(batch.to(ranks.device)), sequence.take_valid(counted)
         part_sums = sums(part, valid)
         counts_correct = part_sums.correct is not None
-        if sequences < feed.own(name):
+        if sequences < feed.local_count(name):
             nats += float(part_sums.nats)
             correct += 0 if part_sums.correct is None else int(part_sums.correct)
             tokens += counted.targets

@@ -124,11 +124,11 @@ class ChatTemplate:
         self._frames: dict[Any, str] = {}
         self._distinct: set[Any] = set()
 
-    def render(self, conversation: Conversation, wanted: Sequence[int]) -> RenderedChat:
+    def render(self, conversation: Conversation, answers: Sequence[int]) -> RenderedChat:
         """Render a conversation.
 
         Arguments:
-            wanted: indices of the messages to locate.
+            answers: indices of the messages to locate.
 
         Raises:
             RowError: the template raises, or loses, reorders or confuses messages, or the answers
@@ -146,7 +146,7 @@ class ChatTemplate:
         ends = self._ends(conversation, marked, owners)
         self._require_roles(safe, text)
         spans: set[tuple[int, int]] = set()
-        for number in wanted:
+        for number in answers:
             if number not in ends:
                 continue
             end = ends[number]
@@ -206,8 +206,8 @@ class ChatTemplate:
             end: end of the text of the message.
             limit: end of the text of the next message.
         """
-        own = self._control.search(text, end, span[1]) is not None
-        if own if self.has_generation else self._ends_last_turn:
+        has_control = self._control.search(text, end, span[1]) is not None
+        if has_control if self.has_generation else self._ends_last_turn:
             return span
         match = self._control.search(text, max(span[1], end), limit)
         return (span[0], match.end()) if match else span
@@ -364,8 +364,8 @@ class ChatTemplate:
         if number:
             return self._tail(safe, number, prompt=True)
         try:  # nothing is before it: what is put behind any message
-            whole = self._render(PROBE, safe.tools, prompt=True).text
-            return whole.removeprefix(self._render(PROBE, safe.tools).text)
+            text = self._render(PROBE, safe.tools, prompt=True).text
+            return text.removeprefix(self._render(PROBE, safe.tools).text)
         except RowError:
             return None
 
@@ -387,15 +387,15 @@ class ChatTemplate:
         """Split a text into pieces, with placeholders replaced by the spelled control tokens."""
         pieces: list[TextPiece] = []
         shifts: list[tuple[int, int]] = []  # (end of a sign, by how much what follows moves)
-        at = 0
+        start = 0
         for match in self._parts.finditer(text):
             number = match["spelled"]
             spelled = match[0] if number is None else self.controls[int(number)]
-            pieces += [TextPiece(text[at : match.start()]), TextPiece(spelled, number is None)]
-            at = match.end()
+            pieces += [TextPiece(text[start : match.start()]), TextPiece(spelled, number is None)]
+            start = match.end()
             if number is not None:
-                shifts.append((at, len(spelled) - len(match[0])))
-        pieces.append(TextPiece(text[at:]))
+                shifts.append((start, len(spelled) - len(match[0])))
+        pieces.append(TextPiece(text[start:]))
 
         def moved(place: int) -> int:
             return place + sum(shift for end, shift in shifts if end <= place)
@@ -468,11 +468,11 @@ def _without_marks(text: str) -> _Marked:
     marks: dict[int, int] = {}
     generations: list[tuple[int, int]] = []
     kept: list[str] = []
-    at, length, depth, start = 0, 0, 0, 0
+    end, length, depth, start = 0, 0, 0, 0
     for match in _MARKS.finditer(text):
-        kept.append(text[at : match.start()])
-        length += match.start() - at
-        at = match.end()
+        kept.append(text[end : match.start()])
+        length += match.start() - end
+        end = match.end()
         if match[1] is not None:
             marks[int(match[1])] = length
         elif match[2]:
@@ -482,7 +482,7 @@ def _without_marks(text: str) -> _Marked:
             depth -= 1
             if not depth and length > start:
                 generations.append((start, length))
-    kept.append(text[at:])
+    kept.append(text[end:])
     return _Marked("".join(kept), marks, generations)
 
 
@@ -578,43 +578,43 @@ ALPACA = """\
 NAMED: Mapping[str, str] = {"plain": PLAIN, "alpaca": ALPACA, "chatml": CHATML, "llama3": LLAMA3}
 
 
-def fitting_template(wanted: str | None, where: str, facts: ChatFacts) -> ChatTemplate:
+def fitting_template(choice: str | None, where: str, facts: ChatFacts) -> ChatTemplate:
     """Chat template of a source, checked against the tokens of the tokenizer.
 
     Arguments:
-        wanted: a name or a file; None: the tokenizer's own template.
+        choice: a name or a file; None: the tokenizer's own template.
         where: path of the field, for messages.
 
     Raises:
         SetpointError: there is no template, Jinja cannot parse it, or a token of it is missing.
     """
-    own, valid = facts.templates, f"{', '.join(NAMED)}, or a file that ends in .jinja"
-    names = ", ".join(own)
-    if wanted is None and "default" in own:
-        source, title = own["default"], f"the chat template of {facts.title}"
-    elif wanted is None:
-        more = f"; it has {names}" if own else ""
+    templates, valid = facts.templates, f"{', '.join(NAMED)}, or a file that ends in .jinja"
+    names = ", ".join(templates)
+    if choice is None and "default" in templates:
+        source, title = templates["default"], f"the chat template of {facts.title}"
+    elif choice is None:
+        more = f"; it has {names}" if templates else ""
         raise SetpointError(
             f"{where}: {facts.title} has no chat template of its own{more}.\nValid: {valid}."
         )
-    elif wanted in NAMED:
-        source, title = NAMED[wanted], f"the chat template {wanted!r}"
-    elif wanted in own:
-        source, title = own[wanted], f"the chat template {wanted!r} of {facts.title}"
+    elif choice in NAMED:
+        source, title = NAMED[choice], f"the chat template {choice!r}"
+    elif choice in templates:
+        source, title = templates[choice], f"the chat template {choice!r} of {facts.title}"
     else:
         try:
-            with open(os.path.expanduser(wanted), encoding="utf-8") as file:
-                source, title = file.read(), f"the chat template {wanted}"
+            with open(os.path.expanduser(choice), encoding="utf-8") as file:
+                source, title = file.read(), f"the chat template {choice}"
         except FileNotFoundError:
-            more = f"; of {facts.title}: {names}" if own else ""
+            more = f"; of {facts.title}: {names}" if templates else ""
             raise SetpointError(
-                f"{where}: {wanted!r} is the name of no chat template, and no file.\n"
+                f"{where}: {choice!r} is the name of no chat template, and no file.\n"
                 f"Valid: {valid}{more}."
             ) from None
         except (OSError, UnicodeError) as error:
             reason = getattr(error, "strerror", None) or error
             raise SetpointError(
-                f"{where}: {wanted} cannot be read: {reason}.\nValid: {valid}."
+                f"{where}: {choice} cannot be read: {reason}.\nValid: {valid}."
             ) from None
     try:
         template = ChatTemplate(source, title, facts.variables, facts.controls)
@@ -633,10 +633,10 @@ def fitting_template(wanted: str | None, where: str, facts: ChatFacts) -> ChatTe
         if name not in facts.variables and re.search(rf"\b{name}\b", code) and not asks:
             missing.append(name)
     if missing:
-        have = [control for control in facts.controls if _CONTROL.fullmatch(control)][:8]
+        known = [control for control in facts.controls if _CONTROL.fullmatch(control)][:8]
         raise SetpointError(
             f"{where}: {title} writes {', '.join(missing)}, and {facts.title} has "
-            f"{', '.join(have) or 'no such token'}.\nValid: a template that writes tokens of this "
+            f"{', '.join(known) or 'no such token'}.\nValid: a template that writes tokens of this "
             "tokenizer, such as plain; a tokenizer that has these, as `setpoint tokenizer train "
             "--template` makes it."
         )

@@ -387,7 +387,7 @@ class Questions(
 
 def _path_problems(paths: tuple[str, ...], *valid: str) -> Iterator[Problem]:
     if not paths:
-        yield Problem("paths", "is empty", valid=tuple(f'["{each}"]' for each in valid))
+        yield Problem("paths", "is empty", valid=tuple(f'["{pattern}"]' for pattern in valid))
     for index, path in enumerate(paths):
         if not path:
             yield Problem(f"paths.{index}", "is empty", valid=valid)

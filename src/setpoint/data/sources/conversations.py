@@ -72,14 +72,14 @@ def read_row(
         return read_tokens(row, shifted)
     if row.get("prompt") is not None and row.get("completion") is not None:
         prompt = _either(row["prompt"], "prompt", "user")
-        whole = prompt + _either(row["completion"], "completion", "assistant")
-        return _conversation(whole, row, first=len(prompt))
+        messages = prompt + _either(row["completion"], "completion", "assistant")
+        return _conversation(messages, row, first=len(prompt))
     if row.get("instruction") is not None and row.get("output") is not None:
         return _conversation(_instruction(row), row)
     if any(name in row for name in PREFERENCES):
         raise RowError("has preferences (chosen, rejected), not a conversation")
-    found = ", ".join(map(repr, row)) or "none"
-    raise RowError(f"has the fields {found}; one of these is needed: {'; '.join(SHAPES)}")
+    fields = ", ".join(map(repr, row)) or "none"
+    raise RowError(f"has the fields {fields}; one of these is needed: {'; '.join(SHAPES)}")
 
 
 def _conversation(
@@ -87,27 +87,27 @@ def _conversation(
 ) -> Conversation:
     if not messages:
         raise RowError("holds no message")
-    answers = (i for i, each in enumerate(messages) if each["role"] == "assistant" and i >= first)
+    answers = (i for i, m in enumerate(messages) if m["role"] == "assistant" and i >= first)
     return Conversation(messages, tuple(answers), _tools(row.get("tools")))
 
 
-def _parsed(found: Any, field: str) -> Any:
+def _parsed(value: Any, field: str) -> Any:
     """A value, parsed if it is JSON, as in CSV files."""
-    if not isinstance(found, str) or not found.strip():
-        return found
+    if not isinstance(value, str) or not value.strip():
+        return value
     try:
-        return json.loads(found)
+        return json.loads(value)
     except ValueError as error:
         raise RowError(f"field {field!r}: is a str, and not JSON: {error}") from None
 
 
-def _tools(found: Any) -> list[Any] | None:
-    found = _parsed(found, "tools")
-    if not found:
+def _tools(tools: Any) -> list[Any] | None:
+    tools = _parsed(tools, "tools")
+    if not tools:
         return None
-    if not isinstance(found, list):
-        raise wrong_kind("tools", "a list of functions", found)
-    return found
+    if not isinstance(tools, list):
+        raise wrong_kind("tools", "a list of functions", tools)
+    return tools
 
 
 def _without_nulls(value: Any) -> Any:
@@ -117,17 +117,17 @@ def _without_nulls(value: Any) -> Any:
     return [_without_nulls(item) for item in value] if isinstance(value, list) else value
 
 
-def _messages(found: Any, field: str) -> list[dict[str, Any]]:
-    found = _parsed(found, field)
-    if not isinstance(found, list):
-        raise wrong_kind(field, "a list of messages", found)
-    return [_message(each, f"{field}.{at}") for at, each in enumerate(found)]
+def _messages(messages: Any, field: str) -> list[dict[str, Any]]:
+    messages = _parsed(messages, field)
+    if not isinstance(messages, list):
+        raise wrong_kind(field, "a list of messages", messages)
+    return [_message(message, f"{field}.{i}") for i, message in enumerate(messages)]
 
 
-def _message(found: Any, field: str) -> dict[str, Any]:
-    if not isinstance(found, Mapping):
-        raise wrong_kind(field, "a mapping with role and content", found)
-    message = {str(name): value for name, value in found.items() if value is not None}
+def _message(mapping: Any, field: str) -> dict[str, Any]:
+    if not isinstance(mapping, Mapping):
+        raise wrong_kind(field, "a mapping with role and content", mapping)
+    message = {str(name): value for name, value in mapping.items() if value is not None}
     role = message.get("role")
     if not isinstance(role, str) or not role:
         raise wrong_kind(f"{field}.role", "a str", role)
@@ -144,52 +144,52 @@ def _message(found: Any, field: str) -> dict[str, Any]:
     return message
 
 
-def _content(found: Any, field: str) -> str:
+def _content(content: Any, field: str) -> str:
     """Text of a content, which may be in parts."""
-    if isinstance(found, str):
-        return found
-    parts = found if isinstance(found, list) else [found]
-    for at, part in enumerate(parts):
+    if isinstance(content, str):
+        return content
+    parts = content if isinstance(content, list) else [content]
+    for i, part in enumerate(parts):
         if not isinstance(part, Mapping) or not isinstance(part.get("text"), str):
-            raise wrong_kind(f"{field}.{at}", "text", part)
+            raise wrong_kind(f"{field}.{i}", "text", part)
     return "".join(part["text"] for part in parts)
 
 
-def _calls(found: Any, field: str) -> list[dict[str, Any]]:
-    if not isinstance(found, list):
-        raise wrong_kind(f"{field}", "a list", found)
+def _calls(entries: Any, field: str) -> list[dict[str, Any]]:
+    if not isinstance(entries, list):
+        raise wrong_kind(f"{field}", "a list", entries)
     calls: list[dict[str, Any]] = []
-    for at, each in enumerate(found):
-        call = dict(each) if isinstance(each, Mapping) else {}
+    for i, entry in enumerate(entries):
+        call = dict(entry) if isinstance(entry, Mapping) else {}
         function = call.get("function", call)
         if not isinstance(function, Mapping) or not isinstance(function.get("name"), str):
             needed = "a call with the name of a function and its arguments"
-            raise wrong_kind(f"{field}.{at}", needed, each)
+            raise wrong_kind(f"{field}.{i}", needed, entry)
         arguments = function.get("arguments", {})
         if isinstance(arguments, str):  # as the OpenAI format has them; templates write JSON
             try:
                 arguments = json.loads(arguments)
             except ValueError as error:
-                raise RowError(f"field '{field}.{at}': arguments are not JSON: {error}") from None
+                raise RowError(f"field '{field}.{i}': arguments are not JSON: {error}") from None
         function = {**function, "arguments": arguments}
         calls.append({**call, "function": function} if "function" in call else function)
     return calls
 
 
 def _share_gpt(row: Mapping[str, Any]) -> list[dict[str, Any]]:
-    found = _parsed(row["conversations"], "conversations")
-    if not isinstance(found, list):
-        raise wrong_kind("conversations", "a list", found)
+    turns = _parsed(row["conversations"], "conversations")
+    if not isinstance(turns, list):
+        raise wrong_kind("conversations", "a list", turns)
     messages: list[dict[str, Any]] = []
     system = row.get("system")
     if isinstance(system, str) and system:
         messages.append({"role": "system", "content": system})
-    for at, each in enumerate(found):
-        field = f"conversations.{at}"
-        if not isinstance(each, Mapping) or each.get("from") is None:
-            messages.append(_message(each, field))
+    for i, turn in enumerate(turns):
+        field = f"conversations.{i}"
+        if not isinstance(turn, Mapping) or turn.get("from") is None:
+            messages.append(_message(turn, field))
             continue
-        role, value = each["from"], each.get("value")
+        role, value = turn["from"], turn.get("value")
         if role not in ROLES:
             known = ", ".join(ROLES)
             raise RowError(f"field '{field}.from': {role!r} is none of {known}")
@@ -199,11 +199,11 @@ def _share_gpt(row: Mapping[str, Any]) -> list[dict[str, Any]]:
     return messages
 
 
-def _either(found: Any, field: str, role: str) -> list[dict[str, Any]]:
+def _either(content: Any, field: str, role: str) -> list[dict[str, Any]]:
     """Messages, or one text as the message of a role."""
-    if isinstance(found, str):
-        return [{"role": role, "content": found}]
-    return _messages(found, field)
+    if isinstance(content, str):
+        return [{"role": role, "content": content}]
+    return _messages(content, field)
 
 
 def _instruction(row: Mapping[str, Any]) -> list[dict[str, Any]]:
@@ -231,13 +231,13 @@ def conversations_in(config: Text) -> Conversations | None:
         row = None if kind == TEXT else next(read_rows(name, file, kind, where="text"))
         if row is None or config.field in row.values:
             return None
-        filled, found = kind in (PARQUET, ARROW), Conversations(paths=config.paths)
+        filled, section = kind in (PARQUET, ARROW), Conversations(paths=config.paths)
         try:
             read_row(row.values, filled)
         except RowError:
             read_row(row.values, filled, shifted=True)
-            found.shifted_labels = True
-        return found
+            section.shifted_labels = True
+        return section
     except (SetpointError, RowError):
         return None
 
@@ -262,16 +262,16 @@ class ConversationsSource:
         """
         template: ChatTemplate | None = None
         rows = kept = 0
-        for row, found in self._rows():
+        for row, content in self._rows():
             rows += 1
             try:
-                if isinstance(found, TokenizedRow):
-                    documents = self._given(row.name, found)
+                if isinstance(content, TokenizedRow):
+                    documents = self._tokenized_documents(row.name, content)
                 else:
                     if template is None:
                         template = self.template(tokenizer)
                     encoder = cast(ChatTokenizer, tokenizer)
-                    documents = self._encoded(row.name, found, template, encoder)
+                    documents = self._encoded(row.name, content, template, encoder)
                 for document in documents:
                     kept += 1
                     yield document
@@ -285,9 +285,9 @@ class ConversationsSource:
 
     def texts(self) -> Iterator[Document]:
         """Contents of the messages, for training a tokenizer."""
-        for row, found in self._rows():
-            if isinstance(found, Conversation):
-                yield Document(row.name, "\n".join(found.texts()).encode())
+        for row, content in self._rows():
+            if isinstance(content, Conversation):
+                yield Document(row.name, "\n".join(content.texts()).encode())
 
     def inputs(self) -> Iterator[str]:
         """See `inputs_of`."""
@@ -317,15 +317,15 @@ class ConversationsSource:
         return fitting_template(self.config.template, f"{self.where}.template", facts)
 
     def _encoded(
-        self, name: str, found: Conversation, template: ChatTemplate, tokenizer: ChatTokenizer
+        self, name: str, chat: Conversation, template: ChatTemplate, tokenizer: ChatTokenizer
     ) -> Iterator[Document]:
         loss_on = self.config.loss_on
-        wanted = found.answers[-1:] if loss_on == "last_answer" else found.answers
-        rendered = template.render(found, () if loss_on == "all" else wanted)
+        answers = chat.answers[-1:] if loss_on == "last_answer" else chat.answers
+        rendered = template.render(chat, () if loss_on == "all" else answers)
         tokens, places = tokenizer.encode_pieces(rendered.pieces)
-        whole = np.ones(len(tokens), np.bool_)
-        trained = whole if loss_on == "all" else answer_mask(places, rendered.answers)
-        ended = loss_on == "all" or wanted[-1:] == (len(found.messages) - 1,)
+        full = np.ones(len(tokens), np.bool_)
+        trained = full if loss_on == "all" else answer_mask(places, rendered.answers)
+        ended = loss_on == "all" or answers[-1:] == (len(chat.messages) - 1,)
         if rendered.end is not None and ended:
             tokens = np.append(tokens, tokenizer.chat.tokens[rendered.end])
             trained = np.append(trained, trained.any())
@@ -335,18 +335,18 @@ class ConversationsSource:
             return
         yield Document(name, rendered.text.encode(), tokens, trained)
 
-    def _given(self, name: str, found: TokenizedRow) -> Iterator[Document]:
-        trained = found.trained
+    def _tokenized_documents(self, name: str, tokenized: TokenizedRow) -> Iterator[Document]:
+        trained = tokenized.trained
         if trained is None:
-            trained = np.ones(len(found.tokens), np.bool_)
+            trained = np.ones(len(tokenized.tokens), np.bool_)
         elif not trained.any():
             yield from self._untrained("all of its labels are -100")
             return
-        trained[list(found.starts)] = False
+        trained[list(tokenized.starts)] = False
         if not trained.any():
             yield from self._untrained("its first token is the only one")
             return
-        yield from replace(found, trained=trained).documents(name)
+        yield from replace(tokenized, trained=trained).documents(name)
 
     def _untrained(self, reason: str) -> Iterator[Document]:
         """Refuse or drop a row without targets."""
@@ -363,10 +363,10 @@ class ConversationsSource:
             for row in read_rows(name, file, kind, where=self.where):
                 try:
                     filled = kind in (PARQUET, ARROW)
-                    found = read_row(row.values, filled, self.config.shifted_labels)
+                    content = read_row(row.values, filled, self.config.shifted_labels)
                 except RowError as error:
                     raise self._wrong(row, error) from error
-                yield row, found
+                yield row, content
 
 
 def answer_mask(

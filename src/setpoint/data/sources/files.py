@@ -115,7 +115,7 @@ def find_files(
     *,
     name: str,
     field: str,
-    wanted: Callable[[File], bool] | None = None,
+    accept: Callable[[File], bool] | None = None,
     remote: bool = True,
 ) -> FileList:
     """Find the files of paths, folders and globs, without opening them.
@@ -128,7 +128,7 @@ def find_files(
         paths: paths, or a mapping from their indices in the field.
         name: name of the source, the prefix of document names.
         field: dotted path of `paths`, for messages.
-        wanted: predicate for files of a folder; None: all but hidden files.
+        accept: predicate for files of a folder; None: all but hidden files.
         remote: whether to list URLs; False only checks their syntax.
     """
     errors: dict[str, SetpointError] = {}
@@ -141,7 +141,7 @@ def find_files(
     for index, pattern in paths.items() if isinstance(paths, Mapping) else enumerate(paths):
         where = f"{field}.{index}"
         try:
-            expanded = (_expand_url if is_url(pattern) else _expand)(pattern, where, wanted, remote)
+            expanded = (_expand_url if is_url(pattern) else _expand)(pattern, where, accept, remote)
         except SetpointError as error:
             errors[where] = error
             continue
@@ -167,7 +167,7 @@ def find_files(
 
 
 def _expand(
-    pattern: str, where: str, wanted: Callable[[File], bool] | None, _: bool
+    pattern: str, where: str, accept: Callable[[File], bool] | None, _: bool
 ) -> list[tuple[str, File]]:
     """Expand a path, folder or glob into pairs of relative name and file."""
     # os.path answers False where pathlib raises: a folder without permission, a name too long.
@@ -196,7 +196,7 @@ def _expand(
             f"{where}: '{pattern}' does not exist, or cannot be reached (relative paths start at "
             f"{Path.cwd()}).\nValid: an existing file or folder, or a glob. {_nearby(literal)}"
         )
-    chosen = [file for file in files if not folder or wanted is None or wanted(file)]
+    chosen = [file for file in files if not folder or accept is None or accept(file)]
     if not chosen:
         raise SetpointError(f"{where}: {wrong[0]}.\nValid: {wrong[1]}. {_nearby(base / '*')}")
     return [(file.relative_to(base).as_posix(), file) for file in chosen]
@@ -223,7 +223,7 @@ def _nearby(path: Path) -> str:
 
 
 def _expand_url(
-    pattern: str, where: str, wanted: Callable[[File], bool] | None, remote: bool
+    pattern: str, where: str, accept: Callable[[File], bool] | None, remote: bool
 ) -> list[tuple[str, File]]:
     """Expand the URL of a file, folder or glob into pairs of relative name and file."""
     if problem := protocol_problem(pattern, "data"):
@@ -254,7 +254,7 @@ def _expand_url(
     return [
         (path[len(base) :].lstrip("/") if base else file.name, file)
         for path, file in files
-        if not is_folder or wanted is None or wanted(file)
+        if not is_folder or accept is None or accept(file)
     ]
 
 
@@ -263,14 +263,14 @@ def _list_url(pattern: str) -> tuple[list[str], str, bool]:
     system, path = open_file_system(pattern)
     web = pattern.startswith("http")
     # A question mark and brackets are usual in URLs of the web, and no wildcards there.
-    magic = [path.index(sign) for sign in ("*" if web else "*?[") if sign in path]
+    magic = [path.index(char) for char in ("*" if web else "*?[") if char in path]
     if magic:
-        files = [each for each in system.glob(path) if not system.isdir(each)]
+        files = [file for file in system.glob(path) if not system.isdir(file)]
         return files, path[: min(magic)].rpartition("/")[0], False
     # On the web a folder is what ends in a slash: a page of links.
     if path.endswith("/") if web else system.isdir(path):
         base = path.rstrip("/")
-        return [each for each in system.find(path) if "/." not in each[len(base) :]], base, True
+        return [file for file in system.find(path) if "/." not in file[len(base) :]], base, True
     if system.exists(path):
         return [path], "", False
     if web:
@@ -341,7 +341,7 @@ def opened(file: File, where: str, offset: int = 0) -> Iterator[BinaryIO]:
             yield cast(BinaryIO, stream)
 
 
-def need_arrow(what: str, where: str) -> Any:
+def need_arrow(subject: str, where: str) -> Any:
     """Import pyarrow.
 
     Raises:
@@ -351,7 +351,7 @@ def need_arrow(what: str, where: str) -> Any:
         import pyarrow
     except ModuleNotFoundError as error:
         raise SetpointError(
-            f"{where}: {what} need the package {error.name!r}.\nValid: pip install {EXTRA}"
+            f"{where}: {subject} need the package {error.name!r}.\nValid: pip install {EXTRA}"
         ) from None
     return pyarrow
 

@@ -49,13 +49,13 @@ def path_problems(config: HubDataset) -> Iterator[Problem]:
         }
     for name, value in useless.items():
         if value:
-            what = "that save_to_disk wrote" if is_saved(folder or "") else "of data files"
-            yield Problem(name, f"has no effect on a local folder {what}", hint="Remove it.")
+            contents = "that save_to_disk wrote" if is_saved(folder or "") else "of data files"
+            yield Problem(name, f"has no effect on a local folder {contents}", hint="Remove it.")
     if importlib.util.find_spec("datasets") is None:
         yield Problem("type", "needs the package 'datasets'", hint=f"pip install {EXTRA}")
 
 
-def _behind(row: int, shard: Any) -> Place:
+def _place_after(row: int, shard: Any) -> Place:
     return {"row": row, "shard": shard.state_dict()}
 
 
@@ -86,7 +86,7 @@ class HubDatasetSource:
 
         self._check()
         name, row = f"{self.config.name}/{self.config.split}", None
-        for row in self._read(self._selected(self._loaded()), name):
+        for row in self._read(self._selected(self._load_rows()), name):
             yield from row_documents(row, self.config, self.where)
         if row is None:
             raise SetpointError(f"{self.where}.split: {name} holds no rows.\nValid: another split.")
@@ -99,7 +99,7 @@ class HubDatasetSource:
         if folder_of(config) is not None:
             files = self._local_files()
             return inputs_of({f"{config.name}/{name}": path for name, path in files.items()})
-        table = self._loaded()
+        table = self._load_rows()
         size = table.info.dataset_size or 0
         # That of the files as they lie in the library's cache, which are those of one revision.
         return iter([f"{config.name}/{config.path}\t{size} {len(table)} {table._fingerprint}"])
@@ -120,7 +120,7 @@ class HubDatasetSource:
     def _open(self) -> int:
         """Open the stream; return its number of shards."""
         self._check()
-        self._stream = self._selected(self._loaded())
+        self._stream = self._selected(self._load_rows())
         return self._stream.num_shards
 
     def read(self, part: int, place: Place) -> Iterator[Placed]:
@@ -135,10 +135,10 @@ class HubDatasetSource:
         if "shard" in place:
             shard.load_state_dict(place["shard"])
         for row in self._read(shard, self._part_name(part), place.get("row", 0)):
-            behind = partial(_behind, row.number + 1, shard)
-            yield from placed_documents(row, self.config, self.where, place, behind)
+            next_place = partial(_place_after, row.number + 1, shard)
+            yield from placed_documents(row, self.config, self.where, place, next_place)
             # The state of the library is only needed if a row may hold several documents.
-            place = behind() if holds_tokens(self.config.field) else {}
+            place = next_place() if holds_tokens(self.config.field) else {}
 
     def _part_name(self, part: int) -> str:
         return f"{self.config.name}/{self.config.split}/{part:05d}"
@@ -159,9 +159,9 @@ class HubDatasetSource:
 
         try:
             # The names hold the commit.
-            builder = datasets.load_dataset_builder(config.path, **self._asked())
+            builder = datasets.load_dataset_builder(config.path, **self._load_options())
         except Exception as error:  # of the library, of the hub and of the connection
-            raise self._refused(f"the data set {config.path!r} cannot be loaded", error) from error
+            raise self._failure(f"the data set {config.path!r} cannot be loaded", error) from error
         listed: Any = getattr(builder.config, "data_files", None) or {}
         yield from (str(file) for files in listed.values() for file in files)
         if not listed:
@@ -174,13 +174,13 @@ class HubDatasetSource:
     def _selected(self, table: Any) -> Any:
         """The table with the required columns only."""
         try:
-            have = table.column_names  # None where only the rows of a stream say it
+            keys = table.column_names  # None where only the rows of a stream say it
         except Exception as error:
-            raise self._refused(f"{self.config.path!r} cannot be read", error) from error
-        if have is None:
+            raise self._failure(f"{self.config.path!r} cannot be read", error) from error
+        if keys is None:
             return table
         name = f"{self.config.name}/{self.config.split}"
-        return table.select_columns(needed_columns(fields_of(self.config), have, name, self.where))
+        return table.select_columns(needed_columns(fields_of(self.config), keys, name, self.where))
 
     def _read(self, table: Any, name: str, first: int = 0) -> Iterator[FileRow]:
         """The rows of a table, or of its rest from row `first` on."""
@@ -191,9 +191,9 @@ class HubDatasetSource:
         except (SetpointError, GeneratorExit):
             raise
         except Exception as error:  # the readers of many formats have their own
-            raise self._refused(f"row {number + 2:,} of {name} cannot be read", error) from error
+            raise self._failure(f"row {number + 2:,} of {name} cannot be read", error) from error
 
-    def _loaded(self) -> Any:
+    def _load_rows(self) -> Any:
         try:
             import datasets
         except ModuleNotFoundError as error:
@@ -203,16 +203,16 @@ class HubDatasetSource:
             ) from None
         config, folder = self.config, folder_of(self.config)
         if folder is not None and is_saved(folder):
-            return self._saved(datasets, folder)
-        asked = self._asked()
+            return self._load_saved(datasets, folder)
+        options = self._load_options()
         try:
             return datasets.load_dataset(
-                folder or config.path, split=config.split, streaming=config.streaming, **asked
+                folder or config.path, split=config.split, streaming=config.streaming, **options
             )
         except Exception as error:  # of the library, of the hub and of the connection
-            raise self._refused(f"the data set {config.path!r} cannot be loaded", error) from error
+            raise self._failure(f"the data set {config.path!r} cannot be loaded", error) from error
 
-    def _asked(self) -> dict[str, Any]:
+    def _load_options(self) -> dict[str, Any]:
         """Arguments of the library, without the split."""
         config, token = self.config, None
         if config.token is not None:
@@ -227,35 +227,35 @@ class HubDatasetSource:
             "token": token,
         }
 
-    def _saved(self, datasets: Any, folder: str) -> Any:
+    def _load_saved(self, datasets: Any, folder: str) -> Any:
         """Split of a data set on disk."""
         split, slice_ = self.config.split.partition("[")[::2]
         try:
-            found = datasets.load_from_disk(folder)
+            dataset = datasets.load_from_disk(folder)
         except Exception as error:
-            raise self._refused(f"the data set in {folder} cannot be read", error) from error
+            raise self._failure(f"the data set in {folder} cannot be read", error) from error
         if slice_ or "+" in split:
             raise SetpointError(
                 f"{self.where}.split: {self.config.split!r} is not the name of a split, as needed "
                 f"for {folder}, which save_to_disk wrote.\nValid: the name of a split."
             )
-        if isinstance(found, datasets.DatasetDict):
-            if split not in found:
+        if isinstance(dataset, datasets.DatasetDict):
+            if split not in dataset:
                 raise SetpointError(
                     f"{self.where}.split: {folder} has no split {split!r}.\n"
-                    f"Valid: {', '.join(map(str, found))}."
+                    f"Valid: {', '.join(map(str, dataset))}."
                 )
-            return found[split]
-        if found.split is not None and str(found.split) != split:
+            return dataset[split]
+        if dataset.split is not None and str(dataset.split) != split:
             raise SetpointError(
-                f"{self.where}.split: {folder} holds the split '{found.split}', not {split!r}.\n"
-                f"Valid: {found.split}."
+                f"{self.where}.split: {folder} holds the split '{dataset.split}', not {split!r}.\n"
+                f"Valid: {dataset.split}."
             )
-        return found
+        return dataset
 
-    def _refused(self, what: str, error: Exception) -> SetpointError:
+    def _failure(self, action: str, error: Exception) -> SetpointError:
         return SetpointError(
-            f"{self.where}: {what}: {hub_reason(error, 'data set')}.\n"
+            f"{self.where}: {action}: {hub_reason(error, 'data set')}.\n"
             "Valid: the id of a data set on the hub, with subset, split and revision that it has; "
             "a folder; files of your own with type = 'text'."
         )

@@ -48,14 +48,14 @@ class FileRow(NamedTuple):
         file: document name without the row, `source/relative/path`.
         unit: "line" or "row", for messages.
         number: number in the file, from 0.
-        behind: byte offset after the row, if a reader can start there; otherwise 0.
+        end: byte offset after the row, if a reader can start there; otherwise 0.
     """
 
     file: str
     unit: str
     number: int
     values: Mapping[str, object]
-    behind: int = 0
+    end: int = 0
 
     @property
     def name(self) -> str:
@@ -76,8 +76,8 @@ def wrong_kind(field: str, needed: str, value: object) -> RowError:
     """Error for a field of the wrong type."""
     text = repr(value)
     kind = f"{text if len(text) <= 40 else text[:40] + '...'}, of type {type(value).__name__}"
-    found = "missing" if value is None else kind
-    return RowError(f"field '{field}': {needed} is needed, and it is {found}")
+    actual = "missing" if value is None else kind
+    return RowError(f"field '{field}': {needed} is needed, and it is {actual}")
 
 
 def read_rows(
@@ -101,7 +101,7 @@ def read_rows(
         fields: required fields, which may be dotted, by the option that names them; None: all.
             With `TOKENS` the fields of `BESIDE` are read, too.
         first: number of the first row to read.
-        offset: `FileRow.behind` of the row before.
+        offset: `FileRow.end` of the row before.
 
     Raises:
         SetpointError: the file cannot be read, is damaged, has no rows or lacks a column, or a row
@@ -128,7 +128,7 @@ def fields_of(config: Text | HubDataset) -> dict[str, str]:
     return {option: field for option, field in fields.items() if field is not None}
 
 
-def needed_columns(fields: Fields, have: Sequence[str], name: str, where: str) -> list[str]:
+def needed_columns(fields: Fields, present: Sequence[str], name: str, where: str) -> list[str]:
     """Columns to read: the outermost parts of dotted fields, and optional ones of tokenized rows.
 
     Arguments:
@@ -140,19 +140,19 @@ def needed_columns(fields: Fields, have: Sequence[str], name: str, where: str) -
         SetpointError: the table lacks a column.
     """
     if fields is None:
-        return list(have)
+        return list(present)
     columns: list[str] = []
     for option, field in fields.items():
-        columns.append(field if field in have else field.partition(".")[0])
-        if columns[-1] not in have:
-            shown = ", ".join(have[:SHOWN_KEYS]) + (", ..." if len(have) > SHOWN_KEYS else "")
+        columns.append(field if field in present else field.partition(".")[0])
+        if columns[-1] not in present:
+            shown = ", ".join(present[:SHOWN_KEYS]) + (", ..." if len(present) > SHOWN_KEYS else "")
             raise SetpointError(
                 f"{where.removesuffix('.paths')}.{option}: {name} has no column {columns[-1]!r}; "
                 f"its columns are {shown}.\n"
-                f"Valid: {', '.join(nearest_fields(field, have)) or 'one of them'}."
+                f"Valid: {', '.join(nearest_fields(field, present)) or 'one of them'}."
             )
-    beside = [column for column in BESIDE if TOKENS in columns and column in have]
-    return list(dict.fromkeys(columns + beside))
+    extra = [column for column in BESIDE if TOKENS in columns and column in present]
+    return list(dict.fromkeys(columns + extra))
 
 
 def value_at(row: FileRow, field: str, where: str) -> object:
@@ -221,13 +221,13 @@ def _no_field(row: FileRow, field: str, level: object, where: str) -> str:
     if isinstance(level, Mapping):
         keys = [str(key) for key in cast(Mapping[object, object], level)]
         more = ", ..." if len(keys) > SHOWN_KEYS else ""
-        have = f"its fields are {', '.join(keys[:SHOWN_KEYS])}{more}" if keys else "it is empty"
+        contents = f"its fields are {', '.join(keys[:SHOWN_KEYS])}{more}" if keys else "it is empty"
     else:
-        have = f"there it holds {level!r:.60}"
+        contents = f"there it holds {level!r:.60}"
     close = nearest_fields(field, [*_field_paths(row.values)])
     valid = f"{', '.join(close)}; " if close else ""
     return (
-        f"{where}: {row.place} has no field {field!r}; {have}.\n"
+        f"{where}: {row.place} has no field {field!r}; {contents}.\n"
         f"Valid: {valid}a field that every row has."
     )
 
@@ -253,14 +253,14 @@ def _json(
 ) -> Iterator[FileRow]:
     """Rows of JSON Lines, or of one array, which is read in blocks."""
     with opened(file, where, offset) as stream:
-        behind, lines = offset, cast(Iterator[bytes], iter(stream))
+        end, lines = offset, cast(Iterator[bytes], iter(stream))
         begins = not offset
         for number, line in enumerate(lines, first):
             if begins and line.removeprefix(codecs.BOM_UTF8).lstrip()[:1] == b"[":
                 more = iter(partial(stream.read, BUFFER), b"")
-                yield from islice(_items(name, where, chain([line], more), behind), first, None)
+                yield from islice(_items(name, where, chain([line], more), end), first, None)
                 return
-            behind += len(line)
+            end += len(line)
             try:
                 # A byte order mark may begin a file.
                 text = line.decode("utf-8-sig" if number == 0 else "utf-8")
@@ -275,7 +275,7 @@ def _json(
                 values: object = json.loads(text)
             except (ValueError, RecursionError) as error:
                 raise SetpointError(_not_json(where, place, text, error)) from None
-            yield FileRow(name, "line", number, _object(values, where, place), behind)
+            yield FileRow(name, "line", number, _object(values, where, place), end)
 
 
 def _items(name: str, where: str, blocks: Iterator[bytes], before: int) -> Iterator[FileRow]:
@@ -285,38 +285,38 @@ def _items(name: str, where: str, blocks: Iterator[bytes], before: int) -> Itera
         before: bytes of the file before it.
     """
     decoder, utf8 = json.JSONDecoder(), codecs.getincrementaldecoder("utf-8-sig")()
-    text, at, number, size = "", 0, 0, before
-    wanted = "["  # what comes next: a sign, one of two, or "" for a value
+    text, i, number, size = "", 0, 0, before
+    expected = "["  # what comes next: a character, one of two, or "" for a value
     while True:
         place = f"{name}, row {number + 1:,}"
-        while text[at : at + 1].isspace():
-            at += 1
-        sign = text[at : at + 1]
-        error: Exception = ValueError(f"{' or '.join(wanted or ['a value'])} is missing")
-        if sign and (sign in wanted or (sign == "]" and not number)):
-            at += 1
-            if sign == "]":
-                rest = text[at:] + b"".join(blocks).decode("utf-8", "replace")
-                if rest.strip():
+        while text[i : i + 1].isspace():
+            i += 1
+        char = text[i : i + 1]
+        error: Exception = ValueError(f"{' or '.join(expected or ['a value'])} is missing")
+        if char and (char in expected or (char == "]" and not number)):
+            i += 1
+            if char == "]":
+                remainder = text[i:] + b"".join(blocks).decode("utf-8", "replace")
+                if remainder.strip():
                     error = ValueError("text follows the end of the array")
-                    raise SetpointError(_not_json(where, name, rest, error))
+                    raise SetpointError(_not_json(where, name, remainder, error))
                 return
-            wanted = ""
+            expected = ""
             continue
-        if not wanted:
+        if not expected:
             try:
-                values, end = decoder.raw_decode(text, at)
+                values, end = decoder.raw_decode(text, i)
                 yield FileRow(name, "row", number, _object(values, where, place))
-                at, number, wanted = end, number + 1, ",]"
+                i, number, expected = end, number + 1, ",]"
                 continue
             except (ValueError, RecursionError) as found:
                 error = found
-        is_over = (sign and wanted) or len(text) - at > LONGEST
+        is_over = (char and expected) or len(text) - i > LONGEST
         block = None if is_over else next(blocks, None)
         if block is None:
-            raise SetpointError(_not_json(where, place, text[at:], error))
+            raise SetpointError(_not_json(where, place, text[i:], error))
         try:
-            text, at, size = text[at:] + utf8.decode(block), 0, size + len(block)
+            text, i, size = text[i:] + utf8.decode(block), 0, size + len(block)
         except UnicodeDecodeError as found:
             data = bytes(found.object)
             raise not_utf8(
@@ -356,8 +356,8 @@ def _not_json(where: str, place: str, text: str, error: Exception) -> str:
     if isinstance(error, RecursionError):
         reason = "its values are nested too deep"
     elif isinstance(error, json.JSONDecodeError):
-        at = error.pos + 1 - (len(error.doc) - len(text))
-        reason = f"{error.msg.removesuffix(' at')} at character {at:,}"
+        position = error.pos + 1 - (len(error.doc) - len(text))
+        reason = f"{error.msg.removesuffix(' at')} at character {position:,}"
     else:
         reason = str(error).partition(";")[0]
     hint = "; text of another kind is read with format = 'text'"
@@ -379,7 +379,7 @@ def _csv(
         rows = csv.reader(text, delimiter=delimiter, strict=True)
         try:
             header = next(rows, [])
-            other = next((sign for sign in ";\t|" if sign in "".join(header[:1])), "")
+            other = next((char for char in ";\t|" if char in "".join(header[:1])), "")
             if len(header) == 1 and other and header[0] not in (fields or {}).values():
                 raise SetpointError(
                     f"{where}: {name} separates columns by {other!r}: {header[0]}.\n"
@@ -399,7 +399,7 @@ def _csv(
                 if len(cells) != len(header):
                     raise csv.Error(f"{len(header)} columns are named, and it has {len(cells)}")
                 if number >= first:
-                    values = {header[at]: _utf8(cells[at], name, number, where) for at in chosen}
+                    values = {header[i]: _utf8(cells[i], name, number, where) for i in chosen}
                     yield FileRow(name, "row", number, values)
                 number += 1
         except csv.Error as error:

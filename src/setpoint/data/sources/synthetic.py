@@ -117,23 +117,23 @@ class QuestionsSource:
         for number in range(self.config.documents):
             bits = random_bits(f"{self.config.seed}/{number}", LETTERS + 1)
             *letters, task = (bits >> np.uint64(32)).tolist()
-            word = "".join(ascii_lowercase[each * len(ascii_lowercase) >> 32] for each in letters)
+            word = "".join(ascii_lowercase[draw * len(ascii_lowercase) >> 32] for draw in letters)
             yield question(("upper", "last")[task & 1], word)
 
     def tokenized(self, tokenizer: Tokenizer) -> Iterator[Document]:
         """Encode each question."""
-        for number, (asked, answer) in enumerate(self.questions()):
-            first = np.append(tokenizer.separator, tokenizer.encode(asked.encode()))
+        for number, (question, answer) in enumerate(self.questions()):
+            first = np.append(tokenizer.separator, tokenizer.encode(question.encode()))
             tokens = np.concatenate([first, tokenizer.encode(answer.encode())])
             tokens = np.append(tokens, tokenizer.separator)
             trained = np.arange(len(tokens)) >= len(first)
             name = f"{self.config.name}/{number:06d}"
-            yield Document(name, f"{asked}{answer}".encode(), tokens, trained)
+            yield Document(name, f"{question}{answer}".encode(), tokens, trained)
 
     def texts(self) -> Iterator[Document]:
         """Questions and answers, for training a tokenizer."""
-        for number, each in enumerate(self.questions()):
-            yield Document(f"{self.config.name}/{number:06d}", "".join(each).encode())
+        for number, pair in enumerate(self.questions()):
+            yield Document(f"{self.config.name}/{number:06d}", "".join(pair).encode())
 
     def inputs(self) -> Iterator[str]:
         """Nothing: the documents depend on the section only."""

@@ -95,7 +95,7 @@ class TextSource:
                 divided = divided or (is_text and number > 0)
                 yield document
         if separator is not None and texts and not divided:
-            which = "the file" if texts == 1 else f"any of the {texts} files"
+            searched = "the file" if texts == 1 else f"any of the {texts} files"
             escaped = ""
             if "\\" in separator:
                 escaped = (
@@ -103,7 +103,7 @@ class TextSource:
                     "for a line break in TOML and YAML, where single quotes take it literally"
                 )
             raise SetpointError(
-                f"{self.where}.separator: {separator!r} does not occur in {which}{escaped}.\n"
+                f"{self.where}.separator: {separator!r} does not occur in {searched}{escaped}.\n"
                 "Valid: text that stands between documents, or null."
             )
 
@@ -136,14 +136,14 @@ class TextSource:
             for row in read_rows(
                 name, file, kind, where=self.where, fields=fields, first=first, offset=offset
             ):
-                behind = partial(dict, row=row.number + 1, offset=row.behind)
-                yield from placed_documents(row, config, self.where, place, behind)
-                place = behind()
+                next_place = partial(dict, row=row.number + 1, offset=row.end)
+                yield from placed_documents(row, config, self.where, place, next_place)
+                place = next_place()
         elif config.separator is not None:
             pieces = self._divided(file, config.separator.encode(), offset)
-            for number, (piece, behind) in enumerate(pieces, first):
+            for number, (piece, end) in enumerate(pieces, first):
                 document = Document(f"{name}#{number:06d}", piece)
-                yield document, partial(dict, row=number + 1, offset=behind)
+                yield document, partial(dict, row=number + 1, offset=end)
         elif not first:
             with opened(file, f"{self.where}.paths") as stream:
                 data = stream.read()
@@ -168,9 +168,9 @@ class TextSource:
                 offset += len(block)
                 *pieces, last = (tail + block).split(separator)
                 for piece in pieces:
-                    whole = b"".join([*before, piece])
-                    start += len(whole) + len(separator)
-                    yield whole, start
+                    data = b"".join([*before, piece])
+                    start += len(data) + len(separator)
+                    yield data, start
                     before = []
                 cut = max(len(last) - len(separator) + 1, 0)
                 tail = last[cut:]
@@ -220,22 +220,22 @@ class StdlibSource:
         Raises:
             SetpointError: the library has no `.py` files, or none match `include`.
         """
-        found: list[str] = []
+        modules: list[str] = []
         for folder, subfolders, files in os.walk(self.root):
             subfolders[:] = [name for name in subfolders if name not in SKIPPED_FOLDERS]
             relative = PurePosixPath(Path(folder).relative_to(self.root).as_posix())
-            found += [str(relative / name) for name in files if name.endswith(".py")]
-        if not found:
+            modules += [str(relative / name) for name in files if name.endswith(".py")]
+        if not modules:
             raise SetpointError(
                 f"{self.where}: type 'stdlib' finds no .py file below {self.root}: this Python "
                 "keeps its library elsewhere (zipped, or compiled only).\n"
                 "Valid: type 'text' with paths to text of your own, or type 'random'."
             )
         include = self.config.include
-        chosen = [path for path in found if any(fnmatchcase(path, glob) for glob in include)]
+        chosen = [path for path in modules if any(fnmatchcase(path, glob) for glob in include)]
         if not chosen:
             raise SetpointError(
-                f"{self.where}.include: {list(include)} matches none of the {len(found)} files "
+                f"{self.where}.include: {list(include)} matches none of the {len(modules)} files "
                 f"below {self.root}.\n"
                 "Valid: patterns on the relative path, such as '*.py', 'json/*' or 'asyncio/*.py'."
             )
@@ -289,25 +289,25 @@ def text_files(config: Text | Conversations, field: str, *, remote: bool = True)
         remote: whether to list URLs.
     """
     given = config.format if isinstance(config, Text) else None
-    wanted = None if given is None else (lambda file: format_of(str(file)) == given)
-    found = find_files(config.paths, name=config.name, field=field, wanted=wanted, remote=remote)
-    if isinstance(config, Conversations) or given or found.errors:
-        return found
+    accept = None if given is None else (lambda file: format_of(str(file)) == given)
+    listing = find_files(config.paths, name=config.name, field=field, accept=accept, remote=remote)
+    if isinstance(config, Conversations) or given or listing.errors:
+        return listing
     # A folder or glob with both texts and records is probably a mistake.
     named = {os.path.abspath(os.path.expanduser(path)) for path in config.paths}
     by_format: dict[str, File] = {}
-    for file in found.files.values():
+    for file in listing.files.values():
         if str(file) not in named:
             by_format.setdefault(format_of(str(file)), file)
     kind = next((kind for kind in by_format if kind != TEXT), None)
     if kind is not None and TEXT in by_format:
-        found.errors[field] = SetpointError(
+        listing.errors[field] = SetpointError(
             f"{field}: {by_format[TEXT]} is text by its suffix, and {by_format[kind]} is {kind}.\n"
             f"Valid: a glob that matches one of them, such as '*{by_format[kind].suffix}'; format "
             f"= '{kind}' or 'text', with which only files of that format are taken from a folder; "
             "or a source for each."
         )
-    return found
+    return listing
 
 
 def field_is_dead(config: Text) -> str | None:
@@ -331,17 +331,17 @@ def _reads_only(config: Text, *formats: str) -> bool:
 
 def file_problems(config: Text | Conversations) -> Iterator[Problem | Caution]:
     """Find paths without files, unreadable files, and records read as plain text."""
-    found = text_files(config, f"{HERE}.paths", remote=False)
-    yield from problems_of(found.errors)
-    kinds = {name: format_in(config, file) for name, file in found.files.items()}
+    listing = text_files(config, f"{HERE}.paths", remote=False)
+    yield from problems_of(listing.errors)
+    kinds = {name: format_in(config, file) for name, file in listing.files.items()}
     has_arrow = importlib.util.find_spec("pyarrow") is not None
-    for name, file in found.files.items():
+    for name, file in listing.files.items():
         needs = kinds[name] in (PARQUET, ARROW) or compression_of(str(file)) == ".zst"
         if needs and not has_arrow:
             message, hint = f"{file} needs the package 'pyarrow'", f"pip install {EXTRA}"
             yield Problem("paths", message, hint=hint)
             break
-    local = [(name, file) for name, file in found.files.items() if isinstance(file, Path)]
+    local = [(name, file) for name, file in listing.files.items() if isinstance(file, Path)]
     for name, file in local[:MOST_FILES]:
         if kinds[name] not in (PARQUET, ARROW) or has_arrow:
             yield from _unreadable(config, name, file, kinds[name])
@@ -351,7 +351,7 @@ def file_problems(config: Text | Conversations) -> Iterator[Problem | Caution]:
     if texts and config.format is None:
         yield from _records_in(texts[0])
     # Files of a folder, which the rules on fields without effect do not see.
-    if any(map(is_url, config.paths)) or found.errors or not kinds:
+    if any(map(is_url, config.paths)) or listing.errors or not kinds:
         return
     if {*kinds.values()} == {TEXT} and config.field != "text":
         hint = "Remove it, or say `format` where the files hold records."
@@ -409,21 +409,21 @@ def _records_in(file: Path) -> Iterator[Caution]:
 
 def text_count(config: Text) -> int | None:
     """Number of documents of undivided text files; None if unknown."""
-    found = text_files(config, f"{HERE}.paths", remote=False)
-    texts = all(format_in(config, file) == TEXT for file in found.files.values())
-    if config.separator or found.errors or not texts or any(map(is_url, config.paths)):
+    listing = text_files(config, f"{HERE}.paths", remote=False)
+    texts = all(format_in(config, file) == TEXT for file in listing.files.values())
+    if config.separator or listing.errors or not texts or any(map(is_url, config.paths)):
         return None
-    files = (file for file in found.files.values() if isinstance(file, Path))
+    files = (file for file in listing.files.values() if isinstance(file, Path))
     return sum(file.stat().st_size > 0 for file in files)
 
 
 def text_size(config: Text) -> int | None:
     """Bytes of the files, an upper bound of the tokens; None if unknown."""
-    found = text_files(config, f"{HERE}.paths", remote=False)
-    kinds = {format_in(config, file) for file in found.files.values()}
-    if found.errors or kinds & {PARQUET, ARROW} or any(map(is_url, config.paths)):
+    listing = text_files(config, f"{HERE}.paths", remote=False)
+    kinds = {format_in(config, file) for file in listing.files.values()}
+    if listing.errors or kinds & {PARQUET, ARROW} or any(map(is_url, config.paths)):
         return None
     try:
-        return size_of(found.files)
+        return size_of(listing.files)
     except OSError:
         return None

@@ -184,40 +184,40 @@ def token_files(config: Tokens, field: str, *, fetch: bool = False) -> FileList:
         fetch: whether to download files of the hub; otherwise only cached ones are found.
     """
     local = _local_paths(config, field, fetch)
-    wanted = {index: path for index, path in local.items() if not is_prepared(Path(path))}
-    if not wanted:
+    patterns = {index: path for index, path in local.items() if not is_prepared(Path(path))}
+    if not patterns:
         return FileList({}, {})
-    found = find_files(wanted, name=config.name, field=field, wanted=_has_tokens, remote=False)
-    for index, path in wanted.items():
-        if is_url(path) and f"{field}.{index}" not in found.errors:
-            found.errors[f"{field}.{index}"] = SetpointError(
+    listing = find_files(patterns, name=config.name, field=field, accept=_has_tokens, remote=False)
+    for index, path in patterns.items():
+        if is_url(path) and f"{field}.{index}" not in listing.errors:
+            listing.errors[f"{field}.{index}"] = SetpointError(
                 f"{field}.{index}: '{path}' lies elsewhere, and token files are mapped into "
                 "memory.\nValid: a path on this machine, to which they are copied; "
                 "hf://datasets/owner/name, which is downloaded."
             )
-    parents = {file.parent for file in found.files.values() if isinstance(file, Path)}
+    parents = {file.parent for file in listing.files.values() if isinstance(file, Path)}
     inside = sorted(str(parent) for parent in parents if is_prepared(parent))
-    if inside and field not in found.errors:
-        found.errors[field] = SetpointError(
+    if inside and field not in listing.errors:
+        listing.errors[field] = SetpointError(
             f"{field}: {inside[0]} in it is prepared data.\n"
             f"Valid: that folder itself, paths = ['{inside[0]}']."
         )
-    wrong = [file for file in found.files.values() if not _has_tokens(file)]
-    if wrong and field not in found.errors:
-        found.errors[field] = SetpointError(
+    wrong = [file for file in listing.files.values() if not _has_tokens(file)]
+    if wrong and field not in listing.errors:
+        listing.errors[field] = SetpointError(
             f"{field}: {wrong[0]} is not a file of tokens.\n"
             f"Valid: {' and '.join(SUFFIXES)} files; of Megatron's pairs the .bin."
         )
-    return found
+    return listing
 
 
 def names_token_files(config: Tokens) -> bool:
     """True if paths lead to prepared data, or to token files only; none is opened."""
     if any(is_prepared(Path(os.path.expanduser(path))) for path in config.paths):
         return True
-    found = find_files(config.paths, name=config.name, field="paths", remote=False)
-    suffixes = {file.suffix for file in found.files.values()}
-    return not found.errors and bool(suffixes) and suffixes <= {*SUFFIXES, INDEX}
+    listing = find_files(config.paths, name=config.name, field="paths", remote=False)
+    suffixes = {file.suffix for file in listing.files.values()}
+    return not listing.errors and bool(suffixes) and suffixes <= {*SUFFIXES, INDEX}
 
 
 def prepared_folders(
@@ -247,11 +247,11 @@ def _local_paths(config: Tokens, field: str, fetch: bool) -> dict[int, str]:
             local[index] = os.path.expanduser(path)
             continue
         inside = parts["inside"] or ""
-        beside = f"{inside.removesuffix('.bin')}{INDEX}"
+        index_name = f"{inside.removesuffix('.bin')}{INDEX}"
         try:
             folder = fetch_files(
                 repository,
-                [inside, f"{inside}/*", beside] if inside else ["*"],
+                [inside, f"{inside}/*", index_name] if inside else ["*"],
                 instead="A folder on this machine works without the hub.",
                 kind="dataset",
                 cached=not fetch,
@@ -319,11 +319,11 @@ def layout_of(path: Path, dtype: str | None, where: str) -> TokenLayout:
             f"{where}.token_dtype: {dtype} is not what {path} says, {layout.dtype.name}.\n"
             f"Valid: null, or {layout.dtype.name}."
         )
-    have = (size - layout.offset) // layout.dtype.itemsize
-    if have < layout.count:
+    count = (size - layout.offset) // layout.dtype.itemsize
+    if count < layout.count:
         raise SetpointError(
-            f"{where}.paths: {path} is cut short: it holds {have:,} of the {layout.count:,} tokens "
-            f"that its {source} says.\nValid: a whole file."
+            f"{where}.paths: {path} is cut short: it holds {count:,} of the {layout.count:,} "
+            f"tokens that its {source} says.\nValid: a whole file."
         )
     if not layout.count:
         raise SetpointError(f"{where}.paths: {path} is empty.\nValid: a file with tokens.")
@@ -469,34 +469,34 @@ def _wider(data: bytes, width: int, size: int) -> str | None:
         itemsize = np.dtype(dtype).itemsize
         if itemsize <= width:
             break
-        whole = _ids(data, "uint64" if dtype == "int64" else dtype)
-        if not len(whole) or whole.max() >= size:
+        ids = _ids(data, "uint64" if dtype == "int64" else dtype)
+        if not len(ids) or ids.max() >= size:
             continue
         half = 4 * itemsize  # bits
-        lower, upper = np.sort(whole & ((1 << half) - 1)), np.sort(whole >> half)
-        places = np.arange(1, len(whole) + 1)
+        lower, upper = np.sort(ids & ((1 << half) - 1)), np.sort(ids >> half)
+        places = np.arange(1, len(ids) + 1)
         gap = int((places - np.searchsorted(lower, upper, "right")).max())
-        if gap > LEAST_GAP * len(whole) and exp(-(gap**2) / len(whole)) < CHANCE:
+        if gap > LEAST_GAP * len(ids) and exp(-(gap**2) / len(ids)) < CHANCE:
             return dtype
     return None
 
 
 def token_count(config: Tokens) -> int | None:
     """Number of tokens from file sizes and dtype; None if unknown."""
-    found = token_files(config, f"{HERE}.paths")
-    if found.errors or config.token_dtype is None or any(map(is_url, config.paths)):
+    listing = token_files(config, f"{HERE}.paths")
+    if listing.errors or config.token_dtype is None or any(map(is_url, config.paths)):
         return None
     if prepared_folders(config, fetch=False):
         return None
-    total = sum(os.stat(str(file)).st_size for file in found.files.values())
+    total = sum(os.stat(str(file)).st_size for file in listing.files.values())
     return total // np.dtype(config.token_dtype).itemsize
 
 
 def file_problems(config: Tokens) -> Iterator[Problem]:
     """Find paths without files, damaged files, and files of another dtype."""
-    found = token_files(config, f"{HERE}.paths")
-    errors = dict(found.errors)
-    for file in found.files.values():
+    listing = token_files(config, f"{HERE}.paths")
+    errors = dict(listing.errors)
+    for file in listing.files.values():
         if errors or not isinstance(file, Path):
             break
         try:
@@ -550,42 +550,42 @@ def row_documents(row: FileRow, config: Text | HubDataset, where: str) -> Iterat
         SetpointError: a field is missing or not a text, tokens or score, or the fields of a
             tokenized row are inconsistent; with file and row.
     """
-    field, at = config.field, f"{where}.field"
+    field, field_path = config.field, f"{where}.field"
     score = None if config.score is None else score_at(row, config.score, f"{where}.score")
     if not holds_tokens(field):
-        yield Document(row.name, text_at(row, field, at), score=score)
+        yield Document(row.name, text_at(row, field, field_path), score=score)
         return
-    values = {TOKENS: value_at(row, field, at)}
+    values = {TOKENS: value_at(row, field, field_path)}
     above = field.rpartition(".")[0]
-    level = row.values if field in row.values or not above else value_at(row, above, at)
+    level = row.values if field in row.values or not above else value_at(row, above, field_path)
     if isinstance(level, Mapping):
         values |= {name: level[name] for name in BESIDE if name in level}
     try:
-        found = read_tokens(values, config.shifted_labels)
-        if found.trained is not None and not found.trained.any():
+        tokenized = read_tokens(values, config.shifted_labels)
+        if tokenized.trained is not None and not tokenized.trained.any():
             raise RowError(f"field 'labels': all are {IGNORED}, so nothing in it is trained on")
     except RowError as error:
         raise SetpointError(
-            f"{at}: {row.place}: {error}.\nValid: a list of int in {field}, and beside it "
+            f"{field_path}: {row.place}: {error}.\nValid: a list of int in {field}, and beside it "
             f"{', '.join(BESIDE)} of the same length; leave such rows out."
         ) from error
-    for document in found.documents(row.name):
+    for document in tokenized.documents(row.name):
         yield replace(document, score=score)
 
 
 def placed_documents(
-    row: FileRow, config: Text | HubDataset, where: str, before: Place, behind: Callable[[], Place]
+    row: FileRow, config: Text | HubDataset, where: str, before: Place, after: Callable[[], Place]
 ) -> Iterator[Placed]:
     """The documents of a row of a stream, with the position after each.
 
     Arguments:
         before: position of the row; `skip` documents of it were read already.
-        behind: returns the position after the row.
+        after: returns the position after the row.
     """
     documents = list(row_documents(row, config, where))
     for number, document in enumerate(documents[before.get("skip", 0) :], before.get("skip", 0)):
         last = number == len(documents) - 1
-        yield document, behind if last else partial(dict, before, skip=number + 1)
+        yield document, after if last else partial(dict, before, skip=number + 1)
 
 
 def read_tokens(row: Mapping[str, Any], shifted: bool = False) -> TokenizedRow:
@@ -608,8 +608,8 @@ def read_tokens(row: Mapping[str, Any], shifted: bool = False) -> TokenizedRow:
     places = np.arange(len(tokens))
     if mask is not None:
         if (wrong := np.flatnonzero((mask != 0) & (mask != 1))).size:
-            at = int(wrong[0])
-            message = f"place {at} has {mask[at]}, and 0 or 1 is needed"
+            i = int(wrong[0])
+            message = f"place {i} has {mask[i]}, and 0 or 1 is needed"
             raise RowError(f"field 'attention_mask': {message}")
         places = np.flatnonzero(mask)
         tokens = tokens[places]
@@ -625,9 +625,9 @@ def read_tokens(row: Mapping[str, Any], shifted: bool = False) -> TokenizedRow:
         return _shifted(tokens, labels, trained, starts, places)
     wrong = np.flatnonzero(trained & (labels != tokens))
     if len(wrong):
-        at = int(wrong[0])
+        i = int(wrong[0])
         raise RowError(
-            f"field 'labels': place {places[at]} has {labels[at]}, and input_ids has {tokens[at]} "
+            f"field 'labels': place {places[i]} has {labels[i]}, and input_ids has {tokens[i]} "
             "there; a label is the token itself (not the next one, as it is with shifted_labels = "
             f"true) or {IGNORED}"
         )
@@ -655,10 +655,10 @@ def _shifted(
         inner = slice(start, end - 1)
         wrong = np.flatnonzero(trained[inner] & (labels[inner] != tokens[start + 1 : end]))
         if len(wrong):
-            at = start + int(wrong[0])
+            i = start + int(wrong[0])
             raise RowError(
-                f"field 'labels': place {places[at]} has {labels[at]}, and input_ids has "
-                f"{tokens[at + 1]} at the next place; with shifted_labels = true a label is the "
+                f"field 'labels': place {places[i]} has {labels[i]}, and input_ids has "
+                f"{tokens[i + 1]} at the next place; with shifted_labels = true a label is the "
                 f"next token or {IGNORED}"
             )
         last = labels[end - 1 : end][trained[end - 1 : end]]  # the target behind the last token
@@ -673,9 +673,9 @@ def _starts(positions: npt.NDArray[np.int64]) -> list[int]:
     expected = np.append(0, positions[:-1] + 1)
     wrong = np.flatnonzero((positions != expected) & (positions != 0))
     if len(wrong):
-        at = int(wrong[0])
+        i = int(wrong[0])
         raise RowError(
-            f"field 'position_ids': {positions[at]} where {expected[at]} follows, or 0 with which "
+            f"field 'position_ids': {positions[i]} where {expected[i]} follows, or 0 with which "
             "another document begins"
         )
     return np.flatnonzero(positions == 0).tolist()

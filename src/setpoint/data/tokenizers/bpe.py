@@ -97,8 +97,8 @@ def training_side(config: Data) -> Iterator[Document]:
         def read(group: Sequence[int] = group) -> Iterator[Document]:
             return chain.from_iterable(_texts(config, index) for index in group)
 
-        whole = any(config.sources[index].has_answers for index in group)
-        yield from training_documents(read, held_out, not whole) if held_out else read()
+        has_answers = any(config.sources[index].has_answers for index in group)
+        yield from training_documents(read, held_out, not has_answers) if held_out else read()
 
 
 def _texts(config: Data, index: int) -> Iterator[Document]:
@@ -151,14 +151,14 @@ def train_bpe(
             f"--vocab-size: {vocab_size} is less than {least}: 256 bytes and "
             f"{', '.join(controls)}.\nValid: {least} or more; 4096 is small, 32768 usual."
         )
-    made = Tokenizer(models.BPE())
-    made.pre_tokenizer = pre_tokenizers.Sequence(
+    bpe = Tokenizer(models.BPE())
+    bpe.pre_tokenizer = pre_tokenizers.Sequence(
         [
             pre_tokenizers.Split(Regex(SPLIT), "isolated"),
             pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False),
         ]
     )
-    made.decoder = decoders.ByteLevel()
+    bpe.decoder = decoders.ByteLevel()
     trainer = trainers.BpeTrainer(
         vocab_size=vocab_size,
         min_frequency=ONCE,
@@ -167,7 +167,7 @@ def train_bpe(
         show_progress=False,
     )
     texts = TrainingTexts(config, show)
-    made.train_from_iterator(texts, trainer)
+    bpe.train_from_iterator(texts, trainer)
     if not texts.bytes:
         raise SetpointError(
             "data.sources: there is no text on the training side.\nValid: a source with text."
@@ -187,14 +187,14 @@ def train_bpe(
         "data": config.to_dict(),
     }
     files = {
-        TOKENIZER: made.to_str(pretty=True) + "\n",
+        TOKENIZER: bpe.to_str(pretty=True) + "\n",
         SETTINGS: json.dumps(settings, indent=2) + "\n",
         ABOUT: json.dumps(about, indent=2) + "\n",
     }
     if template is not None:
         files[TEMPLATE] = source
     sample = [len(text.encode()) for text in texts.sample]
-    tokens = sum(len(each.ids) for each in made.encode_batch(texts.sample))
+    tokens = sum(len(encoding.ids) for encoding in bpe.encode_batch(texts.sample))
     return TrainedTokenizer(
-        made, files, texts.documents, texts.bytes, made.get_vocab_size(), sum(sample) / tokens
+        bpe, files, texts.documents, texts.bytes, bpe.get_vocab_size(), sum(sample) / tokens
     )

@@ -138,20 +138,20 @@ class ByteTokenizer:
         """Token ids of a text in pieces; a control token is the separator."""
         tokens: list[TokenArray] = [np.empty(0, np.uint16)]
         places: list[npt.NDArray[np.int64]] = [np.empty(0, np.int64)]
-        at = 0
+        offset = 0
         for text, control in pieces:
             if control:
                 tokens.append(np.array([self.separator], np.uint16))
-                places.append(np.array([at], np.int64))
+                places.append(np.array([offset], np.int64))
             else:
                 tokens.append(self.encode(text.encode()))
                 # All bytes of a character but its first are 10xxxxxx.
                 starts = (tokens[-1] & 0xC0) != 0x80
-                places.append(at - 1 + np.cumsum(starts, dtype=np.int64))
-            at += len(text)
+                places.append(offset - 1 + np.cumsum(starts, dtype=np.int64))
+            offset += len(text)
         first = np.concatenate(places)
         # A control token is as long as its text.
-        after = np.append(first[1:], at)[: len(first)]
+        after = np.append(first[1:], offset)[: len(first)]
         last = np.where(after > first, after, first + 1)
         return Encoded(np.concatenate(tokens), np.stack([first, last], axis=1))
 
@@ -292,10 +292,10 @@ class HuggingFaceTokenizer:
     def _opening(self) -> tuple[int, ...]:
         """Tokens that the tokenizer adds before a text, such as a beginning-of-text token."""
         plain = self.tokenizer.encode("a", add_special_tokens=False).ids
-        whole = self.tokenizer.encode("a", add_special_tokens=True).ids
-        places = range(len(whole) - len(plain) + 1)
-        at = next((p for p in places if whole[p : p + len(plain)] == plain), 0)
-        return tuple(whole[:at])
+        full = self.tokenizer.encode("a", add_special_tokens=True).ids
+        places = range(len(full) - len(plain) + 1)
+        start = next((p for p in places if full[p : p + len(plain)] == plain), 0)
+        return tuple(full[:start])
 
 
 def _pieces(vocabulary: Vocabulary, separator: int) -> list[bytes]:
@@ -303,7 +303,7 @@ def _pieces(vocabulary: Vocabulary, separator: int) -> list[bytes]:
     kinds = set(_types(vocabulary.json))
     model = vocabulary.json["model"]
     pieces = [b""] * vocabulary.size
-    added = {str(each["content"]) for each in vocabulary.json.get("added_tokens", [])}
+    added = {str(entry["content"]) for entry in vocabulary.json.get("added_tokens", [])}
     if "ByteLevel" in kinds:
         read = _byte_level
     elif model.get("byte_fallback") or "Metaspace" in kinds or SPACE in vocabulary.text:
@@ -344,8 +344,8 @@ def _types(part: object) -> Iterator[str]:
 
 def _byte_level(token: str) -> bytes:
     # A token that was added by hand may be plain text.
-    if all(sign in _BYTE_OF for sign in token):
-        return bytes(_BYTE_OF[sign] for sign in token)
+    if all(char in _BYTE_OF for char in token):
+        return bytes(_BYTE_OF[char] for char in token)
     return token.encode()
 
 
@@ -371,7 +371,7 @@ class ChatEncoder:
     def __init__(self, vocabulary: Vocabulary, facts: ChatFacts) -> None:
         from tokenizers import Tokenizer
 
-        self.aliases = {text: ALIAS.format(at) for at, text in enumerate(facts.controls)}
+        self.aliases = {text: ALIAS.format(i) for i, text in enumerate(facts.controls)}
         self.tokenizer = Tokenizer.from_str(_respelled(vocabulary.text, self.aliases))
         self.tokenizer.no_truncation()
         self.tokenizer.no_padding()
@@ -385,24 +385,24 @@ class ChatEncoder:
     def encode(self, pieces: Sequence[TextPiece]) -> Encoded:
         """Encode a text, with places in the text as it is spelled in `pieces`."""
         spelled = "".join(self.aliases[text] if control else text for text, control in pieces)
-        found = self.tokenizer.encode(spelled, add_special_tokens=False)
-        places = np.array(found.offsets, np.int64).reshape(-1, 2)
+        encoding = self.tokenizer.encode(spelled, add_special_tokens=False)
+        places = np.array(encoding.offsets, np.int64).reshape(-1, 2)
         # Where each piece begins as it is given and as it is spelled here.
         given = np.cumsum([0, *(len(piece.text) for piece in pieces)])
-        here = np.cumsum(
+        offsets = np.cumsum(
             [0, *(len(self.aliases[text]) if control else len(text) for text, control in pieces)]
         )
-        first = np.maximum(np.searchsorted(here, places[:, 0], "right") - 1, 0)
-        last = np.maximum(np.searchsorted(here, places[:, 1], "left") - 1, 0)
+        first = np.maximum(np.searchsorted(offsets, places[:, 0], "right") - 1, 0)
+        last = np.maximum(np.searchsorted(offsets, places[:, 1], "left") - 1, 0)
         controls = np.array([*(piece.control for piece in pieces), False])
         # A control token is whole in one piece, of which its end is that of the piece.
-        begins = given[first] + np.where(controls[first], 0, places[:, 0] - here[first])
+        begins = given[first] + np.where(controls[first], 0, places[:, 0] - offsets[first])
         ends = np.where(
             controls[last],
             given[np.minimum(last + 1, len(given) - 1)],
-            given[last] + places[:, 1] - here[last],
+            given[last] + places[:, 1] - offsets[last],
         )
-        return Encoded(np.array(found.ids, np.int64), np.stack([begins, ends], axis=1))
+        return Encoded(np.array(encoding.ids, np.int64), np.stack([begins, ends], axis=1))
 
 
 def _respelled(text: str, aliases: Mapping[str, str]) -> str:
@@ -412,11 +412,11 @@ def _respelled(text: str, aliases: Mapping[str, str]) -> str:
     """
     import json
 
-    found = json.loads(text)
-    found["post_processor"] = found["truncation"] = found["padding"] = None
-    for each in found.get("added_tokens", []):
-        each["content"] = aliases.get(each["content"], each["content"])
-    model = found["model"]
+    content = json.loads(text)
+    content["post_processor"] = content["truncation"] = content["padding"] = None
+    for entry in content.get("added_tokens", []):
+        entry["content"] = aliases.get(entry["content"], entry["content"])
+    model = content["model"]
     vocab = model["vocab"]
     if isinstance(vocab, list):
         model["vocab"] = [[aliases.get(piece[0], piece[0]), *piece[1:]] for piece in vocab]
@@ -424,4 +424,4 @@ def _respelled(text: str, aliases: Mapping[str, str]) -> str:
         model["vocab"] = {aliases.get(token, token): number for token, number in vocab.items()}
     if isinstance(model.get("unk_token"), str):
         model["unk_token"] = aliases.get(model["unk_token"], model["unk_token"])
-    return json.dumps(found, ensure_ascii=False)
+    return json.dumps(content, ensure_ascii=False)

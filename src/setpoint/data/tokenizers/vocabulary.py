@@ -79,43 +79,43 @@ class Vocabulary:
         self.text = text
         self.settings = settings
         self.template = template
-        found = _mapping(text, f"{where}: {TOKENIZER}")
-        added = found.get("added_tokens", [])
+        content = _mapping(text, f"{where}: {TOKENIZER}")
+        added = content.get("added_tokens", [])
         try:
-            vocab = found["model"]["vocab"]
+            vocab = content["model"]["vocab"]
             if isinstance(vocab, list):  # of Unigram models: pairs, whose place is the id
                 ids = {str(piece[0]): place for place, piece in enumerate(vocab)}
             else:
                 ids = {str(token): int(number) for token, number in vocab.items()}
-            ids.update({str(each["content"]): int(each["id"]) for each in added})
-            self.special = {str(each["content"]) for each in added if each.get("special")}
+            ids.update({str(entry["content"]): int(entry["id"]) for entry in added})
+            self.special = {str(entry["content"]) for entry in added if entry.get("special")}
         except (LookupError, TypeError, AttributeError, ValueError):
             raise SetpointError(
                 f"{where}: {TOKENIZER} has no vocabulary (model.vocab and added_tokens)"
             ) from None
         if not ids:
             raise SetpointError(f"{where}: {TOKENIZER} has an empty vocabulary")
-        self.json = found
+        self.json = content
         self.ids = ids
 
     @cached_property
     def named(self) -> dict[str, str]:
         """Tokens with a name in the settings, such as `eos_token`."""
-        found: dict[str, str] = {}
+        names: dict[str, str] = {}
         for name, token in self.settings.items():
             text = token.get("content") if isinstance(token, Mapping) else token
             if name.endswith("_token") and isinstance(text, str) and text in self.ids:
-                found[name] = text
-        return found
+                names[name] = text
+        return names
 
     @property
     def templates(self) -> dict[str, str]:
         """Chat templates by name, with `default` for the default one."""
-        found = self.settings.get("chat_template")
-        pairs = found if isinstance(found, list) else []
+        setting = self.settings.get("chat_template")
+        pairs = setting if isinstance(setting, list) else []
         templates = {str(pair["name"]): str(pair["template"]) for pair in pairs}
-        own = found if self.template is None else self.template
-        return {**templates, "default": own} if isinstance(own, str) else templates
+        default = setting if self.template is None else self.template
+        return {**templates, "default": default} if isinstance(default, str) else templates
 
     @property
     def size(self) -> int:
@@ -149,22 +149,21 @@ class Vocabulary:
                     f"{self.ids[token]}.\nValid: tokens that it does not have."
                 )
 
-    def separator(self, wanted: str | None) -> str:
+    def separator(self, token: str | None) -> str:
         """Token that separates documents.
 
         Arguments:
-            wanted: its text; None: the end-of-text token of the settings, or else the
+            token: its text; None: the end-of-text token of the settings, or else the
                 beginning-of-text token.
 
         Raises:
             SetpointError: there is no such token, or the settings name none.
         """
-        if wanted is not None:
-            if wanted in self.ids:
-                return wanted
+        if token is not None:
+            if token in self.ids:
+                return token
             raise SetpointError(
-                f"tokenizer.separator: {wanted!r} is not in {self.where}.\n"
-                f"Valid: {self._choices()}."
+                f"tokenizer.separator: {token!r} is not in {self.where}.\nValid: {self._choices()}."
             )
         for name in ("eos_token", "bos_token"):
             if name in self.named:
@@ -174,14 +173,14 @@ class Vocabulary:
             f"{self.where} names neither.\nValid: {self._choices()}."
         )
 
-    def name(self, wanted: str | None) -> str:
+    def name(self, separator: str | None) -> str:
         """Name of the tokenizer in prepared data: its hash and the id of the separator.
 
         Arguments:
-            wanted: see `separator`.
+            separator: see `separator`.
         """
         digest = hashlib.sha256(self.text.encode()).hexdigest()
-        return f"huggingface {digest} {self.ids[self.separator(wanted)]}"
+        return f"huggingface {digest} {self.ids[self.separator(separator)]}"
 
     def chat(self, separator: str) -> ChatFacts:
         """Control tokens and chat templates.
@@ -189,9 +188,9 @@ class Vocabulary:
         Arguments:
             separator: token between documents, which ends answers if there is no eos_token.
         """
-        added = {str(each["content"]) for each in self.json.get("added_tokens", [])}
+        added = {str(entry["content"]) for entry in self.json.get("added_tokens", [])}
         # Byte-fallback tokens are spelled like this, and are not control tokens.
-        bytes_of = {each for each in self.special if _BYTE.fullmatch(each)}
+        bytes_of = {entry for entry in self.special if _BYTE.fullmatch(entry)}
         controls = sorted((self.special - bytes_of) | ({separator} & added))
         variables = {"eos_token": separator, **self.named}
         return ChatFacts(
@@ -215,11 +214,11 @@ def read_vocabulary(path: str, added: Sequence[str] = ()) -> Vocabulary:
         SetpointError: they are missing or invalid.
     """
     file = find_tokenizer(path)
-    beside = file.with_name(SETTINGS)
-    settings = _mapping(_read(beside), str(beside)) if beside.is_file() else {}
+    settings_file = file.with_name(SETTINGS)
+    settings = _mapping(_read(settings_file), str(settings_file)) if settings_file.is_file() else {}
     chat = file.with_name(TEMPLATE)
-    found = Vocabulary(path, _read(file), settings, _read(chat) if chat.is_file() else None)
-    return found.with_tokens(added)
+    vocabulary = Vocabulary(path, _read(file), settings, _read(chat) if chat.is_file() else None)
+    return vocabulary.with_tokens(added)
 
 
 def vocabulary_size(tokenizer: TokenizerConfig) -> int | None:
@@ -313,12 +312,12 @@ def _read(file: Path) -> str:
 
 def _mapping(text: str, title: str) -> dict[str, Any]:
     try:
-        found = json.loads(text)
+        content = json.loads(text)
     except ValueError as error:
         raise SetpointError(f"{title} is not JSON: {error}") from None
-    if not isinstance(found, dict):
+    if not isinstance(content, dict):
         raise SetpointError(f"{title} holds no JSON object")
-    return found
+    return content
 
 
 def file_problems(config: HuggingFace) -> Iterator[Problem]:
@@ -332,7 +331,7 @@ def file_problems(config: HuggingFace) -> Iterator[Problem]:
         vocabulary.with_tokens(config.added).separator(config.separator)
     except SetpointError as error:
         message, _, valid = str(error).partition("\nValid: ")
-        name, colon, rest = message.partition(": ")
+        name, colon, remainder = message.partition(": ")
         field = name.removeprefix("tokenizer.") if name.startswith("tokenizer.") else "path"
-        said = rest if colon and name.startswith("tokenizer.") else message
-        yield Problem(field, said, hint=f"Valid: {valid}" if valid else "")
+        detail = remainder if colon and name.startswith("tokenizer.") else message
+        yield Problem(field, detail, hint=f"Valid: {valid}" if valid else "")

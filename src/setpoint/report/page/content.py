@@ -168,13 +168,13 @@ def _facts(run: RunData) -> Iterator[tuple[str, Any]]:
 
 def _cautions(run: RunData) -> Iterator[list[str]]:
     """Field, message and code of the distinct cautions of a run."""
-    seen: set[str] = set()
+    texts: set[str] = set()
     for event in run.events:
         for caution in _list(event.get("cautions"))[:ITEMS]:
             if isinstance(caution, dict):
                 row = [bounded(str(caution.get(key) or "")) for key in ("path", "message", "code")]
-                if (text := json.dumps(row)) not in seen:
-                    seen.add(text)
+                if (text := json.dumps(row)) not in texts:
+                    texts.add(text)
                     yield row
 
 
