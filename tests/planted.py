@@ -59,8 +59,8 @@ BREAKS = [
     ),
     Break(
         "config/record/record.py",
-        "if one != other:",
-        "if one != other and key in here:",
+        "if value != other:",
+        "if value != other and key in recorded:",
         "config/test_record.py",
     ),
     Break(

@@ -220,7 +220,7 @@ def components_in(value: object) -> Iterator[Any]:
 def kinds_of(cls: type[Node]) -> dict[str, str]:
     """The kind of value of each argument of a section's class, by name."""
     declared, fields = cls.__setpoint__.cls.__setpoint__.fields, cls.__setpoint__.fields
-    return {name: str(one.annotation) for name, one in fields.items() if name not in declared}
+    return {name: str(info.annotation) for name, info in fields.items() if name not in declared}
 
 
 STAND_INS = {"torch.dtype": "setpoint.units.dtype:DType"}
@@ -440,9 +440,9 @@ def call_component(
         if takes_parameter(parameters, name) and value is not MISSING:
             keywords[name] = value
     for name, value in given.items():
-        one = parameters.get(name) if parameters else None
-        if one is not None:
-            value = converted_argument(one, value)
+        parameter = parameters.get(name) if parameters else None
+        if parameter is not None:
+            value = converted_argument(parameter, value)
         elif not any(True for _ in components_in(value)):
             value = listed(value)
         keywords[name] = _built(value)
@@ -454,9 +454,9 @@ def call_component(
     if parameters is not None:
         # The first ones are given by position.
         rest = list(parameters)[len(args) :]
-        lacking = missing({name: parameters[name] for name in rest}, keywords)
-        if lacking:
-            raise SetpointError(f"{title} cannot be called: it needs {', '.join(lacking)}")
+        absent = missing({name: parameters[name] for name in rest}, keywords)
+        if absent:
+            raise SetpointError(f"{title} cannot be called: it needs {', '.join(absent)}")
     try:
         return target(*args, **keywords)
     except SetpointError:
@@ -533,8 +533,8 @@ class ImportedComponent(Config, owner="setpoint.config.components:construct"):
                 before.layer != FILE or before.label == origin.label
             ):
                 continue
-            lost = f"target = {target.text} was given after it, and has its own arguments"
-            state.dropped += ((name, getattr(self, name), before, lost),)
+            reason = f"target = {target.text} was given after it, and has its own arguments"
+            state.dropped += ((name, getattr(self, name), before, reason),)
             del kept[name]
             cast(dict[str, Any], self.__dict__).pop(name, None)
             set_chain(self, name, [])
@@ -551,12 +551,12 @@ class ImportedComponent(Config, owner="setpoint.config.components:construct"):
         Raises:
             Invalid: if one of the variant's typed fields cannot take its value.
         """
-        fresh = cast(Any, cls)()
+        section = cast(Any, cls)()
         for name in ("target", *kinds_of(type(self))):
             chain: Chain = chain_of(self, name)
             origin = chain[-1][0] if chain else Origin(DEFAULT)
-            fill(fresh, {name: getattr(self, name)}, origin)
-        return fresh
+            fill(section, {name: getattr(self, name)}, origin)
+        return section
 
     @classmethod
     def __setpoint_open__(cls, key: str) -> FieldInfo:

@@ -118,7 +118,7 @@ def compose(
     merge = partial(
         _merge, root, source, modifiers, files, environ, flags, program or {}, open_foreign
     )
-    broken: list[SetpointError] = []
+    failures: list[SetpointError] = []
     try:
         composition = merge()
         if not composition.problems:
@@ -126,15 +126,15 @@ def compose(
     except ConfigError:
         raise
     except SetpointError as error:
-        if load_plugins(broken):
+        if load_plugins(failures):
             return merge()
-        if not broken:
+        if not failures:
             raise
-        raise SetpointError("\n".join(map(str, [error, *broken]))) from None
+        raise SetpointError("\n".join(map(str, [error, *failures]))) from None
     # What is not known may be what an installed package brings.
-    if load_plugins(broken):
+    if load_plugins(failures):
         composition = merge()
-    composition.problems.extend(Problem("", str(error)) for error in broken)
+    composition.problems.extend(Problem("", str(error)) for error in failures)
     return composition
 
 
@@ -208,9 +208,9 @@ def _apply_files(editor: Editor, documents: Sequence[FileDocument]) -> FileDocum
         editor.problems.extend(document.problems)
     for problem in editor.problems:
         # These keys are not fields, so the search among the fields cannot find them.
-        close = nearest(problem.path, HEADERS, 1, likeness=0.8)
-        if close and problem.kind == UNKNOWN_KEY:
-            problem.hint = f"Did you mean {close[0]}?"
+        headers = nearest(problem.path, HEADERS, 1, likeness=0.8)
+        if headers and problem.kind == UNKNOWN_KEY:
+            problem.hint = f"Did you mean {headers[0]}?"
     return sweep
 
 
@@ -232,15 +232,15 @@ class _Sources(Generic[C]):
         for given in files:
             file = os.fspath(given) if isinstance(given, os.PathLike) else given
             file = (self.open_foreign(file) if isinstance(file, str) else None) or file
-            more_base, more = self.open_file(file)
-            if more_base is not None and (base is not None or documents):
+            preset, parents = self.open_file(file)
+            if preset is not None and (base is not None or documents):
                 name = file if isinstance(file, str) else file.name
                 raise SetpointError(
                     f"{name}: extends a preset, which is a whole configuration and would replace "
                     f"what comes before it; give this file as the source, or extend files alone"
                 )
-            base = base if more_base is None else more_base
-            documents.extend(more)
+            base = base if preset is None else preset
+            documents.extend(parents)
         return base, documents
 
     def open(self, source: str | C | None) -> tuple[C | None, list[FileDocument]]:
@@ -294,8 +294,8 @@ class _Sources(Generic[C]):
                     foreign = self.open_foreign(path)
                     if foreign is None and not os.path.exists(path):
                         raise Invalid(f"extends {parent!r}, but there is no {path}")
-                    real = path if foreign is None else foreign.name
-                    if is_applied(parent, real, listed, self.applied):
+                    document_name = path if foreign is None else foreign.name
+                    if is_applied(parent, document_name, listed, self.applied):
                         continue
                 else:
                     if base is not None and parent == self.preset:
@@ -310,9 +310,9 @@ class _Sources(Generic[C]):
                 raise
             except SetpointError as error:
                 raise SetpointError(f"{_place(document, index)}: {error}") from None
-            more_base, more = self.open_file(foreign or path)
-            base = base if more_base is None else more_base
-            documents.extend(more)
+            preset, parents = self.open_file(foreign or path)
+            base = base if preset is None else preset
+            documents.extend(parents)
         self.files.close()
         self.applied.append(os.path.realpath(name))
         return base, [*documents, document]
@@ -381,7 +381,7 @@ def apply_modifiers(editor: Editor, texts: Sequence[str]) -> None:
     for text in texts:
         draft = editor.root
         written = {leaf.path: leaf for leaf in leaves(draft) if _is_written(leaf)}
-        dropped = [(leaf, why) for leaf, why in dropped_leaves(draft) if _is_written(leaf)]
+        dropped = [(leaf, reason) for leaf, reason in dropped_leaves(draft) if _is_written(leaf)]
         try:
             # What the modifier put in may be its own, and later layers change the draft.
             editor.root = draft = draft_of(call_modifier(text, draft))
@@ -397,10 +397,10 @@ def apply_modifiers(editor: Editor, texts: Sequence[str]) -> None:
                 del written[leaf.path]
         known = {leaf.key for leaf, _ in dropped_leaves(draft)} if dropped else ()
         lost = [(leaf, f"--with {text} replaces what holds it") for leaf in written.values()]
-        lost += [(leaf, why) for leaf, why in dropped if leaf.key not in known]
-        for leaf, why in lost:
+        lost += [(leaf, reason) for leaf, reason in dropped if leaf.key not in known]
+        for leaf, reason in lost:
             origin = Recorded(leaf.origin.layer, leaf.describe_origin())
-            state_of(draft).dropped += ((leaf.key, leaf.value, origin, why),)
+            state_of(draft).dropped += ((leaf.key, leaf.value, origin, reason),)
 
 
 def _is_written(leaf: Leaf) -> bool:

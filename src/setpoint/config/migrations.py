@@ -408,13 +408,13 @@ def chain(root: type[Node], start: int = 1) -> list[Operation]:
         table = _declared.get(info.migrations, {})
     schemas = set(range(2, info.schema + 1))
     if schemas != table.keys():
-        lacking = ", ".join(map(str, sorted(schemas - table.keys())))
+        absent = ", ".join(map(str, sorted(schemas - table.keys())))
         ahead = ", ".join(map(str, sorted(table.keys() - schemas)))
-        where = info.migrations or "no module of migrations is named"
-        reason = f"there is none to {lacking}" if lacking else f"there is one to {ahead} already"
+        source = info.migrations or "no module of migrations is named"
+        reason = f"there is none to {absent}" if absent else f"there is one to {ahead} already"
         raise SetpointError(
             f"{root.__name__} is of schema {info.schema}, but its chain of migrations is not "
-            f"complete: {reason} ({where})"
+            f"complete: {reason} ({source})"
         )
     return [change for to in range(start + 1, info.schema + 1) for change in table[to]]
 
@@ -459,8 +459,8 @@ def migrate(
         try:
             operation.apply(tree)
         except SetpointError as error:
-            where = f"{name} (schema {start}): " if name else ""
-            raise SetpointError(f"{where}{error}") from error
+            source = f"{name} (schema {start}): " if name else ""
+            raise SetpointError(f"{source}{error}") from error
     return tree
 
 

@@ -145,8 +145,8 @@ def _key_hint(entry: OtherName, unknown: Unknown, editor: Editor) -> str:
 def _variant_hint(owners: Sequence[type[Node]], unknown: Unknown, editor: Editor) -> str:
     """The hint that sets a field of another variant, if only one variant has it."""
     tag = owners[0].__setpoint__.tag
-    as_flags = unknown.origin.layer in (COMMAND_LINE, ENVIRONMENT)
-    if len(owners) > 1 or tag is None or unknown.value is MISSING or not as_flags:
+    is_typed = unknown.origin.layer in (COMMAND_LINE, ENVIRONMENT)
+    if len(owners) > 1 or tag is None or unknown.value is MISSING or not is_typed:
         return ""
     section = ".".join(map(str, unknown.path[:-1]))
     values = {section: tag, f"{section}.{unknown.path[-1]}": unknown.value}

@@ -88,17 +88,17 @@ class Definitions:
                 schema["default"] = plain(kind.dump(default))
         return schema
 
-    def section(self, kind: SectionType, fresh: bool = False) -> list[Schema]:
+    def section(self, kind: SectionType, is_new: bool = False) -> list[Schema]:
         """The schemas of what can stand where a section is wanted.
 
         Arguments:
-            fresh: True if nothing stands there yet, as in a list, so that `type` must be given.
+            is_new: True if nothing stands there yet, as in a list, so that `type` must be given.
         """
         tags = list(kind.candidates())
         only = kind.only()
         fields = self._family(kind) if only is None else self._class(only)
         section: Schema = {"type": "object", **inside([fields])}
-        if fresh and only is None:
+        if is_new and only is None:
             section["required"] = ["type"]
         return [section, {"enum": tags}] if tags else [section]
 
@@ -173,7 +173,7 @@ class Definitions:
             case OptionalType():
                 return [*self._values(kind.inner, bounds, items), NULL]
             case AnyOfType():
-                return [one for part in kind.parts for one in self._values(part, bounds, items)]
+                return [value for part in kind.parts for value in self._values(part, bounds, items)]
             case SectionType():
                 return self.section(kind)
             case FreeType():
@@ -192,14 +192,14 @@ class Definitions:
             case _:
                 return _scalar(dict(kind.json_schema), bounds)
 
-    def _item(self, kind: FieldType, bounds: Bounds | None, fresh: bool) -> Schema:
-        if fresh and isinstance(kind, SectionType):
-            return either(*self.section(kind, fresh=True), REFERENCE)
+    def _item(self, kind: FieldType, bounds: Bounds | None, is_new: bool) -> Schema:
+        if is_new and isinstance(kind, SectionType):
+            return either(*self.section(kind, is_new=True), REFERENCE)
         return either(*self.options(kind, bounds, None))
 
     def _sequence(self, kind: SequenceType, bounds: Bounds | None) -> list[Schema]:
         """A list, and a mapping that edits one instead of replacing it."""
-        item = self._item(kind.item, bounds, fresh=True)
+        item = self._item(kind.item, bounds, is_new=True)
         edits: Schema = {
             "type": "object",
             "properties": {
@@ -213,16 +213,16 @@ class Definitions:
                 REMOVE: {},
             },
             # Items by index or name. What is there keeps its `type`, which need not be repeated.
-            "additionalProperties": self._item(kind.item, None, fresh=False),
+            "additionalProperties": self._item(kind.item, None, is_new=False),
         }
         return [{"type": "array", "items": item}, edits]
 
     def _tuple(self, kind: TupleType, bounds: Bounds | None) -> Schema:
         count = len(kind.parts)
-        edits = [self._item(part, bounds, fresh=False) for part in kind.parts]
+        edits = [self._item(part, bounds, is_new=False) for part in kind.parts]
         return {
             "type": ["array", "object"],
-            "prefixItems": [self._item(part, bounds, fresh=True) for part in kind.parts],
+            "prefixItems": [self._item(part, bounds, is_new=True) for part in kind.parts],
             "minItems": count,
             "maxItems": count,
             # One place of it, by its index.
@@ -239,7 +239,7 @@ class Definitions:
         schema: Schema = {"type": "object", "properties": {REMOVE: names}}
         if kind.nested:
             schema["propertyNames"] = {"pattern": r"^[^.]+$"}
-        schema["additionalProperties"] = self._item(kind.item, bounds, fresh=False)
+        schema["additionalProperties"] = self._item(kind.item, bounds, is_new=False)
         return schema
 
 
@@ -277,8 +277,8 @@ def _any_of(options: list[Schema]) -> Schema:
         shared["default"] = options[0]["default"]
     taken: list[Schema] = []
     for option in options:
-        bare = {k: value for k, value in option.items() if k not in ("description", "default")}
-        if bare not in taken:
-            taken.append(bare)
+        content = {k: value for k, value in option.items() if k not in ("description", "default")}
+        if content not in taken:
+            taken.append(content)
     # Of one schema a validator says which keyword is not met; of `anyOf` only that none fits.
     return {**shared, **(taken[0] if len(taken) == 1 else inside([{"anyOf": options}]))}

@@ -53,8 +53,8 @@ def json_schema(root: type[Node], sweep: type[Node] | None = None) -> Schema:
     del properties[EXTENDS]
     del fields["additionalProperties"]
     tags = _tags(root, definitions)
-    about = f"The points of {root.__setpoint__.command('sweep')}."
-    points: Schema = {"type": "object", "description": about}
+    description = f"The points of {root.__setpoint__.command('sweep')}."
+    points: Schema = {"type": "object", "description": description}
     if sweep is not None:
         points |= _sweep(sweep, definitions)
     document = {

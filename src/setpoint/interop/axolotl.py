@@ -417,8 +417,8 @@ def _source(c: Conversion, entry: dict[str, Any], key: str) -> dict[str, Any]:
     split = entry.get("split") or "train"
     source: dict[str, Any]
     if kind in TEXTS or key == "pretraining_dataset" or kind is None:
-        usual = "text" if kind or key[0] == "p" else "input_ids"
-        column = entry.get("field") or entry.get("text_column") or usual
+        default = "text" if kind or key[0] == "p" else "input_ids"
+        column = entry.get("field") or entry.get("text_column") or default
         if local:
             source = {"type": "text", "paths": [path, *files], "field": column}
         else:
@@ -465,11 +465,11 @@ def _conversation(c: Conversion, entry: dict[str, Any], kind: object, key: str) 
         mappings = entry.get("message_property_mappings") or {
             role: entry[field] for role in known if (field := f"message_field_{role}") in entry
         }
-        usual = isinstance(mappings, dict) and all(
+        is_usual = isinstance(mappings, dict) and all(
             value in known.get(role, ()) for role, value in cast("dict[str, Any]", mappings).items()
         )
         names = ("messages", "conversations")
-        if not usual or entry.get("field_messages", "messages") not in names:
+        if not is_usual or entry.get("field_messages", "messages") not in names:
             text = "rows have `messages` with role and content, or `conversations` with from and "
             c.report("needs a decision", key, f"{text}value: rename the columns")
     else:
@@ -697,8 +697,8 @@ def _records(c: Conversion, total: int | None) -> None:
         text = f"{path} is a checkpoint of transformers: its weights are model.pretrained"
         c.report("needs a decision", "resume_from_checkpoint", text)
     logged = c.number("logging_steps")
-    usual = max(min(int(0.005 * total), 10), 1) if total else 10
-    c.set("tracking.every", f"{logged or usual} steps", "logging_steps")
+    default = max(min(int(0.005 * total), 10), 1) if total else 10
+    c.set("tracking.every", f"{logged or default} steps", "logging_steps")
     is_off = c.value("wandb_mode") == "disabled"
     if c.value("wandb_mode") not in ("online", "offline"):
         c.values.pop("wandb_mode", None)

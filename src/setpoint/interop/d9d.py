@@ -365,8 +365,8 @@ def _optimizer(c: Conversion) -> None:
     if is_adam:
         c.set("optimizer.target", "torch.optim.Adam", "optimizer.decoupled_weight_decay")
     c.set("optimizer.lr", c.number("optimizer.lr"), "optimizer.lr")
-    usual = {"sgd": 0.0, "adam": 0.0}.get(name, 0.01)
-    c.set("optimizer.weight_decay", usual if decay is None else decay, "optimizer.weight_decay")
+    default = {"sgd": 0.0, "adam": 0.0}.get(name, 0.01)
+    c.set("optimizer.weight_decay", default if decay is None else decay, "optimizer.weight_decay")
     c.set("optimizer.no_decay", [])
     if name == "sgd":
         for key in ("momentum", "dampening", "nesterov"):

@@ -464,7 +464,7 @@ def _torch_rate(c: Conversion, total: int, peak: float) -> Callable[[int], float
         return low + (1 - low) * (1 + math.cos(math.pi * (step - start) / length)) / 2
 
     factors: dict[str, Callable[[int], float]] = {
-        "multistep": lambda step: drop ** sum(step >= stone for stone in milestones),
+        "multistep": lambda step: drop ** sum(step >= milestone for milestone in milestones),
         "exponential": lambda step: drop**step,
         "cosine_annealing": lambda step: (
             low + (1 - low) * (1 + math.cos(math.pi * step / span)) / 2
@@ -572,8 +572,8 @@ def _checkpoints(c: Conversion, total: int | None) -> None:
     if total is None and c.number("epochs") is not None:
         c.set("checkpoint.every", f"{1 if interval is None else interval} epochs", key)
     else:
-        usual = 8192 if total is None else math.ceil(total / 20)
-        c.set("checkpoint.every", f"{interval or usual} steps", key)
+        default = 8192 if total is None else math.ceil(total / 20)
+        c.set("checkpoint.every", f"{interval or default} steps", key)
     keep = "checkpoint.keep_latest_k"
     c.set("checkpoint.keep", c.number(keep) or None, keep)
     if c.value("checkpoint.load_only") or not c.value("checkpoint.enabled"):
@@ -612,8 +612,8 @@ def _checkpoints(c: Conversion, total: int | None) -> None:
 
 def _records(c: Conversion, total: int | None) -> None:
     """Logging, trackers, profiling and garbage collection."""
-    usual = 1024 if total is None else math.ceil(total / 100)
-    c.set("tracking.every", f"{c.number('log_interval') or usual} steps", "log_interval")
+    default = 1024 if total is None else math.ceil(total / 100)
+    c.set("tracking.every", f"{c.number('log_interval') or default} steps", "log_interval")
     trackers: list[dict[str, object]] = [{"type": "jsonl"}]
     if c.value("tensorboard"):
         trackers.append({"type": "tensorboard", "directory": c.value("tensorboard.log_dir"),

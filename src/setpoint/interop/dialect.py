@@ -238,8 +238,8 @@ class Conversion:
                 mapping = dict(cast("dict[str, Any]", mapping)) if isinstance(mapping, dict) else {}
                 inner = mapping
                 for part in parts[end:-1]:
-                    within = inner.get(part)
-                    inner[part] = {**within} if isinstance(within, dict) else {}
+                    nested = inner.get(part)
+                    inner[part] = {**nested} if isinstance(nested, dict) else {}
                     inner = inner[part]
                 inner[parts[-1]] = value
                 key, value = outer, mapping
@@ -436,14 +436,14 @@ class Conversion:
                 self.wrong(key, f"{_kind(known[key].default)}, but {value!r}")
                 del self.values[key]
             if key not in known:
-                meant = did_you_mean(key, list(known), " ")
-                if self.dialect.own_keys and not meant:
+                hint = did_you_mean(key, list(known), " ")
+                if self.dialect.own_keys and not hint:
                     self.set(f"{self.dialect.own_keys}.{key}", value, key)
                     self.report("needs a decision", key, "a key of your own, which your code reads")
                     continue
                 message = f"unknown key of {self.dialect.name}"
                 self.problems.append(
-                    Problem(key, message, hint=meant.strip(), origin=self.place(key))
+                    Problem(key, message, hint=hint.strip(), origin=self.place(key))
                 )
         for name, key in known.items():
             is_changed = name in self.values and self.values[name] != key.default
@@ -577,11 +577,11 @@ def phases_of(factors: list[float]) -> list[dict[str, object]]:
         phases.append({"length": f"{length} steps", "target": target, "curve": curve})
         done, last = done + length, target
 
-    for begin, end, curve in _pieces(factors, 0, len(factors) - 1):
-        if factors[end] > factors[begin]:
-            if done == begin:
-                add(1, factors[begin])
-            add(end - begin, factors[end], curve)
+    for start, end, curve in _pieces(factors, 0, len(factors) - 1):
+        if factors[end] > factors[start]:
+            if done == start:
+                add(1, factors[start])
+            add(end - start, factors[end], curve)
         elif done < end:
             if last != factors[done]:
                 add(0, factors[done])
@@ -589,11 +589,11 @@ def phases_of(factors: list[float]) -> list[dict[str, object]]:
     return phases or [{"length": "1 steps", "target": last}]
 
 
-def _pieces(factors: list[float], begin: int, end: int) -> Iterator[tuple[int, int, str]]:
+def _pieces(factors: list[float], start: int, end: int) -> Iterator[tuple[int, int, str]]:
     """Ranges of steps in which the factors are linear or exponential."""
-    if begin == end:
+    if start == end:
         return
-    source, target, length = factors[begin], factors[end], end - begin
+    source, target, length = factors[start], factors[end], end - start
     shares = [s / length for s in range(1, length, max(1, length // 16))]
     curves: dict[str, Callable[[float], float]] = {
         "linear": lambda share: source + (target - source) * share
@@ -601,11 +601,11 @@ def _pieces(factors: list[float], begin: int, end: int) -> Iterator[tuple[int, i
     if min(source, target) > 0:
         curves["exponential"] = lambda share: source * (target / source) ** share
     for curve, value in curves.items():
-        if all(abs(value(s) - factors[begin + round(s * length)]) <= NEAR for s in shares):
-            yield begin, end, curve
+        if all(abs(value(s) - factors[start + round(s * length)]) <= NEAR for s in shares):
+            yield start, end, curve
             return
-    yield from _pieces(factors, begin, (begin + end) // 2)
-    yield from _pieces(factors, (begin + end) // 2, end)
+    yield from _pieces(factors, start, (start + end) // 2)
+    yield from _pieces(factors, (start + end) // 2, end)
 
 
 def dialect_named(name: str) -> Dialect:

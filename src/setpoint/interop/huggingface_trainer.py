@@ -158,12 +158,12 @@ KEYS["trust_remote_code"] = Key(False, refused="remote code of models and data s
 
 def _prepare(c: Conversion) -> None:
     """Drop what a file that transformers wrote has in place of secrets and of what is not set."""
-    usual = {"even_batches": True, "use_seedable_sampler": True}
+    defaults = {"even_batches": True, "use_seedable_sampler": True}
     for key, value in [*c.values.items()]:
         options = cast("dict[str, Any]", value) if isinstance(value, dict) else {"": value}
         is_secret = isinstance(value, str) and value.startswith("<") and value.endswith(">")
         is_usual = key == "accelerator_config" and all(
-            not option or usual.get(name) == option for name, option in options.items()
+            not option or defaults.get(name) == option for name, option in options.items()
         )
         if is_secret or is_usual:
             del c.values[key]
@@ -241,8 +241,8 @@ def convert_schedule(c: Conversion, key: str, total: int | None) -> None:
         c.set("schedule.timescale", f"{steps} steps" if isinstance(steps, int) else steps, *kwargs)
     if name == "reduce_lr_on_plateau":
         known |= {"factor", "patience", "threshold", "cooldown"}
-        usual = {"factor": 0.1, "patience": 10, "threshold": 1e-4, "cooldown": 0}
-        for option, default in usual.items():
+        defaults = {"factor": 0.1, "patience": 10, "threshold": 1e-4, "cooldown": 0}
+        for option, default in defaults.items():
             c.set(f"schedule.{option}", options.get(option, default), *kwargs)
     if name == "warmup_stable_decay":
         known |= {"num_decay_steps", "num_stable_steps", "decay_type"}

@@ -118,8 +118,8 @@ def _ranks(c: Conversion) -> None:
     c.set("parallel.device", "cuda")
     seconds = 60 * c.number("distributed-timeout-minutes")
     c.set("parallel.timeout", float(seconds), "distributed-timeout-minutes")
-    if later := c.number("distributed-timeout-seconds-after-init"):
-        c.set("parallel.step_timeout", float(later), "distributed-timeout-seconds-after-init")
+    if timeout := c.number("distributed-timeout-seconds-after-init"):
+        c.set("parallel.step_timeout", float(timeout), "distributed-timeout-seconds-after-init")
     strategy = c.value("data-parallel-sharding-strategy") if c.value("use-megatron-fsdp") else ""
     is_whole = strategy == "optim_grads_params" or c.value("use-torch-fsdp2")
     keys = ("use-distributed-optimizer", "use-megatron-fsdp", "use-torch-fsdp2")

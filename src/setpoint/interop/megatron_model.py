@@ -35,8 +35,8 @@ def _decoder(c: Conversion) -> None:
     if channels := c.number("kv-channels"):
         c.set("model.head_dim", channels, "kv-channels")
     gated, width = c.value("swiglu"), c.number("ffn-hidden-size")
-    usual = int(4 * dim * 2 / 3) // 64 * 64 if gated else 4 * dim
-    c.set("model.ffn_dim", width or usual, "ffn-hidden-size", "swiglu")
+    default = int(4 * dim * 2 / 3) // 64 * 64 if gated else 4 * dim
+    c.set("model.ffn_dim", width or default, "ffn-hidden-size", "swiglu")
     bias = not c.value("disable-bias-linear")
     fused = bias and not c.value("no-bias-gelu-fusion")  # its kernel has the tanh
     activations = {"swiglu": "swiglu", "squared-relu": "relu_squared", "openai-gelu": "gelu_tanh"}
@@ -182,8 +182,8 @@ def _experts(c: Conversion) -> None:
     c.set(f"{path}.experts", experts, "num-experts")
     c.set(f"{path}.top_k", c.number("moe-router-topk"), "moe-router-topk")
     dim = c.number("hidden-size") or 0
-    usual = int(4 * dim * 2 / 3) // 64 * 64 if c.value("swiglu") else 4 * dim
-    width = c.number("moe-ffn-hidden-size") or c.number("ffn-hidden-size") or usual
+    default = int(4 * dim * 2 / 3) // 64 * 64 if c.value("swiglu") else 4 * dim
+    width = c.number("moe-ffn-hidden-size") or c.number("ffn-hidden-size") or default
     if width:
         c.set(f"{path}.expert_dim", width, "moe-ffn-hidden-size", "ffn-hidden-size")
     sparse = _pattern(c, "moe-layer-freq", lambda index, n: index % n == 0)

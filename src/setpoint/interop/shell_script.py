@@ -137,14 +137,14 @@ class Script:
             state = "past" if state != "next" else "followed" if is_true else "next"
             self._branches[-1] = (state, subject)
 
-    def _follow(self, group: list[Statement], usual: bool) -> bool:
+    def _follow(self, group: list[Statement], default: bool) -> bool:
         """Follow statements up to one that is skipped by && or ||; return if the last succeeds."""
         status = runs = True
         for words, end in group:
             if runs and words:
                 negated = words[0][0] == "!"
                 succeeds = self._statement(words[negated:])
-                status = (usual if succeeds is None else succeeds) != negated
+                status = (default if succeeds is None else succeeds) != negated
             runs = status if end == "&&" else not status
         return status
 
@@ -191,13 +191,13 @@ class Script:
     def expand(self, word: Word) -> list[Word]:
         """The words that a word stands for; those of a variable keep their places."""
         text, place = word
-        bare = text.strip('"')
-        match = VARIABLE.fullmatch(bare)
+        unquoted = text.strip('"')
+        match = VARIABLE.fullmatch(unquoted)
         name = match and (match["name"] or match["plain"])
         if name and name in self.variables:
             items = self.variables[name]
             return [piece for item in items for piece in self._split(*item)]
-        if text[:1] in ("'", '"') and text[-1:] == text[:1] and not bare.startswith("-"):
+        if text[:1] in ("'", '"') and text[-1:] == text[:1] and not unquoted.startswith("-"):
             return [(self.resolve(text), place)]
         return self._split(self.resolve(text), place)
 

@@ -344,12 +344,12 @@ def _optimizer(c: Conversion) -> None:
     if kind == "anyprecision_adamw":
         c.set("precision.optimizer_state", "fp32", key)
     adamw: dict[str, object] = {"weight_decay": 0.01, "betas": [0.9, 0.999], "eps": 1e-8}
-    usual: dict[str, object] = {
+    defaults: dict[str, object] = {
         "adamw": adamw,
         "anyprecision_adamw": {**adamw, "rounding": "nearest"},
         "sgd": {"weight_decay": 0.0, "momentum": 0.0},
     }.get(kind or "", {"weight_decay": 0.01} if "Adam" in name and name.endswith("W") else {})
-    for field, value in {**usual, **given}.items():
+    for field, value in {**defaults, **given}.items():
         c.set(f"optimizer.{field}", value, f"optimizer.{field}")
     clip = c.value("clip_grad_norm")
     if clip is not None and str(clip).lower() not in ("inf", ".inf"):
@@ -429,9 +429,9 @@ def _logger(c: Conversion) -> dict[str, object] | None:
         return None
     kind, fields = kinds[name]
     c.report_rest("metric_logger", entry, " ".join(("_component_", "log_dir", *fields)))
-    usual = {"project": "torchtune"} if kind == "wandb" else {}
+    defaults = {"project": "torchtune"} if kind == "wandb" else {}
     values = {field: entry[key] for key, field in fields.items() if key in entry}
-    return {"type": kind, **usual, **values}
+    return {"type": kind, **defaults, **values}
 
 
 def _records(c: Conversion) -> None:

@@ -35,27 +35,27 @@ class Tally:
         """Add a real tensor."""
         value = tensor.detach()
         finite = value.isfinite()
-        good = value[finite].double()
+        numbers = value[finite].double()
         self.elements += value.numel()
-        self.bad += value.numel() - good.numel()
-        if good.numel():
-            self.least = min(self.least, float(good.min()))
-            self.most = max(self.most, float(good.max()))
-            self.total += float(good.sum())
-            self.squares += float(good.square().sum())
+        self.bad += value.numel() - numbers.numel()
+        if numbers.numel():
+            self.least = min(self.least, float(numbers.min()))
+            self.most = max(self.most, float(numbers.max()))
+            self.total += float(numbers.sum())
+            self.squares += float(numbers.square().sum())
 
     def to_json(self) -> dict[str, float | int | None]:
         """Minimum, maximum, mean and root mean square; None without finite elements."""
-        good = self.elements - self.bad
+        count = self.elements - self.bad
         figures = {
             "min": self.least,
             "max": self.most,
-            "mean": self.total / good if good else 0.0,
-            "rms": math.sqrt(self.squares / good) if good else 0.0,
+            "mean": self.total / count if count else 0.0,
+            "rms": math.sqrt(self.squares / count) if count else 0.0,
         }
         return {
             "elements": self.elements,
-            **{name: value if good else None for name, value in figures.items()},
+            **{name: value if count else None for name, value in figures.items()},
             "non_finite": self.bad / self.elements if self.elements else 0.0,
         }
 

@@ -191,9 +191,9 @@ def write_trace(profiled: profile, path: Path, memory: bool) -> Path:
                 gzip.open(packed, "wt", compresslevel=1, encoding="utf-8") as target,
             ):
                 head = source.read(HEAD)
-                before, mark, after = head.partition(EVENTS)
-                target.write(before + mark)
-                if memory and mark:
+                before, separator, after = head.partition(EVENTS)
+                target.write(before + separator)
+                if memory and separator:
                     target.writelines(f"\n{event}," for event in _curves(profiled, before))
                 target.write(after)
                 shutil.copyfileobj(source, target, HEAD)
@@ -348,8 +348,8 @@ class StepProfiler:
         if self._profile is None:
             return
         self._step = step
-        now = self._profile.current_action
-        changes = now in ENDING or self._schedule(self._profile.step_num + 1) is not now
+        action = self._profile.current_action
+        changes = action in ENDING or self._schedule(self._profile.step_num + 1) is not action
         with _quietly() if changes else nullcontext():
             self._profile.step()
         self._look()

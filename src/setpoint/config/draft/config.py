@@ -155,8 +155,8 @@ class Config(Node, metaclass=ConfigMeta):
             if info is None:
                 # The whole tree is known only from its root; a section knows what is below it.
                 error.hint = error.hint or location_hint(type(self), name)
-            path, where = (type(self).__name__, name), origin.describe((name,))
-            problems = [problem_of(part, path, value, where) for part in error.parts]
+            path, source = (type(self).__name__, name), origin.describe((name,))
+            problems = [problem_of(part, path, value, source) for part in error.parts]
             raise ConfigError(problems) from None
         self.store(name, stored, origin)
 
@@ -350,11 +350,11 @@ def build(config: Node, runtime: dict[str, Any]) -> Any:
     known = built.get(id(config))
     if known is not None:
         _, before, result = known
-        alike = (
-            one is runtime.get(name) or (type(one) is str and one == runtime.get(name))
-            for name, one in before.items()
+        matches = (
+            value is runtime.get(name) or (type(value) is str and value == runtime.get(name))
+            for name, value in before.items()
         )
-        if before.keys() != runtime.keys() or not all(alike):
+        if before.keys() != runtime.keys() or not all(matches):
             raise SetpointError(
                 f"{type(config).__name__} stands in two places and is built with different "
                 f"run-time arguments; give each place a config of its own"
@@ -395,9 +395,9 @@ def owner_of(cls: type[Node]) -> Any:
         try:
             owner = getattr(owner, part)
         except AttributeError:
-            meant = did_you_mean(part, [key for key in dir(owner) if key[:1] != "_"], " ")
-            where = getattr(owner, "__name__", module)
-            raise SetpointError(f"{title}, but {where} has no {part!r}.{meant}") from None
+            hint = did_you_mean(part, [key for key in dir(owner) if key[:1] != "_"], " ")
+            parent = getattr(owner, "__name__", module)
+            raise SetpointError(f"{title}, but {parent} has no {part!r}.{hint}") from None
     if not callable(owner):
         raise SetpointError(
             f"{title}, which is {for_error(owner)}; it must be a class or a function"

@@ -99,21 +99,21 @@ class Copies(Generic[C]):
         copy = self.of[id(config)] = object.__new__(type(config))
         object.__setattr__(copy, "__dict__", values)
         object.__setattr__(copy, "_state", state)
-        fresh: dict[str, Any] = {}
+        copied: dict[str, Any] = {}
         for name in holders(copy, make=False):
             value = values[name]
             if not isinstance(value, Node | tuple | list | dict | Free):
                 continue
             kind = type(copy).__setpoint__.fields[name].type
-            now = values[name] = kind.replace_sections(value, self._copy, False)
+            stored = values[name] = kind.replace_sections(value, self._copy, False)
             changed = last_change(cast(object, value))
             if changed is None:
-                fresh[name] = now
+                copied[name] = stored
                 continue
             if isinstance(value, CheckedDict) and value.before is not None:
                 replace_given(state.layers, {name: value.before})
-            state.layers.append((changed, {name: now}))
-        replace_given(state.layers, fresh)
+            state.layers.append((changed, {name: stored}))
+        replace_given(state.layers, copied)
         return copy
 
 
@@ -168,7 +168,7 @@ def pack(config: Node) -> Packed:
         if name in values
     }
     dropped = tuple(
-        (name, value, origin.fixed(name), why) for name, value, origin, why in state.dropped
+        (name, value, origin.fixed(name), reason) for name, value, origin, reason in state.dropped
     )
     placed = state.placed and [(origin.fixed("type"), tag) for origin, tag in state.placed]
     return state.frozen, values, chains, dropped, state.cautions, placed
@@ -256,10 +256,10 @@ def _carry_over(old: Node, new: Node, moved: bool) -> None:
     if kept:
         vars(new).update(kept)
         state.layers = [
-            (origin, some)
+            (origin, values)
             for layers, is_kept in ((state.layers, False), (state_of(old).layers, True))
             for origin, given in layers
-            if (some := {k: v for k, v in given.items() if (k in kept) is is_kept})
+            if (values := {k: v for k, v in given.items() if (k in kept) is is_kept})
         ]
 
 

@@ -119,22 +119,22 @@ def is_secret_key(root: type[Node], path: str) -> bool:
 
 def foreign_keys(root: type[Node], path: Path, value: object) -> list[tuple[Path, object]]:
     """Split a section of another system into its keys, each to be reported; else the key itself."""
-    everything = [(path, value)]
+    fallback = [(path, value)]
     if not isinstance(value, Mapping):
-        return everything
+        return fallback
     entries = cast(Mapping[str, object], value)
     section = dotted(path)
     close = [
         name for cls in classes_at(root, path[:-1]) for name in cls.__setpoint__.near(str(path[-1]))
     ]
     if any(may_hold(root, dotted((*path[:-1], name)), entries) for name in close):
-        return everything  # a misspelt section
+        return fallback  # a misspelt section
     entry = other_name(root, section, entries)
     if (entry is not None and entry.fields) or retired_hint(root, section):
-        return everything
+        return fallback
     names = {field.rpartition(".")[2] for field, _ in all_fields(root)}
     if not any(key in names or is_foreign_key(root, f"{section}.{key}") for key in entries):
-        return everything
+        return fallback
     inner = (((*path, str(key)), item) for key, item in entries.items())
     return [pair for full, item in inner for pair in foreign_keys(root, full, item)]
 
@@ -234,8 +234,8 @@ def _similar_fields(
         return max(matches, key=lambda match: match[0])[1]
     if own >= STRANGER:
         return []
-    begin = [path for name in own_names if name.startswith(f"{word}_") for path in own_names[name]]
-    return begin if len(begin) <= 3 else []
+    longer = [path for name in own_names if name.startswith(f"{word}_") for path in own_names[name]]
+    return longer if len(longer) <= 3 else []
 
 
 # How other languages, and people, write that there is nothing.
@@ -309,8 +309,8 @@ def written(values: Mapping[str, object], origin: Origin) -> str:
         if origin.layer == COMMAND_LINE:
             parts.append(f"--{path} {for_shell(value)}")
         elif origin.layer == ENVIRONMENT:
-            prefix, mark, _ = origin.label.partition("__")  # that of the root of this program
-            name = f"{prefix if mark else 'SETPOINT'}__{path.upper().replace('.', '__')}"
+            prefix, separator, _ = origin.label.partition("__")  # that of the root of this program
+            name = f"{prefix if separator else 'SETPOINT'}__{path.upper().replace('.', '__')}"
             parts.append(f"{name}={for_shell(value)}")
         else:
             parts.append(f"{path} = {for_file(value)}")

@@ -84,7 +84,7 @@ def inner_sections(section: Node, make: bool = True) -> Iterator[tuple[Path, Nod
 
 
 def sections(
-    config: Node, path: Path = (), again: list[tuple[Path, Node]] | None = None, make: bool = True
+    config: Node, path: Path = (), repeats: list[tuple[Path, Node]] | None = None, make: bool = True
 ) -> Iterator[tuple[Path, Node]]:
     """Every section of a tree, the root first; one that stands in several places comes once.
 
@@ -106,8 +106,8 @@ def sections(
                 visit(part, (*path, *inside))
             elif is_open[id(part)]:
                 raise inside_itself(part, (*path, *inside))
-            elif again is not None:
-                again.append(((*path, *inside), part))
+            elif repeats is not None:
+                repeats.append(((*path, *inside), part))
         is_open[id(section)] = False
 
     visit(config, path)
@@ -142,9 +142,9 @@ def reached(root: Node, tag: str) -> Iterator[tuple[Path, Node, FieldInfo]]:
 
 def shared_places(config: Node) -> dict[Path, Path]:
     """The further places of shared sections, each with the first place."""
-    again: list[tuple[Path, Node]] = []
-    first = {id(section): path for path, section in sections(config, (), again)}
-    return {path: first[id(section)] for path, section in again}
+    repeats: list[tuple[Path, Node]] = []
+    first = {id(section): path for path, section in sections(config, (), repeats)}
+    return {path: first[id(section)] for path, section in repeats}
 
 
 def shared(config: Node) -> Iterator[str]:
@@ -357,11 +357,11 @@ def entries_of(config: Node, leaf: Leaf) -> list[Leaf]:
     before = _mapping(plain(info.initial() if info is not None else None))
     chains: dict[str, Chain] = {}
     for origin, value in leaf.chain:
-        now = _mapping(plain(value))
-        for key in now:
-            if key not in before or not same(before[key], now[key]):
+        current = _mapping(plain(value))
+        for key in current:
+            if key not in before or not same(before[key], current[key]):
                 chains.setdefault(key, []).append((origin, _mapping(value)[key]))
-        before = now
+        before = current
     return [
         Leaf((*leaf.path, key), value, leaf.role, chains.get(key, []))
         for key, value in entries.items()
@@ -385,8 +385,8 @@ def dropped_values(config: Node, place: str = "") -> Iterator[str]:
         if place and not within(leaf.key, place):
             continue
         preset = leaf.describe_origin().partition(" (")[0]
-        together = (leaf.path[:-1], preset) if leaf.origin.layer == PRESET else leaf.path
-        lines.setdefault((together, reason), []).append(leaf)
+        group = (leaf.path[:-1], preset) if leaf.origin.layer == PRESET else leaf.path
+        lines.setdefault((group, reason), []).append(leaf)
     for (_, reason), (first, *others) in lines.items():
         values = [f"{first.key} = {for_error(first.value)}"]
         values += [f"{leaf.path[-1]} = {for_error(leaf.value)}" for leaf in others]
@@ -458,7 +458,7 @@ def to_plain(
         written at the first, and as a reference to it at the others.
     """
     known = first_places(config, path) if places is None else places
-    alike = default if type(default) is type(config) else None
+    same_class = default if type(default) is type(config) else None
     cls = type(config).__setpoint__
     result: dict[str, Any] = {} if cls.tag is None else {"type": cls.tag}
 
@@ -471,26 +471,26 @@ def to_plain(
             continue
         is_first = known.get(id(value), place) == place
         if isinstance(value, Node) and not replace_mappings and is_first:
-            result[name] = to_plain(value, place, known, _usual(info, alike))
+            result[name] = to_plain(value, place, known, _usual(info, same_class))
             continue
         result[name] = plain_items(info.type, value, place, known, inside)
         if isinstance(value, dict) and not replace_mappings:
-            gone = _removed(cast(dict[str, Any], value), _usual(info, alike))
-            result[name] = {**gone, **result[name]}
+            removed = _removed(cast(dict[str, Any], value), _usual(info, same_class))
+            result[name] = {**removed, **result[name]}
     return result
 
 
-def _usual(info: FieldInfo, alike: Node | None) -> Any:
+def _usual(info: FieldInfo, config: Node | None) -> Any:
     """The default of a field in its place."""
-    return info.initial() if alike is None else value_or_missing(alike, info.name)
+    return info.initial() if config is None else value_or_missing(config, info.name)
 
 
-def _removed(value: dict[str, Any], usual: Any) -> dict[str, list[str]]:
+def _removed(value: dict[str, Any], default: Any) -> dict[str, list[str]]:
     """The key of a mapping that removes default keys."""
-    if not isinstance(usual, dict):
+    if not isinstance(default, dict):
         return {}
-    gone = [key for key in cast(dict[str, Any], usual) if key not in value]
-    return {REMOVE: gone} if gone else {}
+    removed = [key for key in cast(dict[str, Any], default) if key not in value]
+    return {REMOVE: removed} if removed else {}
 
 
 def plain_items(

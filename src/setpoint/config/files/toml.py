@@ -91,11 +91,11 @@ def _refuse_depth(text: str, name: str) -> None:
     if text.count("[") + text.count("{") + text.count(".") < MAX_DEPTH:
         return
     depth = dots = 0
-    for kind, mark, offset in tokens(text):
+    for kind, symbol, offset in tokens(text):
         if kind != "mark":
             continue
-        depth += (mark in "[{") - (mark in "]}")
-        dots = dots + 1 if mark == "." else 0
+        depth += (symbol in "[{") - (symbol in "]}")
+        dots = dots + 1 if symbol == "." else 0
         if depth > MAX_DEPTH or dots >= MAX_DEPTH:
             raise error_at(name, text, offset, TOO_DEEP)
 
@@ -160,8 +160,8 @@ class _Scanner:
         token, self._token = self._token, next(self._source, _END)
         return token
 
-    def _take(self, mark: str) -> bool:
-        if self._token[1] != mark:
+    def _take(self, symbol: str) -> bool:
+        if self._token[1] != symbol:
             return False
         self._advance()
         return True

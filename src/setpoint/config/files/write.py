@@ -222,8 +222,8 @@ class _TomlWriter(_Writer):
 
 
 def _toml_key(key: str) -> str:
-    bare = key.isascii() and key.replace("-", "_").replace("_", "a").isalnum()
-    return key if bare else quoted(key)
+    is_bare = key.isascii() and key.replace("-", "_").replace("_", "a").isalnum()
+    return key if is_bare else quoted(key)
 
 
 def write_yaml(data: Mapping[str, object], comments: Comments | None = None) -> str:

@@ -116,12 +116,12 @@ class Editor:
         self._lost: list[Problem] = []
 
     def report(
-        self, path: Path, value: object, origin: Origin, error: Invalid, meant: str = ""
+        self, path: Path, value: object, origin: Origin, error: Invalid, suggestion: str = ""
     ) -> None:
         """Record what is wrong with a value.
 
         Arguments:
-            meant: what is suggested for an unknown key; looked for in the whole tree if empty.
+            suggestion: what is suggested for an unknown key; looked for in the whole tree if empty.
 
         Raises:
             ConfigError: with what was found so far, when it is too much to read.
@@ -131,16 +131,16 @@ class Editor:
             problem = problem_of(part, path, value, origin.describe(full))
             if part.kind == UNKNOWN_KEY:
                 root = type(self.root)
-                gone = retired_hint(
+                retired = retired_hint(
                     root, dotted(full), origin.label if origin.layer == FILE else None
                 )
-                foreign = not gone and (not meant or is_foreign_key(root, dotted(full)))
-                hint = meant
+                foreign = not retired and (not suggestion or is_foreign_key(root, dotted(full)))
+                hint = suggestion
                 if foreign:
                     item = part_of(value, part.at)
                     hint = location_hint(root, dotted(full), not part.hint, item)
                     part.hint = "" if isinstance(item, Mapping) else part.hint
-                problem.hint = gone or hint or part.hint
+                problem.hint = retired or hint or part.hint
                 if is_secret_key(root, dotted(full)):
                     problem.value = "***"
             self.problems.append(problem)
@@ -299,21 +299,21 @@ class Editor:
         else:
             current, state = slot.current, state_of(self.root)
             key = dotted(slot.path)
-            state.dropped = tuple(one for one in state.dropped if one[:2] != (key, None))
+            state.dropped = tuple(entry for entry in state.dropped if entry[:2] != (key, None))
             self._read_and_store(slot, value, origin)
             if isinstance(current, Node) and current is not slot.current:
                 text = "null" if value is None else for_error(value)
                 remember_replaced(self.root, current, slot.path, origin, text)
 
     def _take_from_preset(self, slot: Slot, text: str, origin: Origin) -> None:
-        fresh = section_of_preset(type(self.root), text, slot.path)
+        section = section_of_preset(type(self.root), text, slot.path)
         current = slot.current
         if isinstance(current, Node):
             remember_replaced(self.root, current, slot.path, origin, text)
-            if fresh is not None:
-                switch(self.root, current, fresh)
-                forget_restored(self.root, fresh, slot.path)
-        slot.store(slot.info.read(fresh, origin), origin)
+            if section is not None:
+                switch(self.root, current, section)
+                forget_restored(self.root, section, slot.path)
+        slot.store(slot.info.read(section, origin), origin)
 
     def _read_and_store(self, slot: Slot, value: object, origin: Origin) -> None:
         """Read the value of a field that is not a section, and store it with its origin."""
@@ -382,20 +382,20 @@ class Editor:
             current: the value there now.
         """
         old = current if isinstance(current, Node) else None
-        fresh = successor(cls, history, old)
-        undone = [one for one in self._lost if one.path.rpartition(".")[0] == dotted(path)]
-        self.problems[:] = [one for one in self.problems if one not in undone]
-        for name, value, given, reason in state_of(fresh).dropped:
+        new = successor(cls, history, old)
+        obsolete = [p for p in self._lost if p.path.rpartition(".")[0] == dotted(path)]
+        self.problems[:] = [p for p in self.problems if p not in obsolete]
+        for name, value, given, reason in state_of(new).dropped:
             many = origin.layer in MANY_ORIGINS and one_layer(given, origin)
             if given is origin or many:
                 error = Invalid(f"has no effect: {reason}", hint="Remove it.")
                 self.report((*path, name), value, given, error)
                 self._lost.append(self.problems[-1])
         if old is not None:
-            state_of(fresh).replaced = old
-            switch(self.root, old, fresh)
-        forget_restored(self.root, fresh, path)
-        return fresh
+            state_of(new).replaced = old
+            switch(self.root, old, new)
+        forget_restored(self.root, new, path)
+        return new
 
     def _changed_item(
         self, section: Node, kind: FieldType, value: object, origin: Origin, path: Path
@@ -407,10 +407,10 @@ class Editor:
         """
         value = mapping_in(kind, value)
         if not isinstance(value, Mapping):
-            fresh: Node = kind.read(value, origin)
-            cls = type(fresh).__setpoint__.cls
-            if fresh is value or type(section).__setpoint__.cls is cls:
-                return fresh if fresh is value else section
+            new: Node = kind.read(value, origin)
+            cls = type(new).__setpoint__.cls
+            if new is value or type(section).__setpoint__.cls is cls:
+                return new if new is value else section
             return self._switch(history_of(section), cls, origin, path, section)
 
         def section_for(tag: object, layer: Origin) -> Node:
@@ -513,7 +513,7 @@ class Editor:
     ) -> None:
         """Report a path whose next part is not a field, with a suggestion."""
         known, key = type(section).__setpoint__, str(rest[0])
-        error, meant = unknown_key(type(section), key), ""
+        error, hint = unknown_key(type(section), key), ""
         close: list[str] = known.near(key)[:1] if len(rest) > 1 else []
         if close:
             path = (*close, *rest[1:])
@@ -521,10 +521,10 @@ class Editor:
             classes = classes_at(type(section), path[:-1])
             closed = [cls for cls in classes if not hasattr(cls, "__setpoint_open__")]
             if any(cls.__setpoint__.find(str(path[-1])) for cls in closed):
-                meant = f"Did you mean {dotted((*done, *path))}?"
+                hint = f"Did you mean {dotted((*done, *path))}?"
             if done:
                 error.hint = f"Did you mean {dotted((*done, *close))}?"
-        self.report((*done, *rest), value, origin, error, meant)
+        self.report((*done, *rest), value, origin, error, hint)
 
     def _edit_items(self, slot: Slot, edits: Mapping[str, object], origin: Origin) -> None:
         """Apply edits, by their words or an item's index or name, in the order of a file."""

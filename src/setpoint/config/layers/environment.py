@@ -76,7 +76,7 @@ def apply_environment(editor: Editor, environ: Mapping[str, str]) -> None:
     """
     prefix = prefix_of(type(editor.root))
     first: dict[tuple[str, ...], str] = {}
-    later: list[tuple[str, tuple[str, ...]]] = []
+    variants: list[tuple[str, tuple[str, ...]]] = []
     for name, written in variables(environ, prefix):
         origin, value = Origin(ENVIRONMENT, name), PlainScalar(environ[name])
         try:
@@ -91,10 +91,10 @@ def apply_environment(editor: Editor, environ: Mapping[str, str]) -> None:
             error = Invalid(f"is also set by the variable {other}", secret=secret)
             editor.report(path, value, origin, error)
         elif path[0] == TAG and TAG not in type(editor.root).__setpoint__.fields and len(path) == 2:
-            later.append((name, path))
+            variants.append((name, path))
         else:
             _set(editor, name, path, value, origin)
-    for name, path in later:
+    for name, path in variants:
         # Variables have no order; one that names a field says more than one that names a tag.
         value, origin = PlainScalar(environ[name]), Origin(ENVIRONMENT, name)
         editor.set_tag(path[1], value, origin, unless=lambda other: other.layer == ENVIRONMENT)
@@ -116,14 +116,14 @@ def _spelled(root: Node, written: tuple[str, ...]) -> tuple[str, ...]:
         if isinstance(node, Node) or isinstance(kind, SectionType):
             classes = [type(node)] if isinstance(node, Node) else section_classes(cast(Any, kind))
             fields = [info for cls in classes for info in cls.__setpoint__.fields.values()]
-            alike = [info for info in fields if info.name.lower() == part.lower()]
-            secret = any(holds_secret(info.type) for info in alike)
-            name = _one_of(part, ["type", EXTENDS, *(info.name for info in alike)], secret)
+            infos = [info for info in fields if info.name.lower() == part.lower()]
+            secret = any(holds_secret(info.type) for info in infos)
+            name = _one_of(part, ["type", EXTENDS, *(info.name for info in infos)], secret)
             if name is None and not hasattr(cast(object, node), "__setpoint_open__"):
                 # A mistake; below a name that no field has, case means nothing.
                 return (*path, *map(str.lower, written[index:]))
             key = name or part
-            info = next((info for info in alike if info.name == key), None)
+            info = next((info for info in infos if info.name == key), None)
             kind = unwrapped(info.type) if info else None
             node = value_or_missing(node, key) if info and isinstance(node, Node) else None
         elif isinstance(kind, SequenceType | TupleType):
@@ -206,4 +206,4 @@ def variables(environ: Mapping[str, str], prefix: str) -> list[tuple[str, tuple[
         if name.upper().startswith(prefix)
     ]
     # A variable that chooses a variant must come before those that set its fields.
-    return sorted(paths, key=lambda one: (len(one[1]) - (one[1][-1].lower() == "type"), one[0]))
+    return sorted(paths, key=lambda v: (len(v[1]) - (v[1][-1].lower() == "type"), v[0]))

@@ -47,16 +47,16 @@ class ExtendingFiles:
             Invalid: if it is open already, or files are nested too deeply.
             SetpointError: if it cannot be read.
         """
-        real = os.path.realpath(file if isinstance(file, str) else file.name)
-        if real in self._open:
-            raise Invalid(f"extends itself: {' -> '.join(map(short_name, (*self._open, real)))}")
+        path = os.path.realpath(file if isinstance(file, str) else file.name)
+        if path in self._open:
+            raise Invalid(f"extends itself: {' -> '.join(map(short_name, (*self._open, path)))}")
         if len(self._open) >= MAX_NESTING:
             raise Invalid(f"files that extend one another are {MAX_NESTING} at most")
         document = read_file(file) if isinstance(file, str) else file
         if HEADER in document.data:
             document, notes = migrated(self.root, document, place)
             self.notes.extend(notes)
-        self._open.append(real)
+        self._open.append(path)
         return document
 
     def close(self) -> None:
@@ -153,15 +153,15 @@ def is_applied(name: str, file: str, listed: list[str], applied: Sequence[str]) 
     Raises:
         Invalid: if the order that is written cannot be kept.
     """
-    real = os.path.realpath(file)
-    if real in listed:
+    path = os.path.realpath(file)
+    if path in listed:
         raise Invalid(f"extends {name!r} twice; a file counts once, so name it once")
     places = [applied.index(other) for other in listed if other in applied]
-    if real in applied and any(applied.index(real) < place for place in places):
+    if path in applied and any(applied.index(path) < place for place in places):
         raise Invalid(
             f"extends {name!r} after {short_name(applied[max(places)])}, which comes after it "
             f"already: a file counts once, before the first file that extends it. Name it first, "
             f"or leave it out"
         )
-    listed.append(real)
-    return real in applied
+    listed.append(path)
+    return path in applied

@@ -38,10 +38,10 @@ def unexpected(token: str) -> str:
     if deletes(token):
         name = token[1:].partition("=")[0]
         head, _, last = name.rpartition(".")
-        how = f"--{name} null switches a section off"
+        hint = f"--{name} null switches a section off"
         if head and last.isdecimal():
-            how = f"--{head}.remove {last} takes an item out of a list"
-        return f"unexpected argument {token!r}; ~ does not delete: {how}"
+            hint = f"--{head}.remove {last} takes an item out of a list"
+        return f"unexpected argument {token!r}; ~ does not delete: {hint}"
     return (
         f"unexpected argument {token!r}; an override is written --section.field value "
         f"or section.field=value"

@@ -104,10 +104,10 @@ class ItemEdit(Struct):
                 return [*items, *kind.read(value, self.origin)]
             if word == REMOVE:
                 given = cast(object, value) if isinstance(value, str | list | tuple) else [value]
-                gone = [
-                    _locate(kind, items, one, name, self.origin) for one in read_items(kind, given)
+                removed = [
+                    _locate(kind, items, key, name, self.origin) for key in read_items(kind, given)
                 ]
-                return [item for index, item in enumerate(items) if index not in gone]
+                return [item for index, item in enumerate(items) if index not in removed]
             index = len(items) if word == APPEND else _place(str(rest[1]), len(items), name)
             try:
                 item = read_item(kind.item, value, self.origin)
@@ -135,12 +135,12 @@ def follow(before: object, after: object, path: Path) -> None:
     for key, item in children(after):
         if indices.get(id(item), key) == key:
             continue
-        then, now = (*path, indices[id(item)]), (*path, key)
+        old, new = (*path, indices[id(item)]), (*path, key)
         for _, section in sections(item):
             state = state_of(section)
-            state.layers = [(origin.moved(then, now), given) for origin, given in state.layers]
+            state.layers = [(origin.moved(old, new), given) for origin, given in state.layers]
         chain = state_of(item).placed or []
-        state_of(item).placed = [(origin.moved(then, now), tag) for origin, tag in chain]
+        state_of(item).placed = [(origin.moved(old, new), tag) for origin, tag in chain]
 
 
 def _locate(kind: SequenceType, items: list[Any], entry: object, name: str, origin: Origin) -> int:
@@ -215,9 +215,9 @@ def _named(items: Sequence[Any], word: str, name: str) -> int:
     known = [text for pair in names for text in pair if text]
     valid = (*map(str, range(len(items))), *dict.fromkeys(known), *EDITS)
     near = nearest(word, (*known, *EDITS), 1, 0.65)
-    meant = f"Did you mean {near[0]}?" if near else ""
+    hint = f"Did you mean {near[0]}?" if near else ""
     message = f"{name} is a list; {word!r} names none of its items"
-    raise Invalid(message, valid, hint=meant, kind=WRONG_KIND)
+    raise Invalid(message, valid, hint=hint, kind=WRONG_KIND)
 
 
 def names_of(item: object) -> tuple[str | None, str | None]:

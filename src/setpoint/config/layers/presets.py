@@ -148,8 +148,8 @@ def preset_parameters(function: Callable[..., object], skip: int = 0) -> list[di
 
     parameters = list(inspect.signature(function).parameters.values())[skip:]
     return [
-        {"name": one.name} | ({} if one.default is one.empty else {"default": one.default})
-        for one in parameters
+        {"name": p.name} | ({} if p.default is p.empty else {"default": p.default})
+        for p in parameters
     ]
 
 
@@ -237,7 +237,7 @@ def _arguments(function: Callable[..., object], inside: str, skip: int) -> dict[
         raise Invalid(f"{error.message}; parameters are given as NAME=VALUE") from None
     parameters = list(inspect.signature(function, eval_str=True).parameters.values())[skip:]
     named = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
-    known = {one.name: one for one in parameters if one.kind in named}
+    known = {param.name: param for param in parameters if param.kind in named}
     result: dict[str, Any] = {}
     errors: list[Invalid] = []
     for key, value in cast(Mapping[str, object], given).items():
@@ -286,12 +286,12 @@ class UnknownPreset(SetpointError):
         return did_you_mean(name, self.known, " ")
 
     def __str__(self) -> str:
-        meant = self.meant
-        if not meant and self.name.strip().replace("-", "_").isidentifier():
-            meant = f" {FORGOTTEN}."
+        hint = self.meant
+        if not hint and self.name.strip().replace("-", "_").isidentifier():
+            hint = f" {FORGOTTEN}."
         listed = ", ".join(sorted(self.known)) or "none"
         start = f"there is no {self.kind} {self.name!r}{self.elsewhere}"
-        return printable(hide_secrets(f"{start}.{meant} Known: {listed}"))
+        return printable(hide_secrets(f"{start}.{hint} Known: {listed}"))
 
 
 @functools.cache
@@ -302,7 +302,7 @@ def _installed() -> tuple[EntryPoint, ...]:
     return tuple(entry_points(group=ENTRY_POINTS))
 
 
-def load_plugins(broken: list[SetpointError] | None = None) -> bool:
+def load_plugins(failures: list[SetpointError] | None = None) -> bool:
     """Import the modules that installed packages name as plugins, each once.
 
     Looking for them takes longer than all of `setpoint check`, so that they are asked for only
@@ -321,9 +321,9 @@ def load_plugins(broken: list[SetpointError] | None = None) -> bool:
             import_user_module(entry.module, f"the plugin {entry.name!r} of {package}")
         except SetpointError as error:
             failure = SetpointError(f"{error}; uninstall {package} or repair it")
-            if broken is None:
+            if failures is None:
                 raise failure from None
-            broken.append(failure)
+            failures.append(failure)
             continue
         _loaded.add(entry.value)
         loaded = True
@@ -377,7 +377,7 @@ def forget_restored(root: Node, section: Node, path: Path) -> None:
     known = [*leaves(section, path), *(leaf for leaf, _ in dropped_leaves(section, path))]
     given = {(leaf.key, origin.describe(leaf.path)) for leaf in known for origin, _ in leaf.chain}
     state.dropped = tuple(
-        one
-        for one in state.dropped
-        if not isinstance(one[2], Recorded) or (one[0], one[2].text) not in given
+        entry
+        for entry in state.dropped
+        if not isinstance(entry[2], Recorded) or (entry[0], entry[2].text) not in given
     )

@@ -50,8 +50,8 @@ class _Writer:
         # Shared sections by identity, with the variable and the expression, inner ones first.
         self.variables: dict[int, tuple[str, str]] = {}
         places = dict(sections(root))
-        firsts = set(shared_places(root).values())
-        self.shared = {id(places[path]): path for path in firsts}
+        first = set(shared_places(root).values())
+        self.shared = {id(places[path]): path for path in first}
         self.taken = {type(section).__qualname__.partition(".")[0] for section in places.values()}
 
     def call(self, config: Config, depth: int) -> str:
@@ -62,19 +62,19 @@ class _Writer:
             value = given(config, field)
             if value is MISSING:
                 continue
-            standard = info.initial()
+            default = info.initial()
             # Compared with what stands here by default, not with what its class has by default.
-            if standard is MISSING or not self._same(info.type, value, standard):
+            if default is MISSING or not self._same(info.type, value, default):
                 literal = self._value(value, depth + 1)
                 arguments.append(f"{field}={literal}")
         return _bracketed(f"{cls.__qualname__}(", arguments, ")", depth)
 
-    def _same(self, kind: FieldType, value: Any, standard: Any) -> bool:
+    def _same(self, kind: FieldType, value: Any, default: Any) -> bool:
         if isinstance(value, Reference) or (self.shared and self._holds_shared(kind, value)):
             return False
-        if isinstance(value, Config) and isinstance(standard, Config):
-            return type(value) is type(standard) and not to_minimal(value, standard)
-        return same(minimal_items(kind, value), minimal_items(kind, standard))
+        if isinstance(value, Config) and isinstance(default, Config):
+            return type(value) is type(default) and not to_minimal(value, default)
+        return same(minimal_items(kind, value), minimal_items(kind, default))
 
     def _holds_shared(self, kind: FieldType, value: Any) -> bool:
         inside = (((), value),) if isinstance(value, Config) else ()

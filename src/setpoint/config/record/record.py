@@ -107,9 +107,9 @@ def read_record(root: type[C], folder: str) -> tuple[C, dict[str, Any]]:
     record = load_record(root, folder)
     recorded = record.origins
     editor = _merged(root, record, folder)
-    broken: list[SetpointError] = []
+    failures: list[SetpointError] = []
     # What is installed here is not what a record imports: it is known in every command.
-    if editor.problems and load_plugins(broken):
+    if editor.problems and load_plugins(failures):
         editor = _merged(root, record, folder)
     draft = cast(C, editor.root)
     if editor.problems:
@@ -118,13 +118,13 @@ def read_record(root: type[C], folder: str) -> tuple[C, dict[str, Any]]:
         # What is shown may be pasted into a shell, so that it must be names and nothing else.
         valid_names = [name for name in names if all(map(str.isidentifier, name.split(".")))]
         missing = [name for name in valid_names if name not in sys.modules]
-        if missing and not broken:
+        if missing and not failures:
             raise SetpointError(
                 f"{folder}: the record uses config classes of {', '.join(missing)}; records are "
                 f"data and import nothing, so name what is to be imported: "
                 f"{' '.join(f'--import {module}' for module in missing)}"
             )
-        raise ConfigError([*editor.problems, *(Problem("", str(error)) for error in broken)])
+        raise ConfigError([*editor.problems, *(Problem("", str(error)) for error in failures)])
     for leaf in list(leaves(draft)):
         if leaf.chain and leaf.key in recorded:
             info = field_at(draft, leaf.path)
@@ -245,8 +245,8 @@ def load_record(root: type[Node], folder: str) -> Record:
     document = read_file(os.path.join(folder, CONFIG))
     values = {key: value for key, value in document.data.items() if key != HEADER}
     header = _header(document)
-    today, schema = root.__setpoint__.schema, header.get("schema")
-    if schema == today:
+    current, schema = root.__setpoint__.schema, header.get("schema")
+    if schema == current:
         origins = _origins_of(folder, values, header)
         return Record(values, header, origins, [], _finder(document, None))
 
@@ -271,10 +271,10 @@ def _origins_of(
     try:
         return _checked(os.path.join(folder, ORIGINS), folder, values, header)
     except SetpointError:
-        waiting = os.path.join(folder, NEW_ORIGINS)
-        if not os.path.isfile(waiting):
+        new_origins = os.path.join(folder, NEW_ORIGINS)
+        if not os.path.isfile(new_origins):
             raise
-        return _checked(waiting, folder, values, header)
+        return _checked(new_origins, folder, values, header)
 
 
 def _checked(
@@ -291,16 +291,16 @@ def take_new_origins(folder: str) -> None:
     Raises:
         OSError: if the folder cannot be written.
     """
-    waiting = os.path.join(folder, NEW_ORIGINS)
-    if not os.path.isfile(waiting):
+    new_origins = os.path.join(folder, NEW_ORIGINS)
+    if not os.path.isfile(new_origins):
         return
     try:
         document = read_file(os.path.join(folder, CONFIG))
         values = {key: value for key, value in document.data.items() if key != HEADER}
-        _checked(waiting, folder, values, _header(document))
+        _checked(new_origins, folder, values, _header(document))
     except SetpointError:
         return  # config.json has not been replaced, and belongs to origins.json
-    os.replace(waiting, os.path.join(folder, ORIGINS))
+    os.replace(new_origins, os.path.join(folder, ORIGINS))
 
 
 def _read_origins(name: str) -> dict[str, dict[str, Any]]:
@@ -353,10 +353,10 @@ def check_integrity(
     """
     recorded = dict(_leaves(values, "", origins))
     for key in [*origins, *recorded]:
-        one = _shown(recorded[key]) if key in recorded else "nothing"
+        value = _shown(recorded[key]) if key in recorded else "nothing"
         other = _shown(origins[key]["value"]) if key in origins else "nothing"
-        if one != other:
-            raise _changed(folder, f"{key} is {one} in config.json and {other} in origins.json")
+        if value != other:
+            raise _changed(folder, f"{key} is {value} in config.json and {other} in origins.json")
     given, actual = header.get("fingerprint"), recorded_fingerprint(origins)
     if given != actual:
         raise _changed(folder, f"it states the fingerprint {given}, and its values have {actual}")
@@ -557,13 +557,13 @@ def _paths(tables: Sequence[Table]) -> list[str]:
     for table in tables[1:]:
         known = set(order)
         inserted: dict[str, list[str]] = {}
-        waiting: list[str] = []
+        pending: list[str] = []
         for path in table:
             if path in known:
-                inserted[path], waiting = waiting, []
+                inserted[path], pending = pending, []
             else:
-                waiting.append(path)
-        order = [new for path in order for new in (*inserted.get(path, ()), path)] + waiting
+                pending.append(path)
+        order = [new for path in order for new in (*inserted.get(path, ()), path)] + pending
     return order
 
 
@@ -583,6 +583,6 @@ def recorded_differences(folder: str, config: Node) -> list[Difference]:
     """
     recorded, _ = recorded_table(type(config), folder)
     table = leaf_table(config)
-    today = {path: entry._replace(value=plain(entry.value)) for path, entry in table.items()}
-    different = compare([recorded, today])
-    return [one._replace(role=today.get(one.path, one).role) for one in different]
+    current = {path: entry._replace(value=plain(entry.value)) for path, entry in table.items()}
+    different = compare([recorded, current])
+    return [d._replace(role=current.get(d.path, d).role) for d in different]

@@ -94,8 +94,8 @@ def whole_problem(path: Path, section: Node, problem: Problem) -> Problem:
     value, origin = describe_value(section, path, problem.path)
     also: list[str] = []
     for name in problem.also:
-        other, where = describe_value(section, path, name)
-        also.append(f"{dotted((*path, *name.split('.')))} = {other} ({where})")
+        other, source = describe_value(section, path, name)
+        also.append(f"{dotted((*path, *name.split('.')))} = {other} ({source})")
     parts = tuple(part for part in problem.path.split(".") if part)
     return problem.placed(dotted((*path, *parts)), value, origin, also)
 
@@ -285,9 +285,9 @@ def verify(
     words: Collection[str] = (needs,) if isinstance(needs, str) else needs
     for word in words:
         if word not in NEEDS:
-            meant = did_you_mean(str(word), NEEDS, " ")
+            hint = did_you_mean(str(word), NEEDS, " ")
             known = ", ".join(NEEDS)
-            raise SetpointError(f"needs takes {known}; got {word!r}.{meant}")
+            raise SetpointError(f"needs takes {known}; got {word!r}.{hint}")
     met = cast(Collection[Need], words)
 
     placed = list(sections(config))
@@ -295,7 +295,7 @@ def verify(
     if met:
         checker.run(met, unread)
     silenced = silenced_codes(config)
-    heard = [caution for caution in checker.cautions if caution.code not in silenced]
+    cautions = [caution for caution in checker.cautions if caution.code not in silenced]
     skipped: list[Skipped] = []
     for path, section, name, mark, required in _checks_in(placed, unread):
         missing: tuple[Need, ...] = tuple(need for need in required if need not in met)
@@ -303,7 +303,7 @@ def verify(
             summary = (getattr(section, name).__doc__ or "").strip().partition("\n")[0]
             summary = summary[:1].lower() + summary[1:].rstrip(".")
             skipped.append(Skipped(dotted(path), name, summary, missing))
-    return Verification(checker.problems, [*cautions_of(config), *heard], skipped)
+    return Verification(checker.problems, [*cautions_of(config), *cautions], skipped)
 
 
 def needs_of(config: Node) -> list[Need]:

@@ -160,8 +160,8 @@ class Computation:
     def _path_of(self, section: Node) -> Path | None:
         """The first place of a section; None if it is not part of the tree."""
         if id(section) not in self.paths:  # it may be inside one that was taken over as it is
-            everywhere = list(sections(self.root))
-            self.paths = {id(inner): path for path, inner in reversed(everywhere)} | self.paths
+            places = list(sections(self.root))
+            self.paths = {id(inner): path for path, inner in reversed(places)} | self.paths
         return self.paths.get(id(section))
 
     def observe(self, section: Node, method: str) -> Any:

@@ -65,22 +65,22 @@ def resolve(draft: C, *, problems: Sequence[Problem] = ()) -> C:
 
     while True:
         root, placed, computation = _determined(draft, problems, superseded)
-        more, dead = find_dead(computation, placed, without_later_layers)
-        if not more:
+        later, dead = find_dead(computation, placed, without_later_layers)
+        if not later:
             break
         # All follows anew without them; each round drops a value more, so that it comes to an end.
-        superseded.extend(more)
+        superseded.extend(later)
     checker = Checker(placed)
     checker.values()
     for _, section in placed:
         freeze(section)  # so that no check can change what it looks at
     checker.run()
-    idle = {problem.path for problem in dead}
-    checked = [problem for problem in checker.problems if problem.path not in idle]
+    dead_paths = {problem.path for problem in dead}
+    checked = [problem for problem in checker.problems if problem.path not in dead_paths]
     silenced = silenced_codes(root)
     unknown = unknown_codes(root, silenced) if silenced else ()
-    if everything := [*problems, *computation.problems, *dead, *checked, *unknown]:
-        raise ConfigError(everything)
+    if reported := [*problems, *computation.problems, *dead, *checked, *unknown]:
+        raise ConfigError(reported)
     state_of(root).cautions = tuple(checker.cautions)
     return root
 
@@ -104,8 +104,8 @@ def _determined(
     if last is not None:
         _remove_later_layers(root, last)
     bind(root)
-    placed, again = _unresolved(root)
-    if again:
+    placed, repeats = _unresolved(root)
+    if repeats:
         check_size(root)
     if superseded:
         by_path = dict(placed)
@@ -122,9 +122,9 @@ def _determined(
 
 def _unresolved(root: Node) -> tuple[Placed, Placed]:
     """The sections of a tree that are not resolved yet, and the further places of shared ones."""
-    again: Placed = []
-    placed = [place for place in sections(root, (), again) if not is_frozen(place[1])]
-    return placed, again
+    repeats: Placed = []
+    placed = [place for place in sections(root, (), repeats) if not is_frozen(place[1])]
+    return placed, repeats
 
 
 def find_dead(
@@ -185,8 +185,8 @@ def _given_in(computation: Computation, section: Node, name: str, inside: Path) 
     given = bool(chain) and chain[-1][0].layer not in (DEFAULT, DERIVED, RECORD)
     place = (*inside, first)
     if isinstance(value, Node):
-        usual: object = None if info.derived or info.required else info.initial()
-        if given and not rest and type(usual) is not type(value):
+        default: object = None if info.derived or info.required else info.initial()
+        if given and not rest and type(default) is not type(value):
             yield inside, section, first
             return
         for field in [rest] if rest else type(value).__setpoint__.fields:
@@ -230,15 +230,15 @@ def _remove_later_layers(root: Node, last: Origin) -> None:
     """Remove the values set by layers after `last`."""
     for _, section in sections(root):
         kept: list[Layer] = []
-        undone: set[str] = set()
+        removed: set[str] = set()
         for origin, given in state_of(section).layers:
             if origin.order > last.order and not one_layer(origin, last):
-                undone.update(given)
+                removed.update(given)
             else:
                 kept.append((origin, given))
-        if undone:
+        if removed:
             state_of(section).layers = kept
-        for name in undone:
+        for name in removed:
             _restore(section, name)
 
 
@@ -266,7 +266,7 @@ def _restore(section: Node, name: str) -> None:
 
 def _mark_invalid(root: Node, placed: Placed, problems: Sequence[Problem]) -> Placed:
     """Mark invalid fields; return the sections that remain valid."""
-    gone: set[Path] = set()
+    paths: set[Path] = set()
     for problem in problems:
         # A part of a value that is wrong, such as an item of a list, makes the whole field so.
         section, name, path = _field_at(root, problem.path)
@@ -278,11 +278,11 @@ def _mark_invalid(root: Node, placed: Placed, problems: Sequence[Problem]) -> Pl
         if is_value or (last == "type" and not inside):
             mark_invalid(section, name)
             if last == "type":
-                gone.add((*path, *inside))
+                paths.add((*path, *inside))
     return [
         (path, section)
         for path, section in placed
-        if not any(tuple(map(str, path[: len(one)])) == one for one in gone)
+        if not any(tuple(map(str, path[: len(prefix)])) == prefix for prefix in paths)
     ]
 
 

@@ -511,8 +511,8 @@ def unknown_tag(root: type[Node], tag: str) -> Invalid:
         return Invalid(
             f"matches no field of this configuration; the fields with this tag are {paths}"
         )
-    carrying = [t for t, paths in known.items() if any(p.rpartition(".")[2] == tag for p in paths)]
-    close = carrying or nearest(tag, known, 1)
+    tags = [t for t, paths in known.items() if any(p.rpartition(".")[2] == tag for p in paths)]
+    close = tags or nearest(tag, known, 1)
     hint = f"Did you mean tag.{close[0]}?" if close else ""
     return Invalid(f"there is no tag {tag!r}", tuple(known), hint=hint)
 
@@ -535,8 +535,8 @@ def add_section(
     if not name.isidentifier() or name.startswith("_") or name in RESERVED:
         raise DeclarationError(f"{root.__name__}: {name!r} cannot be the name of a section")
     before = root.__setpoint__.added.get(name)
-    again = before is not None and full_name(before) == full_name(section)
-    if not again and (name in root.__setpoint__.fields or hasattr(root, name)):
+    is_same = before is not None and full_name(before) == full_name(section)
+    if not is_same and (name in root.__setpoint__.fields or hasattr(root, name)):
         raise DeclarationError(f"{root.__name__} has {name!r} already; choose another name")
     info = FieldInfo(default=None, role=role or root.__setpoint__.role)
     info.name, info.owner, info.annotation = name, root, section | None

@@ -106,9 +106,9 @@ class FieldInfo:
             declared: True if there is a `field(...)`, which says by itself if there is a default.
         """
         for bounds in ("bounds", "item_bounds"):
-            mine, inherited = getattr(self, bounds), getattr(base, bounds)
+            current, inherited = getattr(self, bounds), getattr(base, bounds)
             if inherited is not None:
-                setattr(self, bounds, inherited if mine is None else mine.over(inherited))
+                setattr(self, bounds, inherited if current is None else current.over(inherited))
         for option in ("role", "tags", "environment", "per_variant"):
             setattr(self, option, getattr(self, option) or getattr(base, option))
         if not declared and self.written is MISSING:
@@ -378,8 +378,8 @@ class Bounds(Struct):
             return
         if re.fullmatch(self.pattern, value) is None:
             example = re.sub(r"[^A-Za-z0-9_.\-]+", "-", value).strip("-")
-            such = f", such as {example}" if re.fullmatch(self.pattern, example) else ""
-            raise Invalid(f"does not match the pattern {self.pattern}{such}")
+            hint = f", such as {example}" if re.fullmatch(self.pattern, example) else ""
+            raise Invalid(f"does not match the pattern {self.pattern}{hint}")
 
 
 class Role(Struct):

@@ -351,8 +351,9 @@ class EnumType(FieldType):
         self.vocabulary = tuple(cls.__members__)
         self.json_schema = {"enum": list(self.vocabulary)}
         if issubclass(cls, enum.Flag):
-            one = f"(?:{'|'.join(map(re.escape, self.vocabulary))})"
-            self.json_schema = {"type": "string", "pattern": rf"^(?:{one}(?: *\| *{one})*|0)$"}
+            word = f"(?:{'|'.join(map(re.escape, self.vocabulary))})"
+            pattern = rf"^(?:{word}(?: *\| *{word})*|0)$"
+            self.json_schema = {"type": "string", "pattern": pattern}
 
     def read(self, value: object, origin: Origin) -> Any:
         members = self.cls.__members__

@@ -68,13 +68,13 @@ class Component(Generic[Shape, Result]):
         def __set__(self, instance: object, value: Shape | partial[Result]) -> None: ...
 
 
-def own_package(where: str) -> tuple[str, ...]:
+def own_package(title: str) -> tuple[str, ...]:
     """The package of a class, which it trusts; none for Setpoint's own."""
-    package = where.partition(".")[0]
+    package = title.partition(".")[0]
     return () if package in ("setpoint", "__main__") else (package,)
 
 
-def compile_annotation(annotation: Any, where: str) -> FieldType:
+def compile_annotation(annotation: Any, title: str) -> FieldType:
     """Compile an annotation to a type; `where` names the field in errors.
 
     Raises:
@@ -85,14 +85,14 @@ def compile_annotation(annotation: Any, where: str) -> FieldType:
             return kind
     origin, arguments = typing.get_origin(annotation), typing.get_args(annotation)
     kind = (
-        _special_form(annotation, origin, arguments, where)
-        or _container(origin or annotation, arguments, where)
-        or _class(annotation, where)
+        _special_form(annotation, origin, arguments, title)
+        or _container(origin or annotation, arguments, title)
+        or _class(annotation, title)
     )
     if kind is None:
         text = annotation.__name__ if isinstance(annotation, type) else str(annotation)
         raise DeclarationError(
-            f"{where}: {text} cannot be the type of a config's field: valid are int, float, bool, "
+            f"{title}: {text} cannot be the type of a config's field: valid are int, float, bool, "
             f"str, Path, Literal, Enum, Any, lists, tuples and dict[str, ...] of these, config "
             f"classes, ... | None, and classes with __setpoint_scalar__"
         )
@@ -100,37 +100,37 @@ def compile_annotation(annotation: Any, where: str) -> FieldType:
 
 
 def _special_form(
-    annotation: Any, origin: Any, arguments: tuple[Any, ...], where: str
+    annotation: Any, origin: Any, arguments: tuple[Any, ...], title: str
 ) -> FieldType | None:
     if origin is Component and arguments[0] is not Any:
-        return compile_annotation(arguments[0], where)
+        return compile_annotation(arguments[0], title)
     if origin is typing.Literal:
         return LiteralType(arguments)
     if origin is typing.Union or origin is types.UnionType:
-        return _union(arguments, where)
+        return _union(arguments, title)
     if hasattr(annotation, "__supertype__"):  # a NewType is for type checkers
-        return compile_annotation(annotation.__supertype__, where)
+        return compile_annotation(annotation.__supertype__, title)
     if type(annotation).__name__ == "TypeAliasType":  # of `type Name = ...`
-        return compile_annotation(annotation.__value__, where)
+        return compile_annotation(annotation.__value__, title)
     if origin is type or origin is Callable or annotation in (Callable, type):
         argument = arguments[0] if origin is type and arguments[0] is not Any else None
         base = cast(type | None, argument if isinstance(argument, type) else None)
-        return ImportPathType(base, own_package(where))
+        return ImportPathType(base, own_package(title))
     return None
 
 
-def _container(shape: Any, arguments: tuple[Any, ...], where: str) -> FieldType | None:
+def _container(shape: Any, arguments: tuple[Any, ...], title: str) -> FieldType | None:
     if shape is tuple and arguments and arguments[1:] != (...,):
-        return TupleType(*(compile_annotation(item, where) for item in arguments))
+        return TupleType(*(compile_annotation(item, title) for item in arguments))
     if shape in (list, tuple, Sequence):
-        item = compile_annotation(arguments[0] if arguments else Any, where)
+        item = compile_annotation(arguments[0] if arguments else Any, title)
         return SequenceType(item, mutable=shape is list)
     if shape in (dict, Mapping) and (not arguments or arguments[0] is str):
-        return MappingType(compile_annotation(arguments[1] if arguments else Any, where))
+        return MappingType(compile_annotation(arguments[1] if arguments else Any, title))
     return PatternType() if shape is re.Pattern else None
 
 
-def _class(annotation: Any, where: str) -> FieldType | None:
+def _class(annotation: Any, title: str) -> FieldType | None:
     if not isinstance(annotation, type):
         return None
     cls = cast(Any, annotation)
@@ -141,32 +141,32 @@ def _class(annotation: Any, where: str) -> FieldType | None:
     if issubclass(cls, enum.Enum):
         return EnumType(cls)
     if cls is ImportPath:
-        return ImportPathType(None, own_package(where))
+        return ImportPathType(None, own_package(title))
     if hasattr(cls, "__setpoint_scalar__"):
         return ScalarType(cls)
     return PathType() if cls.__module__.partition(".")[0] == "pathlib" else None
 
 
-def _union(arguments: tuple[Any, ...], where: str) -> FieldType:
+def _union(arguments: tuple[Any, ...], title: str) -> FieldType:
     parts = [item for item in arguments if item is not types.NoneType]
     classes = [item for item in parts if isinstance(item, type) and issubclass(item, Node)]
     if parts and len(classes) == len(parts):
         inner: FieldType = SectionType(tuple(classes))
         untagged = [cls.__name__ for cls in classes if not cls.__setpoint__.variants]
         if len(classes) > 1 and untagged:
-            raise DeclarationError(f"{where}: {untagged[0]} needs a type tag to be part of a union")
+            raise DeclarationError(f"{title}: {untagged[0]} needs a type tag to be part of a union")
     else:
-        kinds = sorted((compile_annotation(item, where) for item in parts), key=_rank)
+        kinds = sorted((compile_annotation(item, title) for item in parts), key=_rank)
         if any(isinstance(kind, DataType) for kind in kinds):
             # Any text is data, so that a number means the same wherever it is typed.
             kinds = [kind for kind in kinds if not isinstance(kind, StrType)]
         if any(kind.nested for kind in kinds) and len(kinds) > 1:
-            raise DeclarationError(f"{where}: sections and plain values cannot share one field")
+            raise DeclarationError(f"{title}: sections and plain values cannot share one field")
         inner = kinds[0] if len(kinds) == 1 else AnyOfType(*kinds)
     if len(parts) == len(arguments):
         return inner
     if "null" in inner.candidates():
-        raise DeclarationError(f"{where}: null stands for None, and cannot be a word as well")
+        raise DeclarationError(f"{title}: null stands for None, and cannot be a word as well")
     return OptionalType(inner)
 
 

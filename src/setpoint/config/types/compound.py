@@ -461,7 +461,7 @@ class SectionType(FieldType):
             error.hint = f"{FORGOTTEN}."
         raise error
 
-    def chosen(self, tag: object, lacking: str) -> type[Node]:
+    def chosen(self, tag: object, message: str) -> type[Node]:
         """The class selected by `type`, or None without one.
 
         Raises:
@@ -475,7 +475,7 @@ class SectionType(FieldType):
                 raise error.inside("type") from None
         cls = self.only()
         if cls is None:
-            raise Invalid(lacking, self.candidates(), at=("type",))
+            raise Invalid(message, self.candidates(), at=("type",))
         abstract: frozenset[str] = getattr(cls, "__abstractmethods__", frozenset())
         if abstract:
             methods = ", ".join(sorted(abstract))

@@ -174,8 +174,8 @@ def _checked(kind: ItemType, value: object, origin: Origin, place: str) -> Any:
 
 def _refused(error: Invalid, value: object, origin: Origin, place: str) -> ConfigError:
     """The error for one item, named by its class and field."""
-    where = origin.describe(())
-    return ConfigError([problem_of(part, (place,), value, where) for part in error.parts])
+    source = origin.describe(())
+    return ConfigError([problem_of(part, (place,), value, source) for part in error.parts])
 
 
 def title_of(value: CheckedList | CheckedDict | FrozenList | FrozenDict) -> str:
@@ -368,12 +368,12 @@ class Free:
 
     def copy(self, frozen: bool) -> Free:
         """A copy of its own."""
-        twin = Free()
+        copied = Free()
         for key, value in self.items():
-            twin._values[key] = value.copy(frozen) if isinstance(value, Free) else value
-        twin._origins.update({key: list(chain) for key, chain in self._origins.items()})
-        object.__setattr__(twin, "_frozen", frozen)
-        return twin
+            copied._values[key] = value.copy(frozen) if isinstance(value, Free) else value
+        copied._origins.update({key: list(chain) for key, chain in self._origins.items()})
+        object.__setattr__(copied, "_frozen", frozen)
+        return copied
 
     def __copy__(self) -> Free:
         return self.copy(self._frozen)
@@ -412,7 +412,7 @@ def _refuse_depth(value: object) -> None:
     for _ in range(MAX_DEPTH):
         below: dict[int, object] = {}
         for item in level.values():
-            below.update((id(one), one) for _, one in children(item))
+            below.update((id(part), part) for _, part in children(item))
         if not below:
             return
         level = below

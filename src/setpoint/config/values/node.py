@@ -110,7 +110,7 @@ def _keep_places(value: Any, chain: Chain) -> None:
     for inside, item in nested(value):
         if isinstance(item, Node) and state_of(item).placed is None:
             items = [(origin, reduce(item_at, inside, container)) for origin, container in chain]
-            sections = ((origin, type(one)) for origin, one in items if isinstance(one, Node))
+            sections = ((origin, type(part)) for origin, part in items if isinstance(part, Node))
             state_of(item).placed = [(origin, cls.__setpoint__.tag) for origin, cls in sections]
 
 

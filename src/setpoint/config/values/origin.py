@@ -63,21 +63,21 @@ class Origin:
         """Copy the origin as the latest layer, so that its values can be applied again."""
         return Origin(self.layer, self.label, self._find)
 
-    def moved(self, then: Path, now: Path) -> Origin:
+    def moved(self, old: Path, new: Path) -> Origin:
         """The origin for values inside a list item that a later layer has moved.
 
         Arguments:
-            then: the path of the item where the source has it.
-            now: its path now.
+            old: the path of the item where the source has it.
+            new: its path now.
         """
-        find, depth = self._find, len(now)
+        find, depth = self._find, len(new)
         if not callable(find) or self.layer not in (FILE, RECORD):
             return self  # which finds its place by the last name, or has none
 
-        def find_then(path: Path) -> str | None:
-            return find((*then, *path[depth:]) if path[:depth] == now else path)
+        def find_old(path: Path) -> str | None:
+            return find((*old, *path[depth:]) if path[:depth] == new else path)
 
-        return Origin(self.layer, self.label, find_then, self.order)
+        return Origin(self.layer, self.label, find_old, self.order)
 
     def place(self, path: Path) -> str | None:
         """The place of a value in its source, `file:line[:column]`, if the layer has text."""

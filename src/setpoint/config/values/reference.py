@@ -146,8 +146,8 @@ def reference(text: str, in_text: bool) -> Reference:
         Invalid: if it is neither.
     """
     # In a text, the spaces around a reference are part of it.
-    alone = is_reference(text) and (not in_text or text == text.strip())
-    return Template(text) if in_text and not alone else Reference(text)
+    is_whole = is_reference(text) and (not in_text or text == text.strip())
+    return Template(text) if in_text and not is_whole else Reference(text)
 
 
 def _refuse_length(text: str) -> None:
@@ -236,13 +236,13 @@ def _is_name(part: str) -> bool:
 def _quoted(key: str) -> str:
     """Format a key for an expression, without signs that could end the reference."""
     codes = ((char, ord(char)) for char in key)
-    signs = (
+    chars = (
         char
         if char.isascii() and (char.isalnum() or char in " _-")
         else (f"\\x{code:02x}" if code < 0x100 else f"\\U{code:08x}")
         for char, code in codes
     )
-    return f"'{''.join(signs)}'"
+    return f"'{''.join(chars)}'"
 
 
 def parse(text: str) -> ast.expr:

@@ -35,8 +35,8 @@ class Struct:
         wrong = [name for name in self._names if name not in values and not hasattr(self, name)]
         wrong += [name for name in options if name not in self._names]
         if wrong or len(values) != len(args) + len(options):
-            takes, about = ", ".join(self._names), f": see {', '.join(wrong)}" if wrong else ""
-            raise TypeError(f"{type(self).__name__} takes {takes}{about}")
+            takes, hint = ", ".join(self._names), f": see {', '.join(wrong)}" if wrong else ""
+            raise TypeError(f"{type(self).__name__} takes {takes}{hint}")
         vars(self).update(values)
 
 
@@ -261,30 +261,30 @@ class ImportPath(Scalar):
         if refused:
             raise SetpointError(refused)
         module, colon, rest = self.text.partition(":")
-        way, *names = [module, *rest.split(".")] if colon else module.split(".")
-        value: Any = import_user_module(way, self.text, trusted=False)
+        qualname, *names = [module, *rest.split(".")] if colon else module.split(".")
+        value: Any = import_user_module(qualname, self.text, trusted=False)
         for name in names:
-            way = f"{way}.{name}"
+            qualname = f"{qualname}.{name}"
             # A package knows its modules only once they are imported; torch.optim forgets them.
-            if not colon and not hasattr(value, name) and _is_module(value, way):
-                value = import_user_module(way, self.text, trusted=False)
+            if not colon and not hasattr(value, name) and _is_module(value, qualname):
+                value = import_user_module(qualname, self.text, trusted=False)
             elif hasattr(value, name):
                 value = getattr(value, name)
             else:
                 public = [key for key in dir(value) if key[:1] != "_"]
-                where = getattr(value, "__name__", type(value).__name__)
-                meant = did_you_mean(name, public, " ")
-                raise SetpointError(f"{self}: {where} has no {name!r}.{meant}")
+                parent = getattr(value, "__name__", type(value).__name__)
+                hint = did_you_mean(name, public, " ")
+                raise SetpointError(f"{self}: {parent} has no {name!r}.{hint}")
             # On the way down to an allowed module lie the packages around it; other modules that
             # one has imported do not count.
-            other = isinstance(value, ModuleType) and value.__name__ != way
+            other = isinstance(value, ModuleType) and value.__name__ != qualname
             if other and not is_allowed(value.__name__, self.allowed()):
                 raise SetpointError(f"{self}: {not_allowed(value.__name__, self.allowed())}")
         home = getattr(value, "__module__", None)
         if isinstance(home, str) and not is_allowed(home, self.allowed()):
             package, _, core = home.partition(".")  # the private core of an allowed package will do
-            tops = {one.partition(".")[0] for one in self.allowed()}
-            if not core.startswith("_") or package not in tops:
+            packages = {path.partition(".")[0] for path in self.allowed()}
+            if not core.startswith("_") or package not in packages:
                 raise SetpointError(f"{self}: {not_allowed(home, self.allowed())}")
         if not callable(value):
             name = type(value).__name__

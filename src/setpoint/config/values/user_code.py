@@ -119,8 +119,8 @@ def find_user_function(source: str) -> Callable[..., Any]:
         )
     if function is None:
         public = [key for key, value in vars(module).items() if callable(value) and key[0] != "_"]
-        meant = did_you_mean(name, public, " ")
-        raise SetpointError(f"{source}: {module_name} has no function {name!r}.{meant}")
+        hint = did_you_mean(name, public, " ")
+        raise SetpointError(f"{source}: {module_name} has no function {name!r}.{hint}")
     return function
 
 
@@ -185,9 +185,9 @@ def traceback_of(error: BaseException, program: bool = False, whole: bool = Fals
     import traceback
 
     root = traceback.TracebackException.from_exception(error)
-    waiting: list[traceback.TracebackException | None] = [] if whole else [root]
-    while waiting:
-        part = waiting.pop()
+    queue: list[traceback.TracebackException | None] = [] if whole else [root]
+    while queue:
+        part = queue.pop()
         if part is not None:
             users = _user_frames(part.stack, program)
             part.stack = traceback.StackSummary.from_list(
@@ -196,7 +196,7 @@ def traceback_of(error: BaseException, program: bool = False, whole: bool = Fals
                 if index in users
                 or (index > max(users, default=-1) and not frame.filename.startswith(ENGINE))
             )
-            waiting += [part.__cause__, part.__context__]
+            queue += [part.__cause__, part.__context__]
     return printable(hide_secrets("".join(root.format()).rstrip()))
 
 

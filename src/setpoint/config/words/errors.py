@@ -346,8 +346,8 @@ class ConfigError(SetpointError):
         parts = [head]
         listed: set[tuple[str, ...]] = set()  # the keys of a section stand once
         for problem in self.problems[:MAX_PROBLEMS]:
-            again = problem.kind == UNKNOWN_KEY and problem.valid in listed
-            parts.append(problem.render(valid=not again))
+            is_repeated = problem.kind == UNKNOWN_KEY and problem.valid in listed
+            parts.append(problem.render(valid=not is_repeated))
             listed.add(problem.valid)
         if count > MAX_PROBLEMS:
             parts.append(f"... and {count - MAX_PROBLEMS} more")

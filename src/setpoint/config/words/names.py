@@ -27,10 +27,10 @@ def nearest(
 
     word = folded(name)
     options = {folded(option): option for option in reversed(list(candidates))}
-    close = difflib.get_close_matches(word, [*options][::-1], n=count, cutoff=likeness)
+    matches = difflib.get_close_matches(word, [*options][::-1], n=count, cutoff=likeness)
     # A part of the name as typed, or whole words of it: `data` is not meant by `dataloader`.
     inside = [option for option in [*options][::-1] if _is_part(word, option)]
-    return [options[option] for option in dict.fromkeys([*close, *inside])][:count]
+    return [options[option] for option in dict.fromkeys([*matches, *inside])][:count]
 
 
 def folded(name: str) -> str:
@@ -58,8 +58,8 @@ def _is_part(word: str, option: str) -> bool:
 
 def did_you_mean(name: str, candidates: Iterable[str], before: str = "") -> str:
     """Ask for the nearest valid name, after the text `before`; empty if nothing is close."""
-    close = nearest(name, candidates, 1)
-    return f"{before}Did you mean {close[0]}?" if close else ""
+    matches = nearest(name, candidates, 1)
+    return f"{before}Did you mean {matches[0]}?" if matches else ""
 
 
 def dotted(path: Path) -> str:
@@ -106,8 +106,8 @@ def not_of(value: object, root: type) -> str:
         given = f"{type(value).__module__}.{type(value).__qualname__}"
         expected = f"{root.__module__}.{root.__qualname__}"
         if given == expected:
-            again = "the class was defined anew since, as by importing its module twice"
-            return f"a {given} of another definition than this one: {again}"
+            reason = "the class was defined anew since, as by importing its module twice"
+            return f"a {given} of another definition than this one: {reason}"
         return f"a {given}, not a {expected}"
     return f"{with_article(given)}, not {with_article(expected)}"
 

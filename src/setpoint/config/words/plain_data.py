@@ -148,8 +148,8 @@ def refuse_text(text: str) -> None:
 def is_own(value: object) -> bool:
     """True if the class of a value has its own reader and writer, as `Period` or `Free`."""
     cls = type(value)
-    brings = hasattr(cls, "__setpoint_scalar__") or cls.__module__.startswith(KERNEL)
-    return brings and callable(getattr(cls, "dump", None))
+    is_class = hasattr(cls, "__setpoint_scalar__") or cls.__module__.startswith(KERNEL)
+    return is_class and callable(getattr(cls, "dump", None))
 
 
 def plain_scalar(value: Any) -> Any:
@@ -171,12 +171,12 @@ def flag_names(flags: Flag) -> tuple[list[str], int]:
         return [str(flags.name)], 0
     names: list[str] = []
     rest: int = flags.value
-    for name, one in sorted(
+    for name, member in sorted(
         type(flags).__members__.items(), key=lambda item: item[1].value.bit_count()
     ):
-        if one.value & rest and one.value & flags.value == one.value:
+        if member.value & rest and member.value & flags.value == member.value:
             names.append(name)
-            rest &= ~one.value
+            rest &= ~member.value
     return names, rest
 
 
@@ -270,12 +270,12 @@ def item_at(value: Any, key: object) -> Any:
     return MISSING
 
 
-def count_values(value: object, most: int) -> int:
+def count_values(value: object, limit: int) -> int:
     """Count the values of nested lists and mappings, shared ones repeatedly, up to `most`."""
     count = 1
-    waiting = [value]
-    while waiting and count <= most:
-        items = [item for _, item in children(waiting.pop())]
+    queue = [value]
+    while queue and count <= limit:
+        items = [item for _, item in children(queue.pop())]
         count += len(items)
-        waiting.extend(items)
+        queue.extend(items)
     return count

@@ -272,10 +272,10 @@ class _Reader:
         while self.at < len(self.text) and self.text[self.at] not in ends:
             # A reference may hold any of the closing characters.
             if self.text.startswith("${", self.at):
-                close = self.text.find("}", self.at)
-                if close < 0:
+                end = self.text.find("}", self.at)
+                if end < 0:
                     raise self.fail("the reference is not closed by }")
-                self.at = close
+                self.at = end
             self.at += 1
         word = self.text[begin : self.at].strip()
         if not word:

@@ -167,15 +167,15 @@ def _read(path: Path, file: BufferedReader) -> GGUF:
     alignment = metadata.get("general.alignment", 32)
     if not isinstance(alignment, int) or alignment < 1:
         raise _Damage(f"general.alignment = {alignment!r}")
-    begin = -(-file.tell() // alignment) * alignment
+    start = -(-file.tell() // alignment) * alignment
     tensors = {}
     for name, (shape, encoding, offset) in infos.items():
         numbers = prod(shape)
         if numbers % encoding.numbers or (shape and shape[-1] % encoding.numbers):
             raise _Damage(f"{name} {shape} is not whole blocks of {encoding.name}")
-        file.seek(begin + offset)
+        file.seek(start + offset)
         size = numbers // encoding.numbers * encoding.size
-        content = bytearray(size) if begin + offset + size <= path.stat().st_size else bytearray()
+        content = bytearray(size) if start + offset + size <= path.stat().st_size else bytearray()
         if size and file.readinto(content) != size:
             raise _Damage(f"{name} has not all of its {size} bytes")
         tensors[name] = _tensor(content, shape, encoding)

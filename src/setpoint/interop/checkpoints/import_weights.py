@@ -81,9 +81,9 @@ class Foreign:
         pieces = system.pieces(config, family, rows, tokens)
         named = system.arranged(tensors, config)
         embedding = next(piece.hf_name for piece in pieces if piece.name == ROWS[0])
-        surplus, output = [*system.surplus], f"{system.names['output']}.weight"
+        ignored, output = [*system.surplus], f"{system.names['output']}.weight"
         if config.tie_embeddings and output in named:
-            surplus.append(re.escape(output))
+            ignored.append(re.escape(output))
             if embedding in named and not torch.equal(named[output], named[embedding]):
                 raise RunError(
                     f"{contents.path} holds an {output} that differs from {embedding}, and the "
@@ -102,7 +102,7 @@ class Foreign:
             name: TensorInfo(contents.path, DTYPES[t.dtype], tuple(t.shape), number, 0)
             for number, (name, t) in enumerate(named.items())
         }
-        weights = Weights(contents.path, pieces, infos, shapes, surplus)
+        weights = Weights(contents.path, pieces, infos, shapes, ignored)
         weights.fill(model, device="cpu", dtype=None, reader=_ListReader(list(named.values())))
         return model
 
@@ -284,15 +284,15 @@ def import_checkpoint(foreign: Foreign, job: Job, target: Path) -> int:
         state[WEIGHTS_ONLY] = True
     texts = {**record_files(job), **assets_of(config, tokenizer, None)}
     try:
-        with publishing(target) as aside:
+        with publishing(target) as draft:
             files: dict[str, Written] = {}
             for stem, named in tensors.items():
-                files[stem + TENSORS] = write_file(aside / (stem + TENSORS), encode_tensors(named))
-            files[STATE] = write_file(aside / STATE, [encode_state(state)])
+                files[stem + TENSORS] = write_file(draft / (stem + TENSORS), encode_tensors(named))
+            files[STATE] = write_file(draft / STATE, [encode_state(state)])
             for name, text in texts.items():
                 content = text.encode() if isinstance(text, str) else text
-                files[name] = write_file(aside / name, [content])
-            write_file(aside / MANIFEST, [Manifest(step, None, files).render()])
+                files[name] = write_file(draft / name, [content])
+            write_file(draft / MANIFEST, [Manifest(step, None, files).render()])
     except OSError as error:
         raise SetpointError(f"{target} cannot be written: {error.strerror}") from error
     return step

@@ -155,9 +155,9 @@ def tensors_in(path: Path, content: object) -> Named:
     """
     if not isinstance(content, dict) or not content:
         raise SetpointError(f"{path} holds no state dict: names and their tensors")
-    odd = [str(name) for name, value in content.items() if not isinstance(value, Tensor)]
-    if odd:
-        raise SetpointError(f"{path}: {odd[0]} is a {type(content[odd[0]]).__name__}, no tensor")
+    bad = [str(name) for name, value in content.items() if not isinstance(value, Tensor)]
+    if bad:
+        raise SetpointError(f"{path}: {bad[0]} is a {type(content[bad[0]]).__name__}, no tensor")
     return {str(name): value for name, value in content.items()}
 
 

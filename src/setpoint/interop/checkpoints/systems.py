@@ -131,10 +131,10 @@ _LITGPT_ROPE: Final = {
 def _litgpt_keys(file: Path) -> dict[str, Any] | None:
     """The keys of a config.json of what model_config.yaml describes."""
     given: Any = guessed(read_file(str(file)).data)
-    usual = {"parallel_residual": True, "bias": True, "norm_class_name": "LayerNorm",
-             "mlp_class_name": "GptNeoxMLP", "rotary_percentage": 0.25}  # fmt: skip
+    defaults = {"parallel_residual": True, "bias": True, "norm_class_name": "LayerNorm",
+                "mlp_class_name": "GptNeoxMLP", "rotary_percentage": 0.25}  # fmt: skip
     for key, value in _LITGPT_PLAIN.items():
-        if given.get(key, usual.get(key, value)) != value:
+        if given.get(key, defaults.get(key, value)) != value:
             return None
     family = "qwen3" if given.get("norm_qk") else "qwen2" if given.get("attn_bias") else "llama"
     heads = int(given["n_head"])
@@ -364,18 +364,18 @@ def _read_megatron(path: Path, optimizer: bool) -> Contents:
         shapes = {name: tuple(tensor.shape) for name, tensor in contents.tensors.items()}
         for key in MOMENTS:
             beginning = f"{_OPTIMIZER}state.{key}."
-            mine = {
+            moments = {
                 name.removeprefix(beginning): name for name in known if name.startswith(beginning)
             }
-            if any(files.shapes[names[mine[name]]] != shapes.get(name) for name in mine):
+            if any(files.shapes[names[moments[name]]] != shapes.get(name) for name in moments):
                 states = {}
                 contents.note(
                     "the state of the optimizer is not read: it is divided otherwise than the "
                     "weights are"
                 )
                 break
-            read = files.read(names[name] for name in mine.values())
-            for name, full in mine.items():
+            read = files.read(names[name] for name in moments.values())
+            for name, full in moments.items():
                 states.setdefault(name, {})[key] = read[names[full]]
         if states:
             take_states(contents, states)
