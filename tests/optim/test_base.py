@@ -3,7 +3,8 @@ from typing import Any
 import torch
 from torch import nn
 
-from setpoint.optim.base import GroupedOptimizer, foreach_groups
+from setpoint.optim.base import GroupedOptimizer, foreach_groups, takes_flag
+from setpoint.optim.lion import Lion
 
 
 class Halving(GroupedOptimizer):
@@ -26,6 +27,12 @@ def test_a_closure_is_called_with_gradients() -> None:
 
     assert optimizer.step(closure) == 3.0
     assert a.item() == 0.5
+
+
+def test_the_device_skips_steps_of_optimizers_that_say_so() -> None:
+    """A new optimizer does not apply NaN gradients before the host has seen them."""
+    assert not takes_flag(Halving([{"params": [nn.Parameter(torch.ones(1))]}], {}))
+    assert takes_flag(Lion([{"params": [nn.Parameter(torch.ones(1))]}]))
 
 
 def test_lists_for_foreach_operations() -> None:

@@ -473,13 +473,11 @@ def training_rows(
     length: int,
     *,
     isolated: bool = False,
-    marked: bool = False,
     order: Ints | None = None,
 ) -> DocumentRows:
     """Concatenate documents and cut them into rows; the remainder at the end is dropped.
 
     Arguments:
-        marked: see `DocumentRows`.
         order: see `Cut`.
 
     Raises:
@@ -488,10 +486,7 @@ def training_rows(
     # Where documents are plain text the last target of a row is not an input of the next.
     stride = length + (corpus.trained is None)
     cut = Cut(corpus, length, stride=stride, divided=isolated, order=order)
-    return DocumentRows(
-        corpus, length, numbered=cut, count=cut.count, isolated=isolated,
-        marked=marked and not cut.is_plain,
-    )  # fmt: skip
+    return DocumentRows(corpus, length, numbered=cut, count=cut.count, isolated=isolated)
 
 
 @dataclass(frozen=True, slots=True)

@@ -167,6 +167,8 @@ class AnyPrecisionAdamW(GroupedOptimizer):
         state_dtype: of the running means; None: that of the parameter.
     """
 
+    _step_supports_amp_scaling = True
+
     def __init__(
         self,
         parameters: Any,

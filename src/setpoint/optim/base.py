@@ -224,10 +224,12 @@ class BuiltOptimizer(torch.optim.Optimizer):
 class GroupedOptimizer(BuiltOptimizer):
     """An optimizer whose step updates one group of parameters after another.
 
-    The device may skip a step; see `unless`.
+    The host waits for the verdict on each step, unless a subclass sets
+    `_step_supports_amp_scaling`: its `update` then restores what it changes if the device skips the
+    step; see `unless`.
     """
 
-    _step_supports_amp_scaling = True
+    _step_supports_amp_scaling = False
     counts_on_host = True
 
     @overload

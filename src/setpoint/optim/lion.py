@@ -32,6 +32,8 @@ class Lion(GroupedOptimizer):
         state_dtype: of m; None: that of the parameter.
     """
 
+    _step_supports_amp_scaling = True
+
     def __init__(
         self,
         parameters: Any,

@@ -223,6 +223,8 @@ class Muon(GroupedOptimizer):
         SetpointError: a parameter of fewer than two dimensions is in a group for `muon`.
     """
 
+    _step_supports_amp_scaling = True
+
     def __init__(
         self,
         parameters: Any,

@@ -36,6 +36,8 @@ class ScheduleFreeAdamW(GroupedOptimizer):
         lr_power: of the largest rate so far in the weight of a step.
     """
 
+    _step_supports_amp_scaling = True
+
     def __init__(
         self,
         parameters: Any,

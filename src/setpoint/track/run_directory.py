@@ -55,7 +55,7 @@ class RunDirectory:
     Arguments:
         lock: held by this process; None for reading only.
         is_new: whether no run was recorded there before.
-        made: directories created for it, from its own upwards.
+        created: directories created for it, from its own upwards.
         before: other entries that existed before.
     """
 

@@ -144,7 +144,10 @@ class Engine:
         return Sums(losses, routing, by_source)
 
     def backward(self, loss: Tensor) -> None:
-        """Accumulate the gradients of a micro-batch."""
+        """Accumulate the gradients of a micro-batch.
+
+        Not called with a pipeline, whose schedule runs backward; see `setpoint.parallel.pipeline`.
+        """
         (loss if self.scaler is None else self.scaler.scale(loss)).backward()
 
     def update(self, sums: Sums, rates: Rates) -> CompleteStep:

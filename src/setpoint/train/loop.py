@@ -267,8 +267,7 @@ class Loop:
     def run(self) -> None:
         """Train until the end, or until the step after a request to stop.
 
-        A stop that is asked for before anything was trained that no checkpoint holds ends it in
-        the middle of the step, which was not made then.
+        If a stop is requested while all steps are saved, the present step is abandoned.
 
         Raises:
             KeyboardInterrupt: if Ctrl-C does not wait for the end of the step.

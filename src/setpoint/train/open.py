@@ -70,7 +70,7 @@ def open_run(
 ) -> Run:
     """Compare a job with its record on all ranks, and set up the process for it.
 
-    Nothing is written except files of the run fetched from a URL.
+    Nothing is written to the run directory except files fetched from a URL.
 
     Arguments:
         directory: of the run; None: see `find_run`.

@@ -258,7 +258,7 @@ class LoggedState:
 
 
 States = dict[str, Stateful]
-"""Stateful parts in the order of restoring."""
+"""Stateful parts in the order of restoring; rollbacks and warm starts restore some of them."""
 OF_FILES = ("trackers", "metrics")
 """Parts that belong to the files of one run directory."""
 

@@ -17,8 +17,12 @@ if TYPE_CHECKING:
 
 Format = Literal["toml", "yaml", "json"]
 FORMATS: dict[str, Format] = {".toml": "toml", ".yaml": "yaml", ".yml": "yaml", ".json": "json"}
-"""The format of a file by its suffix. A further one needs its suffix here, a limit below, a reader
-in `read.parse`, and a way to write an override in `draft/hints.py`."""
+"""Format of a file by its suffix.
+
+A further format needs its suffix here, a limit below, a reader in `read.parse`, a writer in
+`files/write.py`, a form of overrides in `draft/hints.py`, and a place in the commands `show`
+(--format), `migrate` (rewriting) and `--stdin-format`.
+"""
 MIB = 1024 * 1024
 # With these, the largest file of each format is read within 20 s of processor time and 1 GiB.
 # JSON has the fastest reader, and is what records are written in.

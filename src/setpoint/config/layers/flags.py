@@ -2,7 +2,8 @@
 
 `--optimizer.lr 1e-3` becomes one word by `with_value`, a `Flag` by `read_flags`, and is put by
 `put_flags`: `Editor.set` goes down to the section, `FieldInfo.read` has the field's type read the
-text and check its range, and the value is stored with its origin.
+text and check its range, and the value is stored with its origin. An `Invalid` on the way becomes a
+`Problem` with path and origin in `Editor.report`.
 """
 
 from __future__ import annotations

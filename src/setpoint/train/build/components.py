@@ -190,7 +190,7 @@ def build_components(
     model_files: Path | None = None,
     world: World | None = None,
 ) -> Components:
-    """Build all components of a job; nothing is written.
+    """Build all components of a job; nothing is written to the run directory.
 
     What is built works under `open.settings_of(job)`, which the caller opens before,
     and closes when it has been trained.
