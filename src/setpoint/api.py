@@ -27,6 +27,7 @@ from setpoint.config import (
     is_record,
     read_record,
 )
+from setpoint.config.files.document import names_file
 from setpoint.data.sources.config import SourceConfig, Text, Tokens
 from setpoint.files.lock import is_locked
 from setpoint.infer.config import Inference
@@ -410,8 +411,7 @@ def _directory_of(source: object) -> Path | None:
 def _is_hub_id(path: str) -> bool:
     from setpoint.hub.fetch import split_hub_id
 
-    is_file = path.endswith((".toml", ".yaml", ".yml", ".json"))
-    return not is_file and not os.path.exists(path) and split_hub_id(path) is not None
+    return not names_file(path) and not os.path.exists(path) and split_hub_id(path) is not None
 
 
 def _opened(

@@ -34,7 +34,7 @@ class Stage(nn.Module):
 
     Arguments:
         number: of the stage among all `count` of the pipeline.
-        full_model: the model that this rank holds, whose mode (training or evaluation) is the stage's.
+        full_model: the model of this rank, whose mode (training or evaluation) is the stage's.
     """
 
     def __init__(self, model: nn.Module, number: int, count: int, full_model: nn.Module) -> None:
