@@ -413,7 +413,7 @@ BREAKS = [
     Break(
         "train/run_state.py",
         "convert_state(self.job.precision, components.optimizer, dtypes)",
-        "others = None",
+        "dtypes = None",
         "train/test_state.py train/test_formats.py",
     ),
     Break(
