@@ -436,8 +436,8 @@ BREAKS = [
     ),
     Break(
         "train/run_state.py",
-        "training = within.enter_context(evaluation_point(self.components))",
-        "training = {}\n        within.enter_context(evaluation_point(self.components))",
+        "training = stack.enter_context(evaluation_point(self.components))",
+        "training = {}\n        stack.enter_context(evaluation_point(self.components))",
         "train/test_averaging.py train/test_killed_anywhere.py",
     ),
     Break(

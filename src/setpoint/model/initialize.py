@@ -181,7 +181,7 @@ def initialize(
             )
     fill_by(parameters, rules, seed)
     for name, weight in stored.items():
-        key = DrawKey(seed, name, weight.whole)
+        key = DrawKey(seed, name, weight.full_shape)
         for first, last in weight.pieces():
             weight.put(rules[name].rows(key, first, last), first)
 

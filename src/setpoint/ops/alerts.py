@@ -98,7 +98,7 @@ class Alert(Callback, ABC):
         self._alerts = [callback for callback in run.outer_callbacks if isinstance(callback, Alert)]
         ending.enter_context(self)
 
-    def opened(self, run: Run, within: ExitStack) -> None:
+    def opened(self, run: Run, stack: ExitStack) -> None:
         """Listen to the events of the run."""
         run.events.listeners.append(self.heard)
 

@@ -51,7 +51,7 @@ class ChainCallback(Callback):
     def __init__(self) -> None:
         self.chain: Chain | None = None
 
-    def opened(self, run: Run, within: ExitStack) -> None:
+    def opened(self, run: Run, stack: ExitStack) -> None:
         """Open the chain, and listen to events and checkpoints."""
         if not run.world.is_main:
             return

@@ -61,7 +61,7 @@ class RemoteCopies(Callback):
         line = None if directory is None else would_fetch(job, directory)
         return None if line is None else ("remote", line)
 
-    def opened(self, run: Run, within: ExitStack) -> None:
+    def opened(self, run: Run, stack: ExitStack) -> None:
         """Record downloads, and start uploading."""
         self._run = run
         self._report(self._fetched)
@@ -75,7 +75,7 @@ class RemoteCopies(Callback):
             rule=Retention(self.config.keep, section.keep_every, section.at),
             waiting=self.config.waiting,
         )
-        within.callback(uploads.close)
+        stack.callback(uploads.close)
         self.cadence = Cadence(uploads, self.config.every)
         store.committed.append(self.cadence.committed)
         store.protections.append(lambda: uploads.protected)

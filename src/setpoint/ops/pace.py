@@ -40,7 +40,7 @@ class DataWaitCallback(Callback):
         self.spent = Spent()
         self.warned = False
 
-    def opened(self, run: Run, within: ExitStack) -> None:
+    def opened(self, run: Run, stack: ExitStack) -> None:
         """Store the run to report to."""
         self.section = run.job.data.loader
         self.events, self.note = run.events, run.progress.note

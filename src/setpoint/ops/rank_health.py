@@ -46,13 +46,13 @@ class HeartbeatCallback(Callback):
         self.config = config
         self.heart: Heart | None = None
 
-    def opened(self, run: Run, within: ExitStack) -> None:
+    def opened(self, run: Run, stack: ExitStack) -> None:
         """Write the first heartbeat."""
         world = run.world
         self.heart = Heart(
             run.directory, self.config.every, world.rank, world.size, run.progress.note
         )
-        within.enter_context(self.heart)
+        stack.enter_context(self.heart)
         self.root = run.store.root
 
     def start(self, loop: Loop) -> None:
@@ -81,7 +81,7 @@ class SystemCallback(Callback):
         self.config = config
         self.sampler: SystemSampler | None = None
 
-    def opened(self, run: Run, within: ExitStack) -> None:
+    def opened(self, run: Run, stack: ExitStack) -> None:
         """Begin to sample."""
         world, is_on_all = run.world, self.config.ranks == "all"
         if not (world.is_main or is_on_all):
@@ -92,7 +92,7 @@ class SystemCallback(Callback):
         name = f"system-rank-{world.rank}.jsonl" if is_on_all else "system.jsonl"
         path = run.files.logs / name
         self.sampler = SystemSampler(self.config.every, path, run.directory, gpu, run.progress.note)
-        within.enter_context(self.sampler)
+        stack.enter_context(self.sampler)
         self.trackers = run.trackers
 
     def after_step(self, loop: Loop, result: StepResult) -> None:
@@ -226,7 +226,7 @@ class GpuHealthCallback(Callback):
         self.config = config
         self.health: GpuHealth | None = None
 
-    def opened(self, run: Run, within: ExitStack) -> None:
+    def opened(self, run: Run, stack: ExitStack) -> None:
         """Take where to report to."""
         self.events, self.note = run.events, run.progress.note
 

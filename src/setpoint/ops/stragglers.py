@@ -51,7 +51,7 @@ class StragglersCallback(Callback):
         self._undo = ExitStack()
         self._spans: list[tuple[str, Any, Any]] = []
 
-    def opened(self, run: Run, within: ExitStack) -> None:
+    def opened(self, run: Run, stack: ExitStack) -> None:
         """Store the run to report to."""
         self.events, self.note = run.events, run.progress.note
 

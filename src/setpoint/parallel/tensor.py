@@ -249,7 +249,7 @@ def _shape(module: nn.Module) -> tuple[int, ...]:
     weight = module._parameters.get("weight")
     if weight is not None:
         return tuple(weight.shape)
-    return next(child.whole for child in module.children() if isinstance(child, Stored))
+    return next(child.full_shape for child in module.children() if isinstance(child, Stored))
 
 
 def _divide_follower(

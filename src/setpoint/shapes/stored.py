@@ -65,7 +65,7 @@ class Stored(Protocol):
     stands_for: str
     """Name of the weight in that module."""
 
-    whole: tuple[int, ...]
+    full_shape: tuple[int, ...]
     """Shape of the weight on all ranks together."""
 
     def pieces(self, every: bool = False) -> list[tuple[int, int]]:
@@ -127,14 +127,14 @@ class QuantizedPart(NamedTuple):
 
     Arguments:
         weight: name of the weight.
-        by: the `Stored` module.
-        own: name of the parameter in it.
+        module: the `Stored` module.
+        param: name of the parameter in it.
         shape: on all ranks together.
     """
 
     weight: str
-    by: Any
-    own: str
+    module: Any
+    param: str
     shape: tuple[int, ...]
 
 

@@ -63,7 +63,7 @@ class ZeroModel:
     zero: ZeroReplicas
     trained: bool = False
 
-    def capture(self, into: Any, within: ExitStack) -> None:
+    def capture(self, into: Any, stack: ExitStack) -> None:
         """Take this rank's share of the weights: whole ones, gathered one after the other."""
         world = self.zero.world
         into.tensors["model"] = {
@@ -102,7 +102,7 @@ class ZeroTraining:
     other_frozen: bool = False
     trained: bool = True
 
-    def capture(self, into: Any, within: ExitStack) -> None:
+    def capture(self, into: Any, stack: ExitStack) -> None:
         """Take this rank's share of the state, and what is not a tensor on all ranks."""
         world, number = self.zero.world, count()
 

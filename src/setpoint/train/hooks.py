@@ -40,13 +40,13 @@ class SessionHooks:
             ending: closed at the end of the session, with the error that ends it.
         """
 
-    def opened(self, run: Any, within: ExitStack) -> None:
+    def opened(self, run: Any, stack: ExitStack) -> None:
         """Called when the run directory is locked, before the newest checkpoint is loaded.
 
         Arguments:
             run: has `job`, `directory`, `events`, `progress`, `trackers`, and the `store` of
                 checkpoints.
-            within: closed at the end of the session, when all is recorded.
+            stack: closed at the end of the session, when all is recorded.
         """
 
     def fetch(self, newer_than: int | None) -> bool:

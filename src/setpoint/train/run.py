@@ -96,16 +96,16 @@ def train(
             run.components = build_components(
                 run.job, run.needs_initial_weights, run.shown.work, *run.fallback, run.world
             )
-        with open_record(run), ExitStack() as within:
+        with open_record(run), ExitStack() as stack:
             run.outer_callbacks = [*early, *package_callbacks(run)]
             for callback in run.outer_callbacks:
-                callback.opened(run, within)
+                callback.opened(run, stack)
             resume(run)
             run.loop = loop_of(run, [*build_callbacks(run), *run.outer_callbacks], until)
             if run.job.parallel.torchft is not None:
                 from setpoint.train.replica_recovery import replica_groups
 
-                within.enter_context(replica_groups(run, run.loop))
+                stack.enter_context(replica_groups(run, run.loop))
             run_loop(run, run.loop)
             return finish(run, run.loop)
 

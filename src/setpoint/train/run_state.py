@@ -64,11 +64,11 @@ class Stateful(Protocol):
 
     trained: bool
 
-    def capture(self, into: Snapshot, within: ExitStack) -> None:
+    def capture(self, into: Snapshot, stack: ExitStack) -> None:
         """Add the state of this part to a snapshot.
 
         Arguments:
-            within: closed after the snapshot was written, to undo temporary changes.
+            stack: closed after the snapshot was written, to undo temporary changes.
         """
         ...
 
@@ -95,7 +95,7 @@ class PlainState:
     trained: bool = True
     rare: bool = False
 
-    def capture(self, into: Snapshot, within: ExitStack) -> None:
+    def capture(self, into: Snapshot, stack: ExitStack) -> None:
         """See `Stateful.capture`."""
         state = self.owner.state_dict()
         if state or not self.rare:
@@ -115,7 +115,7 @@ class DataState:
     other_data: bool
     trained: bool = True
 
-    def capture(self, into: Snapshot, within: ExitStack) -> None:
+    def capture(self, into: Snapshot, stack: ExitStack) -> None:
         """See `Stateful.capture`."""
         place = self.components.data_position()
         into.state["loader"], into.state["data"] = place, describe_data_position(self.job, place)
@@ -133,9 +133,9 @@ class ModelState:
     components: Components
     trained: bool = False
 
-    def capture(self, into: Snapshot, within: ExitStack) -> None:
+    def capture(self, into: Snapshot, stack: ExitStack) -> None:
         """Capture the evaluation weights, and the training weights if they differ."""
-        training = within.enter_context(evaluation_point(self.components))
+        training = stack.enter_context(evaluation_point(self.components))
         into.tensors["model"] = self.components.weights.model_state()
         into.unchanged += self.components.model.parameters()
         if master := self.components.weights.state():
@@ -165,7 +165,7 @@ class OptimizerState:
     other_frozen: bool = False
     trained: bool = True
 
-    def capture(self, into: Snapshot, within: ExitStack) -> None:
+    def capture(self, into: Snapshot, stack: ExitStack) -> None:
         """See `Stateful.capture`."""
         components = self.components
         into.tensors["optimizer"], state = capture_optimizer(
@@ -211,7 +211,7 @@ class TrackersState:
     trackers: Trackers
     trained: bool = False
 
-    def capture(self, into: Snapshot, within: ExitStack) -> None:
+    def capture(self, into: Snapshot, stack: ExitStack) -> None:
         """Flush the trackers, and capture their positions."""
         self.trackers.flush()
         into.state.update(self.trackers.state_dict())
@@ -245,7 +245,7 @@ class LoggedState:
     world: World
     trained: bool = False
 
-    def capture(self, into: Snapshot, within: ExitStack) -> None:
+    def capture(self, into: Snapshot, stack: ExitStack) -> None:
         """Merge the metrics of all ranks on the main rank, and capture them."""
         meet(self.metrics, self.world)
         if state := self.metrics.state_dict():
@@ -324,9 +324,9 @@ def snapshot(
         a context, within which the tensors stay valid.
     """
     taken = Snapshot(state={"position": asdict(position)})
-    with ExitStack() as within:
+    with ExitStack() as stack:
         for part in states.values():
-            part.capture(taken, within)
+            part.capture(taken, stack)
         if weights_only:
             weights = taken.tensors["model"]
             if weights_dtype is not None:

@@ -94,7 +94,7 @@ class QuantizedWeight(nn.Module):
         super().__init__()
         self.config, self.name, self.stands_for = config, name, stands_for
         self.noise = noise
-        self.whole = tuple(weight.shape)
+        self.full_shape = tuple(weight.shape)
         self.rows, self.columns = self._matrix()
         self.first = (0, 0)
         """Row and column of the first weight that this rank has."""
@@ -102,7 +102,7 @@ class QuantizedWeight(nn.Module):
         """Rows that this rank computes with, (first, number) each; none for all that it has."""
         self.described = format_of(config).parts(self.rows, self.columns)
         for part, about in self.described.items():
-            shape = (*self.whole[:-2], *about.shape)
+            shape = (*self.full_shape[:-2], *about.shape)
             empty = torch.empty(shape, dtype=about.dtype, device=weight.device)
             self.register_parameter(part, nn.Parameter(empty, requires_grad=False))
         if coded is not None and not weight.is_meta:
@@ -114,11 +114,11 @@ class QuantizedWeight(nn.Module):
         """Take the parts from files, or quantize their values if the format differs."""
         for number, matrices in enumerate(coded):
             parts = self.parts_from(self._joined(matrices))
-            first = number if len(self.whole) > 2 else 0
+            first = number if len(self.full_shape) > 2 else 0
             if parts is not None:
                 self.take(parts, first)
             else:
-                self.put(weight[first : first + 1] if len(self.whole) > 2 else weight, first)
+                self.put(weight[first : first + 1] if len(self.full_shape) > 2 else weight, first)
 
     def _joined(self, matrices: Sequence[Coded]) -> Coded:
         """One matrix from matrices stacked in it.
@@ -140,17 +140,17 @@ class QuantizedWeight(nn.Module):
 
     def extra_repr(self) -> str:
         """Text of `print`."""
-        many = "".join(f"{count} of " for count in self.whole[:-2])
+        many = "".join(f"{count} of " for count in self.full_shape[:-2])
         return f"{type(self.config).__setpoint__.tag}, {many}{self.rows} x {self.columns}"
 
     def _matrix(self) -> tuple[int, int]:
         """Rows and columns of what is quantized at a time."""
-        return self.whole[0], self.whole[1]
+        return self.full_shape[0], self.full_shape[1]
 
     def pieces(self, every: bool = False) -> list[tuple[int, int]]:
         """See `setpoint.shapes.stored.Stored`: one, since scales may depend on the whole matrix."""
         del every
-        return [(0, self.whole[0])]
+        return [(0, self.full_shape[0])]
 
     def parameter_kinds(self) -> dict[str, Kind]:
         """See `setpoint.shapes.protocols.KnowsKinds`."""
@@ -310,7 +310,7 @@ class QuantizedExperts(QuantizedWeight):
     def computed(self) -> tuple[int, int, int]:
         """See `setpoint.shapes.stored.StoredExperts`."""
         rows, columns = self.shares
-        return self.whole[0], self.columns // columns, self.rows // rows
+        return self.full_shape[0], self.columns // columns, self.rows // rows
 
     def follow(
         self, word: str, rows: Sequence[tuple[int, int]], peers: Peers
@@ -322,7 +322,7 @@ class QuantizedExperts(QuantizedWeight):
         return {name: dim + 1 for name, dim in divided.items()}, of_rows
 
     def _matrix(self) -> tuple[int, int]:
-        rows, columns = self.whole[1:]
+        rows, columns = self.full_shape[1:]
         return (rows, columns) if self.outputs_first else (columns, rows)
 
     def _turned(self, matrices: Tensor) -> Tensor:
@@ -331,7 +331,7 @@ class QuantizedExperts(QuantizedWeight):
 
     def pieces(self, every: bool = False) -> list[tuple[int, int]]:
         """See `setpoint.shapes.stored.Stored`: one expert each."""
-        first, last = 0, self.whole[0]
+        first, last = 0, self.full_shape[0]
         if not every:
             ranges = [self._held(part)[1][0] for part in self.parameters()]
             first, last = min(low for low, _ in ranges), max(high for _, high in ranges)

@@ -387,7 +387,9 @@ def _reader(name: str, halves: int | None, peers: Peers | None) -> property:
 def _expert_count(experts: Any) -> int:
     """The number of experts on all ranks."""
     first = experts._parameters[experts._first]
-    return experts._modules[CHILD][experts._first].whole[0] if first is None else first.shape[0]
+    return (
+        experts._modules[CHILD][experts._first].full_shape[0] if first is None else first.shape[0]
+    )
 
 
 class _Experts:

@@ -295,11 +295,11 @@ class Requantized(Placeable):
 
     def box(self, offset: Sequence[int], shape: Sequence[int]) -> Tensor:
         """See `Placeable.box`; of packed experts, only those in the box are quantized."""
-        pieces = self.part.by.pieces(every=True)
+        pieces = self.part.module.pieces(every=True)
         starts = list(offset)
         if len(pieces) > 1:
             pieces, starts[0] = pieces[offset[0] : offset[0] + shape[0]], 0
-        values = torch.cat([self._parts(rows)[self.part.own] for rows in pieces])
+        values = torch.cat([self._parts(rows)[self.part.param] for rows in pieces])
         ranges = zip(starts, shape, strict=True)
         values = values[tuple(slice(start, start + size) for start, size in ranges)]
         return _cast(values, self.dtypes[1:])
@@ -309,12 +309,14 @@ class Requantized(Placeable):
         if any(weight != name for weight, _ in self.last):
             self.last.clear()
         if key not in self.last:
-            by: Stored = self.part.by
+            stored: Stored = self.part.module
             with TensorReader() as reader:
                 coded = self.weights.coded_rows(reader, name, rows)
-                parts = None if coded is None else by.parts_from(coded)
+                parts = None if coded is None else stored.parts_from(coded)
                 if parts is None:
-                    parts = by.parts_of(self.weights.rows(reader, name, by.whole, rows))
+                    parts = stored.parts_of(
+                        self.weights.rows(reader, name, stored.full_shape, rows)
+                    )
             self.last[key] = parts
         return self.last[key]
 

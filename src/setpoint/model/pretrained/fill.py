@@ -158,7 +158,7 @@ class Weights:
         coded = self.coded_rows(reader, name, rows)
         parts = None if coded is None else stored.parts_from(coded)
         if parts is None:
-            stored.put(self.rows(reader, name, stored.whole, rows), rows[0])
+            stored.put(self.rows(reader, name, stored.full_shape, rows), rows[0])
         else:
             stored.take(parts, rows[0])
 
