@@ -363,8 +363,8 @@ BREAKS = [
     ),
     Break(
         "files/lock.py",
-        "_take(descriptor, fcntl.LOCK_SH)",
-        "_take(descriptor, fcntl.LOCK_EX)",
+        "_flock(descriptor, fcntl.LOCK_SH)",
+        "_flock(descriptor, fcntl.LOCK_EX)",
         "files/test_lock.py",
     ),
     Break(

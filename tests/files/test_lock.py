@@ -185,7 +185,7 @@ def test_a_file_that_has_been_removed_is_not_what_is_locked(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, again: bool
 ) -> None:
     """Opened before another process removes it, and locked after: it would keep nobody out."""
-    path, take, left = tmp_path / ".lock", lock._take, [1]
+    path, take, left = tmp_path / ".lock", lock._flock, [1]
 
     def remove_first(descriptor: int, kind: int) -> None:
         take(descriptor, kind)
@@ -193,7 +193,7 @@ def test_a_file_that_has_been_removed_is_not_what_is_locked(
             left.clear()
             path.unlink()
 
-    monkeypatch.setattr(lock, "_take", remove_first)
+    monkeypatch.setattr(lock, "_flock", remove_first)
     if again:
         with pytest.raises(SetpointError, match="other processes remove .lock again and again"):
             RunLock(path)

@@ -307,7 +307,7 @@ def watch(arguments: Arguments) -> int:
     every = arguments.number("--every") or 2.0
     watched = Watched(Path(arguments.positional[0]))
     if names:
-        watched.columns = watched.asked = names
+        watched.columns = watched.requested = names
     watched.poll()
     if is_terminal(sys.stdout) and not (arguments.has("--json") or arguments.has("--once")):
         _follow(watched, every)
@@ -361,7 +361,7 @@ def rendered(watched: Watched, columns: int, lines: int, colour: bool) -> str:
         parts.append(
             f"lines that are not rows: {watched.broken:,}; `setpoint runs verify` names them"
         )
-    missing = [name for name in watched.asked if name not in watched.known]
+    missing = [name for name in watched.requested if name not in watched.known]
     for name in missing if watched.known else ():
         parts.append(_plain(f"no row has {name}.{did_you_mean(name, watched.known, ' ')}"))
     curves = [name for name in watched.columns if watched.curves.get(name)]

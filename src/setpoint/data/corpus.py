@@ -330,7 +330,7 @@ def count_bytes(tokens: TokenArray, token_bytes: npt.NDArray[np.int64]) -> int:
         extra = (more * int(np.count_nonzero(piece == token)) for token, more in longer)
         return len(piece) + sum(extra)
 
-    return sum(count(tokens[at : at + COUNTED]) for at in range(0, len(tokens), COUNTED))
+    return sum(count(tokens[i : i + COUNTED]) for i in range(0, len(tokens), COUNTED))
 
 
 PIECE = 1 << 24

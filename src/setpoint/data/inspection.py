@@ -98,12 +98,12 @@ def percentiles(lengths: npt.NDArray[np.int64]) -> dict[str, float]:
     }
 
 
-def duplicates(corpora: Sequence[Corpus], other: Corpus | None) -> dict[str, Any]:
+def duplicates(corpora: Sequence[Corpus], held_out: Corpus | None) -> dict[str, Any]:
     """Find duplicate documents by the hash of their content.
 
     Arguments:
         corpora: training data.
-        other: held-out data, which is compared with the training data.
+        held_out: held-out data, which is compared with the training data.
 
     Returns:
         the number of `groups` of equal documents, of redundant `documents`, `examples` of names,
@@ -111,15 +111,15 @@ def duplicates(corpora: Sequence[Corpus], other: Corpus | None) -> dict[str, Any
     """
     files = [file for corpus in corpora for file in corpus.files]
     counts = Counter(file.sha256 for file in files)
-    twice = {digest for digest, count in counts.items() if count > 1}
+    repeated = {digest for digest, count in counts.items() if count > 1}
     names: dict[str, list[str]] = {}
     for file in files:
-        if file.sha256 in twice and (len(names) < 3 or file.sha256 in names):
+        if file.sha256 in repeated and (len(names) < 3 or file.sha256 in names):
             names.setdefault(file.sha256, []).append(file.name)
-    leaked = [file for file in other.files if file.sha256 in counts] if other else []
+    leaked = [file for file in held_out.files if file.sha256 in counts] if held_out else []
     return {
-        "groups": len(twice),
-        "documents": sum(counts[digest] - 1 for digest in twice),
+        "groups": len(repeated),
+        "documents": sum(counts[digest] - 1 for digest in repeated),
         "examples": [group[:3] for group in names.values()],
         "held_out_in_training": len(leaked),
     }

@@ -214,8 +214,8 @@ class Packer(RowPlan):
         super().__init__(len(pieces.starts), group_size, key, facts)
 
     def passed(self, epoch: int, group: int, row: int) -> int:
-        taken = int(self.group(epoch, group).ends[row - 1]) if row else 0
-        return group * self.group_size + taken
+        rows_before = int(self.group(epoch, group).ends[row - 1]) if row else 0
+        return group * self.group_size + rows_before
 
     def rows_of_epoch(self) -> int:
         """Number of rows of the first epoch; other epochs have about as many.

@@ -35,7 +35,7 @@ def refuse_locked(path: Path) -> None:
         raise _write_error(path, error) from error
     try:
         # Shared: the ranks of a job look at the same time, and none of them holds it.
-        _take(descriptor, fcntl.LOCK_SH)
+        _flock(descriptor, fcntl.LOCK_SH)
     except OSError as error:
         if error.errno not in BUSY:
             return
@@ -59,17 +59,17 @@ def is_locked(path: Path) -> bool:
     return False
 
 
-def _take(descriptor: int, kind: int) -> None:
+def _flock(descriptor: int, kind: int) -> None:
     """Lock an open file.
 
     Raises:
         OSError: if another process holds a conflicting lock, or locks are not supported.
     """
-    for left in reversed(range(TRIES)):
+    for tries_left in reversed(range(TRIES)):
         try:
             return fcntl.flock(descriptor, kind | fcntl.LOCK_NB)
         except OSError as error:
-            if error.errno not in BUSY or not left:
+            if error.errno not in BUSY or not tries_left:
                 raise
         time.sleep(PAUSE)
 
@@ -143,7 +143,7 @@ class RunLock:
         except OSError as error:
             raise _write_error(path, error) from error
         try:
-            _take(descriptor, fcntl.LOCK_EX)
+            _flock(descriptor, fcntl.LOCK_EX)
         except OSError as error:
             os.close(descriptor)
             if error.errno not in BUSY:

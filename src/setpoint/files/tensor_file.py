@@ -30,7 +30,7 @@ DTYPES: dict[torch.dtype, str] = {
 ROW = 4096
 """Minimum bytes for reading part of a row separately: a memory page."""
 
-_OF_NAME = {name: dtype for dtype, name in DTYPES.items()}
+_DTYPES_BY_NAME = {name: dtype for dtype, name in DTYPES.items()}
 
 Copies = Callable[[Tensor], memoryview]
 """Copies a tensor and returns the memory of the copy."""
@@ -42,7 +42,7 @@ def dtype_named(name: str) -> torch.dtype:
     Raises:
         KeyError: if torch has none.
     """
-    return _OF_NAME[name]
+    return _DTYPES_BY_NAME[name]
 
 
 def encode_tensors(

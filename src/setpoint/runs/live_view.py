@@ -40,16 +40,16 @@ class Tail:
 
     Arguments:
         take: called with each whole row.
-        again: called before rows are read again.
+        restart: called before rows are read again.
     """
 
     def __init__(
-        self, path: Path, take: Callable[[Mapping[str, Any]], None], again: Callable[[], None]
+        self, path: Path, take: Callable[[Mapping[str, Any]], None], restart: Callable[[], None]
     ) -> None:
-        self.path, self.take, self.again = path, take, again
+        self.path, self.take, self.restart = path, take, restart
         self.broken = 0
         """Damaged lines."""
-        self._at, self._file = 0, 0
+        self._offset, self._file = 0, 0
 
     def read(self) -> None:
         """Read new rows; an incomplete last line is left for later.
@@ -60,11 +60,11 @@ class Tail:
         try:
             with open(self.path, "rb") as file:
                 stat = os.fstat(file.fileno())
-                if stat.st_ino != self._file or stat.st_size < self._at:
-                    self.again()
-                    self._at, self.broken = 0, 0
+                if stat.st_ino != self._file or stat.st_size < self._offset:
+                    self.restart()
+                    self._offset, self.broken = 0, 0
                 self._file = stat.st_ino
-                file.seek(self._at)
+                file.seek(self._offset)
                 while line := file.readline(LONGEST):
                     if not line.endswith(b"\n"):
                         if len(line) < LONGEST:
@@ -74,7 +74,7 @@ class Tail:
                         self.broken += 1
                     else:
                         self._row(line)
-                    self._at = file.tell()
+                    self._offset = file.tell()
         except FileNotFoundError:
             return
         except OSError as error:
@@ -112,12 +112,12 @@ class Watched:
     Arguments:
         path: its directory.
         columns: `KIND.COLUMN` of the curves.
-        asked: those to show even if empty.
+        requested: those to show even if empty.
     """
 
     path: Path
     columns: Sequence[str] = ("train.mean_loss", "evaluation.held_out_loss")
-    asked: Sequence[str] = ()
+    requested: Sequence[str] = ()
     duration: Duration | None = None
     last: dict[str, Any] = field(default_factory=dict)
     """The newest row of each kind."""
@@ -126,8 +126,8 @@ class Watched:
     beats: list[Beat] = field(default_factory=list)
     known: set[str] = field(default_factory=set)
     """`KIND.COLUMN` of all numbers in rows."""
-    _every: dict[str, int] = field(default_factory=dict)
-    _seen: dict[str, int] = field(default_factory=dict)
+    _strides: dict[str, int] = field(default_factory=dict)
+    _row_counts: dict[str, int] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         if not (self.path / CONFIG).is_file():
@@ -151,7 +151,7 @@ class Watched:
         self.beats = read_heartbeats(self.path)
 
     def _begin(self) -> None:
-        for container in (self.last, self.curves, self.known, self._every, self._seen):
+        for container in (self.last, self.curves, self.known, self._strides, self._row_counts):
             container.clear()
 
     def _take(self, row: Mapping[str, Any]) -> None:
@@ -165,14 +165,14 @@ class Watched:
             value = row.get(column) if column_kind == kind else None
             if not (_is_number(value) and _is_number(step)):
                 continue
-            curve, every = self.curves.setdefault(name, []), self._every.setdefault(name, 1)
-            self._seen[name] = self._seen.get(name, 0) + 1
-            if self._seen[name] % every:
+            curve, stride = self.curves.setdefault(name, []), self._strides.setdefault(name, 1)
+            self._row_counts[name] = self._row_counts.get(name, 0) + 1
+            if self._row_counts[name] % stride:
                 continue
             curve.append((float(step), float(value)))
             if len(curve) > POINTS:
                 del curve[1::2]
-                self._every[name] *= 2
+                self._strides[name] *= 2
 
     @property
     def broken(self) -> int:

@@ -282,7 +282,7 @@ def train_again(
     words = ["train", str(folder), "--nproc", str(ranks), "--until", str(last)]
     words += [f"--{flag}" for flag in flags]
     words += [word for name in imports for word in ("--import", name)]
-    done = subprocess.run(
+    process = subprocess.run(
         [sys.executable, "-m", "setpoint", *words],
         env={**os.environ, "OMP_NUM_THREADS": str(threads)},
         stdin=subprocess.DEVNULL,
@@ -290,10 +290,10 @@ def train_again(
         stderr=subprocess.PIPE,
         text=True,
     )
-    if done.returncode not in (0, 75, 130, 143):
-        raise RunError(f"training again on {ranks} ranks failed:\n{done.stderr.strip()}")
+    if process.returncode not in (0, 75, 130, 143):
+        raise RunError(f"training again on {ranks} ranks failed:\n{process.stderr.strip()}")
     ends = [row for row in read_jsonl(folder / "events.jsonl") if row["event"] == "end"]
-    return 0 if ends and ends[-1]["step"] >= last else done.returncode
+    return 0 if ends and ends[-1]["step"] >= last else process.returncode
 
 
 def compare_with_record(
