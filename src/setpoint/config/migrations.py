@@ -409,9 +409,9 @@ def chain(root: type[Node], start: int = 1) -> list[Operation]:
     schemas = set(range(2, info.schema + 1))
     if schemas != table.keys():
         absent = ", ".join(map(str, sorted(schemas - table.keys())))
-        ahead = ", ".join(map(str, sorted(table.keys() - schemas)))
+        extra = ", ".join(map(str, sorted(table.keys() - schemas)))
         source = info.migrations or "no module of migrations is named"
-        reason = f"there is none to {absent}" if absent else f"there is one to {ahead} already"
+        reason = f"there is none to {absent}" if absent else f"there is one to {extra} already"
         raise SetpointError(
             f"{root.__name__} is of schema {info.schema}, but its chain of migrations is not "
             f"complete: {reason} ({source})"

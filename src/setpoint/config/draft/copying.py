@@ -197,13 +197,13 @@ def unpack(config: Node, packed: Packed) -> None:
 # One variant of a section after another.
 
 
-def one_layer(one: Origin, other: Origin) -> bool:
+def one_layer(origin: Origin, other: Origin) -> bool:
     """True if two origins are of one layer, so that neither is later than the other."""
-    if isinstance(one, Recorded) or isinstance(other, Recorded):
-        return isinstance(one, Recorded) and isinstance(other, Recorded)
-    if one.layer in MANY_ORIGINS:
-        return MANY_ORIGINS[one.layer] == MANY_ORIGINS.get(other.layer)
-    return one.layer == other.layer and one.label == other.label
+    if isinstance(origin, Recorded) or isinstance(other, Recorded):
+        return isinstance(origin, Recorded) and isinstance(other, Recorded)
+    if origin.layer in MANY_ORIGINS:
+        return MANY_ORIGINS[origin.layer] == MANY_ORIGINS.get(other.layer)
+    return origin.layer == other.layer and origin.label == other.label
 
 
 def successor(cls: type[C], history: Sequence[Node], moved: Node | None) -> C:

@@ -124,10 +124,10 @@ def foreign_keys(root: type[Node], path: Path, value: object) -> list[tuple[Path
         return fallback
     entries = cast(Mapping[str, object], value)
     section = dotted(path)
-    close = [
+    similar = [
         name for cls in classes_at(root, path[:-1]) for name in cls.__setpoint__.near(str(path[-1]))
     ]
-    if any(may_hold(root, dotted((*path[:-1], name)), entries) for name in close):
+    if any(may_hold(root, dotted((*path[:-1], name)), entries) for name in similar):
         return fallback  # a misspelt section
     entry = other_name(root, section, entries)
     if (entry is not None and entry.fields) or retired_hint(root, section):
@@ -139,10 +139,10 @@ def foreign_keys(root: type[Node], path: Path, value: object) -> list[tuple[Path
     return [pair for full, item in inner for pair in foreign_keys(root, full, item)]
 
 
-def location_hint(root: type[Node], path: str, loose: bool = True, value: object = None) -> str:
+def location_hint(root: type[Node], path: str, search: bool = True, value: object = None) -> str:
     """Return a hint at the place of an unknown key; empty where nothing is close.
 
-    For a mapping as `value` only sections are meant that have one of its keys; `loose` allows names
+    For a mapping as `value` only sections are meant that have one of its keys; `search` allows names
     that are only alike.
     """
     retired = retired_hint(root, path)
@@ -160,19 +160,19 @@ def location_hint(root: type[Node], path: str, loose: bool = True, value: object
     paths = list(dict.fromkeys(path for path, _ in all_fields(root)))
     places = [path for path in paths if path.rpartition(".")[2] == word]
     names = [name for cls in classes_at(root, parents) for name in cls.__setpoint__.near(word)]
-    close = [f"{section}.{name}" if section else name for name in names[:1]]
+    nearby = [f"{section}.{name}" if section else name for name in names[:1]]
     if not places:
         likeness = (STRANGER, STRANGER) if section else (0.8, 0.85)
-        places = close or (_similar_fields(root, paths, word, *likeness) if loose else [])
+        places = nearby or (_similar_fields(root, paths, word, *likeness) if search else [])
     elif section:
         if not is_known:  # of several, those in a section of the same name
             end = f".{section.rpartition('.')[2]}.{word}"
-            alike = [path for path in places if f".{path}".endswith(end)]
-            places = places if len(places) == 1 else alike
+            matches = [path for path in places if f".{path}".endswith(end)]
+            places = places if len(places) == 1 else matches
         else:  # what lies deep in another section is another thing of the same name
             top = f"{section.partition('.')[0]}."
             places = [path for path in places if path.count(".") < 2 or path.startswith(top)]
-        places = [*places, *close]
+        places = [*places, *nearby]
     places = [path for path in dict.fromkeys(places) if may_hold(root, path, value)]
     if not places:
         return ""
@@ -181,7 +181,7 @@ def location_hint(root: type[Node], path: str, loose: bool = True, value: object
     is_of_some = not all(
         field_of(cls, name) for cls in classes_at(root, parents) for name in names[:1]
     )
-    is_other = loose and close == places and parents and is_of_some
+    is_other = search and nearby == places and parents and is_of_some
     return f"{hint} {_variants(root, parents, names[0])}" if is_other else hint
 
 

@@ -419,14 +419,14 @@ def overridden(config: Node) -> Iterator[str]:
         if not by_modifier:
             continue
         origin, value = by_modifier[-1]
-        winner, last = leaf.chain[-1]
-        itself = winner.layer == MODIFIER and winner.label == origin.label
-        if itself or winner.layer in (DERIVED, REFERENCE) or last == value:
+        last_origin, last = leaf.chain[-1]
+        is_modifier = last_origin.layer == MODIFIER and last_origin.label == origin.label
+        if is_modifier or last_origin.layer in (DERIVED, REFERENCE) or last == value:
             continue
         is_section = isinstance(value, Node)
         text = (type(value).__setpoint__.tag or "a section") if is_section else for_error(value)
-        by = winner.describe(leaf.path)
-        yield f"{leaf.key} = {text} of --with {origin.label}, by {by}"
+        source = last_origin.describe(leaf.path)
+        yield f"{leaf.key} = {text} of --with {origin.label}, by {source}"
 
 
 Places = dict[int, Path]
@@ -471,16 +471,16 @@ def to_plain(
             continue
         is_first = known.get(id(value), place) == place
         if isinstance(value, Node) and not replace_mappings and is_first:
-            result[name] = to_plain(value, place, known, _usual(info, same_class))
+            result[name] = to_plain(value, place, known, _default(info, same_class))
             continue
         result[name] = plain_items(info.type, value, place, known, inside)
         if isinstance(value, dict) and not replace_mappings:
-            removed = _removed(cast(dict[str, Any], value), _usual(info, same_class))
+            removed = _removed(cast(dict[str, Any], value), _default(info, same_class))
             result[name] = {**removed, **result[name]}
     return result
 
 
-def _usual(info: FieldInfo, config: Node | None) -> Any:
+def _default(info: FieldInfo, config: Node | None) -> Any:
     """The default of a field in its place."""
     return info.initial() if config is None else value_or_missing(config, info.name)
 
@@ -526,26 +526,26 @@ def to_minimal(
     places = first_places(config, path) if places is None else places
     result: dict[str, Any] = {}
     cls = type(config)
-    alike = default if type(default) is cls else None
-    twin = None
+    base = default if type(default) is cls else None
+    field_base = None
     if default is not None and hasattr(cls, "__setpoint_open__"):
-        alike, twin = _default_of_import(config, default)
-    if cls.__setpoint__.tag is not None and alike is None:
+        base, field_base = _default_of_import(config, default)
+    if cls.__setpoint__.tag is not None and base is None:
         result["type"] = cls.__setpoint__.tag
     for name, info in cls.__setpoint__.fields.items():
         value = given(config, name)
         if value is MISSING:
             continue
         place = (*path, name)
-        if alike is None and (twin is None or info.required):
-            standard = _usual(info, None)
+        if base is None and (field_base is None or info.required):
+            initial = _default(info, None)
         else:
-            standard = value_or_missing(alike or twin or config, name)
+            initial = value_or_missing(base or field_base or config, name)
         if isinstance(value, Node):
             if places.get(id(value), place) != place:
                 result[name] = reference_to(places[id(value)])
                 continue
-            inner_default = standard if isinstance(standard, Node) else None
+            inner_default = initial if isinstance(initial, Node) else None
             inner = to_minimal(value, inner_default, place, places)
             if inner or inner_default is None:
                 result[name] = inner
@@ -553,10 +553,10 @@ def to_minimal(
             result[name] = value.text
         else:
             reduced = minimal_items(info.type, value, place, places)
-            usual = None if standard is MISSING else minimal_items(info.type, standard, place, {})
-            if standard is MISSING or not same(reduced, usual):
+            minimal = None if initial is MISSING else minimal_items(info.type, initial, place, {})
+            if initial is MISSING or not same(reduced, minimal):
                 if isinstance(value, dict):
-                    reduced = {**_removed(cast(dict[str, Any], value), standard), **reduced}
+                    reduced = {**_removed(cast(dict[str, Any], value), initial), **reduced}
                 result[name] = reduced
     return result
 
@@ -569,8 +569,8 @@ def _default_of_import(config: Node, default: Node) -> tuple[Node | None, Node |
     """
     if type(default).__setpoint__.cls is not type(config).__setpoint__.cls:
         return None, None
-    alike = type(default) is type(config) and given(default, "target") == given(config, "target")
-    return (default, None) if alike else (None, default)
+    is_same = type(default) is type(config) and given(default, "target") == given(config, "target")
+    return (default, None) if is_same else (None, default)
 
 
 def given(config: Node, name: str) -> Any:

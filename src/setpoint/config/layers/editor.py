@@ -514,16 +514,16 @@ class Editor:
         """Report a path whose next part is not a field, with a suggestion."""
         known, key = type(section).__setpoint__, str(rest[0])
         error, hint = unknown_key(type(section), key), ""
-        close: list[str] = known.near(key)[:1] if len(rest) > 1 else []
-        if close:
-            path = (*close, *rest[1:])
+        matches: list[str] = known.near(key)[:1] if len(rest) > 1 else []
+        if matches:
+            path = (*matches, *rest[1:])
             # Of a section that takes any argument, what is there says nothing of the name.
             classes = classes_at(type(section), path[:-1])
             closed = [cls for cls in classes if not hasattr(cls, "__setpoint_open__")]
             if any(cls.__setpoint__.find(str(path[-1])) for cls in closed):
                 hint = f"Did you mean {dotted((*done, *path))}?"
             if done:
-                error.hint = f"Did you mean {dotted((*done, *close))}?"
+                error.hint = f"Did you mean {dotted((*done, *matches))}?"
         self.report((*done, *rest), value, origin, error, hint)
 
     def _edit_items(self, slot: Slot, edits: Mapping[str, object], origin: Origin) -> None:

@@ -181,11 +181,11 @@ class ClassInfo:
 
     def unknown(self, key: str) -> Invalid:
         """The error for a key that no field has, with the nearest field."""
-        close = self.near(key)
+        matches = self.near(key)
         title = f"{self.cls.__name__} (type = {self.tag})" if self.tag else self.cls.__name__
         # What was written under a misspelt key may be the secret that the right key refers to.
-        secret = bool(close) and self.fields[close[0]].type.is_secret()
-        hint = f"Did you mean {close[0]}?" if close else ""
+        secret = bool(matches) and self.fields[matches[0]].type.is_secret()
+        hint = f"Did you mean {matches[0]}?" if matches else ""
         message = f"unknown key: {title} has no field {for_error(key)}"
         valid = tuple(sorted(self.fields))
         return Invalid(message, valid, hint=hint, secret=secret, kind=UNKNOWN_KEY)
@@ -512,8 +512,8 @@ def unknown_tag(root: type[Node], tag: str) -> Invalid:
             f"matches no field of this configuration; the fields with this tag are {paths}"
         )
     tags = [t for t, paths in known.items() if any(p.rpartition(".")[2] == tag for p in paths)]
-    close = tags or nearest(tag, known, 1)
-    hint = f"Did you mean tag.{close[0]}?" if close else ""
+    matches = tags or nearest(tag, known, 1)
+    hint = f"Did you mean tag.{matches[0]}?" if matches else ""
     return Invalid(f"there is no tag {tag!r}", tuple(known), hint=hint)
 
 

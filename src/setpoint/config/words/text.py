@@ -221,16 +221,16 @@ def parse_list(text: str) -> list[object]:
 class _Reader:
     def __init__(self, text: str) -> None:
         self.text = text
-        self.at = 0
+        self.offset = 0
 
     def fail(self, message: str) -> Invalid:
         # The text itself is shown by the report, unless it may hold a secret.
-        return Invalid(f"cannot be read at position {self.at + 1}: {message}")
+        return Invalid(f"cannot be read at position {self.offset + 1}: {message}")
 
     def peek(self) -> str:
-        while self.at < len(self.text) and self.text[self.at].isspace():
-            self.at += 1
-        return self.text[self.at] if self.at < len(self.text) else ""
+        while self.offset < len(self.text) and self.text[self.offset].isspace():
+            self.offset += 1
+        return self.text[self.offset] if self.offset < len(self.text) else ""
 
     def value(self, depth: int) -> object:
         if depth > DEPTH:
@@ -245,7 +245,7 @@ class _Reader:
             key = str(self.scalar(ENDS + ":="))
             if self.peek() not in (":", "="):
                 raise self.fail("expected = or : after the key")
-            self.at += 1
+            self.offset += 1
             if key in mapping:
                 raise self.fail("a key is given twice")
             mapping[key] = self.value(depth + 1)
@@ -253,38 +253,38 @@ class _Reader:
 
     def entries(self, kind: str, closing: str) -> Iterator[None]:
         """Iterate over the entries of a list or mapping, which the caller reads."""
-        self.at += 1
+        self.offset += 1
         while self.peek() != closing:
             if not self.peek():
                 raise self.fail(f"the {kind} is not closed by {closing}")
             yield
             if self.peek() == ",":
-                self.at += 1
+                self.offset += 1
             elif self.peek() not in (closing, ""):
                 raise self.fail(f"expected , or {closing}")
-        self.at += 1
+        self.offset += 1
 
     def scalar(self, ends: str) -> object:
         start = self.peek()
         if start and start in "\"'":
             return self.quoted(start)
-        begin = self.at
-        while self.at < len(self.text) and self.text[self.at] not in ends:
+        begin = self.offset
+        while self.offset < len(self.text) and self.text[self.offset] not in ends:
             # A reference may hold any of the closing characters.
-            if self.text.startswith("${", self.at):
-                end = self.text.find("}", self.at)
+            if self.text.startswith("${", self.offset):
+                end = self.text.find("}", self.offset)
                 if end < 0:
                     raise self.fail("the reference is not closed by }")
-                self.at = end
-            self.at += 1
-        word = self.text[begin : self.at].strip()
+                self.offset = end
+            self.offset += 1
+        word = self.text[begin : self.offset].strip()
         if not word:
             raise self.fail("expected a value")
         return PlainScalar(word)
 
     def quoted(self, quote: str) -> str:
         pattern = _DOUBLE_QUOTED if quote == '"' else r"'([^']*+)'"
-        match = re.compile(pattern, re.DOTALL).match(self.text, self.at)
+        match = re.compile(pattern, re.DOTALL).match(self.text, self.offset)
         if match is None:
             raise self.fail(f"the text is not closed by {quote}")
         value: str = match[1]
@@ -294,9 +294,9 @@ class _Reader:
             try:
                 value = json.loads(match[0], strict=False)
             except json.JSONDecodeError as error:
-                self.at += error.pos
+                self.offset += error.pos
                 raise self.fail(error.msg.lower()) from None
             if not is_text(value):
                 raise self.fail("half a surrogate pair is not a character")
-        self.at = match.end()
+        self.offset = match.end()
         return value
