@@ -79,7 +79,7 @@ def test_what_the_program_holds_needs_nobodys_permission(monkeypatch: pytest.Mon
     assert path.load() is targets.Part
     assert path.trusting(()).load() is targets.Part
     assert pickle.loads(pickle.dumps(path)).load() is targets.Part
-    with pytest.raises(SetpointError, match="allowed are not modules"):
+    with pytest.raises(SetpointError, match="allowed are no modules"):
         ImportPath(path.text).load()
-    with pytest.raises(SetpointError, match="allowed are not modules"):
+    with pytest.raises(SetpointError, match="allowed are no modules"):
         ImportPath("torch.optim.Adagrad", ("torch.optim",)).load()
