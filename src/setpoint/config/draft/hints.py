@@ -142,8 +142,8 @@ def foreign_keys(root: type[Node], path: Path, value: object) -> list[tuple[Path
 def location_hint(root: type[Node], path: str, search: bool = True, value: object = None) -> str:
     """Return a hint at the place of an unknown key; empty where nothing is close.
 
-    For a mapping as `value` only sections are meant that have one of its keys; `search` allows names
-    that are only alike.
+    For a mapping as `value` only sections are meant that have one of its keys; `search` allows
+    names that are only alike.
     """
     retired = retired_hint(root, path)
     if retired:
