@@ -29,7 +29,7 @@ ALL = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1)
 )
 def test_a_signal_asks_to_stop_where_something_is_to_be_saved(number: int, status: int) -> None:
     with StopRequest() as stop:
-        stop.busy = stop.resumable = True
+        stop.has_unsaved = stop.resumable = True
         stop.check()
         assert (stop.requested, stop.status) == (False, 0)
         os.kill(os.getpid(), number)
@@ -53,7 +53,7 @@ def test_where_nothing_would_be_lost_it_ends_at_once(number: int, resumable: boo
 @pytest.mark.parametrize("first", ALL)
 def test_ctrl_c_after_any_signal_does_not_wait(first: int) -> None:
     with StopRequest() as stop:
-        stop.busy = stop.resumable = True
+        stop.has_unsaved = stop.resumable = True
         os.kill(os.getpid(), first)
         with pytest.raises(Stopped) as caught:
             os.kill(os.getpid(), signal.SIGINT)
@@ -67,7 +67,7 @@ def test_others_wait_where_they_come_at_once_or_are_others(
     """Launchers pass on what the group has got; Slurm sends a notice, and SIGTERM later."""
     monkeypatch.setattr(signals.time, "monotonic", lambda: 100.0)
     with StopRequest() as stop:
-        stop.busy = stop.resumable = True
+        stop.has_unsaved = stop.resumable = True
         for number in (first, signal.SIGTERM, signal.SIGHUP, signal.SIGTERM):
             os.kill(os.getpid(), number)
         assert stop.status == (130 if first == signal.SIGINT else 75)
@@ -77,7 +77,7 @@ def test_the_same_one_after_a_while_does_not_wait(monkeypatch: pytest.MonkeyPatc
     """But for a checkpoint that is being saved, and for one of another kind."""
     monkeypatch.setattr(signals, "REPEATED", 0.02)
     with StopRequest() as stop:
-        stop.busy = stop.resumable = stop.saving = True
+        stop.has_unsaved = stop.resumable = stop.saving = True
         for number in (signal.SIGUSR1, signal.SIGTERM, signal.SIGUSR1):
             os.kill(os.getpid(), number)
             time.sleep(0.03)
@@ -137,7 +137,7 @@ def test_the_thread_takes_requests_while_the_main_one_is_busy(
 
 def test_what_all_ranks_stop_for_is_no_second_signal() -> None:
     with StopRequest() as stop:
-        stop.busy = stop.resumable = True
+        stop.has_unsaved = stop.resumable = True
         stop.agree(signal.SIGINT, None)
         os.kill(os.getpid(), signal.SIGINT)  # the same one, late
         assert (stop.status, stop.cause) == (130, "Ctrl-C")
@@ -150,7 +150,7 @@ LATE = """
     from setpoint.resilience.signals import StopRequest
 
     with StopRequest() as stop:
-        stop.busy, stop.defers, stop.owns_process, stop.grace = True, True, True, 0.01
+        stop.has_unsaved, stop.defers, stop.owns_process, stop.grace = True, True, True, 0.01
         stop.watch()
         stop.agree(signal.SIGTERM, None)
         stop.answer()
@@ -184,8 +184,8 @@ def test_one_inside_another_changes_nothing() -> None:
         assert active() is stop
         handler = signal.getsignal(signal.SIGTERM)
         with stop:
-            stop.busy = True
-        assert not stop.busy
+            stop.has_unsaved = True
+        assert not stop.has_unsaved
         assert signal.getsignal(signal.SIGTERM) == handler
     assert active() is None
 
@@ -212,7 +212,8 @@ BLOCKED = """
 
     stop = StopRequest()
     with stop:
-        stop.busy, stop.resumable, stop.owns_process, stop.grace = {busy}, True, True, {grace}
+        stop.has_unsaved, stop.resumable = {busy}, True
+        stop.owns_process, stop.grace = True, {grace}
         stop.newest = lambda: "The newest checkpoint is step-7"
         stop.watch()
         # As in a long operation of C: no handler of Python's runs in this thread.
@@ -269,7 +270,7 @@ MANY = """
     resource.setrlimit(resource.RLIMIT_NOFILE, (min(most, 1200), most))
     held = [os.open(os.devnull, os.O_RDONLY) for _ in range(1050)]
     with StopRequest() as stop:
-        stop.busy = True
+        stop.has_unsaved = True
         stop.watch()
         os.kill(os.getpid(), signal.SIGTERM)
         while stop._watcher.is_alive() and stop._since is None:

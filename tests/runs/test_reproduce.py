@@ -250,7 +250,7 @@ def test_a_rerun_goes_on_with_its_own_directory_alone(
     """A copy of the run, or a file, is nothing that was trained again."""
     copy = Path(shutil.copytree(run, tmp_path / "copy"))
     status, said, error = command("rerun", run, "--output", copy)
-    assert (status, said) == (2, "") and f"{copy} is another run" in error
+    assert (status, said) == (2, "") and f"{copy} is a run that this command did not train" in error
     (tmp_path / "file").touch()
     status, _, error = command("rerun", run, "--output", tmp_path / "file")
     assert status == 2 and "file is a file; give a directory" in error

@@ -42,13 +42,13 @@ class Asked(Callback):
 
     def after_step(self, loop: Loop, result: StepResult) -> None:
         self.steps.append(loop.position.step)
-        if loop.ranks.saves_now:
+        if loop.sync.saves_now:
             self.saves.append(loop.position.step)
         if self.rank == 1 and loop.position.step == 1:
             signal.raise_signal(signal.SIGUSR2)  # to one rank; the others hear of it, too
         if self.rank == 1 and loop.position.step == self.when:
             loop.stop.request()  # which the others hear of in the next step
-        if loop.ranks.is_stopping:
+        if loop.sync.is_stopping:
             try:
                 loop.check()
             except Abandoned:
@@ -143,7 +143,7 @@ def answers_once(folder: Path, rank: int) -> None:
     class Heard(Callback):
         def after_step(self, loop: Loop, result: StepResult) -> None:
             step = loop.position.step
-            if loop.ranks.saves_now:
+            if loop.sync.saves_now:
                 saves.append(step)
             if step == 1 + rank:
                 signal.raise_signal(signal.SIGUSR2)
@@ -182,7 +182,7 @@ def refuses_alike(folder: Path, rank: int, shared: Path) -> None:
         def after_step(self, loop: Loop, result: StepResult) -> None:
             found.append(result.verdict.value)
             # As SaveCallback leaves it: nothing is lost, but the other rank waits for this one.
-            loop.stop.busy = False
+            loop.stop.has_unsaved = False
             if rank == 0 and loop.position.step == 2:
                 signal.raise_signal(signal.SIGTERM)
 

@@ -72,9 +72,9 @@ class StopRequest:
     """Stop requests of a process, and its exit.
 
     Inside a `with` block SIGTERM, SIGUSR1 and SIGHUP ask for a stop as preemption and SIGINT
-    (Ctrl-C) as an interruption. While `busy` is False the first signal raises `Stopped`; while it
-    is True, Ctrl-C after an earlier signal does, and another one when it comes again after
-    `REPEATED` seconds, unless a checkpoint is being saved. The handlers of before come back at the
+    (Ctrl-C) as an interruption. Without unsaved steps the first signal raises `Stopped`; otherwise
+    Ctrl-C after an earlier signal does, and another one that is repeated after `REPEATED` seconds,
+    unless a checkpoint is being saved. The handlers of before come back at the
     end; signals that were ignored, as by `nohup`, stay ignored. A block inside another one of the
     same object changes nothing. In a thread that is not the main one Python installs no handlers:
     `is_deaf` is True then, and `request` is the only way to stop.
@@ -85,7 +85,7 @@ class StopRequest:
         self.reason: str | None = None
         """Cause other than a signal, in words; None without one."""
         self.is_deaf = False
-        self.busy = False
+        self.has_unsaved = False
         """True while there are steps that no checkpoint has."""
         self.defers = False
         """True if the current step is always finished, as other ranks wait for this one."""
@@ -106,7 +106,7 @@ class StopRequest:
         self.newest: Callable[[], str] = lambda: ""
         """Names the newest checkpoint in words."""
         self.outlook: Callable[[], str] = lambda: ""
-        """Describes a stop while `busy` is False: the progress, and the command to resume."""
+        """Describes a stop without unsaved steps: the progress, and the command to resume."""
         self.limits: Any = None
         """Its `SessionLimits`, which may ask for a stop; closed with the outermost block."""
         self._before: dict[int, Any] = {}
@@ -235,7 +235,7 @@ class StopRequest:
         global _active
         self._depth -= 1
         # Whatever had to be finished is, or has failed.
-        self._since, self.busy, self.saving, self.defers = None, False, False, False
+        self._since, self.has_unsaved, self.saving, self.defers = None, False, False, False
         if self._depth:
             return
         if _active is self:
@@ -269,11 +269,13 @@ class StopRequest:
         if (is_repeat and not insists) or (self._finishes and not is_repeat):
             return
         outlook = self.outlook()
-        if self.busy:
+        if self.has_unsaved:
             newest = self.newest()
             outlook = f"the last steps are not saved. {newest}" if newest else ""
         cause = self.cause if number == self.signal else ""
-        stopped = Stopped(number, self.status_of(number, self.busy), self.busy, outlook, cause)
+        stopped = Stopped(
+            number, self.status_of(number, self.has_unsaved), self.has_unsaved, outlook, cause
+        )
         if self.owns_process and _is_importing(frame):
             # An exception inside the initialization of a C++ library ends in std::terminate.
             for stream in (sys.stdout, sys.stderr):
@@ -331,7 +333,7 @@ class StopRequest:
                 _print(f"{self._cause_of(number)}: {self._stop_text()}")
         elif number == signal.SIGINT or self._is_repeated(self._announced_at, number):
             self._forced, self._since = True, time.monotonic()
-            if self.busy:
+            if self.has_unsaved:
                 again = "" if number == signal.SIGINT else " again"
                 _print(
                     f"{named(number)}{again}: stopping at once, without a checkpoint of the last "
@@ -354,7 +356,7 @@ class StopRequest:
     @property
     def _finishes(self) -> bool:
         """True if a stop waits for the end of the step."""
-        return self.busy or self.defers
+        return self.has_unsaved or self.defers
 
     def _stop_text(self) -> str:
         saving = "when this checkpoint is saved"
@@ -371,7 +373,7 @@ class StopRequest:
             return
         if not self._is_announced:
             self._is_announced = True
-            outlook = "" if self.busy else self.outlook()
+            outlook = "" if self.has_unsaved else self.outlook()
             _print(
                 f"{self._cause_of(first)}: stopping at once" + (f": {outlook}" if outlook else "")
             )
@@ -386,10 +388,10 @@ class StopRequest:
             )
         elif waited < UNWINDING or not (self._forced or self.owns_process):
             return
-        elif self.busy:
+        elif self.has_unsaved:
             _print(self.newest())
         if self._since is not None:
-            self._leave(self.status_of(first, lost=self.busy))
+            self._leave(self.status_of(first, lost=self.has_unsaved))
 
     def _leave(self, status: int) -> None:
         """Exit immediately: written files need no cleanup."""

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
-from functools import partial
 from pathlib import Path
 from typing import Any, TextIO
 
-from setpoint.checkpoint.places import format_newest
-from setpoint.config import RunError, SetpointError, error_in_words, fingerprint, traceback_to_show
+from setpoint.config import RunError, SetpointError, fingerprint, traceback_to_show
 from setpoint.config.record.record import SHORT
 from setpoint.config.values.user_code import LOG_OF, traceback_of, was_quit
 from setpoint.data.corpus import Corpus
@@ -27,42 +25,8 @@ from setpoint.train.evaluation.scores import eval_slice, scores_in
 from setpoint.train.loop import Loop
 from setpoint.train.run_status import command_again, goodput_of, stop_message
 from setpoint.train.session import Run
-from setpoint.train.step_errors import explain, explain_oom
+from setpoint.train.step_errors import explain_oom
 from setpoint.train.verdict import skipped_metrics
-
-
-def run_loop(run: Run, loop: Loop) -> None:
-    """Run the loop, and record its failure.
-
-    Raises:
-        RunError: if the run itself fails.
-    """
-    root, stop = run.store.root, run.stop
-    stop.newest = partial(format_newest, root)
-    again = command_again(run.job, run.directory)
-    stop.keeps = stop.resumable = run.job.checkpoint.save
-    stop.outlook = partial(stop_message, root, loop.position.step, again, stop.keeps)
-    if stop.is_deaf:
-        run.progress.note(
-            "training runs in a thread that is not the main one, where Python takes no signals: "
-            "StopRequest.request() stops it"
-        )
-    try:
-        with run.progress, explain_oom(run.job):
-            loop.run()
-    except SystemExit as error:
-        raise RunError(
-            f"training was ended by {error_in_words(error)}, which no part of a run may raise; a "
-            f"callback ends a run by loop.end(reason)"
-        ) from error
-    except Exception as error:
-        if was_quit(error):
-            left = f"the last steps are not saved. {stop.newest()}" if stop.busy else stop.outlook()
-            raise KeyboardInterrupt(f"quit in the debugger: {left}") from error
-        shown = explain(error)
-        if shown is None:
-            raise
-        raise shown from error
 
 
 def finish(run: Run, loop: Loop) -> Run:

@@ -243,7 +243,7 @@ class Loop:
         self.times = StepTimes(measured != "none", measured == "device")
         self.engine.span = self.times
         self.metrics = self.engine.metrics = MetricLog() if metrics is None else metrics
-        self.ranks = StepSync(components.world, stop, self.metrics, self.times)
+        self.sync = StepSync(components.world, stop, self.metrics, self.times)
         params = components.weights.named_parameters()
         trained = [name for name, param in params if param.requires_grad]
         spans = job.optimizer.frozen_spans
@@ -277,7 +277,7 @@ class Loop:
                 while self.goes_on:
                     is_first = self.result is None
                     self.launch()
-                    if self.ranks.is_shared:
+                    if self.sync.is_shared:
                         step_has_ended()
                     if is_first or self.needs_result:
                         self.handle_pending()
@@ -296,14 +296,14 @@ class Loop:
         """Start the callbacks, and close them when the loop ends in any way."""
         self.components.model.train()
         # A rank that left in the middle of a step would leave the others waiting for it.
-        self.stop.defers = self.ranks.is_shared
+        self.stop.defers = self.sync.is_shared
         # Callbacks may be on some ranks only.
         has_others = any(not is_ours(callback) for callback in self.callbacks)
         self.metrics.always = self.components.world.any(has_others)
         with ExitStack() as ending:
             ending.callback(self.components.feed.close)
             measured = self.job.tracking.metrics.step_time
-            if self.ranks.is_shared and measured in ("waits", "device"):
+            if self.sync.is_shared and measured in ("waits", "device"):
                 ending.enter_context(measuring_waits(self.times))
                 self.components.replicas.on_last = self.times.waits_until_end
             for callback in self.callbacks:
@@ -329,7 +329,7 @@ class Loop:
     @property
     def goes_on(self) -> bool:
         """True if there is another step; all ranks of a job give the same answer."""
-        return not self.is_at_limit and not self.is_over and not self.ranks.is_stopping
+        return not self.is_at_limit and not self.is_over and not self.sync.is_stopping
 
     @property
     def needs_result(self) -> bool:
@@ -338,8 +338,8 @@ class Loop:
             self.waits_always
             or self.is_over
             or self.is_at_limit
-            or self.ranks.saves_now
-            or self.ranks.is_stopping
+            or self.sync.saves_now
+            or self.sync.is_stopping
             or any(callback.needs_result(self) for callback in self._needs_result)
         )
 
@@ -353,7 +353,7 @@ class Loop:
         self.metrics.begin(self.position.step + 1)
         if self.liveness is not None and self.is_due(self.job.resilience.liveness_every):
             self.liveness(self.position.step + 1)
-        began = self.ranks.began = time.perf_counter()
+        began = self.sync.began = time.perf_counter()
         with self.times(f"step {self.position.step + 1}"):
             pending = self.take_step()
         self.stepping += time.perf_counter() - began
@@ -362,13 +362,13 @@ class Loop:
         if verdict is Verdict.RETAKEN:
             self.components.feed.load_state_dict(pending.data)
             self.metrics.drop()
-            self.ranks.retake_step()
+            self.sync.retake_step()
             return
         self.pending = pending
         if verdict is Verdict.ROLLED_BACK:
             return
-        self.stop.busy = True
-        self.advance(self.ranks.end_step())
+        self.stop.has_unsaved = True
+        self.advance(self.sync.end_step())
         if self.merge is not None and self.is_due(self.merge.every):
             from setpoint.train.build.adapter import merge_adapters
 
@@ -409,7 +409,7 @@ class Loop:
             total, by_source, epoch = count_over_ranks(batch, components.world, groups)
         if epoch is not None:
             components.feed.agree(epoch)
-        if self.ranks.is_shared:  # they have met now, whatever each has done since the last step
+        if self.sync.is_shared:  # they have met now, whatever each has done since the last step
             step_begins(first=not self.stepping)
         after = replace(
             position,
@@ -436,7 +436,7 @@ class Loop:
         done = 0.0 if sums.routing is None else share_done(self.job.horizon(), after)
         if self.engine.norms is not None:
             self.engine.norms.is_on = self._may_have_row(after)
-        self.ranks.exchange()
+        self.sync.exchange()
         frozen = frozenset[str]() if self.freezing is None else self.freezing.now(position)
         return replace(step, complete=self.engine.update(sums, Rates(lr, done, frozen)))
 
@@ -534,7 +534,7 @@ class Loop:
         """Continue from the present state of the components, before a step."""
         self.position = self.previous = position
         self.scores, self.routing = {}, None
-        self.stop.busy = False
+        self.stop.has_unsaved = False
         for callback in self.callbacks:
             callback.rewound(self)
 
@@ -551,7 +551,7 @@ class Loop:
             Abandoned: if a stop was asked for.
         """
         has_progressed()
-        self.ranks.check()
+        self.sync.check()
 
     def log(self, *, reduce: Reduce = "mean", **metrics: float | Tensor) -> None:
         """Log metrics for the next row; for callbacks, in `before_update` and `after_step`.

@@ -25,7 +25,7 @@ from setpoint.train.frozen import FrozenParameters
 from setpoint.train.loop import Loop
 from setpoint.train.loss_mean import LossMean
 from setpoint.train.position import Position, is_over
-from setpoint.train.run_record import dropped_since, facts_of, write_start
+from setpoint.train.run_record import dropped_since
 from setpoint.train.run_state import restore, states_of
 from setpoint.train.session import Run
 from setpoint.train.verdict import rollbacks_to
@@ -40,11 +40,11 @@ FETCHED = "fetched"
 
 
 def resume(run: Run) -> None:
-    """Restore the components, and record the start of a session.
+    """Restore the components from the newest checkpoint, or load those that the job names.
 
     Raises:
         SetpointError: if the checkpoint does not belong to this job.
-        RunError: if all checkpoints are damaged, or the record cannot be written.
+        RunError: if all checkpoints are damaged.
     """
     job, components, note = run.job, run.components, run.progress.note
     make_states(run)
@@ -86,8 +86,6 @@ def resume(run: Run) -> None:
         note(data_line(job, components))
         if run.started.step:
             note(f"data position: {describe_data_position(job, components.feed.state_dict())}")
-    run.world.on_main(lambda: write_start(run))
-    run.world.on_main(lambda: run.trackers.open(facts_of(run), run.started.step, note))
     if not run.had_nothing_left and run.evaluations.changed:
         changed = ", ".join(run.evaluations.changed)
         note(f"best metric reset: its measure has changed: {changed}")

@@ -10,7 +10,10 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
+from setpoint.checkpoint.places import format_newest
 from setpoint.checkpoint.store import CheckpointStore
+from setpoint.config import RunError, error_in_words
+from setpoint.config.values.user_code import was_quit
 from setpoint.parallel.hangs import LivenessCheck
 from setpoint.parallel.process_group import joined
 from setpoint.parallel.world import world_of
@@ -23,7 +26,7 @@ from setpoint.train.build.job_data import describe_data_position, planned_in_wor
 from setpoint.train.callbacks.build import build_callbacks, early_callbacks, package_callbacks
 from setpoint.train.config import Job
 from setpoint.train.contract import describe_accepted
-from setpoint.train.finish import finish, log_failures, run_loop
+from setpoint.train.finish import finish, log_failures
 from setpoint.train.loop import Callback, Loop
 from setpoint.train.open import (
     compare_on_all_ranks,
@@ -41,9 +44,10 @@ from setpoint.train.resume import (
     resume,
     roll_back,
 )
-from setpoint.train.run_record import compare_with_record
+from setpoint.train.run_record import compare_with_record, start_record
+from setpoint.train.run_status import command_again, stop_message
 from setpoint.train.session import Run
-from setpoint.train.step_errors import explain_oom
+from setpoint.train.step_errors import explain, explain_oom
 
 
 def train(
@@ -101,6 +105,7 @@ def train(
             for callback in run.outer_callbacks:
                 callback.opened(run, stack)
             resume(run)
+            start_record(run)
             run.loop = loop_of(run, [*build_callbacks(run), *run.outer_callbacks], until)
             if run.job.parallel.torchft is not None:
                 from setpoint.train.replica_recovery import replica_groups
@@ -121,6 +126,44 @@ def loop_of(run: Run, callbacks: Sequence[Callback], until: int | None) -> Loop:
         job, run.components, callbacks, run.stop, run.started, run.reason, rollback, liveness,
         until, run.metrics,
     )  # fmt: skip
+
+
+def run_loop(run: Run, loop: Loop) -> None:
+    """Run the loop, and record its failure.
+
+    Raises:
+        RunError: if the run itself fails.
+    """
+    root, stop = run.store.root, run.stop
+    stop.newest = partial(format_newest, root)
+    again = command_again(run.job, run.directory)
+    stop.keeps = stop.resumable = run.job.checkpoint.save
+    stop.outlook = partial(stop_message, root, loop.position.step, again, stop.keeps)
+    if stop.is_deaf:
+        run.progress.note(
+            "training runs in a thread that is not the main one, where Python takes no signals: "
+            "StopRequest.request() stops it"
+        )
+    try:
+        with run.progress, explain_oom(run.job):
+            loop.run()
+    except SystemExit as error:
+        raise RunError(
+            f"training was ended by {error_in_words(error)}, which no part of a run may raise; a "
+            f"callback ends a run by loop.end(reason)"
+        ) from error
+    except Exception as error:
+        if was_quit(error):
+            left = (
+                f"the last steps are not saved. {stop.newest()}"
+                if stop.has_unsaved
+                else stop.outlook()
+            )
+            raise KeyboardInterrupt(f"quit in the debugger: {left}") from error
+        shown = explain(error)
+        if shown is None:
+            raise
+        raise shown from error
 
 
 def rehearse(

@@ -46,7 +46,18 @@ BEGINNINGS = ("start", "resume", "restart", "rollback")
 """Events after which earlier steps may be repeated."""
 
 
-def write_start(run: Run) -> None:
+def start_record(run: Run) -> None:
+    """Record the start of a session, and open its trackers.
+
+    Raises:
+        RunError: if the record cannot be written.
+    """
+    run.world.on_main(lambda: _write_start(run))
+    note = run.progress.note
+    run.world.on_main(lambda: run.trackers.open(facts_of(run), run.started.step, note))
+
+
+def _write_start(run: Run) -> None:
     """Write the record of a new run, or the event of a resume.
 
     Raises:

@@ -91,7 +91,7 @@ def test_megatron_says_the_documents(tmp_path: Path) -> None:
     (tmp_path / "a.idx").write_bytes(index[:40])
     assert "the index" in refusal(tmp_path / "a.bin")
     (tmp_path / "a.idx").write_bytes(b"x" * 99)
-    assert "no index of Megatron's" in refusal(tmp_path / "a.bin")
+    assert "is not an index of Megatron's" in refusal(tmp_path / "a.bin")
 
 
 def test_a_folder_takes_token_files_alone(tmp_path: Path) -> None:

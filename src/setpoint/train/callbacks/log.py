@@ -129,7 +129,7 @@ class LogCallback(Callback):
             return {}
         now, total = loop.times.read(), time.perf_counter() - self.began
         device = loop.components.device.type != "cpu" and not loop.times.on_device
-        idle = {"communication": loop.ranks.is_shared, "device": device}
+        idle = {"communication": loop.sync.is_shared, "device": device}
         spent = {
             part: now[part] - before for part, before in self.parts.items() if idle.get(part, True)
         }

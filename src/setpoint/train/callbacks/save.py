@@ -57,8 +57,8 @@ class NoSaveCallback(Callback):
 
     def after_step(self, loop: Loop, result: StepResult) -> None:
         """Allow an immediate stop, as no save is pending."""
-        loop.stop.busy = False
-        if loop.ranks.saves_now:
+        loop.stop.has_unsaved = False
+        if loop.sync.saves_now:
             self.progress.note("SIGUSR2: no checkpoint is saved, as checkpoint.save = false")
 
 
@@ -113,7 +113,7 @@ class SaveCallback(Callback):
 
     def needs_result(self, loop: Loop) -> bool:
         """True if a checkpoint is due."""
-        due = any(loop.is_due(every) for every in self.intervals) or loop.ranks.saves_now
+        due = any(loop.is_due(every) for every in self.intervals) or loop.sync.saves_now
         return due or (self.steps is not None and is_named(self.steps, loop.position.step))
 
     def after_step(self, loop: Loop, result: StepResult) -> None:
@@ -139,7 +139,7 @@ class SaveCallback(Callback):
                 self.save(loop, weights_only=last == "weights")
         loop.stop.saving = True
         self.store.wait(section.wait_timeout)
-        loop.stop.saving = loop.stop.busy = False
+        loop.stop.saving = loop.stop.has_unsaved = False
 
     def close(self, loop: Loop) -> None:
         """Complete pending saves, also after an error, and report failed ones."""
@@ -169,7 +169,7 @@ class SaveCallback(Callback):
             if loop.stop.limits is not None:
                 loop.stop.limits.save_took(time.perf_counter() - began)
             if loop.position.step == step:
-                loop.stop.busy = False
+                loop.stop.has_unsaved = False
             if self.export is not None:
                 self.export.saved(path)
 
