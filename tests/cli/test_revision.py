@@ -215,7 +215,7 @@ def test_code_that_does_not_end(
     monkeypatch.setenv("NOTE", str(note))
     began = time.monotonic()
     text = cli.refused("show HEAD:slow:f")
-    assert "did not end within 3 seconds" in text
+    assert "did not finish within 3 seconds" in text
     assert time.monotonic() - began < 30
     with pytest.raises(ProcessLookupError):
         os.kill(int(note.read_text()), signal.SIGCONT)

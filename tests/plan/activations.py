@@ -398,7 +398,7 @@ class _Run:
             context = attention_context(self.c, leaf, documents=self.documents)
             self.held.append(context)
             del hidden
-            out = self.whole._place(self.whole._embed(leaf), context.positions)
+            out = self.whole._add_positions(self.whole._embed(leaf), context.positions)
         elif role == "output":
             inputs = leaf * 1.0
             model = self.whole

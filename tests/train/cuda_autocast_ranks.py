@@ -42,14 +42,14 @@ def losses_of(folder: Path, *flags: str) -> list[float]:
 def check(rank: int, store: str) -> None:
     torch.set_num_threads(1)
     sent: list[torch.dtype] = []
-    exchanged: Any = dispatch._exchanged
+    exchanged: Any = dispatch._exchange
 
     def watched(tensors: Sequence[Tensor], *rest: Any) -> Any:
         # Weights of choices travel beside the rows, in the dtype of the router.
         sent.extend(each.dtype for each in tensors if each.shape[1] > 2)
         return exchanged(tensors, *rest)
 
-    dispatch._exchanged = watched
+    dispatch._exchange = watched
     with tempfile.TemporaryDirectory() as name, cuda_autocast():
         folder = Path(name)
         alone = {False: losses_of(folder), True: losses_of(folder, *MOE)}
