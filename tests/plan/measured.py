@@ -16,5 +16,5 @@ def measured_run(job: Job, world: World) -> DryRun:
     meter = Meter(dry_run._naming(world))
     with metering(meter):
         components = build_trained(job, Components(world), vocabulary_of(job))
-        found = dry_run._measured(job, world, components, meter, is_fake=False, whole=True)
+        found = dry_run._measured(job, world, components, meter, is_fake=False, all_layers=True)
     return dry_run._run_of(world, found, 0.0)

@@ -124,7 +124,7 @@ def test_few_layers_and_micro_batches_say_what_all_take(tmp_path: Path, name: st
     if name in ("recomputed", "experts", "divided experts"):
         flags = (*flags, "model.layers=14")
     job = small_job(tmp_path, *flags, without=SIZES)
-    whole, few = dry_run(job, whole=True), dry_run(job)
+    whole, few = dry_run(job, all_layers=True), dry_run(job)
     assert few.layers is not None
     assert few._replace(layers=None, seconds=0) == whole._replace(seconds=0)
 

@@ -135,8 +135,12 @@ class _Run:
     def _guess(self) -> int:
         section = self.job.schedule
         inside = [int(length.count) for length in section.lengths if length.unit == "steps"]
-        of = None if section.runs_over is None else section.runs_over.in_unit("steps")
-        return int(of) if of is not None else max([DRAWN, *(10 * count for count in inside)])
+        run_steps = None if section.runs_over is None else section.runs_over.in_unit("steps")
+        return (
+            int(run_steps)
+            if run_steps is not None
+            else max([DRAWN, *(10 * count for count in inside)])
+        )
 
     def place(self, step: int) -> ScheduleTime:
         begin = {
@@ -160,9 +164,9 @@ class _Run:
             )
             return
         used |= {self.unit}
-        others = " and ".join(sorted(used - {"steps", "tokens"}))
+        units = " and ".join(sorted(used - {"steps", "tokens"}))
         yield (
-            f"the number of {others} per step is unknown before the run; the curve assumes "
+            f"the number of {units} per step is unknown before the run; the curve assumes "
             f"{self.steps:,} steps, --steps N sets another number"
         )
 
@@ -170,16 +174,16 @@ class _Run:
 def _turns(job: Job, run: _Run) -> list[int]:
     """Steps at which the curve turns."""
     section = job.schedule
-    unit, whole, end = "steps", run.steps, run.place(run.steps)
+    unit, total, end = "steps", run.steps, run.place(run.steps)
     if section.runs_over is not None:
-        unit, whole = nearest(section.runs_over, end)
-    turns = [measure(section.rises_over, unit, whole, end)]
+        unit, total = nearest(section.runs_over, end)
+    turns = [measure(section.rises_over, unit, total, end)]
     if isinstance(section, Piecewise):
         lengths = [
-            None if phase.length is None else measure(phase.length, unit, whole, end)
+            None if phase.length is None else measure(phase.length, unit, total, end)
             for phase in section.phases
         ]
-        turns += [stop for _, stop in spans(lengths, whole, unit)]
+        turns += [stop for _, stop in spans(lengths, total, unit)]
     extent = run.extent[unit]  # none where a horizon is shorter than any float can be divided
     steps = [turn / extent for turn in turns] if extent else []
     return [step for turn in steps if isfinite(turn) for step in (ceil(turn) - 1, ceil(turn))]

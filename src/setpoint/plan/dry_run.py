@@ -77,7 +77,7 @@ def even_loads(model: nn.Module) -> None:
     """Distribute the rows of each layer evenly over the ranks of experts; the rest to the first."""
     # Layers share one exchange.
     used = (getattr(module, "dispatcher", None) for module in model.modules())
-    for exchange in {each for each in used if each is not None}:
+    for exchange in {exchange_used for exchange_used in used if exchange_used is not None}:
         inner = exchange
         if isinstance(exchange, TensorParallelDispatcher):
             inner = exchange.inner
@@ -164,13 +164,13 @@ class DryRun(NamedTuple):
         return {**self._asdict(), "peak": peak, "traffic": traffic}
 
 
-def dry_run(job: Job, rank: int = 0, *, whole: bool = False) -> DryRun:
+def dry_run(job: Job, rank: int = 0, *, all_layers: bool = False) -> DryRun:
     """Run a step of a job as one of `parallel.world_size` ranks.
 
     Nothing is read, written or sent, and no other rank is started.
 
     Arguments:
-        whole: whether to run all layers and micro-batches, including equal ones.
+        all_layers: whether to run all layers and micro-batches, including equal ones.
 
     Raises:
         SetpointError: the rank does not exist, this process has ranks already, or the job uses a
@@ -189,19 +189,19 @@ def dry_run(job: Job, rank: int = 0, *, whole: bool = False) -> DryRun:
     job, vocabulary = _on_cpu(job), vocabulary_of(job)
     with _kernels_of(device), kernels, _ranks(job, vocabulary, rank, size):
         world = world_of(job.parallel)
-        few = None if whole else few_layers(job, vocabulary)
+        few = None if all_layers else few_layers(job, vocabulary)
         measured: Measured | None = None
         if few is not None:
             steps = [_planned(few_job, vocabulary, world) for few_job in few.jobs]
             measured = extended(few, steps[0], steps[1])
         layers = None if few is None or measured is None else few.layers
         if measured is None:
-            measured = _planned(job, vocabulary, world, whole)
+            measured = _planned(job, vocabulary, world, all_layers)
     run = _run_of(world, measured, time.perf_counter() - began, layers)
     return run._replace(even_loads=job.parallel.divides_experts)
 
 
-def _planned(job: Job, vocabulary: int, world: World, whole: bool = False) -> Measured:
+def _planned(job: Job, vocabulary: int, world: World, all_layers: bool = False) -> Measured:
     """Build a model and take its steps with fake tensors."""
     with ExitStack() as stack:
         fake = FakeTensorMode(allow_non_fake_inputs=True)
@@ -225,7 +225,7 @@ def _planned(job: Job, vocabulary: int, world: World, whole: bool = False) -> Me
                 f"model: a {type(components.model).__name__} is built with its weights, so a dry "
                 "run cannot replace them by fake tensors\nValid: a model of type = transformer"
             )
-        measured = _measured(job, world, components, meter, is_fake=True, whole=whole)
+        measured = _measured(job, world, components, meter, is_fake=True, all_layers=all_layers)
         del buckets
     return measured
 
@@ -252,10 +252,10 @@ def _run_of(
 
 
 def _measured(
-    job: Job, world: World, components: Components, meter: Meter, is_fake: bool, whole: bool
+    job: Job, world: World, components: Components, meter: Meter, is_fake: bool, all_layers: bool
 ) -> Measured:
     count = job.batch.accumulation
-    if components.pipeline is None and not whole:
+    if components.pipeline is None and not all_layers:
         count = min(count, MICRO_BATCHES)
     if is_fake:
         _mark_layers(meter, components.model)
@@ -409,8 +409,8 @@ def sinks_in_a_kernel() -> Iterator[None]:
 @contextmanager
 def _kernels_of(device: str) -> Iterator[None]:
     """Use norms and attention of a device for fake tensors, which decide what is kept."""
-    fp32, others = (torch.float32,), (torch.float32, torch.bfloat16, torch.float16)
-    FUSED[FakeTensor] = fp32 if device == "cpu" else others
+    fp32, gpu_dtypes = (torch.float32,), (torch.float32, torch.bfloat16, torch.float16)
+    FUSED[FakeTensor] = fp32 if device == "cpu" else gpu_dtypes
     if device != "cpu":
         SHARE_NO_HEADS.add("cpu")
     try:
@@ -490,7 +490,9 @@ def _fixed(components: Components) -> dict[str, int]:
     # Parameters of the optimizer without masters share the memory of the model's.
     masters = size_of([*params, *components.weights.parameters()]) - weights
     of_optimizer = components.optimizer.state.values()
-    states = [each for of in of_optimizer for each in of.values() if isinstance(each, Tensor)]
+    states = [
+        value for state in of_optimizer for value in state.values() if isinstance(value, Tensor)
+    ]
     return {
         "weights": weights,
         "masters": masters,
@@ -510,11 +512,11 @@ def _mark_gradients(meter: Meter, components: Components) -> None:
 
 
 def _stepping(
-    job: Job, world: World, made: Components, step: StepBatch, meter: Meter, is_fake: bool
+    job: Job, world: World, components: Components, step: StepBatch, meter: Meter, is_fake: bool
 ) -> Callable[[], None]:
     """Make a function that takes a step with the job's engine, with its phases as windows."""
-    made.train_data, made.spikes = cast("Any", SimpleNamespace(sources=("data",))), None
-    engine: Any = engine_of(job, made)
+    components.train_data, components.spikes = cast("Any", SimpleNamespace(sources=("data",))), None
+    engine: Any = engine_of(job, components)
     if is_fake:  # there are no numbers: zeros are finite, and report no overflow and no stop
         engine.to_host = lambda numbers: lambda: [0.0] * len(numbers)
     total = total_count(step.counts)

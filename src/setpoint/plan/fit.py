@@ -119,14 +119,14 @@ def settings_that_fit(
     for step in _steps(job):
         # Of a field the last one holds.
         path = step[0].partition("=")[0]
-        tried = [*(each for each in texts if each.partition("=")[0] != path), *step]
+        tried = [*(setting for setting in texts if setting.partition("=")[0] != path), *step]
         total = _total(tried, change)
         if total is None:
             continue
         texts = tried
         if total <= limit:
             for text in list(texts[:-1]):
-                fewer = [each for each in texts if each != text]
+                fewer = [setting for setting in texts if setting != text]
                 less = _total(fewer, change)
                 if less is not None and less <= limit:
                     texts, total = fewer, less
@@ -141,11 +141,11 @@ def ranks_that_fit(
     texts: list[str] = []
     for step in _steps(job):
         path = step[0].partition("=")[0]
-        tried = [*(each for each in texts if each.partition("=")[0] != path), *step]
+        tried = [*(setting for setting in texts if setting.partition("=")[0] != path), *step]
         if _total(tried, change) is not None:
             texts = tried
     ways = [(job, list[str]()), (change(texts), texts)]
-    planned = [(Workload.of(each), Topology.of(each), t) for each, t in ways]
+    planned = [(Workload.of(setting), Topology.of(setting), t) for setting, t in ways]
     times = 2
     while planned[0][1].world_size * times <= MAX_RANKS:
         for workload, topology, settings in planned:
@@ -175,10 +175,10 @@ def _steps(job: Job) -> Iterator[list[str]]:
         yield [f"{RECOMPUTE}=full", *more]
     size = job.batch.micro_size
     halves = (size // 2**times for times in range(1, size.bit_length()))
-    for each in takewhile(lambda half: half > 0, halves):
-        if size % each == 0:
-            count = job.batch.accumulation * size // each
-            yield [f"--batch.micro_size={each}", f"--batch.accumulation={count}"]
+    for size_tried in takewhile(lambda half: half > 0, halves):
+        if size % size_tried == 0:
+            count = job.batch.accumulation * size // size_tried
+            yield [f"--batch.micro_size={size_tried}", f"--batch.accumulation={count}"]
 
 
 def _total(texts: list[str], change: Callable[[list[str]], Job]) -> int | None:

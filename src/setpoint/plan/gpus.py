@@ -307,11 +307,11 @@ def _filled(
     document: FileDocument, table: str, given: dict[str, object], known: _Table
 ) -> dict[str, object]:
     """Entries of a file, each merged with the entry that it changes or is like."""
-    made: dict[str, object] = {}
+    merged: dict[str, object] = {}
     for name, entry in given.items():
         base: object = known.get(name, {})
         if is_mapping(entry) and isinstance(like := entry.get("like"), str):
-            before = {**known, **made}
+            before = {**known, **merged}
             if like not in before:
                 close = did_you_mean(like, before, " ")
                 raise SetpointError(
@@ -319,8 +319,8 @@ def _filled(
                     f"{like!r} before it.{close}\nValid: {', '.join(before)}"
                 )
             base = before[like]
-        made[name] = _merged(base, entry)
-    return made
+        merged[name] = _merged(base, entry)
+    return merged
 
 
 def _merged(base: object, entry: object) -> object:

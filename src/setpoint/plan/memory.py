@@ -160,30 +160,30 @@ def _canonical(topology: Topology) -> Topology:
 def _held_by(kind: Kind, workload: Workload, topology: Topology, number: int) -> Held:
     pieces = [_looked_up(piece, workload, topology) for piece in kind.pieces]
     stream = _beside(workload, topology) * workload.dim * workload.formats.params
-    whole = sum(piece.kept for piece in pieces)
+    total = sum(piece.kept for piece in pieces)
     split = sum(sum(piece.products) + stream * (piece.role == "norm") for piece in pieces)
-    left, work = whole, 0
+    left, work = total, 0
     for layer_piece in reversed(pieces):
         # Beside its own gradient a norm has that of the residual stream around it.
         around = stream if layer_piece.role == "norm" else 0
-        work = max(work, layer_piece.peak + around - (whole - left) - layer_piece.kept)
-        work = max(work, left - layer_piece.kept + layer_piece.peak + around - whole)
+        work = max(work, layer_piece.peak + around - (total - left) - layer_piece.kept)
+        work = max(work, left - layer_piece.kept + layer_piece.peak + around - total)
         left -= layer_piece.kept
     if kind.name != "layer" or not topology.recompute or number:
-        return Held(whole, 0, work, split)
+        return Held(total, 0, work, split)
     policy = topology.recompute
     if policy.kind is Full:
-        return Held(stream, whole - stream, work, whole - stream + split)
+        return Held(stream, total - stream, work, total - stream + split)
     if policy.kind is CheckpointedParts:
-        apart = {"attention": ("attention",), "feed_forward": ("feed_forward", "experts")}
+        roles_of = {"attention": ("attention",), "feed_forward": ("feed_forward", "experts")}
         inputs = _beside(workload, topology) * workload.dim * workload.formats.compute
-        again, kept = 0, whole
-        for part, roles in apart.items():
+        again, kept = 0, total
+        for part, roles in roles_of.items():
             for layer_piece in pieces:
                 if policy.recomputes(part) and layer_piece.role in roles:
                     kept -= layer_piece.kept - inputs
                     again = max(again, layer_piece.kept - inputs)
-        return Held(kept, again, work, whole - kept + split)
+        return Held(kept, again, work, total - kept + split)
     kept = stream
     if policy.saves("matmul"):
         sent = policy.saves("exchange") and topology.expert > 1
@@ -193,7 +193,7 @@ def _held_by(kind: Kind, workload: Workload, topology: Topology, number: int) ->
         kept += sum(piece.kernel for piece in pieces)
     if policy.saves("exchange") and topology.expert > 1:
         kept += exchanged_bytes(kind, workload, topology)
-    return Held(kept, max(0, whole - kept), work, max(0, whole - kept) + split)
+    return Held(kept, max(0, total - kept), work, max(0, total - kept) + split)
 
 
 def exchanged_bytes(kind: Kind, workload: Workload, topology: Topology) -> int:
@@ -388,22 +388,28 @@ def _moments(
     topology: Topology,
     fixed: RankMemory,
     shards: Shards,
-    held: list[KeptParts],
-    at: int,
+    kept_parts: list[KeptParts],
+    micro_batch: int,
     received: int,
 ) -> list[RankMemory]:
     """Moments of a step that may be its peak."""
-    layers = [layer for parts in held for name, layer in parts if name == "layer"]
-    output = next((part for parts in held for name, part in parts if name == "output"), NOTHING)
-    first = next((part for parts in held for name, part in parts if name == "embedding"), NOTHING)
-    kept = [sum(part.kept for _, part in parts) for parts in held]
+    layers = [layer for parts in kept_parts for name, layer in parts if name == "layer"]
+    output = next(
+        (part for parts in kept_parts for name, part in parts if name == "output"), NOTHING
+    )
+    first = next(
+        (part for parts in kept_parts for name, part in parts if name == "embedding"), NOTHING
+    )
+    kept = [sum(part.kept for _, part in parts) for parts in kept_parts]
     # The first stage computes all gradients at once.
-    split = [sum(part.split for _, part in parts if parts[0][0] != "embedding") for parts in held]
+    split = [
+        sum(part.split for _, part in parts if parts[0][0] != "embedding") for parts in kept_parts
+    ]
     moments = (InFlight((1,), (0,)),)
     if topology.pipeline > 1:
         moments = in_flight(
             topology.schedule, topology.pipeline, topology.stages_per_rank,
-            topology.accumulation, at,
+            topology.accumulation, micro_batch,
         )  # fmt: skip
     # Without the logits of the micro-batch in work.
     active = {
@@ -414,8 +420,8 @@ def _moments(
     }
     on_way = max(active.values()) + received
     at_loss = max(size for moment, size in active.items() if moment.active[-1]) + received
-    whole, fixed = fixed.gradients, fixed._replace(gradients=0)
-    before = whole if topology.accumulation > 1 else 0
+    gradients, fixed = fixed.gradients, fixed._replace(gradients=0)
+    before = gradients if topology.accumulation > 1 else 0
     last = max(layers, key=lambda layer: layer.work + layer.again, default=NOTHING)
     work = last.work + last.again
     bucket = gathered = own_grads = messages = around_grads = end_messages = 0
@@ -432,23 +438,23 @@ def _moments(
         gathered = sum(unit.gathered for unit in around) + _gathered(topology, inner)
         most = max((unit.trained for unit in inner), default=0)
         own_grads = messages = most * formats.reduce
-        rest = sum(unit.trained for unit in around)
-        around_grads = rest * formats.reduce
-        end_messages = (rest + first_unit.trained) * formats.reduce
+        trained_around = sum(unit.trained for unit in around)
+        around_grads = trained_around * formats.reduce
+        end_messages = (trained_around + first_unit.trained) * formats.reduce
         if topology.accumulates_whole:  # until the last micro-batch
             around_grads = sum(unit.trained for unit in shards.units) * formats.reduce
             before = own_grads = 0
         if topology.accumulates_whole and topology.pipeline == 1:
             before, around_grads = around_grads, 0
-            whole = max(whole, before)
+            gradients = max(gradients, before)
     elif topology.world_size > 1 and topology.pipeline * topology.tensor == 1:
         bucket = _bucket(workload, topology, shards)
         if not bucket:  # gradients lie in DDP's buckets, which are always there
-            before = whole
+            before = gradients
     busy = fixed._replace(gathered=gathered + around_grads)
     later = on_way - sum(kept) + output.kept + first.kept
     return [
-        fixed._replace(moment="end", gradients=whole, gathered=bucket),
+        fixed._replace(moment="end", gradients=gradients, gathered=bucket),
         fixed._replace(
             moment="loss",
             gradients=before,
@@ -474,14 +480,14 @@ def _moments(
         ),
         busy._replace(
             moment="end",
-            gradients=whole,
+            gradients=gradients,
             activations=later + last.kept,
             recomputed=work,
             gathered=gathered + around_grads + messages,
         ),
         busy._replace(
             moment="end",
-            gradients=whole,
+            gradients=gradients,
             activations=later,
             recomputed=max(first.work, own_grads),
             gathered=gathered

@@ -137,10 +137,10 @@ class Meter:
         if self.windows and self.windows[-1].gradients < 0:
             self.windows[-1].gradients = self.gradients()
 
-    def enter(self, what: str, layer: int = -1) -> None:
+    def enter(self, label: str, layer: int = -1) -> None:
         """Start a window of the step."""
         self.end()
-        self.windows.append(Window((what, layer)))
+        self.windows.append(Window((label, layer)))
         self._grew()
 
     def hold(self, tensor: Tensor) -> None:
@@ -199,8 +199,8 @@ class Meter:
             return
         kind = _NAMES.get(name, name)
         given = [leaf for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, Tensor)]
-        made = [leaf for leaf in tree_leaves(out) if isinstance(leaf, Tensor)]
-        sizes = [tensor.numel() * tensor.element_size() for tensor in (*given, *made)]
+        outputs = [leaf for leaf in tree_leaves(out) if isinstance(leaf, Tensor)]
+        sizes = [tensor.numel() * tensor.element_size() for tensor in (*given, *outputs)]
         if kind == "recv":
             size = 0
         elif kind in ("all_gather", "reduce_scatter"):  # the whole is the largest
@@ -220,13 +220,13 @@ def sorted_rows(rows: Iterable[Traffic]) -> list[Traffic]:
 
 def size_of(tensors: Iterable[Tensor]) -> int:
     """Bytes of tensors on this rank, each storage once."""
-    seen: dict[int, int] = {}
+    sizes: dict[int, int] = {}
     for tensor in tensors:
         # `to_local` would record a view, which takes as long as a step.
         local: Tensor = cast("Any", tensor)._local_tensor if isinstance(tensor, DTensor) else tensor
         storage = local.untyped_storage()
-        seen[id(storage)] = storage.nbytes()
-    return sum(seen.values())
+        sizes[id(storage)] = storage.nbytes()
+    return sum(sizes.values())
 
 
 def _group_of(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -240,9 +240,9 @@ def _group_of(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     return resolve(names[-1]) if names else None
 
 
-def _heads_alike(query: Tensor, *others: Tensor) -> Iterator[tuple[int, ...]]:
+def _heads_alike(query: Tensor, *keys: Tensor) -> Iterator[tuple[int, ...]]:
     """Shapes with the heads of the query: torch 2.11 does not count shared keys and values."""
-    for tensor in (query, *others):
+    for tensor in (query, *keys):
         yield (tensor.shape[0], query.shape[1], *tensor.shape[2:])
 
 
@@ -251,8 +251,8 @@ def _attention(*args: Any, out_val: Any = None, **_: Any) -> int:
 
 
 def _attention_backward(*args: Any, out_val: Any = None, **_: Any) -> int:
-    gradient, *rest = args[:4]
-    return sdpa_backward_flop(gradient.shape, *_heads_alike(*rest))
+    gradient, *tensors = args[:4]
+    return sdpa_backward_flop(gradient.shape, *_heads_alike(*tensors))
 
 
 _FLOPS: dict[Any, Callable[..., int]] = {**flop_registry}
@@ -309,9 +309,9 @@ def metering(meter: Meter) -> Iterator[None]:
     before = kind.resize_
 
     def resize(storage: torch.UntypedStorage, size: int) -> Any:
-        found = before(storage, size)
+        resized = before(storage, size)
         meter.resize(storage, size)
-        return found
+        return resized
 
     # FSDP2 frees gathered weights by it, which is not an operator.
     kind.resize_ = resize
@@ -472,9 +472,9 @@ def _told_apart(
     """Windows of the first layers, of the last ones, counted from the end, and of no layer."""
     labelled: list[tuple[tuple[str, int], Window]] = []
     for window in windows:
-        what, layer = window.label
+        label, layer = window.label
         if layer >= layers - ends[1]:
-            labelled.append(((f"{what}, from the end", layers - layer), window))
+            labelled.append(((f"{label}, from the end", layers - layer), window))
         elif layer < ends[0]:
             labelled.append((window.label, window))
     return labelled
@@ -488,9 +488,9 @@ class Marked(list[Any]):
         self._begins = begins
 
     def __iter__(self) -> Iterator[Any]:
-        for each in super().__iter__():
+        for item in super().__iter__():
             self._begins()
-            yield each
+            yield item
 
 
 class Counts(NamedTuple):

@@ -70,7 +70,9 @@ def document_length(job: Job) -> float | None:
     if not job.data.packing.isolate:
         return None
     sources = job.data.sources
-    paths = [Path(path) for each in sources if isinstance(each, Tokens) for path in each.paths]
+    paths = [
+        Path(path) for source in sources if isinstance(source, Tokens) for path in source.paths
+    ]
     if len(paths) < len(sources):
         return 0.0
     # numpy, which most plans do without
@@ -231,11 +233,11 @@ class PartTimes:
         )
         again = TimeSpent()
         if recomputed:
-            which = _again(self.topology.recompute)
+            repeats = _again(self.topology.recompute)
             again = TimeSpent(
-                which[0] * products[0] + which[1] * products[1],
-                which[2] * attention,
-                which[3] * moved / bandwidth,
+                repeats[0] * products[0] + repeats[1] * products[1],
+                repeats[2] * attention,
+                repeats[3] * moved / bandwidth,
                 more,
             )
         is_layer = kind.name in ("layer", "model")
@@ -252,28 +254,30 @@ class PartTimes:
     def _products(self, kind: Kind) -> tuple[float, float]:
         """Seconds of matrix products in the forward pass: of attention, and of the rest."""
         tensor, tokens = self.topology.tensor, self.tokens
-        of: dict[str, int] = {}
+        sizes_of: dict[str, int] = {}
         for piece in kind.pieces:
-            of |= {f"{piece.role} {name}": size for name, size in piece.sizes}
+            sizes_of |= {f"{piece.role} {name}": size for name, size in piece.sizes}
         width = self.workload.dim or UNKNOWN_SIZE
-        heads = of.get("attention H", 1) * (of.get("attention Q") or of.get("attention W", 0))
-        inner, rows = of.get("feed_forward F", 0), float(tokens)
-        if experts := of.get("experts E"):
-            inner = of["experts F"] * self.topology.tensor  # which divides no expert
-            rows = tokens * of["experts U"] / experts
+        heads = sizes_of.get("attention H", 1) * (
+            sizes_of.get("attention Q") or sizes_of.get("attention W", 0)
+        )
+        inner, rows = sizes_of.get("feed_forward F", 0), float(tokens)
+        if experts := sizes_of.get("experts E"):
+            inner = sizes_of["experts F"] * self.topology.tensor  # which divides no expert
+            rows = tokens * sizes_of["experts U"] / experts
         if kind.name == "output":
             inner, rows = self.workload.rows, float(tokens)
             if self.workload.from_hidden:
-                rows = min(rows, of.get("output C", tokens))
+                rows = min(rows, sizes_of.get("output C", tokens))
         sizes = (tokens, width, (heads or width) / tensor), (rows, width, (inner or width) / tensor)
-        attention, rest = (
+        attention, other_seconds = (
             2 * tokens / tensor * (
-                (whole - fast) / self._rate(self.peak, *size)
+                (total - fast) / self._rate(self.peak, *size)
                 + fast / self._rate(self.fast_peak, *size)
             )
-            for whole, fast, size in zip(kind.products, kind.float8, sizes, strict=True)
+            for total, fast, size in zip(kind.products, kind.float8, sizes, strict=True)
         )  # fmt: skip
-        return attention, rest
+        return attention, other_seconds
 
     def _rate(self, peak: float, *sizes: float) -> float:
         """FLOPs per second of products of matrices of these sizes."""
@@ -294,39 +298,39 @@ class PartTimes:
         """Bytes moved by operators other than products in the forward pass of a micro-batch."""
         w, t, p = self.workload, self.topology, self.passes
         tokens, inner, stream = self.tokens, w.formats.compute, w.formats.params
-        along = t.tensor if t.sequence_parallel else 1
+        divisor = t.tensor if t.sequence_parallel else 1
         if kind.name == "output":
             rows = w.rows / (t.tensor if w.takes_columns and t.loss_parallel else 1)
             # Forward and backward together: the factor of the backward pass is taken out.
             total = p.logits * rows / (1 + BACKWARD_BYTES)
-            return tokens * (total + p.norm * w.dim * stream / along)
+            return tokens * (total + p.norm * w.dim * stream / divisor)
         numbers = sum(weight.numbers * weight.times for weight in kind.weights)
         if kind.name == "embedding":
             return 2.0 * tokens * w.dim * stream
         cast = numbers / t.tensor / t.expert * (stream + inner) if stream != inner else 0.0
         moved = cast
         for piece in kind.pieces:
-            of = dict(piece.sizes)
+            sizes = dict(piece.sizes)
             if piece.role == "norm":
-                moved += tokens * p.norm * of["D"] * stream / along
+                moved += tokens * p.norm * sizes["D"] * stream / divisor
             elif piece.role == "dropout":
-                moved += tokens * 3 * of["D"] * stream / along
+                moved += tokens * 3 * sizes["D"] * stream / divisor
             elif piece.role == "attention":
-                heads = of["H"] + of.get("K", of["H"])
-                size = of.get("Q", of.get("R", 0))
+                heads = sizes["H"] + sizes.get("K", sizes["H"])
+                size = sizes.get("Q", sizes.get("R", 0))
                 moved += tokens * p.rotary * heads * size * inner / t.tensor
                 if self._composed(kind):
-                    moved += tokens * p.scores * of["H"] * kind.length * 4 / t.tensor
+                    moved += tokens * p.scores * sizes["H"] * kind.length * 4 / t.tensor
                 if "repeated" in piece.key.split():  # keys and values, written and read
-                    moved += tokens * 4 * of["H"] * size * inner / t.tensor
+                    moved += tokens * 4 * sizes["H"] * size * inner / t.tensor
             else:
-                width = of["F"] * of.get("U", 1) + of.get("G", 0)
+                width = sizes["F"] * sizes.get("U", 1) + sizes.get("G", 0)
                 times = p.gated if "silu" in piece.key or "glu" in piece.key else p.plain
                 moved += tokens * times * width * inner / t.tensor
                 if piece.role == "experts":  # gathered by expert and put back
-                    moved += tokens * 6 * of["D"] * of["U"] * inner / t.tensor
+                    moved += tokens * 6 * sizes["D"] * sizes["U"] * inner / t.tensor
                     if self.kernels.float8_experts:  # and padded: read and written once more
-                        moved += tokens * of["U"] * 9 * (2 * of["D"] + of["F"]) / t.tensor
+                        moved += tokens * sizes["U"] * 9 * (2 * sizes["D"] + sizes["F"]) / t.tensor
         if any(kind.float8):  # each input is read for its scale, read again and written
             moved += tokens * 5 * (4 * w.dim + 2 * w.dim) / t.tensor
         return moved
@@ -388,8 +392,8 @@ def _trained_share(kind: Kind) -> float:
 def _again(policy: Recompute) -> tuple[float, float, float, float]:
     """Recomputed shares of the forward pass: attention's products, others, scores, the rest."""
     if policy.kind is CheckpointedParts:
-        attention, rest = map(float, map(policy.recomputes, ("attention", "feed_forward")))
-        return attention, rest, attention, (attention + rest) / 2
+        attention, feed_forward = map(float, map(policy.recomputes, ("attention", "feed_forward")))
+        return attention, feed_forward, attention, (attention + feed_forward) / 2
     if policy.kind is Operators:
         products = 1 - 1 / policy.matmul_every if policy.saves("matmul") else 1.0
         return products, products, float(not policy.saves("attention")), 1.0

@@ -146,18 +146,22 @@ class _Step(PartTimes):
         """Communication of the weights of each layer, and of other units by their place."""
         per_unit = self.topology.layers_per_unit
         messages: list[WeightMessages] = []
-        others: dict[Place, WeightMessages] = {}
+        around: dict[Place, WeightMessages] = {}
         for unit in shards.units:
-            made = self._sent.get(unit)
-            if made is None:
-                made = self._sent[unit] = self._unit(unit)
+            messages_of_unit = self._sent.get(unit)
+            if messages_of_unit is None:
+                messages_of_unit = self._sent[unit] = self._unit(unit)
             if unit.place == "layer":
                 messages += [
-                    made if per_unit == 1 else WeightMessages(*(value / per_unit for value in made))
+                    messages_of_unit
+                    if per_unit == 1
+                    else WeightMessages(*(value / per_unit for value in messages_of_unit))
                 ] * per_unit
             else:
-                others[unit.place] = _sum(made, others.get(unit.place, WeightMessages()))
-        return messages, others
+                around[unit.place] = _sum(
+                    messages_of_unit, around.get(unit.place, WeightMessages())
+                )
+        return messages, around
 
     def _unit(self, unit: Unit) -> WeightMessages:
         """Communication of weights that are gathered together."""
@@ -305,8 +309,8 @@ class _Step(PartTimes):
                 gather += begins.gather  # for the next micro-batch
             steps.append((part.back, gather, reduce))
         flow.run(steps, "backward")
-        rest = _sum(around, begins)
-        tail = rest.reduce * reduces + rest.copied * last
+        outer_sum = _sum(around, begins)
+        tail = outer_sum.reduce * reduces + outer_sum.copied * last
         flow.message("reduce", "around the layers", tail, flow.now)
         flow.finish()
         return flow
@@ -340,8 +344,8 @@ class _Step(PartTimes):
     def _slowest(self) -> int:
         """Pipeline rank with the longest computation."""
         sums = [
-            sum(part.forward.total + part.back for stage in each for part in stage)
-            for each in self.stages
+            sum(part.forward.total + part.back for stage in stage_parts for part in stage)
+            for stage_parts in self.stages
         ]
         return max(range(len(sums)), key=lambda rank: sums[rank])
 
@@ -377,10 +381,10 @@ class _Step(PartTimes):
         """
         t = self.topology
         shards = shards_of(self.workload, t, rank * stride(t.degrees, "pipeline"))
-        units, others = self._units(shards)
+        units, outer = self._units(shards)
         around = WeightMessages()
-        for each in others.values():
-            around = _sum(around, each)
+        for unit_messages in outer.values():
+            around = _sum(around, unit_messages)
         turns = weight_turns(t, "layer")
         stage_parts = [part for stage in self.stages[rank] for part in stage]
         first = units[0].gather if units else around.gather
@@ -503,8 +507,8 @@ class _Step(PartTimes):
         return assumptions
 
 
-def _longest(around: Sequence[tuple[float, float, float]], which: int) -> float:
-    return max(event[which] for event in around)
+def _longest(around: Sequence[tuple[float, float, float]], column: int) -> float:
+    return max(event[column] for event in around)
 
 
 def _sum(one: WeightMessages, other: WeightMessages) -> WeightMessages:

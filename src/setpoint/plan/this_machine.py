@@ -57,10 +57,10 @@ def memory_problems(job: Job) -> Iterator[Problem]:
     kept = plan.weights + plan.masters + plan.optimizer - plan.on_host * (device == GPU)
     weights = kept + plan.gradients
     if weights > available:
-        each = f" on each of {ranks} ranks" if ranks > 1 else ""
+        each_rank = f" on each of {ranks} ranks" if ranks > 1 else ""
         yield Problem(
             "model",
-            f"its parameters, gradients and optimizer state take at least {_gib(weights)}{each} "
+            f"its parameters, gradients and optimizer state need {_gib(weights)}{each_rank} "
             f"for any batch size, but {device} has {_gib(available)}",
             also=("optimizer", "precision.params"),
             hint="What helps: a smaller model, precision.params = bf16, or an optimizer with a "

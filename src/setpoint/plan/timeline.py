@@ -80,18 +80,18 @@ def _row(events: Sequence[StepEvent], end: float, columns: int) -> str:
     width = end / columns
     cells: list[dict[str, float]] = [{} for _ in range(columns)]
     for event in events:
-        sign = SIGNS[event.kind] if event.critical else SIGNS[event.kind].lower()
+        symbol = SIGNS[event.kind] if event.critical else SIGNS[event.kind].lower()
         first = min(columns - 1, int(event.start / width))
         last = min(columns - 1, int(event.end / width))
         for number in range(first, last + 1):
             inside = min(event.end, (number + 1) * width) - max(event.start, number * width)
-            cells[number][sign] = cells[number].get(sign, 0.0) + max(0.0, inside)
+            cells[number][symbol] = cells[number].get(symbol, 0.0) + max(0.0, inside)
     signs: list[str] = []
     owed: dict[str, float] = {}
     for cell in cells:
         kinds: dict[str, float] = {}
-        for sign, time in cell.items():
-            kinds[sign.upper()] = kinds.get(sign.upper(), 0.0) + time
+        for symbol, time in cell.items():
+            kinds[symbol.upper()] = kinds.get(symbol.upper(), 0.0) + time
         idle = width - sum(kinds.values())
         if max(kinds.values(), default=0.0) <= SEEN * idle:
             signs.append(IDLE)

@@ -424,31 +424,31 @@ class _LocalWeight(NamedTuple):
 @lru_cache(maxsize=65536)
 def _held(weight: Weight, topology: Topology, tensor: int, shard: int) -> _LocalWeight:
     shape = local_shape(weight, topology, tensor)
-    whole = prod(shape)
+    total = prod(shape)
     is_expert = weight.division == "experts" and topology.divides_experts
     in_unit = not is_expert and not (weight.is_replicated and topology.uses_fsdp)
     if is_expert:
         shards = topology.expert_shards
         dim = side_to_shard(shape, weight.inner, shards)
         rows = -(-shape[dim] // shards)
-        padded = whole // shape[dim] * rows
+        padded = total // shape[dim] * rows
         elements = padded
         local = tuple(rows if n == dim else size for n, size in enumerate(shape))
     elif in_unit and topology.uses_fsdp:
         rows = -(-shape[0] // topology.shards)
-        rest = prod(shape[1:])
-        padded = rows * rest
+        row_size = prod(shape[1:])
+        padded = rows * row_size
         rows_of_rank = max(0, min(rows, shape[0] - shard * rows))
-        elements, local = rows_of_rank * rest, (rows_of_rank, *shape[1:])
-        whole = padded * topology.shards
+        elements, local = rows_of_rank * row_size, (rows_of_rank, *shape[1:])
+        total = padded * topology.shards
     else:
-        padded, elements, local = whole, whole, shape
+        padded, elements, local = total, total, shape
     per_number, per_tensor = weight.state
     kept = factored(local) if weight.is_factored else elements
     is_managed = topology.shards_experts if is_expert else topology.uses_fsdp and in_unit
     size = (weight.sharded if is_managed else weight.stored) / max(1, weight.numbers)
     state = kept * per_number + per_tensor
-    return _LocalWeight(round(padded * size), elements, padded, whole, state, in_unit, is_managed)
+    return _LocalWeight(round(padded * size), elements, padded, total, state, in_unit, is_managed)
 
 
 def local_shape(weight: Weight, topology: Topology, tensor: int = 0) -> tuple[int, ...]:
@@ -494,7 +494,7 @@ def _shards(
     for stage in stages:
         around: dict[Place, list[tuple[Weight, _LocalWeight]]] = {}
         layers: list[tuple[int, list[tuple[Weight, _LocalWeight]]]] = []
-        made: dict[tuple[int, ...], Unit] = {}
+        units_by_kind: dict[tuple[int, ...], Unit] = {}
         for part in stage:
             number = workload.order[part]
             if number not in sums:
@@ -530,9 +530,11 @@ def _shards(
         for begin in range(0, len(layers), step):
             together = layers[begin : begin + step]
             kinds = tuple(kind for kind, _ in together)
-            if kinds not in made:
-                made[kinds] = _unit([weight for _, layer in together for weight in layer], "layer")
-            units.append(made[kinds])
+            if kinds not in units_by_kind:
+                units_by_kind[kinds] = _unit(
+                    [weight for _, layer in together for weight in layer], "layer"
+                )
+            units.append(units_by_kind[kinds])
         if not (around or layers):
             around["around"] = []
         units += [_unit(weights, place) for place, weights in around.items()]

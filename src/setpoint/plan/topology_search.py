@@ -115,11 +115,11 @@ class Least(NamedTuple):
     ranks: int | None
 
 
-def search(space: SearchSpace, wanted: int) -> SearchResult:
+def search(space: SearchSpace, count: int) -> SearchResult:
     """Find the fastest topologies that fit.
 
     Arguments:
-        wanted: number of results; some more are returned if they exist.
+        count: number of results; some more are returned if they exist.
 
     Raises:
         SetpointError: no mesh fits the model, the batch and the fixed values, or the state of the
@@ -136,7 +136,7 @@ def search(space: SearchSpace, wanted: int) -> SearchResult:
     ]
     heapq.heapify(queue)
     best: list[tuple[float, int, int, Candidate]] = []
-    most, number, timed = wanted + SPARE, len(queue), 0
+    most, number, timed = count + SPARE, len(queue), 0
     while queue:
         bound, _, is_leaf, topology = heapq.heappop(queue)
         if len(best) == most and bound >= best[-1][0]:
@@ -234,11 +234,11 @@ def meshes(space: SearchSpace) -> Iterator[Topology]:
         for pipeline in space.options("pipeline", layers):
             if left % pipeline:
                 continue
-            for ring, ulysses, others in _contexts(space, left // pipeline, tensor):
-                for shard in space.options("shard", divisors(others)):
-                    if others % shard:
+            for ring, ulysses, left_over in _contexts(space, left // pipeline, tensor):
+                for shard in space.options("shard", divisors(left_over)):
+                    if left_over % shard:
                         continue
-                    replicate = others // shard
+                    replicate = left_over // shard
                     if replicate not in space.options("replicate", (replicate,)):
                         continue
                     mesh = start._replace(
@@ -666,10 +666,10 @@ def too_large(space: SearchSpace) -> str:
     }[largest]
     more = "" if ranks is None else f"--world-size {ranks}, which is enough; "
     sizes = ", ".join(f"{name} {in_units(size)}" for name, size in parts.items() if size)
-    over = memory.total - space.limit
+    excess = memory.total - space.limit
     return (
         f"no layout of {space.world_size:,} ranks fits into {in_units(space.limit)}: the "
-        f"smallest needs {in_units(memory.total)}, {in_units(over)} too much ({sizes})\nIt is: "
+        f"smallest needs {in_units(memory.total)}, {in_units(excess)} too much ({sizes})\nIt is: "
         f"{' '.join(map(shlex.quote, topology.overrides()))}\nValid: {more}to reduce the largest "
         f"part, {largest}: {helps}"
     )

@@ -118,8 +118,8 @@ def in_float8(job: Job, param: Parameter) -> bool:
     if float8 is None or ".adapter." in name:
         return False
     if len(param.shape) != 2:
-        packed, found, _ = name.rpartition(".experts.")
-        return float8.experts and bool(found) and not skips(float8, f"{packed}.experts")
+        packed, separator, _ = name.rpartition(".experts.")
+        return float8.experts and bool(separator) and not skips(float8, f"{packed}.experts")
     return bool(converted(float8, {name: (param.shape[0], param.shape[1])}))
 
 
@@ -388,20 +388,20 @@ def _kinds_of(
 ) -> tuple[tuple[Kind, ...], tuple[int, ...], str]:
     """Kinds of parts of a transformer, and the kind of each part."""
     parameters, quantized = _all_parameters(job, model, vocabulary)
-    held: dict[str, dict[Weight, int]] = {}
+    weights: dict[str, dict[Weight, int]] = {}
     products: dict[str, list[int]] = {}
     float8: dict[str, list[int]] = {}
     for param, is_trained in parameters:
         part = part_of(param.name)
         weight = weight_of(job, model, param, is_trained, quantized)
-        of = held.setdefault(part, {})
-        of[weight] = of.get(weight, 0) + 1
-        own, fast = (of.setdefault(part, [0, 0]) for of in (products, float8))
+        counts = weights.setdefault(part, {})
+        counts[weight] = counts.get(weight, 0) + 1
+        products_of_param, fast = (counts.setdefault(part, [0, 0]) for counts in (products, float8))
         if param.kind in ("matrix", "output", "router"):
             chosen = model.moe if ".experts." in param.name else None
             size = weight.numbers
             used = size if chosen is None else size * chosen.top_k // chosen.experts
-            own[".attention." not in param.name] += used
+            products_of_param[".attention." not in param.name] += used
             fast[".attention." not in param.name] += used * in_float8(job, param)
         if model.tie_embeddings and param.name == "embedding.weight":
             products.setdefault("output", [0, 0])[1] += weight.numbers
@@ -419,7 +419,7 @@ def _kinds_of(
             window = window_of(model, length) if kind_of(model, layer) == "sliding" else length
         kind = Kind(
             "layer" if is_layer else size.name,  # pyright: ignore[reportArgumentType]
-            tuple(w._replace(times=n) for w, n in held.get(size.name, {}).items()),
+            tuple(w._replace(times=n) for w, n in weights.get(size.name, {}).items()),
             tuple(products.get(size.name, (0, 0))),  # pyright: ignore[reportArgumentType]
             tuple(float8.get(size.name, (0, 0))),  # pyright: ignore[reportArgumentType]
             pair_size(model) if is_layer else 0,
@@ -450,14 +450,14 @@ def _all_parameters(
 
 def _whole_model(job: Job, vocabulary: int) -> Kind:
     """A model of unknown parts, as one kind with all its parameters."""
-    parameters, others = trainable_parameters(job, vocabulary)
+    parameters, frozen_count = trainable_parameters(job, vocabulary)
     fast = sum(prod(param.shape) for param in parameters if in_float8(job, param))
     weights: dict[Weight, int] = {}
     for param in parameters:
         weight = weight_of(job, None, param, not is_frozen(job.optimizer, param.name), {})
         weights[weight] = weights.get(weight, 0) + 1
-    if others:
-        frozen = weight_of(job, None, Parameter("frozen", (others,), "vector"), False, {})
+    if frozen_count:
+        frozen = weight_of(job, None, Parameter("frozen", (frozen_count,), "vector"), False, {})
         weights[frozen] = 1
     all_weights = tuple(weight._replace(times=count) for weight, count in weights.items())
     matrices = sum(weight.numbers * weight.times for weight in all_weights if len(weight.shape) > 1)
