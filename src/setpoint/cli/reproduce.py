@@ -15,12 +15,12 @@ from setpoint.cli.output import emit, hidden, table
 from setpoint.cli.ranks import note
 from setpoint.cli.runs import run_directories
 from setpoint.cli.source import open_source, prepare, run_directory_given
-from setpoint.config import SetpointError, load_record, resolve
+from setpoint.config import CONFIG, SetpointError, load_record, resolve
 from setpoint.config.words.errors import printable
 from setpoint.ops.proof import Seal, record_problems, verify_chain
 from setpoint.parallel.config import Parallel
 from setpoint.track.jsonl import plain_numbers
-from setpoint.track.run_directory import CONFIG, RunDirectory
+from setpoint.track.run_directory import RunDirectory
 from setpoint.train.config import Job
 
 if TYPE_CHECKING:

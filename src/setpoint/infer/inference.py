@@ -37,6 +37,7 @@ from setpoint.parallel.process_group import joined
 from setpoint.parallel.rank import launched, require_launch
 from setpoint.parallel.world import World, world_of
 from setpoint.resilience.signals import active
+from setpoint.track.config import ENVIRONMENT
 from setpoint.track.environment import environment
 from setpoint.track.progress import Work, no_work
 from setpoint.track.redact import declared_secrets
@@ -251,7 +252,7 @@ def write_results(folder: Path, job: Inference, results: Results) -> None:
         RunError: it cannot be written.
     """
     write_record(folder, job)
-    write_json(folder / "environment.json", environment(secrets=declared_secrets(job)))
+    write_json(folder / ENVIRONMENT, environment(secrets=declared_secrets(job)))
     if results.texts:
         write_text(folder / TEXTS, "".join(_line(asdict(text)) for text in results.texts))
     write_json(folder / RESULTS, {"fingerprint": fingerprint(job), **results.to_json(folder)})

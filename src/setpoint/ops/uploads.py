@@ -23,12 +23,13 @@ from setpoint.checkpoint.manifest import (
     decode_state,
     read_manifest,
 )
-from setpoint.config import RunError, SetpointError
+from setpoint.config import CONFIG, MINIMAL, ORIGINS, RunError, SetpointError
 from setpoint.files.atomic import replacing, write_file
 from setpoint.files.threads import Worker
 from setpoint.hub.fetch import url_reason
 from setpoint.ops.proof import CHAIN
 from setpoint.ops.remote_run import RemoteRun
+from setpoint.track.config import ENVIRONMENT
 from setpoint.train.position import Position, is_due
 from setpoint.units import Period
 
@@ -326,8 +327,8 @@ def read_pending(root: Path) -> int | None:
 
 ROWS, EVENTS = (CHAIN, "metrics.jsonl"), "events.jsonl"
 """The rows, after the chain that seals them: rows written in between are not sealed yet."""
-RECORD = ("report.html", *ROWS, EVENTS, "environment.json", "labels.json", "origins.json",
-          "config.toml", "config.json")  # fmt: skip
+RECORD = ("report.html", *ROWS, EVENTS, ENVIRONMENT, "labels.json", ORIGINS, MINIMAL,
+          CONFIG)  # fmt: skip
 """Files of a run to upload with checkpoints; the last marks a run directory."""
 
 

@@ -12,12 +12,11 @@ from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from setpoint.config import SetpointError
+from setpoint.config import CONFIG, SetpointError
 from setpoint.files.lock import is_locked
 from setpoint.report.goodput import status_of
 from setpoint.report.plot import Plot, Series
 from setpoint.track.heartbeat import Beat, read_heartbeats
-from setpoint.track.run_directory import CONFIG
 from setpoint.train.position import Position, share_done
 from setpoint.units import Duration
 

@@ -34,6 +34,7 @@ from setpoint.config import (
     read_record,
 )
 from setpoint.files.atomic import Written, read_json, write_json
+from setpoint.track.config import ENVIRONMENT
 from setpoint.track.environment import environment
 from setpoint.track.jsonl import read_jsonl, readable_rows
 from setpoint.track.redact import declared_secrets
@@ -50,7 +51,7 @@ LEFT_OUT = (
     "tracking.system",
 )
 """Sections set to null for retraining."""
-ENVIRONMENT = ("code", "python", "packages", "processor", "torch")
+COMPARED = ("code", "python", "packages", "processor", "torch")
 """Facts of the environment that affect the bits of results; threads are set as recorded."""
 IGNORED = ("branch", "executable", "root", "remote", "unread", "untracked", "dirty", "imported",
            "deterministic", "float32_matmul_precision", "cores", "usable_cores",
@@ -233,7 +234,7 @@ def prepare_directory(
     facts = environment_at(run, steps.first)
     if today is not None:
         facts = {**today, "data": facts.get("data"), RERUN: str(run.resolve())}
-    write_json(folder / "environment.json", facts)
+    write_json(folder / ENVIRONMENT, facts)
     if steps.start is not None:
         place = folder / "checkpoints" / directory_name(steps.first)
         place.mkdir(parents=True)
@@ -382,7 +383,7 @@ def environment_at(run: Path, step: int) -> dict[str, Any]:
     Raises:
         SetpointError: if it cannot be read.
     """
-    path = run / "environment.json"
+    path = run / ENVIRONMENT
     try:
         facts: dict[str, Any] = read_json(path)
         if not isinstance(facts, dict):
@@ -422,15 +423,14 @@ def threads_of(recorded: Mapping[str, Any]) -> int:
         return 1
     if type(count) is not int or not 1 <= count <= MAX_THREADS:
         raise SetpointError(
-            f"environment.json: {_shown(count)} is not a number of threads.\n"
-            f"Valid: 1 to {MAX_THREADS}"
+            f"{ENVIRONMENT}: {_shown(count)} is not a number of threads.\nValid: 1 to {MAX_THREADS}"
         )
     return count
 
 
 def environment_differences(recorded: Mapping[str, Any], today: Mapping[str, Any]) -> list[str]:
     """Lines on differences of two environments that may change the bits of a result."""
-    before, now = (dict(_leaves({key: facts.get(key) for key in ENVIRONMENT})) for facts in
+    before, now = (dict(_leaves({key: facts.get(key) for key in COMPARED})) for facts in
                    (recorded, json.loads(json.dumps(today))))  # fmt: skip
     return [
         f"{name}: {_shown(before.get(name))} in the record, {_shown(now.get(name))} here"

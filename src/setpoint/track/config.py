@@ -13,6 +13,8 @@ NO_METRICS = "no-metrics-file"
 NO_LOGIN = "wandb-without-login"
 OPEN_PORT = "prometheus-beyond-loopback"
 NORMS = ("grad_norms", "param_norms", "update_ratios")
+ENVIRONMENT = "environment.json"
+"""File in the run directory: code, packages and machine."""
 MARK = ".identity-"
 """Prefix of the empty file in a run directory that identifies the run without its record."""
 

@@ -10,7 +10,7 @@ from itertools import takewhile
 from pathlib import Path
 from typing import Any, Self
 
-from setpoint.config import MINIMAL, ORIGINS, RunError, SetpointError
+from setpoint.config import CONFIG, MINIMAL, ORIGINS, RunError, SetpointError
 from setpoint.config.layers.presets import UnknownPreset
 from setpoint.config.record.record import (
     NEW_ORIGINS,
@@ -21,11 +21,8 @@ from setpoint.config.record.record import (
 from setpoint.files.atomic import write_json, write_text
 from setpoint.files.lock import TRIES, RunLock, refuse_locked
 
-from .config import MARK
+from .config import ENVIRONMENT, MARK
 from .heartbeat import FOLDER as HEARTBEATS
-
-CONFIG = "config.json"
-"""The file that makes a directory a run directory: the resolved configuration."""
 
 FOLDERS = ("checkpoints", "logs", "traces")
 """Folders of every run directory."""
@@ -35,10 +32,10 @@ BAD_BATCHES = "bad-batches"
 
 FILES = (
     CONFIG,
-    "config.toml",
-    "origins.json",
-    "origins.new.json",
-    "environment.json",
+    MINIMAL,
+    ORIGINS,
+    NEW_ORIGINS,
+    ENVIRONMENT,
     "metrics.jsonl",
     "events.jsonl",
     "chain.jsonl",
@@ -275,7 +272,7 @@ def is_run_directory(path: Path) -> bool:
 
     Directories of other programs, such as models, have a `config.json` too.
     """
-    record_files = ("origins.json", "environment.json", "events.jsonl", ".lock")
+    record_files = (ORIGINS, ENVIRONMENT, "events.jsonl", ".lock")
     return (path / CONFIG).is_file() and any((path / name).exists() for name in record_files)
 
 

@@ -28,6 +28,7 @@ from setpoint.data.sources.files import IN_MEMORY
 from setpoint.hub.fetch import open_file_system
 from setpoint.parallel.rank import launched, require_launch
 from setpoint.resilience.signals import StopRequest
+from setpoint.track.config import ENVIRONMENT
 from setpoint.train.config import Job
 
 if TYPE_CHECKING:
@@ -155,7 +156,7 @@ def _opened(source: str) -> tuple[Path | None, Composition[Job]]:
     if can_be_path(source) and os.path.isdir(source) and is_record(source):
         draft, _ = read_record(Job, source)
         # The record of a point of a sweep, or of a checkpoint, is a configuration alone.
-        is_run = os.path.isfile(os.path.join(source, "environment.json"))
+        is_run = os.path.isfile(os.path.join(source, ENVIRONMENT))
         return Path(source) if is_run else None, Composition(draft, source, [], [])
     return None, compose(Job, source)
 

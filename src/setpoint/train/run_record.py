@@ -18,7 +18,7 @@ from setpoint.data.document import DataIdentity
 from setpoint.data.store import changed_names, read_inputs
 from setpoint.files.atomic import write_text
 from setpoint.report.goodput import dropped
-from setpoint.track.config import MARK
+from setpoint.track.config import ENVIRONMENT, MARK
 from setpoint.track.console import time_of
 from setpoint.track.environment import environment
 from setpoint.track.jsonl import readable_rows
@@ -107,7 +107,7 @@ def facts_of(run: Run) -> RunFacts:
     with directory.events.open("rb") as file:
         first = file.readline()
     session = sum(row.get("event") in BEGINNINGS for row in readable_rows(directory.events))
-    environment = run.environment or json.loads((directory.path / "environment.json").read_bytes())
+    environment = run.environment or json.loads((directory.path / ENVIRONMENT).read_bytes())
     return RunFacts(
         run_id=hashlib.sha256(directory.name.encode() + first).hexdigest()[:32],
         name=directory.name,
@@ -243,7 +243,6 @@ def _finished(run: Run, accepted: Accepted) -> str:
     return f"{finished}; {notes}"
 
 
-ENVIRONMENT = "environment.json"
 # Differences that may explain those of a resumed run; others, such as the time, are usual.
 COMPARED = ("code", "python", "packages", "system", "processor", "torch", "threads", "variables")
 

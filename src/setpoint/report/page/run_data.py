@@ -12,6 +12,9 @@ from math import isfinite, isnan, nan
 from pathlib import Path
 from typing import Any
 
+from setpoint.config import CONFIG, ORIGINS
+from setpoint.track.config import ENVIRONMENT
+
 FILE_BYTES = 64 * 2**20
 """Of a JSON file."""
 LOG_BYTES = 2**30
@@ -88,11 +91,11 @@ def read_run(path: Path, label: str, is_running: bool = False) -> RunData:
         is_running: whether a process writes to it.
     """
     run = RunData(label, path, is_running)
-    config = _object(run, "config.json")
+    config = _object(run, CONFIG)
     header = config.pop("setpoint", None)
     run.header = header if isinstance(header, dict) else {}
     run.settings = _settings(run, config)
-    run.environment = _object(run, "environment.json")
+    run.environment = _object(run, ENVIRONMENT)
     run.labels = _object(run, "labels.json", required=False)
     _read_metrics(run)
     _read_events(run)
@@ -140,7 +143,7 @@ def _settings(run: RunData, config: Mapping[str, Any]) -> dict[str, dict[str, An
     """The fields with their origins, if recorded."""
     fields = {
         path: entry
-        for path, entry in _object(run, "origins.json").items()
+        for path, entry in _object(run, ORIGINS).items()
         if isinstance(entry, dict) and "value" in entry
     }
     if not fields:
