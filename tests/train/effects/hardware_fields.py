@@ -32,7 +32,7 @@ from setpoint.shapes.placed import ShardedWeight
 from setpoint.track.jsonl import NoEvents
 from setpoint.track.progress import Progress
 from setpoint.train.build.components import Components, build_components
-from setpoint.train.callbacks.profile import CompileCallback, EmptyCacheCallback
+from setpoint.train.callbacks.upkeep import CompileCallback, EmptyCacheCallback
 from setpoint.train.config import Job
 from setpoint.train.loop import Loop
 from setpoint.train.open import settings_of

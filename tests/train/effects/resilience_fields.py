@@ -23,7 +23,7 @@ from setpoint.track.heartbeat import read_heartbeats
 from setpoint.track.jsonl import NoEvents
 from setpoint.track.progress import Progress
 from setpoint.train.build.components import build_components
-from setpoint.train.callbacks.profile import CollectCallback
+from setpoint.train.callbacks.upkeep import CollectCallback
 from setpoint.train.config import Job
 from setpoint.train.engine import Verdict
 from setpoint.train.loop import Loop
@@ -242,7 +242,7 @@ def paced(job: Job) -> bool:
 
     gc.enable()
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("setpoint.train.callbacks.profile.CollectCallback", Look)
+        patch.setattr("setpoint.train.callbacks.upkeep.CollectCallback", Look)
         train(job)
     return bool(seen)
 

@@ -60,7 +60,7 @@ def build_callbacks(run: Run) -> list[Callback]:
         or job.memory.empty_cache.unit != "never"
         or (limits is not None and limits.ends)
     ):
-        from setpoint.train.callbacks.profile import watching_callbacks
+        from setpoint.train.callbacks.upkeep import watching_callbacks
 
         callbacks += watching_callbacks(run)
     callbacks += [

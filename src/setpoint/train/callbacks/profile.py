@@ -1,33 +1,20 @@
-"""Callbacks for profiling, the compiler, GPU caches, garbage collection and limits."""
+"""Callback for profiling."""
 
 from __future__ import annotations
 
-import time
 from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import torch
 from torch.profiler import record_function
 
-from setpoint.compile.apply import Artifacts
-from setpoint.compile.watch import News, Watch
-from setpoint.config import RunError, fingerprint
 from setpoint.profile.profiler import Cycle, StepProfiler, traces_of
-from setpoint.resilience.config import GarbageCollection
-from setpoint.resilience.gc import PacedCollection
 from setpoint.train.loop import Callback, Phase
-from setpoint.units import Period
 
 if TYPE_CHECKING:
-    import torch
-
-    from setpoint.compile.config import Compile
     from setpoint.profile.config import Profiling
-    from setpoint.resilience.limits import SessionLimits
     from setpoint.train.loop import Loop
     from setpoint.train.session import Run
-    from setpoint.train.verdict import StepResult
 
 
 class ProfileCallback(Callback):
@@ -95,163 +82,3 @@ class ProfileCallback(Callback):
         return str(
             path.relative_to(self.directory) if path.is_relative_to(self.directory) else path
         )
-
-
-class CompileCallback(Callback):
-    """Reports compilations after each step, and keeps their artifacts."""
-
-    phase = Phase.OBSERVE
-
-    def __init__(self, section: Compile, run: Run) -> None:
-        components = run.components
-        assert components.compiled is not None
-        self.events, self.progress = run.events, run.progress
-        self.watch = Watch(components.compiled, section.recompile_limit)
-        self.fails, self.writes = section.fallback == "fail", run.world.is_main
-        self.artifacts: Artifacts | None = None
-        if section.artifacts is not None:
-            digest = fingerprint(run.job)[:12]
-            self.artifacts = Artifacts(section.artifacts, digest, components.device)
-        self.is_first = True
-
-    def start(self, loop: Loop) -> None:
-        """Begin with what earlier runs compiled."""
-        if self.artifacts is None:
-            return
-        count = self.artifacts.load()
-        if count is None:
-            self.progress.note(f"compile: {self.artifacts.path} is damaged, and is written anew")
-        elif count:
-            self.progress.note(f"compile: {count} artifacts loaded from {self.artifacts.path}")
-
-    def save(self) -> None:
-        """Write what was compiled for later runs; the run goes on where it cannot be written."""
-        if self.artifacts is None or not self.writes:
-            return
-        try:
-            self.artifacts.save()
-        except OSError as error:
-            path, why = self.artifacts.path, error.strerror
-            self.progress.note(f"compile: the artifacts {path} cannot be written: {why}")
-
-    def after_step(self, loop: Loop, result: StepResult) -> None:
-        """Report what the step, and an evaluation before it, had compiled."""
-        seconds = loop.position.seconds - loop.previous.seconds if self.is_first else None
-        self.is_first = False
-        self.tell(self.watch.news(), loop.position.step, seconds)
-
-    def finish(self, loop: Loop) -> None:
-        """Report what the last evaluation had compiled."""
-        self.tell(self.watch.news(), loop.position.step)
-
-    def tell(self, news: News, step: int, first: float | None = None) -> None:
-        """Record, show, and end the run if that is wanted.
-
-        Arguments:
-            first: seconds that the first step of this session took; None for later ones.
-
-        Raises:
-            RunError: something ran eagerly, and that ends the run.
-        """
-        if not news:
-            return
-        details = {} if first is None else {"first_step_seconds": first}
-        self.events.write(
-            "compile",
-            step=step,
-            graphs=news.graphs,
-            seconds=news.seconds,
-            recompilations=list(news.recompilations),
-            fallbacks=list(news.fallbacks),
-            **details,
-        )
-        if news.graphs:
-            self.save()
-            plural = "" if news.graphs == 1 else "s"
-            again = f", {len(news.recompilations)} of them anew" if news.recompilations else ""
-            self.progress.note(
-                f"compile: {news.graphs} graph{plural} in {news.seconds:.1f} s{again} (step {step})"
-            )
-        if self.fails and news.fallbacks:
-            fallbacks = "\n".join(news.fallbacks)
-            raise RunError(f"step {step}: compile.fallback = fail: {fallbacks}")
-        for text in news.fallbacks:
-            self.progress.note(f"compile: {text} (step {step})")
-
-
-class EmptyCacheCallback(Callback):
-    """Releases unused GPU memory cached by PyTorch's allocator."""
-
-    phase = Phase.TIDY
-
-    def __init__(self, every: Period) -> None:
-        self.every = every
-
-    def after_step(self, loop: Loop, result: StepResult) -> None:
-        """Release the cache if due."""
-        if loop.is_due(self.every):
-            torch.cuda.empty_cache()
-
-
-class CollectCallback(Callback):
-    """Collects garbage at an interval counted from the start of the run, and once at the start."""
-
-    phase = Phase.TIDY
-
-    def __init__(self, section: GarbageCollection) -> None:
-        self.section = section
-        self.garbage = PacedCollection(section)
-
-    def start(self, loop: Loop) -> None:
-        """Take over."""
-        self.garbage.start()
-
-    def after_step(self, loop: Loop, result: StepResult) -> None:
-        """Collect if due."""
-        if loop.is_due(self.section.every):
-            self.garbage.collect()
-
-    def close(self, loop: Loop) -> None:
-        """Give back."""
-        self.garbage.close()
-
-
-class LimitsCallback(Callback):
-    """Measures the time between the ends of two steps."""
-
-    phase = Phase.LAST
-
-    def __init__(self, limits: SessionLimits) -> None:
-        self.limits, self.since = limits, 0.0
-
-    def start(self, loop: Loop) -> None:
-        """Measure from here."""
-        self.since = time.monotonic()
-
-    def after_step(self, loop: Loop, result: StepResult) -> None:
-        """Report the duration to the limits."""
-        now = time.monotonic()
-        self.limits.step_took(now - self.since)
-        self.since = now
-
-    def rewound(self, loop: Loop) -> None:
-        """Measure from here."""
-        self.since = time.monotonic()
-
-
-def watching_callbacks(run: Run) -> list[Callback]:
-    """Build the callbacks that sections of the job ask for, and limits of the session."""
-    job, callbacks = run.job, list[Callback]()
-    section = job.profiling
-    if section is not None and (section.ranks is None or run.world.rank in section.ranks):
-        callbacks.append(ProfileCallback(section, run))
-    if job.compile is not None:
-        # Where a fallback ends the run, its step is neither logged, evaluated nor saved.
-        callbacks.append(CompileCallback(job.compile, run))
-    if run.stop.limits is not None and run.stop.limits.ends:
-        callbacks.append(LimitsCallback(run.stop.limits))
-    if job.memory.empty_cache.unit != "never":
-        callbacks.append(EmptyCacheCallback(job.memory.empty_cache))
-    if job.resilience.gc is not None:
-        callbacks.append(CollectCallback(job.resilience.gc))
-    return callbacks
