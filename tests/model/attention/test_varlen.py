@@ -17,7 +17,7 @@ from setpoint.model.attention import selection
 from setpoint.model.attention import varlen as module
 from setpoint.model.attention.attention import Attention
 from setpoint.model.attention.backends import PLAIN, RowLayout, Scores, visible
-from setpoint.model.attention.varlen import Flash, Packed, Varlen, pack
+from setpoint.model.attention.varlen import Flash, Packed, Varlen, find_sequences
 from setpoint.model.initialize import initialize
 from setpoint.shapes.batch import Batch, Lengths, SequenceParts
 
@@ -42,7 +42,7 @@ from .layouts import BATCH, CPU, DOCUMENTS, LAYOUTS, LENGTH, layout
     ],
 )
 def test_lengths_that_are_read_off_the_device(name, queries, keys):
-    packed = pack(LAYOUTS[name], None)
+    packed = find_sequences(LAYOUTS[name], None)
     assert packed.query_starts.diff().tolist() == queries
     assert packed.key_starts.diff().tolist() == keys
     assert max(queries) <= packed.longest_query <= LENGTH
@@ -50,23 +50,23 @@ def test_lengths_that_are_read_off_the_device(name, queries, keys):
     assert packed.query_starts[0] == packed.key_starts[0] == 0
     assert packed.query_starts.dtype == packed.key_starts.dtype == torch.int32
     assert (packed.queries is not None) == LAYOUTS[name].padded
-    assert pack(LAYOUTS["plain"], 1).window == (0, 0)
+    assert find_sequences(LAYOUTS["plain"], 1).window == (0, 0)
 
 
 def test_documents_in_pieces_are_refused():
     torn = DOCUMENTS.clone()
     torn[0, -1] = 0
     with pytest.raises(SetpointError, match="5 documents are in 6; use sdpa or flex"):
-        pack(layout(documents=torn), None)
+        find_sequences(layout(documents=torn), None)
 
 
 @pytest.mark.parametrize("padded", [False, True])
 def test_windows_over_gaps_are_refused(padded):
     positions = torch.arange(LENGTH)[None] * 2
     places = layout(positions=positions, padded=padded)
-    assert pack(places, None).window == (-1, 0)
+    assert find_sequences(places, None).window == (-1, 0)
     with pytest.raises(SetpointError, match="positions must follow on each other"):
-        pack(places, 3)
+        find_sequences(places, 3)
 
 
 class Reads(TorchDispatchMode):
@@ -133,7 +133,7 @@ def test_lengths_of_the_data_show_what_the_mask_shows_and_read_nothing(window, m
         batch = packed_rows(seed).padded(missing)
         places = layout_of(batch)
         with Reads() as reads:
-            packed = pack(places, window)
+            packed = find_sequences(places, window)
         assert not reads.found
         counting = batch.positions >= 0
         masked, shown = visible(places, window)[:, 0], seen_by(packed, *batch.positions.shape)
@@ -152,7 +152,7 @@ def test_sequences_that_ranks_divide_keep_the_lengths_of_whole_rows():
     counting = part.positions >= 0
     masked = visible(layout_of(part), None)[:, 0]
     assert torch.equal(
-        masked[counting], seen_by(pack(layout_of(part), None), rows, width)[counting]
+        masked[counting], seen_by(find_sequences(layout_of(part), None), rows, width)[counting]
     )
     plain = Batch(batch.inputs, batch.inputs, 1, 1, 1)
     assert SequenceParts(4, 1, 1, 0, "zigzag").cut(plain).lengths.starts.tolist() == [

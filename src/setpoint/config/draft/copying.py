@@ -322,7 +322,7 @@ def _bind(root: Node, section: Node, info: FieldInfo) -> bool:
     return True
 
 
-def switch(root: Node, old: Node, new: Node) -> None:
+def replace_shared(root: Node, old: Node, new: Node) -> None:
     """Replace a shared section by another in all of its places.
 
     Raises:

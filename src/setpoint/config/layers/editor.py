@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple, cast
 
-from ..draft.copying import MANY_ORIGINS, bind, one_layer, successor, switch
+from ..draft.copying import MANY_ORIGINS, bind, one_layer, replace_shared, successor
 from ..draft.hints import (
     explained,
     foreign_keys,
@@ -311,7 +311,7 @@ class Editor:
         if isinstance(current, Node):
             remember_replaced(self.root, current, slot.path, origin, text)
             if section is not None:
-                switch(self.root, current, section)
+                replace_shared(self.root, current, section)
                 forget_restored(self.root, section, slot.path)
         slot.store(slot.info.read(section, origin), origin)
 
@@ -354,7 +354,7 @@ class Editor:
         else:
             cls = kind.chosen(tag, "choose a variant first: without one it has no fields to set")
         if not isinstance(current, Node) or type(current).__setpoint__.cls is not cls:
-            current = self._switch(history, cls, origin, slot.path, current)
+            current = self._change_variant(history, cls, origin, slot.path, current)
         self._note_null(slot, origin)
         slot.store(current, origin)
         return current
@@ -369,7 +369,7 @@ class Editor:
         reason = f"{origin.describe(path)} sets a field of the section after it"
         state_of(self.root).dropped += ((dotted(path), None, given, reason),)
 
-    def _switch(
+    def _change_variant(
         self, history: Sequence[Node], cls: type[Node], origin: Origin, path: Path, current: object
     ) -> Node:
         """Make a section of a variant, with all that was given for it; see `successor`.
@@ -393,7 +393,7 @@ class Editor:
                 self._lost.append(self.problems[-1])
         if old is not None:
             state_of(new).replaced = old
-            switch(self.root, old, new)
+            replace_shared(self.root, old, new)
         forget_restored(self.root, new, path)
         return new
 
@@ -411,7 +411,7 @@ class Editor:
             cls = type(new).__setpoint__.cls
             if new is value or type(section).__setpoint__.cls is cls:
                 return new if new is value else section
-            return self._switch(history_of(section), cls, origin, path, section)
+            return self._change_variant(history_of(section), cls, origin, path, section)
 
         def section_for(tag: object, layer: Origin) -> Node:
             nonlocal section

@@ -56,7 +56,7 @@ class Packed(NamedTuple):
     keys: Tensor | None = None
 
 
-def pack(layout: RowLayout, window: int | None) -> Packed:
+def find_sequences(layout: RowLayout, window: int | None) -> Packed:
     """Find the sequences of a batch: rows, or their documents.
 
     With lengths from the loader nothing is read from the device, and padding is a sequence of its
@@ -79,10 +79,10 @@ def pack(layout: RowLayout, window: int | None) -> Packed:
         rows = torch.arange(layout.batch + 1, dtype=torch.int32, device=layout.device)
         queries, keys = layout.queries, layout.keys
         return Packed(rows * queries, rows * keys, queries, keys, sides)
-    return _pack_on_host(layout, window)._replace(window=sides)
+    return _find_on_host(layout, window)._replace(window=sides)
 
 
-def _pack_on_host(layout: RowLayout, window: int | None) -> Packed:
+def _find_on_host(layout: RowLayout, window: int | None) -> Packed:
     """Find the sequences by positions and documents, in one transfer to the host."""
     shape = (layout.batch, layout.keys)
     numbers = torch.arange(layout.keys, device=layout.device)[None]
@@ -152,8 +152,8 @@ class Varlen(Backend):
         self.asks_for_groups = asks_for_groups
 
     def prepare_mask(self, layout: RowLayout, window: int | None) -> Packed:
-        """Find the sequences; see `pack`."""
-        return pack(layout, window)
+        """See `find_sequences`."""
+        return find_sequences(layout, window)
 
     def attend(
         self, query: Tensor, key: Tensor, value: Tensor, mask: Packed, scores: Scores = PLAIN
