@@ -156,7 +156,7 @@ def batches_of_setpoint(corpus: Corpus, method: str, size: int) -> int:
     tokens = 0
     sampler = Sampler([cursor])
     while sampler.epoch < 1:
-        tokens += sequences.rows(sampler.take(BATCH)).tokens
+        tokens += sequences.batch_of(sampler.take(BATCH)).tokens
     return tokens
 
 

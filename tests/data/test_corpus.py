@@ -145,7 +145,7 @@ def test_a_row_knows_its_source() -> None:
         assert corpus.starts.tolist() == [1 + 31 * i for i in range(len(names))]
         assert (corpus.tokens[corpus.starts - 1] == corpus.separator).all()
         windows = cut_rows(corpus, 10)
-        found = windows.rows(np.arange(len(windows))).source
+        found = windows.batch_of(np.arange(len(windows))).source
         assert found is not None
         expected = [corpus.source[10 * i // 31] for i in range(len(windows))]
         assert found.tolist() == expected
@@ -259,7 +259,7 @@ def test_documents_of_tokens_say_which_are_trained() -> None:
     ]
     corpus = build_corpus(documents, ByteTokenizer(), side="train", sources=("s",))
     assert corpus.tokens[:].tolist() == [256, 97, 98, 256, 3, 4, 5, 256, 6, 256]
-    batch = cut_rows(corpus, 8).rows(np.array([0]))
+    batch = cut_rows(corpus, 8).batch_of(np.array([0]))
     # A document whose mask is given is read without the separators around it.
     assert batch.inputs.tolist() == [[256, 97, 98, 3, 4, 256, 6, 256]]
     assert batch.targets.tolist() == [[97, 98, 256, 4, 5, 6, 256, IGNORE_INDEX]]

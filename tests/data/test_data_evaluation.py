@@ -215,10 +215,10 @@ def test_refusals_come_at_the_call(corpus_of: Callable[..., Corpus]) -> None:
 class Dying(DocumentRows):
     """Rows the fifth of which kills who makes it."""
 
-    def rows(self, rows: Any) -> Batch:
+    def batch_of(self, rows: Any) -> Batch:
         if 4 in rows.tolist():
             os.kill(os.getpid(), signal.SIGKILL)
-        return DocumentRows.rows(self, rows)
+        return DocumentRows.batch_of(self, rows)
 
 
 @pytest.mark.parametrize("workers", [1, 2])
@@ -273,7 +273,7 @@ def test_a_stream_of_complete_documents_is_read_as_training_reads_it(isolate: bo
     section = resolve(Packing(method="concatenate", isolate=isolate))
     rows = evaluation_rows(corpus, section, 8)
     trained = training_rows(corpus, 8, isolated=isolate)
-    whole, same = rows.rows(np.arange(len(rows))), trained.rows(np.arange(len(trained)))
+    whole, same = rows.batch_of(np.arange(len(rows))), trained.batch_of(np.arange(len(trained)))
     assert (len(rows), len(trained)) == (4, 3)
     for name in ("inputs", "targets", "positions", "documents"):
         ours, theirs = getattr(whole, name), getattr(same, name)
@@ -420,7 +420,7 @@ def cut(corpus: Corpus, starts: list[int], length: int) -> Batch:
     first = np.array(starts)
     lengths = np.minimum(length, len(corpus.tokens) - 1 - first)
     parts = Parts(first, lengths, np.arange(1, len(starts) + 1))
-    return DocumentRows(corpus, length, count=None).rows(parts)
+    return DocumentRows(corpus, length, count=None).batch_of(parts)
 
 
 def test_targets_are_the_inputs_one_token_later(corpus_of: Callable[..., Corpus]) -> None:
@@ -476,7 +476,7 @@ def test_rows_of_text_lie_in_the_corpus_as_they_are_read(
         training_rows(corpus, 4, isolated=isolated),
         cut_rows(corpus, 4, isolated=isolated),
     ):
-        batch = rows.rows(np.arange(len(rows)))
+        batch = rows.batch_of(np.arange(len(rows)))
         stride = 5 if batch.target_tokens == 4 * len(rows) else 4
         for number, (inputs, targets) in enumerate(zip(batch.inputs, batch.targets, strict=True)):
             window = corpus.tokens[number * stride : number * stride + 5].tolist()

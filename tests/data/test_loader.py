@@ -52,10 +52,10 @@ class Faulty(DocumentRows):
         super().__init__(good.corpus, 8, numbered=good.numbered, count=len(good))
         self.wrong, self.fault = wrong, fault
 
-    def rows(self, rows: Any) -> Batch:
+    def batch_of(self, rows: Any) -> Batch:
         if self.wrong in (rows.starts // 9).tolist():
             self.fault()
-        return DocumentRows.rows(self, rows)
+        return DocumentRows.batch_of(self, rows)
 
 
 @pytest.fixture

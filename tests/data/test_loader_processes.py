@@ -155,7 +155,7 @@ def test_what_another_process_unpickles_maps_the_same_files(data: Path) -> None:
     assert len(text) < 10_000
     shared = pickle.loads(text)
     rows = np.arange(0, len(feed.sequences), 997)
-    ours, theirs = (each.rows(rows) for each in (feed.sequences, shared.value))
+    ours, theirs = (each.batch_of(rows) for each in (feed.sequences, shared.value))
     assert torch.equal(ours.inputs, theirs.inputs) and torch.equal(ours.source, theirs.source)
 
 

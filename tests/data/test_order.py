@@ -185,7 +185,7 @@ def job_of(source: dict[str, Any], *flags: str) -> Job:
 def rows_of(job: Job, count: int) -> list[tuple[list[int], list[int]]]:
     sides = corpora(job.data, job.tokenizer.build(), job.data.is_mixture)
     sequences, sampler = build_training_data(job, sides.train)
-    batch = sequences.rows(sampler.take(count))
+    batch = sequences.batch_of(sampler.take(count))
     sampler.close()
     return [
         (inputs[: (kept := sum(t != IGNORE_INDEX for t in targets))], targets[:kept])

@@ -132,7 +132,7 @@ def test_nothing_is_lost_or_twice_and_no_row_too_full(
         assert len(sequences) == len(rows)
     taken = sampler.take(len(rows))
     assert rows_of(taken) == rows and sampler.epoch == 1.0
-    batch = sequences.rows(taken)
+    batch = sequences.batch_of(taken)
     assert (batch.tokens, batch.target_tokens) == (len(read), len(read))
     assert batch.target_bytes == corpus.byte_count
     again = sorted(piece for row in rows_of(sampler.take(len(rows))) for piece in row)
@@ -146,11 +146,11 @@ def test_labels_never_cross_a_document(lengths: list[int], size: int, kind: str)
     corpus = corpus_of(lengths)
     if kind == "packed":
         sequences, sampler = packed(corpus, size)
-        batch = sequences.rows(sampler.take(len(sequences)))
+        batch = sequences.batch_of(sampler.take(len(sequences)))
     else:
         cut = cut_rows if kind == "evaluation" else training_rows
         windows = cut(corpus, min(size, len(corpus.tokens) - 1), isolated=True)
-        batch = windows.rows(np.arange(len(windows)))
+        batch = windows.batch_of(np.arange(len(windows)))
     assert batch.documents is not None and batch.positions is not None
     separator = corpus.separator
     for inputs, targets, positions, documents in zip(
@@ -242,7 +242,7 @@ def test_documents_without_targets_are_left_out() -> None:
     assert pieces.lengths.tolist() == [4, 6] and pieces.without_targets == 3
     sequences, sampler = packed(corpus, 10)
     assert "3 of 5 conversations have no trained token within 10: left out" in sequences.note
-    batch = sequences.rows(sampler.take(len(sequences)))
+    batch = sequences.batch_of(sampler.take(len(sequences)))
     assert batch.target_tokens == 10
     with pytest.raises(SetpointError, match="1 have no target"):
         corpus = corpus_of([5], [False])
@@ -258,7 +258,7 @@ def test_complete_documents_keep_their_start_where_text_is_split() -> None:
     text = Document("t", b"x" * 15)
     corpus = build_corpus([late, text, early, fits], ByteTokenizer(), side="train")
     sequences, sampler = packed(corpus, 10, method="none")
-    batch = sequences.rows(sampler.take(4))
+    batch = sequences.batch_of(sampler.take(4))
     rows = sorted(batch.inputs.tolist())
     assert rows == [list(range(10))] * 2 + [[120] * 6 + [256] * 4, [256] + [120] * 9]
     assert (batch.targets != IGNORE_INDEX).sum(1).tolist().count(2) == 2
@@ -300,7 +300,7 @@ def test_concatenated_rows_read_each_document_without_its_last_token(
         return
     sequences = concatenated(corpus, length)
     assert len(sequences) == count
-    batch = sequences.rows(np.arange(count)[::-1])
+    batch = sequences.batch_of(np.arange(count)[::-1])
     pairs = zip(
         batch.inputs.flip(0).flatten().tolist(), batch.targets.flip(0).flatten().tolist(),
         strict=True,
@@ -327,7 +327,7 @@ def test_buckets_hold_rows_of_similar_length() -> None:
 @pytest.mark.parametrize(("multiple", "width"), [(None, 64), (8, 24), (1, 21), (100, 64)])
 def test_padding(multiple: int | None, width: int) -> None:
     sequences, sampler = packed(corpus_of([20, 3]), 64, method="none", pad_to_multiple_of=multiple)
-    batch = sequences.rows(sampler.take(2))
+    batch = sequences.batch_of(sampler.take(2))
     assert batch.inputs.shape == (2, width) and batch.tokens == 25
     assert batch.documents is None  # a row has one
     said = "19.5% of the places of 2 rows" if multiple is None else "2 rows of 12 tokens on average"
@@ -406,6 +406,6 @@ def test_a_mixture_pads_its_sources_to_one_width() -> None:
     ]
     mixture = MixedSequences(("a", "b"), [sequences for sequences, _ in members])
     rows = tuple(sampler.take(2) for _, sampler in members)
-    batch = mixture.rows(MixedRows(np.array([1, 0, 0, 1]), rows))
+    batch = mixture.batch_of(MixedRows(np.array([1, 0, 0, 1]), rows))
     assert batch.inputs.shape == batch.targets.shape == (4, 21)
     assert (batch.targets != IGNORE_INDEX).sum(1).tolist() == [21, 6, 6, 21]

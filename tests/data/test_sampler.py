@@ -112,9 +112,9 @@ def test_a_slice_of_the_rows_is_what_its_rank_makes(
 ) -> None:
     mixture, sampler = mixture_of(weights)
     rows = sampler.take(count)
-    batch = mixture.rows(rows)
+    batch = mixture.batch_of(rows)
     first = data.draw(st.integers(0, count - 1))
-    part = mixture.rows(rows[first : data.draw(st.integers(first + 1, count))])
+    part = mixture.batch_of(rows[first : data.draw(st.integers(first + 1, count))])
     assert part.inputs.tolist() == batch.inputs[first : first + len(part.inputs)].tolist()
     # The second token of each of these sequences is the byte of its source.
     assert batch.source is not None
@@ -292,7 +292,7 @@ def texts_of(job: Job, count: int = len(ROWS)) -> list[str]:
     """Documents in the order in which they are trained on, each in a row of its own."""
     train = corpora(job.data, job.tokenizer.build()).train
     sequences, sampler = build_training_data(job, train)
-    batch = sequences.rows(sampler.take(count))
+    batch = sequences.batch_of(sampler.take(count))
     return [bytes(i for i in row if i < 256).decode() for row in batch.inputs.tolist()]
 
 
@@ -328,7 +328,7 @@ def test_concatenated_text_is_laid_in_the_order(tmp_path: Path) -> None:
     row = [256]
     for text in expected("score", False):
         row += [*text.encode(), 256]
-    batch = sequences.rows(sampler.take(len(sequences)))
+    batch = sequences.batch_of(sampler.take(len(sequences)))
     whole = [row[at : at + S] for at in range(0, len(row) - S, S + 1)]
     assert batch.inputs.tolist() == whole
 

@@ -142,7 +142,7 @@ def streamed(
 def take(pair: tuple[DocumentRows, Sampler], count: int) -> list[list[list[int]]]:
     """Inputs and targets of rows, without padding."""
     sequences, sampler = pair
-    return rows_of(sequences.rows(sampler.take(count)))
+    return rows_of(sequences.batch_of(sampler.take(count)))
 
 
 def rows_of(batch: Batch) -> list[list[list[int]]]:
@@ -235,7 +235,7 @@ def test_packed_rows_hold_each_document_once_and_resume_at_each_row(
     while whole[1].epoch < 2:
         state = whole[1].state_dict()
         taken = whole[1].take(1)
-        batch = whole[0].rows(taken)
+        batch = whole[0].batch_of(taken)
         assert batch.documents is not None or method == "none"
         if whole[1].epoch < 1:
             seen += texts_in(batch)
@@ -471,7 +471,7 @@ def test_files_are_dealt_where_there_are_enough(method: str, tmp_path: Path) -> 
     seen: list[bytes] = []
     while sampler.epoch < 1:
         state = sampler.state_dict()
-        seen += texts_in(sequences.rows(sampler.take(6)))
+        seen += texts_in(sequences.batch_of(sampler.take(6)))
         _, again = streamed(stream, packing, 2)
         again.load_state_dict(json.loads(json.dumps(state)))  # also where steps have other rows
         assert again.state_dict() == state
@@ -492,7 +492,7 @@ def test_a_lane_may_have_a_file_with_less_than_a_row_or_held_out_documents(tmp_p
         sequences, sampler = streamed(stream, resolve(Packing(method="concatenate")), 4)
         seen: set[int] = set()
         while sampler.epoch < 8:
-            inputs = sequences.rows(sampler.take(4)).inputs.tolist()
+            inputs = sequences.batch_of(sampler.take(4)).inputs.tolist()
             seen |= {n for row in inputs for n in files if f"file {n}".encode() in bytes(
                 token for token in row if token < 256)}  # fmt: skip
         sampler.close()
@@ -507,7 +507,7 @@ def test_a_lane_without_a_document_for_many_epochs_waits_for_one(tmp_path: Path)
     for too_long, rows in (("drop", 40), ("split", 80)):
         packing = resolve(Packing(method="next_fit", too_long=too_long))  # type: ignore[arg-type]
         sequences, sampler = streamed(stream_of(section), packing, 6)
-        assert len(rows_of(sequences.rows(sampler.take(rows)))) == rows
+        assert len(rows_of(sequences.batch_of(sampler.take(rows)))) == rows
         sampler.close()
     (tmp_path / "3.txt").write_text("abc " * 40)
     packing = resolve(Packing(method="next_fit", too_long="drop"))
@@ -621,7 +621,7 @@ class Answered(Endless):
 def test_targets_of_documents_are_refused_and_not_ignored(method: str) -> None:
     sequences, sampler = endless(Answered(), 10, method)
     with pytest.raises(SetpointError, match="'endless/tap#0' says which of its tokens"):
-        sequences.rows(sampler.take(1))
+        sequences.batch_of(sampler.take(1))
     sampler.close()
 
 
@@ -731,17 +731,17 @@ def test_a_mixture_takes_its_shares_from_streams_and_other_sources(tmp_path: Pat
         return mixture, Sampler(cursors, schedule)
 
     mixture, sampler = build()
-    first = mixture.rows(sampler.take(40))
+    first = mixture.batch_of(sampler.take(40))
     assert first.source is not None
     assert np.bincount(first.source.numpy()).tolist() == [10, 30]
     state = json.loads(json.dumps(sampler.state_dict()))
     assert "endless 75.0% (epoch 1, after 30 sequences, in the documents" in describe_position(
         state
     )
-    rest = rows_of(mixture.rows(sampler.take(9)))
+    rest = rows_of(mixture.batch_of(sampler.take(9)))
     other, again = build()
     again.load_state_dict(state)
-    assert rows_of(other.rows(again.take(9))) == rest
+    assert rows_of(other.batch_of(again.take(9))) == rest
     sampler.close()
     again.close()
 

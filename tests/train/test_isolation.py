@@ -110,7 +110,7 @@ def packed_and_alone(method: Any = "first_fit_decreasing") -> tuple[list[Batch],
         text, resolve(Packing(method=method)), length=40, seed=0, bucket=1
     )
     rows = cursor.take(np.arange(len(sequences)), slice(None))
-    together = [sequences.rows(rows[n : n + 2]) for n in range(0, len(rows), 2)]
+    together = [sequences.batch_of(rows[n : n + 2]) for n in range(0, len(rows), 2)]
     single = alone(text, rows.lengths, rows.starts)
     assert len(together) < len(single) == len(LENGTHS)
     return together, single
@@ -177,7 +177,7 @@ def test_windows_equal_their_documents(positions: Any) -> None:
     """What an isolated window of a concatenated text holds of a document counts as if alone."""
     text = corpus()
     windows = cut_rows(text, 16, isolated=True)
-    together = [windows.rows(np.arange(len(windows)))]
+    together = [windows.batch_of(np.arange(len(windows)))]
     # Windows cut documents, so a part begins where a document or a window does.
     last = len(text.tokens) - 1
     starts = np.unique([*(text.starts - 1).tolist(), *range(0, last, 16)])
@@ -192,7 +192,7 @@ def test_without_isolation_documents_see_those_before() -> None:
     sequences, cursor = build_packed(text, section, length=40, seed=0, bucket=1)
     rows = cursor.take(np.arange(len(sequences)), slice(None))
     run = objective("sdpa", "cpu", torch.float64)
-    together, _ = gradients(run, [sequences.rows(rows)])
+    together, _ = gradients(run, [sequences.batch_of(rows)])
     single, _ = gradients(run, alone(text, rows.lengths, rows.starts))
     assert together != pytest.approx(single, rel=1e-5)
 

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from setpoint.data.tokenizers.tokenizer import TokenArray
 
 Ints = npt.NDArray[np.int64]
-Named = tuple[str, Ints]
+TextRows = tuple[str, Ints]
 """The name of a data set, and numbers of its rows."""
 SLICE = 0.05  # share of the training tokens on which the weights are fitted
 BISECTIONS = 30  # weights to 2**-30
@@ -165,7 +165,7 @@ class EvaluationFeed:
             RunError: a worker died or hangs, or could not make a row.
         """
         if not self.workers:
-            yield from map(self.texts.rows, self._pass(name))
+            yield from map(self.texts.batch_of, self._pass(name))
             return
         if name != self._next:
             self.close()
@@ -200,14 +200,14 @@ class EvaluationFeed:
             self.data_size
         )
 
-    def _pass(self, name: str) -> Iterator[Named]:
+    def _pass(self, name: str) -> Iterator[TextRows]:
         indices = np.arange(self.totals[name])
         for first in range(0, len(indices), self.global_batch_size):
             batch = indices[first : first + self.global_batch_size]
             local_batch = np.array_split(batch, self.data_size)[self.data_rank]
             yield name, local_batch if len(local_batch) else batch[:1]
 
-    def _passes(self, name: str) -> Iterator[Named]:
+    def _passes(self, name: str) -> Iterator[TextRows]:
         while True:
             yield from self._pass(name)
             name = self._next_name(name)
@@ -224,16 +224,16 @@ class EvaluationFeed:
 
 
 class _Texts:
-    """Several data sets, whose rows are named by data set and number."""
+    """Several data sets, whose rows are planned by data set and number."""
 
     def __init__(self, texts: Mapping[str, DocumentRows]) -> None:
         self.texts = texts
 
-    def rows(self, rows: Named) -> Batch:
+    def batch_of(self, rows: TextRows) -> Batch:
         name, indices = rows
-        return self.texts[name].rows(indices)
+        return self.texts[name].batch_of(indices)
 
-    def describe(self, rows: Named) -> str:
+    def describe(self, rows: TextRows) -> str:
         name, indices = rows
         return self.texts[name].describe(indices)
 

@@ -231,7 +231,7 @@ def samples_of(
     Arguments:
         first: number of the first row in the stream.
     """
-    batch = sequences.rows(rows)
+    batch = sequences.batch_of(rows)
     facts = getattr(tokenizer, "chat", None)
     controls = facts.controls if isinstance(facts, ChatFacts) else ()
     names = {facts.tokens[text]: text for text in controls} if facts else {}

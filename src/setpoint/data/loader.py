@@ -151,7 +151,7 @@ def loader_options(workers: config.WorkerOptions, device: torch.device) -> dict[
 class Maker(Protocol):
     """Maker of batches; see `setpoint.data.rows.Sequences`."""
 
-    def rows(self, rows: Rows) -> Batch:
+    def batch_of(self, rows: Rows) -> Batch:
         """Make rows into a batch."""
         ...
 
@@ -233,7 +233,7 @@ class Making(Dataset[Any]):
         self.busy[info.id] = torch.tensor([os.getpid(), number])
         began = time.perf_counter()
         try:
-            return SentBatch(self.sequences.value.rows(rows), time.perf_counter() - began)
+            return SentBatch(self.sequences.value.batch_of(rows), time.perf_counter() - began)
         except Exception as error:  # told by the main process, which knows the rows
             return Failed(error, traceback.format_exc())
         finally:
@@ -295,7 +295,7 @@ class BatchLoader:
     """Batches made ahead by worker processes, in order.
 
     Arguments:
-        names: rows of each batch, perhaps endless.
+        plans: the rows of each batch, perhaps endless.
         workers: number of processes, at least 1.
         prefetch: batches that each worker makes ahead.
         pin_memory: whether to put batches into page-locked memory.
@@ -309,7 +309,7 @@ class BatchLoader:
     def __init__(
         self,
         sequences: Maker,
-        names: Iterator[Rows],
+        plans: Iterator[Rows],
         *,
         workers: int,
         prefetch: int,
@@ -321,14 +321,14 @@ class BatchLoader:
         self.timeout = timeout
         self.section = section
         self.busy = torch.full((workers, 2), -1, dtype=torch.int64).share_memory_()
-        self.named: dict[int, Rows] = {}
+        self.planned: dict[int, Rows] = {}
         self.given = 0
         self.making = 0.0
         """Seconds that the workers spent on the batches returned so far."""
         loader: Any = DataLoader(
             Making(sequences, self.busy),
             batch_size=None,
-            sampler=self._numbered(names),
+            sampler=self._numbered(plans),
             num_workers=workers,
             prefetch_factor=prefetch,
             pin_memory=pin_memory,
@@ -353,9 +353,9 @@ class BatchLoader:
             kept = signal.SIG_DFL if before is None or of_torch else before
             signal.signal(signal.SIGCHLD, kept)
 
-    def _numbered(self, names: Iterator[Rows]) -> Iterator[tuple[int, Rows]]:
-        for number, rows in enumerate(names):
-            self.named[number] = rows
+    def _numbered(self, plans: Iterator[Rows]) -> Iterator[tuple[int, Rows]]:
+        for number, rows in enumerate(plans):
+            self.planned[number] = rows
             yield number, rows
 
     def __iter__(self) -> Iterator[Batch]:
@@ -366,7 +366,7 @@ class BatchLoader:
             batch: SentBatch | Failed = next(self.batches)
         except (RuntimeError, OSError, EOFError) as error:
             raise RunError(self._failure_message(error)) from None
-        rows = self.named.pop(self.given)
+        rows = self.planned.pop(self.given)
         self.given += 1
         if isinstance(batch, Failed):
             where = self.sequences.describe(rows)
@@ -380,9 +380,9 @@ class BatchLoader:
         """Message about the worker that died or hangs, with its rows."""
         text = str(error)
         active = [
-            (pid, self.sequences.describe(self.named[number]))
+            (pid, self.sequences.describe(self.planned[number]))
             for pid, number in self.busy.tolist()
-            if number in self.named
+            if number in self.planned
         ]
         if "timed out" in text:
             lines = [f"{self.section}.timeout: no rows came within {self.timeout:g} seconds."]
@@ -503,11 +503,11 @@ class Feed:
         self.pin_memory, self.timeout = pin_memory, timeout
         self.spent = Spent()
         self._loader: BatchLoader | None = None
-        # Of each micro-batch that is named and not taken yet: where the data is behind it.
+        # Of each micro-batch that is planned and not taken yet: where the data is behind it.
         self._ahead: deque[tuple[dict[str, Any], float]] = deque()
         self._epoch = sampler.epoch
         self._state: dict[str, Any] | None = None
-        # Why no more rows can be named.
+        # Why no more rows can be planned.
         self._end: SetpointError | None = None
 
     @property
@@ -544,7 +544,7 @@ class Feed:
         """
         if self.data_rank >= self.data_size:
             for _ in range(self.accumulation):
-                self._name()
+                self._plan()
             self._epoch = self.sampler.epoch
             return StepBatch((), (), total_count(()), self._by_source((), ()), self._local_epoch())
         batches = tuple(self._next() for _ in range(self.accumulation))
@@ -572,8 +572,8 @@ class Feed:
     def _next(self) -> Batch:
         self.spent.batches += 1
         if not self.workers:
-            rows, began = self._name(), time.perf_counter()
-            batch = self.sequences.rows(rows)
+            rows, began = self._plan(), time.perf_counter()
+            batch = self.sequences.batch_of(rows)
             self.spent.making += time.perf_counter() - began
             self._epoch = self.sampler.epoch
             return batch
@@ -581,7 +581,7 @@ class Feed:
             self._state = self.sampler.state_dict()
             self._loader = BatchLoader(
                 self.sequences,
-                self._names(),
+                self._plans(),
                 workers=self.workers,
                 prefetch=self.prefetch,
                 pin_memory=self.pin_memory,
@@ -596,7 +596,7 @@ class Feed:
         self._state, self._epoch = self._ahead.popleft()
         return batch
 
-    def _name(self) -> Rows:
+    def _plan(self) -> Rows:
         """Plan the rows of the next micro-batch of this rank."""
         began = time.perf_counter()
         first = self.data_rank * self.micro_size
@@ -605,11 +605,11 @@ class Feed:
         self.spent.planning += time.perf_counter() - began
         return rows
 
-    def _names(self) -> Iterator[Rows]:
+    def _plans(self) -> Iterator[Rows]:
         while True:
             try:
-                rows = self._name()
-            except SetpointError as error:  # raised when what was named before has been taken
+                rows = self._plan()
+            except SetpointError as error:  # raised when what was planned before has been taken
                 self._end = error
                 return
             self._ahead.append((self.sampler.state_dict(), self.sampler.epoch))

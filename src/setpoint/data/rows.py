@@ -52,7 +52,7 @@ class Sequences(Protocol):
         """Rows per epoch; None for a stream."""
         ...
 
-    def rows(self, rows: Rows) -> Batch:
+    def batch_of(self, rows: Rows) -> Batch:
         """Make rows into a batch."""
         ...
 
@@ -276,7 +276,7 @@ class DocumentRows:
         assert self.numbered is not None
         return self.numbered.pick(rows)
 
-    def rows(self, rows: Ints | Parts) -> Batch:
+    def batch_of(self, rows: Ints | Parts) -> Batch:
         """See `Sequences`."""
         corpus, parts = self.corpus, self.parts(rows)
         tokens = corpus.tokens if parts.tokens is None else parts.tokens
@@ -540,10 +540,10 @@ class MixedSequences:
         counts = [member.epoch_rows for member in self.members]
         return None if None in counts else sum(count or 0 for count in counts)
 
-    def rows(self, rows: MixedRows) -> Batch:
+    def batch_of(self, rows: MixedRows) -> Batch:
         """Make rows into a batch, in the order of the sampler."""
         numbered = [
-            (number, member.rows(part))
+            (number, member.batch_of(part))
             for number, (member, part) in enumerate(zip(self.members, rows.parts, strict=True))
             if len(part)
         ]

@@ -235,7 +235,7 @@ ONE_SOURCE = MixtureSchedule(("",), (Shares(0, (1.0,)),), (None,))
 
 
 class Sampler:
-    """The endless sequence of rows of all ranks, for `Sequences.rows`.
+    """The endless sequence of rows of all ranks, for `Sequences.batch_of`.
 
     It is a function of the data, the seed and the number of rows taken, whatever the number of
     ranks, workers or rows of a micro-batch.

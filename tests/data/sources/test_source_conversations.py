@@ -404,14 +404,14 @@ def test_rows_are_what_transformers_gives_and_nothing_around(
     for method in ("none", "next_fit", "first_fit_decreasing"):
         packing = resolve(Packing(method=method))
         sequences, cursor = build_packed(train, packing, length=400, seed=0, bucket=1)
-        batch = sequences.rows(cursor.take(np.arange(len(sequences)), slice(None)))
+        batch = sequences.batch_of(cursor.take(np.arange(len(sequences)), slice(None)))
         read, targets = batch.inputs.flatten().tolist(), batch.targets.flatten().tolist()
         for ids in expected:
             at = next(n for n in range(len(read)) if read[n : n + len(ids) - 1] == ids[:-1])
             assert targets[at : at + len(ids) - 1] == ids[1:]
         assert batch.tokens == batch.target_tokens == sum(len(ids) - 1 for ids in expected)
     whole = training_rows(train, batch.tokens)
-    batch = whole.rows(np.arange(1))
+    batch = whole.batch_of(np.arange(1))
     in_order = [expected[int(file.name[-1])] for file in train.files]
     assert batch.inputs.tolist() == [[token for ids in in_order for token in ids[:-1]]]
     assert batch.targets.tolist() == [[token for ids in in_order for token in ids[1:]]]

@@ -117,7 +117,7 @@ def test_shifted_labels_are_the_targets_of_their_places(tmp_path: Path) -> None:
         sequences, cursor = build_packed(
             corpus, packing, length=8, seed=0, bucket=1, order=np.arange(4), kind="sources"
         )
-        batch = sequences.rows(cursor.take(np.arange(4), slice(None)))
+        batch = sequences.batch_of(cursor.take(np.arange(4), slice(None)))
         rows = zip(batch.inputs.tolist(), batch.targets.tolist(), strict=True)
         lengths = [len(inputs) for inputs, _ in READ]
         assert [(i[:n], t[:n]) for (i, t), n in zip(rows, lengths, strict=True)] == READ

@@ -37,7 +37,7 @@ def test_rows_are_the_tokens_of_the_file(tmp_path: Path) -> None:
     sides = corpora(job.data, job.tokenizer.build())
     sequences, sampler = build_training_data(job, sides.train)
     count = (2000 - 1) // S
-    batch = sequences.rows(sampler.take(count))
+    batch = sequences.batch_of(sampler.take(count))
     # As a loop over a mapped file reads it: S tokens, and the one behind each, every S tokens.
     starts = [S * row for row in range(count)]
     assert batch.inputs.tolist() == [IDS[at : at + S].tolist() for at in starts]

@@ -97,12 +97,12 @@ class Slow:
     """Sequences that take a second to make."""
 
     def __init__(self, sequences: Any) -> None:
-        self.describe, self.rows_of = sequences.describe, sequences.rows
+        self.describe, self.make = sequences.describe, sequences.batch_of
         self.sources = getattr(sequences, "sources", ())
 
-    def rows(self, rows: Any) -> Any:
+    def batch_of(self, rows: Any) -> Any:
         time.sleep(1)
-        return self.rows_of(rows)
+        return self.make(rows)
 
 
 def hanging(job: Job) -> str:

@@ -233,7 +233,7 @@ def test_conversations_beside_a_stream_of_text(tmp_path: Path) -> None:
     job = small_job(tmp_path, *flags, "batch.sequence_length=32")
     components = learned(job)
     score = evaluate(job, components)["chats"]
-    batch = components.eval_sets["chats"].rows(np.array([0]))
+    batch = components.eval_sets["chats"].batch_of(np.array([0]))
     front = [256] if int(batch.inputs[0, 0]) == 256 else []
     nats, count, _ = of_answers(components.model, chats, front)
     assert (score.tokens, score.loss) == (count, pytest.approx(nats / count, abs=1e-5))

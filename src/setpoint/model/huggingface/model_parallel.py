@@ -400,7 +400,7 @@ class _Experts:
 
     _first: str
     dispatcher: Any
-    rows: Any
+    results_of: Any
     """Computes weighted results of rows that are sorted by expert."""
 
     @property
@@ -419,10 +419,10 @@ class _Experts:
         rows = gather(x, slots, weights.shape[1])
         row_weights = weights.flatten().index_select(0, slots).unsqueeze(1)
         if len(rows):
-            results = self.rows(rows, row_weights, ends)
+            results = self.results_of(rows, row_weights, ends)
         else:
             # A row of zeros, so that gradients go the same way on all ranks.
-            results = self.rows(
+            results = self.results_of(
                 rows.sum(0, keepdim=True), row_weights.sum(0, keepdim=True), ends.clamp(min=1)
             )[:0]
         choices = spread(results, slots, weights.numel()).unflatten(0, weights.shape)
@@ -437,7 +437,7 @@ class _Weighted(_Experts):
         assigned, _ = assign(index, _expert_count(module))
         return self.dispatcher(self.compute, hidden_states, weights, assigned)()
 
-    def rows(self, rows: Tensor, weights: Tensor, ends: Tensor) -> Tensor:
+    def results_of(self, rows: Tensor, weights: Tensor, ends: Tensor) -> Tensor:
         index = row_groups(len(rows), ends)
         above: Any = super()
         return above.forward(rows, index.unsqueeze(1), weights).to(rows.dtype)
@@ -455,7 +455,7 @@ class _Scaled(_Experts):
         assigned, _ = assign(index, _expert_count(module))
         return dispatcher(self.compute, x, weights, assigned)()
 
-    def rows(self, rows: Tensor, weights: Tensor, ends: Tensor) -> Tensor:
+    def results_of(self, rows: Tensor, weights: Tensor, ends: Tensor) -> Tensor:
         product = looped_product
         if why_not_grouped(self.gate_up_proj) is None and why_not_grouped(self.down_proj) is None:
             product, ends = grouped_product, ends.to(torch.int32)
