@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from setpoint.data.cache import Sides, requests_of
 from setpoint.data.config import Data
-from setpoint.data.corpus import Corpus, build_corpora
+from setpoint.data.corpus import Corpus
+from setpoint.data.reading import requests_of
+from setpoint.data.sides import Sides, build_corpora
 
 
 def in_memory(config: Data, tokenizer: Any, mixed: bool = False) -> Sides:

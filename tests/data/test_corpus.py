@@ -11,7 +11,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from setpoint.config import SetpointError, resolve
-from setpoint.data.cache import named_corpus
 from setpoint.data.config import Data
 from setpoint.data.corpus import (
     Corpus,
@@ -25,6 +24,7 @@ from setpoint.data.document import Document, FileRecord
 from setpoint.data.evaluation import cut_rows
 from setpoint.data.reading import documents_of, split_position
 from setpoint.data.rows import training_rows
+from setpoint.data.sides import named_corpus
 from setpoint.data.sources.config import Random, SourceConfig, Stdlib, Text
 from setpoint.data.tokenizers.config import Bytes
 from setpoint.data.tokenizers.tokenizer import ByteTokenizer

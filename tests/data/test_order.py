@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 
 from setpoint.config import SetpointError
 from setpoint.config.composition import compose
-from setpoint.data.cache import corpora
 from setpoint.data.order import random_bits, shuffled
+from setpoint.data.sides import read_sides
 from setpoint.shapes.batch import IGNORE_INDEX
 from setpoint.train.build.job_data import build_training_data
 from setpoint.train.config import Job
@@ -183,7 +183,7 @@ def job_of(source: dict[str, Any], *flags: str) -> Job:
 
 
 def rows_of(job: Job, count: int) -> list[tuple[list[int], list[int]]]:
-    sides = corpora(job.data, job.tokenizer.build(), job.data.is_mixture)
+    sides = read_sides(job.data, job.tokenizer.build(), job.data.is_mixture)
     sequences, sampler = build_training_data(job, sides.train)
     batch = sequences.batch_of(sampler.take(count))
     sampler.close()
@@ -237,7 +237,7 @@ def test_a_position_is_refused_in_another_order(tmp_path: Path) -> None:
         packing = f"data.packing.method={method}"
         jobs = [job_of(source, packing), job_of(source, packing, "data.shuffle=true")]
         samplers = [
-            build_training_data(job, corpora(job.data, job.tokenizer.build()).train)[1]
+            build_training_data(job, read_sides(job.data, job.tokenizer.build()).train)[1]
             for job in jobs
         ]
         with pytest.raises(

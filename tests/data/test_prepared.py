@@ -21,10 +21,11 @@ import pytest
 
 from setpoint.config import RunError, SetpointError, resolve
 from setpoint.data import cache, prepare, store
-from setpoint.data.cache import Sides, corpora, locked, named_corpus, prepare_all
+from setpoint.data.cache import locked, prepare_all
 from setpoint.data.config import Data, Prepare
 from setpoint.data.corpus import Corpus, PlacedRow, gather, slices
 from setpoint.data.document import Document
+from setpoint.data.sides import Sides, named_corpus, read_sides
 from setpoint.data.sources.config import (
     Conversations,
     Filter,
@@ -138,10 +139,10 @@ def test_preparing_changes_nothing(tmp_path: Path, kind: str) -> None:
     data = data_of(tmp_path / "cache", sources, workers=2, **fields)
     mixed = data.is_mixture
     expected = in_memory(data, tokenizer, mixed)
-    found = corpora(data, tokenizer, mixed)
+    found = read_sides(data, tokenizer, mixed)
     assert all(side.prepared for side in found.train)
     assert_all_same(expected, found)
-    assert_all_same(expected, corpora(data, tokenizer, mixed))
+    assert_all_same(expected, read_sides(data, tokenizer, mixed))
     if "number" in kind:
         assert expected.held_out is not None and len(expected.held_out.files) == 13
 
@@ -153,7 +154,7 @@ def test_a_source_of_a_mixture_without_text_is_named(tmp_path: Path) -> None:
     with pytest.raises(
         SetpointError, match=r"^data\.sources\.1: 'empty' has no text: data\.sources\.1\.paths = "
     ):
-        corpora(data_of(tmp_path / "cache", [full, empty]), ByteTokenizer(), mixed=True)
+        read_sides(data_of(tmp_path / "cache", [full, empty]), ByteTokenizer(), mixed=True)
 
 
 def test_any_number_of_processes_writes_the_same_bytes(tmp_path: Path) -> None:
@@ -180,8 +181,8 @@ def test_what_is_prepared_is_not_prepared_again(
     prepare_all(data, ByteTokenizer())
     # Also where it is below the size from which a run prepares on its own.
     small = Data(sources=(SMALL,), prepare=Prepare(folder=str(tmp_path), above=None))
-    assert corpora(small, ByteTokenizer()).train[0].prepared
-    assert corpora(Data(sources=(SMALL,), held_out=0.3, prepare=small.prepare),
+    assert read_sides(small, ByteTokenizer()).train[0].prepared
+    assert read_sides(Data(sources=(SMALL,), held_out=0.3, prepare=small.prepare),
                    ByteTokenizer()).train[0].prepared is None  # fmt: skip
 
 
@@ -190,11 +191,11 @@ def test_a_changed_file_makes_it_stale(tmp_path: Path, capsys: pytest.CaptureFix
         (tmp_path / name).write_text(f"{name}\n" * 100)
     source = Text(paths=(f"{tmp_path}/*.txt",))
     data = data_of(tmp_path / "cache", [source], held_out=0.0)
-    before = corpora(data, ByteTokenizer())
+    before = read_sides(data, ByteTokenizer())
     (tmp_path / "b.txt").write_text("other text\n" * 100)
-    assert_all_same(in_memory(data, ByteTokenizer()), corpora(data, ByteTokenizer()))
+    assert_all_same(in_memory(data, ByteTokenizer()), read_sides(data, ByteTokenizer()))
     assert "is stale and not used: text/b.txt changed" in capsys.readouterr().err
-    assert before.train[0].digest != corpora(data, ByteTokenizer()).train[0].digest
+    assert before.train[0].digest != read_sides(data, ByteTokenizer()).train[0].digest
 
 
 def _shard(folder: Path) -> Path:
@@ -261,13 +262,13 @@ def test_damage_is_named_and_never_used(
 ) -> None:
     data = data_of(tmp_path, [SMALL])
     expected = in_memory(data, ByteTokenizer())
-    corpora(data, ByteTokenizer())
+    read_sides(data, ByteTokenizer())
     message = damage(tmp_path)
     with pytest.raises(SetpointError) as refused:
         list(stored_documents(next(tmp_path.glob("*-*/")), "x", ByteTokenizer()))
     assert message in str(refused.value)
     capsys.readouterr()
-    assert_all_same(expected, corpora(data, ByteTokenizer()))
+    assert_all_same(expected, read_sides(data, ByteTokenizer()))
     told = capsys.readouterr().err
     assert message in told and "It is prepared again." in told
 
@@ -301,7 +302,7 @@ def test_token_files_are_mapped_where_they_lie(tmp_path: Path, kind: str) -> Non
         tokenizer = resolve(TokenIds(count=300)).build()
     data = data_of(tmp_path / "cache", sources, workers=1 + (kind == "mixture"))
     expected = in_memory(data, tokenizer, data.is_mixture)
-    found = corpora(data, tokenizer, data.is_mixture)
+    found = read_sides(data, tokenizer, data.is_mixture)
     assert found.train[0].prepared is not None
     assert_all_same(expected, cast(Sides, found))
     files = [path for path in tmp_path.glob("cache/*-*/*.npy") if "index" not in path.name]
@@ -322,12 +323,12 @@ def test_token_files_are_mapped_where_they_lie(tmp_path: Path, kind: str) -> Non
 def test_a_token_file_that_is_gone_or_shorter_is_found_out(tmp_path: Path) -> None:
     tokens, tokenizer = token_files(tmp_path), ByteTokenizer()
     data = data_of(tmp_path / "cache", (tokens,))
-    corpora(data, tokenizer)
+    read_sides(data, tokenizer)
     (folder,) = (tmp_path / "cache").glob("*-*/")
     np.save(tmp_path / "c.npy", np.arange(200, dtype=np.int32))
     with pytest.raises(SetpointError, match=r"is damaged: its token file .*c\.npy: "):
         list(stored_documents(folder, "x", tokenizer))
-    assert_all_same(in_memory(data, tokenizer), corpora(data, tokenizer))
+    assert_all_same(in_memory(data, tokenizer), read_sides(data, tokenizer))
 
 
 def test_another_tokenizer_is_refused(tmp_path: Path) -> None:
@@ -387,7 +388,7 @@ def test_a_killed_preparation_goes_on(tmp_path: Path, monkeypatch: pytest.Monkey
 
     monkeypatch.setattr(prepare.TokenizedPiece, "run", noted)
     data = data_of(tmp_path, [SMALL])
-    found = corpora(data, ByteTokenizer())
+    found = read_sides(data, ByteTokenizer())
     assert made[0] == 4
     assert_all_same(in_memory(data, ByteTokenizer()), found)
     assert not list(tmp_path.glob("*.partial"))
@@ -415,9 +416,9 @@ def test_a_full_disk_is_an_error_and_leaves_nothing_half(
         with pytest.raises(
             RunError, match=r"data.prepare.folder: .* No space left on device.*kept"
         ):
-            corpora(data, ByteTokenizer())
+            read_sides(data, ByteTokenizer())
     assert not [path for path in tmp_path.iterdir() if path.is_dir() and "partial" not in path.name]
-    assert_all_same(in_memory(data, ByteTokenizer()), corpora(data, ByteTokenizer()))
+    assert_all_same(in_memory(data, ByteTokenizer()), read_sides(data, ByteTokenizer()))
 
 
 def _hold(root: Path, name: str, held: Any, done: Any) -> None:
@@ -490,7 +491,7 @@ class Broken(ByteTokenizer):
 @pytest.mark.parametrize("workers", [1, 2])
 def test_errors_of_processes_name_the_document(tmp_path: Path, workers: int) -> None:
     with pytest.raises(SetpointError, match="data.sources: the document 'random/000000': cannot"):
-        corpora(data_of(tmp_path, [SMALL], workers), Broken())
+        read_sides(data_of(tmp_path, [SMALL], workers), Broken())
 
 
 class Dying(ByteTokenizer):
@@ -502,7 +503,7 @@ class Dying(ByteTokenizer):
 
 def test_a_killed_worker_is_said(tmp_path: Path) -> None:
     with pytest.raises(SetpointError, match="a worker process ended with signal 9"):
-        corpora(data_of(tmp_path, [SMALL], 2), Dying())
+        read_sides(data_of(tmp_path, [SMALL], 2), Dying())
 
 
 @pytest.mark.parametrize("left", [20, 50_000])
@@ -524,19 +525,21 @@ def test_two_documents_of_one_name_are_refused(
     twice = [Document("random/a", b"1"), Document("random/b", b"2"), Document("random/a", b"3")]
     monkeypatch.setattr(prepare, "documents_of", lambda *_: iter(twice))
     with pytest.raises(SetpointError, match="two documents are named 'random/a'"):
-        corpora(data_of(tmp_path, [SMALL], held_out=0.0), ByteTokenizer())
+        read_sides(data_of(tmp_path, [SMALL], held_out=0.0), ByteTokenizer())
 
 
 def test_an_empty_side_is_refused_as_in_memory(tmp_path: Path) -> None:
     data = data_of(tmp_path, [Random(documents=3, length=10)], held_out=3.0)
     said: list[str] = []
-    for build in (in_memory, corpora):
+    for build in (in_memory, read_sides):
         with pytest.raises(SetpointError) as refused:
             build(data, ByteTokenizer())
         said.append(str(refused.value))
     assert said[0] == said[1]
     with pytest.raises(SetpointError, match="holds nothing out: there are one or two documents"):
-        corpora(data_of(tmp_path, [Random(documents=1, length=1)], held_out=0.05), ByteTokenizer())
+        read_sides(
+            data_of(tmp_path, [Random(documents=1, length=1)], held_out=0.05), ByteTokenizer()
+        )
 
 
 @pytest.mark.parametrize("counts", [(1,), (2,), (3,), (10,), (2, 30), (1, 2, 3)])
@@ -551,7 +554,7 @@ def test_any_number_of_documents_is_split_as_in_memory(
     data = data_of(tmp_path, sources, held_out=0.05)
     expected = in_memory(data, ByteTokenizer(), mixed)
     assert expected.held_out is not None
-    assert_all_same(expected, corpora(data, ByteTokenizer(), mixed))
+    assert_all_same(expected, read_sides(data, ByteTokenizer(), mixed))
 
 
 def test_named_texts_are_prepared(tmp_path: Path) -> None:
@@ -581,7 +584,7 @@ def test_a_prepared_folder_is_mapped_as_a_source(tmp_path: Path, share: float) -
     (prepared,) = prepare_all(original, ByteTokenizer())
     mine = Tokens(name="mine", paths=(prepared.folder,))
     data = data_of(tmp_path / "second", [mine], held_out=share)
-    expected, found = corpora(original, ByteTokenizer()), corpora(data, ByteTokenizer())
+    expected, found = read_sides(original, ByteTokenizer()), read_sides(data, ByteTokenizer())
     pairs = [(expected.train[0], found.train[0])]
     if expected.held_out is not None and found.held_out is not None:
         pairs.append((expected.held_out, found.held_out))
@@ -594,12 +597,12 @@ def test_a_prepared_folder_is_mapped_as_a_source(tmp_path: Path, share: float) -
     assert prepare_all(data, ByteTokenizer())[0] == prepared._replace(sources=("mine",))
     assert not (tmp_path / "second").exists()
     # Another split than it was prepared with.
-    other = corpora(data_of(tmp_path / "second", [mine], held_out=0.3), ByteTokenizer())
+    other = read_sides(data_of(tmp_path / "second", [mine], held_out=0.3), ByteTokenizer())
     assert other.train[0].prepared != prepared.folder
     assert named_corpus("web", (mine,), ByteTokenizer(), where="x").side == "web"
     _flip(tmp_path / "cache")
     with pytest.raises(SetpointError, match=r"data.sources.0.paths: .* is damaged: the content of"):
-        corpora(data, ByteTokenizer())
+        read_sides(data, ByteTokenizer())
 
 
 def test_what_filters_left_out_is_said_of_prepared_data_too(tmp_path: Path) -> None:
@@ -608,7 +611,7 @@ def test_what_filters_left_out_is_said_of_prepared_data_too(tmp_path: Path) -> N
     expected = in_memory(data, ByteTokenizer())
     assert expected.train[0].notes
     for _ in range(2):
-        found = corpora(data, ByteTokenizer())
+        found = read_sides(data, ByteTokenizer())
         assert_all_same(expected, found)
         assert found.train[0].notes == expected.train[0].notes
 
@@ -617,4 +620,4 @@ def test_a_cache_folder_that_is_a_file_is_named(tmp_path: Path) -> None:
     data = data_of(tmp_path / "file", [SMALL])
     (tmp_path / "file").write_text("")
     with pytest.raises(RunError, match=r"data\.prepare\.folder: .*file is not a folder"):
-        corpora(data, ByteTokenizer())
+        read_sides(data, ByteTokenizer())

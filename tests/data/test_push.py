@@ -17,9 +17,10 @@ import pytest
 from setpoint.cli.main import main
 from setpoint.config import RunError, SetpointError, compose, resolve
 from setpoint.config.resolving.checks import verify as verify_job
-from setpoint.data.cache import corpora, prepare_all
+from setpoint.data.cache import prepare_all
 from setpoint.data.config import Data, Prepare
 from setpoint.data.push import reshard
+from setpoint.data.sides import read_sides
 from setpoint.data.sources.config import Conversations, Random, SourceConfig, Tokens
 from setpoint.data.sources.tokens import file_problems, token_count
 from setpoint.data.store import MANIFEST, open_side, read_manifest, verify
@@ -86,7 +87,7 @@ def test_what_is_pushed_is_read_as_it_lies_here(
     # Training opens it as it was split here: the same batches as from the text.
     made = resolve(Data(sources=(Random(documents=90, length=50),), held_out=0.2))
     pushed = resolve(Data(sources=(tokens,), held_out=0.2))
-    before, after = (corpora(data, ByteTokenizer()) for data in (made, pushed))
+    before, after = (read_sides(data, ByteTokenizer()) for data in (made, pushed))
     assert before.held_out is not None and after.held_out is not None
     for one, other in ((before.train[0], after.train[0]), (before.held_out, after.held_out)):
         np.testing.assert_array_equal(one.tokens[:], other.tokens[:])
@@ -202,7 +203,7 @@ def test_other_shards_hold_the_same(tmp_path: Path, kind: str, shards: int) -> N
 def test_token_files_that_were_mapped_are_pushed_as_shards(tmp_path: Path, tokenizer: Any) -> None:
     (tmp_path / "files").mkdir()
     tokens = token_files(tmp_path / "files")
-    corpora(data_of(tmp_path / "cache", (tokens,), held_out=0.2), tokenizer)
+    read_sides(data_of(tmp_path / "cache", (tokens,), held_out=0.2), tokenizer)
     (folder,) = (path.parent for path in tmp_path.glob(f"cache/*/{MANIFEST}"))
     manifest = read_manifest(folder)
     assert len(manifest.token_files) == 3

@@ -19,7 +19,6 @@ from hypothesis import strategies as st
 from setpoint.cli.main import main
 from setpoint.config import SetpointError, resolve
 from setpoint.config.composition import compose
-from setpoint.data.cache import corpora
 from setpoint.data.config import Packing
 from setpoint.data.corpus import build_corpus
 from setpoint.data.document import Document
@@ -36,6 +35,7 @@ from setpoint.data.sampler import (
     planned_rows,
     shares_of,
 )
+from setpoint.data.sides import read_sides
 from setpoint.data.tokenizers.tokenizer import ByteTokenizer
 from setpoint.shapes.batch import Count
 from setpoint.train.build.components import build_components
@@ -290,7 +290,7 @@ def job_of(source: dict[str, Any], *overrides: str) -> Job:
 
 def texts_of(job: Job, count: int = len(ROWS)) -> list[str]:
     """Documents in the order in which they are trained on, each in a row of its own."""
-    train = corpora(job.data, job.tokenizer.build()).train
+    train = read_sides(job.data, job.tokenizer.build()).train
     sequences, sampler = build_training_data(job, train)
     batch = sequences.batch_of(sampler.take(count))
     return [bytes(i for i in row if i < 256).decode() for row in batch.inputs.tolist()]
@@ -324,7 +324,7 @@ def test_documents_come_in_the_order_of_the_key(
 
 def test_concatenated_text_is_laid_in_the_order(tmp_path: Path) -> None:
     job = job_of(jsonl(tmp_path), "data.curriculum.by=score")
-    sequences, sampler = build_training_data(job, corpora(job.data, job.tokenizer.build()).train)
+    sequences, sampler = build_training_data(job, read_sides(job.data, job.tokenizer.build()).train)
     row = [256]
     for text in expected("score", False):
         row += [*text.encode(), 256]
@@ -340,7 +340,7 @@ def test_a_resume_goes_on_and_another_order_is_refused(method: str, tmp_path: Pa
 
     def feed(*overrides: str) -> Feed:
         job = job_of(section, packing, *overrides)
-        parts = build_training_data(job, corpora(job.data, job.tokenizer.build()).train)
+        parts = build_training_data(job, read_sides(job.data, job.tokenizer.build()).train)
         return Feed(*parts, lambda b: Count(b.tokens, b.target_tokens, 1.0), micro_size=3)
 
     def inputs(feed: Feed, steps: int) -> list[Any]:

@@ -18,8 +18,9 @@ from setpoint.hub.upload import require_id
 from setpoint.track.progress import make_work_progress
 
 if TYPE_CHECKING:
-    from setpoint.data.cache import PreparedText, Sides
+    from setpoint.data.cache import PreparedText
     from setpoint.data.inspection import Sample, Token
+    from setpoint.data.sides import Sides
     from setpoint.data.tokenizers.tokenizer import Tokenizer
     from setpoint.train.config import Job
 

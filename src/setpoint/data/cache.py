@@ -1,4 +1,4 @@
-"""Corpora of a job: built in memory, or prepared in a cache and mapped from there."""
+"""The cache of prepared data: corpora tokenized once and mapped from there."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from setpoint.config import RunError, SetpointError
-from setpoint.data.corpus import Corpus, build_corpora
+from setpoint.data.corpus import Corpus
 from setpoint.data.prepare import prepare
-from setpoint.data.reading import CorpusRequest, Show
+from setpoint.data.reading import CorpusRequest, Show, requests_of
 from setpoint.data.sources.config import Tokens
 from setpoint.data.sources.tokens import prepared_folders
 from setpoint.data.store import (
@@ -35,7 +35,6 @@ from setpoint.data.store import (
     size_of,
     verify,
 )
-from setpoint.data.stream import Stream, hold_out, open_streams
 from setpoint.files.lock import holder, write_owner
 
 if TYPE_CHECKING:
@@ -47,88 +46,7 @@ if TYPE_CHECKING:
 PAUSE = 0.5  # seconds between two looks at a lock
 
 
-class Sides(NamedTuple):
-    """Training and validation data.
-
-    Arguments:
-        train: one corpus of all sources, or one per source of a mixture; a `Stream` if streamed.
-        held_out: validation corpus of all sources; None if nothing is held out.
-    """
-
-    train: tuple[Corpus | Stream, ...]
-    held_out: Corpus | None
-
-
-def corpora(
-    config: Data, tokenizer: Tokenizer, mixed: bool = False, show: Show | None = None
-) -> Sides:
-    """Read or map training and validation data; the order of the tokens does not depend on which.
-
-    Raises:
-        SetpointError: a source cannot be read, or a side is empty.
-        RunError: prepared data cannot be written.
-    """
-    train, *validation = requests_of(config, mixed)
-    streams = open_streams(config, tokenizer)
-    read = _read(train, config.prepare, tokenizer, show) if train.sources else []
-    held_out = next((corpus for corpus in read if corpus.side == "held_out"), None)
-    read = [corpus for corpus in read if corpus is not held_out]
-    for request in validation:
-        (held_out,) = _read(request, config.prepare, tokenizer, show)
-    if streams and not read and not validation and config.held_out:
-        streams, held_out = hold_out(streams, tokenizer, show)
-    if not mixed:
-        return Sides((*read, *streams), held_out)
-    stored, streamed = iter(read), iter(streams)
-    return Sides(
-        tuple(next(streamed if source.is_streamed else stored) for source in config.sources),
-        held_out,
-    )
-
-
-def _read(
-    request: CorpusRequest, config: Prepare | None, tokenizer: Tokenizer, show: Show | None
-) -> list[Corpus]:
-    """The corpora of a request: prepared ones, or else in memory."""
-    sides = _stored(request, tokenizer)
-    if sides is None and config is not None:
-        sides = _cached(request, config, tokenizer, show)
-    return build_corpora(request, tokenizer, show) if sides is None else sides
-
-
-def named_corpus(
-    name: str,
-    sources: Sequence[SourceConfig],
-    tokenizer: Tokenizer,
-    config: Prepare | None = None,
-    *,
-    where: str,
-    show: Show | None = None,
-) -> Corpus:
-    """Read all documents of sources into one corpus, for a text that is only evaluated.
-
-    Arguments:
-        config: section of the cache; None: no cache.
-
-    Raises:
-        SetpointError: a source cannot be read, or there is no text in any.
-    """
-    (corpus,) = _read(CorpusRequest(name, tuple(sources), where), config, tokenizer, show)
-    return corpus
-
-
-def requests_of(config: Data, mixed: bool) -> list[CorpusRequest]:
-    """Requests for the training sources that are not streamed, and for `data.validation`."""
-    share = 0.0 if config.validation else config.held_out
-    numbers = tuple(i for i, source in enumerate(config.sources) if not source.is_streamed)
-    sources = tuple(config.sources[number] for number in numbers)
-    requests = [CorpusRequest("train", sources, "data.sources", share, mixed, numbers)]
-    if config.validation:
-        requests.append(CorpusRequest("held_out", config.validation, "data.validation"))
-    return requests
-
-
-def _stored(request: CorpusRequest, tokenizer: Tokenizer) -> list[Corpus] | None:
+def stored_corpora(request: CorpusRequest, tokenizer: Tokenizer) -> list[Corpus] | None:
     """Map the corpora of a request whose only source is one prepared folder; None for any other.
 
     A folder that was prepared with another split is read document by document like token files.
@@ -162,7 +80,7 @@ def _stored(request: CorpusRequest, tokenizer: Tokenizer) -> list[Corpus] | None
     ]
 
 
-def _cached(
+def cached_corpora(
     request: CorpusRequest, config: Prepare, tokenizer: Tokenizer, show: Show | None
 ) -> list[Corpus] | None:
     """Map prepared corpora, preparing them first if they are large; None for small ones."""
@@ -265,7 +183,7 @@ def prepare_all(
     requests += [CorpusRequest(name, tuple(sources), where) for name, sources, where in texts]
     prepared: list[PreparedText] = []
     for request in requests:
-        sides = _stored(request, tokenizer)
+        sides = stored_corpora(request, tokenizer)
         if sides is None:
             inputs = request.inputs()
             if inputs is None:

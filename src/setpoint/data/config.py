@@ -236,7 +236,7 @@ class Curriculum(Config, role=IDENTITY):
     """Descending order: the longest or highest first."""
 
 
-class Data(Config, role=IDENTITY, owner="setpoint.data.cache:corpora"):
+class Data(Config, role=IDENTITY, owner="setpoint.data.sides:read_sides"):
     """Training and validation data."""
 
     sources: tuple[SourceConfig, ...] = field(factory=lambda: (Stdlib(),))

@@ -8,7 +8,6 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from itertools import pairwise
 from typing import Any, Protocol
 
@@ -19,11 +18,8 @@ from numpy.lib.stride_tricks import as_strided
 from setpoint.config import SetpointError
 from setpoint.data.document import DataIdentity, Document, FileRecord
 from setpoint.data.reading import (
-    CorpusRequest,
     Show,
-    documents_of,
     source_of,
-    split_documents,
 )
 from setpoint.data.tokenizers.tokenizer import TokenArray, Tokenizer
 
@@ -433,44 +429,6 @@ def encoded(
             yield len(piece), tokenizer.encode(piece)
     except SetpointError as error:
         raise SetpointError(f"{where}: the document '{document.name}': {error}") from error
-
-
-def build_corpora(
-    request: CorpusRequest, tokenizer: Tokenizer, show: Show | None = None
-) -> list[Corpus]:
-    """Read all sources of a request into memory.
-
-    Documents come in the order of the split's hash, so any first part of a corpus is a fair sample.
-
-    Returns:
-        one corpus, or one per source if `request.mixed`; then that of the held-out documents.
-
-    Raises:
-        SetpointError: a source cannot be read, or a side is empty.
-    """
-    groups: list[list[Document]] = [[] for _ in request.sources] if request.mixed else [[]]
-    numbers: dict[str, int] = {}
-    notes: list[str] = []
-    for index, source in enumerate(request.sources):
-        for document in documents_of(source, request.where_of(index), tokenizer, notes):
-            groups[index * request.mixed].append(document)
-            numbers[document.name] = len(numbers)
-            if show is not None:
-                show(f"reading documents of {request.side}", len(numbers), None)
-    has_text = [any(document.size for document in group) for group in groups]
-    if not any(has_text):
-        raise request.no_text()
-    parts, held_out = split_documents(groups, request.held_out, where=request.where)
-    build = partial(build_corpus, tokenizer=tokenizer, where=request.where, show=show, read=numbers)
-    corpora: list[Corpus] = []
-    for index, part in enumerate(parts):
-        if not part:
-            raise request.no_documents(index, has_text[index])
-        names = request.names[index : index + 1] if request.mixed else request.names
-        corpora.append(build(part, side=request.side, sources=names, notes=() if index else notes))
-    if held_out:
-        corpora.append(build(held_out, side="held_out", sources=request.names))
-    return corpora
 
 
 def files_digest(tokenizer_name: str, files: Sequence[FileRecord]) -> str:

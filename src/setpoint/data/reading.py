@@ -13,7 +13,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain, pairwise
-from typing import Any, NamedTuple, Protocol, cast
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, cast
 
 import numpy as np
 
@@ -24,6 +24,9 @@ from setpoint.data.sources.config import Filter, SourceConfig
 from setpoint.data.sources.files import JSONL, format_of
 from setpoint.data.tokenizers.tokenizer import Tokenizer
 from setpoint.data.tokenizers.vocabulary import beyond_vocabulary
+
+if TYPE_CHECKING:
+    from setpoint.data.config import Data
 
 SHOWN = 60  # characters of a wrong value that a message repeats
 WITH_NUL = "with NUL bytes, as in UTF-16 read as UTF-8"
@@ -146,6 +149,17 @@ class CorpusRequest:
         name = "paths" if "paths" in type(source).__setpoint__.fields else "type"
         value, origin = describe_value(source, tuple(where.split(".")), name)
         return f"{where}.{name} = {value}" + (f" ({origin})" if origin else "")
+
+
+def requests_of(config: Data, mixed: bool) -> list[CorpusRequest]:
+    """Requests for the training sources that are not streamed, and for `data.validation`."""
+    share = 0.0 if config.validation else config.held_out
+    numbers = tuple(i for i, source in enumerate(config.sources) if not source.is_streamed)
+    sources = tuple(config.sources[number] for number in numbers)
+    requests = [CorpusRequest("train", sources, "data.sources", share, mixed, numbers)]
+    if config.validation:
+        requests.append(CorpusRequest("held_out", config.validation, "data.validation"))
+    return requests
 
 
 class Show(Protocol):

@@ -10,11 +10,11 @@ import torch
 from torch import Tensor
 
 from setpoint.config import RunError, resolve
-from setpoint.data.cache import named_corpus
 from setpoint.data.config import Packing
 from setpoint.data.corpus import Corpus
 from setpoint.data.evaluation import EvaluationFeed, evaluation_rows
 from setpoint.data.loader import loader_options
+from setpoint.data.sides import named_corpus
 from setpoint.infer.config import Inference
 from setpoint.infer.distributed import ModelRunner
 from setpoint.infer.loaded_model import LoadedModel

@@ -195,14 +195,14 @@ def test_a_list_of_another_field_is_no_text(tmp_path: Path) -> None:
 
 
 def test_prepared_and_packed_as_any_other(tmp_path: Path) -> None:
-    from setpoint.data.cache import corpora
     from setpoint.data.config import Data, Prepare
+    from setpoint.data.sides import read_sides
     from setpoint.units import ByteSize
 
     source = jsonl(tmp_path, ROWS * 8)
     cache = Prepare(folder=f"{tmp_path}/prepared", above=ByteSize(0), workers=1)
     data = resolve(Data(sources=(source,), held_out=0.3, prepare=cache))
-    here, there = in_memory(data, ByteTokenizer()), corpora(data, ByteTokenizer())
+    here, there = in_memory(data, ByteTokenizer()), read_sides(data, ByteTokenizer())
     assert there.train[0].prepared and here.train[0].trained is not None
     assert there.train[0].trained is not None
     np.testing.assert_array_equal(here.train[0].tokens[:], there.train[0].tokens[:])

@@ -9,7 +9,7 @@ import pytest
 
 from setpoint.config import ConfigError, SetpointError, verify
 from setpoint.config.composition import compose
-from setpoint.data.cache import corpora
+from setpoint.data.sides import read_sides
 from setpoint.data.tokenizers.config import TokenIds
 from setpoint.train.build.job_data import build_training_data
 from setpoint.train.config import Job
@@ -34,7 +34,7 @@ def write(folder: Path) -> list[str]:
 def test_rows_are_the_tokens_of_the_file(tmp_path: Path) -> None:
     job = compose(Job, flags=[*write(tmp_path), "data.held_out=0", "evaluation=null"]).resolve()
     assert isinstance(job.tokenizer, TokenIds) and job.tokenizer.count == V
-    sides = corpora(job.data, job.tokenizer.build())
+    sides = read_sides(job.data, job.tokenizer.build())
     sequences, sampler = build_training_data(job, sides.train)
     count = (2000 - 1) // S
     batch = sequences.batch_of(sampler.take(count))
@@ -47,7 +47,7 @@ def test_rows_are_the_tokens_of_the_file(tmp_path: Path) -> None:
 def test_a_separator_divides_files(tmp_path: Path) -> None:
     flags = [*write(tmp_path), "data.held_out=0", "evaluation=null", "tokenizer.separator=5"]
     job = compose(Job, flags=flags).resolve()
-    (corpus,) = corpora(job.data, job.tokenizer.build()).train
+    (corpus,) = read_sides(job.data, job.tokenizer.build()).train
     assert len(corpus.files) == 1 + int((IDS[:2000] == 5).sum())
     assert corpus.trained is None
 
@@ -59,7 +59,7 @@ def test_an_id_beyond_the_vocabulary_is_named_by_check_and_by_training(tmp_path:
     (problem,) = verify(job, ["files"]).problems
     assert problem.path == "data.sources.0.paths" and said in problem.message
     with pytest.raises(SetpointError, match=said):
-        corpora(job.data, job.tokenizer.build())
+        read_sides(job.data, job.tokenizer.build())
     narrow = compose(Job, flags=[*write(tmp_path), "data.sources.0.token_dtype=uint8"]).resolve()
     (problem,) = verify(narrow, ["files"]).problems
     assert problem.path == "data.sources.0.token_dtype" and "read as uint16" in problem.message

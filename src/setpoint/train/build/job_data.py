@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from setpoint.config import SetpointError
-from setpoint.data.cache import named_corpus
 from setpoint.data.corpus import Corpus
 from setpoint.data.evaluation import evaluation_rows
 from setpoint.data.lanes import DataRanks, build_streamed
@@ -26,6 +25,7 @@ from setpoint.data.sampler import (
     planned_rows,
     shares_of,
 )
+from setpoint.data.sides import named_corpus
 from setpoint.data.stream import Stream
 from setpoint.model.config import marks_padding
 from setpoint.track.progress import Work, no_work
