@@ -14,10 +14,12 @@ from setpoint.units import ByteSize
 
 REST = -1
 """A degree that takes all ranks left over by the other axes."""
-AXES: tuple[str, ...] = ("pipeline", "replicate", "shard", "ring", "ulysses", "tensor")
-"""The axes of the device mesh, outermost first: its ranks lie farthest apart."""
+DATA = ("replicate", "shard")
+"""The axes whose ranks read different data."""
 CONTEXT = ("ring", "ulysses")
 """The axes that shard sequences."""
+AXES: tuple[str, ...] = ("pipeline", *DATA, *CONTEXT, "tensor")
+"""The axes of the device mesh, outermost first: its ranks lie farthest apart."""
 WITHIN = ("shard", *CONTEXT, "tensor")
 """The axes whose ranks hold one copy of the weights of a stage."""
 CUBLAS_VARIABLE = "CUBLAS_WORKSPACE_CONFIG"
@@ -63,8 +65,7 @@ class DerivedDegrees:
     @property
     def data_ranks(self) -> int:
         """Number of ranks that read different data."""
-        degrees = self.degrees
-        return degrees["replicate"] * degrees["shard"]
+        return prod(self.degrees[axis] for axis in DATA)
 
     @property
     def shards(self) -> int:
@@ -80,8 +81,7 @@ class DerivedDegrees:
     @property
     def copying_axes(self) -> tuple[str, ...]:
         """The axes along which weights are the same."""
-        within = {"pipeline", "tensor", *self.sharding_axes}
-        return tuple(axis for axis in AXES if axis not in within)
+        return tuple(axis for axis in (*DATA, *CONTEXT) if axis not in self.sharding_axes)
 
     @property
     def sharding_axes(self) -> tuple[str, ...]:
@@ -473,7 +473,7 @@ class Parallel(Ranks, DerivedDegrees, rules=ENGINE_RULES):
         degrees, ranks = self.degrees, self.world_size
         if prod(degrees.values()) == ranks:
             return
-        shown = [axis for axis in AXES if degrees[axis] > 1 or axis in ("replicate", "shard")]
+        shown = [axis for axis in AXES if degrees[axis] > 1 or axis in DATA]
         set_here = [axis for axis in shown if given[axis] not in (None, 1)] or ["shard"]
         product = " * ".join(f"{degrees[axis]} ({axis})" for axis in shown)
         yield Problem(
@@ -491,7 +491,7 @@ class Parallel(Ranks, DerivedDegrees, rules=ENGINE_RULES):
     def _valid_degrees(self, axes: list[str]) -> Iterator[str]:
         """Yield the degrees whose product is the number of ranks."""
         ranks = self.world_size
-        kept = {axis: self.degrees[axis] for axis in axes if axis not in ("replicate", "shard")}
+        kept = {axis: self.degrees[axis] for axis in axes if axis not in DATA}
         if ranks % prod(kept.values()):
             # Nearest to what was asked for: the largest of the others that divides what is left.
             for axis, degree in kept.items():

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, distributed, nn
 
 from setpoint.config import SetpointError
-from setpoint.parallel.config import AXES, CONTEXT, Parallel
+from setpoint.parallel.config import AXES, CONTEXT, DATA, WITHIN, Parallel
 from setpoint.parallel.device import choose_device
 from setpoint.parallel.hangs import limit_waits, meeting_time
 from setpoint.shapes.batch import SequenceParts
@@ -81,8 +81,7 @@ class World:
     @property
     def gives_counts(self) -> bool:
         """True if this rank's batch counts enter sums over all ranks: one rank per batch."""
-        axes = ("pipeline", *CONTEXT, "tensor")
-        return not any(self.coordinates.get(axis) for axis in axes)
+        return not any(place for axis, place in self.coordinates.items() if axis not in DATA)
 
     @property
     def gives_loss(self) -> bool:
@@ -286,6 +285,7 @@ def world_of(config: Parallel) -> World:
         degrees["replicate"] = size
     places = np.unravel_index(rank, tuple(degrees.values()))
     coordinates = {axis: int(place) for axis, place in zip(AXES, places, strict=True)}
+    data_degrees = [degrees[axis] for axis in DATA]
     names = {"pipeline": ("pipeline",), "replicate": config.copying_axes,
              "shard": config.sharding_axes, "tensor": ("tensor",)}  # fmt: skip
     grid = ranks_by(degrees, *names.values())
@@ -296,8 +296,8 @@ def world_of(config: Parallel) -> World:
         rank,
         size,
         local_rank=int(os.environ.get("LOCAL_RANK", rank)),
-        data_rank=coordinates["replicate"] * degrees["shard"] + coordinates["shard"],
-        data_size=degrees["replicate"] * degrees["shard"],
+        data_rank=int(np.ravel_multi_index([coordinates[axis] for axis in DATA], data_degrees)),
+        data_size=prod(data_degrees),
         degrees=degrees,
         coordinates=coordinates,
         noise_axes=noise_axes(config),
@@ -331,7 +331,7 @@ def reader_of(config: Parallel, world: World) -> OneReader | None:
     """Find the rank that reads weights for this one; None where each rank reads its own."""
     if config.load_weights == "every_rank":
         return None
-    group = world.group("replicate", "shard", "ring", "ulysses", "tensor")
+    group = world.group("replicate", *WITHIN)
     return None if group is None else OneReader(group, world.device)
 
 

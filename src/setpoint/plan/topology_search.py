@@ -574,8 +574,7 @@ def _is_written(section: Any, name: str) -> bool:
 
 
 DEFAULTS = (
-    *(f"parallel.{axis}=1" for axis in ("pipeline", "replicate", "shard", "ring", "ulysses")),
-    "parallel.tensor=1",
+    *(f"parallel.{axis}=1" for axis in AXES),
     "parallel.expert_tensor=1",
     "activation_checkpointing=null",
 )
