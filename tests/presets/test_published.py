@@ -202,6 +202,18 @@ def test_details_are_the_published_ones(preset: str) -> None:
         assert model.heads * model.head_dim != model.dim
 
 
+FAMILIES = {"llama3-tiny": "llama", "qwen3-tiny": "qwen3", "qwen3-moe-tiny": "qwen3_moe",
+            "mistral-tiny": "mistral", "gemma3-tiny": "gemma3_text", "gpt2-tiny": "gpt2",
+            "deepseek-tiny": "deepseek_v3"}  # fmt: skip
+
+
+@pytest.mark.parametrize("preset", FAMILIES)
+def test_a_small_preset_of_another_size_is_exported_as_its_family(preset: str) -> None:
+    job = compose(Job, preset, flags=["model.dim=64", "model.heads=4", "model.layers=2"]).resolve()
+    assert isinstance(job.model, TransformerConfig)
+    assert family_for(job.model).model_type == FAMILIES[preset]
+
+
 def test_a_window_slides_in_all_layers_of_mistral() -> None:
     job, model = resolved("mistral-tiny")
     assert {kind_of(model, layer) for layer in range(model.layers)} == {"sliding"}

@@ -7,21 +7,17 @@ attention and feed-forward, and on queries and keys; embeddings times sqrt(dim).
 
 from __future__ import annotations
 
-from math import sqrt
-
-from setpoint.config import preset
+from setpoint.config import preset, ref
 from setpoint.model.config import RMSNormConfig, TransformerConfig
 from setpoint.presets.recipes import small
 from setpoint.train.config import Job
-
-DIM = 112
 
 
 @preset
 def gemma3_tiny() -> Job:
     """A small Gemma 3, trained on bytes of the standard library; half a minute."""
     model = TransformerConfig(
-        dim=DIM,
+        dim=112,
         layers=6,
         heads=4,
         kv_heads=1,
@@ -36,7 +32,7 @@ def gemma3_tiny() -> Job:
         sliding_window=64,
         rope_base=1_000_000.0,
         rope_base_sliding=10_000.0,
-        embedding_scale=sqrt(DIM),
+        embedding_scale=ref("model.dim ** 0.5"),
         tie_embeddings=True,
     )
     return small("gemma3-tiny", model)

@@ -25,6 +25,17 @@ LATENT: dict[str, Any] = {
     "attention_scale": 0.3,
     "norm_eps": 1e-6,
 }
+GEMMA: dict[str, Any] = {
+    "qk_norm": True,
+    "norm": RMSNormConfig(zero_centered=True),
+    "norm_placement": "both",
+    "activation": "geglu_tanh",
+    "embedding_scale": 4.0,
+    "attention_pattern": ("sliding", "full"),
+    "sliding_window": 5,
+    "rope_base_sliding": 100.0,
+    "tie_embeddings": True,
+}
 # Fields of ours, and the class that transformers makes of them.
 OURS: dict[str, tuple[dict[str, Any], str]] = {
     "plain": ({}, "LlamaForCausalLM"),
@@ -52,19 +63,14 @@ OURS: dict[str, tuple[dict[str, Any], str]] = {
         {"qk_norm": True, "moe": MoE(experts=4, expert_dim=8, first_dense=1, packed=False)},
         "Qwen3MoeForCausalLM",
     ),
-    "norms behind": (
-        {
-            "qk_norm": True,
-            "norm": RMSNormConfig(zero_centered=True),
-            "norm_placement": "both",
-            "activation": "geglu_tanh",
-            "embedding_scale": 4.0,
-            "attention_pattern": ("sliding", "full"),
-            "sliding_window": 5,
-            "rope_base_sliding": 100.0,
-            "tie_embeddings": True,
-        },
+    "norms behind": (GEMMA, "Gemma3ForCausalLM"),
+    "windows in all layers with a RoPE base of their own": (
+        {**GEMMA, "attention_pattern": ("sliding",)},
         "Gemma3ForCausalLM",
+    ),
+    "one RoPE base of windows in all layers": (
+        {"attention_pattern": ("sliding",), "sliding_window": 3, "rope_base_sliding": 10_000.0},
+        "MistralForCausalLM",
     ),
     "learned positions": (
         {

@@ -76,8 +76,13 @@ def meaning_of(config: TransformerConfig, path: str) -> object:
 
     Returns:
         None for the default attention scale; the attention types of all layers; norms and sections
-        by name.
+        by name; where all layers are sliding, their RoPE base as the only one, without scaling.
     """
+    if config.rope_base_sliding is not None and not config.count_layers("full"):
+        if path in ("rope_base_sliding", "rope_scaling"):
+            return None
+        if path == "rope_base":
+            return config.rope_base_sliding
     value = value_at(config, path)
     if path == "attention_scale" and value == query_size(config) ** -0.5:
         return None
