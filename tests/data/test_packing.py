@@ -232,8 +232,11 @@ def test_a_document_that_is_too_long_is_named() -> None:
         "them 't/001', which takes 26.\n"
         "Valid: batch.sequence_length >= 31, or too_long = split, truncate or drop."
     )
-    with pytest.raises(SetpointError, match="none of 1 documents is left to train on: 1 are"):
+    with pytest.raises(
+        SetpointError, match="none of 1 documents is left to train on: 1 are"
+    ) as none:
         require_pieces(pieces_of(corpus_of([30]), 10, "drop"), corpus_of([30]), 10)
+    assert "batch.sequence_length (the longest document takes 31)" in str(none.value)
 
 
 def test_documents_without_targets_are_left_out() -> None:

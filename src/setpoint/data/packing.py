@@ -107,7 +107,7 @@ def require_pieces(pieces: DocumentPieces, corpus: Corpus, length: int) -> None:
             f"data.packing: none of {len(corpus.starts)} documents is left {use}: "
             f"{pieces.too_long} are longer than a row of {length} tokens and "
             f"{pieces.without_targets} have no target in it.\n"
-            f"Valid: a larger batch.sequence_length (the longest document has "
+            f"Valid: a larger batch.sequence_length (the longest document takes "
             f"{int(corpus.reads()[1].max(initial=0)):,}), too_long = split for text, or data with "
             "targets."
         )

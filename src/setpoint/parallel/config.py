@@ -22,6 +22,7 @@ AXES: tuple[str, ...] = ("pipeline", *DATA, *CONTEXT, "tensor")
 """The axes of the device mesh, outermost first: its ranks lie farthest apart."""
 WITHIN = ("shard", *CONTEXT, "tensor")
 """The axes whose ranks hold one copy of the weights of a stage."""
+START_RANKS = "Start as many ranks: --nproc {0}; commands that plan take --world-size {0}."
 CUBLAS_VARIABLE = "CUBLAS_WORKSPACE_CONFIG"
 CUBLAS_WORKSPACES = (":4096:8", ":16:8")
 """The workspaces that NVIDIA documents as deterministic; the first is the faster one."""
@@ -484,8 +485,8 @@ class Parallel(Ranks, DerivedDegrees, rules=ENGINE_RULES):
             also=(*set_here[:-1], "world_size"),
             hint=""
             if ranks > 1
-            else "Start as many ranks: --nproc {0}; commands that plan take --world-size {0}. "
-            "A degree of -1 takes the ranks that there are.".format(prod(degrees.values())),
+            else f"{START_RANKS.format(prod(degrees.values()))} A degree of -1 takes the ranks "
+            "that there are.",
         )
 
     def _valid_degrees(self, axes: list[str]) -> Iterator[str]:
@@ -535,8 +536,10 @@ class Parallel(Ranks, DerivedDegrees, rules=ENGINE_RULES):
                     *(("expert_tensor",) if self.expert_tensor > 1 else ()),
                 ),
                 hint=""
-                if ranks > 1 or self.world_size == 1
-                else "Let these ranks hold parts of one copy: shard = -1.",
+                if ranks > 1
+                else "Let these ranks hold parts of one copy: shard = -1."
+                if self.world_size > 1
+                else START_RANKS.format(self.expert * self.expert_tensor),
             )
 
     def _spans_replicas(self, ranks: int) -> bool:
