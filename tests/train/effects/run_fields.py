@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import io
 import json
+import subprocess
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -157,7 +158,8 @@ def sends(job: Job) -> list[Any]:
             patch.setenv(name.upper(), f"http://{name}")
         patch.setattr(alerts, "BACKOFF", 0.0)
         patch.setattr("urllib.request.urlopen", post)
-        patch.setattr("subprocess.run", run)
+        # The run itself asks git and the system by commands, too.
+        patch.setattr(alerts, "subprocess", SimpleNamespace(**{**vars(subprocess), "run": run}))
         train(job)
     return [each if len(each) == 2 else (each[0], each[1], sorted(each[2]), each[3])
             for each in found]  # fmt: skip
