@@ -1,4 +1,5 @@
 import enum
+import operator
 from math import inf
 from pathlib import Path
 
@@ -11,7 +12,14 @@ from setpoint.config import Config, Invalid, field, resolve
 from setpoint.config.composition import compose
 from setpoint.config.record.record import record_files
 from setpoint.config.values.node import chain_of
-from setpoint.config.values.reference import Reference, is_reference, may_refer, ref, reference_to
+from setpoint.config.values.reference import (
+    Reference,
+    is_reference,
+    may_refer,
+    ref,
+    reference,
+    reference_to,
+)
 from setpoint.editor_schema.document import json_schema
 from setpoint.units import Period
 
@@ -44,6 +52,21 @@ VALUES: dict[tuple[str | int, ...], object] = {
 )
 def test_values(text: str, value: object) -> None:
     assert Reference(text).evaluate(VALUES.__getitem__) == value
+
+
+def test_arithmetic_of_a_draft_that_holds_a_reference() -> None:
+    one = Reference("${a + m.dim}")
+    for result, value in (
+        (one * 2, 134), (2 * one, 134), (one + 0.5, 67.5), (1 + one, 68), (one - one, 0),
+        (100 - one, 33), (one / 2, 33.5), (67 / one, 1), (one // 3, 22), (200 // one, 2),
+        (one * -1, -67), (one * Reference("${ a }"), 201),
+    ):  # fmt: skip
+        assert result.evaluate(VALUES.__getitem__) == value
+    for other in ("2", True, None, Reference):
+        with pytest.raises(TypeError):
+            operator.mul(one, other)
+    with pytest.raises(TypeError):
+        operator.add(reference("out/${a}", in_text=True), 1)
 
 
 @pytest.mark.parametrize(

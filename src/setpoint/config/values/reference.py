@@ -38,6 +38,22 @@ PIECE = rf"\$\$\{{|\$\{{((?:{QUOTED}|[^}}'\"])*+)\}}"
 INDEX = rf"{QUOTED}|(?<![\w.\]])\d[\w.]*|(?<=[\w\]])\.(\d+)(?!\w)"
 
 
+def _operator(sign: str, *, swapped: bool = False) -> Callable[[Reference, object], Any]:
+    """Arithmetic of a reference with a number or another one, evaluated as part of it."""
+
+    def operate(one: Reference, other: object) -> Any:
+        operands = (other, one) if swapped else (one, other)
+        if any(type(operand) not in (Reference, int, float) for operand in operands):
+            return NotImplemented
+        left, right = (
+            operand.text.strip()[2:-1] if isinstance(operand, Reference) else repr(operand)
+            for operand in operands
+        )
+        return Reference(f"${{({left}) {sign} ({right})}}")
+
+    return operate
+
+
 class Reference:
     """An expression over other fields, `${...}`, evaluated once all layers are merged.
 
@@ -84,6 +100,13 @@ class Reference:
 
     def __hash__(self) -> int:
         return hash(self.text)
+
+    # A modifier that computes with a field need not know that a layer below made it a reference.
+    __add__, __radd__ = _operator("+"), _operator("+", swapped=True)
+    __sub__, __rsub__ = _operator("-"), _operator("-", swapped=True)
+    __mul__, __rmul__ = _operator("*"), _operator("*", swapped=True)
+    __truediv__, __rtruediv__ = _operator("/"), _operator("/", swapped=True)
+    __floordiv__, __rfloordiv__ = _operator("//"), _operator("//", swapped=True)
 
 
 class Template(Reference):
