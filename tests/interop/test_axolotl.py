@@ -133,8 +133,8 @@ def test_words_of_yaml_1_1_are_switches_and_other_words_are_refused(tmp_path: Pa
     on = converted(tmp_path, "sample_packing: Yes\n", base)
     assert on.data.packing.method != "none"
     (problem,) = read(tmp_path, "gradient_checkpointing: tru\n").problems
-    assert problem.path == "gradient_checkpointing"
-    assert problem.message == "is not true or false, offload, offload_disk, unsloth, but 'tru'"
+    assert (problem.path, problem.value) == ("gradient_checkpointing", "'tru'")
+    assert problem.message == "is not true or false, offload, offload_disk, unsloth"
 
 
 def test_padding_tokens_and_offload_to_a_disk_are_reported(tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, Literal, cast
 
-from setpoint.config import FileDocument, Problem, SetpointError, did_you_mean
+from setpoint.config import FileDocument, Problem, SetpointError, did_you_mean, for_error
 from setpoint.config.files.document import FilePosition, names_file
 from setpoint.config.files.read import parse_bytes, read_file
 from setpoint.config.words.plain_data import PlainScalar, guess
@@ -264,7 +264,7 @@ class Conversion:
         value = self.value(key)
         if value is None or (_fits(value, 0.0) and math.isfinite(value)):
             return value
-        self.wrong(key, f"a number, but {value!r}")
+        self.wrong(key, "a number")
         del self.values[key]
         return self.value(key)
 
@@ -300,7 +300,7 @@ class Conversion:
             value = self.value(key)
             if not (value is None or isinstance(value, bool) or value in words):
                 expected = ", ".join(("true or false", *words))
-                self.wrong(key, f"{expected}, but {value!r}")
+                self.wrong(key, expected)
                 del self.values[key]
 
     def text(self, key: str) -> str | None:
@@ -308,7 +308,7 @@ class Conversion:
         value = self.value(key)
         if value is None or isinstance(value, str):
             return value
-        self.wrong(key, f"a text, but {value!r}")
+        self.wrong(key, "a text")
         return None
 
     def mapping(self, key: str) -> dict[str, Any]:
@@ -316,7 +316,7 @@ class Conversion:
         value = self.value(key) or {}
         if isinstance(value, dict):
             return cast("dict[str, Any]", value)
-        self.wrong(key, f"a mapping, but {value!r}")
+        self.wrong(key, "a mapping")
         return {}
 
     def place(self, *keys: str) -> str:
@@ -415,7 +415,8 @@ class Conversion:
         """Report a value that is invalid in the other system or has no equivalent."""
         is_missing = not self.given(key) and self.dialect.keys[key].default is REQUIRED
         message = f"is {'missing' if is_missing else 'not'}{':' * is_missing} {expected}"
-        self.problems.append(Problem(key, message, origin=self.place(key)))
+        value = None if is_missing else for_error(self.value(key))
+        self.problems.append(Problem(key, message, value=value, origin=self.place(key)))
 
     def convert(self) -> None:
         """Convert each key by its declaration, then those that depend on one another."""
@@ -433,7 +434,7 @@ class Conversion:
             if key in known and not (
                 is_null or is_unread or _fits(value, known[key].default)
             ):  # fmt: skip
-                self.wrong(key, f"{_kind(known[key].default)}, but {value!r}")
+                self.wrong(key, _kind(known[key].default))
                 del self.values[key]
             if key not in known:
                 hint = did_you_mean(key, list(known), " ")
