@@ -140,6 +140,7 @@ def test_mistakes_are_told_in_words(script: Callable[[str], tuple[int, str, str]
     lines = [
         "--optimizer.lrr 3 --steps 7.5 --stepz 1",
         "chekc",
+        "chekc quick",
         "quikc",
         "quick extra",
         "--steps",

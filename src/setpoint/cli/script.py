@@ -15,7 +15,6 @@ from setpoint.cli.options import FILE, IMPORT, WITH, Arguments, Command, Program
 from setpoint.cli.output import bold, manual, print_cautions, print_notes
 from setpoint.config import Config, ConfigError, RunError, SetpointError, nearest
 from setpoint.config.draft.walk import need_class
-from setpoint.config.layers.presets import UnknownPreset
 from setpoint.config.values.user_code import raised_by_user, traceback_of
 from setpoint.config.words.errors import UserCodeError
 
@@ -157,25 +156,21 @@ def _dispatch(program: Program, words: list[str], configs: list[Any]) -> int:
         return 0
     try:
         configs.append(_opened(parsed))
-    except SetpointError as error:
+    except SetpointError:
         if parsed.source in COMMANDS:
             raise SetpointError(
                 f"the command comes first: {program.name} {parsed.source} [SOURCE] [OVERRIDES]"
             ) from None
-        close = nearest(parsed.source or "", COMMANDS, 1, likeness=0.75)
-        if not close or not isinstance(error, UnknownPreset):
-            raise
-        raise SetpointError(
-            f"{parsed.source!r} is neither a command nor a preset. Did you mean {close[0]}? "
-            f"Commands: {', '.join(COMMANDS)}"
-        ) from None
+        raise
     return 0
 
 
 def _refuse_command(program: Program, words: list[str]) -> None:
-    """Refuse a command of `setpoint` that a script does not have, unless it is a source."""
+    """Refuse a misspelled command, or one that a script does not have, unless it is a source."""
     word = words[0] if words else ""
-    if word not in NOT_HERE or os.path.exists(word):
+    is_typo = word.isidentifier() and word not in NOT_HERE
+    close = nearest(word, COMMANDS, 1, likeness=0.75) if is_typo else ()
+    if not (close or word in NOT_HERE) or os.path.exists(word):
         return
     from setpoint.config.composition import import_presets
     from setpoint.config.layers.presets import preset_named
@@ -183,6 +178,11 @@ def _refuse_command(program: Program, words: list[str]) -> None:
     import_presets(program.root)
     if preset_named(word) or "--import" in words:
         return
+    if close:
+        raise SetpointError(
+            f"{word!r} is neither a command nor a preset. Did you mean {close[0]}? "
+            f"Commands: {', '.join(COMMANDS)}"
+        )
     explanation = f"; `setpoint {word}` is for Setpoint's own runs" if word in ALL_COMMANDS else ""
     raise SetpointError(
         f"{program.name} has no command {word!r}{explanation}. Without a command it runs: "
