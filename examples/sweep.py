@@ -20,7 +20,7 @@ for kind, lr in product(["adamw", "muon"], [3e-3, 1e-2]):
 
 for run in runs:
     loss = run.metrics("evaluation")["held_out_loss"].iloc[-1]
-    print(f"{run.config.optimizer.lr:7} {run.path.name:24} {loss:.4f}")
+    print(f"{run.config.optimizer.lr:7} {run.directory.name:24} {loss:.4f}")
 
 best = min(runs, key=lambda run: run.metrics("evaluation")["held_out_loss"].iloc[-1])
 print(best.model().generate("def ", max_tokens=40)[0].text)

@@ -56,16 +56,24 @@ def test_the_function_remains_one_when_its_package_is_imported() -> None:
 
 
 def test_a_run_is_read_as_its_files_say(run: sp.RecordedRun) -> None:
-    lines = (run.path / "metrics.jsonl").read_text().splitlines()
+    lines = (run.directory / "metrics.jsonl").read_text().splitlines()
     rows = [row for row in map(json.loads, lines) if row["kind"] == "train"]
     frame = run.metrics("train")
     assert frame["loss"].tolist() == [row["loss"] for row in rows]
     assert (run.status, run.step, sorted(run.checkpoints)) == ("finished", 12, [6, 12])
-    assert sp.load_run(run) == sp.load_run(str(run.path)) == run
+    assert sp.load_run(run) == sp.load_run(str(run.directory)) == run
     assert (run.config.model.dim, run.config.batch.sequence_length) == (32, 32)
-    assert run.path.name.endswith(run.fingerprint[:8])
+    assert run.directory.name.endswith(run.fingerprint[:8])
     with pytest.raises(sp.SetpointError, match=r"no rows of the kind 'trian'.\nValid: train, eval"):
         run.metrics("trian")
+
+
+def test_a_run_is_a_source(run: sp.RecordedRun) -> None:
+    again = sp.train(run, data=TEXTS)
+    assert (again.started.step, again.directory) == (12, run.directory)
+    assert sp.check(again).facts == sp.check(run.directory).facts
+    with pytest.raises(sp.SetpointError, match=r"--optimizer\.lr 0\.5 --accept optimizer\.lr\n?$"):
+        sp.train(run, data=TEXTS, overrides={"optimizer.lr": 0.5})
 
 
 def test_greedy_text_and_scores_are_those_of_the_module(run: sp.RecordedRun) -> None:

@@ -35,6 +35,7 @@ from setpoint.parallel.rank import launched
 from setpoint.report.goodput import last_step, status_of
 from setpoint.track.jsonl import readable_rows
 from setpoint.track.run_directory import RunDirectory, is_run_directory, no_run
+from setpoint.train.arguments import directory_of
 from setpoint.train.config import Job
 from setpoint.train.run_name import find_run
 
@@ -47,8 +48,7 @@ if TYPE_CHECKING:
     from setpoint.infer.loaded_model import LoadedModel
     from setpoint.plan.preflight import Preflight
     from setpoint.shapes.scoring import Score
-    from setpoint.train.arguments import Overrides, Source
-    from setpoint.train.session import Run as Session
+    from setpoint.train.arguments import HasDirectory, Overrides, Source
 
 Which = int | Literal["best", "latest"] | None
 Texts = str | os.PathLike[str] | Iterable[Any]
@@ -89,7 +89,7 @@ def check(
     return report
 
 
-def load_run(path: str | os.PathLike[str] | Session | RecordedRun) -> RecordedRun:
+def load_run(path: str | os.PathLike[str] | HasDirectory) -> RecordedRun:
     """Open the record of a run: configuration, metrics, events, checkpoints and trained model.
 
     Arguments:
@@ -98,7 +98,7 @@ def load_run(path: str | os.PathLike[str] | Session | RecordedRun) -> RecordedRu
     Raises:
         SetpointError: if there is no run.
     """
-    given = _directory_of(path) or path
+    given = directory_of(path) or path
     if not isinstance(given, str | os.PathLike):
         raise SetpointError(
             f"load_run takes a run directory, or what train returned; got {for_error(path)}"
@@ -119,16 +119,16 @@ class RecordedRun:
     Rows and events are read anew each time; the configuration once.
     """
 
-    path: Path
+    directory: Path
 
     def __repr__(self) -> str:
-        return f"RecordedRun({str(self.path)!r}, {self.status} at step {self.step})"
+        return f"RecordedRun({str(self.directory)!r}, {self.status} at step {self.step})"
 
     @cached_property
     def config(self) -> Job:
         """The resolved, frozen job."""
-        draft, _ = read_record(Job, str(self.path))
-        return Composition(draft, str(self.path), [], []).resolve()
+        draft, _ = read_record(Job, str(self.directory))
+        return Composition(draft, str(self.directory), [], []).resolve()
 
     @property
     def fingerprint(self) -> str:
@@ -147,7 +147,7 @@ class RecordedRun:
 
     @property
     def _files(self) -> RunDirectory:
-        return RunDirectory(self.path, None, False)
+        return RunDirectory(self.directory, None, False)
 
     def metrics(self, kind: str | None = None, *, frame: str = "pandas") -> Any:
         """The metrics as a data frame.
@@ -165,7 +165,7 @@ class RecordedRun:
         kinds = list(dict.fromkeys(str(row.get("kind")) for row in rows))
         if kind is not None and kind not in kinds:
             raise SetpointError(
-                f"metrics: {self.path} has no rows of the kind {kind!r}.\n"
+                f"metrics: {self.directory} has no rows of the kind {kind!r}.\n"
                 f"Valid: {', '.join(kinds) or 'none yet'}"
             )
         rows = [row for row in rows if kind in (None, row.get("kind"))]
@@ -183,7 +183,7 @@ class RecordedRun:
     @property
     def status(self) -> str:
         """`"finished"`, `"stopped"`, `"failed"`, `"running"` or `"killed"`."""
-        return status_of(self.events, lambda: is_locked(self.path / ".lock"))
+        return status_of(self.events, lambda: is_locked(self.directory / ".lock"))
 
     @property
     def step(self) -> int:
@@ -197,7 +197,7 @@ class RecordedRun:
 
     def model(self, checkpoint: Which = None, overrides: Overrides = ()) -> TrainedModel:
         """The trained model, ready for inference; see `load_model`."""
-        return load_model(self.path, checkpoint, overrides)
+        return load_model(self.directory, checkpoint, overrides)
 
 
 class TrainedModel:
@@ -278,9 +278,7 @@ class TrainedModel:
         return infer_on(World(self._loaded.device), job, loaded=self._loaded)
 
 
-def load_model(
-    source: Source | Session | RecordedRun, checkpoint: Which = None, overrides: Overrides = ()
-) -> TrainedModel:
+def load_model(source: Source, checkpoint: Which = None, overrides: Overrides = ()) -> TrainedModel:
     """Load trained weights for inference, in this process.
 
     Arguments:
@@ -307,7 +305,7 @@ def load_model(
 
 
 def generate(
-    source: Source | Session | RecordedRun,
+    source: Source,
     prompts: str | Sequence[str],
     *,
     checkpoint: Which = None,
@@ -319,7 +317,7 @@ def generate(
 
 
 def evaluate(
-    source: Source | Session | RecordedRun,
+    source: Source,
     texts: Texts | Mapping[str, Texts] | None = None,
     *,
     checkpoint: Which = None,
@@ -331,7 +329,7 @@ def evaluate(
 
 
 def export(
-    source: Source | Session | RecordedRun,
+    source: Source,
     path: str | os.PathLike[str],
     *,
     checkpoint: Which = None,
@@ -380,9 +378,9 @@ def source_of(texts: Texts) -> SourceConfig:
     return conversations_in(text) or text
 
 
-def _weights_of(source: Source | Session | RecordedRun) -> str:
+def _weights_of(source: Source) -> str:
     """The path or hub id of weights."""
-    if (directory := _directory_of(source)) is not None:
+    if (directory := directory_of(source)) is not None:
         return str(directory)
     if isinstance(source, str | os.PathLike):
         path = os.fspath(source)
@@ -391,7 +389,7 @@ def _weights_of(source: Source | Session | RecordedRun) -> str:
     from setpoint.train.arguments import job_of
 
     try:
-        job, _ = job_of(source, caller="load_model")  # pyright: ignore[reportArgumentType]
+        job, _ = job_of(source, caller="load_model")
     except SetpointError as error:
         raise no_run(str(source), error) from None
     path = find_run(job)
@@ -400,23 +398,13 @@ def _weights_of(source: Source | Session | RecordedRun) -> str:
     return path
 
 
-def _directory_of(source: object) -> Path | None:
-    """The directory of what `train` or `load_run` returned; None for anything else."""
-    if isinstance(source, RecordedRun):
-        return source.path
-    directory = getattr(source, "directory", None)  # of a `Run`, whose module loads torch
-    return directory if isinstance(directory, Path) else None
-
-
 def _is_hub_id(path: str) -> bool:
     from setpoint.hub.fetch import split_hub_id
 
     return not names_file(path) and not os.path.exists(path) and split_hub_id(path) is not None
 
 
-def _opened(
-    source: Source | Session | RecordedRun, checkpoint: Which, overrides: Overrides
-) -> Inference:
+def _opened(source: Source, checkpoint: Which, overrides: Overrides) -> Inference:
     """The draft of an inference job with weights and overrides, and without a task."""
     weights: dict[str, object] = {"weights.path": _weights_of(source)}
     if checkpoint is not None:

@@ -83,12 +83,13 @@ class IndexedRun:
         return ABSENT
 
 
-def indexed(folder: Path) -> list[IndexedRun]:
+def indexed(folder: str | os.PathLike[str]) -> list[IndexedRun]:
     """The runs below a folder, by start time.
 
     Raises:
         SetpointError: if the folder cannot be read.
     """
+    folder = Path(folder)
     stamps = dict(_runs_in(folder))
     cached = _load_cache(folder)
     runs: list[IndexedRun] = []

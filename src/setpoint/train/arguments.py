@@ -7,7 +7,7 @@ import json
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from setpoint.config import (
     PROGRAM,
@@ -46,7 +46,18 @@ VALID_DATA = (
     "Valid: a list of str; rows with the key text, or of conversations, with the key messages, "
     "prompt and completion, or instruction and output; a datasets.Dataset or DataFrame of these"
 )
-Source = Job | Composition[Job] | str | os.PathLike[str]
+
+
+class HasDirectory(Protocol):
+    """A run, as `train` and `load_run` return it."""
+
+    @property
+    def directory(self) -> Path:
+        """The run directory."""
+        ...
+
+
+Source = Job | Composition[Job] | str | os.PathLike[str] | HasDirectory
 Overrides = Sequence[str] | Mapping[str, object]
 
 
@@ -101,6 +112,7 @@ def composed(
     """
     given = None
     composition: Composition[Job]
+    source = directory_of(source) or source
     if isinstance(source, Composition):
         composition = source
     elif isinstance(source, Job):
@@ -129,6 +141,12 @@ def composed(
     merged.problems[:0] = composition.problems
     merged.sweep, merged.label = composition.sweep, composition.label
     return merged, given
+
+
+def directory_of(source: object) -> Path | None:
+    """The directory of what `train` or `load_run` returned; None for anything else."""
+    directory = getattr(source, "directory", None)
+    return directory if isinstance(directory, Path) else None
 
 
 def words_and_values(overrides: Overrides, caller: str) -> tuple[list[str], dict[str, object]]:

@@ -20,6 +20,7 @@ from setpoint.config import (
     DERIVED,
     IDENTITY,
     MINIMAL,
+    PROGRAM,
     SetpointError,
     all_fields,
     leaves,
@@ -475,10 +476,12 @@ def identity_refusal(
         lines.append(f"  --accept does not help: {reason}.")
         lines += [f"  {from_these_weights(folder)}"] * bool(moved)
     else:
-        # The command line adds what was typed beside a directory.
-        typed = () if given else (*longer, *refused)
-        changes = [item for item in typed if not item.right_origin.startswith(DERIVED)]
-        words = [f"--{item.path} {_as_argument(item.right)}" for item in changes]
+        words: list[str] = []
+        for item in (*longer, *refused):
+            origin = item.right_origin
+            # The command line adds what was typed beside a directory.
+            if origin == PROGRAM if given else not origin.startswith(DERIVED):
+                words.append(f"--{item.path} {_as_argument(item.right)}")
         command = " ".join([f"setpoint train {run}", *words, f"--accept {','.join(paths)}"])
         lines.append(f"  To resume this run all the same: {command}")
     if any(item.path == "schedule.evaluated_on" for item in refused):
