@@ -342,6 +342,11 @@ WRONG: dict[str, tuple[Any, str, str]] = {
                "all of its labels are -100"),
     "a float": ({"input_ids": [1, 2.5]}, "plain", r"2.5 is in it"),
     "no answer": (chat(("user", "a")), "plain", r"nothing in it is trained on: no answer"),
+    "another role": (
+        chat(("user", "a"), ("assistent", "b")),
+        "{% for m in messages %}{{ m.role + m.content }}{% endfor %}",
+        r"no answer of the assistant in it has a token \(its roles: user, assistent\)",
+    ),
     "raises": (chat(("tool", "a")), "alpaca", "raises: alpaca has the roles .* no tool"),
     "role lost": (chat(("tool", "a"), ("assistant", "b")), "plain",
                   "loses roles: it writes messages of the role 'tool' as those of 'user'"),

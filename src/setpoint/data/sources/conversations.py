@@ -331,7 +331,10 @@ class ConversationsSource:
             trained = np.append(trained, trained.any())
         trained[:1] = False  # nothing is before it to predict it from
         if not trained.any():
-            yield from self._untrained("no answer of the assistant in it has a token")
+            roles = ", ".join(dict.fromkeys(str(message["role"]) for message in chat.messages))
+            yield from self._untrained(
+                f"no answer of the assistant in it has a token (its roles: {roles})"
+            )
             return
         yield Document(name, rendered.text.encode(), tokens, trained)
 
