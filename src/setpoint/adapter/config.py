@@ -19,12 +19,12 @@ class Merge(Config):
     """Periodic merges of the adapter into the base weights during training (ReLoRA)."""
 
     every: Period = Period("1000 steps")
-    """Interval between merges in steps: W becomes the merged weight, A is drawn again, and B is
-    zero, so that the function of the model does not change."""
+    """Interval between merges in steps: W becomes the merged weight, A is drawn again, and B
+    becomes zero, so that the model computes the same function."""
 
     optimizer_state: Literal["drop", "keep"] = "drop"
-    """Optimizer state of A, B and magnitude at a merge. drop: deleted, moments begin at zero; keep:
-    moments go on."""
+    """Optimizer state of A, B and magnitude at a merge. drop: moments restart at zero; keep:
+    moments continue."""
 
     rewarmup: Length = Length(0)
     """Learning-rate re-warm-up after each merge, in steps or as a share of the interval: the rate
@@ -70,10 +70,10 @@ class Merge(Config):
 
 
 class PatternRank(Config):
-    """Rank and alpha of the modules that a pattern is found in."""
+    """Rank and alpha of the modules that match a pattern."""
 
     pattern: str
-    """Regular expression searched in names of adapted modules; the first that matches counts."""
+    """Regular expression searched in names of adapted modules; the first match applies."""
 
     rank: int | None = field(default=None, ge=1)
     """Rank of these modules; null: adapter.rank."""
@@ -136,7 +136,7 @@ class AdapterConfig(Config):
 
     quantize: Quantization | None = None
     """Format of the frozen weights of all linear layers and packed experts, adapted or not (QLoRA);
-    null: that of precision.params."""
+    null: as precision.params."""
 
     def scale_of(self, rank: int, alpha: float) -> float:
         """The factor on an update."""

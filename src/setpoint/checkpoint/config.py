@@ -31,41 +31,41 @@ FETCH = ImportPath("setpoint.ops.fetching:fetched", ("setpoint.ops",))
 class Remote(Config, role=RUNTIME, owner="setpoint.ops.copies:RemoteCopies"):
     """Upload of checkpoints to a URL in the background.
 
-    A run whose directory is empty or behind resumes from there. A failed upload is repeated, and
+    A run whose directory is empty or behind resumes from there. A failed upload is retried, and
     stops nothing.
     """
 
     url: str
-    """URL of a folder for runs, such as s3://bucket/runs, through fsspec; a run gets a folder of
-    the name of its run directory there. Credentials are those of the environment."""
+    """URL of a folder for runs, such as s3://bucket/runs, through fsspec; a run has a folder there
+    with the name of its run directory. Credentials come from the environment."""
     every: Period | None = None
-    """Upload interval, of the checkpoints that are saved; null: each. The last one of a session and
-    the best are uploaded in any case."""
+    """Upload interval, among saved checkpoints; null: each. The last one of a session and the best
+    are uploaded in any case."""
     keep: int | None = field(default=2, ge=1)
-    """Number of latest checkpoints to keep at the URL, beside the best and those of
+    """Number of latest checkpoints to keep at the URL, besides the best and those of
     checkpoint.keep_every and at; null keeps all."""
     verify: Literal["checksum", "size"] = "checksum"
     """Verification of an uploaded file. checksum: by the MD5 that the service gives, where it gives
     one, else by reading the file back; size: by its length alone."""
     waiting: int = field(default=2, ge=1)
-    """Number of checkpoints that may wait to be uploaded; they stay here, whatever checkpoint.keep
-    says, and beyond that number the oldest is not uploaded."""
+    """Number of checkpoints that may wait to be uploaded; they stay here, regardless of
+    checkpoint.keep, and beyond that number the oldest is not uploaded."""
     wait_timeout: float = field(default=600.0, ge=0)
-    """Seconds to wait for uploads when the run ends; what is not uploaded then is named, and the
-    same command uploads it later."""
+    """Seconds to wait for uploads when the run ends; checkpoints not uploaded by then are named,
+    and the same command uploads them later."""
 
 
 class Export(Config, role=RUNTIME):
     """Export of checkpoints as Hugging Face models, into exports/ of the run directory.
 
-    A process beside the run reads the checkpoint that is saved, whatever ranks it is divided
-    among; a directory has its name when it is whole.
+    A separate process reads the saved checkpoint, whatever ranks it is divided among; a directory
+    has its final name only when it is complete.
     """
 
     when: Literal["end", "each_save"] = "end"
-    """Checkpoints to export. end: the one after the last step; each_save: each that is saved."""
+    """Checkpoints to export. end: the one after the last step; each_save: each saved one."""
     stored_dtype: Literal["fp64", "fp32", "bf16", "fp16"] | None = None
-    """Dtype of the exported weights; null: as they are saved."""
+    """Dtype of the exported weights; null: as saved."""
     keep: int | None = field(default=None, ge=1)
     """Number of latest exports to keep; null keeps all."""
 
@@ -84,9 +84,9 @@ class Checkpoint(Config, role=RUNTIME, rules=RULES):
     at_start: bool = False
     """Save a checkpoint before the first step as well."""
     last: Literal["full", "weights", "none"] = "full"
-    """Final checkpoint. full: training can resume from it; weights: the model's alone."""
+    """Final checkpoint. full: training can resume from it; weights: model weights only."""
     last_dtype: Literal["fp64", "fp32", "bf16", "fp16"] | None = None
-    """Dtype of the weights of last = weights; null: as they are trained."""
+    """Dtype of the weights of last = weights; null: as trained."""
     keep: int | None = field(default=2, ge=1)
     """Number of latest checkpoints to keep (save_total_limit); null keeps all."""
     keep_every: Period | None = None
@@ -99,11 +99,11 @@ class Checkpoint(Config, role=RUNTIME, rules=RULES):
     copied to host memory, during the next step where possible, and training goes on while a thread
     writes it; async_pinned: as async, with page-locked memory, which copies from a GPU faster."""
     in_flight: int = field(default=1, ge=1)
-    """Maximum number of checkpoints that are copied and not yet written, each of which takes host
-    memory; another save waits. For mode = async and async_pinned."""
+    """Maximum number of checkpoints that are copied and not yet written; each uses host memory, and
+    another save waits. For mode = async and async_pinned."""
     wait_timeout: float | None = field(default=None, gt=0, lt=inf)
     """Timeout in seconds at the end of the run, after which a checkpoint that is not written is
-    given up and the run fails; null: none. For mode = async and async_pinned."""
+    abandoned and the run fails; null: none. For mode = async and async_pinned."""
     resume: Literal["auto", "never", "must", "restart"] = "auto"
     """Resume mode. auto: from the latest valid checkpoint, if any; must: refuse to start without
     one; never: refuse a run directory with one; restart: as auto, but start over if a trained run's
@@ -111,9 +111,10 @@ class Checkpoint(Config, role=RUNTIME, rules=RULES):
     load: str | None = field(default=None, role=IDENTITY)
     """Run or checkpoint whose full state a new run starts from: weights, optimizer, data position,
     step. A run means its latest; RUN/checkpoints/best or .../step-00000100 name others; a URL of
-    checkpoint.remote does as well. Own checkpoints come first, then this, then model.pretrained."""
+    checkpoint.remote works as well. The run's own checkpoints come first, then this, then
+    model.pretrained."""
     exclude: tuple[str, ...] = field(default=(), role=IDENTITY)
-    """State that load leaves out and starts anew: optimizer, loader (data position), schedule,
+    """State that load leaves out, to start fresh: optimizer, loader (data position), schedule,
     scaler, non_finite, spikes, evaluation, position (step 0); regular expressions searched in names
     of weights; after "optimizer.", in names of parameters for their optimizer state alone."""
     resharding: Literal["allow", "refuse"] = "allow"
@@ -139,8 +140,8 @@ class Checkpoint(Config, role=RUNTIME, rules=RULES):
             yield from pattern_problems(f"exclude.{index}", pattern, EXCLUDED)
 
     save_frozen: bool = True
-    """false: frozen parameters are left out, and taken again from model.pretrained, which must be
-    what it was; those that were trained before they were frozen are saved."""
+    """false: frozen parameters are left out, and loaded again from model.pretrained, which must be
+    unchanged; those trained before they were frozen are saved."""
     save: bool = True
     """Save checkpoints; false: they are loaded, and none is saved, removed or renamed."""
     export: Export | None = None

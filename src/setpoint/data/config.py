@@ -53,7 +53,7 @@ class EvaluationLoader(Config, role=RUNTIME):
     """Number of worker processes of each rank; null: as many as for training."""
 
     prefetch: int | None = field(default=None, ge=1)
-    """Prefetch factor: batches that each worker makes ahead; null: that of training."""
+    """Prefetch factor: batches that each worker makes ahead; null: as in training."""
 
     pin_memory: bool | None = None
     """Page-locked memory for batches that go to a GPU; null: as in training."""
@@ -63,7 +63,7 @@ class EvaluationLoader(Config, role=RUNTIME):
 
 
 class Loader(Config, role=RUNTIME):
-    """Worker processes that make batches ahead of their use; they never change which."""
+    """Worker processes that make batches ahead of their use, without changing them."""
 
     workers: int = field(default=0, ge=0, le=1024)
     """Number of worker processes of each rank; 0: batches are made in the main process."""
@@ -76,8 +76,8 @@ class Loader(Config, role=RUNTIME):
     effect on a CPU."""
 
     timeout: float | None = field(default=None, gt=0, lt=inf)
-    """Seconds after which a worker counts as hanging, which ends the run with what it was reading;
-    null: never."""
+    """Seconds after which a worker counts as hanging, which ends the run and names what it was
+    reading; null: never."""
 
     evaluation: EvaluationLoader = field(factory=EvaluationLoader)
     """Worker processes of evaluation."""
@@ -108,7 +108,7 @@ class Loader(Config, role=RUNTIME):
 
 
 class Packing(Config, role=IDENTITY):
-    """How documents are laid into the rows of training batches."""
+    """How documents are arranged in the rows of training batches."""
 
     method: Literal["concatenate", "next_fit", "first_fit_decreasing", "none"] = derived()
     """Packing method. concatenate: one stream of documents, cut into rows; next_fit: whole
@@ -117,7 +117,7 @@ class Packing(Config, role=IDENTITY):
     conversations or questions next_fit, or none where the model cannot isolate documents."""
 
     isolate: bool = derived()
-    """Document isolation: tokens attend to their own document only, and position ids restart in
+    """Document isolation: tokens attend only to their own document, and position ids restart in
     each; also in evaluation. By default off for concatenate, and for none where the model cannot
     isolate documents; else on."""
 
@@ -126,11 +126,11 @@ class Packing(Config, role=IDENTITY):
     start; truncate: keep the start; drop: leave out; error: refuse to train."""
 
     group_size: int = field(default=100_000, ge=1)
-    """Documents that are packed together, next to each other in the order of the epoch; of a
+    """Documents that are packed together, next to each other in the order of the epoch; for a
     streamed source at most `data.shuffle_buffer`."""
 
     length_buckets: bool = False
-    """Length buckets: documents of similar length share a step, of the `group_size` ones."""
+    """Length buckets: among `group_size` documents, those of similar length share a step."""
 
     pad_to_multiple_of: int | None = field(default=None, ge=1)
     """Pad rows to the longest of the micro-batch, rounded up to a multiple of this; null: to
@@ -179,7 +179,7 @@ class Prepare(Config, role=RUNTIME):
     what `setpoint data prepare` made."""
 
     workers: int | None = field(default=None, ge=1, le=1024)
-    """Number of processes that tokenize; null: one for each core. It changes no token."""
+    """Number of processes that tokenize; null: one per core. It changes no token."""
 
     @rule
     def _check_folder(self) -> Iterator[Problem]:
@@ -192,7 +192,7 @@ class Mixture(Config, role=IDENTITY):
 
     temperature: float = field(default=1.0, gt=0, lt=inf)
     """Temperature of the weights: shares are proportional to weight^(1/temperature); above 1 they
-    are more alike."""
+    are more even."""
 
     by: Literal["sequences", "tokens"] = "sequences"
     """What weights are shares of: sequences, or the tokens in them, which differ where rows hold
@@ -200,14 +200,14 @@ class Mixture(Config, role=IDENTITY):
 
 
 class MixturePhase(Config, role=IDENTITY):
-    """Part of the run with weights of its own."""
+    """Part of the run with its own weights."""
 
     start: Length
     """Start of the phase in steps or tokens from the start of the run ("1e9 tokens"), later than
     the phase before."""
 
     weights: dict[str, float] = field(factory=dict)
-    """Weight of sources by name; one that is not named keeps its `data.sources.*.weight`."""
+    """Weight of sources by name; others keep their `data.sources.*.weight`."""
 
     lr_factor: float = field(default=1.0, ge=0, lt=inf)
     """Factor on the learning rate in this phase, on top of the schedule's."""
@@ -229,8 +229,8 @@ class Curriculum(Config, role=IDENTITY):
     """Order of the documents by difficulty, the same in each epoch."""
 
     by: Literal["length", "score"] = "length"
-    """Key of the order. length: tokens of each document; score: the number that
-    `data.sources.*.score` names. Documents that are alike keep the order of the sources."""
+    """Key of the order. length: tokens of each document; score: the field that
+    `data.sources.*.score` names. Documents with equal keys keep the order of the sources."""
 
     descending: bool = False
     """Descending order: the longest or highest first."""
@@ -244,34 +244,35 @@ class Data(Config, role=IDENTITY, owner="setpoint.data.sides:read_sides"):
 
     held_out: float = field(default=0.05, ge=0, lt=inf)
     """Validation split: fraction of documents held out, at least one of them, or the ends of one or
-    two; from 1 on, their number. 0: none. Documents are chosen by the hashes of their names."""
+    two; values from 1 on are a number of documents. 0: none. Documents are chosen by the hashes of
+    their names."""
 
     validation: tuple[SourceConfig, ...] = ()
     """Validation data sources instead of a split of `sources`; all of their documents are held
     out."""
 
     shuffle_buffer: int = field(default=10_000, ge=1)
-    """Shuffle buffer of streamed sources: documents that are read and shuffled as a block. 1: the
-    order of the files."""
+    """Shuffle buffer of streamed sources: documents that are read and shuffled as a block. 1: file
+    order."""
 
     mixture: Mixture = field(factory=Mixture)
-    """Mixture of the sources; counts where sources have a weight."""
+    """Mixture of the sources; applies where sources have a weight."""
 
     phases: tuple[MixturePhase, ...] = ()
     """Phases of the mixture, by rising start: other weights and learning rates from there on."""
 
     anneal: MixturePhase | None = None
-    """Annealing: one last phase; null: none."""
+    """Annealing: a final phase; null: none."""
 
     shuffle: bool = True
     """Reshuffle the training data in each epoch. false: each epoch reads it in source order: paths
     as listed, files of a folder or glob by name, rows in file order."""
 
     curriculum: Curriculum | None = None
-    """Curriculum: documents in the order of their length or score; null: as `shuffle` has it."""
+    """Curriculum: documents in the order of their length or score; null: as set by `shuffle`."""
 
     seed: int | None = field(default=None, ge=0, lt=2**63)
-    """Seed of the order of the training data; null: that of the job."""
+    """Seed of the order of the training data; null: the job's."""
 
     packing: Packing = field(factory=Packing)
     """Packing of documents into rows."""

@@ -56,8 +56,8 @@ class InferenceWeights(Config):
     """dtype of the weights in memory; bf16 and fp16 halve it."""
 
     merge_adapter: bool = True
-    """Merge the adapter of a run into its weights, which is faster; false: compute it apart, as in
-    training and where ranks divide the weights of type = transformer. The results differ by
+    """Merge the adapter of a run into its weights, which is faster; false: compute it separately,
+    as in training and where ranks divide the weights of type = transformer. The results differ by
     rounding."""
 
     @rule
@@ -71,7 +71,7 @@ class InferenceWeights(Config):
 
 
 class InferencePrecision(Config):
-    """Compute dtype; `weights.dtype` is that of the weights."""
+    """Compute dtype; the weights have `weights.dtype`."""
 
     compute: Literal["fp32", "bf16", "fp16"] = "fp32"
     """Compute dtype of matrix products (autocast). fp16 needs a GPU."""
@@ -82,7 +82,7 @@ class InferenceBatch(Config):
 
     global_size: int = derived(ge=1, role=RUNTIME)
     """Global batch size: sequences or prompts in one forward pass of all ranks, micro_size of them
-    on each copy of the model. Results depend on it by rounding only."""
+    on each copy of the model. Results depend on it only by rounding."""
 
     micro_size: int = derived(ge=1, role=RUNTIME)
     """Micro-batch size: sequences or prompts in one forward pass of one copy of the model; 8 if no
@@ -192,10 +192,11 @@ class Inference(
     """Batch size and sequence length."""
 
     precision: InferencePrecision = field(factory=InferencePrecision)
-    """Compute dtype; unless given, that of the run."""
+    """Compute dtype; unless given, the run's."""
 
     parallel: Parallel = field(factory=Parallel, role=RUNTIME)
-    """Device, number of ranks, and what each of them holds; unlike `model` not that of the run."""
+    """Device, number of ranks, and what each of them holds; unlike `model`, not taken from the
+    run."""
 
     deterministic: bool = False
     """Deterministic algorithms only (torch.use_deterministic_algorithms); an operation that has
@@ -205,8 +206,8 @@ class Inference(
     """Sampling seed of generation."""
 
     chat: Chat | None = None
-    """Conversations: each text prompt is the user's message under a chat template, and tasks of the
-    harness are asked so; null: prompts are plain text."""
+    """Conversations: each text prompt is the user's message under a chat template, and harness
+    tasks are asked the same way; null: prompts are plain text."""
 
     generation: Generation | None = None
     """Text generation: prompts to continue; null: none."""

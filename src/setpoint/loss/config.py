@@ -12,15 +12,15 @@ from setpoint.config import Config, ImportedComponent, Problem, Rule, field, rul
 class LossConfig(Config):
     """Fields shared by all losses.
 
-    Losses are sums over tokens, which the loop divides by the tokens of the whole batch, so that no
-    token weighs more for the micro-batch it is in.
+    Losses are sums over tokens, which the loop divides by the tokens of the whole batch, so that a
+    token's weight does not depend on its micro-batch.
     """
 
     from_hidden: ClassVar[bool] = False
-    """True if it takes hidden states and the output matrix instead of logits."""
+    """True if it receives hidden states and the output matrix instead of logits."""
 
     soft_caps: ClassVar[bool] = True
-    """True if it supports soft-capped logits, of losses from hidden states."""
+    """True if a loss from hidden states supports soft-capped logits."""
 
     takes_columns: ClassVar[bool] = False
     """True if it supports logits whose columns are divided among ranks."""
@@ -35,8 +35,8 @@ class Weighing(LossConfig):
     """Losses with an ignore index and token weights."""
 
     ignore_index: int | None = field(default=None, ge=0)
-    """Ignore index: token id that is in no loss or metric, such as padding; null: every token is a
-    target."""
+    """Ignore index: token id excluded from loss and metrics, such as padding; null: every token is
+    a target."""
 
     token_weights: dict[str, float] | None = field(default=None, item_ge=0, item_lt=inf)
     """Token weights: weights of targets by token id, {"10": 0.5}; others have 1. The loss is
@@ -133,9 +133,9 @@ class ImportedLossConfig(
 ):
     """Any loss by its import path, such as torch.nn.CrossEntropyLoss; other keys are its arguments.
 
-    It is made once and called with (N, V) fp32 logits and (N,) targets; it must return the sum over
-    the targets that are not -100. Where it takes reduction and ignore_index, it gets "sum" and
-    -100.
+    It is constructed once and called with (N, V) fp32 logits and (N,) targets; it must return the
+    sum over the targets that are not -100. "sum" and -100 are passed as reduction and ignore_index
+    where it accepts them.
     """
 
     allowed_modules = ("torch.nn",)

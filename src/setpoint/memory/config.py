@@ -110,7 +110,7 @@ class Memory(Config, role=RUNTIME):
 
     expandable_segments: bool = True
     """Growing segments of PyTorch's GPU memory allocator (expandable_segments), for less
-    fragmentation; PYTORCH_ALLOC_CONF in the environment takes its place. No effect on a CPU."""
+    fragmentation; PYTORCH_ALLOC_CONF in the environment overrides it. No effect on a CPU."""
 
     malloc_retain: bool = True
     """Keep freed CPU memory in the process, for fewer page faults (malloc trim and mmap thresholds

@@ -36,7 +36,7 @@ class ModelConfig(Config, rules=PRETRAINED_RULES):
     """Fields that all models share."""
 
     takes_documents: ClassVar[bool] = False
-    """True if attention can be isolated to the documents of a row."""
+    """True if attention can be isolated to the documents in a row."""
 
     @property
     def parameters_known(self) -> bool:
@@ -81,8 +81,8 @@ class ImportedNorm(
 ):
     """Any torch module by its import path; other keys are its arguments.
 
-    It maps (..., dim) to (..., dim) and initializes itself. Where it takes dim or
-    normalized_shape, and eps, it gets them.
+    It maps (..., dim) to (..., dim) and initializes itself. dim or normalized_shape, and eps, are
+    passed where it accepts them.
     """
 
     allowed_modules = ("torch.nn",)
@@ -92,9 +92,9 @@ class ImportedNorm(
 class MuP(Config):
     """Maximal update parametrization (muP, Yang et al., 2022): settings transfer to any width.
 
-    What was tuned at base_dim holds at any dim, with Adam and its kin: hidden matrices start with
+    Values tuned at base_dim hold at any dim, with Adam-like optimizers: hidden matrices start with
     init_std * sqrt(base_dim / dim) and learn at lr * base_dim / dim, and logits are multiplied by
-    base_dim / dim. Other widths are taken to grow with dim.
+    base_dim / dim. Other widths are assumed to grow with dim.
     """
 
     base_dim: int = field(ge=1)
@@ -119,13 +119,13 @@ RULES = (
 
 
 class PretrainedAdapter(Config):
-    """Adapter in PEFT's format, folded into the pretrained weights at the start of a run."""
+    """Adapter in PEFT's format, merged into the pretrained weights at the start of a run."""
 
     path: str
     """Directory with adapter_config.json and adapter_model.safetensors (LoRA or DoRA)."""
 
     weight: float = field(default=1.0, gt=-math.inf, lt=math.inf)
-    """Factor of its update; several adapters add up."""
+    """Scale of its update; updates of several adapters are summed."""
 
 
 class TransformerConfig(
@@ -170,8 +170,8 @@ class TransformerConfig(
         "swiglu", "swiglu_clamped", "geglu", "geglu_tanh", "reglu", "gelu", "gelu_tanh", "relu",
         "relu_squared",
     ] = "swiglu"  # fmt: skip
-    """Activation function of the feed-forward network; the glu ones are gated by a second
-    projection (Shazeer, 2020). swiglu_clamped: GPT-OSS's, of projections clamped at 7."""
+    """Activation function of the feed-forward network; glu variants are gated by a second
+    projection (Shazeer, 2020). swiglu_clamped: GPT-OSS's, with projections clamped at 7."""
 
     ffn_bias: bool = False
     """FFN bias (mlp_bias): bias in the projections of the feed-forward network."""
@@ -204,8 +204,8 @@ class TransformerConfig(
     for sliding-window attention."""
 
     sliding_window: int | None = field(default=None, ge=1)
-    """Sliding window size: positions that a query attends to in a sliding layer, its own
-    included."""
+    """Sliding window size: positions that a query attends to in a sliding layer, including its
+    own."""
 
     attention_scale: float | None = field(default=None, gt=0, lt=math.inf)
     """Softmax scale of attention: factor of the query-key products; null: 1 / sqrt(head_dim), or
@@ -231,7 +231,7 @@ class TransformerConfig(
     """Attention output bias: bias in the output projection (o_proj)."""
 
     attention_sinks: bool = False
-    """Attention sinks (GPT-OSS): a learned score of each head in the softmax, without a value."""
+    """Attention sinks (GPT-OSS): a learned score per head in the softmax, without a value."""
 
     merge_qkv: bool = False
     """Fused QKV: one matrix for the query, key and value projections."""
@@ -242,11 +242,11 @@ class TransformerConfig(
     elsewhere sdpa, or eager for soft caps."""
 
     mla: MLA | None = None
-    """Multi-head latent attention (MLA, DeepSeek-V2) in place of grouped-query attention; null:
+    """Multi-head latent attention (MLA, DeepSeek-V2) instead of grouped-query attention; null:
     none."""
 
     moe: MoE | None = None
-    """Mixture of experts (MoE) in place of feed-forward networks; null: none."""
+    """Mixture of experts (MoE) instead of feed-forward networks; null: none."""
 
     norm: NormConfig = field(factory=RMSNormConfig)
     """Normalization layer (RMSNorm or LayerNorm)."""
@@ -259,8 +259,8 @@ class TransformerConfig(
     """Norm epsilon (rms_norm_eps, layer_norm_eps): added to the mean square or the variance."""
 
     init_std: float = derived(gt=0, lt=math.inf)
-    """Initializer range: standard deviation of initial weights. Default: sqrt(2 / (5 * dim)),
-    the small init of Nguyen and Salazar, 2019 (0.01 for dim = 4096); with muP computed from
+    """Initializer range: standard deviation of initial weights. Default: sqrt(2 / (5 * dim)), the
+    small init of Nguyen and Salazar, 2019 (0.01 for dim = 4096); with muP, computed from
     mup.base_dim."""
 
     residual_init: Literal["depth_scaled", "plain"] = "depth_scaled"
@@ -271,7 +271,7 @@ class TransformerConfig(
     """Maximal update parametrization (muP); null: none."""
 
     adapters: tuple[PretrainedAdapter, ...] = ()
-    """Adapters of PEFT, folded into the weights of `pretrained` at the start of a run."""
+    """PEFT adapters, merged into the `pretrained` weights at the start of a run."""
 
     vocab_size: int | None = field(default=None, ge=1)
     """Vocabulary size: rows of the embedding and logits, at least the tokenizer's size. null: that
@@ -633,8 +633,8 @@ class ImportedModel(
 ):
     """Any torch module by its import path; other keys are its arguments.
 
-    It maps (B, S) int64 tokens to (B, S, V) logits, and initializes itself. Where it takes
-    vocab_size and max_sequence_length, it gets them.
+    It maps (B, S) int64 tokens to (B, S, V) logits, and initializes itself. vocab_size and
+    max_sequence_length are passed where it accepts them.
     """
 
     allowed_modules = ("torch.nn",)
@@ -661,17 +661,17 @@ class HuggingFaceConfig(
 
     config: str = derived()
     """Hugging Face config.json: a directory, a Hub id, or a model_type of transformers (llama) with
-    its defaults. Default: the one beside the pretrained weights."""
+    its defaults. Default: the one next to the pretrained weights."""
 
     overrides: Free = field(factory=Free)
-    """Overrides of config.json, by its own keys, such as num_hidden_layers."""
+    """Overrides for config.json, by its own keys, such as num_hidden_layers."""
 
     attention_backend: Literal[
         "auto", "setpoint", "eager", "sdpa", "flash_attention_2", "flex_attention"
     ] = field(default="auto", role=RUNTIME)
-    """Attention implementation: setpoint, which is that of type = transformer with its masks and
-    kernels; one of transformers by its name (attn_implementation); or auto: setpoint where the
-    family takes it, else transformers' first choice."""
+    """Attention implementation: setpoint: as in type = transformer, with its masks and kernels; one
+    from transformers, by name (attn_implementation); or auto: setpoint where the family supports
+    it, else transformers' first choice."""
 
     @derive("config")
     def _derive_config(self) -> str:

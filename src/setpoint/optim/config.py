@@ -57,10 +57,10 @@ class Group(Config):
     """Learning rate multiplier of the group."""
 
     weight_decay_multiplier: float | None = field(default=None, ge=0, lt=inf)
-    """Weight decay multiplier of the group, which overrides no_decay; null: by no_decay."""
+    """Weight decay multiplier of the group, overriding no_decay; null: no_decay decides."""
 
     options: Free = field(factory=Free)
-    """Other optimizer options of this group, by their own names: {betas = [0.9, 0.99]}."""
+    """Other optimizer options for this group, by name, such as {betas = [0.9, 0.99]}."""
 
     @property
     def changes_nothing(self) -> bool:
@@ -80,7 +80,7 @@ class FrozenSpan(Config):
     """Regular expression searched in parameter names."""
 
     start: Length = Length(0)
-    """Start of the freeze: steps, tokens, epochs or time of the run."""
+    """Start of the freeze, in steps, tokens, epochs or run time."""
 
     stop: Length | None = None
     """End of the freeze; null: none."""
@@ -156,26 +156,26 @@ class OptimizerConfig(Builds["Optimizer"], rules=RULES):
     """Peak learning rate; the schedule multiplies it by its factor at each step."""
 
     weight_decay: float = field(default=0.1, ge=0, lt=inf)
-    """Decoupled weight decay: lr * weight_decay * weight is subtracted at each step, but for the
+    """Decoupled weight decay: lr * weight_decay * weight is subtracted at each step, except for the
     kinds in no_decay."""
 
     no_decay: tuple[Kind, ...] = field(factory=lambda: ("norm", "bias", "vector"))
     """Parameter kinds without weight decay. norm includes a norm's bias; matrix, vector and tensor
-    (3 or more dimensions) are of no other kind."""
+    (3 or more dimensions) cover parameters of no other kind."""
 
     no_decay_patterns: tuple[str, ...] = ()
-    """Regular expressions searched in parameter names: those that match have no weight decay."""
+    """Regular expressions searched in parameter names; matching parameters have no weight decay."""
 
     groups: tuple[Group, ...] = ()
     """Parameter groups with their own settings, by patterns on parameter names."""
 
     frozen: tuple[str, ...] = ()
-    """Frozen parameters: regular expressions searched in parameter names. Those that match have no
-    gradients, master weights or optimizer state."""
+    """Frozen parameters: regular expressions searched in parameter names. Matching parameters have
+    no gradients, master weights or optimizer state."""
 
     frozen_spans: tuple[FrozenSpan, ...] = ()
-    """Parameters frozen for a part of the run: neither weights nor optimizer state change then, and
-    gradients are not in the norm."""
+    """Parameters frozen for part of the run: their weights and optimizer state do not change, and
+    their gradients are not in the norm."""
 
     clip_norm: float | None = derived(gt=0)
     """Gradient clipping by global norm (max_grad_norm); null: off, but the norm is still logged.
@@ -253,7 +253,7 @@ class CautiousDecay(OptimizerConfig):
 
     cautious_weight_decay: bool = False
     """Cautious weight decay (Chen et al., 2025): decay only weights that the update moves towards 0
-    or leaves where they are."""
+    or leaves unchanged."""
 
     @dead("cautious_weight_decay")
     def _cautious_weight_decay_is_dead(self) -> str | None:
@@ -344,7 +344,7 @@ class LionConfig(CautiousDecay, type="lion", owner="setpoint.optim.lion:Lion.fro
 class MuonConfig(CautiousDecay, type="muon", owner="setpoint.optim.muon:Muon.from_config"):
     """Muon for the matrices between layers (Jordan et al., 2024), AdamW for all other parameters.
 
-    Embeddings, the output, routers, norms, biases, vectors and convolutions are AdamW's.
+    AdamW trains embeddings, the output, routers, norms, biases, vectors and convolutions.
     """
 
     state_formats: ClassVar[bool] = True
@@ -380,7 +380,7 @@ class MuonConfig(CautiousDecay, type="muon", owner="setpoint.optim.muon:Muon.fro
     adjust_lr = match_rms_adamw."""
 
     adamw_patterns: tuple[str, ...] = ()
-    """Regular expressions searched in parameter names: matrices that match are trained by AdamW."""
+    """Regular expressions searched in parameter names; matching matrices are trained by AdamW."""
 
     betas: tuple[float, float] = field(default=(0.9, 0.95), item_ge=0, item_lt=1)
     """Adam betas (beta1, beta2) of the parameters trained by AdamW."""
@@ -446,8 +446,8 @@ class ScheduleFreeAdamWConfig(
     power."""
 
     step_power: float = field(default=0.0, ge=0, lt=inf)
-    """r of schedule-free: a step's weight in the average is multiplied by its number to this power;
-    0: uniform."""
+    """Schedule-free r: a step's weight in the average is multiplied by its step number to this
+    power; 0: uniform."""
 
 
 class AnyPrecisionAdamWConfig(
@@ -455,7 +455,7 @@ class AnyPrecisionAdamWConfig(
     type="anyprecision_adamw",
     owner="setpoint.optim.adam:AnyPrecisionAdamW.from_config",
 ):
-    """AdamW with weights and optimizer state in bf16 where precision says so."""
+    """AdamW with weights and optimizer state in bf16 where precision sets it."""
 
     state_formats: ClassVar[bool] = True
     draws: ClassVar[bool] = True

@@ -151,7 +151,7 @@ class DeepEP(Dispatch, type="deepep"):
     """DeepEP kernels, for GPUs with its package installed; not yet run on GPUs."""
 
     buffer_size: ByteSize = ByteSize(2 * 10**9)
-    """NVLink buffer size per GPU; the RDMA buffer comes on top."""
+    """NVLink buffer size per GPU; the RDMA buffer is additional."""
 
     sms: int = field(default=20, ge=2)
     """Streaming multiprocessors used by the exchange; an even number."""
@@ -170,29 +170,29 @@ class Sharding(Config, role=RUNTIME):
     """Units, prefetch and offload of FSDP2."""
 
     units: tuple[str, ...] = ()
-    """Further FSDP units: regular expressions that match full module names. Each layer, the
-    embedding, and the final norm with the output matrix are units already."""
+    """Additional FSDP units: regular expressions that match full module names. Each layer, the
+    embedding, and the final norm with the output matrix are always units."""
 
     replicated: tuple[str, ...] = ()
-    """Regular expressions searched in parameter names: those that match are not sharded, and each
-    rank keeps them whole. Their gradients are summed over the ranks at the end of a step."""
+    """Regular expressions searched in parameter names: matching ones are not sharded, and each rank
+    keeps a full copy. Their gradients are summed over the ranks at the end of a step."""
 
     layers_per_unit: int = field(default=1, ge=1)
-    """Layers gathered together: more take more memory, in fewer and larger messages."""
+    """Layers gathered together: more layers need more memory, but fewer and larger messages."""
 
     forward_prefetch: int | None = field(default=None, ge=1)
-    """Units whose weights are asked for ahead of the one that is computed in the forward pass;
-    null: one where the model names the units around its layers, as type = transformer does, else
-    those that the host reaches while the device computes."""
+    """Number of units to prefetch ahead of the one computed in the forward pass; null: one where
+    the model names the units around its layers, as type = transformer does, else as many as the
+    host reaches while the device computes."""
 
     backward_prefetch: int | None = field(default=None, ge=1)
-    """Units whose weights are asked for ahead of the one that is computed in the backward pass;
-    null: one, in the order of the forward pass."""
+    """Number of units to prefetch ahead of the one computed in the backward pass; null: one, in the
+    order of the forward pass."""
 
     accumulation: Literal["sharded", "unsharded"] = "sharded"
-    """Gradients over the micro-batches of a step: sharded: each is reduce-scattered and added to
-    this rank's part; unsharded: whole ones are added up on each rank and reduce-scattered once,
-    as stages of a pipeline do. In the dtype precision.reduce."""
+    """Gradient accumulation over the micro-batches of a step, in the dtype precision.reduce.
+    sharded: each gradient is reduce-scattered and added to this rank's part; unsharded: full
+    gradients are summed on each rank and reduce-scattered once, as in pipeline stages."""
 
     offload: bool = False
     """Keep this rank's part of weights, gradients and optimizer state in host memory (FSDP2's
@@ -217,18 +217,18 @@ class TorchFT(Config, role=RUNTIME):
     """Number of this replica group; from 1 on, its run directory ends in -replica-N."""
 
     group_size: int = field(default=2, ge=1)
-    """Number of replica groups if none is missing; the micro-batches of a step are divided among
-    the groups that are alive."""
+    """Number of replica groups if all are alive; the micro-batches of a step are divided among
+    those that are."""
 
     min_replica_size: int = field(default=1, ge=1)
-    """Minimum number of replica groups that take a step; fewer wait for others."""
+    """Minimum number of replica groups for a step; fewer wait for others."""
 
     process_group: Literal["gloo", "nccl"] = "gloo"
-    """Backend of the sums over replica groups."""
+    """Backend for sums over replica groups."""
 
     timeout: float = field(default=10.0, gt=0, lt=inf)
-    """Seconds that a replica group waits for the others within a step; between steps it is
-    parallel.timeout."""
+    """Seconds that a replica group waits for the others within a step; between steps,
+    parallel.timeout applies."""
 
     @rule
     def _check_numbers(self) -> Iterator[Problem]:
@@ -265,43 +265,42 @@ class Parallel(Ranks, DerivedDegrees, rules=ENGINE_RULES):
     """Data-parallel engine: torch (DDP, FSDP2) or deepspeed (ZeRO)."""
 
     shard: int = field(default=1, ge=REST)
-    """Sharding degree (FSDP2): ranks that divide weights, gradients and optimizer state among
-    them; -1: the ranks that the other axes leave."""
+    """Sharding degree (FSDP2): ranks that divide weights, gradients and optimizer state; -1: all
+    ranks left over by the other axes."""
 
     pipeline: int = field(default=1, ge=REST)
-    """Pipeline degree: ranks that divide the layers among them; -1: the ranks that the other axes
-    leave."""
+    """Pipeline degree: ranks that divide the layers; -1: all ranks left over by the other axes."""
 
     pipelining: Pipelining = field(factory=Pipelining)
     """Stages and schedule of the pipeline."""
 
     tensor: int = field(default=1, ge=REST)
-    """Tensor-parallel degree: ranks that divide each matrix among them; -1: the ranks that the
-    other axes leave."""
+    """Tensor-parallel degree: ranks that divide each matrix; -1: all ranks left over by the other
+    axes."""
 
     ring: int = field(default=1, ge=REST)
-    """Ranks that divide each sequence among them, and pass keys and values round (ring
-    attention); -1: the ranks that the other axes leave."""
+    """Ring-attention degree: ranks that divide each sequence and pass keys and values around; -1:
+    all ranks left over by the other axes."""
 
     ulysses: int = field(default=1, ge=REST)
-    """Ranks that divide each sequence among them, and the heads during attention (Ulysses); -1:
-    the ranks that the other axes leave."""
+    """Ulysses degree: ranks that divide each sequence, and the heads during attention; -1: all
+    ranks left over by the other axes."""
 
     ring_split: Literal["zigzag", "contiguous"] = "zigzag"
-    """Part of a sequence on each rank of the ring. zigzag: two runs of tokens, as far from the
-    beginning as from the end, which balances the work under a causal mask; contiguous: one run."""
+    """Part of a sequence on each rank of the ring. zigzag: two runs of tokens, equally far from the
+    start and the end, which balances the work under a causal mask; contiguous: one run."""
 
     shard_over_context: Literal["all", "ring", "ulysses", "none"] = "all"
     """Context axes (`ring`, `ulysses`) that shard weights together with `shard` (FSDP2); along the
     others each rank keeps a copy of its part."""
 
     expert: int = field(default=1, ge=1)
-    """Expert-parallel degree: ranks that divide the experts of each layer among them, out of the
-    ranks of shard, ring, ulysses and tensor together; the others shard each expert. Beyond all of
-    these it takes in ranks of replicate, which then keep fewer copies of the experts."""
+    """Expert-parallel degree: ranks that divide the experts of each layer, out of the ranks of
+    shard, ring, ulysses and tensor together; the others shard each expert. A higher degree also
+    uses ranks of replicate, which then keep fewer copies of the experts."""
 
     expert_tensor: int = field(default=1, ge=1)
-    """Ranks that divide the inner width of each expert among them: all of `tensor`, or 1."""
+    """Ranks that divide the inner width of each expert: all of `tensor`, or 1."""
 
     expert_mesh_order: Literal["shard_major", "expert_major"] = "shard_major"
     """Order of the two dimensions of the expert mesh. shard_major: ranks that exchange tokens are
@@ -322,13 +321,13 @@ class Parallel(Ranks, DerivedDegrees, rules=ENGINE_RULES):
 
     loss_parallel: bool | None = None
     """Loss parallelism: each rank computes the loss from its part of the vocabulary's logits;
-    false: all of them gather the logits; null: true for losses that can."""
+    false: all ranks gather the logits; null: true for losses that support it."""
 
     reshard: bool | int | None = None
     """Freeing of sharded weights between forward and backward (FSDP2's reshard_after_forward).
     true: they are freed and gathered twice (ZeRO-3); false: kept from the first micro-batch of a
     step to the last (ZeRO-2); a number: kept on that many ranks; null: true for layers, false for
-    what lies around them and for stages of a pipeline."""
+    weights outside them and for pipeline stages."""
 
     sharding: Sharding = field(factory=Sharding)
     """Units, prefetch and offload of FSDP2."""
@@ -338,12 +337,12 @@ class Parallel(Ranks, DerivedDegrees, rules=ENGINE_RULES):
     memory; they move once each rank has its part."""
 
     load_weights: Literal["every_rank", "broadcast"] = "every_rank"
-    """Reading of the files of model.pretrained. every_rank: each rank reads the rows that it
-    holds; broadcast: the first rank of each pipeline stage reads and sends whole tensors to the
-    others, one at a time."""
+    """How the files of model.pretrained are read. every_rank: each rank reads its own rows;
+    broadcast: the first rank of each pipeline stage reads and sends whole tensors to the others,
+    one at a time."""
 
     bucket_size: float = field(default=25.0, gt=0, lt=inf)
-    """MiB of gradients that replicas sum in one message (DDP), while the backward pass goes on;
+    """MiB of gradients that replicas sum in one message (DDP), during the backward pass;
     DeepSpeed's reduce_bucket_size."""
 
     timeout: float = field(default=600.0, gt=0, lt=inf)
@@ -352,7 +351,7 @@ class Parallel(Ranks, DerivedDegrees, rules=ENGINE_RULES):
 
     step_timeout: float = field(default=300.0, gt=0, lt=inf)
     """Seconds that a rank waits for the others in the forward and backward passes and the update of
-    all steps but the first, before the run fails."""
+    every step after the first, before the run fails."""
 
     backend: Literal["gloo", "nccl", "cpu:gloo,cuda:nccl"] | None = None
     """Backend of the process groups; null: gloo for tensors on the CPU, NCCL for those on GPUs."""

@@ -66,20 +66,22 @@ class Float8(Config):
     weights in bf16."""
 
     gather: bool | None = field(default=None, role=RUNTIME)
-    """Gather sharded weights of these layers in float8 (FSDP2): half the bytes of bf16, and the
-    same bits. null: where recipe is tensorwise; other recipes have scales for each rank's part."""
+    """Gather sharded weights of these layers in float8 (FSDP2): half the bytes of bf16, with the
+    same result bit for bit. null: where recipe is tensorwise; other recipes have scales for each
+    rank's part."""
 
     skip: tuple[str, ...] = field(factory=lambda: SKIP)
     """Regular expressions searched in the names of linear layers, which stay in bf16."""
 
     skip_small: bool = False
-    """Leave linear layers in bf16 whose products are too small for a gain, by torchao's thresholds
-    on an H100 (tensorwise: inputs <= 4096 and outputs <= 1024; other recipes: outputs <= 2048, or
-    inputs <= 1024, or outputs <= 4096 and inputs <= 2048), or whose sides do not fit the recipe."""
+    """Leave linear layers in bf16 if their products are too small for a gain, by torchao's
+    thresholds on an H100 (tensorwise: inputs <= 4096 and outputs <= 1024; other recipes: outputs <=
+    2048, or inputs <= 1024, or outputs <= 4096 and inputs <= 2048), or if their dimensions do not
+    fit the recipe."""
 
     experts: bool = False
     """Compute grouped products of packed experts by the recipe as well (rowwise, mxfp8 and those
-    with_gw_hp); false: in bf16. skip_small leaves none of them out."""
+    with_gw_hp); false: in bf16. skip_small does not apply to them."""
 
     emulate: bool = field(default=False, role=RUNTIME)
     """Emulate float8 products in fp32 on any device, for tests: slow. nvfp4 has no emulation."""
@@ -145,7 +147,7 @@ class Precision(Config):
     """Mixed precision: dtypes of parameters, compute, gradients and optimizer state."""
 
     params: Stored = "fp32"
-    """Parameter dtype, of weights and their gradients."""
+    """Parameter dtype, for weights and their gradients."""
 
     compute: Literal["fp32", "bf16", "fp16"] = "fp32"
     """Compute dtype of matrix products (autocast). bf16 is about twice as fast as fp32 where
@@ -153,24 +155,24 @@ class Precision(Config):
 
     gather: Stored | None = field(default=None, role=RUNTIME)
     """Dtype in which sharded fp32 weights of linear layers and packed experts are gathered (FSDP2);
-    norms and embeddings are gathered in fp32, gradients reduced in `reduce`. null: bf16
-    where compute is bf16, which gives the same bits."""
+    norms and embeddings are gathered in fp32, gradients reduced in `reduce`. null: bf16 where
+    compute is bf16, which gives the same result bit for bit."""
 
     reduce: Stored | None = None
-    """Gradient dtype of accumulation over micro-batches and reduction over ranks; null: that of
+    """Gradient dtype of accumulation over micro-batches and reduction over ranks; null: as
     params."""
 
     master: Literal["fp32"] | None = None
-    """Master weights dtype: a copy of bf16 weights that the optimizer steps on and the model's are
-    rounded from; weights in fp32 are their own. null: none."""
+    """Master weights dtype: a copy of bf16 weights that the optimizer updates and from which the
+    model's weights are rounded; fp32 weights need no copy. null: none."""
 
     optimizer_state: Stored | None = None
-    """Optimizer state dtype (exp_avg, exp_avg_sq); null: that of the weights the optimizer steps
-    on."""
+    """Optimizer state dtype (exp_avg, exp_avg_sq); null: as the weights that the optimizer
+    updates."""
 
     tf32: bool | None = None
     """TF32 for fp32 matrix products and convolutions on a GPU (torch's matmul precision "high"):
-    several times as fast, with 10 bits of mantissa; null: false, with a caution where compute is
+    several times faster, with 10 bits of mantissa; null: false, with a caution where compute is
     fp32."""
 
     float8: Float8 | None = None

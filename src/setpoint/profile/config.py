@@ -25,10 +25,10 @@ class Profiling(Config, role=RUNTIME):
     """Wait steps at the start of each cycle, not profiled."""
 
     warmup: int = field(default=1, ge=0)
-    """Warm-up steps after them, traced but discarded, as tracing starts slowly."""
+    """Warm-up steps after the wait, traced but discarded, as tracing starts slowly."""
 
     active: int = field(default=3, ge=1)
-    """Active steps after them, recorded."""
+    """Active steps after the warm-up, recorded."""
 
     repeat: int | None = field(default=1, ge=1)
     """Number of cycles; null: until training ends."""

@@ -95,8 +95,8 @@ class Spike(Config, role=RUNTIME):
     """Loss spikes: steps whose loss is far above the median of those before."""
 
     window: int = field(default=50, ge=2, le=10_000)
-    """Steps before, by whose losses a loss is compared; none is a spike before there are so many.
-    Losses of steps that were skipped do not count."""
+    """Number of previous losses that a loss is compared with; none is a spike before there are that
+    many. Losses of skipped steps do not count."""
 
     factor: float = field(default=1.2, ge=1, lt=inf)
     """Threshold as a multiple of the median loss; 1: only deviations applies."""
@@ -106,7 +106,7 @@ class Spike(Config, role=RUNTIME):
     absolute deviation; 0: only factor applies."""
 
     patience: int = field(default=1, ge=1)
-    """Spikes in a row before policy takes effect; those before it are trained on."""
+    """Spikes in a row before policy takes effect; earlier ones are trained on."""
 
     policy: StepPolicy = field(factory=SkipStep)
     """Policy for steps whose loss is a spike."""
@@ -138,7 +138,7 @@ class GpuHealthCheck(Config, role=RUNTIME, owner="setpoint.ops.rank_health:GpuHe
     """GPU health of each rank by NVML: temperature, throttling, memory errors, Xid errors."""
 
     every: Period = Period("10 min")
-    """Interval; there is one check at the start as well, with never only that."""
+    """Interval; there is also one check at the start (never: only that one)."""
 
     max_temperature: int = field(default=90, ge=1, le=150)
     """Temperature in degrees Celsius at which to report."""
@@ -164,8 +164,8 @@ class TrainingResilience(Resilience, role=RUNTIME):
     checkpoint and exits with status 75, early enough for two steps and a save. never: none."""
 
     deadline: Literal["auto", "never"] = "auto"
-    """End of the job that the scheduler names (SLURM_JOB_END_TIME): auto: as time_limit; never: not
-    read."""
+    """End of the job as given by the scheduler (SLURM_JOB_END_TIME). auto: as time_limit; never:
+    not read."""
 
     stop_file: str | None = "STOP"
     """Stop file, relative to the run directory: if it exists, the run saves a checkpoint and
@@ -176,15 +176,15 @@ class TrainingResilience(Resilience, role=RUNTIME):
     case, and the loss scale falls."""
 
     spike: Spike | None = None
-    """Loss spikes: what to do; null: nothing. Decided on all ranks alike, before the step changes
-    the weights."""
+    """Loss spikes: what to do; null: nothing. Decided identically on all ranks, before the step
+    changes the weights."""
 
     bad_batches: int = field(default=4, ge=0, le=1000)
-    """Steps whose batches are kept in the run directory, of those that are not finite or loss
-    spikes, for setpoint replay: the newest. 0: none."""
+    """Number of the newest steps with a non-finite value or a loss spike whose batches are kept in
+    the run directory for setpoint replay. 0: none."""
 
     heartbeat: Heartbeat | None = None
-    """Heartbeat files, one a rank; null: none."""
+    """Heartbeat files, one per rank; null: none."""
 
     liveness_every: Period = Period("never")
     """Liveness check interval: before a step begins, all ranks answer rank 0 within

@@ -24,11 +24,11 @@ class TrackerConfig(Config, role=RUNTIME):
 
 
 class Jsonl(TrackerConfig, type="jsonl", owner="setpoint.track.jsonl:JsonlTracker", role=RUNTIME):
-    """`metrics.jsonl` in the run directory: one row a line, at full precision."""
+    """`metrics.jsonl` in the run directory: one row per line, at full precision."""
 
 
 class Csv(TrackerConfig, type="csv", owner="setpoint.track.csv_file:build_csv", role=RUNTIME):
-    """`logs/train.csv` and `logs/evaluation.csv` in the run directory: one row a line."""
+    """`logs/train.csv` and `logs/evaluation.csv` in the run directory: one row per line."""
 
 
 class Prometheus(
@@ -37,7 +37,7 @@ class Prometheus(
     owner="setpoint.ops.prometheus:PrometheusTracker",
     role=RUNTIME,
 ):
-    """HTTP endpoint `/metrics` of the main rank, with the newest rows as Prometheus reads them."""
+    """HTTP endpoint `/metrics` of the main rank, with the newest rows in Prometheus' format."""
 
     port: int = field(default=9464, ge=0, le=65535)
     """Port; 0: any free port, which the run shows."""
@@ -70,8 +70,8 @@ class ServiceConfig(TrackerConfig, role=RUNTIME):
     """Seconds to wait for unsent rows at the end of a session, and for the service at its start if
     `required`."""
     required: bool = False
-    """Fail the run at its start if the service cannot be opened, as without a login; false: train
-    without it."""
+    """Fail the run at its start if the service cannot be opened, for example without a login;
+    false: train without it."""
 
     def packages(self) -> Iterator[tuple[str, str]]:
         """Modules that it needs as configured, with their packages."""
@@ -115,7 +115,7 @@ class Wandb(
         ),
     ),
 ):
-    """Weights & Biases. The run keeps its id on resume; credentials are those of `wandb login`."""
+    """Weights & Biases. The run keeps its id on resume; credentials come from `wandb login`."""
 
     package = ("wandb", "wandb")
     extra = "wandb"
@@ -155,7 +155,7 @@ class Mlflow(ServiceConfig, type="mlflow", **_SERVICE):
     tags: dict[str, str] = field(factory=dict)
     """Tags with their values."""
     run_id: str | None = None
-    """Id of an existing run to take up; null: the run directory's own."""
+    """Id of an existing run to continue; null: the run directory's own."""
 
 
 class Aim(ServiceConfig, type="aim", **_SERVICE):
@@ -173,7 +173,7 @@ class Aim(ServiceConfig, type="aim", **_SERVICE):
     tags: tuple[str, ...] = ()
     """Tags."""
     run_id: str | None = None
-    """Hash of an existing run to take up; null: the run directory's own."""
+    """Hash of an existing run to continue; null: the run directory's own."""
     system_interval: float | None = field(default=10.0, gt=0, lt=inf)
     """Seconds between samples of system utilization; null: none."""
     system_parameters: bool = True
@@ -189,7 +189,7 @@ class Aim(ServiceConfig, type="aim", **_SERVICE):
 
 
 class Trackio(ServiceConfig, type="trackio", **_SERVICE):
-    """Trackio: a local database, or a Space of Hugging Face."""
+    """Trackio: a local database, or a Hugging Face Space."""
 
     package = ("trackio", "trackio")
     extra = "trackio"
@@ -197,19 +197,20 @@ class Trackio(ServiceConfig, type="trackio", **_SERVICE):
     project: str | None = None
     """Project; null: the job's experiment, else "setpoint"."""
     name: str | None = None
-    """Display name, to which a part of the run's id is added; null: that of the run directory."""
+    """Display name, to which a part of the run's id is added; null: the name of the run
+    directory."""
     run_id: str | None = None
-    """Full name of the run to resume, or to create; null: that of `name`."""
+    """Full name of the run to resume, or to create; null: the one from `name`."""
     group: str | None = None
     """Group that the run is shown in."""
     space: str | None = None
-    """Space of Hugging Face that shows the run; null: this machine only."""
+    """Hugging Face Space that shows the run; null: this machine only."""
     directory: str | None = None
     """Directory of the database; null: TRACKIO_DIR of the environment, else Trackio's own."""
 
 
 class Comet(ServiceConfig, type="comet", **_SERVICE):
-    """Comet. Credentials are those of the environment or `comet login`."""
+    """Comet. Credentials come from the environment or `comet login`."""
 
     package = ("comet_ml", "comet-ml")
     extra = "comet"
@@ -225,7 +226,7 @@ class Comet(ServiceConfig, type="comet", **_SERVICE):
     run_id: str | None = field(default=None, pattern=r"[A-Za-z0-9]{32,50}")
     """Key of the experiment to resume, or to create; null: the run directory's own."""
     mode: Literal["online", "offline"] = "online"
-    """offline: archives for `comet upload`, one a session."""
+    """offline: archives for `comet upload`, one per session."""
     directory: str | None = None
     """Directory of offline archives; null: logs in the run directory."""
 
@@ -245,7 +246,7 @@ class Metrics(Config, role=RUNTIME):
     """Weight of the past in an exponential moving average of the loss; null: none."""
 
     grad_norms: tuple[Literal["groups", "layers"], ...] = ()
-    """Gradient norms before clipping beside that of the model: of optimizer groups, of layers."""
+    """Gradient norms before clipping, besides the model's: per optimizer group, per layer."""
 
     param_norms: tuple[Literal["model", "groups", "layers"], ...] = ()
     """Norms of trained weights."""
@@ -282,7 +283,7 @@ class AlertConfig(Config, role=RUNTIME):
     events: tuple[
         Literal["finished", "failed", "stopped", "spike", "non_finite", "stalled"], ...
     ] = ("finished", "failed", "stopped", "spike", "non_finite", "stalled")
-    """Events to send. stopped: to go on later; spike, non_finite: of a step that was not taken;
+    """Events to send. stopped: to continue later; spike, non_finite: for a step that was not taken;
     stalled: no step for `stalled_after`."""
     stalled_after: float = field(default=1800.0, gt=0, lt=inf)
     """Seconds without the end of a step, evaluations and checkpoints included."""
@@ -301,7 +302,7 @@ class Webhook(AlertConfig, type="webhook", owner="setpoint.ops.alerts:WebhookAle
     url: Secret
     """Reference to the URL, `env:NAME` or `file:PATH`: anyone who knows it can post there."""
     headers: dict[str, Secret] = field(factory=dict)
-    """HTTP headers, such as `Authorization`, and where their values are."""
+    """HTTP headers, such as `Authorization`, with references to their values."""
     body: dict[str, str] = field(factory=dict)
     """The JSON object, in whose values `{event}`, `{message}` and other facts are filled in;
     empty: all facts."""
@@ -315,7 +316,7 @@ class AlertCommand(
     """Runs a program."""
 
     command: tuple[str, ...]
-    """The program and its arguments; no shell. It gets the facts as JSON on standard input, and
+    """The program and its arguments; no shell. It receives the facts as JSON on standard input, and
     in variables such as SETPOINT_ALERT_EVENT."""
 
     @rule

@@ -65,7 +65,7 @@ class Job(
     """Name of the run; its directory is workspace/experiment/name-fingerprint."""
 
     description: str | None = field(default=None, role=RUNTIME)
-    """Run description: free text that goes to every tracker; null: none."""
+    """Run description: free text sent to every tracker; null: none."""
 
     experiment: str | None = field(default=None, pattern=NAME, role=RUNTIME)
     """Experiment (project): folder of related runs inside the workspace; null: none."""
@@ -74,15 +74,15 @@ class Job(
     """Output directory (workspace): contains all run directories."""
 
     seed: int | None = field(default=1234, ge=0, lt=2**63)
-    """Random seed of everything; null: drawn at the start and recorded."""
+    """Random seed for everything; null: drawn at the start and recorded."""
 
     duration: Duration = field(default=Duration("300 steps"), role=BUDGET)
     """Training duration (max steps, epochs, tokens or time); in a list, the first one reached
     counts. May be raised on resume."""
 
     deterministic: bool = False
-    """Deterministic algorithms only (torch.use_deterministic_algorithms); an operation that has
-    none is an error."""
+    """Deterministic algorithms only (torch.use_deterministic_algorithms); an operation without one
+    is an error."""
 
     model: ModelConfig = field(factory=TransformerConfig)
     """Model architecture."""

@@ -22,8 +22,8 @@ MX_BLOCK: Final = 32
 class Noise(Config):
     """Adaptive quantization noise (AQN; QeRL, Huang et al., 2025), in training only.
 
-    W' = dequantized W + alpha * half a quantization step * N(0, 1), elementwise, drawn anew in each
-    step from the seed, the step and the module's name.
+    W' = dequantized W + alpha * half a quantization step * N(0, 1), elementwise, drawn in each step
+    from the seed, the step and the module's name.
     """
 
     alpha: float = field(default=1.0, gt=0, lt=inf)
@@ -60,8 +60,8 @@ class Quantization(Config):
     """Base weights in few bits; scales are computed per block."""
 
     exclude: tuple[str, ...] = ()
-    """Linear layers and experts that stay unquantized, beside the output matrix (lm_head) and
-    routers: regular expressions searched in names as in adapter.targets."""
+    """Linear layers and experts that stay unquantized, in addition to the output matrix (lm_head)
+    and routers: regular expressions searched in names as in adapter.targets."""
 
     noise: Noise | None = None
     """Quantization noise in training (AQN); null: none."""
@@ -164,7 +164,7 @@ class NVFP4(Quantization, type="nvfp4"):
 
 
 class MXFP4(Quantization, type="mxfp4"):
-    """4-bit floats (E2M1) with a power of two per 32 weights of a row (OCP MX), as of GPT-OSS."""
+    """4-bit floats (E2M1) with a power of two per 32 weights of a row (OCP MX), as in GPT-OSS."""
 
     @property
     def columns(self) -> int:

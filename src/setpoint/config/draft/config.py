@@ -55,7 +55,7 @@ if TYPE_CHECKING:
         def __call__(self, *args: P.args, **kwargs: P.kwargs) -> Made: ...
 
     class Evolve:
-        """`Config.evolve`: takes any of the fields, by name, and returns a draft of the class.
+        """`Config.evolve`: accepts any of the fields, by name, and returns a draft of the class.
 
         From Python 3.13 on, checkers make `__replace__` from the fields, which says exactly this.
         Before, the constructor says it as well, unless it has required fields.
@@ -304,7 +304,7 @@ if TYPE_CHECKING:
 else:
 
     class Builds:
-        """A `Config` whose `build` returns what stands in the brackets: `Builds["Model"]`.
+        """A `Config` whose `build` returns the type in the brackets: `Builds["Model"]`.
 
         At run time it is `Config` itself.
         """

@@ -33,7 +33,7 @@ class Filter(Config, role=IDENTITY):
     """How to handle documents over the limit: drop, truncate at the limit, or error."""
 
     shards: int | None = field(default=None, ge=2)
-    """Parts that documents are divided into by a hash of their names; null: one."""
+    """Number of parts into which documents are divided by a hash of their names; null: one."""
 
     shard: int = field(default=0, ge=0)
     """Part to read, from 0."""
@@ -151,7 +151,7 @@ class Text(
 
     paths: tuple[str, ...]
     """Files, folders, globs and URLs (s3://, gs://, abfs://, https://); `**` matches any folders:
-    "corpus/**/*.md". Relative ones start at the working directory."""
+    "corpus/**/*.md". Relative paths start at the working directory."""
 
     separator: str | None = None
     """Document separator: text that divides a file of plain text into documents, such as "\\n\\n";
@@ -170,16 +170,16 @@ class Text(
         return self.streaming
 
     shifted_labels: bool = False
-    """Labels beside tokens are shifted by one already: the label at each place is the next token.
-    false: it is the token itself."""
+    """Labels next to input_ids are already shifted by one: each position is labeled with the next
+    token. false: with its own token."""
 
     score: str | None = None
     """Field with the score for data.curriculum.by = score, dotted if nested; null: none."""
 
     # The last one: from here on `field` is this.
     field: str = "text"
-    """Field that holds the text in records, dotted for what is nested: "meta.text"; "input_ids":
-    tokens, with labels, attention_mask and position_ids beside them."""
+    """Text field of records, dotted if nested, such as "meta.text"; "input_ids": tokens, with
+    labels, attention_mask and position_ids next to them."""
 
     @rule
     def _check_paths(self) -> Iterator[Problem]:
@@ -209,7 +209,7 @@ class Conversations(
              "Paths of files that cannot be read here", needs="files"),
     ),
 ):  # fmt: skip
-    """Conversations, one a row, written out by a chat template, with the loss on the answers."""
+    """Conversations, one per row, rendered by a chat template, with the loss on the answers."""
 
     has_answers = True
 
@@ -250,7 +250,7 @@ class HubDataset(
              "A data set that cannot be found", needs="files"),
     ),
 ):  # fmt: skip
-    """Data set of the Hugging Face hub, or a local one of the library `datasets`."""
+    """Data set from the Hugging Face Hub, or a local one of the library `datasets`."""
 
     name: str = field(default="huggingface", pattern=NAME)
     """Source name: prefix of its documents' names, unique among the sources."""
@@ -269,10 +269,11 @@ class HubDataset(
     """Branch, tag or commit on the hub; null: the newest. A commit never changes."""
 
     data_files: tuple[str, ...] = ()
-    """Data files inside the data set, globs included; empty: as its own configuration says."""
+    """Data files inside the data set, globs included; empty: those in its own configuration."""
 
     token: Secret | None = field(default=None, role=RUNTIME)
-    """Reference to the access token of the hub: "env:HF_TOKEN"; null: that of `hf auth login`."""
+    """Reference to the access token of the hub: "env:HF_TOKEN"; null: the token of `hf auth
+    login`."""
 
     streaming: bool = False
     """Streaming: documents are read and tokenized while training runs, without a download first.
@@ -283,17 +284,16 @@ class HubDataset(
         return self.streaming
 
     shifted_labels: bool = False
-    """Labels beside tokens are shifted by one already: the label at each place is the next token.
-    false: it is the token itself."""
+    """Labels next to input_ids are already shifted by one: each position is labeled with the next
+    token. false: with its own token."""
 
     score: str | None = None
-    """Field that holds a number, dotted for what is nested: the key of data.curriculum.by = score;
-    null: none is read."""
+    """Field with the score for data.curriculum.by = score, dotted if nested; null: none."""
 
     # The last one: from here on `field` is this.
     field: str = "text"
-    """Field that holds the text: a column, dotted for what is nested; "input_ids": tokens, with
-    labels, attention_mask and position_ids beside them."""
+    """Text field: a column, dotted if nested; "input_ids": tokens, with labels, attention_mask and
+    position_ids next to them."""
 
     @rule
     def _check_path(self) -> Iterator[Problem]:
@@ -358,7 +358,7 @@ class Random(SourceConfig, type="random", owner="setpoint.data.sources.synthetic
     """Alphabet size: number of distinct byte values, starting at the space (32)."""
 
     seed: int = field(default=0, ge=0)
-    """Seed of the text, apart from the job's."""
+    """Seed for the text, separate from the job's."""
 
     def most_tokens(self) -> int:
         return self.documents * self.length
@@ -378,7 +378,7 @@ class Questions(
     """Number of questions, a document each: upper('abcd') == 'ABCD', last('abcd') == 'd'."""
 
     seed: int = field(default=0, ge=0)
-    """Seed of the words, apart from the job's."""
+    """Seed for the words, separate from the job's."""
 
     def most_tokens(self) -> int:
         # The longest, between two ends of text.

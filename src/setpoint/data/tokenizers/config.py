@@ -24,7 +24,7 @@ class Bytes(
 
 
 class TokenIds(TokenizerConfig, type="ids", owner="setpoint.data.tokenizers.tokenizer:IdTokenizer"):
-    """No tokenizer: the data holds token ids alone, in token files or rows of input_ids."""
+    """No tokenizer: the data holds only token ids, in token files or rows of input_ids."""
 
     count: int = derived(ge=1)
     """Number of token ids, from 0 on. Default: model.vocab_size."""
@@ -68,8 +68,8 @@ class HuggingFace(
     end-of-text token, else its beginning-of-text token."""
 
     added: tuple[str, ...] = ()
-    """Control tokens that are added to the vocabulary, with the ids behind its last; chat templates
-    can write them. The model needs rows for them: see model.vocab_size."""
+    """Control tokens added to the vocabulary, with ids after its last; chat templates can use them.
+    The model needs rows for them: see model.vocab_size."""
 
     @rule
     def _check_added(self) -> Iterator[Problem]:

@@ -35,11 +35,11 @@ class MLA(Config):
     """q_lora_rank: rank of the low-rank query projection; null: queries are projected directly."""
 
     kv_rank: int = field(ge=1)
-    """kv_lora_rank: rank of the projection of keys and values, the part that a KV cache keeps."""
+    """kv_lora_rank: rank of the key-value projection, whose output a KV cache keeps."""
 
     rope_head_dim: int = field(ge=2)
-    """qk_rope_head_dim: head dimensions with RoPE, even; all heads share these dimensions of the
-    key."""
+    """qk_rope_head_dim: number of head dimensions with RoPE, even; all heads share these key
+    dimensions."""
 
     nope_head_dim: int = field(ge=1)
     """qk_nope_head_dim: head dimensions of queries and keys without RoPE."""

@@ -37,7 +37,7 @@ class SigmoidTopK(
     """
 
     bias_rate: float = field(default=0.001, ge=0, lt=inf)
-    """Bias update speed (gamma of auxiliary-loss-free balancing, DeepSeek-V3): change of an
+    """Bias update speed (gamma of auxiliary-loss-free balancing, DeepSeek-V3): change in an
     expert's bias per step; 0: no bias."""
 
     bias_schedule: Literal["constant", "cosine_decay", "linear_warmup"] = "constant"
@@ -50,7 +50,7 @@ class SigmoidTopK(
 
 
 class MoE(Config):
-    """Mixture of experts (MoE) in place of the feed-forward network."""
+    """Mixture of experts (MoE) instead of the feed-forward network."""
 
     experts: int = field(ge=1)
     """Number of routed experts."""
@@ -66,7 +66,7 @@ class MoE(Config):
     this."""
 
     first_dense: int = field(default=0, ge=0)
-    """Number of dense layers at the start (first_k_dense_replace), whatever `every` says."""
+    """Number of dense layers at the start (first_k_dense_replace), regardless of `every`."""
 
     shared_experts: int = field(default=0, ge=0)
     """Shared experts, which process every token with weight 1; built as one network of
@@ -77,7 +77,7 @@ class MoE(Config):
     learned score of the token."""
 
     bias: bool = False
-    """Expert and router biases (GPT-OSS): biases of the projections of routed experts and of the
+    """Expert and router biases (GPT-OSS): biases in the projections of routed experts and in the
     router's logits."""
 
     router: RouterConfig = field(factory=SoftmaxTopK)
@@ -91,7 +91,7 @@ class MoE(Config):
     then experts within them."""
 
     top_groups: int = field(default=1, ge=1)
-    """Groups per token (topk_group) that its experts are chosen from."""
+    """Groups per token (topk_group) from which its experts are chosen."""
 
     balance_loss: float = field(default=0.01, ge=0, lt=inf)
     """Load-balancing loss coefficient (router_aux_loss_coef, Switch Transformer): weight of experts
@@ -123,7 +123,7 @@ class MoE(Config):
 
     implementation: Literal["auto", "grouped", "loop"] = field(default="auto", role=RUNTIME)
     """Expert implementation. grouped: one matrix product of packed experts, faster; loop: expert by
-    expert; auto: grouped where PyTorch supports device and dtype."""
+    expert; auto: grouped where PyTorch supports the device and dtype."""
 
     @property
     def counts_load(self) -> bool:

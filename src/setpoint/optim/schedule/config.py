@@ -72,12 +72,12 @@ class Spanning(ScheduleConfig):
     """Schedules with lengths that may be a share of the horizon."""
 
     horizon: Duration | None = derived()
-    """Horizon: end that shares (percent) refer to. Default: the job's duration; null if no
+    """Horizon: length that shares (percent) refer to. Default: the job's duration; null if no
     length is a share."""
 
     horizon_share: float | None = field(default=None, gt=0, lt=1, role=RUNTIME)
-    """Horizon as a share of the job's duration, instead of `horizon` (0.8); null: all of it. On
-    resume only the resulting horizon is compared."""
+    """Horizon as a share of the job's duration, such as 0.8, instead of `horizon`; null: all of it.
+    On resume only the resulting horizon is compared."""
 
     @derive("horizon")
     def _derive_horizon(self) -> Duration | None:
@@ -219,15 +219,15 @@ def _said(unit: str, count: float) -> str:
 
 
 class Cosine(Decaying, type="cosine"):
-    """Linear warm-up, then cosine decay to a floor, which is kept."""
+    """Linear warm-up, then cosine decay to a floor, where it stays."""
 
 
 class Linear(Decaying, type="linear"):
-    """Linear warm-up, then linear decay to a floor, which is kept."""
+    """Linear warm-up, then linear decay to a floor, where it stays."""
 
 
 class Polynomial(Decaying, type="polynomial"):
-    """Linear warm-up, then polynomial decay to a floor, which is kept."""
+    """Linear warm-up, then polynomial decay to a floor, where it stays."""
 
     power: float = field(default=2.0, gt=0, lt=inf)
     """Power of the polynomial; 1 is linear."""
@@ -244,12 +244,12 @@ class Wsd(Decaying, type="wsd"):
     """WSD: warm-up, stable, decay (Hu et al., 2024): the full rate until the run's last part."""
 
     decay_length: Length = derived()
-    """Decay length (cooldown) before the horizon. Default: a tenth of it, in steps at least
-    1."""
+    """Decay length (cooldown) before the horizon. Default: a tenth of the horizon, at least 1
+    step."""
 
     decay: Literal["linear", "cosine", "sqrt", "one_minus_sqrt"] = "linear"
-    """Decay function of t, the finished share. sqrt: sqrt(1 - t), slow at first; one_minus_sqrt: 1
-    - sqrt(t), fast at first (Haegele et al., 2024)."""
+    """Decay function of t, the completed fraction. sqrt: sqrt(1 - t), slow at first;
+    one_minus_sqrt: 1 - sqrt(t), fast at first (Haegele et al., 2024)."""
 
     @derive("decay_length")
     def _derive_decay_length(self) -> Length:
@@ -291,8 +291,8 @@ class InverseSqrt(Moving, Warmed, type="inverse_sqrt"):
     """Length of the linear warm-up; its last step has the full learning rate."""
 
     timescale: Length = derived()
-    """Timescale of the decay: n after the warm-up the factor is sqrt(timescale / (timescale + n)).
-    Default: warmup, or 10,000 steps without one."""
+    """Timescale of the decay: at n after the warm-up, the factor is sqrt(timescale / (timescale +
+    n)). Default: warmup, or 10,000 steps without a warm-up."""
 
     floor: float = field(default=0.0, ge=0, le=1)
     """Minimum learning rate as a fraction of the peak (min_lr / lr)."""
@@ -354,7 +354,7 @@ class Piecewise(Moving, Spanning, type="piecewise"):
     """Phases in order; after the last one the factor stays at its target."""
 
     horizon: Duration | None = derived()
-    """Horizon: end that shares and a phase without length refer to. Default: the job's
+    """Horizon: length that shares and a phase without a length refer to. Default: the job's
     duration; null if every phase has its own length."""
 
     @property
@@ -441,12 +441,12 @@ class Plateau(Warmed, type="plateau", owner="setpoint.optim.schedule.curves:Plat
     """Reduce on plateau: lower the learning rate when a metric stops improving."""
 
     monitor: str = "held_out.loss"
-    """Monitored metric, as DATASET.METRIC: held_out.loss. Accuracy is maximized, others
+    """Monitored metric, DATASET.METRIC, such as held_out.loss. Accuracy is maximized, others
     minimized."""
 
     evaluated_on: str | None = derived()
-    """Evaluation interval and data of the metric, which affect the learning rate. Set by the
-    training job, never given."""
+    """Evaluation interval and data for the metric, which affect the learning rate. Set by the
+    training job, not by users."""
 
     factor: float = field(default=0.5, gt=0, lt=1)
     """Reduction factor: multiplies the learning rate when the metric has stopped improving."""

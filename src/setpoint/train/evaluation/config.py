@@ -26,7 +26,7 @@ METRICS: tuple[str, ...] = get_args(Metric)
 
 
 class EvaluationData(Config, role=RUNTIME):
-    """Named validation set beside the split of `data.held_out`."""
+    """Named validation set in addition to the split of `data.held_out`."""
 
     name: str = field(pattern=NAME)
     """Name of the validation set in metrics."""
@@ -83,7 +83,7 @@ class Evaluation(Config, role=RUNTIME):
     """Evaluation on the validation set during training."""
 
     every: Period = field(default=Period("100 steps"), tags=("cadence",))
-    """Evaluation interval; there is one evaluation at the end as well, with never only that."""
+    """Evaluation interval; there is also one evaluation at the end (never: only that one)."""
 
     sequences: int | None = field(default=SEQUENCES, ge=1)
     """Number of validation sequences to evaluate, always the same; null: all."""
