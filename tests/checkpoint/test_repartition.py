@@ -74,7 +74,7 @@ def crafted(directory: Path, name: str, text: str) -> Path:
     ("change", "words"),
     [
         ({"file": "../checkpoints/step-00000007/model.safetensors"}, "of row lies in no file"),
-        ({"shape": [0, 4]}, "the parts of row are not the whole"),
+        ({"shape": [0, 4]}, "the parts of row do not make up the whole"),
     ],
 )
 def test_parts_are_the_whole_and_lie_in_files_of_the_checkpoint(

@@ -144,7 +144,7 @@ def test_what_is_no_file_is_damage(
 
 def test_a_renamed_checkpoint_is_damaged(store: CheckpointStore) -> None:
     shutil.copytree(newest(store), store.root / "step-00000400")
-    with pytest.raises(DamagedCheckpoint, match="its manifest is of step 300"):
+    with pytest.raises(DamagedCheckpoint, match="its manifest is for step 300"):
         load(store.root, 400)
 
 

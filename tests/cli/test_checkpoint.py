@@ -148,7 +148,7 @@ def test_a_link_that_leads_to_no_checkpoint(cli: CommandLine, run: Path, target:
 
 def test_a_checkpoint_under_the_name_of_another(cli: CommandLine, run: Path) -> None:
     shutil.copytree(run / "checkpoints" / "step-00000100", run / "checkpoints" / "step-00000400")
-    assert "damaged: its manifest is of step 100" in cli.ok("checkpoint list run")
+    assert "damaged: its manifest is for step 100" in cli.ok("checkpoint list run")
 
 
 def test_all_that_can_be_wrong_is_said_at_once(cli: CommandLine, run: Path) -> None:

@@ -187,7 +187,7 @@ def test_a_word_behind_a_switch_may_be_a_preset(cli: CommandLine) -> None:
     assert cli.ok("fingerprint --deterministic tiny") == cli.ok("fingerprint tiny --deterministic")
     said = cli.refused("check --deterministic tyny")
     assert "--deterministic takes true or false; 'tyny' is neither, and no preset" in said
-    assert "takes no value, got 'on'" in cli.refused("check --no-deterministic on tiny")
+    assert "accepts no value, got 'on'" in cli.refused("check --no-deterministic on tiny")
 
 
 def test_a_source_that_is_the_value_of_a_flag_is_said_to_be_one(cli: CommandLine) -> None:

@@ -54,7 +54,7 @@ def test_by_default_the_diff_is_printed_and_nothing_is_written(older: CommandLin
 def test_write_rewrites_in_place_and_a_second_time_changes_nothing(older: CommandLine) -> None:
     older.file("exp.toml", OLD)
     os.chmod(older.folder / "exp.toml", 0o640)
-    assert older("migrate --write exp.toml").out == f"exp.toml: is of schema {TODAY} now\n"
+    assert older("migrate --write exp.toml").out == f"exp.toml: now has schema {TODAY}\n"
     path = older.folder / "exp.toml"
     assert path.read_text() == (
         f"setpoint = {{schema = {TODAY}}}\n"
@@ -63,7 +63,7 @@ def test_write_rewrites_in_place_and_a_second_time_changes_nothing(older: Comman
     assert path.stat().st_mode & 0o777 == 0o640
     assert older.ok("check exp.toml").startswith("exp.toml: ok")
     again = path.read_bytes()
-    assert f"exp.toml: nothing to change; it is of schema {TODAY}" in older.ok(
+    assert f"exp.toml: nothing to change; it has schema {TODAY}" in older.ok(
         "migrate --write exp.toml"
     )
     assert path.read_bytes() == again

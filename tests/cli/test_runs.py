@@ -113,7 +113,7 @@ def test_verify(cli: CommandLine) -> None:
     assert "the record was changed after it was written: it states the fingerprint 000" in other
     assert "is not there, not 123" in cli(f"runs verify {paths[2]} --head 123").out
     assert (
-        "--head is of one run, and 3 are given"
+        "--head applies to one run, and 3 are given"
         in cli(f"runs verify {' '.join(paths)} --head 1").err
     )
 

@@ -73,7 +73,7 @@ def test_mistakes(cli: CommandLine, send: Send) -> None:
         ("seed = 1", "check tiny --stdin-format toml", "no effect without --config-from-stdin"),
         ("seed = 1", "diff tiny --config-from-stdin", "B is missing"),
         ("#" * (1024 * 1024 + 1), "check -", "at most 1 MiB of TOML are read"),
-        ("seed = 1", "check --config-from-stdin=x", "is a switch and takes no value"),
+        ("seed = 1", "check --config-from-stdin=x", "is a switch and accepts no value"),
     ]:
         send(text)
         assert words in cli.refused(line), line
@@ -85,7 +85,9 @@ def test_a_terminal_is_not_waited_for(cli: CommandLine, monkeypatch: pytest.Monk
             return True
 
     monkeypatch.setattr(sys, "stdin", Terminal())
-    words = "no configuration on standard input (it is a terminal); send a file there, as in: "
+    words = (
+        "no configuration on standard input (it is a terminal); send a file there, for example: "
+    )
     assert f"{words}setpoint check - < exp.toml" in cli.refused("check -")
     monkeypatch.setattr(sys, "stdin", None)
     assert "standard input is closed" in cli.refused("check -")

@@ -54,7 +54,7 @@ def test_equal_configs_are_two_objects_and_so_are_two_calls() -> None:
 
 def test_a_shared_config_with_other_arguments_is_refused() -> None:
     part = Part()
-    with pytest.raises(SetpointError, match="stands in two places and is built with different"):
+    with pytest.raises(SetpointError, match="is used in two places and is built with different"):
         resolve(Whole(first=part, second=part)).build(scale=1, other=2)
     assert resolve(Whole()).build(scale=1, other=2).second.scale == 2
 

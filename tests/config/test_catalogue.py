@@ -67,7 +67,7 @@ def test_a_name_that_is_taken_is_refused(known: Catalogue[object]) -> None:
         return Config()
 
     late_one.__module__ = "mine"
-    with pytest.raises(TypeError, match="there is a preset 'late-one' already, in late_module"):
+    with pytest.raises(TypeError, match="there is already a preset 'late-one', in late_module"):
         preset(late_one)
 
 

@@ -212,7 +212,7 @@ def test_a_code_that_silences_nothing_is_a_mistake() -> None:
 
 
 def test_declarations_that_cannot_work() -> None:
-    with pytest.raises(TypeError, match="must say what it verifies"):
+    with pytest.raises(TypeError, match="must state what it verifies"):
 
         @rule(needs="files")
         def _silent(self: Config) -> Iterator[Problem]:

@@ -224,7 +224,7 @@ def test_a_file_that_is_named_again_keeps_its_place_or_is_refused() -> None:
     )
     assert compose(Job, "fine.toml").resolve().seed == 2
     for name, words in {
-        "late": "late.toml:1:22: extends 't.toml' after w.toml, which comes after it already: a "
+        "late": "late.toml:1:22: extends 't.toml' after w.toml, which already comes after it: a "
         "file counts once, before the first file that extends it. Name it first, or leave it out",
         "twice": "twice.toml:1:32: extends './t.toml' twice; a file counts once, so name it once",
     }.items():

@@ -317,7 +317,7 @@ def test_a_reference_that_comes_to_a_reference() -> None:
     """Text of the user area may look like a reference, which no field can hold."""
     draft = Job(name="${user.text}", user={"text": "${a}"})
     (problem,) = problems_of(lambda: resolve(draft))
-    assert problem.message == "evaluates to a text that is a reference itself"
+    assert problem.message == "evaluates to a string that is itself a reference"
 
 
 class Head(Config, type="head"):

@@ -154,7 +154,7 @@ def test_what_cannot_be_set(flag: str, path: str, message: str) -> None:
 @pytest.mark.parametrize(
     ("flag", "path", "hint"),
     [
-        ("--sources=[{typ: text, paths: [a]}]", "sources.0.type", "Write type in place of typ."),
+        ("--sources=[{typ: text, paths: [a]}]", "sources.0.type", "Write type instead of typ."),
         ("--sources=[{paths: [a]}]", "sources.0.type", ""),
         ("--sources.1=text", "sources.1", "sources.append adds one."),
         ("--sources.extnd=text", "sources.extnd", "Did you mean extend?"),

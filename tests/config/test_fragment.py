@@ -110,7 +110,7 @@ def test_a_file_that_several_extend_counts_once_before_them(here: Path) -> None:
     job = compose(Job, flags=["--batch.extends=base.toml,left.toml"]).resolve()
     assert (job.batch.size, job.batch.sequence_length) == (2, 1)
     for names, words in {
-        "left.toml,base.toml": "extends 'base.toml' after left.toml, which comes after it already",
+        "left.toml,base.toml": "extends 'base.toml' after left.toml, which already comes after it",
         "left.toml,./left.toml": "extends './left.toml' twice",
     }.items():
         (problem,) = problems_of(

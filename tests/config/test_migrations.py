@@ -281,7 +281,7 @@ def test_a_record_of_newer_software(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("header", [3, {}, {"schema": "1"}, {"schema": 0}, {"schema": True}, None])
 def test_a_header_that_is_none(header: object) -> None:
-    words = r"exp\.toml: setpoint must say which schema this is, as in setpoint = {schema = 3}"
+    words = r"exp\.toml: setpoint must name its schema, as in setpoint = {schema = 3}"
     with pytest.raises(SetpointError, match=words):
         schema_of(Job, {"setpoint": header}, "exp.toml")
     assert schema_of(Job, {}, "exp.toml") is None

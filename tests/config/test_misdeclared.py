@@ -135,7 +135,7 @@ def test_the_errors() -> None:
 
 def test_an_argument_that_a_field_does_not_have() -> None:
     words: Any = {"default_factory": list}
-    with pytest.raises(TypeError, match=r"no argument default_factory; it takes default, factory,"):
+    with pytest.raises(TypeError, match=r"no argument default_factory; it accepts default,"):
         field(**words)
 
 

@@ -142,5 +142,5 @@ def test_classes_of_one_name_are_told_apart_by_their_modules() -> None:
         compose(Run, "bought")
     assert said in str(caught.value)
     Elsewhere.__module__ = __name__
-    with pytest.raises(SetpointError, match="of another definition"):
+    with pytest.raises(SetpointError, match="from another definition"):
         compose(Run, "bought")

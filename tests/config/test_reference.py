@@ -261,7 +261,7 @@ def test_references_inside_paths_and_items() -> None:
 @pytest.mark.parametrize(
     ("flag", "words"),
     [
-        ("title=a${inner}", "inner is a section; a text takes str, int, float"),
+        ("title=a${inner}", "inner is a section; a string accepts str, int, float"),
         ("title=a${none}", "none is null"),
         ("title=a${every}", "every is of type Period"),
         ("title=a${parts}", "parts is of type"),
@@ -272,7 +272,7 @@ def test_references_inside_paths_and_items() -> None:
         ("name=${none}", "is not a str: got null"),
         ("title=a${nam}", "refers to nam, which does not exist"),
         ("title=a${title}", "depends on itself: title -> title"),
-        ("count=1${count}", "it must be the whole value, as in"),
+        ("count=1${count}", "it must be the whole value, such as"),
         ("short=a${name}", "does not match the pattern"),
         ("title=" + "${name}" * 400, "too long for a reference"),
     ],

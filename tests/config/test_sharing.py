@@ -252,9 +252,7 @@ def test_references_do_not_explode() -> None:
 def test_a_section_that_contains_itself() -> None:
     draft = Towers()
     draft.node.left = draft.node
-    with pytest.raises(
-        SetpointError, match=r"Node contains itself: it stands in its own node\.left"
-    ):
+    with pytest.raises(SetpointError, match=r"Node contains itself: it is in its own node\.left"):
         resolve(draft)
 
 

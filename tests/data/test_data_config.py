@@ -155,7 +155,7 @@ def test_all_problems_are_reported_together() -> None:
 
 def test_a_number_of_documents_held_out_is_whole() -> None:
     assert problems(Data(held_out=1.5)) == {
-        "held_out": "is neither a fraction below 1 nor a whole number of documents"
+        "held_out": "is neither a fraction below 1 nor an integer number of documents"
     }
     assert resolve(Data(held_out=1000)).held_out == 1000
 

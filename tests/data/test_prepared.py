@@ -251,7 +251,7 @@ def _wrong_dtype(folder: Path) -> str:
 
     facts["files"][path.name] = list(digest_file(path))
     manifest.write_text(json.dumps(facts, indent=1) + "\n")
-    return "train-00001.tokens.npy has the dtype uint32, and the manifest says uint16"
+    return "train-00001.tokens.npy has the dtype uint32, and the manifest has uint16"
 
 
 @pytest.mark.parametrize(
@@ -335,7 +335,7 @@ def test_another_tokenizer_is_refused(tmp_path: Path) -> None:
     (prepared,) = prepare_all(data_of(tmp_path, [SMALL]), ByteTokenizer())
     other = ByteTokenizer()
     other.name = "other"
-    with pytest.raises(SetpointError, match="is of the tokenizer 'bytes', and the job has 'other'"):
+    with pytest.raises(SetpointError, match="with the tokenizer 'bytes', and the job has 'other'"):
         list(stored_documents(Path(prepared.folder), "x", other))
 
 

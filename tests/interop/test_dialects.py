@@ -145,7 +145,7 @@ def test_overrides_have_the_spelling_of_the_system(
     assert "[compile]" in text or "compile =" in text
     for words, message in (
         (["show", "tiny", "--", "--train.lr=1"], "DIALECT:FILE; got tiny"),
-        (["list", "--", "a=1"], "takes no file of another system"),
+        (["list", "--", "a=1"], "accepts no file from another system"),
         (["show", "xorl:job.yaml", "--", "lr"], "is not an override of xorl"),
         (["show", "xorl:job.yaml", "--", "--train.lrr", "1"], "Did you mean train.lr?"),
     ):

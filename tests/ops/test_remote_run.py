@@ -451,5 +451,5 @@ def test_a_service_that_never_answers(tmp_path: Path) -> None:
 
 
 def test_a_url_to_start_from_is_refused_in_words() -> None:
-    with pytest.raises(SetpointError, match=r"of a new run takes a URL"):
+    with pytest.raises(SetpointError, match=r"of a new run accepts a URL"):
         checkpoint_to_load("s3://bucket/runs/run")

@@ -54,7 +54,7 @@ def test_numbers_of_ranks_that_follow_one_another_are_one_run(
     ("nodes", "said"),
     [
         ("1:4", "the run could not continue with 3 of the nodes, which have 3 ranks"),
-        ("4:1", "--nnodes 4:1 is not a number of nodes.\nValid: a number, as 4, or"),
+        ("4:1", "--nnodes 4:1 is not a number of nodes.\nValid: a number, such as 4, or"),
         ("1:", "--nnodes 1: is not a number of nodes"),
     ],
 )

@@ -148,7 +148,7 @@ def test_weights_that_were_exchanged_are_found(run: Path, command: Call) -> None
         ("8:13", "RUN has no steps 8 to 13: it is recorded up to step 12.\n"
                  "Valid: first steps 0, 4, 7, 8, and a later one up to 12"),
         ("8:8", "RUN has no steps 8 to 8"),
-        ("8", "--steps 8 is not a range of steps.\nValid: A:B, as 100:200"),
+        ("8", "--steps 8 is not a range of steps.\nValid: A:B, such as 100:200"),
     ],
 )  # fmt: skip
 def test_stretches_that_are_not_there(run: Path, command: Call, steps: str, said: str) -> None:

@@ -286,7 +286,7 @@ def test_a_write_that_takes_too_long_is_given_up(
     root = run_of(tmp_path) / "checkpoints"
     assert str(caught.value) == (
         f"the checkpoint of step 12 is not written after checkpoint.wait_timeout = 0.01 s, and is "
-        f"given up: the disk of {root} is too slow, or hangs. The newest checkpoint is "
+        f"abandoned: the disk of {root} is too slow, or hangs. The newest checkpoint is "
         f"{root / 'step-00000008'}"
     )
     # What the disk does later makes no checkpoint of it.
@@ -382,7 +382,7 @@ def test_too_little_memory_for_a_copy_is_said_in_words(
         store.save(2, tensors, {})
     assert str(caught.value) == (
         f"the checkpoint of step 2 could not be saved in {store.root}: there is too little host "
-        f"memory for its copy, which takes 2.0 MB on this rank; step 1 is still there. What helps: "
+        f"memory for its copy, which needs 2.0 MB on this rank; step 1 is still there. What helps: "
         f"checkpoint.mode = sync, which copies one tensor at a time"
         + (", or fewer than checkpoint.in_flight = 2 of them" if in_flight == 2 else "")
     )

@@ -166,7 +166,7 @@ class Checkpoint(Config, role=RUNTIME, rules=RULES):
         if second.unit == "last_step" or self.every.unit == "never":
             yield Problem(
                 "also_every",
-                f"{second} is not a second interval beside every = {self.every}",
+                f"{second} is not a second interval besides every = {self.every}",
                 valid=("null",),
                 also=("every",),
             )
@@ -189,7 +189,7 @@ class Checkpoint(Config, role=RUNTIME, rules=RULES):
         if self.every.unit == "last_step" and self.last != "full":
             yield Problem(
                 "every",
-                f"last_step contradicts last = {self.last}, which says what is saved then",
+                f"last_step contradicts last = {self.last}, which determines what is saved then",
                 valid=("never",),
                 also=("last",),
             )

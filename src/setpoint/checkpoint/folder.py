@@ -84,7 +84,7 @@ def manifest_of(directory: Path) -> Manifest:
     """
     manifest = read_manifest(directory)
     if step_of(directory.name.partition(".")[0]) not in (None, manifest.step):
-        raise DamagedCheckpoint(directory, f"its manifest is of step {manifest.step}")
+        raise DamagedCheckpoint(directory, f"its manifest is for step {manifest.step}")
     return manifest
 
 

@@ -307,7 +307,7 @@ def _require_whole(layouts: Mapping[str, StoredLayout], files: Collection[str]) 
     """
     for name, (_, shape, parts) in layouts.items():
         if sum(prod(part.shape) for part in parts) != prod(shape):
-            raise ValueError(f"the parts of {name} are not the whole")
+            raise ValueError(f"the parts of {name} do not make up the whole")
         if any(part.file not in files for part in parts):
             raise ValueError(f"a part of {name} lies in no file of the checkpoint")
 

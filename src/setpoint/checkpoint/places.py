@@ -120,7 +120,7 @@ def refuse_url(name: str) -> None:
     if is_url(name):
         raise SetpointError(
             f"{name} is a URL.\nValid: a run or a checkpoint on a disk; checkpoint.load of a new "
-            f"run takes a URL"
+            f"run accepts a URL"
         )
 
 

@@ -421,8 +421,8 @@ class CheckpointStore:
         """Cancel all pending saves, after a timeout."""
         error = RunError(
             f"the checkpoint of step {self._pending[0].step} is not written after "
-            f"checkpoint.wait_timeout = {timeout:g} s, and is given up: the disk of {self.root} is "
-            f"too slow, or hangs. {format_newest(self.root)}"
+            f"checkpoint.wait_timeout = {timeout:g} s, and is abandoned: the disk of {self.root} "
+            f"is too slow, or hangs. {format_newest(self.root)}"
         )
         for save in self._pending:
             save.refused = error
@@ -610,7 +610,7 @@ class CheckpointStore:
                 helps = "less data in memory, or fewer ranks on one machine"
             else:
                 why = (
-                    f"there is too little host memory for its copy, which takes "
+                    f"there is too little host memory for its copy, which needs "
                     f"{save.size / 1e6:,.1f} MB on this rank"
                 )
                 fewer = f", or fewer than checkpoint.in_flight = {self.in_flight} of them"

@@ -234,7 +234,7 @@ def _summary(label: str, digest: str, report: Preflight, values: dict[str, list[
     for name, fact in report.facts.items():
         rows.append((f"  {name}", f"{fact:,}" if isinstance(fact, int) else fact))
     exceeds = any(caution.code == EXCEEDS for caution in report.cautions)
-    state = "ok, but a rank takes more memory than the GPU has" if exceeds else "ok"
+    state = "ok, but a rank needs more memory than the GPU has" if exceeds else "ok"
     lines = [bold(f"{label}: {state}"), table(rows)]
     lines += [f"  {what}: {line}" for what, texts in values.items() for line in texts]
     lines += [f"  not checked: {_how_to_run(reason)}" for reason in report.skipped]

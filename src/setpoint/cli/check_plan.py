@@ -36,8 +36,8 @@ PARTS = {
     "on_host": "of which on the host",
 }
 FLOPS_FORMULA = (
-    "3 times the forward pass: 2 for each parameter in matrix products, those of adapters "
-    "included, and attention as a causal mask leaves it (palm_causal without adapters)"
+    "3 times the forward pass: 2 for each parameter in matrix products, adapters "
+    "included, and attention under a causal mask (palm_causal without adapters)"
 )
 """FLOPs formula of the plan; the fact "FLOPs per token" follows `tracking.flops` instead."""
 MOMENTS = {
@@ -181,7 +181,7 @@ def render_dry_run(result: DryRun) -> str:
         few, more = result.layers
         parts.append(f"  layers that are alike: from steps of {few} and of {more} layers")
     if result.even_loads:
-        parts.append("  experts: even loads, as many tokens to those of each rank")
+        parts.append("  experts: even loads, the same number of tokens for each rank")
     if result.traffic:
         parts += ["", _traffic(result.traffic)]
     return "\n".join(parts)

@@ -62,7 +62,7 @@ if TYPE_CHECKING:
     from setpoint.checkpoint.repartition import TensorDifference, TensorSide
 
 RUN_HELP = """
-RUN is a run directory, its folder checkpoints, or one checkpoint, as in
+RUN is a run directory, its folder checkpoints, or one checkpoint, such as
 runs/tiny-3fa94c21/checkpoints/best. The training data is not needed."""
 RUN_OR_URL_HELP = f"""{RUN_HELP}
 A URL that checkpoint.remote uploads to works as well: s3://bucket/runs/tiny-3fa94c21."""
@@ -367,7 +367,7 @@ def _rule(arguments: Arguments, section: Checkpoint | None, keep: int | None) ->
     number, interval = arguments.value("--keep"), arguments.value("--keep-every")
     if section is None and number is None:
         raise SetpointError(
-            "there is no record of a run beside these checkpoints: give the number of newest "
+            "there is no record of a run next to these checkpoints: give the number of newest "
             "checkpoints to keep, --keep N"
         )
     if number is not None:

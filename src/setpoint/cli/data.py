@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from setpoint.train.config import Job
 
 OUTPUT = Option("--output DIR", "Cache folder, data.prepare.folder; -o for short.")
-WORKERS = Option("--workers N", "Number of processes, data.prepare.workers; default: one a core.")
+WORKERS = Option("--workers N", "Number of processes, data.prepare.workers; default: one per core.")
 FIELDS = {OUTPUT: "folder", WORKERS: "workers"}
 """Options that set fields of data.prepare."""
 
@@ -146,7 +146,7 @@ def data_push(arguments: Arguments) -> int:
     "tokenizer train SOURCE [OVERRIDES]",
     Option("--vocab-size N", "Number of tokens, 256 bytes and control tokens included."),
     Option("--output DIR", "Output directory; -o for short."),
-    Option("--special TOKEN", "Further control token, beside <|endoftext|>.", True),
+    Option("--special TOKEN", "Further control token, besides <|endoftext|>.", True),
     Option(f"--template {'|'.join(NAMED)}", "A chat template, and its control tokens."),
     *COMMON,
     JSON,
@@ -167,7 +167,7 @@ def tokenizer_train(arguments: Arguments) -> int:
         raise SetpointError(f"{name} is missing: {arguments.command.examples[0][0]}")
     folder = Path(os.path.expanduser(output))
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
-        raise SetpointError(f"--output {output} exists already; give a new folder")
+        raise SetpointError(f"--output {output} already exists; give a new folder")
     # The tokenizer that is yet to be made has the tokens of a template.
     job = checked_job(
         arguments, lambda path: path.startswith("data.sources.") and not path.endswith(".template")
@@ -283,7 +283,7 @@ def _first_rows(data: JobData, count: int, source: str | None) -> list[Sample]:
         taken += step
     sampler.close()
     if not samples:
-        raise SetpointError(f"--source {source}: none of the first {taken:,} rows is of it")
+        raise SetpointError(f"--source {source}: none of the first {taken:,} rows is from it")
     return samples[:count]
 
 

@@ -199,7 +199,7 @@ def evaluate(arguments: Arguments) -> int:
     sides = () if job.evaluation is None else job.evaluation.sides
     if sides and speaks(arguments) and job.data_is_unknown:
         note(
-            f"{' and '.join(sides)}: nothing says what data the weights were trained on, so that "
+            f"{' and '.join(sides)}: it is not recorded what data the weights were trained on, so "
             f"the default of data.sources is read: Python's standard library. --text names others"
         )
     with _naming_options():
@@ -388,7 +388,7 @@ def _prompt(text: str) -> str:
     if launched() > 1:
         raise SetpointError(
             f"{name} reaches no rank of a launcher.\nValid: --prompt TEXT, --prompts-file FILE; or "
-            f"--nproc in place of the launcher"
+            f"--nproc instead of the launcher"
         )
     try:
         return _text(sys.stdin.read(), name) or "\n"
@@ -408,9 +408,9 @@ def _text(text: str, name: str) -> str:
 @Command(
     "export SOURCE OUTPUT [OVERRIDES]",
     Option("--dtype fp32|bf16|fp16", "dtype; default: checkpoint.last_dtype or fp32."),
-    Option("--family NAME", "model_type of transformers; default: that of the base."),
+    Option("--family NAME", "model_type of transformers; default: the base's."),
     Option("--max-shard-size N", "Maximum size of a weights file in bytes."),
-    Option("--adapter", "Write the adapter alone, in PEFT's format.", excludes="--merge"),
+    Option("--adapter", "Write only the adapter, in PEFT's format.", excludes="--merge"),
     Option("--merge", "Write the model with its adapter merged, as without --adapter."),
     CHECKPOINT_OPTION,
     NPROC,

@@ -54,7 +54,7 @@ class Change(NamedTuple):
 
 @Command(
     "migrate FILE...",
-    Option("--write", "Rewrite in place; the old files of a run directory are kept beside."),
+    Option("--write", "Rewrite in place; a run directory keeps its old files next to them."),
     Option("--from N", "Schema of files that do not name theirs."),
     IMPORT,
 )
@@ -85,7 +85,7 @@ def run(arguments: Arguments) -> int:
     print_notes(notes)
     for name, changes in plans:
         if not changes:
-            print(f"{name}: nothing to change; it is of schema {root.__setpoint__.schema}")
+            print(f"{name}: nothing to change; it has schema {root.__setpoint__.schema}")
         elif write:
             if changes[0].is_record:  # no run may be going on in the directory meanwhile
                 with RunDirectory.create(name) as directory:
@@ -93,7 +93,7 @@ def run(arguments: Arguments) -> int:
                     directory.write_record(texts, root.__setpoint__.schema)
             else:
                 write_text(changes[0].path, changes[0].after)
-            print(f"{name}: is of schema {root.__setpoint__.schema} now")
+            print(f"{name}: now has schema {root.__setpoint__.schema}")
         else:
             for change in changes:
                 shown = str(change.path) if change.is_record else os.path.relpath(change.path)
@@ -109,9 +109,7 @@ def _file(root: type[Config], name: str, start: int | None, notes: list[str]) ->
     data = {key: value for key, value in document.data.items() if key != HEADER}
     declared = schema_of(root, document.data, name)
     if declared is not None and start not in (None, declared):
-        raise SetpointError(
-            f"{name} says that it is of schema {declared}; leave --from {start} out"
-        )
+        raise SetpointError(f"{name} declares schema {declared}; leave --from {start} out")
     schema = declared or start or oldest_schema(root, data)
     if schema is None or schema == root.__setpoint__.schema:
         return []
@@ -192,7 +190,7 @@ def rewrite_document(document: FileDocument, tree: Tree, schema: int) -> str:
 def _refusal(document: FileDocument, reason: str) -> str:
     return (
         f"{document.name} cannot be rewritten with its layout ({reason}); nothing was written. "
-        f"Change it by hand; the file is read as it is as long as it says which schema it is of"
+        f"Change it by hand; the file is read as it is as long as it names its schema"
     )
 
 
@@ -387,7 +385,7 @@ def convert(arguments: Arguments) -> int:
         parts = name, source
     if parts is None:
         raise SetpointError(
-            f"{source} does not name a file of another system: give it as DIALECT:FILE, with "
+            f"{source} does not name a file from another system: give it as DIALECT:FILE, with "
             f"DIALECT one of {', '.join(DIALECTS)}"
         )
     if output is not None and not output.endswith(".toml"):

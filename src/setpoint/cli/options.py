@@ -128,7 +128,7 @@ class Option(NamedTuple):
             raise SetpointError(f"{self.name} must be at most {LARGEST}, got {text}")
 
 
-WITH = Option("--with MODIFIER", "Apply a modifier, as 'smoke(steps=5)'.", True)
+WITH = Option("--with MODIFIER", "Apply a modifier, such as 'smoke(steps=5)'.", True)
 FILE = Option("--file FILE", "Apply a further configuration file.", True)
 STRICT = Option("--strict", "Refuse files of other systems that convert inexactly.")
 IMPORT = Option("--import MODULE", "Import a Python module first.", True)
@@ -137,7 +137,7 @@ STDIN = Option("--config-from-stdin", "Apply a configuration file from standard 
 STDIN_FORMAT = Option(
     "--stdin-format toml|yaml|json", "Format of standard input; default: detected."
 )
-GPU = Option("--gpu NAME", "GPU, as h100: check its memory; with --plan, the step time.")
+GPU = Option("--gpu NAME", "GPU, such as h100: check its memory; with --plan, the step time.")
 GPU_FILE = Option(
     "--gpu-file FILE", "File that defines further GPUs and networks.", requires="--gpu"
 )
@@ -306,7 +306,9 @@ class Command:
                     "the source is follow it, and nothing does"
                 )
             if "SOURCE" not in self.usage and "DIALECT" not in self.usage:
-                raise SetpointError(f"{self.title} takes no file of another system, and so no --")
+                raise SetpointError(
+                    f"{self.title} accepts no file from another system, and so no --"
+                )
         index = 0
         while index < len(tokens):
             token = tokens[index]
@@ -317,7 +319,7 @@ class Command:
             if option is not None:
                 if not option.metavar:
                     if equals:
-                        raise SetpointError(f"{name} is a switch and takes no value")
+                        raise SetpointError(f"{name} is a switch and accepts no value")
                 elif not equals:
                     # A value that looks like an option is far more often a value left out.
                     if index >= len(tokens) or tokens[index].startswith("--"):
@@ -484,7 +486,7 @@ class Command:
 
 SOURCE_HELP = """\
 SOURCE is a preset (see `setpoint list presets`), a TOML, YAML or JSON file, a run directory, a
-checkpoint, module:function, or REV:PRESET and REV:FILE of a git revision, as in HEAD~1:tiny.
+checkpoint, module:function, or REV:PRESET and REV:FILE of a git revision, such as HEAD~1:tiny.
 OVERRIDES set fields, before or after SOURCE: --optimizer.lr 1e-3, --optimizer.lr=1e-3 and
 optimizer.lr=1e-3 mean the same, and a later one beats an earlier one. `--optimizer adamw` chooses
 a variant; `--evaluation null` switches a section off. Layers, later beats earlier: defaults,
@@ -554,7 +556,7 @@ def own_source_help(program: Program) -> str:
     prefix = program.root.__setpoint__.environment_prefix
     return f"""\
 SOURCE is a preset (see `{program.name} list presets`), a TOML, YAML or JSON file, a folder with a
-record, or module:function; without one the defaults are taken. OVERRIDES set fields: --a.b 1,
+record, or module:function; without one the defaults apply. OVERRIDES set fields: --a.b 1,
 --a.b=1 and a.b=1 mean the same, and a later one beats an earlier one. Layers, later beats earlier:
 defaults, preset, files, environment ({prefix}__A__B=1), modifiers of --with, overrides. SOURCE
 `-` is a file on standard input; `@args.txt` stands for the words in that file."""

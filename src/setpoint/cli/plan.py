@@ -52,7 +52,7 @@ def plan(arguments: Arguments) -> int:
     composition = open_source(arguments.source, arguments)
     if not isinstance(composition.draft, Job):
         kind = type(composition.draft).__name__
-        raise SetpointError(f"{kind} is not a training job, which `setpoint plan` takes")
+        raise SetpointError(f"{kind} is not a training job, which `setpoint plan` needs")
     count, memory = arguments.integer("--top") or 10, arguments.value("--memory")
     result = find_layouts(composition, request, memory, count, resolver(arguments))
     result.first.write(composition.label)
@@ -149,7 +149,7 @@ BARS, BAR = 16, 40
 
 @Command(
     "schedule SOURCE... [OVERRIDES]",
-    Option("--steps N", "Number of steps to draw; default: those of the run."),
+    Option("--steps N", "Number of steps to draw; default: the run's."),
     Option("--every N", "Print a row for every N-th step instead of a drawing."),
     Option("--plot FILE", "Draw into a .png or .svg file.", excludes="--json --every"),
     *COMMON,

@@ -15,8 +15,8 @@ from setpoint.parallel.rank import launched, own_rank, require_launch
 
 NPROC = Option("--nproc N", "Start this many ranks on this node.")
 SEVERAL = """
---nproc N or torchrun starts several ranks, which divide sequences and prompts among them;
-[parallel] says how the model is divided, by default not at all."""
+--nproc N or torchrun starts several ranks, which share the sequences and prompts;
+[parallel] sets how the model is divided, by default not at all."""
 """Paragraph of the manuals of inference."""
 
 

@@ -97,7 +97,7 @@ def _steps(text: str | None) -> tuple[int, int] | None:
         return None
     match = re.fullmatch(r"(\d{1,15}):(\d{1,15})", text)
     if match is None:
-        raise SetpointError(f"--steps {text} is not a range of steps.\nValid: A:B, as 100:200")
+        raise SetpointError(f"--steps {text} is not a range of steps.\nValid: A:B, such as 100:200")
     return int(match[1]), int(match[2])
 
 

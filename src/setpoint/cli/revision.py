@@ -155,7 +155,7 @@ def find_revision(name: str, inner: str, imports: Sequence[str]) -> Revision:
     if names_file(inner) and not close:
         from setpoint.interop.dialect import DIALECTS
 
-        meant = f". Valid before a file of another system: {', '.join(DIALECTS)}"
+        meant = f". Valid before a file from another system: {', '.join(DIALECTS)}"
     raise SetpointError(f"{name}:{inner}: {'; '.join(tried)}{meant}")
 
 

@@ -248,7 +248,7 @@ def runs_verify(arguments: Arguments) -> int:
     """
     paths, head = run_directories(arguments.positional), arguments.value("--head")
     if head is not None and len(paths) > 1:
-        raise SetpointError(f"--head is of one run, and {len(paths)} are given")
+        raise SetpointError(f"--head applies to one run, and {len(paths)} are given")
     prepare(arguments)
     rows: list[dict[str, Any]] = []
     lines: list[str] = []
@@ -282,7 +282,7 @@ HIDDEN = ("step", "tokens", "epoch", "seconds", "target_tokens", "target_bytes")
 
 @Command(
     "watch RUN",
-    Option("--metric NAME", "A curve, as train.grad_norm, in place of the default.", True),
+    Option("--metric NAME", "A curve, such as train.grad_norm, instead of the default.", True),
     Option("--every SECONDS", "Seconds between updates; default: 2.", type=float, at_least=0.1),
     Option("--once", "Print the current state and exit."),
     JSON,
@@ -303,7 +303,7 @@ def watch(arguments: Arguments) -> int:
     names = arguments.values("--metric")
     for name in names:
         if "." not in name:
-            raise SetpointError(f"--metric is KIND.COLUMN, as train.loss; got {name!r}")
+            raise SetpointError(f"--metric is KIND.COLUMN, such as train.loss; got {name!r}")
     every = arguments.number("--every") or 2.0
     watched = Watched(Path(arguments.positional[0]))
     if names:

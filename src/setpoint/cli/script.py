@@ -108,7 +108,7 @@ def _run_command_line(root: type[C], arguments: Sequence[str]) -> tuple[C | None
 def _load(root: type[C], source: str | os.PathLike[str] | None, words: Sequence[str]) -> C:
     if isinstance(words, str) or not all(isinstance(word, str) for word in words):
         raise SetpointError(
-            f"load takes arguments as a list of words, such as ['--seed', '3']; got {words!r}"
+            f"load accepts arguments as a list of words, such as ['--seed', '3']; got {words!r}"
         )
     parsed = RUN.of(Program("load", root)).parse(words)
     if parsed.has("--help"):

@@ -54,7 +54,7 @@ SCHEMA_LINES = {"toml": "#:schema {}\n", "yaml": "# yaml-language-server: $schem
 
 @Command(
     "show SOURCE [PATH] [OVERRIDES]",
-    Option("--origins", "Print the origin of each value beside it.", excludes="--format=python"),
+    Option("--origins", "Print the origin of each value next to it.", excludes="--format=python"),
     Option("--minimal", "Print only what differs from the defaults.", excludes="--all"),
     Option("--all", "Also print fields that are null by default.", excludes="--format=python"),
     Option(

@@ -291,7 +291,7 @@ def root_of(source: str | FileDocument | None, arguments: Arguments) -> type[Con
         name = source if isinstance(source, str) else source.name
         raise SetpointError(
             f"{name} is an inference job: run it with `setpoint infer {name}`. "
-            f"{command.title} takes training jobs"
+            f"{command.title} accepts training jobs"
         )
     from setpoint.infer.config import Inference
 
@@ -419,8 +419,8 @@ def open_record(source: str, kind: str, arguments: Arguments) -> Iterator[str]:
     if kind == REVISION:
         if program.is_own:
             raise SetpointError(
-                f"{source}: git revisions can be read of Setpoint's own jobs only; for "
-                f"{program.name}, check the revision out beside this one and compare records"
+                f"{source}: git revisions can be read for Setpoint's own jobs only; for "
+                f"{program.name}, check the revision out next to this one and compare records"
             )
         from setpoint.cli.revision import record_at_revision
 
@@ -488,8 +488,8 @@ def read_standard_input(arguments: Arguments) -> FileDocument:
         raise SetpointError("standard input is closed, so no configuration can be read from it")
     if sys.stdin.isatty():
         raise SetpointError(
-            f"no configuration on standard input (it is a terminal); send a file there, as in: "
-            f"{title} - < exp.toml"
+            "no configuration on standard input (it is a terminal); send a file there, for "
+            f"example: {title} - < exp.toml"
         )
     try:
         # Up to the largest limit: that of the format is checked once the format is known.
@@ -507,7 +507,7 @@ def read_standard_input(arguments: Arguments) -> FileDocument:
         if given is not None or format != "toml" or not _is_yaml(data):
             raise
         raise SetpointError(
-            f"{error}. It was read as TOML; is it YAML? Then say --stdin-format yaml"
+            f"{error}. It was read as TOML; is it YAML? Then pass --stdin-format yaml"
         ) from None
 
 

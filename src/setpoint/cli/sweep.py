@@ -360,7 +360,7 @@ class Opener:
         if self._line.source is None:
             if table is not None:
                 raise SetpointError(
-                    f"{table.where((TABLE,))}: describes points of its own, and cannot be combined "
+                    f"{table.where((TABLE,))}: describes its own points, and cannot be combined "
                     f"with several sources; give one source, or the axis `{SOURCE}` in that table"
                 )
             return composition
@@ -385,7 +385,7 @@ class Opener:
             return None
         if EXTENDS in document.data:
             raise SetpointError(
-                f"{document.where((EXTENDS,))}: `{EXTENDS}` and the axis `{SOURCE}` both say what "
+                f"{document.where((EXTENDS,))}: `{EXTENDS}` and the axis `{SOURCE}` both name what "
                 f"the file is put on top of; make what it extends a value of the axis, or leave "
                 f"one of the two out"
             )
@@ -410,7 +410,7 @@ class Opener:
             other = read_file(path)
             if TABLE in other.data:
                 raise SetpointError(
-                    f"{other.where((TABLE,))}: describes points of its own, so {text} cannot be "
+                    f"{other.where((TABLE,))}: describes its own points, so {text} cannot be "
                     f"one of several sources"
                 )
         elif ":" in text.partition("(")[0]:
@@ -445,7 +445,7 @@ def _space(
     if search is not None and (count is not None or line.axes or drawn):
         raise SetpointError(
             "the file describes a search, which stands alone; give neither --random nor several "
-            "values beside it"
+            "values with it"
         )
     if trials is not None or search is not None:
         if trials is not None and search is None:
@@ -470,7 +470,7 @@ def _space(
         label = next(iter(drawn.values()))[1]
         searches = any(option.name == "--search" for option in arguments.command.options)
         raise SetpointError(
-            f"{label} is a distribution; say how many points are drawn with --random N"
+            f"{label} is a distribution; give the number of points to draw with --random N"
             + (", or searched with --search N" if searches else "")
         )
     return None, {}, Product(parts)
@@ -528,7 +528,7 @@ def _refuse_fixed(
             )
         if path == (SOURCE,) and not has_sources:
             raise SetpointError(
-                f"{origin.describe(path)}: an axis of sources stands in the file that is itself "
+                f"{origin.describe(path)}: an axis of sources is in the file that is itself "
                 f"the source of the sweep; or give the sources on the command line: "
                 f"{arguments.command.title} A,B"
             )

@@ -264,8 +264,8 @@ def _nodes(arguments: Arguments) -> tuple[int, int]:
     limits = [int(part) for part in parts if part.isascii() and part.isdecimal()]
     if not 0 < len(parts) == len(limits) <= 2 or not 1 <= limits[0] <= limits[-1]:
         raise SetpointError(
-            f"--nnodes {text} is not a number of nodes.\nValid: a number, as 4, or the least "
-            f"and the most at a time, as 1:4"
+            f"--nnodes {text} is not a number of nodes.\nValid: a number, such as 4, or a "
+            f"minimum and a maximum, such as 1:4"
         )
     return limits[0], limits[-1]
 
@@ -324,11 +324,11 @@ TIME_FORMAT = re.compile(r"\d+(-\d+(:\d+){0,2}|(:\d+){0,2})")
     Option("--nnodes N", "Number of nodes; default 1."),
     Option("--nproc N", "Ranks on each node, with a GPU each unless on CPU."),
     Option("--cpus N", "CPU cores for each rank."),
-    Option("--time TIME", "Slurm: time limit, as 24:00:00.", requires="--slurm"),
+    Option("--time TIME", "Slurm: time limit, such as 24:00:00.", requires="--slurm"),
     Option("--partition NAME", "Slurm: partition.", requires="--slurm"),
     Option("--account NAME", "Slurm: account.", requires="--slurm"),
     Option("--qos NAME", "Slurm: quality of service.", requires="--slurm"),
-    Option("--sbatch OPTION", "Slurm: option of sbatch, as --mem=0.", True, requires="--slurm"),
+    Option("--sbatch OPTION", "Slurm: sbatch option, such as --mem=0.", True, requires="--slurm"),
     Option("--print", "Slurm: print the script; write and submit nothing.", requires="--slurm"),
     Option("--kind pytorchjob|jobset", "Kubernetes: kind.", requires="--kubernetes"),
     Option("--namespace NAME", "Kubernetes: namespace.", requires="--kubernetes"),
@@ -460,6 +460,6 @@ def _volumes(arguments: Arguments, by_slurm: bool) -> list[tuple[str, str]]:
         name, _, path = text.rpartition(":")
         if not name or not path.startswith("/"):
             what = "/folder" if by_slurm else "claim"
-            raise SetpointError(f"--volume {text} is no {what}:/path, as {what}:/data")
+            raise SetpointError(f"--volume {text} is no {what}:/path, such as {what}:/data")
         volumes.append((name, path))
     return volumes

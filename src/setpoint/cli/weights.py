@@ -71,7 +71,7 @@ INSTEAD = {"evaluate": {"evaluation.sequences": "--sequences", "evaluation.datas
 
 SOURCE_OF_WEIGHTS = """
 A preset or file stands for the run that `setpoint train` makes with the same arguments; a run
-directory or a checkpoint is taken as it is. SOURCE may also be the directory or hub id of a
+directory or a checkpoint is used as it is. SOURCE may also be the directory or hub id of a
 Hugging Face model; OVERRIDES are then those of an inference job (see `setpoint infer --help`).
 """
 
@@ -96,7 +96,7 @@ def job_with_weights(arguments: Arguments, tasks: Mapping[str, Any]) -> Config:
     if kind == CHECKPOINT:
         if selector is not None:
             raise SetpointError(
-                f"{source} is a checkpoint already; leave --checkpoint {selector} out"
+                f"{source} is already a checkpoint; leave --checkpoint {selector} out"
             )
         with open_record(source, kind, arguments) as record:
             _refuse_another_model(record, job)

@@ -36,7 +36,7 @@ def name_problems(config: Compile) -> Iterator[Problem]:
     elif config.options.dump() and not _takes_options(config.backend):
         yield Problem(
             "options",
-            f"have no effect: the backend {config.backend} takes none",
+            f"have no effect: the backend {config.backend} accepts none",
             also=("backend",),
             hint="Remove them.",
         )

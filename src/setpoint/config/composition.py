@@ -73,7 +73,7 @@ class Composition(Struct, Generic[C]):
         problems = list(self.problems)
         if self.sweep is not None:
             place = self.sweep.where((SWEEP_KEY,))
-            reason = "describes the points of a sweep, and this command takes one configuration"
+            reason = "describes the points of a sweep, and this command accepts one configuration"
             hint = f"Run the file with {type(self.draft).__setpoint__.command('sweep')}."
             problems.append(Problem(SWEEP_KEY, reason, hint=hint, origin=place))
         return resolve(self.draft, problems=problems)
@@ -113,7 +113,7 @@ def compose(
         need_config(source, "compose: a SOURCE that is not text")
     for name, values in (("modifiers", modifiers), ("files", files), ("flags", flags)):
         if isinstance(values, str):
-            raise SetpointError(f"compose: {name} takes a list, got {values!r}")
+            raise SetpointError(f"compose: {name} accepts a list, got {values!r}")
     import_presets(root)
     merge = partial(
         _merge, root, source, modifiers, files, environ, flags, program or {}, open_foreign
@@ -237,7 +237,7 @@ class _Sources(Generic[C]):
                 name = file if isinstance(file, str) else file.name
                 raise SetpointError(
                     f"{name}: extends a preset, which is a whole configuration and would replace "
-                    f"what comes before it; give this file as the source, or extend files alone"
+                    f"what comes before it; give this file as the source, or extend files only"
                 )
             base = base if preset is None else preset
             documents.extend(parents)

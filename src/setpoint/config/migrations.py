@@ -220,7 +220,7 @@ class Operation(Struct):
         Raises:
             SetpointError: if a value cannot be taken over.
         """
-        raise TypeError(f"{type(self).__name__} does not say what it does")
+        raise TypeError(f"{type(self).__name__} does not describe what it does")
 
     def sentence(self) -> str:
         """The hint for the old key, without its end: `optim was renamed to optimizer in ...`."""
@@ -431,7 +431,7 @@ def schema_of(root: type[Node], data: Mapping[str, Any], name: str) -> int | Non
     schema: Any = cast(dict[str, Any], header).get("schema") if isinstance(header, dict) else None
     if type(schema) is not int or schema < 1:
         raise SetpointError(
-            f"{name}: {HEADER} must say which schema this is, as in {HEADER} = {{schema = "
+            f"{name}: {HEADER} must name its schema, as in {HEADER} = {{schema = "
             f"{root.__setpoint__.schema}}}"
         )
     if schema > root.__setpoint__.schema:

@@ -136,7 +136,7 @@ def open_or_prepare(
                 )  # fmt: skip
                 sides = _opened(folder, tokenizer)
     if sides is None:
-        raise RunError(f"{folder} was just prepared and is damaged already; check the disk")
+        raise RunError(f"{folder} was just prepared and is already damaged; check the disk")
     return sides
 
 

@@ -505,7 +505,7 @@ class Data(Config, role=IDENTITY, owner="setpoint.data.sides:read_sides"):
         if self.held_out > 1 and not self.held_out.is_integer():
             yield Problem(
                 "held_out",
-                "is neither a fraction below 1 nor a whole number of documents",
+                "is neither a fraction below 1 nor an integer number of documents",
                 valid=("0.05", "1000"),
             )
 

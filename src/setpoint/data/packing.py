@@ -64,7 +64,7 @@ def pieces_of(corpus: Corpus, length: int, too_long: str) -> DocumentPieces:
         name, size = corpus.files[first].name, int(lengths[first])
         raise SetpointError(
             f"data.packing.too_long: {count} of {len(starts)} documents are longer than a row of "
-            f"{length} tokens, the first of them '{name}', which takes {size}.\n"
+            f"{length} tokens, the first of them '{name}' with {size}.\n"
             f"Valid: batch.sequence_length >= {int(lengths.max())}, or too_long = split, "
             "truncate or drop."
         )

@@ -279,8 +279,8 @@ def _checked_documents(
         if not name.startswith(section.name):
             raise SetpointError(
                 f"{title}a document named {name!r}, and {where}.name = {section.name!r}.\n"
-                f"Valid: names that begin with config.name, such as '{section.name}/{name}', so "
-                "that those of two sources differ."
+                f"Valid: names that begin with config.name, such as '{section.name}/{name}', "
+                "so that names differ between sources."
             )
         yield document
 

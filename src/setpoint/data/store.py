@@ -276,8 +276,9 @@ def open_side(folder: Path, manifest: StoreManifest, side: Side, tokenizer: Toke
     """
     if tokenizer.name != manifest.tokenizer:
         raise SetpointError(
-            f"the prepared data in {folder} is of the tokenizer '{manifest.tokenizer}', and the "
-            f"job has '{tokenizer.name}'.\nValid: that tokenizer, or data prepared with this one."
+            f"the prepared data in {folder} was made with the tokenizer '{manifest.tokenizer}', "
+            f"and the job has '{tokenizer.name}'.\nValid: the same tokenizer, or data prepared "
+            "with the job's."
         )
     before = np.array([tokenizer.separator], np.dtype(manifest.dtype))
     starts = _mapped(folder / f"{side.name}.starts.npy", np.dtype("<i8"), side.documents)
@@ -357,10 +358,10 @@ def _mapped(path: Path, dtype: np.dtype[Any], length: int | None = None) -> npt.
     except (OSError, ValueError) as error:
         raise DamagedData(_damaged(path.parent, f"{path.name}: {error}")) from error
     if array.dtype != dtype:
-        damage = f"{path.name} has the dtype {array.dtype}, and the manifest says {dtype}"
+        damage = f"{path.name} has the dtype {array.dtype}, and the manifest has {dtype}"
         raise DamagedData(_damaged(path.parent, damage))
     if length is not None and len(array) != length:
-        damage = f"{path.name} has {len(array):,} entries, and the manifest says {length:,}"
+        damage = f"{path.name} has {len(array):,} entries, and the manifest has {length:,}"
         raise DamagedData(_damaged(path.parent, damage))
     return np.asarray(array)
 

@@ -179,7 +179,7 @@ class RemoteFolder:
             raise
         except Exception as error:
             raise RemoteError(
-                f"{self.url} cannot be reached: {url_reason(error)} (credentials are those of the "
+                f"{self.url} cannot be reached: {url_reason(error)} (credentials come from the "
                 f"environment, as the package of the service reads them)"
             ) from error
 

@@ -117,7 +117,7 @@ class RemoteRun(RemoteFolder):
         manifest = parse_manifest(Path(directory_name(step)), text)
         if manifest.step != step:
             raise DamagedCheckpoint(
-                Path(directory_name(step)), f"its manifest is of step {manifest.step}"
+                Path(directory_name(step)), f"its manifest is for step {manifest.step}"
             )
         return RemoteCheckpoint(step, manifest, text)
 

@@ -185,7 +185,7 @@ def test_wrong_input(flag: str, words: str) -> None:
 
 
 def test_a_family_without_a_variant_for_them() -> None:
-    with pytest.raises(ConfigError, match="does not take components that are imported by a path"):
+    with pytest.raises(ConfigError, match="does not accept components imported by path"):
         Net(only=partial(Part, size=1))
     with pytest.raises(ConfigError, match="it must be > 0"):
         Net(optimizer=partial(targets.anything, lr=-3))

@@ -134,7 +134,7 @@ BOMB = "a0: &a0 [x, x, x, x, x, x, x, x, x]\n" + "".join(
         ),
         ('a: "\\ud800"', "f:1:4: the text holds half a surrogate pair, which is not a character"),
         ("a:\n\t- b", "f:2:1: expected spaces; YAML refuses tabs here"),
-        ("a: \x01", "f:1:4: the character U+0001 may not stand in YAML"),
+        ("a: \x01", "f:1:4: the character U+0001 is not allowed in YAML"),
         ("a: @b", "f:1:4: expected a key or a value, found '@'; such text needs quotes"),
         ("a: b\nc", "f:2:2: expected ':' after the key above, found the end of the file"),
         ('a: "x" y', "f:1:8: expected the next key or item, indented like those above, found 'y'"),

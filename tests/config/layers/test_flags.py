@@ -58,7 +58,7 @@ def test_a_negative_number_is_a_value() -> None:
         (["-x=3"], "unexpected argument '-x=3'"),
         (["=3"], "unexpected argument '=3'"),
         ([""], "unexpected argument ''"),
-        (["--no-deterministic", "maybe"], "--no-deterministic takes no value, got 'maybe'"),
+        (["--no-deterministic", "maybe"], "--no-deterministic accepts no value, got 'maybe'"),
         (["--user.no-x"], "--user.no-x needs a value"),
         (["--optimizer.no-nesterov"], "Did you mean --no-optimizer.nesterov?"),
     ],

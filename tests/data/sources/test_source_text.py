@@ -243,7 +243,7 @@ def test_utf_16_is_named(tmp_path: Path) -> None:
     (tmp_path / "a.txt").write_bytes("text\n".encode("utf-16"))
     for separator in (None, "\n"):
         section = Text(paths=(f"{tmp_path}/a.txt",), separator=separator)
-        with pytest.raises(SetpointError, match=r"mark says UTF-16.*\n.*iconv -f UTF-16 -t UTF-8"):
+        with pytest.raises(SetpointError, match=r"mark is UTF-16.*\n.*iconv -f UTF-16 -t UTF-8"):
             list(TextSource(section).documents())
 
 

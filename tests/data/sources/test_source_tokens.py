@@ -73,7 +73,7 @@ def test_raw_bin_needs_a_dtype(tmp_path: Path) -> None:
 def test_a_header_says_the_dtype(tmp_path: Path) -> None:
     write_headed(tmp_path / "a.bin", IDS)
     assert read(tmp_path / "a.bin") == DOCUMENTS
-    assert "uint32 is not what" in refusal(tmp_path / "a.bin", token_dtype="uint32")
+    assert "uint32 is not the dtype in" in refusal(tmp_path / "a.bin", token_dtype="uint32")
     write_headed(tmp_path / "a.bin", IDS, count=99)
     assert "cut short: it holds 10 of the 99 tokens" in refusal(tmp_path / "a.bin")
 
@@ -86,7 +86,7 @@ def test_megatron_says_the_documents(tmp_path: Path) -> None:
     write_index(tmp_path / "a", [1, 9, 2], [3], [0, 1])
     assert read(tmp_path / "a.bin") == [[1, 9, 2]]
     (tmp_path / "a.bin").write_bytes(b"\0" * 8)
-    assert "cut short: it holds 2 of the 3 tokens that its index" in refusal(tmp_path / "a.bin")
+    assert "cut short: it holds 2 of the 3 tokens in its index" in refusal(tmp_path / "a.bin")
     index = (tmp_path / "a.idx").read_bytes()
     (tmp_path / "a.idx").write_bytes(index[:40])
     assert "the index" in refusal(tmp_path / "a.bin")

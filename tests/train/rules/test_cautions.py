@@ -206,4 +206,4 @@ def test_a_rate_of_a_preset_is_for_its_own_optimizer() -> None:
         assert not any("optimizer.lr" in line for line in dropped_values(draft)), "it is given"
     draft = compose(Job, "tiny", flags=("optimizer=muon",)).resolve()
     (line,) = [line for line in dropped_values(draft) if line.startswith("optimizer.lr")]
-    assert "from preset tiny" in line and line.endswith("has a default of its own, 0.02")
+    assert "from preset tiny" in line and line.endswith("has its own default, 0.02")

@@ -125,7 +125,7 @@ def test_answers_that_nothing_ends_are_a_caution(tmp_path: Path) -> None:
 
 def test_rows_of_messages_need_a_template_and_tokens_none(tmp_path: Path) -> None:
     (found,) = problems(tmp_path, "")
-    assert "the tokenizer 'bytes' has no chat template of its own" in found.message
+    assert "the tokenizer 'bytes' has no chat template" in found.message
     assert not problems(tmp_path, "", row='{"input_ids": [1, 2]}')
     # What is on another machine is looked at when the run starts.
     remote = "data.sources=[{type=conversations, paths=['memory://none/chats.jsonl']}]"

@@ -356,8 +356,8 @@ def build(config: Node, runtime: dict[str, Any]) -> Any:
         )
         if before.keys() != runtime.keys() or not all(matches):
             raise SetpointError(
-                f"{type(config).__name__} stands in two places and is built with different "
-                f"run-time arguments; give each place a config of its own"
+                f"{type(config).__name__} is used in two places and is built with "
+                f"different run-time arguments; give each place its own config"
             )
         return result
     result = owner_of(type(config))(config, **runtime)
@@ -375,7 +375,7 @@ def owner_of(cls: type[Node]) -> Any:
     path = cls.__setpoint__.owner
     if path is None:
         raise SetpointError(
-            f"{cls.__module__}.{cls.__qualname__} cannot be built: it names no owner; nest it in "
+            f"{cls.__module__}.{cls.__qualname__} cannot be built: it has no owner; nest it in "
             f"its owner as `class Config`, or give owner='module:name'"
         )
     title = f"{cls.__module__}.{cls.__qualname__}: its owner is {path!r}"

@@ -241,7 +241,7 @@ def _carry_over(old: Node, new: Node, moved: bool) -> None:
             before = type(old).__setpoint__.fields[name]
             is_other = info is not None and info.written != before.written
             if info is not None and origin.layer == PRESET and info.per_variant and is_other:
-                reason = f"type = {known.tag} has a default of its own, {info.written}"
+                reason = f"type = {known.tag} has its own default, {info.written}"
             elif info is not None:
                 stored = info.read(value, origin)
                 kept[name] = (

@@ -125,7 +125,7 @@ def too_deep(config: Node, path: Path) -> SetpointError:
 def inside_itself(section: Node, path: Path) -> SetpointError:
     """The error for a section that contains itself."""
     return SetpointError(
-        f"{type(section).__name__} contains itself: it stands in its own {dotted(path)}"
+        f"{type(section).__name__} contains itself: it is in its own {dotted(path)}"
     )
 
 

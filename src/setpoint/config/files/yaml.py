@@ -252,7 +252,7 @@ def events(text: str, name: str) -> Iterator[Event]:
         raise _explain(text, name, offset, str(error.problem)) from None
     except library.reader.ReaderError as error:
         # A character that YAML forbids everywhere, as control characters are.
-        message = f"the character U+{error.character:04X} may not stand in YAML"
+        message = f"the character U+{error.character:04X} is not allowed in YAML"
         raise error_at(name, text, error.position, message) from None
     except Exception as error:
         # The library was not written for hostile input: an escape beyond Unicode ends in a

@@ -21,8 +21,8 @@ EXTENDS = "extends"
 HEADERS = (EXTENDS, "$schema", HEADER)
 """Keys of a file that describe the file, not the configuration."""
 USE_PRESET = (
-    "The section of a preset is written @{}; a file that extends a whole preset says so above its "
-    "first section."
+    "The section of a preset is written @{}; a file that extends a whole preset declares it above "
+    "its first section."
 )
 
 
@@ -100,7 +100,7 @@ class ExtendingFiles:
                 file = file_beside(origin.label if origin.layer == FILE else "", name)
                 if ":" in name and not os.path.exists(file):
                     raise Invalid(
-                        "is not a file; that of another system, as DIALECT:FILE, is a whole "
+                        "is not a file; one from another system, DIALECT:FILE, is a whole "
                         "configuration, which a file extends above its first section"
                     )
                 if is_applied(name, file, listed, applied):
@@ -159,8 +159,8 @@ def is_applied(name: str, file: str, listed: list[str], applied: Sequence[str]) 
     places = [applied.index(other) for other in listed if other in applied]
     if path in applied and any(applied.index(path) < place for place in places):
         raise Invalid(
-            f"extends {name!r} after {short_name(applied[max(places)])}, which comes after it "
-            f"already: a file counts once, before the first file that extends it. Name it first, "
+            f"extends {name!r} after {short_name(applied[max(places)])}, which already comes after "
+            f"it: a file counts once, before the first file that extends it. Name it first, "
             f"or leave it out"
         )
     listed.append(path)

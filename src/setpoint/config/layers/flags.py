@@ -41,7 +41,7 @@ def unexpected(token: str) -> str:
         head, _, last = name.rpartition(".")
         hint = f"--{name} null switches a section off"
         if head and last.isdecimal():
-            hint = f"--{head}.remove {last} takes an item out of a list"
+            hint = f"--{head}.remove {last} removes an item from a list"
         return f"unexpected argument {token!r}; ~ does not delete: {hint}"
     return (
         f"unexpected argument {token!r}; an override is written --section.field value "
@@ -140,7 +140,7 @@ def _read_flag(cls: type[Node], token: str) -> Flag:
     if negated := _negated(cls, name):
         if equals:
             raise SetpointError(
-                f"{name} takes no value, got {text!r}; write --{name[5:]} true or "
+                f"{name} accepts no value, got {text!r}; write --{name[5:]} true or "
                 f"--{name[5:]} false"
             )
         return Flag(negated, "false", label)

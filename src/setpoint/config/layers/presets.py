@@ -123,7 +123,7 @@ def _register(table: MutableMapping[str, Any], function: Any, kind: str) -> Any:
     name = function.__name__.replace("_", "-")
     other = table.get(name)
     if other is not None and other.__module__ != function.__module__:
-        raise TypeError(f"there is a {kind} {name!r} already, in {other.__module__}")
+        raise TypeError(f"there is already a {kind} {name!r}, in {other.__module__}")
     # A module that is loaded again, or a cell that is run again, is another piece of code.
     code: Any = getattr(other, "__code__", None)
     scope = sys._getframe(2).f_code.co_consts  # pyright: ignore[reportPrivateUsage]
@@ -243,7 +243,7 @@ def _arguments(function: Callable[..., object], inside: str, skip: int) -> dict[
     for key, value in cast(Mapping[str, object], given).items():
         if key not in known:
             names = ", ".join(known) or "none"
-            errors.append(Invalid(f"unknown parameter {key!r}; it takes: {names}"))
+            errors.append(Invalid(f"unknown parameter {key!r}; it accepts: {names}"))
             continue
         annotation = known[key].annotation
         free = annotation is inspect.Parameter.empty

@@ -189,7 +189,7 @@ def _misuse(section: Node, finding: Problem, cautions: Collection[str]) -> str:
     for path in (finding.path, *finding.also):
         wrong = _unknown(section, path)
         if wrong:
-            return f"names {path!r}: {wrong} It says: {finding.message}"
+            return f"names {path!r}: {wrong} Its message: {finding.message}"
     if isinstance(finding, Caution) and finding.code not in cautions:
         declared = f"write @rule(cautions={{{finding.code!r}: 'what it means'}})"
         return f"yielded the caution {finding.code!r} undeclared; {declared}"
@@ -287,7 +287,7 @@ def verify(
         if word not in NEEDS:
             hint = did_you_mean(str(word), NEEDS, " ")
             known = ", ".join(NEEDS)
-            raise SetpointError(f"needs takes {known}; got {word!r}.{hint}")
+            raise SetpointError(f"needs accepts {known}; got {word!r}.{hint}")
     met = cast(Collection[Need], words)
 
     placed = list(sections(config))

@@ -260,7 +260,7 @@ class Computation:
         try:
             value = info.read(pending.value, origin)
             if any(references(value)):
-                raise Invalid("evaluates to a text that is a reference itself")
+                raise Invalid("evaluates to a string that is itself a reference")
         except Exception as error:
             self._fail(pending, _invalid(next(iter(pending.sources.values())), error))
             return

@@ -401,7 +401,7 @@ def _register_variant(cls: Any, tag: str) -> None:
         other = base.__setpoint__.variants.get(tag)
         if other is not None and full_name(other) != full_name(cls):
             raise DeclarationError(
-                f"{full_name(cls)}: {base.__name__} has a variant {tag!r} already: "
+                f"{full_name(cls)}: {base.__name__} already has a variant {tag!r}: "
                 f"{full_name(other)}"
             )
         base.__setpoint__.variants[tag] = cls
@@ -537,7 +537,7 @@ def add_section(
     before = root.__setpoint__.added.get(name)
     is_same = before is not None and full_name(before) == full_name(section)
     if not is_same and (name in root.__setpoint__.fields or hasattr(root, name)):
-        raise DeclarationError(f"{root.__name__} has {name!r} already; choose another name")
+        raise DeclarationError(f"{root.__name__} already has {name!r}; choose another name")
     info = FieldInfo(default=None, role=role or root.__setpoint__.role)
     info.name, info.owner, info.annotation = name, root, section | None
     for cls in _with_subclasses(root):

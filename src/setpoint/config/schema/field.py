@@ -90,7 +90,7 @@ class FieldInfo:
         self.per_variant: bool = given.pop("per_variant", False)
         if given:
             raise DeclarationError(
-                f"field() has no argument {', '.join(given)}; it takes default, factory, "
+                f"field() has no argument {', '.join(given)}; it accepts default, factory, "
                 f"{', '.join(Options.__annotations__)}"
             )
         self.name = ""
@@ -556,7 +556,7 @@ def rule(
 
     def decorate(function: Any) -> Any:
         if mark.needs and not function.__doc__:
-            raise TypeError(f"{function.__qualname__}: its docstring must say what it verifies")
+            raise TypeError(f"{function.__qualname__}: its docstring must state what it verifies")
         return _marking(mark)(function)
 
     return decorate if function is None else decorate(function)

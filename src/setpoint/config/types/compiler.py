@@ -166,7 +166,7 @@ def _union(arguments: tuple[Any, ...], title: str) -> FieldType:
     if len(parts) == len(arguments):
         return inner
     if "null" in inner.candidates():
-        raise DeclarationError(f"{title}: null stands for None, and cannot be a word as well")
+        raise DeclarationError(f"{title}: null means None, and cannot be a word as well")
     return OptionalType(inner)
 
 

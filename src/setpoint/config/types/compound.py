@@ -271,7 +271,7 @@ class MappingType(ContainerType):
         """
         name = read_key(key)
         if name == REMOVE:
-            raise Invalid("has the key 'remove', which is the word that takes keys out of it")
+            raise Invalid("has the key 'remove', which is the word that removes keys from it")
         if self.nested and (not name or "." in name):
             raise Invalid(f"has the key {name!r}, which cannot be part of a dotted path")
         return name
@@ -491,7 +491,7 @@ class SectionType(FieldType):
             near = nearest("type", (str(key) for key in entries if key not in fields), 1, 0.75)
             if "type" in entries or not near:
                 raise
-            raise error.but(hint=f"Write type in place of {near[0]}.") from None
+            raise error.but(hint=f"Write type instead of {near[0]}.") from None
 
     def only(self) -> type[Node] | None:
         """The class of a field that needs no `type`."""
@@ -516,7 +516,7 @@ class SectionType(FieldType):
             foreign = cast(Any, value)
             variant = self.variants().get(foreign.__setpoint__.tag or "")
             if not hasattr(variant, "__setpoint_open__"):
-                message = "does not take components that are imported by a path"
+                message = "does not accept components imported by path"
                 raise Invalid(message, self.candidates())
             return foreign.__setpoint_variant__(variant)
         if isinstance(value, PlainScalar) and value.startswith("{"):

@@ -68,7 +68,7 @@ class Reference:
         body = self.text.strip()
         if not is_reference(body):
             raise Invalid(
-                f"is not a reference: it must be the whole value, as in {EXAMPLE}; only a str "
+                f"is not a reference: it must be the whole value, such as {EXAMPLE}; only a str "
                 f"and a path may have other text around it",
                 hint=LITERALLY,
             )
@@ -155,8 +155,8 @@ class Template(Reference):
                 kind = "a section" if is_section else f"of type {type(value).__name__}"
                 raise Invalid(
                     f"cannot be formatted: {ast.unparse(part)} is "
-                    f"{'null' if value is None else kind}; a text takes str, int, float, bool and "
-                    f"paths"
+                    f"{'null' if value is None else kind}; a string accepts str, int, float, bool "
+                    f"and paths"
                 )
             texts.append(text)
         return literal("".join(texts))

@@ -62,7 +62,7 @@ class Scalar:
 
     def dump(self) -> Any:
         """Convert the value to plain data, from which `read` makes an equal one."""
-        raise AssertionError(f"{type(self).__name__} does not say what it is in plain data")
+        raise AssertionError(f"{type(self).__name__} does not define its form in plain data")
 
     def __str__(self) -> str:
         return str(self.dump())

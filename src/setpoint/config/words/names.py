@@ -106,8 +106,8 @@ def not_of(value: object, root: type) -> str:
         given = f"{type(value).__module__}.{type(value).__qualname__}"
         expected = f"{root.__module__}.{root.__qualname__}"
         if given == expected:
-            reason = "the class was defined anew since, as by importing its module twice"
-            return f"a {given} of another definition than this one: {reason}"
+            reason = "the class was defined again since, for example by importing its module twice"
+            return f"a {given} from another definition than this one: {reason}"
         return f"a {given}, not a {expected}"
     return f"{with_article(given)}, not {with_article(expected)}"
 

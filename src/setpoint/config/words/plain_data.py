@@ -139,7 +139,7 @@ def refuse_text(text: str) -> None:
     if secret is not None:
         raise Invalid(
             f"holds {secret} (not shown); configurations are recorded and must not contain secrets",
-            hint="Keep it in a Secret field of its own, as 'env:NAME' or 'file:PATH', or in the "
+            hint="Keep it in its own Secret field, such as 'env:NAME' or 'file:PATH', or in the "
             "service's own login file.",
             secret=True,
         )

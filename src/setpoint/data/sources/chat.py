@@ -225,7 +225,7 @@ class ChatTemplate:
             if isinstance(value, str):
                 if match := RESERVED.search(value):
                     raise RowError(
-                        f"holds U+{ord(match[0]):04X}, which Unicode says is not a character"
+                        f"holds U+{ord(match[0]):04X}, which is not a character in Unicode"
                     )
                 return self._control.sub(lambda match: CONTROL.format(numbers[match[0]]), value)
             if isinstance(value, Mapping):
@@ -291,8 +291,8 @@ class ChatTemplate:
                     continue  # a template that refuses the change knows the roles apart
                 if same:
                     raise RowError(
-                        f"{self.title} loses roles: it writes messages of the role {role!r} as "
-                        f"those of {other!r}"
+                        f"{self.title} loses roles: it writes messages of the role {role!r} as if "
+                        f"they had the role {other!r}"
                     )
         if len(self._distinct) < CACHED:
             self._distinct.add(layout)
@@ -334,7 +334,7 @@ class ChatTemplate:
             raise RowError(
                 f"{self.title} does not let the {place} of the answer in message {number} be "
                 "found: it is written otherwise when other messages follow. A template with "
-                "{% generation %} around answers says where they are"
+                "{% generation %} around answers marks where they are"
             )
         return before + opens, end + closes
 
@@ -594,9 +594,7 @@ def fitting_template(choice: str | None, where: str, facts: ChatFacts) -> ChatTe
         source, title = templates["default"], f"the chat template of {facts.title}"
     elif choice is None:
         more = f"; it has {names}" if templates else ""
-        raise SetpointError(
-            f"{where}: {facts.title} has no chat template of its own{more}.\nValid: {valid}."
-        )
+        raise SetpointError(f"{where}: {facts.title} has no chat template{more}.\nValid: {valid}.")
     elif choice in NAMED:
         source, title = NAMED[choice], f"the chat template {choice!r}"
     elif choice in templates:

@@ -235,7 +235,7 @@ def _expand_url(
     except Exception as error:  # each service has its own
         raise SetpointError(
             f"{where}: '{pattern}' cannot be listed: {url_reason(error)}.\n"
-            "Valid: a URL that can be reached; credentials are those of the environment, as the "
+            "Valid: a URL that can be reached; credentials come from the environment, as the "
             "package of the service reads them."
         ) from error
     if not paths and pattern.startswith(IN_MEMORY):
@@ -382,5 +382,5 @@ def named_errors(file: File, where: str) -> Iterator[None]:
             reason = f"it is cut short ({reason})"
         raise SetpointError(
             f"{where}: cannot read {file}: {reason}.\n"
-            "Valid: a whole file of the format that its suffix or `format` says."
+            "Valid: a complete file in the format given by its suffix or `format`."
         ) from error

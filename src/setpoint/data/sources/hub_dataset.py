@@ -38,7 +38,7 @@ def path_problems(config: HubDataset) -> Iterator[Problem]:
     folder = folder_of(config)
     if folder is None and _ID.fullmatch(config.path) is None:
         yield Problem(
-            "path", "is neither a local directory nor a valid id of the hub", valid=("owner/name",)
+            "path", "is neither a local directory nor a valid Hub id", valid=("owner/name",)
         )
     useless = {"revision": config.revision, "token": config.token} if folder else {}
     if folder and is_saved(folder):

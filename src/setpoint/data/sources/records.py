@@ -194,7 +194,7 @@ def text_at(row: FileRow, field: str, where: str) -> bytes:
     shown = f"{shown if len(shown) <= 60 else shown[:60] + '...'} ({type(value).__name__})"
     raise SetpointError(
         f"{where}: {row.place}: {field!r} is {'null' if value is None else shown}, not a str.\n"
-        f"Valid: a field that holds a text in every row, or {TOKENS} for tokens."
+        f"Valid: a field that holds a string in every row, or {TOKENS} for tokens."
     )
 
 
@@ -344,7 +344,7 @@ def not_utf8(
     """
     offset = before + start
     encoding = "UTF-16" if not offset and data[:2] in (UTF_16_LE, UTF_16_BE) else "LATIN1"
-    named = "" if encoding == "LATIN1" else "; its byte order mark says UTF-16"
+    named = "" if encoding == "LATIN1" else "; its byte order mark is UTF-16's"
     return SetpointError(
         f"{where}: {place} is not UTF-8: byte 0x{data[start]:02x} at offset {offset} ({reason})"
         f"{named}.\n"

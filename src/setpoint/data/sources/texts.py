@@ -99,12 +99,12 @@ class TextSource:
             escaped = ""
             if "\\" in separator:
                 escaped = (
-                    '; a backslash is a character like others here: write "\\n" in double quotes '
-                    "for a line break in TOML and YAML, where single quotes take it literally"
+                    '; a backslash is an ordinary character here: write "\\n" in double quotes '
+                    "for a line break in TOML and YAML, where single quotes keep it literal"
                 )
             raise SetpointError(
                 f"{self.where}.separator: {separator!r} does not occur in {searched}{escaped}.\n"
-                "Valid: text that stands between documents, or null."
+                "Valid: text between documents, or null."
             )
 
     def inputs(self) -> Iterator[str]:
@@ -354,7 +354,7 @@ def file_problems(config: Text | Conversations) -> Iterator[Problem | Caution]:
     if any(map(is_url, config.paths)) or listing.errors or not kinds:
         return
     if {*kinds.values()} == {TEXT} and config.field != "text":
-        hint = "Remove it, or say `format` where the files hold records."
+        hint = "Remove it, or set `format` where the files hold records."
         yield Problem("field", "has no effect: the files are plain text", hint=hint)
     if not texts and config.separator is not None:
         yield Problem("separator", "has no effect: each row is a document", hint="Remove it.")
@@ -403,7 +403,7 @@ def _records_in(file: Path) -> Iterator[Caution]:
             "paths",
             f"{file.name} holds {name}: {instead}",
             hint=f"Set format = '{kind}', and field to the one that holds the text; format = "
-            f"'text' if it is meant so.",
+            f"'text' if that is intended.",
         )
 
 

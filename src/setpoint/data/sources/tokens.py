@@ -303,27 +303,27 @@ def layout_of(path: Path, dtype: str | None, where: str) -> TokenLayout:
         layout = _header_layout(path, size)
     if layout is None and dtype is None:
         raise SetpointError(
-            f"{where}.token_dtype: {path} has neither a header nor an .idx file beside it that "
-            "says the dtype of its tokens.\nValid: uint16 for nanoGPT's files, or what wrote them."
+            f"{where}.token_dtype: {path} has neither a header nor an .idx file that gives "
+            "the dtype of its tokens.\nValid: uint16 for nanoGPT's files, or what wrote them."
         )
     if layout is None:
         given = np.dtype(dtype).newbyteorder("<")
         if size % given.itemsize:
             raise SetpointError(
                 f"{where}.paths: {path} has {size:,} bytes, which is not a multiple of {dtype}'s "
-                f"{given.itemsize}: it is cut short, or of another dtype.\nValid: a whole file."
+                f"{given.itemsize}: it is cut short, or has another dtype.\nValid: a whole file."
             )
         layout = TokenLayout(given, 0, size // given.itemsize, says_dtype=False)
     if dtype is not None and dtype != layout.dtype.name:
         raise SetpointError(
-            f"{where}.token_dtype: {dtype} is not what {path} says, {layout.dtype.name}.\n"
+            f"{where}.token_dtype: {dtype} is not the dtype in {path}, {layout.dtype.name}.\n"
             f"Valid: null, or {layout.dtype.name}."
         )
     count = (size - layout.offset) // layout.dtype.itemsize
     if count < layout.count:
         raise SetpointError(
-            f"{where}.paths: {path} is cut short: it holds {count:,} of the {layout.count:,} "
-            f"tokens that its {source} says.\nValid: a whole file."
+            f"{where}.paths: {path} is cut short: it holds {count:,} of the "
+            f"{layout.count:,} tokens in its {source}.\nValid: a whole file."
         )
     if not layout.count:
         raise SetpointError(f"{where}.paths: {path} is empty.\nValid: a file with tokens.")
@@ -353,7 +353,7 @@ def _npy_layout(path: Path, where: str) -> TokenLayout:
     if dtype.kind not in "iu" or len(shape) != 1 or not shape[0]:
         raise SetpointError(
             f"{where}.paths: {path} holds an array of {dtype.name} with shape {shape}.\n"
-            "Valid: token ids in a row: whole numbers, one dimension, not empty."
+            "Valid: a sequence of token ids: integers, one dimension, not empty."
         )
     return TokenLayout(dtype, offset, shape[0])
 
@@ -373,14 +373,14 @@ def _index_layout(path: Path, where: str) -> TokenLayout:
         head = file.read(34)
         if len(head) < 34 or not head.startswith(INDEX_MAGIC):
             raise SetpointError(
-                f"{where}.paths: {path} is not an index of Megatron's.\n"
-                "Valid: the .idx file that was written with the .bin file beside it."
+                f"{where}.paths: {path} is not a Megatron index.\n"
+                "Valid: the .idx file that was written with the .bin file next to it."
             )
         version, code, sequences, documents = struct.unpack("<QBQQ", head[9:])
         if version != 1 or code not in INDEX_TYPES:
             raise SetpointError(
-                f"{where}.paths: {path} says version {version} and dtype {code}.\n"
-                f"Valid: version 1, and whole numbers: {', '.join(map(str, INDEX_TYPES))}."
+                f"{where}.paths: {path} has version {version} and dtype {code}.\n"
+                f"Valid: version 1, and integers: {', '.join(map(str, INDEX_TYPES))}."
             )
         if path.stat().st_size < len(head) + 12 * sequences + 8 * documents:
             raise SetpointError(
@@ -446,7 +446,7 @@ def find_wrong_ids(path: Path, layout: TokenLayout, size: int) -> WrongIds | Non
         f"{layout.dtype.name} makes {parts} ids of each one in {path}: read as {wide}, the first "
         f"{len(ids) // parts:,} are tokens of the vocabulary ({size:,}), and the upper halves are "
         "0 or small",
-        f"{wide}; a .npy file, which says the dtype, if the ids are as they should be.",
+        f"{wide}; a .npy file, which records the dtype, if the ids are correct.",
     )
 
 
@@ -509,7 +509,7 @@ def file_problems(config: Tokens) -> Iterator[Problem]:
     if config.token_dtype is not None and len(folders) == len(config.paths):
         yield Problem(
             "token_dtype",
-            f"has no effect: the prepared data in {folders[0]} says its dtype",
+            f"has no effect: the prepared data in {folders[0]} records its dtype",
             valid=("null",),
         )
     for folder in folders:
@@ -566,8 +566,8 @@ def row_documents(row: FileRow, config: Text | HubDataset, where: str) -> Iterat
             raise RowError(f"field 'labels': all are {IGNORED}, so nothing in it is trained on")
     except RowError as error:
         raise SetpointError(
-            f"{field_path}: {row.place}: {error}.\nValid: a list of int in {field}, and beside it "
-            f"{', '.join(BESIDE)} of the same length; leave such rows out."
+            f"{field_path}: {row.place}: {error}.\nValid: a list of int in {field}, and next to "
+            f"it {', '.join(BESIDE)} of the same length; leave such rows out."
         ) from error
     for document in tokenized.documents(row.name):
         yield replace(document, score=score)
