@@ -184,7 +184,7 @@ def test_a_job_that_no_gpu_has_memory_for_is_cautioned(cli: CommandLine) -> None
     line = "check llama3-1b --world-size 4 --gpu rtx4090 --parallel.shard 1 --loss cross_entropy"
     text = cli.ok(line)
     assert "llama3-1b: ok, but a rank needs more memory than the GPU has" in text
-    found = re.search(r"It takes ([\d.]+) GiB with (--\S+=.*)\.\n", text)
+    found = re.search(r"It needs ([\d.]+) GiB with (--\S+=.*)\.\n", text)
     assert found is not None and float(found[1]) < 0.9 * 24
     assert "memory-exceeds-gpu" not in cli.ok(f"{line} {found[2]}")
     assert "memory-exceeds-gpu" not in cli.ok(f"{line} --silence.append memory-exceeds-gpu")

@@ -120,7 +120,7 @@ def test_a_rank_that_is_none_is_refused_at_once(
     monkeypatch.setenv("WORLD_SIZE", "2")
     monkeypatch.setenv("RANK", rank)
     # Before anything else is looked at.
-    assert f"environment variable RANK = '{rank}'.\nValid: a whole number from 0 to 1" in (
+    assert f"environment variable RANK = '{rank}'.\nValid: an integer from 0 to 1" in (
         cli.refused("train none.toml")
     )
     assert "setpoint check runs in one process" in cli.refused("check small.toml")
@@ -130,7 +130,7 @@ def test_a_run_whose_identity_differs(cli: CommandLine) -> None:
     run = record(cli.folder / "run", "small.toml", "--optimizer.lr=0.5")
     text = cli.refused(f"train {run} --optimizer.lr 0.6 --evaluation.every '5 steps'")
     compare("cli/train_identity", text)
-    assert "optimizer.lr" in text and "evaluation" not in text.partition("all the same: ")[0]
+    assert "optimizer.lr" in text and "evaluation" not in text.partition("anyway: ")[0]
     # The command is that which was typed, with what is to be accepted.
     assert text.endswith(
         "train run --optimizer.lr=0.6 '--evaluation.every=5 steps' --accept optimizer.lr\n"

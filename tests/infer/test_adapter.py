@@ -188,7 +188,7 @@ def test_what_does_not_go_is_refused(tmp_path: Path) -> None:
         exported(moe, tmp_path / "peft", "export.adapter=true")
     assert not (tmp_path / "peft").exists()
     merges = ("weights.merge_adapter=true", "export.path=hf")
-    with pytest.raises(ConfigError, match=r"merge_adapter[\s\S]*needs the adapter apart"):
+    with pytest.raises(ConfigError, match=r"merge_adapter[\s\S]*needs a separate adapter"):
         infer(asked(moe, *merges, "export.adapter=true"))
     ranks = ("parallel.world_size=2", "parallel.tensor=2")
     (problem,) = verify_job(complete(asked(moe, *merges, *ranks)), ["files"]).problems

@@ -43,7 +43,7 @@ def test_what_of_the_ranks_of_training_is_refused() -> None:
     assert set(GIVEN) == set(OF_TRAINING)
     for path, value in GIVEN.items():
         text = refused("evaluation.sequences=1", f"{path}={value}")
-        assert path in text and "it concerns training alone" in text
+        assert path in text and "it concerns only training" in text
     prompts = ('generation.prompts=["a"]', "parallel.tensor=2")
     assert "takes rows of any length" in refused(*prompts, "parallel.sequence_parallel=true")
     assert "grow token by token" in refused(*prompts, "parallel.ring=2")

@@ -52,7 +52,7 @@ def test_rows_of_training_are_asked_for_their_answer(tmp_path: Path) -> None:
         ("a.txt", "\n \n", "holds no prompt"),
         ("a.txt", b"caf\xe9", "is not UTF-8"),
         ("a.jsonl", '{"prompt": "a"}\n{', "a.jsonl:2: this is not JSON"),
-        ("a.jsonl", '{"text": "a"}', "a.jsonl:1: a text under 'prompt' or a conversation under"),
+        ("a.jsonl", '{"text": "a"}', "a.jsonl:1: a string under 'prompt' or a conversation under"),
         ("a.jsonl", '"a"', "a.jsonl:1: a JSON object is needed"),
         ("a.jsonl", '{"messages": [{"role": "user"}]}', "a.jsonl:1: field 'messages.0.content'"),
         ("a.jsonl", '{"messages": [{"role": "assistant", "content": "a"}]}', "to answer"),

@@ -171,7 +171,7 @@ def test_trying_it_draws_no_random_numbers_and_does_not_train():
     [
         (
             Fixed.Config(size=5),
-            r"\(.*\.Fixed\) gives a tensor of shape \(1, 2, 5\) .* \(1, 2, 37\)",
+            r"\(.*\.Fixed\) returns a tensor of shape \(1, 2, 5\) .* \(1, 2, 37\)",
         ),
         (
             Broken.Config(),

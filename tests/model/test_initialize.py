@@ -132,7 +132,7 @@ class Partly(nn.Module):
 
 
 def test_a_parameter_without_a_rule_is_an_error():
-    with pytest.raises(SetpointError, match=r"no module says how to initialize: b$"):
+    with pytest.raises(SetpointError, match=r"no module defines how to initialize: b$"):
         initialize(Partly({"a": NormalInit(1.0)}), 0)
 
 

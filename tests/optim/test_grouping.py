@@ -233,7 +233,7 @@ def test_muon_needs_a_matrix() -> None:
     (problem,) = grouping_problems(config, MODEL)
     assert problem.path == "adamw_patterns"
     assert problem.message == (
-        "leaves Muon no parameters: 2 of 8 trained parameters are of kind matrix, and AdamW takes "
+        "leaves Muon no parameters: 2 of 8 trained parameters are of kind matrix, and AdamW trains "
         "all of these"
     )
     assert not list(grouping_problems(resolve(MuonConfig(adamw_patterns=(r"layers\.1",))), MODEL))

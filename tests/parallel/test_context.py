@@ -68,5 +68,5 @@ def test_a_model_that_takes_whole_sequences_is_refused(tmp_path: Path) -> None:
         torch.device("cpu"), size=2, degrees=degrees, coordinates={},
         groups=dict.fromkeys((("ring",), ("ulysses",), ("ring", "ulysses"))),
     )  # fmt: skip
-    with pytest.raises(SetpointError, match=r"parallel.ring = 2: a Linear takes whole sequences"):
+    with pytest.raises(SetpointError, match=r"parallel.ring = 2: a Linear needs whole sequences"):
         divide_sequences(job.parallel, world, torch.nn.Linear(2, 2))

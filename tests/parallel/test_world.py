@@ -66,20 +66,20 @@ def one_of_two(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 @pytest.mark.parametrize(
     ("variables", "said"),
     [
-        ("RANK=abc", "RANK = 'abc'.\nValid: a whole number from 0 to 1, below WORLD_SIZE = 2"),
-        ("RANK=2", "RANK = '2'.\nValid: a whole number from 0 to 1"),
+        ("RANK=abc", "RANK = 'abc'.\nValid: an integer from 0 to 1, below WORLD_SIZE = 2"),
+        ("RANK=2", "RANK = '2'.\nValid: an integer from 0 to 1"),
         ("RANK=-1", "RANK = '-1'"),
         ("RANK=\u0661", "RANK = '\u0661'"),  # a digit, and no decimal of ASCII
-        ("WORLD_SIZE=", "WORLD_SIZE = ''.\nValid: a whole number from 1"),
+        ("WORLD_SIZE=", "WORLD_SIZE = ''.\nValid: an integer from 1"),
         ("WORLD_SIZE=0", "WORLD_SIZE = '0'"),
         ("WORLD_SIZE=9999999999", "WORLD_SIZE = '9999999999'"),
         ("WORLD_SIZE", "RANK = 0 without WORLD_SIZE"),
         ("LOCAL_RANK=1 LOCAL_WORLD_SIZE=1", "LOCAL_RANK = '1'"),
-        ("LOCAL_RANK=2", "LOCAL_RANK = '2'.\nValid: a whole number from 0 to 1, below WORLD_SIZE"),
+        ("LOCAL_RANK=2", "LOCAL_RANK = '2'.\nValid: an integer from 0 to 1, below WORLD_SIZE"),
         ("LOCAL_WORLD_SIZE=3", "LOCAL_WORLD_SIZE = '3'"),
         ("MASTER_ADDR", "MASTER_ADDR is not set, and WORLD_SIZE = 2"),
         ("MASTER_PORT=", "MASTER_PORT is not set"),
-        ("MASTER_PORT=http", "MASTER_PORT = 'http'.\nValid: a whole number from 1 to 65535"),
+        ("MASTER_PORT=http", "MASTER_PORT = 'http'.\nValid: an integer from 1 to 65535"),
     ],
 )
 @pytest.mark.usefixtures("one_of_two")
@@ -290,7 +290,7 @@ def test_degrees_that_do_not_multiply_are_refused(
 
 
 def test_degrees_without_ranks_are_refused_with_the_command_that_starts_them() -> None:
-    with pytest.raises(ConfigError, match="--nproc 6; commands that plan take --world-size 6"):
+    with pytest.raises(ConfigError, match="--nproc 6; planning commands accept --world-size 6"):
         resolve(Parallel(shard=2, tensor=3))
 
 

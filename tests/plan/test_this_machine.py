@@ -42,7 +42,7 @@ def test_a_model_or_a_micro_batch_beyond_the_machine(tmp_path: Path, device: str
     assert found(job) == ["batch.micro_size"]
     spared = ("memory.activation_checkpointing=full", "loss=chunked_cross_entropy")
     assert not found(small_job(tmp_path, *ROWS, *spared, on))
-    with pytest.raises(ConfigError, match=r"take at least [\d.]+ GiB in addition .* has 4.0 GiB"):
+    with pytest.raises(ConfigError, match=r"need at least [\d.]+ GiB in addition .* has 4.0 GiB"):
         raise ConfigError(verify(job, ("files", "torch")).problems)
 
 

@@ -142,7 +142,7 @@ def test_a_field_outside_the_grid() -> None:
     with pytest.raises(ConfigError) as caught:
         points('[sweep]\n"a.b" = [1]\nz = 3\n[sweep.gird]\na = [1]')
     hints = {problem.path: problem.hint for problem in caught.value.problems}
-    meant = "The fields to vary stand in [sweep.grid]."
+    meant = "The fields to vary belong in [sweep.grid]."
     assert hints == dict.fromkeys(("sweep.a.b", "sweep.gird", "sweep.z"), meant)
 
 

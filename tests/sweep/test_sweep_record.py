@@ -77,9 +77,9 @@ def test_points_that_are_links_to_other_places_are_refused(tmp_path: Path, name:
     with pytest.raises(SetpointError) as refused:
         SweepRecord(tmp_path / "sweep", "tiny", [])
     assert str(refused.value) == (
-        f"{tmp_path}/sweep/{name} is a link to {away}, and a sweep writes to folders of its own.\n"
-        f"Valid: a folder in its place; to keep sweeps on another disk, set workspace to a folder "
-        f"there, or link {tmp_path}/sweep as a whole"
+        f"{tmp_path}/sweep/{name} is a link to {away}, and a sweep writes only to its own "
+        "folders.\nValid: a folder in its place; to keep sweeps on another disk, set workspace to "
+        f"a folder there, or link {tmp_path}/sweep as a whole"
     )
     assert not (folder / ".sweep.lock").exists()
     (folder / name).unlink()

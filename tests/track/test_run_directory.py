@@ -151,8 +151,8 @@ def test_a_folder_that_leads_elsewhere_is_refused_before_anything_is_written(
             with pytest.raises(SetpointError) as refused:
                 take(path)
             assert str(refused.value) == (
-                f"run directory {path}: {name} is a link to {away}, and a run writes to folders of "
-                f"its own.\nValid: a folder in its place; to keep runs on another disk, set "
+                f"run directory {path}: {name} is a link to {away}, and a run writes only to its "
+                f"own folders.\nValid: a folder in its place; to keep runs on another disk, set "
                 f"workspace to a folder there, or link the whole run directory"
             )
         assert listing(tmp_path) == before and not (path / ".lock").read_text()

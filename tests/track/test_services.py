@@ -203,7 +203,7 @@ def test_a_server_that_hangs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
         for each in FIRST:
             tracker.write(each)
         tracker.close()
-        assert "did not take its rows within 0.5 s: 3 are not sent" in lines[0]
+        assert "did not receive its rows within 0.5 s: 3 are not sent" in lines[0]
         assert tracker._worker is not None
         tracker._worker._thread.join(WAIT)
         tracker._show()
@@ -288,7 +288,7 @@ def test_a_run_ends_whatever_wandbs_server_does(tmp_path: Path, fault: str) -> N
         serving.join()
         server.server_close()
     assert done.returncode == 0 and "Traceback" not in done.stdout + done.stderr
-    assert "tracker wandb did not take its rows within 4 s: " in done.stdout
+    assert "tracker wandb did not receive its rows within 4 s: " in done.stdout
     assert any("file_stream" in path for path in server.asked) == (fault != "silent")
     (run,) = (tmp_path / "runs").iterdir()
     rows = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]

@@ -189,7 +189,7 @@ def test_one_that_hangs_holds_nothing_up() -> None:
     assert tracker.dropped in (14, 15)
     tracker.close()
     assert lines[0] == "tracker some is slow: 5 rows wait, and further ones are dropped"
-    assert lines[1].startswith("tracker some did not take its rows within 0.2 s: ")
+    assert lines[1].startswith("tracker some did not receive its rows within 0.2 s: ")
     assert lines[2] == f"tracker some has lost {tracker.dropped} rows of this session"
     inner.may_write.set()
 

@@ -220,7 +220,7 @@ def test_other_rows_cannot_be_accepted_in_the_middle_of_a_run(
     words = f"whose data position counts rows, and {fields} changes the rows"
     with pytest.raises(SetpointError, match=f"--accept does not help: .*{words}") as caught:
         accepted(run, flag)
-    assert f"a run of its own with --model.pretrained {run}" in str(caught.value)
+    assert f"a separate run with --model.pretrained {run}" in str(caught.value)
     with pytest.raises(SetpointError, match=f"^--accept data,batch,seed,model: .*{words}"):
         accepted(run, flag, accept=["data", "batch", "seed", "model"])
 
@@ -302,7 +302,7 @@ def test_what_cannot_work_is_not_offered(
     with pytest.raises(SetpointError, match="cannot be resumed") as caught:
         resume(grouped, *flags)
     told = str(caught.value)
-    assert ("resume this run all the same" in told) is (reason is None)
+    assert ("resume this run anyway" in told) is (reason is None)
     if reason is not None:
         assert f"--accept does not help: the checkpoints hold the state of {reason}" in told
 

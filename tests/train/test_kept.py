@@ -26,7 +26,7 @@ def test_a_run_goes_on_without_the_directory_of_its_tokenizer(
     words = ["train", str(run), "--duration", "6 steps", "--tracking.progress", "lines"]
     assert main([*words, "--dry-run"]) == 0
     assert main(words) == 0
-    kept = f"{files} is gone; that of {run}/checkpoints/step-00000004 is used"
+    kept = f"{files} is gone; the one in {run}/checkpoints/step-00000004 is used"
     assert capsys.readouterr().out.count(kept) == 2
     assert rows(run)[-1] == rows(whole)[-1]
 

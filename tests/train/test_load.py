@@ -166,13 +166,13 @@ def test_a_run_of_its_own_may_freeze_others_by_name(tmp_path: Path) -> None:
     assert "optimizer/embedding.weight/exp_avg" in tensors(tmp_path / "run", 8)
     log = (tmp_path / "run" / "logs" / "rank-0.log").read_text()
     assert "optimizer state not used: embedding.weight (frozen now)" in log
-    assert "optimizer state begun anew: embedding.weight (frozen before)" in log
+    assert "optimizer state reset for: embedding.weight (frozen before)" in log
 
 
 def test_weights_alone_need_a_new_optimizer(tmp_path: Path) -> None:
     train(small_job(tmp_path, *BASE, "duration=4 steps", "checkpoint.last=weights"), tmp_path / "a")
     load = f"checkpoint.load={tmp_path / 'a'}"
-    assert "holds the weights alone" in refused(tmp_path / "x", load)
+    assert "holds only the weights" in refused(tmp_path / "x", load)
     job = small_job(tmp_path, *TO_8, load, 'checkpoint.exclude=["optimizer"]')
     assert train(job, tmp_path / "run").started.step == 4
 

@@ -83,8 +83,8 @@ def test_what_was_trained_is_not_overwritten_in_silence(
         train(small_job(tmp_path, *flags, f"checkpoint.resume={resume}"))
     assert str(caught.value) == (
         f"{run} {words}, so that there is nothing to resume from. --checkpoint.resume restart "
-        f"trains it again from step 0 and keeps its metrics beside; another --name makes a run of "
-        f"its own"
+        "trains it again from step 0 and keeps its metrics next to the new ones; another --name "
+        f"makes a separate run"
     )
     assert snapshot(run) == before
 
@@ -117,7 +117,7 @@ def test_the_weights_alone_are_for_use(tmp_path: Path) -> None:
         again.components.model.parameters(), outcome.components.model.parameters(), strict=True
     ):
         assert one.equal(two)
-    with pytest.raises(SetpointError, match="holds the weights alone"):
+    with pytest.raises(SetpointError, match="holds only the weights"):
         train(small_job(tmp_path, "duration=8 steps", *flags))
 
 
@@ -137,7 +137,7 @@ def test_a_longer_configuration_finds_the_run_and_names_what_to_type(tmp_path: P
     assert lines[-4:] == [
         f"  To resume it as it was saved: setpoint train {short}",
         "  To train a new run: the same command with --name NAME",
-        f"  To resume this run all the same: setpoint train {short} --duration '6 steps' --accept "
+        f"  To resume this run anyway: setpoint train {short} --duration '6 steps' --accept "
         "schedule.horizon",
         '  To stay on the recorded learning-rate curve, add --schedule.horizon "4 steps".',
     ]
@@ -210,7 +210,7 @@ def test_the_command_of_a_run_that_was_lengthened(tmp_path: Path) -> None:
     assert "    requested  '4 steps' (command line duration)\n" in text
     assert f"  {run} is finished at step 6; nothing is left to train.\n" in text
     assert "To resume it" not in text
-    assert text.endswith("To train the shorter one anew: the same command with --name NAME")
+    assert text.endswith("shorter one from the start: the same command with --name NAME")
     assert train(small_job(tmp_path, "duration=4 steps", "name=again")).final_position.step == 4
     # Where the directory was given, a name would have no effect.
     with pytest.raises(SetpointError) as caught:

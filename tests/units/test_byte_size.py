@@ -57,7 +57,7 @@ def test_texts_are_exact(text: str, count: int, canonical: str) -> None:
         ("16M", "could mean powers of 1000 or of 1024", '"16 MB"'),
         ("16 Mb", "counts bits", '"16 MiB"'),
         ("3 kib", "counts bits", '"3 KiB"'),
-        ("0.3 KiB", "not a whole number of bytes: 0.3 KiB are 307.2", '"307"'),
+        ("0.3 KiB", "no integer number of bytes: 0.3 KiB are 307.2", '"307"'),
         ("1 XB", "unknown unit 'XB'", "MiB"),
         ("-1", "is not a size", '"2 GB"'),
         ("1e3", "is not a size", '"2 GB"'),

@@ -48,8 +48,8 @@ def test_periods(text: str | int, count: float, unit: str, dump: str) -> None:
         ("-3", "is not a count with a unit"),
         ("0 steps", "must be a positive count: got '0 steps'"),
         ("1e400 tokens", "must be a positive count"),
-        ("1.5 steps", "must be a whole count of steps"),
-        ("1.0", "must be a whole count of steps: got '1.0'"),  # a share, not one step
+        ("1.5 steps", "must be an integer number of steps"),
+        ("1.0", "must be an integer number of steps: got '1.0'"),  # a share, not one step
         ("3 parsecs", "has an unknown unit 'parsecs'"),
         ("9" * 5000, "is not a count with a unit"),
         pytest.param(10**5000, "got a number of 16610 bits", id="huge"),

@@ -308,7 +308,7 @@ def refuse_checkpoint(source: str) -> None:
     raise SetpointError(
         f"{source} is a checkpoint. `setpoint train {folder}` resumes its run, at the newest "
         f"one; `setpoint train {os.path.join(directory, 'config.toml')} --name NAME` trains its "
-        f"configuration as a run of its own"
+        f"configuration as a separate run"
     )
 
 

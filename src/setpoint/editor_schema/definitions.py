@@ -79,7 +79,7 @@ class Definitions:
         schema = either(*options)
         text = field_help(cls, info.name)
         if info.environment is not None:
-            text = f"{text}\n\nThe variable {info.environment} may give it, too.".strip()
+            text = f"{text}\n\nThe variable {info.environment} can also set it.".strip()
         if text:
             schema = {"description": text, **schema}
         if not kind.nested and not info.derived:

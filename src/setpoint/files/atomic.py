@@ -41,7 +41,7 @@ def not_linked(path: str | os.PathLike[str], flags: int) -> int:
     except OSError as error:
         if error.errno != errno.ELOOP:
             raise
-        raise OSError(errno.ELOOP, "it is a link, and a run adds to files of its own") from error
+        raise OSError(errno.ELOOP, "it is a link, and a run adds only to its own files") from error
 
 
 def is_alive(pid: int) -> bool:

@@ -192,9 +192,9 @@ def encode_header(
 
 def _too_short(size: int, length: int) -> str:
     if size < 8:
-        return f"it has {size} bytes, and the length of its header alone takes 8"
+        return f"it has {size} bytes, and the length of its header needs 8"
     if length > _LONGEST:
-        return f"its first 8 bytes, the length of the header, say {length}"
+        return f"its first 8 bytes, the length of the header, give {length}"
     return f"its header should have {length:,} bytes, and the file has {size:,}"
 
 

@@ -378,13 +378,13 @@ class Inference(
         if parallel.sequence_parallel:
             yield Problem(
                 "parallel.sequence_parallel",
-                "inference takes rows of any length, which ranks cannot divide equally",
+                "inference accepts rows of any length, which ranks cannot divide equally",
                 valid=("false",),
             )
 
     @dead(*OF_TRAINING)
     def _training_is_dead(self) -> str:
-        return "it concerns training alone"
+        return "it concerns only training"
 
     @dead("parallel.step_timeout", "batch.micro_size", "batch.global_size", "precision.compute")
     def _passes_are_dead(self) -> str | None:
@@ -400,7 +400,7 @@ class Inference(
     def _control_tokens_are_dead(self) -> str | None:
         if self.chat is None:
             return None
-        return "the chat template writes the control tokens, and what messages say is text"
+        return "the chat template writes the control tokens, and message content is text"
 
     @dead("harness.few_shot_turns")
     def _turns_are_dead(self) -> str | None:

@@ -171,8 +171,8 @@ def tokenizer_caution(directory: Path) -> str:
         return ""
     return (
         "AutoTokenizer of transformers reads tokenizers of model_type qwen2 with Qwen2's "
-        "pre-tokenizer, and this one has another, so that texts get other tokens there; read it by "
-        f"PreTrainedTokenizerFast.from_pretrained({str(directory)!r})"
+        "pre-tokenizer, and this one has another, so that texts get different tokens there; read "
+        f"it with PreTrainedTokenizerFast.from_pretrained({str(directory)!r})"
     )
 
 
@@ -277,7 +277,7 @@ class _Form:
         if as_parameter:
             self.parameters.append(name)
             if converted.magnitude is not None:
-                raise _no_place(name, "a matrix with a magnitude (DoRA) beside packed experts")
+                raise _no_place(name, "a matrix with a magnitude (DoRA) besides packed experts")
         self.set_rank(name, converted.b.shape[1], converted.scale)
 
     def set_rank(self, name: str, rank: int, scale: float) -> None:
@@ -368,7 +368,7 @@ def _form_of_transformers(model: HuggingFaceModel) -> _Form:
     for module in sorted(map(_module, _trained_whole(inner))):
         target = inner.get_submodule(module)
         if adapters_of(target):
-            raise _no_place(module, "which is adapted and trained whole")
+            raise _no_place(module, "which is adapted and fully trained")
         form.saved.append(module)
         for name, values in target.named_parameters():
             form.tensors[f"{BEFORE}{module}.{name}"] = values

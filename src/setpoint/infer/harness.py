@@ -196,7 +196,7 @@ class Answers:
         for before, after in parts:
             if len(after) > context:
                 raise SetpointError(
-                    f"a continuation of {len(after)} tokens does not fit a model that takes "
+                    f"a continuation of {len(after)} tokens does not fit a model with a context of "
                     f"{context}"
                 )
             rows.append([*before, *after][-context - 1 :])

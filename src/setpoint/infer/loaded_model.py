@@ -222,7 +222,7 @@ def _load_hugging_face(
     assert rows is not None and isinstance(job.model, TransformerConfig)
     if tokens > rows:
         raise SetpointError(
-            f"tokenizer: it has {tokens} tokens, and the model of {place.directory} takes {rows}; "
+            f"tokenizer: it has {tokens} tokens, and the model in {place.directory} has {rows}; "
             f"it belongs to another model"
         )
     return load_directory(place.directory, job.model, family, **given)

@@ -147,7 +147,7 @@ def chat_template(chat: Chat | None, facts: ChatFacts | None, directory: Path) -
         raise SetpointError(
             "chat: conversations need a tokenizer that knows control tokens, with `chat` and "
             "`encode_pieces` as in setpoint.data.tokenizers.tokenizer.\n"
-            "Valid: --tokenizer huggingface, bytes; null, which takes prompts as text."
+            "Valid: --tokenizer huggingface, bytes; null, which reads prompts as text."
         )
     template_file = directory / TEMPLATE
     if "default" not in facts.templates and template_file.is_file():
@@ -258,7 +258,7 @@ def _prompt_in(line: str, place: str) -> str | Conversation:
     answers = {"prompt": "completion", "instruction": "output"}
     try:
         if not any(row.get(name) for name in ("messages", "conversations", *answers)):
-            raise RowError("a text under 'prompt' or a conversation under 'messages' is needed")
+            raise RowError("a string under 'prompt' or a conversation under 'messages' is needed")
         conversation = read_row({**row, **{answers[name]: "" for name in answers if name in row}})
         if not isinstance(conversation, Conversation):
             raise RowError("holds tokens, and no conversation")

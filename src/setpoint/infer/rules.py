@@ -51,7 +51,7 @@ def adapter_problems(job: Inference) -> Iterator[Problem]:
             why = (
                 "ranks divide the weights of a model of type = transformer before they are read"
                 if job.divides_weights
-                else "an export in PEFT's format needs the adapter apart"
+                else "an export in PEFT's format needs a separate adapter"
             )
             yield Problem(
                 "weights.merge_adapter",
@@ -89,14 +89,14 @@ def pass_problems(job: Inference) -> Iterator[Problem]:
         if job.output is None and not os.path.isabs(os.path.expanduser(profiling.directory)):
             yield Problem(
                 "profiling.directory",
-                "is a folder in the directory of the results, and none is given",
+                "is a folder in the results directory, and none is given",
                 also=("output",),
                 hint="Set output, or give an absolute folder.",
             )
     if gc is not None and gc.every.unit not in ("steps", "seconds", "never"):
         yield Problem(
             "resilience.gc.every",
-            "counts what only training does; a step is a pass through the model here",
+            "counts what only training does; here a step is a forward pass",
             valid=("100 steps", "10 min"),
         )
 

@@ -130,8 +130,8 @@ def score(
         sequence_length = min(sequence_length, len(corpus.tokens) - 1)
         if packing.isolate and not isolates:
             raise RunError(
-                f"data.packing.isolate = true needs a model that takes documents, and a "
-                f"{type(model).__name__} takes tokens alone; set it to false"
+                f"data.packing.isolate = true needs a model that accepts documents, and a "
+                f"{type(model).__name__} accepts only tokens; set it to false"
             )
     rows = evaluation_rows(
         corpus, packing, sequence_length, isolates=isolates, marked=marked, multiple=MULTIPLE

@@ -90,7 +90,7 @@ class Generation(Config):
     @dead("samples", "top_k", "top_p", "min_p", holds=(1, 1.0))
     def _draws_are_dead(self) -> str | None:
         if self.temperature == 0:
-            return "temperature = 0 takes the likeliest token each time"
+            return "temperature = 0 chooses the most likely token each time"
         return None
 
 

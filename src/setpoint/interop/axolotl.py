@@ -130,7 +130,7 @@ REFUSED = {
         nonexpert_quantization nvfp4_merge_aware nvfp4_merge_aware_start_step
         gemma4_fp8_nonexpert gemma4_nf4_nonexpert
     """,
-    "memory is saved by [memory] alone": """
+    "memory is saved only by [memory]": """
         selective_checkpointing layer_offloading ple_cpu_offload
     """,
     "all modules of an adapter have one rank and one alpha": """

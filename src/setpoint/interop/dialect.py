@@ -485,7 +485,7 @@ class Conversion:
                 text = f"in {self.dialect.name}, too: {switch} is off"
                 self.report("without effect", name, text)
                 continue
-            text = "no field has its meaning beside the other values of the file"
+            text = "no field has its meaning next to the other values of the file"
             self.report("not converted", name, text)
 
     def _switch_that_is_off(self, name: str) -> str | None:

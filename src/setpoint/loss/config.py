@@ -63,7 +63,7 @@ class Weighing(LossConfig):
                     "token_weights",
                     f"{name!r} is not the id of a token",
                     valid=('{"0": 0.5}', '{"256": 0}'),
-                    hint="Ids are whole numbers from 0 on, as the tokenizer numbers its tokens.",
+                    hint="Ids are integers from 0 on, as the tokenizer numbers its tokens.",
                 )
             elif int(name) == self.ignore_index and self.token_weights[name]:
                 yield Problem(

@@ -98,7 +98,7 @@ def require_language_model(model: object, title: str, vocab_size: int) -> None:
         shaped = isinstance(logits, Tensor)
         got = f"tensor of shape {tuple(logits.shape)}" if shaped else type(logits).__name__
         raise SetpointError(
-            f"{title} gives a {got} for tokens of shape (1, 2); it must give logits of shape "
+            f"{title} returns a {got} for tokens of shape (1, 2); it must return logits of shape "
             f"{shape}"
         )
 

@@ -162,7 +162,7 @@ def initialize(
         del parameters[plain_name(part)]
     stored = {plain_name(name): weight for name, weight in stored_weights(module)}
     if missing := sorted(parameters.keys() - rules.keys()):
-        raise SetpointError(f"no module says how to initialize: {', '.join(missing)}")
+        raise SetpointError(f"no module defines how to initialize: {', '.join(missing)}")
     buffers = {plain_name(name): buffer for name, buffer in module.named_buffers()}
     parameters |= {name: buffer for name, buffer in buffers.items() if name in rules}
     if surplus := sorted(rules.keys() - parameters.keys() - stored.keys()):

@@ -226,8 +226,8 @@ class Transformer(nn.Module):
         """Embed tokens as (B, S, dim)."""
         if self.embedding is None:
             raise ValueError(
-                "this part of the model has no embedding; it takes the (B, S, dim) residual "
-                "stream of the part before it"
+                "this part of the model has no embedding; it needs the (B, S, dim) residual "
+                "stream from the part before it"
             )
         x = self.embedding(tokens)
         return x if self.config.embedding_scale == 1.0 else x * self.config.embedding_scale

@@ -159,7 +159,7 @@ def read_bad_batch(run: Path, step: int) -> SavedStep | None:
         SetpointError,
     ) as error:
         raise SetpointError(
-            f"{folder} is damaged: {error}\nValid: --from-data, which takes the batch from the data"
+            f"{folder} is damaged: {error}\nValid: --from-data, which reads the batch from the data"
         ) from error
 
 

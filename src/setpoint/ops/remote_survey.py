@@ -53,7 +53,7 @@ class RemotePlace:
             step = self.run.pointer(name)
             lost = step is not None and MANIFEST not in self.run.sizes(step)
             targets[name] = (
-                f"{self.root}/{name} names step {step}, which is not whole" if lost else step
+                f"{self.root}/{name} names step {step}, which is incomplete" if lost else step
             )
         return targets
 

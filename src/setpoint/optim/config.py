@@ -418,7 +418,7 @@ class MuonConfig(CautiousDecay, type="muon", owner="setpoint.optim.muon:Muon.fro
             "adamw_patterns",
             f"leaves Muon no parameters: {matrices or 'none'} of {len(parameters)} trained "
             f"parameters {'are' if matrices > 1 else 'is'} of kind matrix"
-            + (", and AdamW takes all of these" if matrices else ""),
+            + (", and AdamW trains all of these" if matrices else ""),
             hint="Use optimizer.type = adamw, or leave Muon some matrices.",
         )
 

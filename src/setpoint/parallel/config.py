@@ -22,7 +22,7 @@ AXES: tuple[str, ...] = ("pipeline", *DATA, *CONTEXT, "tensor")
 """The axes of the device mesh, outermost first: its ranks lie farthest apart."""
 WITHIN = ("shard", *CONTEXT, "tensor")
 """The axes whose ranks hold one copy of the weights of a stage."""
-START_RANKS = "Start as many ranks: --nproc {0}; commands that plan take --world-size {0}."
+START_RANKS = "Start as many ranks: --nproc {0}; planning commands accept --world-size {0}."
 CUBLAS_VARIABLE = "CUBLAS_WORKSPACE_CONFIG"
 CUBLAS_WORKSPACES = (":4096:8", ":16:8")
 """The workspaces that NVIDIA documents as deterministic; the first is the faster one."""
@@ -465,7 +465,7 @@ class Parallel(Ranks, DerivedDegrees, rules=ENGINE_RULES):
         if len(open_axes) > 1:
             yield Problem(
                 open_axes[-1],
-                f"{' and '.join(open_axes)} are -1: only one axis can take the ranks that are left",
+                f"{' and '.join(open_axes)} are -1: only one axis can use the ranks that are left",
                 valid=("1 or more",),
                 also=tuple(open_axes[:-1]),
             )
@@ -484,8 +484,8 @@ class Parallel(Ranks, DerivedDegrees, rules=ENGINE_RULES):
             also=(*set_here[:-1], "world_size"),
             hint=""
             if ranks > 1
-            else f"{START_RANKS.format(prod(degrees.values()))} A degree of -1 takes the ranks "
-            "that there are.",
+            else f"{START_RANKS.format(prod(degrees.values()))} A degree of -1 uses all "
+            "available ranks.",
         )
 
     def _valid_degrees(self, axes: list[str]) -> Iterator[str]:

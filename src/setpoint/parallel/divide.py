@@ -101,7 +101,7 @@ def divide_sequences(config: Parallel, world: World, model: nn.Module) -> None:
     if not isinstance(model, SequenceDivisible):
         axis = "ring" if parts.ring > 1 else "ulysses"
         raise SetpointError(
-            f"parallel.{axis} = {world.degrees[axis]}: a {type(model).__name__} takes whole "
+            f"parallel.{axis} = {world.degrees[axis]}: a {type(model).__name__} needs whole "
             f"sequences, which this axis divides\nValid: 1, or a model with use_context(groups)"
         )
     model.use_context(groups)

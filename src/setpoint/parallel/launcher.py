@@ -133,7 +133,7 @@ def launch(
     name = "ranks.log" if nodes is None else f"ranks-{socket.gethostname()}.log"
     log = None if logs is None else logs / name
     if log is not None and log.is_symlink():
-        raise SetpointError(f"{log} is a link, and a run adds to files of its own")
+        raise SetpointError(f"{log} is a link, and a run adds only to its own files")
     if nodes is not None:
         _require_address(nodes.endpoint)
     threads = max(1, (os.cpu_count() or 1) // ranks)
@@ -183,8 +183,8 @@ def _require_address(endpoint: str) -> None:
         parse_rendezvous_endpoint(endpoint, 29400)
     except ValueError as error:
         raise SetpointError(
-            f"--rdzv-endpoint {endpoint} is not an address of a machine.\n"
-            f"Valid: HOST:PORT, as node-0:29400, with a port of at most 65535"
+            f"--rdzv-endpoint {endpoint} is not a machine's address.\n"
+            f"Valid: HOST:PORT, such as node-0:29400, with a port of at most 65535"
         ) from error
 
 

@@ -117,14 +117,14 @@ def parts_of(model: nn.Module) -> list[str]:
     """
     if not isinstance(model, Staged) or not supports_head(model):
         raise SetpointError(
-            f"parallel.pipeline: the model, a {type(model).__name__}, does not say how it is cut "
-            f"into stages\nValid: 1, a model of type = transformer, or one with supports_head = "
+            f"parallel.pipeline: the model, a {type(model).__name__}, does not define its pipeline "
+            f"stages\nValid: 1, a model of type = transformer, or one with supports_head = "
             f"True, stream_width, stage_parts and keep_parts (setpoint.shapes.protocols.Staged)"
         )
     if any(True for _ in model.parameters(recurse=False)):
         raise SetpointError(
-            f"parallel.pipeline: the model, a {type(model).__name__}, has parameters of its own "
-            f"beside its modules, which no stage would hold\nValid: parameters in modules"
+            f"parallel.pipeline: the model, a {type(model).__name__}, has parameters outside its "
+            f"modules, which no stage would hold\nValid: parameters in modules"
         )
     return model.stage_parts()
 

@@ -116,7 +116,7 @@ def _number(name: str, least: int, end: int | None, meaning: str) -> int:
     if number < least or (end is not None and number >= end):
         upper = "" if end is None else f" to {end - 1}"
         raise SetpointError(
-            f"environment variable {name} = {text!r}.\nValid: a whole number from {least}{upper}, "
+            f"environment variable {name} = {text!r}.\nValid: an integer from {least}{upper}, "
             f"{meaning}"
         )
     return number

@@ -51,7 +51,7 @@ class ReplicaGroups:
         if not lighthouse:
             raise SetpointError(
                 f"parallel.torchft.lighthouse = null, and {VARIABLE} is not set.\nValid: the "
-                f"address that `torchft_lighthouse` prints, as http://host:29510"
+                f"address that `torchft_lighthouse` prints, such as http://host:29510"
             )
         # Else it prints some lines in each step.
         os.environ.setdefault("RUST_LOG", "warn")
@@ -178,8 +178,8 @@ class ReplicaGroups:
             raise SetpointError(
                 f"parallel.torchft: the {self.size} replica groups at {self.lighthouse} differ in "
                 f"their fingerprint, their ranks, or in batch.micro_size, batch.accumulation or "
-                f"parallel.torchft.group_size.\nValid: the same configuration, and a lighthouse of "
-                f"its own for each run"
+                f"parallel.torchft.group_size.\nValid: the same configuration, and a separate "
+                f"lighthouse for each run"
             )
 
     def commits(self) -> bool:

@@ -63,7 +63,7 @@ def memory_caution(
     fitting = settings_that_fit(job, limit, change)
     if fitting is not None:
         settings, total = fitting
-        hint = f"It takes {in_units(total)} with {' '.join(settings)}"
+        hint = f"It needs {in_units(total)} with {' '.join(settings)}"
     else:
         more = ranks_that_fit(job, limit, change)
         hint = "No recomputation, chunked loss, sharding or smaller micro-batch makes it fit here"

@@ -24,7 +24,7 @@ from setpoint.plan.workload import Workload
 
 NOTHING = 1e-12
 """Seconds below which a time counts as rounding error."""
-SLOWED = "slowed by messages beside it"
+SLOWED = "slowed by concurrent messages"
 """Part of a step: computation slowed by communication on the same device."""
 KINDS = {"F": "forward", "B": "backward", "I": "backward", "W": "weight"}
 """Names of schedule actions in a drawing."""

@@ -77,7 +77,7 @@ def memory_problems(job: Job) -> Iterator[Problem]:
         yield Problem(
             "batch.micro_size",
             f"activations and logits of {batch.micro_size} sequences of {batch.sequence_length} "
-            f"tokens take at least {_gib(needed)} in addition to {_gib(kept)} of weights and "
+            f"tokens need at least {_gib(needed)} in addition to {_gib(kept)} of weights and "
             f"optimizer state, but {device} has {_gib(available)}",
             also=("batch.sequence_length", "model"),
             hint=f"What helps: {'; '.join(memory_suggestions(job))}.",
@@ -117,7 +117,7 @@ def size_cautions(job: Job) -> Iterator[Caution]:
             yield Caution(
                 "larger-than-any-machine",
                 "model",
-                f"parameters, gradients and optimizer state take at least {weights / 2**40:,.1f} "
+                f"parameters, gradients and optimizer state need at least {weights / 2**40:,.1f} "
                 f"TiB, but {ranks} of the largest machines have {bound / 2**40:,.0f} TiB together",
             )
     width = 4 if job.precision.compute == "fp32" else 2
@@ -127,7 +127,7 @@ def size_cautions(job: Job) -> Iterator[Caution]:
             "larger-than-any-machine",
             "batch.micro_size",
             f"the output of one layer for {batch.micro_size} sequences of "
-            f"{batch.sequence_length} tokens takes {hidden / 2**40:,.1f} TiB, but no machine has "
+            f"{batch.sequence_length} tokens needs {hidden / 2**40:,.1f} TiB, but no machine has "
             f"more than {ANY_MACHINE / 2**40:,.0f} TiB",
             also=("batch.sequence_length", "model.dim"),
             hint="batch.accumulation splits the global batch into smaller micro-batches.",

@@ -14,7 +14,7 @@ SKIP = (r"^output$", r"lm_head$", r"router")
 FP16_ON_CPU = (
     "fp16 needs a GPU: on a CPU its matrix products are hundreds of times slower than those of fp32"
 )
-ON_A_GPU = "On a GPU, say so with --parallel.device cuda."
+ON_A_GPU = "On a GPU, set --parallel.device cuda."
 
 
 class LossScale(Config):
@@ -132,7 +132,7 @@ class Float8(Config):
         if self.emulate and self.recipe == "nvfp4":
             yield Problem(
                 "emulate",
-                "has no form for nvfp4, whose kernels are written in Triton alone",
+                "has no form for nvfp4, whose kernels are written only in Triton",
                 valid=("false",),
                 also=("recipe",),
             )

@@ -68,7 +68,7 @@ class JobPointChecker(PointChecker[Job]):
         report = preflight(job)
         problems = list(report.problems)
         if job.seed is None:
-            reason = "is null, so that it would be drawn anew each time, and no point found again"
+            reason = "is null, so it would be drawn each time, and no point found again"
             hint = "Give a seed, or several: --seed 1,2,3"
             problems.append(Problem("seed", reason, value="null", hint=hint))
         objective = self.objective

@@ -44,7 +44,7 @@ Table = dict[str, tuple[Raw, ...]]
 R = TypeVar("R", bound=Node)
 TABLE = "sweep"
 """The key of a configuration file that makes it the file of a sweep."""
-TO_DRAW = "To draw values, give it to `axes` of [sweep.random], beside a count."
+TO_DRAW = "To draw values, give it to `axes` of [sweep.random], with a count."
 """Hint for a distribution in place of values."""
 
 
@@ -114,7 +114,7 @@ class Sweep(Config):
     @rule
     def _check_empty(self) -> Iterator[Problem]:
         if not any(self.parts()):
-            yield Problem("", "says nothing of what is varied", hint="Give it a grid.")
+            yield Problem("", "does not name what is varied", hint="Give it a grid.")
 
 
 def space_of(sweep: Sweep, place: Place, path: Path) -> Space:
@@ -265,7 +265,7 @@ def read_table(root: type[R], document: FileDocument) -> R:
         names = problem.path.split(".")
         is_own = names[1] in SweepTable.__setpoint__.fields if len(names) > 1 else True
         if problem.kind == UNKNOWN_KEY and not is_own and not problem.hint:
-            problem.hint = "The fields to vary stand in [sweep.grid]."
+            problem.hint = "The fields to vary belong in [sweep.grid]."
         text = (problem.value or "").strip("'\"")
         if (
             len(names) > 2

@@ -200,8 +200,8 @@ class SweepRecord:
             self._lock = RunLock(folder / LOCK)
         except SetpointError as error:
             raise SetpointError(
-                f"{folder}: a sweep is under way here: {error}; --experiment NAME gives this one "
-                f"a folder of its own"
+                f"{folder}: a sweep is under way here: {error}; --experiment NAME gives this "
+                f"one its own folder"
             ) from None
         self._before = read_record_of(folder) if self.path.exists() else []
 
@@ -252,9 +252,9 @@ def _refuse_linked_points(folder: Path) -> None:
         raise SetpointError(f"{error.filename} cannot be read: {error.strerror}") from error
     if link is not None:
         raise SetpointError(
-            f"{link} is a link to {os.path.realpath(link)}, and a sweep writes to folders of its "
-            f"own.\nValid: a folder in its place; to keep sweeps on another disk, set workspace to "
-            f"a folder there, or link {folder} as a whole"
+            f"{link} is a link to {os.path.realpath(link)}, and a sweep writes only to its own "
+            "folders.\nValid: a folder in its place; to keep sweeps on another disk, set "
+            f"workspace to a folder there, or link {folder} as a whole"
         )
 
 

@@ -363,7 +363,8 @@ class Tracking(Config, role=RUNTIME):
         for index in writers[1:]:
             yield Problem(
                 f"trackers.{index}",
-                f"writes metrics.jsonl, as tracker {writers[0]} does; each row would stand twice",
+                f"writes metrics.jsonl, as tracker {writers[0]} does; each row would be written "
+                "twice",
                 hint="Leave one of them out.",
             )
 

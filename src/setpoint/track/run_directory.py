@@ -310,7 +310,7 @@ def refuse_linked_folders(path: Path) -> None:
     if link is not None:
         raise SetpointError(
             f"run directory {path}: {os.path.relpath(link, path)} is a link to "
-            f"{os.path.realpath(link)}, and a run writes to folders of its own.\nValid: a folder "
+            f"{os.path.realpath(link)}, and a run writes only to its own folders.\nValid: a folder "
             f"in its place; to keep runs on another disk, set workspace to a folder there, or link "
             f"the whole run directory"
         )
@@ -398,5 +398,5 @@ def _refuse_foreign(path: Path) -> None:
         shown = ", ".join(sorted(names)[:3]) + (" ..." if len(names) > 3 else "")
         raise SetpointError(
             f"{path} is not a run directory: it holds {shown}; "
-            "give an empty directory, a new one, or that of a run"
+            "give an empty directory, a new one, or a run's"
         )

@@ -188,7 +188,7 @@ class Background(Tracker):
             if not self._worker.end(self.patience) and not self._off:
                 rows = max(0, self._worker.waiting - 2)  # closing and the end wait as well
                 lost = f"{rows:,} are" if rows else "the last ones may be"
-                self._say(f"did not take its rows within {self.patience:g} s: {lost} not sent")
+                self._say(f"did not receive its rows within {self.patience:g} s: {lost} not sent")
         if self.dropped:
             self._say(f"has lost {self.dropped:,} rows of this session")
         self._show()

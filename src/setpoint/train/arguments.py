@@ -135,7 +135,7 @@ def composed(
         paths
     ]:
         raise SetpointError(
-            "train: data takes the place of data.sources, and overrides give other sources or "
+            "train: data replaces data.sources, and overrides give other sources or "
             "paths.\nValid: one of the two; options of the source, such as data.sources.0.field."
         )
     merged.problems[:0] = composition.problems
@@ -163,7 +163,7 @@ def words_and_values(overrides: Overrides, caller: str) -> tuple[list[str], dict
         or not all(isinstance(word, str) for word in [*words, *values])
     ):
         raise SetpointError(
-            f"{caller}: overrides takes words, as in ['optimizer.lr=1e-3'], or a mapping, as in "
+            f"{caller}: overrides accepts words, as in ['optimizer.lr=1e-3'], or a mapping, as in "
             f"{{'optimizer.lr': 1e-3}}; got {_as_text(overrides)}"
         )
     return list(words), values
@@ -188,7 +188,7 @@ def _as_text(value: object) -> str:
 
 def _no_job(value: object, caller: str) -> SetpointError:
     return SetpointError(
-        f"{caller} takes a Job, a composition of one, the name of a preset, a file or a run "
+        f"{caller} accepts a Job, a composition of one, the name of a preset, a file or a run "
         f"directory; got {_as_text(value)}"
     )
 
@@ -221,7 +221,7 @@ def callbacks_of(callbacks: Iterable[Callback]) -> list[Callback]:
 
     if isinstance(callbacks, Callback) or not isinstance(callbacks, Iterable):
         raise SetpointError(
-            f"train: callbacks takes a list of callbacks; got {_as_text(callbacks)}"
+            f"train: callbacks accepts a list of callbacks; got {_as_text(callbacks)}"
         )
     checked = list(callbacks)
     for index, callback in enumerate(checked):

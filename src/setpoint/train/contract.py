@@ -136,7 +136,7 @@ def refuse_renaming(folder: str, accepted: Accepted) -> None:
         if item.path in ("name", "experiment", "workspace"):
             raise SetpointError(
                 f"{item.path} = {item.right!r} ({item.right_origin}) has no effect: the run is "
-                f"that of {folder}. Leave it out, or train a preset or file under the new name"
+                f"the one in {folder}. Leave it out, or train a preset or file under the new name"
             )
 
 
@@ -267,7 +267,7 @@ def check_contract(
         raise SetpointError(
             f"--accept {next(path for path in paths if within(path, 'model'))}: {folder} resumes "
             f"from a checkpoint, whose weights have another shape: {reshaped}\n  {values}\n"
-            f"Valid: the model as it was saved, or a run of its own from a preset or file."
+            f"Valid: the model as it was saved, or a separate run from a preset or file."
         )
     for item in late:
         path = next(path for path in paths if within(item.path, path))
@@ -426,7 +426,7 @@ def shorter(folder: str, item: Difference, given: bool) -> str:
         f"    saved      {_value_text(item.left, item.left_origin)}{extended_from}\n"
         f"    requested  {_value_text(item.right, item.right_origin)}\n\n"
         f"{advice}"
-        f"  To train the shorter one anew: {command}"
+        f"  To train the shorter one from the start: {command}"
     )
 
 
@@ -460,9 +460,7 @@ def identity_refusal(
     run = shlex.quote(folder)
     lines.append("")
     if given:
-        lines.append(
-            "  Take the change back, or train it as a run of its own from a preset or file."
-        )
+        lines.append("  Take the change back, or train it as a separate run from a preset or file.")
     else:
         lines.append(f"  To resume it as it was saved: setpoint train {run}")
         lines.append("  To train a new run: the same command with --name NAME")
@@ -483,7 +481,7 @@ def identity_refusal(
             if origin == PROGRAM if given else not origin.startswith(DERIVED):
                 words.append(f"--{item.path} {_as_argument(item.right)}")
         command = " ".join([f"setpoint train {run}", *words, f"--accept {','.join(paths)}"])
-        lines.append(f"  To resume this run all the same: {command}")
+        lines.append(f"  To resume this run anyway: {command}")
     if any(item.path == "schedule.evaluated_on" for item in refused):
         lines.append(
             "  schedule.evaluated_on follows from the section evaluation: a plateau schedule sets "
@@ -512,7 +510,7 @@ def other_rows(paths: Sequence[str]) -> str:
 def from_these_weights(folder: str) -> str:
     """Sentence on training the weights of a run with other rows."""
     option = shlex.join(["--model.pretrained", folder])
-    return f"To train these weights with other rows: a run of its own with {option}"
+    return f"To train these weights with other rows: a separate run with {option}"
 
 
 def _reason_not_acceptable(refused: list[Difference], late: list[Difference]) -> str | None:

@@ -91,7 +91,7 @@ class FrozenParameters:
         self.left_out = Base(base.name, base.directory, base.files, names) if names else None
         changed = f"; {len(trained)} others have been trained, and are saved" if trained else ""
         return (
-            f"checkpoints leave out {len(names)} frozen parameters, which are those of "
+            f"checkpoints leave out {len(names)} frozen parameters, which come from "
             f"{base.name}{changed}"
         )
 

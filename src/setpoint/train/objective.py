@@ -89,7 +89,7 @@ class Objective:
                 f"loss: {type(loss).__name__} needs hidden states, and the model, a "
                 f"{type(model).__name__}, gives logits only{why}\n"
                 f"Valid: loss.type = cross_entropy, or a model with supports_head = True that "
-                f"takes a head"
+                f"accepts a head"
             )
 
     def __call__(self, batch: Batch, counted: Tensor | None = None) -> Outcome:
@@ -129,7 +129,7 @@ class Objective:
                 raise SetpointError(
                     f"model: a {type(self.model).__name__} is called with tokens alone, and the "
                     f"data gives {' and '.join(places)}\nValid: a model with takes_documents = "
-                    f"True, which takes them"
+                    f"True, which accepts them"
                 )
             output = self.runs(batch.inputs, **places)
             if not isinstance(output, Outcome):

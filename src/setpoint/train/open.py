@@ -308,8 +308,8 @@ def _check_resume(run: Run) -> None:
     if resume != "restart" and run.missing_checkpoints is not None:
         raise SetpointError(
             f"{path} {run.missing_checkpoints}, so that there is nothing to resume from. "
-            f"--checkpoint.resume restart trains it again from step 0 and keeps its metrics "
-            f"beside; another --name makes a run of its own"
+            "--checkpoint.resume restart trains it again from step 0 and keeps its metrics next "
+            f"to the new ones; another --name makes a separate run"
         )
 
 

@@ -77,7 +77,7 @@ def resume(run: Run) -> None:
         if run.had_nothing_left and run.loaded is not None:
             raise SetpointError(
                 f"checkpoint.load = {job.checkpoint.load}: {run.reason}, so that nothing is left "
-                f"to train.\nValid: evaluation among checkpoint.exclude, which counts anew"
+                f"to train.\nValid: evaluation among checkpoint.exclude, which starts new counts"
             )
     if run.had_nothing_left and run.accepted is not None and run.accepted.learned:
         # What was accepted by name is not trained with any more.

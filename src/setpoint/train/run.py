@@ -141,7 +141,7 @@ def run_loop(run: Run, loop: Loop) -> None:
     stop.outlook = partial(stop_message, root, loop.position.step, again, stop.keeps)
     if stop.is_deaf:
         run.progress.note(
-            "training runs in a thread that is not the main one, where Python takes no signals: "
+            "training runs in a thread that is not the main one, where Python receives no signals: "
             "StopRequest.request() stops it"
         )
     try:

@@ -201,7 +201,7 @@ def _notes(run: Run) -> Iterator[str]:
     if grown is not None:
         yield (
             f"model: the vocabulary grows from {grown['from']} to {grown['to']} tokens; new rows "
-            f"begin as the mean of those of {run.job.model.pretrained}"
+            f"begin as the mean of the rows in {run.job.model.pretrained}"
         )
     if run.components.adapter is not None:
         yield f"adapter: {run.components.adapter.line()}"
@@ -435,8 +435,8 @@ def refuse_data(
     command = f"setpoint train {shlex.quote(folder)} --accept {','.join([*accept, path])}"
     raise ContractRefused(
         f"{folder} cannot be resumed: its data is not what it was trained on: {words}.\n"
-        f"  Put the files back, or train a run of its own.\n"
-        f"  To resume this run all the same, with today's: {command}",
+        f"  Put the files back, or train a separate run.\n"
+        f"  To resume this run anyway, with today's: {command}",
         command,
         [path],
     )

@@ -360,9 +360,9 @@ def restore(job: Job, states: Mapping[str, Stateful], checkpoint: LoadedCheckpoi
     weights_only = bool(checkpoint.state.get(WEIGHTS_ONLY))
     if weights_only and not is_over(job.duration, position):
         raise SetpointError(
-            f"{checkpoint.path} holds the weights alone (checkpoint.last = weights), and no "
+            f"{checkpoint.path} holds only the weights (checkpoint.last = weights), and no "
             f"run resumes from these. Move it away to resume from the checkpoint before it, if "
-            f"there is one, or train a run of its own that starts from them"
+            f"there is one, or train a separate run that starts from them"
         )
     for part in states.values():
         if not (weights_only and part.trained):

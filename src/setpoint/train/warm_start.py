@@ -80,7 +80,7 @@ class Loaded:
         if self.left:
             yield f"weights not loaded: {_listed(self.left)}"
         if self.anew and "optimizer" not in self.entries:
-            yield f"optimizer state begun anew: {_listed(self.anew)}"
+            yield f"optimizer state reset for: {_listed(self.anew)}"
         if self.dropped:
             yield f"optimizer state not used: {_listed(dict.fromkeys(self.dropped, 'frozen now'))}"
         learned = [item for item in self.differences if item.role is IDENTITY]
@@ -178,7 +178,7 @@ def other_frozen(components: Components, checkpoint: LoadedCheckpoint) -> Iterat
     groups = checkpoint.state["optimizer"]["groups"]
     saved = {name: "frozen now" for group in groups for name in group["parameters"]}
     if anew := {name: why for name, why in trained.items() if name not in saved}:
-        yield f"optimizer state begun anew: {_listed(anew)}"
+        yield f"optimizer state reset for: {_listed(anew)}"
     if dropped := {name: why for name, why in saved.items() if name not in trained}:
         yield f"optimizer state not used: {_listed(dropped)}"
 
@@ -197,8 +197,8 @@ def refuse_changed(events: Path, loaded: Loaded) -> None:
         raise SetpointError(
             f"the run began from {first.get('checkpoint')}, and checkpoint.load means "
             f"{loaded.source} now, which is another checkpoint.\nValid: a path to that very "
-            f"checkpoint (.../checkpoints/{directory_name(int(first.get('step', 0)))}) in a run "
-            f"of its own"
+            f"checkpoint (.../checkpoints/{directory_name(int(first.get('step', 0)))}) in a "
+            f"separate run"
         )
 
 
@@ -231,7 +231,7 @@ def _select(
     entries = tuple(entry for entry in ENTRIES if entry in job.checkpoint.exclude)
     if saved.state.get(WEIGHTS_ONLY) and "optimizer" not in entries:
         raise SetpointError(
-            f"{path} holds the weights alone (checkpoint.last = weights).\nValid: optimizer among "
+            f"{path} holds only the weights (checkpoint.last = weights).\nValid: optimizer among "
             f"checkpoint.exclude, which begins with a new one"
         )
     kind = type(components.optimizer).__name__
@@ -317,7 +317,7 @@ def _excluded_weights(job: Job, components: Components, saved: LoadedCheckpoint)
         more = f"; and {len(misfits) - 2} more" if len(misfits) > 2 else ""
         raise SetpointError(
             f"{saved.path} does not fit the model: {shown}{more}.\nValid: the model of the "
-            f"checkpoint, or patterns in checkpoint.exclude for what is to start anew"
+            f"checkpoint, or patterns in checkpoint.exclude for what is to start fresh"
         )
     return left
 

@@ -74,7 +74,7 @@ def _measure(value: object, *, zero: bool = False) -> tuple[int | float, str, st
     # A bare 1.0 was meant as a share, the ratio of a warm-up, rather than one step.
     share = not match[2] and "." in digits and "e" not in digits.lower()
     if unit != "epochs" and (share or not isinstance(exact, int)):
-        raise Invalid(f"must be a whole count of {unit}: got {for_error(value)}", EXAMPLES)
+        raise Invalid(f"must be an integer number of {unit}: got {for_error(value)}", EXAMPLES)
     return exact, unit, f"{exact} {unit}"
 
 
@@ -310,7 +310,7 @@ class Duration(Quantity):
             if not units:
                 raise Invalid("needs at least one limit", EXAMPLES)
             if repeated := [unit for unit in units if units.count(unit) > 1]:
-                raise Invalid(f"has two limits in {repeated[0]}; give the one that is meant")
+                raise Invalid(f"has two limits in {repeated[0]}; give the intended one")
             self.limits = tuple(read)
         except Invalid as error:
             raise error.called("Duration", limits[0] if len(limits) == 1 else limits) from None

@@ -111,7 +111,7 @@ def _parse(text: str) -> int:
     if size.denominator != 1:
         floor = int(size)
         near = (f'"{floor}"', f'"{floor + 1}"')
-        raise Invalid(f"is not a whole number of bytes: {digits} {unit} are {float(size):g}", near)
+        raise Invalid(f"is no integer number of bytes: {digits} {unit} are {float(size):g}", near)
     return int(size)
 
 

@@ -126,7 +126,7 @@ def test_limits_in_the_file_do_not_cut_documents(tmp_path: Path) -> None:
 
 def test_text_that_is_no_utf8(tmp_path: Path) -> None:
     tokenizer = built(byte_level(tmp_path))
-    with pytest.raises(SetpointError, match=r"document 'a/b': .* byte 3 is 0xe9, which is none"):
+    with pytest.raises(SetpointError, match=r"document 'a/b': .* byte 3 is 0xe9, which is invalid"):
         build_corpus([Document("a/b", b"caf\xe9")], tokenizer, side="train")
 
 
@@ -136,7 +136,7 @@ def test_an_id_outside_the_vocabulary(tmp_path: Path) -> None:
 
 
 def test_tokens_without_certain_bytes(tmp_path: Path) -> None:
-    with pytest.raises(SetpointError, match="is of the kind WordPiece, which does not keep"):
+    with pytest.raises(SetpointError, match="is of type WordPiece, which does not keep"):
         built(word_piece(tmp_path))
 
 
@@ -176,7 +176,7 @@ def test_added_tokens_are_control_tokens_behind_the_last(tmp_path: Path) -> None
     (kept / "tokenizer_config.json").write_bytes((folder / "tokenizer_config.json").read_bytes())
     section = resolve(HuggingFace(path=str(folder), added=("<|im_end|>", "<|tool|>")))
     assert section.build(directory=kept).name == grown.name
-    with pytest.raises(SetpointError, match=r"'<\|tool\|>' is a token of .*/kept already, with id"):
+    with pytest.raises(SetpointError, match=r"'<\|tool\|>' is already a token of .*/kept, with id"):
         resolve(HuggingFace(path=str(kept), added=("<|tool|>",))).build()
 
 

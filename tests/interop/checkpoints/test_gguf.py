@@ -122,7 +122,7 @@ def test_metadata_and_plain_tensors(tmp_path: Path) -> None:
 
 def test_other_types_are_refused_by_name(tmp_path: Path) -> None:
     path = written.write_gguf(tmp_path / "m.gguf", {}, {"w": (11, (256,), b"\0" * 110)})
-    with pytest.raises(SetpointError, match=r"w is of the type Q3_K, which is not read"):
+    with pytest.raises(SetpointError, match=r"w has the type Q3_K, which cannot be read"):
         read_gguf(path)
 
 

@@ -75,7 +75,7 @@ def test_scaled_positions(tmp_path: Path, capsys: pytest.CaptureFixture[str]) ->
     content = {name: written.plain(tensor) for name, tensor in tensors.items()}
     path = written.write_gguf(tmp_path / "m.gguf", written.gguf_metadata(model), content)
     assert main(["checkpoint", "import", str(path), str(tmp_path / "out")]) == 2
-    assert "does not say which model it is of" in capsys.readouterr().err
+    assert "does not say which model it is for" in capsys.readouterr().err
     run(path, tmp_path / "out", "--model", written.config_json(model, tmp_path / "config"))
     agrees(tmp_path / "out", model)
 

@@ -122,7 +122,7 @@ def test_what_is_not_known(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -
     model = written.decoder()
     torch.save(written.tune(model), tmp_path / "model.pt")
     text = refused(capsys, tmp_path / "model.pt", out)
-    assert "does not say which model it is of. Valid: --model MODEL" in text
+    assert "does not say which model it is for. Valid: --model MODEL" in text
     text = refused(capsys, f"torchtune:{tmp_path / 'none.pt'}", out)
     assert "there is no file or directory" in text
     assert "Did you mean torchtune" in refused(capsys, f"torchtun:{tmp_path / 'model.pt'}", out)
@@ -149,7 +149,7 @@ def test_other_models_than_the_job(
     content = {"model": written.nano(model), "model_args": written.nano_args(), "iter_num": 5}
     torch.save(content, "ckpt.pt")
     text = refused(capsys, "ckpt.pt", "out", "--job", "tiny", "--model.dim", "64")
-    assert "ckpt.pt is of another model than the job's" in text
+    assert "ckpt.pt is for another model than the job's" in text
     assert "model.activation = swiglu; there it is gelu" in text
     sizes = ["--model.dim=64", "--model.layers=2", "--model.heads=4", "--model.kv_heads=4",
              "--model.ffn_dim=256", "--model.activation=gelu", "--model.ffn_bias=true",

@@ -405,7 +405,7 @@ class Silent(Fault):
     def after(self) -> None:
         self.server.close()
 
-    said = "did not take its rows within"
+    said = "did not receive its rows within"
 
     def judge(self, session: Session) -> None:
         """The run says what is lost, and ends as without."""

@@ -99,7 +99,7 @@ def test_rows_that_do_not_divide_are_padded() -> None:
 def test_a_part_of_a_sequence_takes_no_cache() -> None:
     config = small_config()
     groups = ContextGroups(SequenceParts(2))
-    with pytest.raises(ValueError, match="a cache takes whole sequences"):
+    with pytest.raises(ValueError, match="a cache needs whole sequences"):
         attention_context(config, torch.zeros(1, 4), cache=KeyValueCache(), groups=groups)
 
 

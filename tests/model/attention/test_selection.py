@@ -179,7 +179,7 @@ def test_grouped_heads_are_repeated_for_the_kernel_that_needs_it(monkeypatch):
 
 def test_the_flash_kernel_of_a_gpu_takes_no_mask():
     assert SDPA("sdpa_flash").prepare_mask(_layout(CUDA), None).is_causal
-    with pytest.raises(SetpointError, match="sdpa_flash takes no mask on a GPU"):
+    with pytest.raises(SetpointError, match="sdpa_flash accepts no mask on a GPU"):
         SDPA("sdpa_flash").prepare_mask(_layout(CUDA), 2)
 
 

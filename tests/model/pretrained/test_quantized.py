@@ -141,7 +141,7 @@ def test_what_cannot_be_read_is_named(tmp_path: Path) -> None:
     assert f"{name}_scale_inv is (2, 4), which does not fit {name} (96, 64)" in str(caught.value)
     assert "blocks of 32 x 16 need (3, 4)" in str(caught.value)
     rewrite(folder, {f"{name}_scale_inv": None})  # type: ignore[dict-item]
-    with pytest.raises(RunError, match=rf"{name} \(F8_E4M3\) has no {name}_scale_inv beside it"):
+    with pytest.raises(RunError, match=rf"{name} \(F8_E4M3\) has no {name}_scale_inv next to it"):
         load_pretrained(folder)
     for keys, said in (
         ({"quant_method": "gptq"}, r"quant_method = 'gptq' .* Valid: fp8, mxfp4, .*bitsandbytes"),

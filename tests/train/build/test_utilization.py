@@ -158,7 +158,7 @@ def test_models_of_transformers(tmp_path: Path, capsys: pytest.CaptureFixture[st
     assert "type = huggingface" in start["utilization"]["unknown"]
     shown = capsys.readouterr().out
     assert shown.count("mfu will be null") == 1
-    assert "--tracking.flops all_parameters takes all of them" in shown
+    assert "--tracking.flops all_parameters counts all of them" in shown
 
 
 def test_models_of_ones_own(tmp_path: Path) -> None:

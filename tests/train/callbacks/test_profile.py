@@ -278,7 +278,7 @@ def test_the_first_update_and_later_ones() -> None:
     assert last["fallbacks"] == ["the last evaluation"]
     assert notes.seen == [
         "compile: 2 graphs in 1.2 s (step 1)",
-        "compile: 1 graph in 0.5 s, 1 of them anew (step 3)",
+        "compile: 1 graph in 0.5 s, 1 recompiled (step 3)",
         "compile: a graph ends (step 3)",
         "compile: the last evaluation (step 3)",
     ]
@@ -318,7 +318,7 @@ def test_artifacts_are_written_by_one_rank_where_anything_was_compiled() -> None
         told.after_step(at(1, 2.0), None)  # pyright: ignore[reportArgumentType]
         told.after_step(at(2, 4.0), None)  # pyright: ignore[reportArgumentType]
         assert kept.saved == writes
-        assert notes.seen[0] == "compile: kept/job.bin is damaged, and is written anew"
+        assert notes.seen[0] == "compile: kept/job.bin is damaged, and is rewritten"
         full = "compile: the artifacts kept/job.bin cannot be written: No space left on device"
         assert notes.seen.count(full) == writes
 

@@ -182,7 +182,7 @@ class IdTokenizer:
             SetpointError: always.
         """
         raise SetpointError(
-            "tokenizer: type = ids makes no tokens of text.\n"
+            "tokenizer: type = ids makes no tokens from text.\n"
             "Valid: data of token ids; the tokenizer that made them."
         )
 
@@ -254,9 +254,9 @@ class HuggingFaceTokenizer:
             text = data.decode()
         except UnicodeDecodeError as error:
             raise SetpointError(
-                f"tokenizer.type = huggingface takes UTF-8, and byte {error.start} is "
-                f"{data[error.start]:#04x}, which is none.\nValid: text in UTF-8, or --tokenizer "
-                f"bytes, which takes any bytes."
+                f"tokenizer.type = huggingface accepts UTF-8, and byte {error.start} is "
+                f"{data[error.start]:#04x}, which is invalid.\nValid: text in UTF-8, or "
+                f"--tokenizer bytes, which accepts any bytes."
             ) from None
         if os.environ.get("TOKENIZERS_PARALLELISM") == "false":
             # Faster without the offsets of tokens. Where threads are allowed this would start them,
@@ -312,8 +312,8 @@ def _pieces(vocabulary: Vocabulary, separator: int) -> list[bytes]:
             return token.replace(SPACE, " ").encode()
     else:
         raise SetpointError(
-            f"tokenizer.path: {vocabulary.where} is of the kind {model.get('type')}, which does "
-            f"not keep the spaces of a text, so its tokens stand for no certain bytes.\n"
+            f"tokenizer.path: {vocabulary.where} is of type {model.get('type')}, which does "
+            f"not keep spaces in text, so its tokens do not stand for definite bytes.\n"
             f"Valid: byte-level BPE (GPT-2, Llama 3, Qwen) and SentencePiece with spaces kept "
             f"(Llama 2, Mistral, Gemma)."
         )

@@ -145,7 +145,7 @@ class Vocabulary:
         for token in added:
             if token in self.ids:
                 raise SetpointError(
-                    f"tokenizer.added: {token!r} is a token of {self.where} already, with id "
+                    f"tokenizer.added: {token!r} is already a token of {self.where}, with id "
                     f"{self.ids[token]}.\nValid: tokens that it does not have."
                 )
 

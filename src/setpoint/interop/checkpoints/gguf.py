@@ -157,7 +157,7 @@ def _read(path: Path, file: BufferedReader) -> GGUF:
         if kind not in TYPES:
             known = ", ".join(encoding.name for encoding in TYPES.values())
             raise SetpointError(
-                f"{path}: {name} is of the type {OTHERS.get(kind, kind)}, which is not read here. "
+                f"{path}: {name} has the type {OTHERS.get(kind, kind)}, which cannot be read here. "
                 f"Known: {known}. llama-quantize --allow-requantize FILE OUT Q8_0 (or F32) "
                 f"writes it as one of these"
             )
@@ -200,7 +200,7 @@ def _header(path: Path, file: BufferedReader) -> tuple[int, int]:
     (version,) = _unpack(file, "I")
     if version not in VERSIONS:
         known = " and ".join(map(str, VERSIONS))
-        raise SetpointError(f"{path} is of version {version} of GGUF; {known} are read")
+        raise SetpointError(f"{path} has GGUF version {version}; {known} can be read")
     count, pairs = _unpack(file, "QQ")
     return count, pairs
 
@@ -212,7 +212,7 @@ def _unpack(file: BufferedReader, form: str) -> tuple[Any, ...]:
 def _string(file: BufferedReader) -> str:
     (length,) = _unpack(file, "Q")
     if length > LONGEST or file.tell() > LONGEST:
-        raise _Damage(f"a text of {length} bytes in its metadata")
+        raise _Damage(f"a string of {length} bytes in its metadata")
     text = file.read(length)
     if len(text) < length:
         raise _Damage("it ends within its metadata")

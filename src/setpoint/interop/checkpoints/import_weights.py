@@ -162,8 +162,8 @@ def _require_heads(contents: Contents, config: TransformerConfig, model: str) ->
         given, stored = getattr(config, field), getattr(described, field)
         if given != stored:
             raise SetpointError(
-                f"{contents.path} is of another model than {model}: model.{field} = {given}; there "
-                f"it is {stored}\nValid: no --model, as the checkpoint says which model it is of"
+                f"{contents.path} is for another model than {model}: model.{field} = {given}; "
+                f"there it is {stored}\nValid: no --model, as the checkpoint records its model"
             )
 
 
@@ -174,7 +174,7 @@ def _read(system: ForeignSystem, path: Path, optimizer: bool) -> Contents:
         raise
     except Exception as error:  # whatever values of other types than are meant lead to
         raise RunError(
-            f"{path} is damaged, or of a version of {system.title} that is not known here: "
+            f"{path} is damaged, or from a version of {system.title} that is not known here: "
             f"{type(error).__name__}: {error}. Nothing was loaded."
         ) from error
 
@@ -194,7 +194,7 @@ def import_weights(foreign: Foreign, target: Path, dtype: str | None = None) -> 
     contents, config, family = foreign.contents, foreign.config, foreign.family
     if config is None or family is None:
         raise SetpointError(
-            f"{contents.path} does not say which model it is of.\nValid: --model MODEL, a "
+            f"{contents.path} does not say which model it is for.\nValid: --model MODEL, a "
             f"directory with the config.json of the model or its id on the hub; or --job SOURCE, a "
             f"job with that model"
         )
@@ -242,7 +242,7 @@ def import_checkpoint(foreign: Foreign, job: Job, target: Path) -> int:
             lines = "".join(
                 f"\n  model.{d.field} = {d.value}; there it is {d.stored}" for d in conflicts
             )
-            raise SetpointError(f"{contents.path} is of another model than the job's:{lines}")
+            raise SetpointError(f"{contents.path} is for another model than the job's:{lines}")
     family = (foreign.family or family_for(config)).model_type
     tokenizer = job.tokenizer.build()
     vocab_size = tokenizer.vocab_size

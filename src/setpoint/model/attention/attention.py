@@ -356,7 +356,7 @@ def attention_context(
     if groups is not None:
         length *= groups.parts.size
         if cache is not None:
-            raise ValueError("a cache takes whole sequences, and ranks divide this model's")
+            raise ValueError("a cache needs whole sequences, and ranks divide this model's")
     if positions is not None:
         _check_shape("positions", positions, (batch, length), (length,))
         if positions.dim() == 1:

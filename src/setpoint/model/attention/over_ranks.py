@@ -96,7 +96,7 @@ class Ring(Backend):
             return sequence_plan(self.parts, layout, window)
         if self.kernel == "sdpa_flash" and layout.device.type == "cuda":
             raise SetpointError(
-                "model.attention_backend = sdpa_flash takes no mask on a GPU, which windows, "
+                "model.attention_backend = sdpa_flash accepts no mask on a GPU, which windows, "
                 "documents and padding need; use sdpa or sdpa_efficient"
             )
         return masked_plan(self.parts, layout, window)

@@ -238,7 +238,7 @@ def device_problem(
     if limits.half and compute == "fp32" and (limits.gpu_only or device == "cuda"):
         return "it computes in bf16 or fp16; set precision.compute"
     if name == "flex" and device == "cuda" and demands.head < SMALLEST_FLEX_HEAD:
-        return f"it takes heads of {SMALLEST_FLEX_HEAD} components or more on a GPU"
+        return f"it needs heads of {SMALLEST_FLEX_HEAD} components or more on a GPU"
     return None
 
 
@@ -281,9 +281,9 @@ def unsupported(demands: Demands, name: Backend) -> Iterator[tuple[str, str]]:
                 "mla.value_head_dim",
             )
     elif limits.largest_head is not None and demands.head > limits.largest_head:
-        yield f"takes heads of up to {limits.largest_head} components", "head_dim"
+        yield f"supports heads of up to {limits.largest_head} components", "head_dim"
     elif demands.head % limits.head_multiple:
-        yield f"takes heads of a multiple of {limits.head_multiple} components", "head_dim"
+        yield f"supports heads of a multiple of {limits.head_multiple} components", "head_dim"
 
 
 def kind_of(config: TransformerConfig, layer: int) -> Kind:

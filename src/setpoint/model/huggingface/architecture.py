@@ -66,7 +66,7 @@ def value_problems(
             f"{rows} embedding rows are fewer than the {vocab_size} tokens of the tokenizer",
             valid=(str(vocab_size),),
             also=("config",),
-            hint="Rows of new tokens begin as the mean of those of pretrained weights."
+            hint="Rows of new tokens begin as the mean of the pretrained rows."
             if section.pretrained is not None
             else f"Or a tokenizer with {rows} tokens or less.",
         )

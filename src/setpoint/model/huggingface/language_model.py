@@ -103,7 +103,7 @@ class HuggingFaceModel(nn.Module):
     @property
     def why_no_head(self) -> str:
         """Reason why it supports no head, to follow "gives logits only"."""
-        return f", as {type(self.model).__name__} of transformers has a way to them of its own"
+        return f", as {type(self.model).__name__} of transformers has its own way to them"
 
     @property
     def output(self) -> Any:
@@ -444,7 +444,7 @@ class HuggingFaceModel(nn.Module):
                 else "its layers keep a state from token to token"
             )
             raise SetpointError(
-                f"parallel.{axis}: {type(self.model).__name__} takes whole sequences, as {why}\n"
+                f"parallel.{axis}: {type(self.model).__name__} needs whole sequences, as {why}\n"
                 f"Valid: 1"
             )
         if self.balances:

@@ -330,7 +330,7 @@ def why_no_width(path: str, experts: Any, size: int) -> str | None:
     if unknown:
         return f"it is not known how {', '.join(sorted(unknown))} of {path} are divided"
     if any(True for part in experts.children() for _ in part.parameters()):
-        return f"the experts of {path} have adapters, of which ranks cannot divide the inner width"
+        return f"the experts of {path} have adapters, whose inner width ranks cannot divide"
     width = experts.down_proj.shape[dims.widths["down_proj"]]
     return f"{size} ranks cannot divide experts of {width}, as in {path}" if width % size else None
 

@@ -224,7 +224,7 @@ class MoE(Config):
         most = self.experts / self.top_k
         if self.capacity_factor is None or self.capacity_factor < most:
             return None
-        return f"from {most:g} = experts / top_k on an expert takes all tokens there are"
+        return f"from {most:g} = experts / top_k on an expert receives all tokens there are"
 
     @dead("load_sequences")
     def _load_sequences_is_dead(self) -> str | None:

@@ -555,7 +555,7 @@ class PackedExperts(nn.Module):
         if reason is not None and self.implementation == "grouped":
             raise SetpointError(
                 f"model.moe.implementation = grouped: there is no grouped matrix product here: "
-                f"{reason}; auto takes it where it works, and loop works everywhere"
+                f"{reason}; auto uses it where it works, and loop works everywhere"
             )
         return reason is None
 

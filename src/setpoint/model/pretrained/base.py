@@ -439,7 +439,7 @@ def find_base(checkpoint: Path, base: Base, pretrained: str | None = None) -> Pl
         reasons.append(f"{name} has changed: {changed}")
     raise SetpointError(
         f"{checkpoint} leaves out {len(base.tensors)} frozen parameters (checkpoint.save_frozen = "
-        f"false), which are those of {base.name}, and these weights were not found:\n  "
+        f"false), which come from {base.name}, and these weights were not found:\n  "
         + "\n  ".join(dict.fromkeys(reasons))
         + f"\nValid: the same files at {base.directory}, where a symbolic link will do"
     )

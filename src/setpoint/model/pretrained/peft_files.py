@@ -182,7 +182,7 @@ def _difference(base: str, pretrained: str) -> str | None:
         for place in (trained_on, start)
     )
     if base_files.keys() != files.keys():
-        return f"whose weight files differ from those of {pretrained}"
+        return f"whose weight files differ from {pretrained}'s"
     for name, file in sorted(base_files.items()):
         if file.stat().st_size != files[name].stat().st_size or _hash(file) != _hash(files[name]):
             return f"whose {name} differs from that of {pretrained} in size or SHA-256"

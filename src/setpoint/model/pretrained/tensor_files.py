@@ -277,7 +277,7 @@ class _QuantizedFiles(NamedTuple):
     def part(self, name: str, codes: str) -> TensorInfo:
         """A required part."""
         if name not in self.infos:
-            raise _PartMismatch(f"{codes} ({self.infos[codes].dtype}) has no {name} beside it")
+            raise _PartMismatch(f"{codes} ({self.infos[codes].dtype}) has no {name} next to it")
         return self.infos[name]
 
     def squares(self) -> tuple[int, int]:
@@ -416,7 +416,7 @@ def _bitsandbytes(files: _QuantizedFiles, name: str, codes: TensorInfo) -> View 
         return None
     state = next((f"{name}{_STATE}{b}" for b in _BITS if f"{name}{_STATE}{b}" in files.infos), None)
     if state is None:
-        raise _PartMismatch(f"{name} (U8) has no {name}{_STATE}nf4 beside it")
+        raise _PartMismatch(f"{name} (U8) has no {name}{_STATE}nf4 next to it")
     info = files.infos[state]
     with info.file.open("rb") as file:
         file.seek(info.start)

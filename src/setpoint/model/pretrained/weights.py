@@ -385,7 +385,7 @@ def require_depth(directory: Path, config: TransformerConfig) -> None:
     count = len(list_tensors(directory))
     if config.layers > count:
         raise RunError(
-            f"{directory}: config.json says {config.layers} layers, and the files hold {count} "
+            f"{directory}: config.json has {config.layers} layers, and the files hold {count} "
             f"tensors in all. Nothing was loaded."
         )
 

@@ -334,7 +334,7 @@ class SchedulePhase(Config):
 
     @dead("power")
     def _power_is_dead(self) -> str | None:
-        return None if self.curve == "polynomial" else f"curve = {self.curve} takes none"
+        return None if self.curve == "polynomial" else f"curve = {self.curve} accepts none"
 
     @rule
     def _check_curve(self) -> Iterator[Problem]:
@@ -406,7 +406,7 @@ class Piecewise(Moving, Spanning, type="piecewise"):
                     f"phases.{index}.curve",
                     f"equal ratios lead neither from 0 nor to 0, and the {zero} is 0",
                     valid=("linear", "cosine", "polynomial"),
-                    hint="Or put a small factor in place of 0, such as 1e-8.",
+                    hint="Or use a small factor instead of 0, such as 1e-8.",
                 )
             source = phase.target
 

@@ -176,7 +176,7 @@ def fallback_notes(job: Job, files: FallbackFiles) -> Iterator[str]:
     """Name the files that are read from a checkpoint."""
     if files.tokenizer is not None:
         assert isinstance(job.tokenizer, HuggingFace)
-        yield f"tokenizer: {job.tokenizer.path} is gone; that of {files.tokenizer} is used"
+        yield f"tokenizer: {job.tokenizer.path} is gone; the one in {files.tokenizer} is used"
     if files.model is not None:
         assert isinstance(job.model, HuggingFaceConfig)
         yield (

@@ -226,9 +226,9 @@ def build_components(
     )
     if job.data.packing.isolate and not components.objective.takes_documents:
         raise SetpointError(
-            f"data.packing.isolate: true needs a model that takes documents, and a "
-            f"{type(components.model).__name__} takes tokens alone.\nValid: false, or a model with "
-            "takes_documents = True."
+            f"data.packing.isolate: true needs a model that accepts documents, and a "
+            f"{type(components.model).__name__} accepts only tokens.\nValid: false, or a model "
+            "with takes_documents = True."
         )
     _build_feeds(job, components, sampler)
     components.schedule = _build_schedule(job, components.train_data)

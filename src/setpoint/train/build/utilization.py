@@ -85,8 +85,8 @@ def _flops_of(job: Job, model: nn.Module, vocab_size: int, parameters: int | Non
     if not isinstance(section, TransformerConfig):
         tag = type(section).__setpoint__.tag
         raise SetpointError(
-            f"tracking.flops = {formula}: which parameters of a model of type = {tag} stand in "
-            f"matrix products is not known; --tracking.flops all_parameters takes all of them"
+            f"tracking.flops = {formula}: which parameters of a model of type = {tag} are in "
+            f"matrix products is not known; --tracking.flops all_parameters counts all of them"
         )
     return training_flops(section, formula, vocab_size=vocab_size, sequence_length=length)
 
@@ -105,8 +105,8 @@ def _pair_sizes(job: Job, model: nn.Module) -> int:
     width = getattr(keys, "hidden_size", None)
     if not (isinstance(layers, int) and isinstance(heads, int) and isinstance(width, int)):
         raise SetpointError(
-            "tracking.flops = all_parameters: the model does not say how many layers and heads "
-            "its attention has"
+            "tracking.flops = all_parameters: the model does not give the number of layers and "
+            "heads of its attention"
         )
     size = getattr(keys, "head_dim", None) or width // heads
     return layers * heads * 2 * size

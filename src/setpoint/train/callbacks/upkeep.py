@@ -47,7 +47,7 @@ class CompileCallback(Callback):
             return
         count = self.artifacts.load()
         if count is None:
-            self.progress.note(f"compile: {self.artifacts.path} is damaged, and is written anew")
+            self.progress.note(f"compile: {self.artifacts.path} is damaged, and is rewritten")
         elif count:
             self.progress.note(f"compile: {count} artifacts loaded from {self.artifacts.path}")
 
@@ -95,7 +95,7 @@ class CompileCallback(Callback):
         if news.graphs:
             self.save()
             plural = "" if news.graphs == 1 else "s"
-            again = f", {len(news.recompilations)} of them anew" if news.recompilations else ""
+            again = f", {len(news.recompilations)} recompiled" if news.recompilations else ""
             self.progress.note(
                 f"compile: {news.graphs} graph{plural} in {news.seconds:.1f} s{again} (step {step})"
             )

@@ -70,7 +70,7 @@ def precision_cautions(job: Job) -> Iterator[Caution]:
         yield Caution(
             "fp32-without-tf32",
             "precision.compute",
-            "fp32 matrix products take 4 to 16 times as long on a GPU as in bf16 or TF32",
+            "on a GPU, fp32 matrix products take 4 to 16 times as long as in bf16 or TF32",
             valid=("bf16",),
             also=("precision.tf32",),
             hint="Or set precision.tf32 to true, or to false to keep fp32 exact.",

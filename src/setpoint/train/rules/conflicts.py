@@ -547,8 +547,8 @@ CONFLICTS = (
         or job.parallel.divides_layers or job.parallel.divides_sequences
         or job.parallel.divides_experts),
         "compile.scope", "scope = graph does not support FSDP2, pipelines, context parallelism or "
-        "expert parallelism", ("block",), ("parallel",), "It supports replicas alone, or "
-        "parallel.tensor alone."),
+        "expert parallelism", ("block",), ("parallel",), "It supports only replicas, or "
+        "only parallel.tensor."),
     Conflict(lambda job: job.compile.backend == "eager" and job.memory.activation_checkpointing
         and (job.model.dropout or job.model.attention_dropout),
         "compile.backend", OTHER_MASK, ("inductor", "aot_eager"), (CHECKPOINTING,

@@ -432,7 +432,7 @@ def unit_problems(job: Job) -> Iterator[Problem]:
                 path,
                 f"matches {match}",
                 valid=[re.escape(name) for name in modules[:5]],
-                hint="A pattern matches whole names; '.*feed_forward' matches those that end so.",
+                hint="A pattern matches whole names; '.*feed_forward' matches names with that end.",
             )
         for name in matches:
             if reason := _why_no_unit(model, name):
