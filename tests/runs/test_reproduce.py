@@ -85,7 +85,7 @@ def test_what_is_as_recorded_is_equal_to_the_bit(run: Path, command: Call) -> No
     digest = read_manifest(run / "checkpoints/step-00000012").files["model.safetensors"].digest
     assert (status, said) == (
         0,
-        f"{run}: steps 8 to 12 trained again: 6 rows of metrics and the weights are equal to the "
+        f"{run}: steps 8 to 12 trained again: 6 rows of metrics and the weights are equal bit for "
         f"bit, BLAKE3 {digest}\n",
     )
     assert {path: path.read_bytes() for path in run.rglob("*") if path.is_file()} == before
@@ -100,7 +100,7 @@ def test_an_edited_row_is_found(run: Path, command: Call) -> None:
     status, said, _ = command("verify", run)
     assert status == 1
     lines = said.splitlines()
-    assert lines[0] == f"{run}: steps 8 to 12 trained again: not equal to the bit"
+    assert lines[0] == f"{run}: steps 8 to 12 trained again: not equal bit for bit"
     assert lines[1].startswith("  step 10: train.loss is 1.5 in the record and ")
     assert lines[2].startswith("  metrics.jsonl:13: the row (train, step 10) was changed")
     assert len(lines) == 3
@@ -120,7 +120,7 @@ def test_a_row_under_another_step_is_missing(run: Path, command: Call) -> None:
 def test_numbers_may_differ_within_a_tolerance(run: Path, command: Call) -> None:
     loss = next(row for row in rows(run) if row["step"] == 10)["loss"]
     edit(run, 10, loss=loss * (1 + 1e-6))
-    assert "not equal to the bit" in command("verify", run)[1]
+    assert "not equal bit for bit" in command("verify", run)[1]
     _, said, _ = command("verify", run, "--tolerance", "1e-4")
     assert "are equal within 0.0001" in said and "weights" in said
 

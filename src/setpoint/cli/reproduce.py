@@ -209,7 +209,7 @@ def _print_comparison(
 
 
 def _lines(run: Path, result: Comparison) -> Iterator[str]:
-    bits = "equal to the bit"
+    bits = "equal bit for bit"
     if result.tolerance is not None:
         bits = f"equal within {result.tolerance:g}"
     steps = f"{run}: steps {result.first} to {result.last} trained again"
