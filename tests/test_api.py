@@ -51,7 +51,7 @@ def test_the_function_remains_one_when_its_package_is_imported() -> None:
     import setpoint.train.config  # noqa: F401
 
     assert callable(sp.train) and callable(sp.infer) and callable(sp.plan) and callable(sp.sweep)
-    with pytest.raises(sp.SetpointError, match="takes a Job"):
+    with pytest.raises(sp.SetpointError, match="accepts a Job"):
         sp.train(7)  # pyright: ignore[reportArgumentType]
 
 
@@ -111,7 +111,7 @@ def test_wrong_options_name_the_field(run: sp.RecordedRun, tmp_path: Path) -> No
     for wrong in ("worst", 1.5):
         with pytest.raises(sp.ConfigError, match=r"weights\.checkpoint = "):
             run.model(wrong)  # pyright: ignore[reportArgumentType]
-    with pytest.raises(sp.SetpointError, match=r"load_model: overrides takes words, .* got 7"):
+    with pytest.raises(sp.SetpointError, match=r"load_model: overrides accepts words, .* got 7"):
         run.model(overrides=7)  # pyright: ignore[reportArgumentType]
     with pytest.raises(sp.SetpointError, match="load_run takes a run directory, .* got 7"):
         sp.load_run(7)  # pyright: ignore[reportArgumentType]

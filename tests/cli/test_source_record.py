@@ -87,7 +87,7 @@ def test_weights_of_a_checkpoint_write(cli: CommandLine, run: str) -> None:
     late = cli.ok(f"generate {run}/checkpoints/latest {options}")
     assert late == cli.ok(f"generate {run} --checkpoint latest {options}")
     refused = cli.refused(f"generate {run}/checkpoints/latest --checkpoint 2 {options}")
-    assert "is a checkpoint already" in refused
+    assert "is already a checkpoint" in refused
     other = cli.refused(f"generate {run}/checkpoints/latest --model.dim 64 {options}")
     assert "was not trained with this configuration" in other
 
@@ -123,5 +123,5 @@ def test_scripts_of_ones_own_have_no_revisions(cli: CommandLine) -> None:
         size: int = 1
 
     arguments = Arguments(show.of(Program("train.py", Root)))
-    with pytest.raises(SetpointError, match="of Setpoint's own jobs only; for train.py, check"):
+    with pytest.raises(SetpointError, match="for Setpoint's own jobs only; for train.py, check"):
         open_source("HEAD:exp.toml", arguments)

@@ -104,6 +104,6 @@ def test_response_files(cli: CommandLine) -> None:
 def test_yaml_without_a_word_about_it(cli: CommandLine, send: Send) -> None:
     for text in ("seed: 3\n", "# a note\n---\nseed: 3\n", "model:\n  dim: 2\n"):
         send(text)
-        assert "say --stdin-format yaml" in cli.refused("check -")
+        assert "pass --stdin-format yaml" in cli.refused("check -")
     send("seed = \n")
     assert "yaml" not in cli.refused("check -")

@@ -40,5 +40,5 @@ def test_what_is_refused(text: CommandLine) -> None:
     assert "256 bytes" in text.refused(f"{train} --vocab-size 3 -o made")
     assert not (text.folder / "made").exists()
     text.file("made/notes.txt", "mine")
-    assert "exists already" in text.refused(f"{train} --vocab-size 300 -o made")
+    assert "already exists" in text.refused(f"{train} --vocab-size 300 -o made")
     assert [each.name for each in (text.folder / "made").iterdir()] == ["notes.txt"]

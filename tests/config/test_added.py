@@ -85,7 +85,7 @@ def test_in_python() -> None:
 def test_adding_it_again() -> None:
     add_section(Root, "lab", Lab)
     other = type(Lab)("Lab", (Config,), {"__qualname__": "Other", "__module__": __name__})
-    with pytest.raises(TypeError, match="'lab' already"):
+    with pytest.raises(TypeError, match="already has 'lab'"):
         add_section(Root, "lab", other)
     assert Root.__setpoint__.added.get("lab") is Lab
 

@@ -60,7 +60,7 @@ def test_a_shared_config_with_other_arguments_is_refused() -> None:
 
 
 def test_a_config_without_owner() -> None:
-    with pytest.raises(SetpointError, match=r"sample\.Batch cannot be built: it names no owner"):
+    with pytest.raises(SetpointError, match=r"sample\.Batch cannot be built: it has no owner"):
         Batch().build()
 
 

@@ -115,7 +115,7 @@ def test_declarations_that_cannot_work() -> None:
                 (Config,),
                 {"__annotations__": {name: "int"}, "__module__": __name__, "__qualname__": "Root"},
             )
-    with pytest.raises(TypeError, match="has a variant 'synthetic' already"):
+    with pytest.raises(TypeError, match="already has a variant 'synthetic'"):
 
         class Again(Synthetic, type="synthetic"):
             pass

@@ -28,7 +28,7 @@ def test_tags_are_unique_within_a_family_only() -> None:
 
     try:
         assert SourceConfig.__setpoint__.variants["adamw"] is Adamw
-        with pytest.raises(TypeError, match="SourceConfig has a variant 'adamw' already"):
+        with pytest.raises(TypeError, match="SourceConfig already has a variant 'adamw'"):
 
             class Second(SourceConfig, type="adamw"):
                 pass

@@ -50,7 +50,7 @@ def test_two_functions_of_one_name_in_other_modules_are_refused() -> None:
         return Job()
 
     my_job.__module__ = "elsewhere"
-    with pytest.raises(TypeError, match="there is a preset 'my-job' already"):
+    with pytest.raises(TypeError, match="there is already a preset 'my-job'"):
         preset(my_job)
 
 

@@ -251,7 +251,7 @@ def test_alternatives_are_edited_like_lists_and_mappings() -> None:
 
 
 def test_null_is_no_word_of_a_field_that_may_be_null() -> None:
-    with pytest.raises(DeclarationError, match="null stands for None"):
+    with pytest.raises(DeclarationError, match="null means None"):
         compile_annotation(Literal["null", "other"] | None, "here")
 
 

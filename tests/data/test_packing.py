@@ -229,7 +229,7 @@ def test_a_document_that_is_too_long_is_named() -> None:
         pieces_of(corpus_of([4, 25, 30]), 10, "error")
     assert str(caught.value) == (
         "data.packing.too_long: 2 of 3 documents are longer than a row of 10 tokens, the first of "
-        "them 't/001', with 26.\n"
+        "them 't/001' with 26.\n"
         "Valid: batch.sequence_length >= 31, or too_long = split, truncate or drop."
     )
     with pytest.raises(

@@ -443,7 +443,7 @@ def test_what_is_to_count_no_more_is_kept_in_mind_through_an_outage(tmp_path: Pa
 
 def test_a_service_that_never_answers(tmp_path: Path) -> None:
     Faulty.is_out = True
-    with pytest.raises(RemoteError, match="credentials are those of the environment"):
+    with pytest.raises(RemoteError, match="credentials come from the environment"):
         fetched(URL, tmp_path)
     Faulty.is_out = False
     with pytest.raises(SetpointError, match="there is no whole checkpoint at faulty://"):

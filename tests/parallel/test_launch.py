@@ -273,7 +273,7 @@ def test_the_machine_at_the_endpoint_is_waited_for_as_long_as_the_others() -> No
         ),
         (
             ("--nproc", "2", "--nnodes", "2", "--rdzv-endpoint", "a:99999", "--rdzv-id", "a"),
-            "--rdzv-endpoint a:99999 is not an address of a machine",
+            "--rdzv-endpoint a:99999 is not a machine's address",
         ),
     ],
 )  # fmt: skip

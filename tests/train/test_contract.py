@@ -323,7 +323,7 @@ def test_a_run_is_not_renamed_while_its_directory_is_given(run: Path, flag: str)
     draft, _ = read_record(Job, str(run))
     job = compose(Job, draft, flags=[flag]).resolve()
     before = snapshot(run)
-    with pytest.raises(SetpointError, match="has no effect: the run is that of"):
+    with pytest.raises(SetpointError, match="has no effect: the run is the one in"):
         train(job, run)
     assert snapshot(run) == before
 

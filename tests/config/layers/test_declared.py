@@ -104,7 +104,7 @@ def test_a_declared_variable_that_does_not_fit() -> None:
 def test_help_and_schema_say_it() -> None:
     row = next(row for row in field_rows(App) if row["path"] == "tracker.project")
     assert row["environment"] == "K2_PROJECT"
-    assert "The variable K2_PROJECT may give it" in json.dumps(json_schema(App))
+    assert "The variable K2_PROJECT can also set it" in json.dumps(json_schema(App))
 
 
 def test_what_cannot_be_declared() -> None:

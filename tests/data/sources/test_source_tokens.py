@@ -91,7 +91,7 @@ def test_megatron_says_the_documents(tmp_path: Path) -> None:
     (tmp_path / "a.idx").write_bytes(index[:40])
     assert "the index" in refusal(tmp_path / "a.bin")
     (tmp_path / "a.idx").write_bytes(b"x" * 99)
-    assert "is not an index of Megatron's" in refusal(tmp_path / "a.bin")
+    assert "is not a Megatron index" in refusal(tmp_path / "a.bin")
 
 
 def test_a_folder_takes_token_files_alone(tmp_path: Path) -> None:
@@ -156,7 +156,7 @@ def test_a_shard_cut_short(tmp_path: Path) -> None:
     (tmp_path / "a.npy").write_bytes(b"x" * 99)
     assert "is no .npy file" in refusal(tmp_path / "a.npy")
     (tmp_path / "a.bin").write_bytes(b"123")
-    assert "it is cut short, or of another dtype" in refusal(
+    assert "it is cut short, or has another dtype" in refusal(
         tmp_path / "a.bin", token_dtype="uint16"
     )
     (tmp_path / "a.bin").write_bytes(b"")

@@ -230,7 +230,7 @@ def test_check_refuses_what_train_refuses(tmp_path: Path) -> None:
     few = "model.overrides.vocab_size"
     cases = {
         "294 embedding rows are fewer than the 296": theirs(tmp_path, weights, f"{few}=294"),
-        "is a token of": theirs(tmp_path, weights, "tokenizer.added=[<|endoftext|>]"),
+        "is already a token of": theirs(tmp_path, weights, "tokenizer.added=[<|endoftext|>]"),
         "the pretrained weights have 294": small_job(
             tmp_path, *SHORT, "tokenizer=bytes", "model={type: huggingface, pretrained: "
             f"{weights}, overrides: {{vocab_size: 260}}}}", without=THEIRS
