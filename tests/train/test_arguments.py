@@ -205,7 +205,7 @@ def test_data_in_memory_beside_other_sources_is_refused(tmp_path: Path, key: str
     (tmp_path / "other.txt").write_text("another text " * 40)
     paths = [str(tmp_path / "other.txt")]
     given: Any = [{"type": "text", "paths": paths}] if key == "data.sources" else paths
-    with pytest.raises(SetpointError, match=r"data takes the place of data\.sources"):
+    with pytest.raises(SetpointError, match=r"data replaces data\.sources"):
         trained(tmp_path, data=TEXTS, overrides={key: given})
     assert not (tmp_path / "runs").exists()
 
