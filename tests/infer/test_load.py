@@ -160,7 +160,7 @@ def found_config(folder: Path, name: str) -> Any:
 
 def test_a_tokenizer_of_another_model(tmp_path: Path) -> None:
     folder = byte_level(save_pretrained(small_model(vocab_size=100), tmp_path / "hf"))
-    with pytest.raises(SetpointError, match="it has 294 tokens, and the model in .* takes 100"):
+    with pytest.raises(SetpointError, match="it has 294 tokens, and the model in .* has 100"):
         opened(folder)
 
 
