@@ -244,7 +244,7 @@ def training_loop(
     """The loop of `setpoint train`, wired as a run wires it, with callbacks that run last."""
     from setpoint.resilience.signals import StopRequest
     from setpoint.track.progress import make_progress
-    from setpoint.train.callbacks.build import build_callbacks
+    from setpoint.train.callbacks.build_callbacks import build_callbacks
     from setpoint.train.loop import Loop
     from setpoint.train.open import compare, open_record
     from setpoint.train.resume import resume

@@ -106,10 +106,10 @@ BREAKS = [
         "config/test_reference.py",
     ),
     Break(
-        "config/layers/environment.py",
+        "config/layers/environment_variables.py",
         "if other != name:",
         "if other == name and other != name:",
-        "config/layers/test_environment.py",
+        "config/layers/test_environment_variables.py",
     ),
     # Data.
     Break(
@@ -453,7 +453,7 @@ BREAKS = [
         "precision train/test_formats.py",
     ),
     Break(
-        "optim/base.py",
+        "optim/optimizer.py",
         "optimizer.grad_scale, optimizer.found_inf = None, flag",
         "optimizer.grad_scale, optimizer.found_inf = None, flag * 0",
         "train/test_engine.py",

@@ -65,7 +65,7 @@ KERNEL = (
     "schema",
     "migrations",
     "draft",
-    "components",
+    "component_sections",
     "layers",
     "resolving",
     "record",
@@ -102,14 +102,29 @@ ALLOWED: dict[tuple[str, str], str] = {
     ("setpoint", "setpoint.sweep.run_sweep"): "`sp.sweep`",
     ("setpoint.infer", "setpoint.train"): "both load torch, and set up its threads first",
     # One module looks up, when `load_pretrained` is given a run.
-    ("setpoint.model.pretrained.run", "setpoint.train.config"): "the record of a run is a job's",
-    ("setpoint.model.pretrained.run", "setpoint.checkpoint.loading"): "the weights of a run",
-    ("setpoint.model.pretrained.run", "setpoint.checkpoint.manifest"): "the weights of a run",
-    ("setpoint.model.pretrained.run", "setpoint.checkpoint.places"): "the record of a checkpoint",
+    (
+        "setpoint.model.pretrained.recorded_model",
+        "setpoint.train.config",
+    ): "the record of a run is a job's",
+    (
+        "setpoint.model.pretrained.recorded_model",
+        "setpoint.checkpoint.loading",
+    ): "the weights of a run",
+    (
+        "setpoint.model.pretrained.recorded_model",
+        "setpoint.checkpoint.manifest",
+    ): "the weights of a run",
+    (
+        "setpoint.model.pretrained.recorded_model",
+        "setpoint.checkpoint.places",
+    ): "the record of a checkpoint",
     ("setpoint.model.pretrained.locate", "setpoint.checkpoint.places"): "a run means a checkpoint",
     # Weights of a checkpoint may lie in others, which may be in another format.
     **{
-        ("setpoint.model.pretrained.base", f"setpoint.checkpoint.{name}"): "the weights of a run"
+        (
+            "setpoint.model.pretrained.base_model",
+            f"setpoint.checkpoint.{name}",
+        ): "the weights of a run"
         for name in ("loading", "manifest")
     },
 }

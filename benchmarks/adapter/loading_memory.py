@@ -24,15 +24,15 @@ prepare_threads()  # as `setpoint train` does, before torch is imported
 import torch  # noqa: E402
 
 from setpoint.adapter.config import QLoRA  # noqa: E402
-from setpoint.adapter.plan import quantized_sites, sites_of  # noqa: E402
 from setpoint.adapter.quantize.weight import quantize_base  # noqa: E402
+from setpoint.adapter.targets import quantized_sites, sites_of  # noqa: E402
 from setpoint.cli.output import table  # noqa: E402
 from setpoint.config import resolve  # noqa: E402
 from setpoint.model.build import materialize, skeleton  # noqa: E402
 from setpoint.model.initialize import initialize  # noqa: E402
 from setpoint.model.pretrained.config_json import read_config  # noqa: E402
 from setpoint.model.pretrained.fill import weights_of  # noqa: E402
-from setpoint.model.pretrained.save import save_pretrained  # noqa: E402
+from setpoint.model.pretrained.save_pretrained import save_pretrained  # noqa: E402
 from setpoint.train.build.job_parameters import trained_parameters  # noqa: E402
 
 MIB = 2**20

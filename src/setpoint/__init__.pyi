@@ -47,7 +47,7 @@ from setpoint.config import ref as ref
 from setpoint.config import resolve as resolve
 from setpoint.config import rule as rule
 from setpoint.config import verify as verify
-from setpoint.editor_schema.document import json_schema as json_schema
+from setpoint.editor_schema.file_schema import json_schema as json_schema
 from setpoint.infer.inference import infer as infer
 from setpoint.plan.layouts import plan as plan
 from setpoint.sweep.run_sweep import sweep as sweep

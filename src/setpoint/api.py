@@ -27,7 +27,7 @@ from setpoint.config import (
     is_record,
     read_record,
 )
-from setpoint.config.files.document import names_file
+from setpoint.config.files.file_document import names_file
 from setpoint.data.sources.config import SourceConfig, Text, Tokens
 from setpoint.files.lock import is_locked
 from setpoint.infer.config import Inference

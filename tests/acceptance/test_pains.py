@@ -343,7 +343,7 @@ def test_pain_24_sections_stand_alone(source_files: dict[str, SourceFile]) -> No
     section = TransformerConfig(dim=16, layers=1, heads=2, max_sequence_length=8)
     assert sp.resolve(section).build(vocab_size=5) is not None
     for name, file in source_files.items():
-        if name == "setpoint.model.pretrained.run":
+        if name == "setpoint.model.pretrained.recorded_model":
             continue  # reads the record of a run, which is a whole job's
         if re.match(r"setpoint\.(model|data|optim|loss|checkpoint|track|parallel)\b", name):
             assert "setpoint.train.config" not in file.text, name

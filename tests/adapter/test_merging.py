@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 
-from setpoint.adapter.plan import CHILD
+from setpoint.adapter.targets import CHILD
 from setpoint.checkpoint.folder import list_checkpoints
 from setpoint.checkpoint.loading import load_directory
 from setpoint.resilience.signals import StopRequest

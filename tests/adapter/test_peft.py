@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from setpoint.adapter.apply import adapter_parameters, merge_all
 from setpoint.adapter.config import AdapterConfig, DoRA, LoRA, PatternRank
 from setpoint.adapter.low_rank import adapters_of
-from setpoint.adapter.plan import CHILD
+from setpoint.adapter.targets import CHILD
 
 from .models import adapted_model, base_model, loss_of, model_config, tokens
 

@@ -51,7 +51,7 @@ length = 200
 OWN = """\
 from setpoint.model.config import TransformerConfig
 from setpoint.optim.config import AdamWConfig
-from setpoint.train.batch import BatchConfig
+from setpoint.train.batch_config import BatchConfig
 from setpoint.train.config import Job
 
 

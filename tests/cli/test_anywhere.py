@@ -113,7 +113,7 @@ def test_a_missing_file_is_found_before_torch_is_imported(cli: CommandLine) -> N
 
 def pretrained(folder: Path) -> Path:
     """A model of Hugging Face with special tokens."""
-    from setpoint.model.pretrained.save import save_pretrained
+    from setpoint.model.pretrained.save_pretrained import save_pretrained
 
     directory = byte_level(save_pretrained(small_model(vocab_size=300), folder))
     config = json.loads((directory / "config.json").read_text())

@@ -20,7 +20,7 @@ from setpoint.checkpoint.store import CheckpointStore
 from setpoint.cli.output import print_notes
 from setpoint.files.lock import RunLock
 from setpoint.model import load_pretrained, save_pretrained
-from setpoint.model.pretrained import save
+from setpoint.model.pretrained import save_pretrained as save
 from setpoint.ops.remote_run import RemoteRun
 
 from ..support.snapshots import compare

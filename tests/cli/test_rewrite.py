@@ -10,7 +10,7 @@ import pytest
 from setpoint.config import SetpointError
 
 if TYPE_CHECKING:
-    from setpoint.config.files.document import Format
+    from setpoint.config.files.file_document import Format
 from setpoint.cli.migrate import rewrite_document
 from setpoint.config.files.read import parse
 from setpoint.config.migrations import guessed, migrate

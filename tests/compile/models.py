@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from setpoint.compile.apply import Compiled, compiling
+from setpoint.compile.compile_model import Compiled, compiling
 from setpoint.compile.config import Compile
 from setpoint.config import resolve
 

@@ -8,7 +8,7 @@ from torch._dynamo import utils
 from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor import DTensor
 
-from setpoint.compile.apply import compile_model
+from setpoint.compile.compile_model import compile_model
 from setpoint.compile.config import Compile
 from setpoint.config import resolve
 from setpoint.memory.checkpointing import recompute

@@ -9,7 +9,7 @@ from typing import Any, Literal
 from hypothesis import strategies as st
 
 from setpoint.config import Config, Free, Secret, derive, derived, field, ref
-from setpoint.config.components import Partial
+from setpoint.config.component_sections import Partial
 from setpoint.config.values.scalar import ImportPath
 from setpoint.units import Duration, Period
 from setpoint.units.dtype import DType

@@ -20,7 +20,7 @@ from setpoint.config.values.reference import (
     reference,
     reference_to,
 )
-from setpoint.editor_schema.document import json_schema
+from setpoint.editor_schema.file_schema import json_schema
 from setpoint.units import Period
 
 from .helpers import problems_of

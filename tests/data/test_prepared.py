@@ -20,7 +20,8 @@ import numpy as np
 import pytest
 
 from setpoint.config import RunError, SetpointError, resolve
-from setpoint.data import cache, prepare, store
+from setpoint.data import cache, prepare
+from setpoint.data import token_store as store
 from setpoint.data.cache import locked, prepare_all
 from setpoint.data.config import Data, Prepare
 from setpoint.data.corpus import Corpus, PlacedRow, gather, slices
@@ -34,7 +35,7 @@ from setpoint.data.sources.config import (
     Text,
     Tokens,
 )
-from setpoint.data.store import MANIFEST, stored_documents
+from setpoint.data.token_store import MANIFEST, stored_documents
 from setpoint.data.tokenizers.config import TokenIds
 from setpoint.data.tokenizers.tokenizer import ByteTokenizer
 from setpoint.data.workers import WORKER

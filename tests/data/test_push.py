@@ -23,7 +23,7 @@ from setpoint.data.push import reshard
 from setpoint.data.sides import read_sides
 from setpoint.data.sources.config import Conversations, Random, SourceConfig, Tokens
 from setpoint.data.sources.tokens import file_problems, token_count
-from setpoint.data.store import MANIFEST, open_side, read_manifest, verify
+from setpoint.data.token_store import MANIFEST, open_side, read_manifest, verify
 from setpoint.data.tokenizers.config import TokenIds
 from setpoint.data.tokenizers.tokenizer import ByteTokenizer
 from setpoint.train.config import Job

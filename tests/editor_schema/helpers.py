@@ -11,7 +11,7 @@ from setpoint.config import Config
 from setpoint.config.files.read import parse
 from setpoint.config.layers.editor import Editor
 from setpoint.config.values.origin import FILE, Origin
-from setpoint.editor_schema.document import json_schema
+from setpoint.editor_schema.file_schema import json_schema
 
 
 def validator(root: type[Config]) -> Draft202012Validator:

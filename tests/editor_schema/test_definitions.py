@@ -1,8 +1,8 @@
 from __future__ import annotations
 
 from setpoint.config import Config, field
-from setpoint.config.components import ImportedComponent
-from setpoint.editor_schema.document import json_schema
+from setpoint.config.component_sections import ImportedComponent
+from setpoint.editor_schema.file_schema import json_schema
 
 from .helpers import complaints, validator
 

@@ -10,7 +10,7 @@ from jsonschema import Draft202012Validator
 
 from setpoint.config import Config, ConfigError
 from setpoint.config.files.read import parse
-from setpoint.editor_schema.document import json_schema
+from setpoint.editor_schema.file_schema import json_schema
 from setpoint.sweep.sweep_file import SweepFile, SweepTable, read_table
 
 from .helpers import complaints

@@ -10,7 +10,7 @@ import pytest
 
 from setpoint.config import Config, Free, Secret, field
 from setpoint.config.values.scalar import ImportPath
-from setpoint.editor_schema.document import json_schema
+from setpoint.editor_schema.file_schema import json_schema
 from setpoint.units import Duration, Period
 from setpoint.units.dtype import DType
 from setpoint.units.size import ByteSize

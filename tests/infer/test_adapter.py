@@ -20,7 +20,7 @@ from setpoint.infer.config import Inference
 from setpoint.infer.inference import infer
 from setpoint.infer.loaded_model import load
 from setpoint.model import load_pretrained
-from setpoint.model.pretrained.save import save_pretrained
+from setpoint.model.pretrained.save_pretrained import save_pretrained
 from setpoint.train.run import train
 
 from ..model.huggingface_families import family_job

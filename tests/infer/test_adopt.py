@@ -18,7 +18,7 @@ from setpoint.infer.config import EvaluationTask, Inference, InferenceWeights
 from setpoint.infer.inference import infer
 from setpoint.infer.tasks import ExportTask
 from setpoint.model.config import HuggingFaceConfig, TransformerConfig
-from setpoint.model.pretrained.save import save_pretrained
+from setpoint.model.pretrained.save_pretrained import save_pretrained
 from setpoint.train.config import Job
 from setpoint.train.run import train
 

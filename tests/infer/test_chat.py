@@ -21,7 +21,7 @@ from setpoint.infer.inference import infer
 from setpoint.infer.loaded_model import LoadedModel, load
 from setpoint.infer.prompts import prompts_of
 from setpoint.infer.tasks import Chat, ExportTask, Generation
-from setpoint.model.pretrained.save import save_pretrained
+from setpoint.model.pretrained.save_pretrained import save_pretrained
 from setpoint.train.run import train
 
 from ..data.tokenizers_here import BEGIN, CHAT, END, byte_level, sentence_piece

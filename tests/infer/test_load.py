@@ -20,7 +20,7 @@ from setpoint.infer.loaded_model import LoadedModel, load
 from setpoint.infer.prompts import Prompt
 from setpoint.infer.rules import UNTRAINED
 from setpoint.model.config import ModelConfig
-from setpoint.model.pretrained.save import save_pretrained
+from setpoint.model.pretrained.save_pretrained import save_pretrained
 from setpoint.shapes.placed import in_memory
 from setpoint.train.config import Job
 from setpoint.train.run import train

@@ -6,7 +6,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from setpoint.config import ConfigError, SetpointError, resolve
-from setpoint.config.components import partial
+from setpoint.config.component_sections import partial
 from setpoint.config.composition import compose
 from setpoint.loss.config import CrossEntropy, ImportedLossConfig
 from setpoint.shapes.batch import IGNORE_INDEX

@@ -6,7 +6,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from setpoint.config import SetpointError, resolve
-from setpoint.config.components import partial
+from setpoint.config.component_sections import partial
 from setpoint.config.values.user_code import allow_imports
 from setpoint.model.block_modules import FeedForward, LayerNorm, RMSNorm, cast_once, rms_norm_cpu
 from setpoint.model.config import LayerNormConfig, RMSNormConfig

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from setpoint.config import SetpointError, field, resolve
-from setpoint.config.components import partial
+from setpoint.config.component_sections import partial
 from setpoint.model.build import build_model, skeleton
 from setpoint.model.config import LayerNormConfig, ModelConfig, TransformerConfig
 from setpoint.model.moe.config import MoE

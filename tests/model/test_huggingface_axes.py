@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from setpoint.plan.dry_run import dry_run
-from setpoint.train.rules.parallel import family_problems
+from setpoint.train.rules.parallel_rules import family_problems
 
 from ..support.forks import ENVIRONMENT, forked
 from .huggingface_families import FAMILIES, family_job

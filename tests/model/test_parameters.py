@@ -10,7 +10,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 
 from setpoint.config import SetpointError
-from setpoint.config.components import partial
+from setpoint.config.component_sections import partial
 from setpoint.model.attention.config import MLA
 from setpoint.model.config import LayerNormConfig, MuP, RMSNormConfig, TransformerConfig
 from setpoint.model.layers import count_parameters, parameter_kinds

@@ -8,7 +8,8 @@ import pytest
 import torch
 
 from setpoint.config import SetpointError, resolve
-from setpoint.optim import base, torch_optimizers
+from setpoint.optim import optimizer as base
+from setpoint.optim import torch_optimizers
 from setpoint.optim.config import AdafactorConfig, AdamWConfig, OptimizerConfig, SGDConfig
 from setpoint.optim.torch_optimizers import can_fuse, implementation_flags
 

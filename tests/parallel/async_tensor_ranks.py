@@ -17,7 +17,7 @@ from torch._inductor.virtualized import V
 from torch.distributed.device_mesh import init_device_mesh
 from torch.testing._internal.distributed.fake_pg import FakeStore
 
-from setpoint.compile.apply import compiling
+from setpoint.compile.compile_model import compiling
 from setpoint.compile.config import Compile
 from setpoint.config import resolve
 from setpoint.model.config import TransformerConfig as Config

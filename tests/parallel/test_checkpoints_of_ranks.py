@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from setpoint.model.pretrained.fill import block, common
-from setpoint.model.pretrained.weights import Part, Piece
+from setpoint.model.pretrained.weight_names import Part, Piece
 
 from ..support.forks import forked
 

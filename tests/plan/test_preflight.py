@@ -20,7 +20,7 @@ from setpoint.plan.preflight import preflight
 from setpoint.train.build.components import build_components
 from setpoint.train.build.job_parameters import rows_of, trained
 from setpoint.train.config import Job
-from setpoint.train.rules.model import built_pattern_problems
+from setpoint.train.rules.model_rules import built_pattern_problems
 from setpoint.train.run_name import run_directory_of
 
 from ..train.small import small_job

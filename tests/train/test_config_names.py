@@ -13,7 +13,7 @@ from setpoint.config import Config, ConfigError, SetpointError
 from setpoint.config.composition import compose
 from setpoint.config.schema.class_info import all_fields
 from setpoint.infer.config import Inference
-from setpoint.interop.names import OTHER_NAMES
+from setpoint.interop.foreign_names import OTHER_NAMES
 from setpoint.plan.preflight import preflight
 from setpoint.presets.tiny import tiny
 from setpoint.train.config import Job

@@ -19,7 +19,7 @@ from setpoint.infer.config import Inference
 from setpoint.infer.inference import infer
 from setpoint.infer.loaded_model import add_adapter, load
 from setpoint.model import load_pretrained, save_pretrained
-from setpoint.model.pretrained.base import frozen_of
+from setpoint.model.pretrained.base_model import frozen_of
 from setpoint.shapes.placed import as_placed
 from setpoint.train.run import rehearse, train
 from tests.support.tensors import read

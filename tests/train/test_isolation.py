@@ -13,7 +13,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from setpoint.compile.apply import compile_model
+from setpoint.compile.compile_model import compile_model
 from setpoint.compile.config import Compile
 from setpoint.config import resolve
 from setpoint.data.config import Packing

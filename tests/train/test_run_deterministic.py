@@ -14,7 +14,7 @@ import pytest
 import torch
 import torch._dynamo
 
-from setpoint.compile.apply import CACHE
+from setpoint.compile.compile_model import CACHE
 from setpoint.config import SetpointError
 from setpoint.config.values.user_code import allow_imports
 from setpoint.parallel.config import CUBLAS_VARIABLE

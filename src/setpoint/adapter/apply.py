@@ -18,7 +18,8 @@ from setpoint.adapter.low_rank import (
     LinearAdapter,
     LowRank,
 )
-from setpoint.adapter.plan import (
+from setpoint.adapter.quantize.weight import class_with, make_dense, quantize_base
+from setpoint.adapter.targets import (
     CHILD,
     AdapterTarget,
     Described,
@@ -27,7 +28,6 @@ from setpoint.adapter.plan import (
     quantized_sites,
     sites_of,
 )
-from setpoint.adapter.quantize.weight import class_with, make_dense, quantize_base
 from setpoint.config import SetpointError
 from setpoint.shapes.placed import part_here
 from setpoint.shapes.protocols import Parameter

@@ -14,7 +14,7 @@ from setpoint.shapes.placed import part_here
 from setpoint.shapes.protocols import Kind
 
 if TYPE_CHECKING:
-    from setpoint.adapter.plan import AdapterTarget
+    from setpoint.adapter.targets import AdapterTarget
     from setpoint.shapes.peers import Peers
 
 Multiply = Callable[[Tensor, Tensor], Tensor]

@@ -336,7 +336,7 @@ class LoadedCheckpoint:
         metric: what selects the best checkpoint, lower is better; None if it was not measured.
         partial: whether something was left out: what it lacks stays as it is.
         base: the frozen parameters that it does not hold; None where it holds all, or they have
-            been put in (`setpoint.model.pretrained.base`).
+            been put in (`setpoint.model.pretrained.base_model`).
     """
 
     step: int

@@ -13,7 +13,7 @@ from setpoint.cli.options import Arguments, Command, Option
 from setpoint.cli.source import POINTERS, files_here, open_source, run_directories, split_revision
 from setpoint.config import Config, SetpointError, all_fields, did_you_mean
 from setpoint.config.draft.walk import TAG
-from setpoint.config.files.document import names_file
+from setpoint.config.files.file_document import names_file
 from setpoint.config.layers.presets import modifiers, preset_named, presets
 from setpoint.config.resolving.checks import known_cautions
 from setpoint.config.schema.class_info import known_tags

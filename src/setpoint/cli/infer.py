@@ -42,10 +42,10 @@ from setpoint.model.config import TransformerConfig
 from setpoint.model.pretrained.config_json import config_of
 from setpoint.model.pretrained.convert import PLAIN, SIZES
 from setpoint.model.pretrained.locate import locate
-from setpoint.model.pretrained.run import job_of
+from setpoint.model.pretrained.recorded_model import job_of
 from setpoint.parallel.rank import launched, own_rank
 from setpoint.track.progress import make_work_progress
-from setpoint.train.batch import BatchConfig
+from setpoint.train.batch_config import BatchConfig
 
 if TYPE_CHECKING:
     from setpoint.infer.inference import OnText, Results

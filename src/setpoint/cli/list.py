@@ -283,7 +283,7 @@ def schema(arguments: Arguments) -> int:
         setpoint schema --import my_package  with variants of your own
         setpoint schema --job inference  of files for `setpoint infer`
     """
-    from setpoint.editor_schema.document import json_schema
+    from setpoint.editor_schema.file_schema import json_schema
 
     prepare(arguments)
     load_installed_plugins()

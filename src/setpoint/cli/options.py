@@ -406,7 +406,7 @@ class Command:
 
     def _can_be(self, slot: str, word: str, tokens: Sequence[str]) -> bool:
         """True if a word can be the positional argument of a slot."""
-        from setpoint.config.files.document import names_file
+        from setpoint.config.files.file_document import names_file
         from setpoint.config.layers.presets import preset_named
         from setpoint.config.types.base import TRUTH
 
@@ -470,7 +470,7 @@ class Command:
                 f"unexpected argument {word!r}: {self.title} takes {self.usage}, and one SOURCE is "
                 f"given already; run the command once for each"
             )
-        from setpoint.config.files.document import names_file
+        from setpoint.config.files.file_document import names_file
 
         if names_file(word):
             if FILE in self.options:
@@ -518,7 +518,7 @@ def import_named(program: Program, modules: Sequence[str]) -> None:
 
 def _taken_as_value(program: Program, overrides: list[str], tokens: Sequence[str]) -> str:
     """Explain a missing SOURCE if it was read as the value of a flag."""
-    from setpoint.config.files.document import names_file
+    from setpoint.config.files.file_document import names_file
     from setpoint.config.layers.flags import with_value
     from setpoint.config.layers.presets import preset_named
 

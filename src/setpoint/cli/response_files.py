@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Sequence
 from itertools import pairwise
 
 from setpoint.config import SetpointError
-from setpoint.config.files.document import FileError
+from setpoint.config.files.file_document import FileError
 from setpoint.config.files.read import read_plain_file
 from setpoint.config.layers.flags import Word
 from setpoint.config.words.names import can_be_named

@@ -16,7 +16,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, NamedTuple
 
 from setpoint.config import CONFIG, ORIGINS, ConfigError, SetpointError, nearest
-from setpoint.config.files.document import names_file
+from setpoint.config.files.file_document import names_file
 from setpoint.config.layers.presets import presets
 
 if TYPE_CHECKING:

@@ -32,7 +32,7 @@ from setpoint.config import (
 )
 from setpoint.config.draft.hints import location_hint
 from setpoint.config.draft.walk import Leaf, dropped_values, entries_of, to_minimal
-from setpoint.config.files.document import names_file
+from setpoint.config.files.file_document import names_file
 from setpoint.config.layers.list_edits import item_index
 from setpoint.config.layers.presets import presets
 from setpoint.config.record.record import (

@@ -23,9 +23,9 @@ from setpoint.config import (
     leaves,
     nearest,
 )
-from setpoint.config.files.document import FORMATS, MAX_BYTES, names_file
+from setpoint.config.files.file_document import FORMATS, MAX_BYTES, names_file
 from setpoint.config.files.read import parse_bytes, read_file
-from setpoint.config.layers.environment import prefix_of
+from setpoint.config.layers.environment_variables import prefix_of
 from setpoint.config.layers.presets import UnknownPreset, preset_named, presets
 from setpoint.config.record.record import Table, leaf_table, recorded_table
 from setpoint.config.values.origin import COMMAND_LINE, ENVIRONMENT, Recorded
@@ -33,7 +33,7 @@ from setpoint.config.values.user_code import find_user_function
 
 if TYPE_CHECKING:
     from setpoint.config import FileDocument
-    from setpoint.config.files.document import Format
+    from setpoint.config.files.file_document import Format
 
 RUN, CHECKPOINT, REVISION = "run", "checkpoint", "revision"
 FOREIGN, OTHER = "foreign", "other"

@@ -25,9 +25,9 @@ from setpoint.config import (
     is_mapping,
     verify,
 )
-from setpoint.config.files.document import names_file, without_suffix
+from setpoint.config.files.file_document import names_file, without_suffix
 from setpoint.config.files.read import read_file
-from setpoint.config.layers.environment import prefix_of
+from setpoint.config.layers.environment_variables import prefix_of
 from setpoint.config.layers.extends import EXTENDS
 from setpoint.config.layers.presets import UnknownPreset, preset_named, presets
 from setpoint.config.migrations import MigratedDocument

@@ -42,7 +42,7 @@ from setpoint.config import (
     leaves,
 )
 from setpoint.config.draft.walk import Leaf
-from setpoint.config.files.document import names_file
+from setpoint.config.files.file_document import names_file
 from setpoint.config.layers.presets import preset_named
 from setpoint.config.record.record import recorded_differences
 from setpoint.config.values.origin import COMMAND_LINE, DEFAULT, ENVIRONMENT, Recorded

@@ -9,14 +9,16 @@ from typing import Literal
 from setpoint.config import RUNTIME, Config, Free, Problem, Rule, dead, field, rule
 
 RULES = (
-    Rule("setpoint.compile.checks:cache_problems",
+    Rule("setpoint.compile.requirements:cache_problems",
          "Folders that cannot hold compiled code", needs="files"),
-    Rule("setpoint.compile.checks:name_problems",
+    Rule("setpoint.compile.requirements:name_problems",
          "A backend or options that PyTorch lacks", needs="torch"),
 )  # fmt: skip
 
 
-class Compile(Config, role=RUNTIME, owner="setpoint.compile.apply:compile_model", rules=RULES):
+class Compile(
+    Config, role=RUNTIME, owner="setpoint.compile.compile_model:compile_model", rules=RULES
+):
     """torch.compile of the model; without this section it runs eagerly."""
 
     scope: Literal["block", "model", "graph"] = "block"

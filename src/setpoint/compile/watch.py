@@ -9,7 +9,7 @@ from pathlib import Path
 from traceback import FrameSummary
 from typing import Any
 
-from setpoint.compile.apply import Compiled
+from setpoint.compile.compile_model import Compiled
 from setpoint.compile.internals import compilations, graph_breaks
 from setpoint.config import RunError
 

@@ -1,7 +1,7 @@
-from .components import ImportedComponent as ImportedComponent
-from .components import Partial as Partial
-from .components import call_component as call_component
-from .components import partial as partial
+from .component_sections import ImportedComponent as ImportedComponent
+from .component_sections import Partial as Partial
+from .component_sections import call_component as call_component
+from .component_sections import partial as partial
 from .composition import Composition as Composition
 from .composition import compose as compose
 from .draft.config import Builds as Builds
@@ -12,8 +12,8 @@ from .draft.config import is_set as is_set
 from .draft.copying import draft_of as draft_of
 from .draft.walk import leaves as leaves
 from .draft.walk import to_plain as to_plain
-from .files.document import FileDocument as FileDocument
-from .files.document import is_mapping as is_mapping
+from .files.file_document import FileDocument as FileDocument
+from .files.file_document import is_mapping as is_mapping
 from .layers.editor import Editor as Editor
 from .layers.presets import modifier as modifier
 from .layers.presets import preset as preset

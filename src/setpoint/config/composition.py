@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Generic, TypeVar, cast
 from .draft.config import Config
 from .draft.copying import draft_of
 from .draft.walk import Leaf, dropped_leaves, leaves, need_class, need_config
-from .files.document import FORMATS, names_file
+from .files.file_document import FORMATS, names_file
 from .layers.editor import Editor
-from .layers.environment import apply_declared, apply_environment
+from .layers.environment_variables import apply_declared, apply_environment
 from .layers.extends import HEADERS, ExtendingFiles, file_beside, is_applied
 from .layers.flags import put_flags, read_flags
 from .layers.presets import call_modifier, call_preset, call_source, load_plugins, preset_named
@@ -29,7 +29,7 @@ from .words.errors import UNKNOWN_KEY, ConfigError, Invalid, Problem, SetpointEr
 from .words.names import can_be_named, nearest, not_of
 
 if TYPE_CHECKING:
-    from .files.document import FileDocument
+    from .files.file_document import FileDocument
 
 C = TypeVar("C", bound=Config)
 OpenForeign = Callable[[str], "FileDocument | None"]

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from importlib import import_module
 from typing import Any, TypeVar, cast
 
-from .files.document import FileDocument, FilePosition
+from .files.file_document import FileDocument, FilePosition
 from .schema.class_info import classes_at, classes_below, versioned
 from .schema.field import IDENTITY, Role
 from .values.node import Node

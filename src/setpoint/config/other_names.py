@@ -1,7 +1,7 @@
 """Hints for keys and values of other systems: our field, with the converted value.
 
-A root names a module with the tables, which is imported when a key is unknown (that of
-Setpoint's own jobs is `setpoint.interop.names`, with its table in `setpoint/interop/names.toml`):
+A root names a module with the tables, which is imported when a key is unknown (for Setpoint's own
+jobs `setpoint.interop.foreign_names`, with its table in `setpoint/interop/names.toml`):
 
     class Job(Config, other_names="mine.other_names"): ...
 

@@ -22,7 +22,7 @@ from setpoint.data.prepare import prepare
 from setpoint.data.reading import CorpusRequest, Show, requests_of
 from setpoint.data.sources.config import Tokens
 from setpoint.data.sources.tokens import prepared_folders
-from setpoint.data.store import (
+from setpoint.data.token_store import (
     DamagedData,
     StoreKey,
     StoreManifest,

@@ -1,6 +1,6 @@
 """Corpora: the tokens of many documents as one sequence, in memory or in memory-mapped files.
 
-Corpora in memory are built here; `setpoint.data.store` maps those of prepared data.
+Corpora in memory are built here; `setpoint.data.token_store` maps those of prepared data.
 """
 
 from __future__ import annotations

@@ -37,7 +37,7 @@ from setpoint.data.reading import (
     source_of,
     split_group,
 )
-from setpoint.data.store import (
+from setpoint.data.token_store import (
     INDEX,
     INPUTS,
     MANIFEST,

@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from setpoint.config import RunError
-from setpoint.data.store import (
+from setpoint.data.token_store import (
     INPUTS,
     MANIFEST,
     Side,

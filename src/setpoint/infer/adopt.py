@@ -43,10 +43,10 @@ from setpoint.infer.config import Inference
 from setpoint.infer.tasks import EXPORTED, ExportTask, Generation
 from setpoint.model.config import HuggingFaceConfig
 from setpoint.model.huggingface.architecture import longest_in
-from setpoint.model.pretrained.check import vocabulary_in
-from setpoint.model.pretrained.document import read_keys
+from setpoint.model.pretrained.check_pretrained import vocabulary_in
+from setpoint.model.pretrained.config_document import read_keys
 from setpoint.model.pretrained.locate import GENERATION, is_on_hub, locate
-from setpoint.model.pretrained.run import DESCRIPTION
+from setpoint.model.pretrained.recorded_model import DESCRIPTION
 from setpoint.train.config import Job
 
 LEARNED = ("model", "adapter", "tokenizer")

@@ -132,24 +132,24 @@ RULES = (
          "The weights were trained with the tokens that the tokenizer adds",
          needs="files", when=lambda job: isinstance(job.tokenizer, HuggingFace)
          and bool(job.tokenizer.added)),
-    Rule(f"{TRAINING}parallel:tensor_problems",
+    Rule(f"{TRAINING}parallel_rules:tensor_problems",
          "Ranks can divide the matrices of the model", needs="files",
          when=lambda job: job.parallel.divides_matrices and _is_transformer(job)),
-    Rule(f"{TRAINING}parallel:family_problems",
+    Rule(f"{TRAINING}parallel_rules:family_problems",
          "transformers makes the model, and ranks can divide it",
          needs="torch", when=lambda job: isinstance(job.model, HuggingFaceConfig)
          and (job.divides_weights or job.parallel.divides_sequences)),
-    Rule(f"{TRAINING}parallel:context_problems",
+    Rule(f"{TRAINING}parallel_rules:context_problems",
          "The ranks of a sequence get as many of its tokens, and as many heads",
          when=lambda job: job.parallel.divides_sequences),
-    Rule(f"{TRAINING}parallel:expert_problems",
+    Rule(f"{TRAINING}parallel_rules:expert_problems",
          "The experts can be divided among the ranks",
          when=lambda job: job.parallel.divides_experts and _is_transformer(job)
          and job.model.moe is not None),
-    Rule(f"{TRAINING}parallel:stage_problems",
+    Rule(f"{TRAINING}parallel_rules:stage_problems",
          "The model has the parts that the stages of a pipeline hold",
          when=lambda job: job.parallel.divides_layers and _is_transformer(job)),
-    Rule(f"{TRAINING}parallel:unit_problems",
+    Rule(f"{TRAINING}parallel_rules:unit_problems",
          "The patterns of FSDP2 units match modules of a transformer",
          when=lambda job: bool(job.parallel.sharding.units)),
 )  # fmt: skip
@@ -166,7 +166,7 @@ OF_TRAINING = (
 class Inference(
     Config,
     schema=1,
-    other_names="setpoint.interop.names",
+    other_names="setpoint.interop.foreign_names",
     presets="setpoint.presets",
     rules=RULES,
 ):

@@ -31,21 +31,21 @@ from setpoint.infer.loaded_model import LoadedModel, load, naming_whole_ones
 from setpoint.infer.tasks import ExportTask
 from setpoint.model.huggingface.language_model import HuggingFaceModel
 from setpoint.model.huggingface.model_parallel import experts_of
-from setpoint.model.pretrained.base import is_built_in
+from setpoint.model.pretrained.base_model import is_built_in
 from setpoint.model.pretrained.config_json import family_for
 from setpoint.model.pretrained.fill import EMBEDDING, rows_of
 from setpoint.model.pretrained.locate import CONFIG, TOKENIZER_FILES
 from setpoint.model.pretrained.peft_files import BEFORE, WEIGHTS
 from setpoint.model.pretrained.peft_files import CONFIG as ADAPTER_CONFIG
-from setpoint.model.pretrained.run import keys_of_origin, tokenizer_of
-from setpoint.model.pretrained.save import (
+from setpoint.model.pretrained.recorded_model import keys_of_origin, tokenizer_of
+from setpoint.model.pretrained.save_pretrained import (
     SHARD,
     copy_files,
     publish,
     save_pretrained,
     special_tokens,
 )
-from setpoint.model.pretrained.weights import HEAD, Part, Piece, pieces_of
+from setpoint.model.pretrained.weight_names import HEAD, Part, Piece, pieces_of
 from setpoint.model.transformer import Transformer
 from setpoint.train.config import Job
 from setpoint.units.dtype import DType

@@ -27,11 +27,11 @@ from setpoint.model.build import move_buffers
 from setpoint.model.config import HuggingFaceConfig, ModelConfig, TransformerConfig
 from setpoint.model.layers import inputs_first, packed_experts, parameter_kinds
 from setpoint.model.parameters import fused_parts_of
-from setpoint.model.pretrained.base import is_built_in
+from setpoint.model.pretrained.base_model import is_built_in
 from setpoint.model.pretrained.config_json import read_config
 from setpoint.model.pretrained.load import load_checkpoint, load_directory, read_whole
-from setpoint.model.pretrained.run import tokenizer_of
-from setpoint.model.pretrained.save import ends_of
+from setpoint.model.pretrained.recorded_model import tokenizer_of
+from setpoint.model.pretrained.save_pretrained import ends_of
 from setpoint.parallel.device import choose_device
 from setpoint.parallel.world import World, reader_of
 from setpoint.precision.mixed_precision import compute_in

@@ -16,7 +16,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any, Literal, cast
 
 from setpoint.config import FileDocument, Problem, SetpointError, did_you_mean, for_error
-from setpoint.config.files.document import FilePosition, names_file
+from setpoint.config.files.file_document import FilePosition, names_file
 from setpoint.config.files.read import parse_bytes, read_file
 from setpoint.config.words.plain_data import PlainScalar, guess
 

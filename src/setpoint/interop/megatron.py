@@ -17,7 +17,7 @@ import re
 from typing import cast
 
 from setpoint.config import FileDocument
-from setpoint.config.files.document import MIB, names_file
+from setpoint.config.files.file_document import MIB, names_file
 from setpoint.config.files.read import read_file
 from setpoint.interop.dialect import Conversion, Dialect, phases_of
 from setpoint.interop.megatron_arguments import KEYS, LISTS

@@ -15,7 +15,7 @@ from fnmatch import fnmatchcase
 from typing import Any, cast
 
 from setpoint.config import FileDocument
-from setpoint.config.files.document import MIB, FileError, FilePosition
+from setpoint.config.files.file_document import MIB, FileError, FilePosition
 from setpoint.config.files.read import decode, read_plain_file
 
 WORD = re.compile(

@@ -17,7 +17,7 @@ import re
 from typing import Any, cast
 
 from setpoint.config import FileDocument
-from setpoint.config.files.document import names_file
+from setpoint.config.files.file_document import names_file
 from setpoint.config.files.read import read_file
 from setpoint.interop.dialect import SAVE_MODES, Conversion, Dialect, Key, alike, keys_of
 from setpoint.interop.shell_script import read_arguments

@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
 from setpoint.config import SetpointError, call_component, error_in_words
-from setpoint.config.components import ANY_NAME, parameters_of, takes_parameter
+from setpoint.config.component_sections import ANY_NAME, parameters_of, takes_parameter
 from setpoint.config.draft.config import owner_of
 from setpoint.model.config import HuggingFaceConfig
 from setpoint.model.layers import evaluating

@@ -27,7 +27,7 @@ from setpoint.parallel.world import RemoteRankError, World
 from setpoint.track.jsonl import whole_lines
 from setpoint.train.config import Job
 from setpoint.train.open import locked_directory
-from setpoint.train.rules.run import protocol_problems
+from setpoint.train.rules.run_rules import protocol_problems
 from setpoint.train.session import Run
 
 

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 from torch.optim.adamw import adamw
 
-from setpoint.optim.base import (
+from setpoint.optim.optimizer import (
     GroupedOptimizer,
     decay_where_aligned,
     flag_of,

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, distributed
 from torch.nn.utils import clip_grad_value_, clip_grads_with_norm_, get_total_norm
 
-from setpoint.optim.base import is_dtensor
+from setpoint.optim.optimizer import is_dtensor
 
 if TYPE_CHECKING:
     from torch.distributed import ProcessGroup

@@ -27,7 +27,7 @@ from setpoint.config import (
     resolve,
     rule,
 )
-from setpoint.config.components import (
+from setpoint.config.component_sections import (
     converted_argument,
     parameters_of,
     takes_parameter,
@@ -499,7 +499,10 @@ class AdafactorConfig(
 
 
 class ImportedOptimizer(
-    OptimizerConfig, ImportedComponent, type="import", owner="setpoint.optim.build:build_imported"
+    OptimizerConfig,
+    ImportedComponent,
+    type="import",
+    owner="setpoint.optim.build_optimizer:build_imported",
 ):
     """Any torch.optim.Optimizer by its import path; other keys are its arguments."""
 

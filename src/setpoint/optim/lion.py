@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from setpoint.optim.base import (
+from setpoint.optim.optimizer import (
     GroupedOptimizer,
     decay_where_aligned,
     flag_of,

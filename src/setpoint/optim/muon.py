@@ -11,7 +11,7 @@ from torch import Tensor
 
 from setpoint.config import SetpointError
 from setpoint.optim.adam import adam_of, adam_step
-from setpoint.optim.base import (
+from setpoint.optim.optimizer import (
     GroupedOptimizer,
     decay_where_aligned,
     flag_of,

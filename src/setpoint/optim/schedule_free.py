@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from setpoint.optim.base import GroupedOptimizer, flag_of, foreach_groups, local_shard, unless
+from setpoint.optim.optimizer import GroupedOptimizer, flag_of, foreach_groups, local_shard, unless
 
 # Its operations on lists are not among the names that it exports.
 _torch: Any = torch

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from setpoint.config import SetpointError
-from setpoint.optim.base import (
+from setpoint.optim.optimizer import (
     BuiltOptimizer,
     decay_where_aligned,
     flag_of,

@@ -37,7 +37,7 @@ from setpoint.model.config import HuggingFaceConfig, TransformerConfig
 from setpoint.model.layers import layers_of
 from setpoint.model.moe.dispatch import AllToAllDispatcher, TensorParallelDispatcher
 from setpoint.model.parameters import stage_sizes
-from setpoint.model.pretrained.check import check_weights
+from setpoint.model.pretrained.check_pretrained import check_weights
 from setpoint.optim.grouping import is_frozen
 from setpoint.parallel.config import DeepEP
 from setpoint.parallel.pipeline import part_of, split_of
@@ -64,7 +64,7 @@ from setpoint.train.build.job_parameters import add_adapter
 from setpoint.train.config import Job
 from setpoint.train.engine import Rates
 from setpoint.train.loop import engine_of
-from setpoint.train.rules.model import dense_on_gpu
+from setpoint.train.rules.model_rules import dense_on_gpu
 
 if TYPE_CHECKING:
     from torch.distributed import ProcessGroup

@@ -76,7 +76,7 @@ def document_length(job: Job) -> float | None:
     if len(paths) < len(sources):
         return 0.0
     # numpy, which most plans do without
-    from setpoint.data.store import first_lengths, is_prepared
+    from setpoint.data.token_store import first_lengths, is_prepared
 
     folders = [path for path in paths if is_prepared(path)]
     if len(folders) < len(sources):

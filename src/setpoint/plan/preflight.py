@@ -10,13 +10,13 @@ from setpoint.config.resolving.checks import Verification
 from setpoint.config.values.origin import COMMAND_LINE, ENVIRONMENT, FILE
 from setpoint.model.config import HuggingFaceConfig, ModelConfig, TransformerConfig
 from setpoint.model.parameters import FORMULAS, count_parameters_of, training_flops
-from setpoint.train.batch import batch_equation
+from setpoint.train.batch_config import batch_equation
 from setpoint.train.config import Job
-from setpoint.train.rules.model import known_vocabulary
+from setpoint.train.rules.model_rules import known_vocabulary
 from setpoint.train.run_name import run_directory_of
 
 WRITTEN = (COMMAND_LINE, ENVIRONMENT, FILE)
-COMPILER = "setpoint.train.rules.run:compiler_problems"
+COMPILER = "setpoint.train.rules.run_rules:compiler_problems"
 MEMORY = "setpoint.plan.this_machine:memory_problems"
 UNNAMED = "named after the seed, which is null and drawn at the start"
 

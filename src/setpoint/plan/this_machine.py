@@ -9,7 +9,7 @@ from setpoint.config import Caution, Need, Problem, rule
 from setpoint.data.tokenizers.config import BYTES_VOCABULARY
 from setpoint.model.config import TransformerConfig
 from setpoint.train.rules.cautions import CAUTIONS
-from setpoint.train.rules.run import memory_suggestions
+from setpoint.train.rules.run_rules import memory_suggestions
 
 if TYPE_CHECKING:
     from setpoint.train.config import Job

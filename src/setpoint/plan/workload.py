@@ -34,7 +34,7 @@ from setpoint.train.build.job_parameters import (
     state_widths,
     trainable_parameters,
 )
-from setpoint.train.rules.model import known_vocabulary
+from setpoint.train.rules.model_rules import known_vocabulary
 
 if TYPE_CHECKING:
     from setpoint.train.config import Job

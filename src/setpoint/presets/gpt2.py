@@ -13,7 +13,7 @@ from collections.abc import Callable
 from setpoint.config import preset
 from setpoint.model.config import LayerNormConfig, TransformerConfig
 from setpoint.presets.recipes import published, sized, small
-from setpoint.train.batch import BatchConfig
+from setpoint.train.batch_config import BatchConfig
 from setpoint.train.config import Job
 
 

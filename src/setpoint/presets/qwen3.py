@@ -14,7 +14,7 @@ from setpoint.config import preset
 from setpoint.model.config import TransformerConfig
 from setpoint.model.moe.config import MoE
 from setpoint.presets.recipes import published, sized, small
-from setpoint.train.batch import BatchConfig
+from setpoint.train.batch_config import BatchConfig
 from setpoint.train.config import Job
 
 

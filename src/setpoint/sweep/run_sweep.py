@@ -24,7 +24,7 @@ from setpoint.config import (
     fingerprint,
     to_plain,
 )
-from setpoint.config.files.document import FilePosition, without_suffix
+from setpoint.config.files.file_document import FilePosition, without_suffix
 from setpoint.config.values.node import value_or_missing
 from setpoint.config.values.origin import COMMAND_LINE, SWEEP
 from setpoint.parallel.rank import launched

@@ -36,7 +36,7 @@ from setpoint.precision.config import Precision
 from setpoint.profile.config import Profiling
 from setpoint.resilience.config import TrainingResilience
 from setpoint.track.config import Tracking
-from setpoint.train.batch import BatchConfig, limits_of, solve_batch
+from setpoint.train.batch_config import BatchConfig, limits_of, solve_batch
 from setpoint.train.evaluation.config import Evaluation
 from setpoint.units import Duration
 
@@ -50,11 +50,18 @@ class Job(
     Config,
     schema=1,
     presets="setpoint.presets",
-    other_names="setpoint.interop.names",
+    other_names="setpoint.interop.foreign_names",
     rules=(
         *(
-            f"setpoint.train.rules.{theme}"
-            for theme in ("cautions", "conflicts", "parallel", "model", "data", "run")
+            f"setpoint.train.rules.{topic}"
+            for topic in (
+                "cautions",
+                "conflicts",
+                "parallel_rules",
+                "model_rules",
+                "data_rules",
+                "run_rules",
+            )
         ),
         "setpoint.plan.this_machine",
     ),

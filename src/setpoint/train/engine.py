@@ -13,10 +13,10 @@ from torch import Tensor
 from setpoint.config import RunError, SetpointError, error_in_words
 from setpoint.memory.usage import is_out_of_memory
 from setpoint.model.config import ModelConfig, TransformerConfig
-from setpoint.optim.base import Undo, counts_of, step_unless, takes_flag
-from setpoint.optim.build import title_of
+from setpoint.optim.build_optimizer import title_of
 from setpoint.optim.clip import clip_gradients
 from setpoint.optim.config import OptimizerConfig
+from setpoint.optim.optimizer import Undo, counts_of, step_unless, takes_flag
 from setpoint.precision.mixed_precision import compute_in
 from setpoint.shapes.batch import BySource
 from setpoint.shapes.logged import MetricLog

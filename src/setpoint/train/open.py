@@ -412,7 +412,7 @@ def settings_of(job: Job) -> Iterator[None]:
         if job.compile is not None:
             fuses, splits = parallel.async_tensor_parallel, parallel.splits_backward
             as_eager = float8 is not None and float8.recipe.startswith("rowwise")
-            from setpoint.compile.apply import compiling
+            from setpoint.compile.compile_model import compiling
 
             stack.enter_context(compiling(job.compile, splits, fuses, as_eager))
         yield

@@ -23,7 +23,11 @@ from setpoint.train.arguments import Overrides, Source, callbacks_of, check_argu
 from setpoint.train.build.assets import fallback_notes
 from setpoint.train.build.components import build_components, data_line
 from setpoint.train.build.job_data import describe_data_position, planned_in_words
-from setpoint.train.callbacks.build import build_callbacks, early_callbacks, package_callbacks
+from setpoint.train.callbacks.build_callbacks import (
+    build_callbacks,
+    early_callbacks,
+    package_callbacks,
+)
 from setpoint.train.config import Job
 from setpoint.train.contract import describe_accepted
 from setpoint.train.finish import finish, log_failures

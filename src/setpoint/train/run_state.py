@@ -17,7 +17,7 @@ from setpoint.checkpoint.optimizer_state import (
     restore_optimizer,
 )
 from setpoint.config import SetpointError
-from setpoint.optim.build import title_of
+from setpoint.optim.build_optimizer import title_of
 from setpoint.parallel.world import World
 from setpoint.precision.mixed_precision import convert_state
 from setpoint.shapes.logged import MetricLog

@@ -9,7 +9,7 @@ from setpoint.config import RunError
 from setpoint.memory.usage import is_out_of_memory
 from setpoint.parallel.determinism import explain as explain_determinism
 from setpoint.train.config import Job
-from setpoint.train.rules.run import memory_suggestions
+from setpoint.train.rules.run_rules import memory_suggestions
 
 
 @contextmanager

@@ -11,16 +11,16 @@ from torch import Tensor
 
 from setpoint.adapter.apply import adapt, merge_all
 from setpoint.adapter.config import LoRA
-from setpoint.adapter.plan import sites_of
 from setpoint.adapter.quantize.config import FP8, NF4, NVFP4, Int8, Noise, Quantization
 from setpoint.adapter.quantize.weight import QuantizedExperts, noise_of, quantize_base
+from setpoint.adapter.targets import sites_of
 from setpoint.config import resolve
 from setpoint.model.build import materialize, skeleton
 from setpoint.model.initialize import initialize
 from setpoint.model.moe.config import MoE
 from setpoint.model.pretrained.config_json import read_config
 from setpoint.model.pretrained.fill import weights_of
-from setpoint.model.pretrained.save import save_pretrained
+from setpoint.model.pretrained.save_pretrained import save_pretrained
 from setpoint.train.build.adapter import adapter_rules, start_magnitudes
 from setpoint.train.build.job_parameters import trained_parameters
 

@@ -36,7 +36,7 @@ from setpoint.model.pretrained.read_tensor import TensorReader
 from setpoint.model.pretrained.tensor_files import dense_tensors
 from setpoint.shapes.placed import as_placed
 from setpoint.shapes.stored import Form, stored_weights
-from setpoint.train.rules.model import base_problems, built_adapter_problems
+from setpoint.train.rules.model_rules import base_problems, built_adapter_problems
 from setpoint.train.run import train
 
 from ...model.pretrained.ours import change_config, rewrite

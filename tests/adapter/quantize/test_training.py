@@ -11,8 +11,8 @@ from torch import nn
 
 from setpoint.adapter.apply import merge_all
 from setpoint.adapter.config import AdapterConfig, QLoRA
-from setpoint.adapter.plan import adapter_problems
 from setpoint.adapter.quantize.config import FP8, NF4
+from setpoint.adapter.targets import adapter_problems
 from setpoint.checkpoint.folder import list_checkpoints
 from setpoint.checkpoint.loading import load_directory
 from setpoint.config import SetpointError, resolve, verify

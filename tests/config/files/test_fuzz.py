@@ -6,7 +6,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from setpoint.config.files.document import FileError
+from setpoint.config.files.file_document import FileError
 from setpoint.config.files.read import decode, parse
 from setpoint.config.files.toml import scan_toml
 

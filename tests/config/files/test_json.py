@@ -2,7 +2,7 @@
 
 import pytest
 
-from setpoint.config.files.document import FileError
+from setpoint.config.files.file_document import FileError
 from setpoint.config.files.read import parse
 
 TEXT = '{"a": 1,\n "b": [1, {"c\\u00e9": null}],\r\n\t"": {"d": "x\\"[{", "e": [[], -1.5e-3]}\n}'

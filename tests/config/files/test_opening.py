@@ -5,7 +5,7 @@ import socket
 
 import pytest
 
-from setpoint.config.files.document import FileError
+from setpoint.config.files.file_document import FileError
 from setpoint.config.files.read import read_file, read_plain_file
 
 

@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from setpoint.config.files.document import FileError
+from setpoint.config.files.file_document import FileError
 from setpoint.config.files.read import parse_bytes, read_file
 from setpoint.config.words.errors import SetpointError
 

@@ -4,7 +4,7 @@ import tomllib
 
 import pytest
 
-from setpoint.config.files.document import FileError
+from setpoint.config.files.file_document import FileError
 from setpoint.config.files.read import parse
 
 TEXT = """\

@@ -2,7 +2,7 @@
 
 import pytest
 
-from setpoint.config.files.document import FileError
+from setpoint.config.files.file_document import FileError
 from setpoint.config.files.read import parse
 from setpoint.config.words.plain_data import PlainScalar
 

@@ -12,7 +12,7 @@ from setpoint.config.layers import presets as registry
 from setpoint.config.record.record import record_files
 from setpoint.config.values.node import chain_of
 from setpoint.config.words.errors import DeclarationError
-from setpoint.editor_schema.document import json_schema
+from setpoint.editor_schema.file_schema import json_schema
 
 from ..helpers import problems_of
 

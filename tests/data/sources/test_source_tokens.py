@@ -13,7 +13,7 @@ from setpoint.config import SetpointError, resolve
 from setpoint.config.resolving.checks import verify
 from setpoint.data.sources.config import Tokens
 from setpoint.data.sources.tokens import TokensSource
-from setpoint.data.store import KIND, MANIFEST
+from setpoint.data.token_store import KIND, MANIFEST
 from setpoint.data.tokenizers.tokenizer import Tokenizer
 
 TOKENIZER = cast(Tokenizer, SimpleNamespace(vocab_size=60_000, separator=9))

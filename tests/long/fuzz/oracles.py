@@ -8,7 +8,7 @@ import tomllib
 import warnings
 from typing import Any
 
-from setpoint.config.files.document import FileDocument, FileError
+from setpoint.config.files.file_document import FileDocument, FileError
 
 # Why ours refuses what the format allows.
 _NARROWER = {

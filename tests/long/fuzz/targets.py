@@ -17,7 +17,7 @@ import setpoint.config
 import setpoint.presets
 from setpoint.cli.response_files import expand_responses, split
 from setpoint.config.composition import compose
-from setpoint.config.files.document import FileDocument, FileError
+from setpoint.config.files.file_document import FileDocument, FileError
 from setpoint.config.files.read import decode, parse, parse_bytes
 from setpoint.config.layers.presets import call_modifier, load_plugins
 from setpoint.config.migrations import migrated
@@ -34,7 +34,7 @@ from .guard import guarded
 from .oracles import agree, may_refuse
 
 if TYPE_CHECKING:
-    from setpoint.config.files.document import Format
+    from setpoint.config.files.file_document import Format
 
 CORPUS = Path(__file__).resolve().parent / "corpus"
 SMALL = 4000  # characters; the oracles are slower than what they judge

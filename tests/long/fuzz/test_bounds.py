@@ -13,7 +13,7 @@ MEBIBYTES = 1024  # of address space, Python and all modules included
 PROGRAM = """
 import sys
 from setpoint.config.words.errors import SetpointError
-from setpoint.config.files.document import MAX_BYTES
+from setpoint.config.files.file_document import MAX_BYTES
 from setpoint.config.files.read import parse_bytes
 format, text = sys.argv[1], eval(sys.argv[2], {"MAX": MAX_BYTES[sys.argv[1]]})
 try:

@@ -104,7 +104,7 @@ def test_the_guard_sees_what_it_is_there_for(tmp_path) -> None:
 
 
 def test_the_oracles_see_a_difference() -> None:
-    from setpoint.config.files.document import FileError
+    from setpoint.config.files.file_document import FileError
     from setpoint.config.files.read import parse
 
     for format, text in (("toml", "a = 1"), ("json", '{"a": 1}'), ("yaml", "a: 1")):

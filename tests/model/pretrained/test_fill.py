@@ -94,7 +94,7 @@ def test_a_buffer_that_no_file_holds_starts_where_it_always_does(tmp_path: Path)
     from safetensors.torch import save_file
 
     from setpoint.files.tensor_header import read_header
-    from setpoint.model.pretrained.weights import Piece
+    from setpoint.model.pretrained.weight_names import Piece
 
     save_file({n: p.detach() for n, p in ours.named_parameters()}, tmp_path / "w.safetensors")
     held = read_header(tmp_path / "w.safetensors")

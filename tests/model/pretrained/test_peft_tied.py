@@ -13,7 +13,7 @@ from setpoint.model import load_pretrained
 from setpoint.model.config import PretrainedAdapter, TransformerConfig
 from setpoint.model.pretrained.peft import fold_adapters
 from setpoint.model.pretrained.peft_files import adapter_file_problems
-from setpoint.model.pretrained.save import save_pretrained
+from setpoint.model.pretrained.save_pretrained import save_pretrained
 
 TOKENS = torch.randint(0, 97, (2, 16), generator=torch.Generator().manual_seed(0))
 E, H, BOTH = ["embed_tokens"], ["lm_head"], ["embed_tokens", "lm_head"]

@@ -23,7 +23,7 @@ from setpoint.model.build import skeleton
 from setpoint.model.config import HuggingFaceConfig
 from setpoint.model.moe.config import MoE
 from setpoint.model.pretrained import read_tensor
-from setpoint.model.pretrained.check import check_directory, check_weights
+from setpoint.model.pretrained.check_pretrained import check_directory, check_weights
 from setpoint.model.pretrained.config_json import read_config
 from setpoint.model.pretrained.load import start_from
 from setpoint.model.pretrained.read_tensor import TensorReader

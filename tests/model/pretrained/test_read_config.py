@@ -12,7 +12,7 @@ from setpoint.config import SetpointError, resolve
 from setpoint.model import config_from_pretrained
 from setpoint.model.attention.config import LinearScaling, Llama3Scaling, YarnScaling
 from setpoint.model.config import TransformerConfig
-from setpoint.model.pretrained.check import check_directory
+from setpoint.model.pretrained.check_pretrained import check_directory
 from setpoint.model.pretrained.config_json import (
     config_from_keys,
     differences,

@@ -22,7 +22,7 @@ from setpoint.checkpoint.store import CheckpointStore
 from setpoint.config import RunError, resolve
 from setpoint.files import atomic
 from setpoint.files.tensor_file import DTYPES
-from setpoint.model.pretrained.save import save_pretrained
+from setpoint.model.pretrained.save_pretrained import save_pretrained
 from setpoint.ops.uploads import Uploads
 from setpoint.train import open as opening
 from setpoint.train.callbacks import save

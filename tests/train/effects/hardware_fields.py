@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 from torch._dynamo.utils import clear_compilation_metrics, get_compilation_metrics
 
-from setpoint.compile.apply import CACHE
+from setpoint.compile.compile_model import CACHE
 from setpoint.compile.internals import dynamo_config
 from setpoint.compile.watch import Watch
 from setpoint.config.values.user_code import allow_imports
@@ -37,7 +37,7 @@ from setpoint.train.config import Job
 from setpoint.train.loop import Loop
 from setpoint.train.open import settings_of
 from setpoint.train.position import Position
-from setpoint.train.rules.model import linear_layers
+from setpoint.train.rules.model_rules import linear_layers
 from setpoint.train.run import train
 
 from ...memory.meter import Meter

@@ -24,8 +24,8 @@ from setpoint.shapes.placed import local_ranges, part_here, put, whole_of
 from setpoint.shapes.stored import CHILD, HasCoded
 
 if TYPE_CHECKING:
-    from setpoint.adapter.plan import Site
     from setpoint.adapter.quantize.config import Noise, Quantization
+    from setpoint.adapter.targets import Site
     from setpoint.shapes.peers import Peers
     from setpoint.shapes.protocols import Kind
     from setpoint.shapes.stored import Coded

@@ -17,7 +17,7 @@ from ..words.plain_data import (
     TOO_LONG,
     is_text,
 )
-from .document import (
+from .file_document import (
     FileDocument,
     FileError,
     FilePosition,

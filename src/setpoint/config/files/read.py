@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, assert_never, cast
 
-from .document import FORMATS, MAX_BYTES, MIB, FileDocument, FileError
+from .file_document import FORMATS, MAX_BYTES, MIB, FileDocument, FileError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from .document import Format
+    from .file_document import Format
 
 _MAX_LISTED = 10_000  # names of a directory that are looked at for a suggestion
 

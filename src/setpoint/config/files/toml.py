@@ -6,7 +6,7 @@ import re
 from typing import TYPE_CHECKING
 
 from ..words.plain_data import INFINITIES, MAX_DEPTH, MAX_DIGITS, TOO_BIG, TOO_DEEP, TOO_LONG
-from .document import FileDocument, FileError, FilePosition, error_at, twice, unexpected
+from .file_document import FileDocument, FileError, FilePosition, error_at, twice, unexpected
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

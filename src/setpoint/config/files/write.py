@@ -15,7 +15,7 @@ from ..words.plain_data import (
     is_text,
 )
 from ..words.text import quoted
-from .document import is_list, is_mapping
+from .file_document import is_list, is_mapping
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

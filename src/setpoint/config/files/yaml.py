@@ -20,7 +20,7 @@ from ..words.plain_data import (
     is_text,
     listed,
 )
-from .document import (
+from .file_document import (
     FileDocument,
     FileError,
     FilePosition,

@@ -6,7 +6,7 @@ import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import cast
 
-from ..files.document import FileDocument
+from ..files.file_document import FileDocument
 from ..files.read import read_file
 from ..migrations import HEADER, migrated
 from ..values.node import Node

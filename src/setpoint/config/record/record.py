@@ -18,7 +18,7 @@ from ..draft.walk import (
     to_plain,
     value_at,
 )
-from ..files.document import FileDocument
+from ..files.file_document import FileDocument
 from ..files.read import read_file
 from ..files.write import write_json, write_toml
 from ..layers.editor import Editor

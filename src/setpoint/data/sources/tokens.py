@@ -43,7 +43,7 @@ from setpoint.data.sources.records import (
     value_at,
     wrong_kind,
 )
-from setpoint.data.store import (
+from setpoint.data.token_store import (
     MANIFEST,
     is_prepared,
     read_manifest,

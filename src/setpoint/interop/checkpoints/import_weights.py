@@ -25,6 +25,7 @@ from setpoint.interop.checkpoints.layout import Contents, ForeignSystem
 from setpoint.interop.checkpoints.systems import system_of
 from setpoint.model.build import skeleton
 from setpoint.model.config import LayerNormConfig, TransformerConfig
+from setpoint.model.pretrained.config_document import read_keys
 from setpoint.model.pretrained.config_json import (
     config_from_keys,
     config_of,
@@ -33,12 +34,11 @@ from setpoint.model.pretrained.config_json import (
     read_config,
 )
 from setpoint.model.pretrained.convert import Family
-from setpoint.model.pretrained.document import read_keys
 from setpoint.model.pretrained.fill import Weights, rows_of
 from setpoint.model.pretrained.locate import CONFIG, TOKENIZER_FILES, locate
 from setpoint.model.pretrained.read_tensor import TensorReader
-from setpoint.model.pretrained.save import SHARD, save_pretrained
-from setpoint.model.pretrained.weights import ROWS, hf_shapes
+from setpoint.model.pretrained.save_pretrained import SHARD, save_pretrained
+from setpoint.model.pretrained.weight_names import ROWS, hf_shapes
 from setpoint.optim.config import AdamWConfig
 from setpoint.train.build.assets import assets_of
 from setpoint.train.config import Job

@@ -18,7 +18,7 @@ from torch import Tensor
 
 from setpoint.config import RunError, SetpointError
 from setpoint.model.config import TransformerConfig
-from setpoint.model.pretrained.weights import Names, Piece, TensorNames, pieces_of, renamed
+from setpoint.model.pretrained.weight_names import Names, Piece, TensorNames, pieces_of, renamed
 
 Named = dict[str, Tensor]
 MOMENTS: Final = ("exp_avg", "exp_avg_sq", "max_exp_avg_sq")

@@ -29,7 +29,7 @@ from setpoint.interop.checkpoints.layout import (
     unique_names,
 )
 from setpoint.interop.checkpoints.safe_read import METADATA, DistributedFiles, read_torch_file
-from setpoint.model.pretrained.weights import QKV, fused
+from setpoint.model.pretrained.weight_names import QKV, fused
 
 # nanoGPT, github.com/karpathy/nanoGPT: model.py and train.py
 

@@ -18,8 +18,8 @@ from setpoint.config import (
 from setpoint.model.attention.config import MLA
 from setpoint.model.config import TransformerConfig
 from setpoint.model.moe.config import MoE, SigmoidTopK, SoftmaxTopK
+from setpoint.model.pretrained.config_document import ConfigDocument, read_keys, reasons
 from setpoint.model.pretrained.convert import PLAIN, SIZES, Family, Misfit, meaning_of, named, shown
-from setpoint.model.pretrained.document import ConfigDocument, read_keys, reasons
 from setpoint.model.pretrained.families import FAMILIES
 from setpoint.model.pretrained.locate import CONFIG, Place, locate
 
@@ -84,7 +84,7 @@ def config_of(place: Place) -> TransformerConfig:
     """
     if place.kind == "huggingface":
         return read_config(place.directory)[0]
-    from setpoint.model.pretrained.run import model_of
+    from setpoint.model.pretrained.recorded_model import model_of
 
     config = model_of(place.directory)
     if not isinstance(config, TransformerConfig):

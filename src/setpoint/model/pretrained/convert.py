@@ -13,8 +13,8 @@ from typing import Any, Final, NamedTuple, cast
 from setpoint.config import Config
 from setpoint.model.attention.selection import kind_of, query_size
 from setpoint.model.config import LayerNormConfig, RMSNormConfig, TransformerConfig
-from setpoint.model.pretrained.document import ConfigDocument
-from setpoint.model.pretrained.weights import TensorNames
+from setpoint.model.pretrained.config_document import ConfigDocument
+from setpoint.model.pretrained.weight_names import TensorNames
 
 Fields = dict[str, Any]
 """Values of transformer fields by path, such as `dim` or `moe.top_k`."""

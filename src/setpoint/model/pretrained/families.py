@@ -44,10 +44,10 @@ from setpoint.model.pretrained.positions import (
     gemma3_pattern,
     smollm3_pattern,
 )
-from setpoint.model.pretrained.weights import DECODER, QKV, HfModule, Names, fused
+from setpoint.model.pretrained.weight_names import DECODER, QKV, HfModule, Names, fused
 
 if TYPE_CHECKING:
-    from setpoint.model.pretrained.document import ConfigDocument
+    from setpoint.model.pretrained.config_document import ConfigDocument
 
 
 def decoder(

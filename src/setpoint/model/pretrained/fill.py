@@ -16,7 +16,7 @@ from setpoint.model.config import TransformerConfig
 from setpoint.model.initialize import ConstantInit, collect_rules, plain_name
 from setpoint.model.pretrained.convert import Family
 from setpoint.model.pretrained.read_tensor import TensorReader, require_sound
-from setpoint.model.pretrained.weights import (
+from setpoint.model.pretrained.weight_names import (
     HEAD,
     ROWS,
     Part,

@@ -13,27 +13,27 @@ from torch import nn
 from setpoint.config import SetpointError
 from setpoint.model.build import build_model, skeleton
 from setpoint.model.config import HuggingFaceConfig, ModelConfig, TransformerConfig
-from setpoint.model.pretrained.base import (
+from setpoint.model.pretrained.base_model import (
     checkpoint_weights,
     fill_from,
     is_built_in,
     restore,
     start_weights,
 )
-from setpoint.model.pretrained.check import vocabulary_difference, vocabulary_of
+from setpoint.model.pretrained.check_pretrained import vocabulary_difference, vocabulary_of
 from setpoint.model.pretrained.config_json import config_of, differences, read_config
 from setpoint.model.pretrained.convert import Family
 from setpoint.model.pretrained.fill import weights_of
 from setpoint.model.pretrained.locate import Place, locate
 from setpoint.model.pretrained.peft import fold_adapters
 from setpoint.model.pretrained.read_tensor import SharedReader, TensorReader, weight_dtype
-from setpoint.model.pretrained.run import (
+from setpoint.model.pretrained.recorded_model import (
     description_of,
     job_of,
     require_no_adapter,
     tokenizer_of,
 )
-from setpoint.model.pretrained.weights import require_depth
+from setpoint.model.pretrained.weight_names import require_depth
 from setpoint.shapes.peers import OneReader
 
 Divide = Callable[[nn.Module], None]

@@ -27,8 +27,8 @@ from setpoint.model.pretrained.peft_files import (
     saves_again,
 )
 from setpoint.model.pretrained.read_tensor import Unread
-from setpoint.model.pretrained.run import keys_of_origin
-from setpoint.model.pretrained.weights import HEAD, Piece, pieces_of
+from setpoint.model.pretrained.recorded_model import keys_of_origin
+from setpoint.model.pretrained.weight_names import HEAD, Piece, pieces_of
 from setpoint.shapes.placed import put, whole_of
 
 if TYPE_CHECKING:

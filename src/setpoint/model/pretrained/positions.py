@@ -14,13 +14,13 @@ from setpoint.config import SetpointError
 from setpoint.model.attention.config import LinearScaling, Llama3Scaling, RopeScaling, YarnScaling
 from setpoint.model.attention.selection import query_size
 from setpoint.model.config import TransformerConfig
+from setpoint.model.pretrained.config_document import LARGEST, ConfigDocument, reasons
 from setpoint.model.pretrained.convert import (
     Fields,
     KeyRule,
     layer_kinds,
     meaning_of,
 )
-from setpoint.model.pretrained.document import LARGEST, ConfigDocument, reasons
 
 KINDS: Final = {"full_attention": "full", "sliding_attention": "sliding"}
 T = TypeVar("T")

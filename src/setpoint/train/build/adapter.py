@@ -10,8 +10,8 @@ from torch import Tensor, nn
 
 from setpoint.adapter.apply import adapter_parameters
 from setpoint.adapter.low_rank import ExpertAdapter, LowRank, adapters_of
-from setpoint.adapter.plan import CHILD
 from setpoint.adapter.quantize.weight import QuantizedWeight
+from setpoint.adapter.targets import CHILD
 from setpoint.model.build import materialize
 from setpoint.model.initialize import ConstantInit, Initializer, NormalInit, UniformInit, fill_by
 from setpoint.shapes.placed import put, whole_of

@@ -15,9 +15,9 @@ from setpoint.data.sources.config import Conversations, SourceConfig
 from setpoint.data.tokenizers.config import HuggingFace
 from setpoint.data.tokenizers.vocabulary import TEMPLATE, TOKENIZER, find_tokenizer
 from setpoint.model.config import HuggingFaceConfig
-from setpoint.model.pretrained.document import read_keys
+from setpoint.model.pretrained.config_document import read_keys
 from setpoint.model.pretrained.locate import CONFIG, GENERATION, TOKENIZER_FILES
-from setpoint.model.pretrained.run import DESCRIPTION
+from setpoint.model.pretrained.recorded_model import DESCRIPTION
 
 if TYPE_CHECKING:
     from setpoint.data.sources.chat import ChatTemplate
@@ -79,7 +79,7 @@ def assets_of(
     templates = [*_templates(sources, tokenizer)]
     if not files and not templates:
         return files
-    from setpoint.model.pretrained.save import as_eos, declared_ends, fitting_ends
+    from setpoint.model.pretrained.save_pretrained import as_eos, declared_ends, fitting_ends
 
     settings, config_json = (
         json.loads(files.get(name, b"{}")) for name in (GENERATION, DESCRIPTION)

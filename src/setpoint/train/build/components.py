@@ -29,9 +29,9 @@ from setpoint.model.config import HuggingFaceConfig, TransformerConfig
 from setpoint.model.initialize import Initializable, initialize
 from setpoint.model.layers import count_parameters, layers_of
 from setpoint.model.parameters import stage_sizes
-from setpoint.model.pretrained.document import read_keys
-from setpoint.model.pretrained.run import DESCRIPTION
-from setpoint.optim.build import build_optimizer
+from setpoint.model.pretrained.config_document import read_keys
+from setpoint.model.pretrained.recorded_model import DESCRIPTION
+from setpoint.optim.build_optimizer import build_optimizer
 from setpoint.parallel.determinism import seed_everything
 from setpoint.parallel.engines import zero_settings
 from setpoint.parallel.world import Replicas, World, reader_of, sequence_parts, world_of
@@ -50,7 +50,7 @@ from setpoint.shapes.batch import WHOLE, SequenceParts
 from setpoint.shapes.protocols import Parameter
 from setpoint.track.console import short_count
 from setpoint.track.progress import Work, no_work
-from setpoint.train.batch import steps_before
+from setpoint.train.batch_config import steps_before
 from setpoint.train.build.assets import Assets, assets_of
 from setpoint.train.build.job_data import (
     build_datasets,
@@ -77,9 +77,9 @@ from setpoint.units.dtype import DType
 if TYPE_CHECKING:
     import torch
 
-    from setpoint.adapter.plan import AdapterReport
     from setpoint.adapter.quantize.weight import StepNoise
-    from setpoint.compile.apply import Compiled
+    from setpoint.adapter.targets import AdapterReport
+    from setpoint.compile.compile_model import Compiled
     from setpoint.model.moe.dispatch import TokenDispatcher
     from setpoint.parallel.expert_ranks import ExpertRanks
     from setpoint.parallel.pipeline import Pipeline, Stage
@@ -368,7 +368,7 @@ def build_trained(
     else:
         components.objective = Objective(model, loss, sources, components.replicas.model)
     if job.compile is not None and is_graph:
-        from setpoint.compile.apply import compile_step
+        from setpoint.compile.compile_model import compile_step
 
         components.compiled = compile_step(job.compile, components.objective)
     components.sequence = sequence_parts(parallel, world)

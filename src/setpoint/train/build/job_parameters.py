@@ -31,7 +31,7 @@ from setpoint.shapes.protocols import Parameter
 if TYPE_CHECKING:
     from torch import Tensor, nn
 
-    from setpoint.adapter.plan import AdapterReport, Described
+    from setpoint.adapter.targets import AdapterReport, Described
     from setpoint.optim.config import OptimizerConfig
     from setpoint.optim.grouping import Groups
     from setpoint.train.config import Job
@@ -119,7 +119,7 @@ def adapted(job: Job, vocabulary: int) -> Described | None:
         or not model.parameters_known
     ):
         return None
-    from setpoint.adapter.plan import describe
+    from setpoint.adapter.targets import describe
 
     base = list(parameters_of(model, vocabulary))
     return describe(job.adapter, base, fused_parts_of(model))
@@ -127,7 +127,7 @@ def adapted(job: Job, vocabulary: int) -> Described | None:
 
 def adapter_report(job: Job, adapter: Described) -> AdapterReport:
     """Count adapted, trained and frozen parameters, including `optimizer.frozen`."""
-    from setpoint.adapter.plan import report_of
+    from setpoint.adapter.targets import report_of
 
     frozen = [param for param in adapter.trained if is_frozen(job.optimizer, param.name)]
     names = {param.name for param in frozen}

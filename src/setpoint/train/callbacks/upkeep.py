@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from setpoint.compile.apply import Artifacts
+from setpoint.compile.compile_model import Artifacts
 from setpoint.compile.watch import News, Watch
 from setpoint.config import RunError, fingerprint
 from setpoint.resilience.config import GarbageCollection

@@ -12,7 +12,7 @@ from setpoint.units import Period
 
 if TYPE_CHECKING:
     from setpoint.config.types.base import FieldType
-    from setpoint.train.batch import BatchConfig
+    from setpoint.train.batch_config import BatchConfig
 
 HELD_OUT = "held_out"
 LONG_EVALUATION = "evaluation-longer-than-training"

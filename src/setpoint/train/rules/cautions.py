@@ -12,7 +12,7 @@ from setpoint.data.tokenizers.config import HuggingFace
 from setpoint.model.config import TransformerConfig
 from setpoint.optim.config import ImportedOptimizer, LionConfig, MuonConfig, ScheduleFreeAdamWConfig
 from setpoint.optim.schedule.config import Decaying, InverseSqrt, Piecewise, Plateau, Spanning
-from setpoint.train.batch import limits_of
+from setpoint.train.batch_config import limits_of
 from setpoint.units import Duration, Length
 
 if TYPE_CHECKING:
@@ -342,7 +342,7 @@ def _reaches_embedding(adapter: AdapterConfig) -> bool:
 def new_row_cautions(job: Job) -> Iterator[Caution]:
     """Embedding rows of new tokens that the adapter leaves frozen."""
     from setpoint.data.tokenizers.vocabulary import vocabulary_size
-    from setpoint.model.pretrained.check import vocabulary_of
+    from setpoint.model.pretrained.check_pretrained import vocabulary_of
     from setpoint.model.pretrained.locate import locate_here
 
     assert job.adapter is not None and job.model.pretrained is not None

@@ -1,0 +1,151 @@
+"""Trained models: the configuration and the weights of a run's checkpoint.
+
+The record of a run contains a whole job, whose class is in a higher layer; this is the only module
+of the model that imports it, when it is needed.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from setpoint.checkpoint.manifest import read_manifest, verify
+from setpoint.checkpoint.places import verify_record
+from setpoint.config import SetpointError, read_record, resolve
+from setpoint.data.tokenizers.config import HuggingFace
+from setpoint.files.tensor_header import read_header
+from setpoint.model.pretrained.config_document import read_keys
+from setpoint.model.pretrained.locate import CONFIG, MANIFEST, TOKENIZER_FILES
+
+if TYPE_CHECKING:
+    from setpoint.data.tokenizers.config import TokenizerConfig
+    from setpoint.files.tensor_header import TensorInfo
+    from setpoint.model.config import ModelConfig
+    from setpoint.shapes.placed import Named
+    from setpoint.train.config import Job
+
+WEIGHTS: Final = "model.safetensors"
+"""File with the weights of a checkpoint."""
+
+INDEX: Final = "model.index.json"
+"""Index of weights that several ranks have written."""
+
+DESCRIPTION: Final = "pretrained.json"
+"""File with the config.json of a Hugging Face model that the run started from or trains: special
+tokens, and the keys that transformers builds the model from."""
+
+
+def job_of(checkpoint: Path) -> Job:
+    """The job that wrote a checkpoint.
+
+    Returns:
+        the resolved configuration.
+
+    Raises:
+        SetpointError: if there is no record, or it cannot be read.
+    """
+    from setpoint.train.config import Job
+
+    verify_record(checkpoint)
+    return resolve(read_record(Job, str(checkpoint))[0])
+
+
+def model_of(checkpoint: Path) -> ModelConfig:
+    """The model section of a checkpoint's job.
+
+    Raises:
+        SetpointError: if there is no record, or it cannot be read.
+    """
+    return job_of(checkpoint).model
+
+
+def require_no_adapter(checkpoint: Path) -> None:
+    """Refuse weights with an adapter, which are not a model by themselves.
+
+    Raises:
+        SetpointError: if there is one; or no record, or it cannot be read.
+    """
+    adapter = job_of(checkpoint).adapter
+    if adapter is not None:
+        raise SetpointError(
+            f"{checkpoint} has an adapter of type = {type(adapter).__setpoint__.tag}, without "
+            f"which its weights are incomplete: `setpoint export RUN DIRECTORY` merges it"
+        )
+
+
+def holds(checkpoint: Path, name: str) -> bool:
+    """True if a checkpoint contains a file, which is verified.
+
+    Raises:
+        DamagedCheckpoint: if the file is missing or differs.
+    """
+    manifest = read_manifest(checkpoint)
+    if name not in manifest.files:
+        return False
+    verify(checkpoint, manifest, [name])
+    return True
+
+
+def tokenizer_of(checkpoint: Path, section: TokenizerConfig) -> Any:
+    """Build the tokenizer of a checkpoint, from the files in it if there are any.
+
+    Raises:
+        SetpointError: if the checkpoint has no files, and the section's are missing.
+    """
+    if isinstance(section, HuggingFace) and holds(checkpoint, TOKENIZER_FILES[0]):
+        return section.build(directory=checkpoint)
+    return section.build()
+
+
+def description_of(checkpoint: Path) -> dict[str, Any] | None:
+    """Read the config.json of the Hugging Face model that the run of a checkpoint started from.
+
+    Returns:
+        its keys; None if there is none.
+
+    Raises:
+        DamagedCheckpoint: if the file is not what was saved.
+    """
+    return read_keys(checkpoint, DESCRIPTION) if holds(checkpoint, DESCRIPTION) else None
+
+
+def keys_of_origin(directory: Path | None) -> dict[str, Any]:
+    """The config.json of the Hugging Face model that weights are or were started from.
+
+    Arguments:
+        directory: a checkpoint, or a directory in Hugging Face's format; None: unknown.
+
+    Returns:
+        its keys; empty if there is none.
+    """
+    if directory is None:
+        return {}
+    if (directory / MANIFEST).is_file():
+        return description_of(directory) or {}
+    return read_keys(directory) if (directory / CONFIG).is_file() else {}
+
+
+def list_weights(checkpoint: Path) -> dict[str, TensorInfo]:
+    """List the weights of a checkpoint, after verifying every byte.
+
+    Raises:
+        DamagedCheckpoint: if the file is not what was saved.
+    """
+    verify(checkpoint, read_manifest(checkpoint), [WEIGHTS])
+    return read_header(checkpoint / WEIGHTS)
+
+
+def weights_in_parts(checkpoint: Path) -> Named | None:
+    """Weights of a checkpoint that several ranks have written in shards.
+
+    Returns:
+        tensors that are read when they are placed; None if the weights are in one file.
+
+    Raises:
+        DamagedCheckpoint: if a file is not what was saved.
+    """
+    if INDEX not in read_manifest(checkpoint).files:
+        return None
+    from setpoint.checkpoint.loading import load_directory
+
+    return load_directory(checkpoint, only=("model",)).tensors["model"]

@@ -1,0 +1,405 @@
+"""`save_pretrained`: export to a directory that transformers loads."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import shutil
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from setpoint.config import SetpointError
+from setpoint.files.atomic import publishing
+from setpoint.files.tensor_file import DTYPES, bytes_of, dtype_named
+from setpoint.files.tensor_header import Shape, encode_header
+from setpoint.model.build import skeleton
+from setpoint.model.config import TransformerConfig
+from setpoint.model.huggingface.language_model import HuggingFaceModel
+from setpoint.model.initialize import plain_name
+from setpoint.model.pretrained.base_model import checkpoint_weights, is_built_in
+from setpoint.model.pretrained.config_document import read_keys
+from setpoint.model.pretrained.config_json import TOKEN_IDS, family_for, write_config
+from setpoint.model.pretrained.fill import Weights, block, rows_of
+from setpoint.model.pretrained.load import load_pretrained
+from setpoint.model.pretrained.locate import CONFIG, GENERATION, MANIFEST, TOKENIZER_FILES, locate
+from setpoint.model.pretrained.read_tensor import TensorReader, weight_dtype
+from setpoint.model.pretrained.recorded_model import job_of, keys_of_origin, tokenizer_of
+from setpoint.model.pretrained.tensor_files import INDEX, SINGLE
+from setpoint.model.pretrained.weight_names import Piece, hf_shapes, pieces_of
+from setpoint.model.transformer import Transformer
+from setpoint.shapes.placed import whole_of
+
+SHARD: Final = 5_000_000_000
+"""Bytes of a file, as usual on the Hub."""
+
+
+def save_pretrained(
+    model: nn.Module | str | Path,
+    path: str | Path,
+    *,
+    dtype: torch.dtype | str | None = None,
+    max_shard_size: int = SHARD,
+    family: str | None = None,
+    tokenizer: str | Path | None = None,
+    token_ids: Mapping[str, Any] | None = None,
+    eos_token: str | None = None,
+    overwrite: bool = False,
+) -> Path:
+    """Write a model in the format of Hugging Face.
+
+    The directory appears when it is complete, or not at all. Weights are written one tensor at a
+    time, and those of a checkpoint of a transformer are read so, too. Settings that the family's
+    config.json cannot express are refused, unless they affect training only.
+
+    Arguments:
+        model: a transformer, or a transformers model that was loaded or trained here; or an
+            argument of `load_pretrained`.
+        dtype: of the weights, such as `"bf16"`; None: unchanged.
+        max_shard_size: maximum bytes of a file, unless one tensor alone is larger.
+        family: `model_type` of transformers; None: that of the weights that the model started from,
+            or else the simplest that fits.
+        tokenizer: a directory with tokenizer files to copy; None: the one that the model was loaded
+            from, if it has any.
+        token_ids: see `special_tokens`; None: from the checkpoint that the model was loaded from,
+            or else from the files of its origin.
+        eos_token: text of the end-of-sequence token for the tokenizer's files; None: unchanged.
+
+    Raises:
+        SetpointError: if no family fits, or the directory cannot be written.
+    """
+    weights = None
+    if not isinstance(model, nn.Module):
+        model, weights = _opened(model)
+    model = getattr(model, "_orig_mod", model)  # as torch.compile wraps it
+    weights_dtype, target = weight_dtype(dtype), Path(os.path.expanduser(path))
+    if max_shard_size < 1:
+        raise SetpointError(f"max_shard_size = {max_shard_size} must be at least 1 byte")
+    _require_room(target, overwrite)
+    origin = getattr(model, "loaded_from", None)
+    if token_ids is None and origin is not None and (origin / MANIFEST).is_file():
+        token_ids = special_tokens(origin, tokenizer_of(origin, job_of(origin).tokenizer))
+    if isinstance(model, Transformer):
+        source = _MemoryWeights(model) if weights is None else _CheckpointWeights(weights)
+        write = _writer(model, source, weights_dtype, max_shard_size, family, origin)
+    elif isinstance(model, HuggingFaceModel):
+        write = partial(model.save_into, dtype=weights_dtype, max_shard_size=max_shard_size)
+    else:
+        raise SetpointError(
+            f"a {type(model).__name__} cannot be exported to the format of Hugging Face\n"
+            f"Valid: type = transformer or huggingface"
+        )
+
+    def write_all(directory: Path) -> None:
+        write(directory)
+        files = origin if tokenizer is None else Path(tokenizer)
+        copy_files(TOKENIZER_FILES, files, directory)
+        copy_files((GENERATION,), origin or files, directory)
+        if eos_token is not None:
+            _name_end(directory, eos_token)
+        _write_ids(directory, token_ids or {"eos_token_id": as_eos(ends_of(directory))})
+
+    publish(target, write_all)
+    return target
+
+
+def _opened(path: str | Path) -> tuple[nn.Module, Weights | None]:
+    """The model at a path, on the meta device if its weights can be read one by one."""
+    place = locate(str(path))
+    if place.kind != "checkpoint":
+        return load_pretrained(path), None
+    job = job_of(place.directory)
+    if not isinstance(job.model, TransformerConfig) or not is_built_in(job.model):
+        return load_pretrained(path), None
+    tokenizer = tokenizer_of(place.directory, job.tokenizer)
+    model = skeleton(job.model, tokenizer.vocab_size)
+    vars(model)["loaded_from"] = place.directory
+    return model, checkpoint_weights(place.directory, model, job.model)
+
+
+class _MemoryWeights:
+    """Weights of a model in memory, which may be sharded."""
+
+    def __init__(self, model: nn.Module) -> None:
+        self.tensors = {name: tensor.detach() for name, tensor in _tensors(model)}
+        self._last: tuple[str, Tensor] | None = None
+
+    def dtype(self, name: str) -> torch.dtype:
+        return self.tensors[name].dtype
+
+    def read(self, reader: TensorReader, piece: Piece) -> Tensor:
+        del reader
+        if piece.block is None or piece.block.length is None:
+            return whole_of(block(self.tensors[piece.name], piece.block))
+        if self._last is None or self._last[0] != piece.name:  # of which further rows follow
+            self._last = None
+            self._last = piece.name, whole_of(self.tensors[piece.name])
+        return block(self._last[1], piece.block)
+
+
+def _tensors(model: nn.Module) -> Iterator[tuple[str, Tensor]]:
+    """Parameters of a model, and the buffers that are saved: router biases."""
+    for name, tensor in (*model.named_parameters(), *model.named_buffers()):
+        yield plain_name(name), tensor
+
+
+class _CheckpointWeights:
+    """Weights of a checkpoint, read on demand."""
+
+    def __init__(self, weights: Weights) -> None:
+        self.weights = weights
+
+    def dtype(self, name: str) -> torch.dtype:
+        return dtype_named(self.weights.infos[name].dtype)
+
+    def read(self, reader: TensorReader, piece: Piece) -> Tensor:
+        return self.weights.read(reader, piece.name, piece.block)
+
+
+def _writer(
+    model: Transformer,
+    source: _MemoryWeights | _CheckpointWeights,
+    dtype: torch.dtype | None,
+    max_shard_size: int,
+    name: str | None,
+    origin: Path | None,
+) -> Callable[[Path], None]:
+    """A function that writes the config.json and the weights of a transformer."""
+    described = keys_of_origin(origin)
+    family = family_for(model.config, name, described.get("model_type"))
+    buffers = {plain_name(name) for name, _ in model.named_buffers()}
+    pieces = pieces_of(family, model.config, *rows_of(model))
+    groups: dict[str, list[Piece]] = {}
+    for piece in pieces:
+        groups.setdefault(piece.hf_name, []).append(piece)
+    shapes = hf_shapes(pieces, {name: tuple(t.shape) for name, t in _tensors(model)})
+    planned: list[Planned] = []
+    for hf_name, shape in shapes.items():
+        first = groups[hf_name][0].name
+        cast = None if first in buffers else dtype  # which are read in fp32 only
+        planned.append(Planned(hf_name, shape, cast or source.dtype(first)))
+    kinds = {tensor.dtype for tensor in planned}
+    main = dtype or (kinds.pop() if len(kinds) == 1 else torch.float32)
+    keys = write_config(
+        model.config,
+        family,
+        vocab_size=model.vocab_size,
+        dtype=str(main).removeprefix("torch."),
+        token_ids=described,
+    )
+
+    def write(directory: Path) -> None:
+        (directory / CONFIG).write_text(json.dumps(keys, indent=2) + "\n")
+        with TensorReader() as reader:
+            read = partial(source.read, reader)
+            write_tensors(
+                directory,
+                planned,
+                lambda name: _hf_tensor(groups[name], read, shapes[name]),
+                max_shard_size,
+            )
+
+    return write
+
+
+class Planned(NamedTuple):
+    """A tensor to write."""
+
+    name: str
+    shape: Shape
+    dtype: torch.dtype
+
+    @property
+    def size(self) -> int:
+        """Bytes in the file."""
+        return math.prod(self.shape) * self.dtype.itemsize
+
+
+def write_tensors(
+    directory: Path,
+    planned: Sequence[Planned],
+    make: Callable[[str], Tensor],
+    max_shard_size: int,
+) -> list[Path]:
+    """Write tensors to one file, or to several with an index; one tensor is in memory at a time.
+
+    Arguments:
+        make: returns a tensor by its name, in the planned shape and dtype.
+        max_shard_size: maximum bytes of the tensors of a file, unless one alone is larger.
+
+    Raises:
+        OSError: if they cannot be written.
+    """
+    shards = list(_shards(planned, max_shard_size))
+    files: list[Path] = []
+    names: dict[str, str] = {}
+    for number, shard in enumerate(shards, start=1):
+        name = f"model-{number:05d}-of-{len(shards):05d}.safetensors"
+        files.append(directory / (SINGLE if len(shards) == 1 else name))
+        names.update((tensor.name, name) for tensor in shard)
+        with files[-1].open("wb") as file:
+            file.write(encode_header((name, DTYPES[dtype], shape) for name, shape, dtype in shard))
+            for one in shard:
+                tensor = make(one.name).detach().to("cpu", one.dtype).contiguous()
+                assert tuple(tensor.shape) == one.shape
+                file.write(bytes_of(tensor))
+    if len(shards) == 1:
+        return files
+    total = sum(tensor.size for tensor in planned)
+    index = {"metadata": {"total_size": total}, "weight_map": dict(sorted(names.items()))}
+    (directory / INDEX).write_text(json.dumps(index, indent=2) + "\n")
+    return [*files, directory / INDEX]
+
+
+def _shards(planned: Sequence[Planned], most: int) -> Iterator[list[Planned]]:
+    shard: list[Planned] = []
+    size = 0
+    for tensor in planned:
+        if shard and size + tensor.size > most:
+            yield shard
+            shard, size = [], 0
+        shard.append(tensor)
+        size += tensor.size
+    yield shard
+
+
+def _hf_tensor(
+    pieces: list[Piece], read: Callable[[Piece], Tensor], shape: tuple[int, ...]
+) -> Tensor:
+    first = read(pieces[0])
+    if len(pieces) == 1 and pieces[0].hf_block is None:
+        return first.T if pieces[0].transposed else first
+    full = torch.empty(shape, dtype=first.dtype, device=first.device)
+    del first
+    for piece in pieces:
+        source = read(piece)
+        block(full, piece.hf_block).copy_(source.T if piece.transposed else source)
+    return full
+
+
+def copy_files(names: Sequence[str], origin: Path | None, directory: Path) -> None:
+    """Copy files that accompany weights, unless the directory has them.
+
+    Arguments:
+        origin: directory to copy from; None: nothing is copied.
+
+    Raises:
+        OSError: if one cannot be copied.
+    """
+    if origin is None:
+        return
+    for name in names:
+        if (origin / name).is_file() and not (directory / name).exists():
+            shutil.copyfile(origin / name, directory / name)
+
+
+def special_tokens(directory: Path, tokenizer: Any) -> dict[str, Any]:
+    """Ids of special tokens, as in a config.json.
+
+    Arguments:
+        directory: of the weights.
+        tokenizer: of the weights; its separator ends a text as well.
+
+    Returns:
+        `eos_token_id`, with all end-of-text tokens; and the bos and pad tokens that the tokenizer
+        names.
+    """
+    ids: dict[str, Any] = {"eos_token_id": as_eos(ends_of(directory, tokenizer))}
+    facts = getattr(tokenizer, "chat", None)
+    for name in ("bos_token", "pad_token"):
+        if facts is not None and name in facts.variables:
+            ids[f"{name}_id"] = facts.tokens[facts.variables[name]]
+    return ids
+
+
+def ends_of(directory: Path, tokenizer: Any = None) -> tuple[int, ...]:
+    """End-of-text tokens: those named by the files of weights, and the separator.
+
+    Arguments:
+        directory: a checkpoint, or a model in the format of Hugging Face.
+        tokenizer: of the weights; None: only those of the files.
+
+    Raises:
+        SetpointError: if a file cannot be read.
+    """
+    settings = directory / GENERATION
+    is_checkpoint = (directory / MANIFEST).is_file()  # whose config.json is that of its start
+    ends = declared_ends(
+        read_keys(directory, GENERATION) if settings.is_file() else {},
+        {} if is_checkpoint else keys_of_origin(directory),
+    )
+    # Ids without a tokenizer may have no separator.
+    has_one = getattr(tokenizer, "separates", True)
+    separators = [tokenizer.separator] if tokenizer is not None and has_one else []
+    return tuple(dict.fromkeys([*ends, *separators]))
+
+
+def declared_ends(generation: Mapping[str, Any], config: Mapping[str, Any]) -> list[int]:
+    """End-of-text ids of a generation_config.json, or else of a config.json."""
+    for keys in (generation, config):
+        ends = keys.get("eos_token_id")
+        numbers = ends if isinstance(ends, list) else [ends]
+        ids = [number for number in numbers if isinstance(number, int)]
+        if ids:
+            return ids
+    return []
+
+
+def fitting_ends(ends: Sequence[int], token_bytes: Sequence[int]) -> list[int]:
+    """The ids that are control tokens of another tokenizer, too."""
+    return [token for token in ends if token < len(token_bytes) and not token_bytes[token]]
+
+
+def as_eos(ends: Sequence[int]) -> int | list[int] | None:
+    """Value of `eos_token_id`."""
+    return [*ends] if len(ends) > 1 else next(iter(ends), None)
+
+
+def _write_ids(directory: Path, ids: Mapping[str, Any]) -> None:
+    """Write special tokens into both files of a model; existing bos and pad tokens are kept."""
+    if ids.get("eos_token_id") is None:
+        return
+    for name in (CONFIG, GENERATION):
+        file = directory / name
+        keys = json.loads(file.read_bytes()) if file.is_file() else {}
+        kept = {key: keys[key] for key in TOKEN_IDS if keys.get(key) is not None}
+        ids = {**ids, **kept, "eos_token_id": ids["eos_token_id"]}
+        file.write_text(json.dumps({**keys, **ids}, indent=2) + "\n")
+
+
+def _name_end(directory: Path, text: str) -> None:
+    """Set `eos_token` in the tokenizer's files."""
+    settings = "tokenizer_config.json"
+    for name in (settings, "special_tokens_map.json"):
+        file = directory / name
+        if file.is_file() or name == settings:
+            keys = json.loads(file.read_bytes()) if file.is_file() else {}
+            file.write_text(json.dumps({**keys, "eos_token": text}, indent=2) + "\n")
+
+
+def _require_room(target: Path, overwrite: bool) -> None:
+    if target.exists() and not target.is_dir():
+        raise SetpointError(f"{target} is a file, not a directory")
+    if not overwrite and target.is_dir() and any(target.iterdir()):
+        raise SetpointError(
+            f"{target} is not empty, and nothing was written; choose another directory, or pass "
+            f"overwrite=True to replace it"
+        )
+
+
+def publish(target: Path, write: Callable[[Path], Any]) -> None:
+    """Write a temporary directory, and rename it when it is complete.
+
+    Raises:
+        SetpointError: if it cannot be written; an existing directory is unchanged.
+    """
+    try:
+        with publishing(target, replace=True) as aside:
+            write(aside)
+    except OSError as error:
+        raise SetpointError(f"{target} cannot be written: {error.strerror or error}") from error

@@ -1,0 +1,360 @@
+"""Rules of `[data]`, `[batch]` and the tokens that the loss counts."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import suppress
+from math import prod
+from pathlib import Path
+from typing import TYPE_CHECKING, TypeVar
+
+from setpoint.config import Caution, Config, Problem, SetpointError, dead, fields_of, is_set, rule
+from setpoint.data.sources.config import (
+    Conversations,
+    Questions,
+    Random,
+    SourceConfig,
+    Text,
+    Tokens,
+)
+from setpoint.data.tokenizers.config import TokenIds
+from setpoint.loss.config import Weighing, tokens_named
+from setpoint.model.config import TransformerConfig
+from setpoint.model.divisors import nearest_divisors, nearest_multiples
+from setpoint.train.batch_config import batch_equation, steps_before
+from setpoint.train.rules.model_rules import known_vocabulary, tokenizer_needs
+from setpoint.units import Duration
+
+if TYPE_CHECKING:
+    from setpoint.train.config import Job
+
+S = TypeVar("S", bound=SourceConfig)
+
+
+@rule(when=lambda job: isinstance(job.model, TransformerConfig) and job.model.moe is not None)
+def load_problems(job: Job) -> Iterator[Problem]:
+    """Micro-batches that the load-balancing groups of experts do not divide."""
+    assert isinstance(job.model, TransformerConfig) and job.model.moe is not None
+    size, micro = job.model.moe.load_sequences, job.batch.micro_size
+    if size is not None and micro % size:
+        yield Problem(
+            "model.moe.load_sequences",
+            f"{size} does not divide the {micro} sequences of a micro-batch",
+            valid=[str(divisor) for divisor in nearest_divisors(micro, size)],
+            also=("batch.micro_size",),
+            hint=f"Or make batch.micro_size a multiple of {size}.",
+        )
+
+
+@rule(when=lambda job: not job.batch.sizes_match(job.parallel.data_ranks))
+def sum_problems(job: Job) -> Iterator[Problem]:
+    """Batch sizes whose product is not the global batch size."""
+    batch, ranks = job.batch, job.parallel.data_ranks
+    if prod(job.parallel.degrees.values()) != job.parallel.world_size:
+        return  # which is reported; so many ranks for data were not asked for
+    portion = batch.micro_size * batch.accumulation * ranks
+    given = [name for name in ("micro_size", "accumulation") if is_set(batch, name)]
+    also = (*(f"batch.{name}" for name in given), "parallel.world_size")
+    if len(given) == 2:
+        total = batch_equation(portion, batch.micro_size, batch.accumulation, ranks)
+        yield Problem(
+            "batch.global_size",
+            f"{batch.global_size} sequences contradict the other sizes: {total}",
+            valid=(str(portion),),
+            also=also,
+            hint="Give two of the three sizes; the third is derived.",
+        )
+        return
+    # Derived sizes have been rounded; the given ones decide which sizes come out even.
+    parts = [(getattr(batch, name), name.removesuffix("_size")) for name in given]
+    parts.append((ranks, "ranks"))
+    step = prod(size for size, _ in parts)
+    factors = " * ".join(f"{size} ({name})" for size, name in parts)
+    yield Problem(
+        "batch.global_size",
+        f"{batch.global_size} sequences cannot be divided by {step}"
+        + (f" = {factors}" if given else " ranks"),
+        valid=[str(size) for size in nearest_multiples(batch.global_size, step)],
+        also=also,
+    )
+
+
+@rule(when=lambda job: bool(job.data.all_phases))
+def phase_problems(job: Job) -> Iterator[Problem]:
+    """Phases of a mixture that are out of order or start after the end of the run."""
+    end, before, last = job.total_steps(), 0, "the run"
+    phases = [(f"data.phases.{index}", phase) for index, phase in enumerate(job.data.phases)]
+    if job.data.anneal is not None:
+        phases.append(("data.anneal", job.data.anneal))
+    for path, phase in phases:
+        step = steps_before(phase.start, job.batch)
+        if step <= before:
+            yield Problem(
+                f"{path}.start",
+                f"starts at step {step}, but must start after {last}, which starts at step "
+                f"{before}",
+                valid=(f"{before + 1} steps",) if end is None or before + 1 < end else (),
+                also=("batch.global_size", "batch.sequence_length")
+                if phase.start.unit == "tokens"
+                else (),
+            )
+        elif end is not None and step >= end:
+            yield Problem(
+                f"{path}.start",
+                f"starts at step {step}, but the run has only {end} steps",
+                valid=(f"{end - 1} steps",) if end - 1 > before else (),
+                also=("duration",),
+            )
+        before, last = max(before, step), path
+
+
+@rule(when=lambda job: bool(job.data.streams))
+def stream_problems(job: Job) -> Iterator[Problem]:
+    """Values in epochs with streamed data, whose length is unknown."""
+    index = next(i for i, source in enumerate(job.data.sources) if source.is_streamed)
+    for path, counts in _epoch_values(job, ""):
+        if path.startswith("schedule."):
+            message = "is in epochs, but the number of steps per epoch of streamed data is unknown"
+            valid = ("10000 steps", "1e9 tokens")
+        elif job.data.is_mixture:
+            message = "is in epochs, but a mixture with a streamed source has no epochs"
+            valid = ("10000 steps", "1e9 tokens")
+        elif any(count != int(count) for count in counts):
+            message = (
+                "is a fraction of an epoch, but of streamed data only the end of an epoch is known"
+            )
+            valid = ("1 epochs",)
+        else:
+            continue
+        also = ["duration"] if path == "schedule.horizon" else []
+        yield Problem(path, message, valid=valid,
+                      also=(*also, f"data.sources.{index}.streaming"))  # fmt: skip
+
+
+def _epoch_values(section: Config, path: str) -> Iterator[tuple[str, list[float]]]:
+    """Values in epochs, with their paths."""
+    for name in fields_of(section):
+        value = getattr(section, name)
+        items = value if isinstance(value, tuple) else (value,)
+        for number, item in enumerate(items):
+            inner = f"{path}{name}.{number}" if isinstance(value, tuple) else f"{path}{name}"
+            if isinstance(item, Config):
+                yield from _epoch_values(item, f"{inner}.")
+                continue
+            limits = item.limits if isinstance(item, Duration) else (item,)
+            counts = [x.count for x in limits if getattr(x, "unit", None) == "epochs"]
+            if counts:
+                yield inner, counts
+
+
+@rule(needs="files", when=lambda job: job.data.held_out and not job.data.validation)
+def held_out_problems(job: Job) -> Iterator[Problem]:
+    """A number of held-out documents that leaves none for training."""
+    counts = [_documents(source) for source in job.data.sources]
+    known = [count for count in counts if count is not None]
+    total = sum(known)
+    if len(known) < len(counts):
+        return
+    if job.data.held_out < 1:
+        if total == 1 and (job.data.has_answers or job.data.streams):
+            unit = "conversation" if job.data.has_answers else "streamed document"
+            message = f"is a share of a single {unit}, which is not split"
+            yield Problem("data.held_out", message, hint=f"Add more {unit}s, or data.validation.")
+        return
+    from setpoint.data.reading import held_out_count
+
+    try:
+        held_out_count(total, job.data.held_out)
+    except SetpointError as error:
+        message, _, valid = str(error).removeprefix("data.held_out: ").partition("\nValid: ")
+        yield Problem("data.held_out", message, hint=f"Valid: {valid}", also=("data.sources",))
+
+
+def _documents(source: SourceConfig) -> int | None:
+    if isinstance(source, Text) and source.filter is None:
+        from setpoint.data.sources.texts import text_count  # most jobs have no files
+
+        return text_count(source)
+    if isinstance(source, Random | Questions) and source.filter is None:
+        return source.documents
+    return None
+
+
+@dead("evaluation.baselines")
+def baselines_are_dead(job: Job) -> str | None:
+    """N-gram baselines that do not apply to the data or the loss."""
+    if job.data.streams:
+        return "n-grams are counted over complete data, but a source is streamed"
+    path = leaves_out(job)
+    return path and f"{path} excludes tokens from the loss, which n-gram models would count"
+
+
+@rule(needs=tokenizer_needs, when=lambda job: any(tokens_named(job.loss)))
+def unknown_tokens(job: Job) -> Iterator[Problem]:
+    """Token ids of the loss that the tokenizer does not have."""
+    size = known_vocabulary(job.tokenizer)
+    for field, token in tokens_named(job.loss):
+        if size is not None and token >= size:
+            yield Problem(
+                field,
+                f"token {token} does not exist: the tokenizer has {size} tokens",
+                valid=(f"0 to {size - 1}",),
+                also=("tokenizer",),
+            )
+
+
+def leaves_out(job: Job) -> str | None:
+    """Find the setting that excludes tokens from the loss, and so from all metrics.
+
+    Returns:
+        the path of the field; None if all tokens count.
+    """
+    loss = job.loss
+    if not loss.left_out:
+        return None
+    ignores = isinstance(loss, Weighing) and loss.ignore_index is not None
+    return "loss.ignore_index" if ignores else "loss.token_weights"
+
+
+@rule(
+    needs="files",
+    when=lambda job: any(sources_of(job, Conversations)),
+    cautions={"no-stop-token": "answers end without a control token that training could learn"},
+)
+def template_problems(job: Job) -> Iterator[Problem]:
+    """Chat templates that are missing, or write tokens that the tokenizer lacks."""
+    from setpoint.data.sources.chat import fitting_template
+    from setpoint.data.tokenizers.vocabulary import chat_facts
+
+    facts = chat_facts(job.tokenizer)
+    for path, source in sources_of(job, Conversations):
+        if facts is None or (source.template is None and not needs_template(source)):
+            continue
+        try:
+            template = fitting_template(source.template, "", facts)
+            if path.startswith("data.sources.") and template.turn_end is None:
+                yield Caution(
+                    "no-stop-token",
+                    f"{path}.template",
+                    f"{template.title} ends answers without a control token of {facts.title}, so "
+                    "the model never learns to stop",
+                    also=("tokenizer",),
+                    hint="End the assistant's messages with a control token, such as eos_token.",
+                )
+        except SetpointError as error:
+            message, _, valid = str(error).removeprefix(": ").partition("\nValid: ")
+            yield Problem(f"{path}.template", message, hint=f"Valid: {valid}", also=("tokenizer",))
+
+
+@rule(needs="files", when=lambda job: any(sources_of(job, Tokens)))
+def token_problems(job: Job) -> Iterator[Problem]:
+    """Prepared data, or separators, that do not match the tokenizer."""
+    from setpoint.data.sources.tokens import prepared_folders
+    from setpoint.data.token_store import read_manifest
+    from setpoint.data.tokenizers.vocabulary import tokenizer_name, vocabulary_size
+
+    size, name = vocabulary_size(job.tokenizer), tokenizer_name(job.tokenizer)
+    for path, source in sources_of(job, Tokens):
+        yield from _wrong_ids(path, source, size)
+        if size is not None and source.separator is not None and source.separator >= size:
+            yield Problem(
+                f"{path}.separator",
+                f"is not a token of the tokenizer, which has {size:,}",
+                valid=("null", f"0 to {size - 1}"),
+                also=("tokenizer",),
+            )
+        for folder in prepared_folders(source, fetch=False):
+            try:
+                prepared = read_manifest(folder).tokenizer
+            except SetpointError:
+                continue  # reported by a check of the source
+            if name is not None and prepared != name:
+                yield Problem(
+                    f"{path}.paths",
+                    f"{folder} was prepared with the tokenizer {_brief(prepared)}, but "
+                    f"the job's is {_brief(name)}",
+                    hint="Use that tokenizer, or prepare the data again.",
+                    also=("tokenizer",),
+                )
+
+
+def _wrong_ids(path: str, source: Tokens, size: int | None) -> Iterator[Problem]:
+    """Find ids outside the vocabulary, or files of another dtype, at the start of each file."""
+    if size is None:
+        return
+    from setpoint.data.sources.tokens import find_wrong_ids, layout_of, token_files
+
+    for file in token_files(source, f"{path}.paths").files.values():
+        with suppress(SetpointError, OSError):  # reported by a check of the source
+            local = Path(str(file))
+            wrong = find_wrong_ids(local, layout_of(local, source.token_dtype, path), size)
+            if wrong is not None:
+                yield Problem(
+                    f"{path}.{wrong.field}",
+                    wrong.message,
+                    hint=f"Valid: {wrong.valid}",
+                    also=("tokenizer", "model.vocab_size"),
+                )
+                return
+
+
+@rule(when=lambda job: isinstance(job.tokenizer, TokenIds))
+def text_problems(job: Job) -> Iterator[Problem]:
+    """Text sources, and packing without a separator, with tokenizer.type = ids."""
+    assert isinstance(job.tokenizer, TokenIds)
+    for path, source in sources_of(job, SourceConfig):
+        fields: str = getattr(source, "field", "")
+        if isinstance(source, Tokens):
+            if source.separator is not None and source.separator != job.tokenizer.separator:
+                yield Problem(
+                    f"{path}.separator",
+                    "differs from tokenizer.separator, the token between documents",
+                    valid=("null",),
+                    also=("tokenizer.separator",),
+                )
+        elif not isinstance(source, Conversations) and fields.rpartition(".")[2] != "input_ids":
+            yield Problem(
+                f"{path}.type",
+                "is text, but tokenizer.type = ids cannot tokenize text",
+                valid=("tokens",),
+                also=("tokenizer",),
+            )
+    packed = job.data.packing.method != "concatenate"
+    if packed and job.tokenizer.separator is None and any(sources_of(job, Tokens)):
+        yield Problem(
+            "data.packing.method",
+            "packs documents, but token files without a separator do not mark their ends",
+            valid=("concatenate",),
+            also=("tokenizer.separator",),
+        )
+
+
+def _brief(name: str) -> str:
+    """Name of a tokenizer with an abbreviated hash."""
+    kind, *more = name.split()
+    return " ".join([kind, *(word[:12] for word in more)])
+
+
+def sources_of(job: Job, kind: type[S]) -> Iterator[tuple[str, S]]:
+    """Sources of a kind, with their paths."""
+    sections = [("data.sources", job.data.sources), ("data.validation", job.data.validation)]
+    if job.evaluation is not None:
+        for number, dataset in enumerate(job.evaluation.datasets):
+            sections.append((f"evaluation.datasets.{number}.sources", dataset.sources))
+    for path, sources in sections:
+        for number, source in enumerate(sources):
+            if isinstance(source, kind):
+                yield f"{path}.{number}", source
+
+
+def needs_template(source: Conversations) -> bool:
+    """True if the first row of a source is messages, not tokens."""
+    from setpoint.data.sources.conversations import ConversationsSource
+    from setpoint.hub.fetch import is_url
+
+    if any(map(is_url, source.paths)):  # looked at when the run starts
+        return False
+    try:
+        return ConversationsSource(source).starts_with_messages()
+    except (OSError, SetpointError):
+        return False  # reported by a check of the source, or when the run starts

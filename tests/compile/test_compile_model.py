@@ -1,0 +1,417 @@
+"""Compiled layers are the same layers, under the same names, and share their code."""
+
+from __future__ import annotations
+
+import copy
+import logging
+import os
+import pickle
+from collections import defaultdict
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch._logging._internal import warning_once
+
+from setpoint.compile.compile_model import (
+    CACHE,
+    KEPT,
+    KERNELS,
+    LOGGERS,
+    Artifacts,
+    cached_in,
+    compiling,
+    is_repeated,
+    quiet_compiler,
+    signature_of,
+)
+from setpoint.compile.config import Compile
+from setpoint.compile.watch import Watch
+from setpoint.config import SetpointError, resolve
+from setpoint.memory.checkpointing import contexts, recompute
+from setpoint.model.moe.config import MoE
+
+from ..model.small import small_model
+from .models import SETTINGS, Asking, Layer, Printing, compiled, stack, train_on
+
+
+def gradients(model: nn.Module) -> list[torch.Tensor]:
+    return [p.grad for p in model.parameters() if p.grad is not None]
+
+
+@pytest.mark.parametrize("scope", ["block", "model"])
+@pytest.mark.parametrize("backend", ["eager", "aot_eager"])
+def test_compiled_equals_eager(scope: str, backend: str) -> None:
+    plain, model = stack(), stack()
+    compiled(model, scope=scope, backend=backend)
+    torch.testing.assert_close(train_on(model, 4), train_on(plain, 4))
+    ours, theirs = gradients(model), gradients(plain)
+    assert len(ours) == len(theirs) == 6
+    torch.testing.assert_close(ours, theirs)
+
+
+def test_names_state_and_copies_are_those_of_the_model_as_written() -> None:
+    plain, model = stack(), stack()
+    compiled(model)
+    train_on(model, 4)
+    assert list(model.state_dict()) == list(plain.state_dict())
+    assert [name for name, _ in model.named_modules()] == [n for n, _ in plain.named_modules()]
+    model.load_state_dict(plain.state_dict())
+    x = torch.ones(2, 8)
+    for other in (copy.deepcopy(model), pickle.loads(pickle.dumps(model))):
+        torch.testing.assert_close(other(x), plain(x))
+
+
+def test_layers_of_one_kind_share_one_graph() -> None:
+    model = stack(count=5)
+    watch = Watch(compiled(model), limit=8)
+    train_on(model, 4)
+    assert watch.news().graphs == 1
+
+
+def test_many_kinds_do_not_use_up_the_limit_together() -> None:
+    model = nn.Sequential(*(Layer(number, scale=1.0 + number) for number in range(5)))
+    watch = Watch(compiled(model, recompile_limit=1), limit=1)
+    train_on(model, 4)
+    news = watch.news()
+    assert (news.graphs, news.fallbacks) == (5, ())
+
+
+def test_the_whole_model_is_one_graph() -> None:
+    model = stack(count=5)
+    told = compiled(model, scope="model")
+    watch = Watch(told, limit=8)
+    train_on(model, 4)
+    assert list(told.names.values()) == ["model"]
+    assert watch.news().graphs == 1
+
+
+def test_options_reach_the_backend(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[dict] = []
+    monkeypatch.setattr(torch, "compile", lambda function, **rest: seen.append(rest) or function)
+    options = {"triton": {"cudagraphs": True}, "epilogue_fusion": False}
+    compiled(stack(), backend="inductor", options=options, dynamic=False, fullgraph=True)
+    compiled(stack(), backend="inductor", mode="max-autotune")
+    assert seen[0] == {
+        "backend": "inductor",
+        "fullgraph": True,
+        "dynamic": False,
+        "mode": None,
+        "options": {"triton.cudagraphs": True, "epilogue_fusion": False},
+    }
+    assert (seen[1]["mode"], seen[1]["options"]) == ("max-autotune", None)
+
+
+def test_a_model_without_layers_is_refused_by_name() -> None:
+    config = resolve(Compile(backend="eager"))
+    with pytest.raises(SetpointError, match="a Linear, has no layers that repeat"):
+        config.build(model=nn.Linear(2, 2), layers=[])
+
+
+def test_a_value_of_the_wrong_type_is_refused() -> None:
+    with pytest.raises(SetpointError, match=r"compile\.options: .*max_autotune"):
+        compiled(stack(), backend="inductor", options={"max_autotune": "yes"})
+
+
+def test_what_ran_as_written_is_told_once() -> None:
+    model = stack()
+    told = compiled(model)
+    with torch.compiler.set_stance("force_eager"):
+        train_on(model, 4)
+    assert told.take() == ["0", "1", "2"]
+    assert told.take() == []
+    train_on(model, 4)
+    assert told.take() == []
+
+
+def test_a_graph_break_is_not_the_whole_layer() -> None:
+    model = stack(Printing)
+    told = compiled(model)
+    train_on(model, 4)
+    assert told.take() == []
+
+
+def test_sharded_layers_are_whole_graphs(run_module: Callable[[str], None]) -> None:
+    run_module("tests.compile.sharded_layers")
+
+
+def test_a_forward_of_one_module_alone_is_compiled() -> None:
+    plain, model = stack(), stack()
+    first: Any = model[0]
+    own = first.forward
+    first.forward = lambda x: 2 * own(x)
+    told = compiled(model)
+    torch.testing.assert_close(model(torch.ones(2, 8)), plain[1:](2 * plain[0](torch.ones(2, 8))))
+    assert told.take() == []
+
+
+def test_a_layers_number_is_not_looked_at() -> None:
+    assert signature_of(Layer(0)) == signature_of(Layer(1))
+
+
+def test_what_makes_another_kind() -> None:
+    frozen = Layer(0)
+    frozen.inner.weight.requires_grad_(False)
+    wider = Layer(0)
+    wider.inner = nn.Linear(8, 9)
+    patched = Layer(0)
+    patched.forward = lambda x: x
+    kinds = [Layer(0), Layer(0, scale=2.0), Printing(0), frozen, wider, patched]
+    assert len({signature_of(layer) for layer in kinds}) == 6
+
+
+def test_kinds_of_a_transformer() -> None:
+    model = small_model(
+        layers=4,
+        attention_pattern=("sliding", "full"),
+        sliding_window=4,
+        moe=MoE(experts=2, every=4),
+    )
+    kinds = [signature_of(layer) for layer in model.layers.values()]
+    assert kinds[0] == kinds[2]
+    assert len(set(kinds)) == 3
+
+
+def state() -> list[object]:
+    dynamo = torch._dynamo.config
+    found = [dynamo.recompile_limit, dynamo.accumulated_recompile_limit]
+    return [*found, os.environ.get(CACHE), os.environ.get(KERNELS)]
+
+
+def section(**values: Any) -> Compile:
+    return resolve(Compile(**values))
+
+
+def test_settings_hold_for_one_job(tmp_path: Path) -> None:
+    before = state()
+    with compiling(section(recompile_limit=300, cache=tmp_path / "a")):
+        assert state() == [300, 300, str(tmp_path / "a"), str(tmp_path / "a" / "triton")]
+    assert state() == before
+    with compiling(section(recompile_limit=2)):
+        assert state() == [2, *before[1:]]
+    assert state() == before
+
+
+def test_a_job_that_fails_leaves_nothing(tmp_path: Path) -> None:
+    before = state()
+    with pytest.raises(ValueError, match="x"), compiling(section(cache=tmp_path / "a")):
+        assert state() != before
+        raise ValueError("x")
+    assert state() == before
+
+
+def test_graphs_of_an_earlier_job_do_not_count() -> None:
+    for _ in range(3):
+        model = stack()
+        told = compiled(model, recompile_limit=1, dynamic=False)
+        train_on(model, 4)
+        assert told.take() == []
+
+
+def test_what_pytorch_remembers_is_what_it_did_before() -> None:
+    from torch._dynamo import utils
+
+    def most() -> Any:
+        return utils._compilation_metrics.maxlen  # pyright: ignore[reportPrivateUsage]
+
+    utils.set_compilation_metrics_limit(utils.DEFAULT_COMPILATION_METRICS_LIMIT)
+    before = most()
+    with compiling(section()):
+        assert most() > before
+    assert most() == before
+
+
+def test_a_folder_of_the_users_comes_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(CACHE, "theirs")
+    with cached_in(tmp_path):
+        assert os.environ[CACHE] == str(tmp_path)
+    assert os.environ[CACHE] == "theirs"
+
+
+def test_an_impossible_folder_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    impossible = section(cache=tmp_path / "file" / "below")
+    with pytest.raises(SetpointError, match="is not a folder"), compiling(impossible):
+        pass
+
+
+class InPlace(torch.nn.Module):
+    """A layer that changes what a product of matrices has given."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.wide = torch.nn.Linear(8, 16, dtype=torch.float64)
+        self.narrow = torch.nn.Linear(16, 8, dtype=torch.float64)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Apply the layer."""
+        return x + self.narrow(self.wide(x).mul_(1.5).sigmoid_()).mul_(0.5)
+
+
+def gradients_of_settings(backend: str | None) -> list[Tensor | None]:
+    torch.manual_seed(0)
+    model = torch.nn.Sequential(InPlace(), InPlace())
+    if backend is not None:
+        for layer in model:
+            recompute(layer, keep=partial(contexts, ["matmul"], 1))
+        model.compile(backend=backend)
+    x = torch.linspace(-1, 1, 32, dtype=torch.float64).view(4, 8).requires_grad_() * 1
+    model(x).square().sum().backward()
+    return [parameter.grad for parameter in model.parameters()]
+
+
+@pytest.mark.parametrize("backend", ["aot_eager", "aot_eager_decomp_partition"])
+def test_what_pytorch_warns_of_does_no_harm_and_is_not_said(
+    backend: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Kept results of operators, in compiled layers that work in place."""
+    said: list[str] = []
+    logger = logging.getLogger("torch._higher_order_ops.wrap")
+    monkeypatch.setattr(logger, "handle", lambda record: said.append(record.getMessage()))
+    warning_once.cache_clear()
+    torch._dynamo.reset()
+    gradients_of_settings(backend)
+    assert len(said) == 1 and KEPT in said[0]
+    monkeypatch.undo()
+    monkeypatch.setattr(logger, "callHandlers", lambda record: said.append(record.getMessage()))
+    warning_once.cache_clear()
+    with compiling(section()):
+        found = gradients_of_settings(backend)
+        logger.warning("another")
+    assert said[1:] == ["another"]
+    torch.testing.assert_close(found, gradients_of_settings(None), rtol=1e-12, atol=1e-14)
+    assert not logger.filters
+
+
+class Kept(logging.Handler):
+    """Keeps what reaches the terminal."""
+
+    def __init__(self) -> None:
+        super().__init__(logging.WARNING)
+        self.lines: list[str] = []
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Keep a line."""
+        self.lines.append(record.getMessage())
+
+
+def heard(environment: str | None, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """What PyTorch says of a graph that ends and of code that is compiled too often."""
+    if environment is None:
+        monkeypatch.delenv("TORCH_LOGS", raising=False)
+    else:
+        monkeypatch.setenv("TORCH_LOGS", environment)
+    kept, logger = Kept(), logging.getLogger("torch._dynamo")
+    logger.addHandler(kept)
+    try:
+        model = stack(Asking)
+        compiled(model)
+        train_on(model, 3)
+        model = stack()
+        compiled(model, recompile_limit=1, dynamic=False)
+        for rows in (2, 3, 4):
+            train_on(model, rows)
+    finally:
+        SETTINGS.close()
+        logger.removeHandler(kept)
+    return kept.lines
+
+
+def test_warnings_that_are_told_are_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert heard(None, monkeypatch) == []
+
+
+def test_who_asks_for_logs_gets_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Which shows as well that PyTorch would say something."""
+    lines = heard("+dynamo", monkeypatch)
+    assert any("hit config.recompile_limit" in line for line in lines)
+
+
+def test_other_warnings_are_heard_and_all_is_restored(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("TORCH_LOGS", raising=False)
+    before = [list(logging.getLogger(name).filters) for name in LOGGERS]
+    with pytest.raises(ValueError, match="x"), quiet_compiler():
+        assert all(len(logging.getLogger(name).filters) for name in LOGGERS)
+        raise ValueError("x")
+    assert [list(logging.getLogger(name).filters) for name in LOGGERS] == before
+
+
+@pytest.mark.parametrize(
+    ("level", "text", "told"),
+    [
+        (logging.WARNING, "torch._dynamo hit config.%s (%s)", True),
+        (logging.WARNING, "Graph break from `Tensor.item()`, consider setting:", True),
+        (logging.WARNING, "something else", False),
+        (logging.ERROR, "Graph break", False),
+    ],
+)
+def test_what_is_told(level: int, text: str, told: bool) -> None:
+    record = logging.LogRecord("x", level, "file", 1, text, (), None)
+    assert is_repeated(record) is told
+
+
+CPU = torch.device("cpu")
+
+
+@pytest.fixture
+def loaded(monkeypatch: pytest.MonkeyPatch) -> list[bytes]:
+    """What PyTorch is given to load; it saves three artifacts as `made`."""
+    given: list[bytes] = []
+    names: dict[str, list[str]] = defaultdict(list, inductor=["a", "b"], aot_autograd=["c"])
+    info: Any = SimpleNamespace(artifacts=names)
+    monkeypatch.setattr(torch.compiler, "save_cache_artifacts", lambda: (b"made", info))
+    monkeypatch.setattr(
+        torch.compiler, "load_cache_artifacts", lambda content: given.append(content) or info
+    )
+    return given
+
+
+def test_what_is_saved_is_loaded(tmp_path: Path, loaded: list[bytes]) -> None:
+    assert Artifacts(tmp_path / "new", "job", CPU).load() == 0
+    assert Artifacts(tmp_path / "new", "job", CPU).save()
+    assert Artifacts(tmp_path / "new", "job", CPU).load() == 3
+    assert loaded == [b"made"]
+    assert Artifacts(tmp_path / "new", "other", CPU).load() == 0
+
+
+def test_a_damaged_file_is_not_given_to_pytorch(tmp_path: Path, loaded: list[bytes]) -> None:
+    """Its content is unpickled, and may be anything."""
+    artifacts = Artifacts(tmp_path, "job", CPU)
+    artifacts.save()
+    content = artifacts.path.read_bytes()
+    for damaged in (b"", content[:-1], content[:-1] + b"x"):
+        artifacts.path.write_bytes(damaged)
+        assert artifacts.load() is None
+    assert loaded == []
+    artifacts.save()
+    assert artifacts.load() == 3
+
+
+def test_a_file_that_cannot_be_written_leaves_the_one_before(
+    tmp_path: Path, loaded: list[bytes], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    artifacts = Artifacts(tmp_path, "job", CPU)
+    artifacts.save()
+
+    def full(path: Path, content: bytes) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(Path, "write_bytes", full)
+    with pytest.raises(OSError, match="No space left"):
+        artifacts.save()
+    assert [path.name for path in tmp_path.iterdir()] == [artifacts.path.name]
+    assert artifacts.load() == 3
+
+
+def test_each_instruction_set_has_a_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Kernels are written for the width of a vector, which PyTorch's own keys leave out."""
+    paths = set[Path]()
+    for name in ("AVX2", "AVX512"):
+        monkeypatch.setattr(torch.backends.cpu, "get_cpu_capability", lambda name=name: name)
+        paths.add(Artifacts(tmp_path, "job", CPU).path)
+    assert len(paths) == 2

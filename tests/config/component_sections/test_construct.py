@@ -1,0 +1,87 @@
+from typing import Any
+
+import pytest
+
+from setpoint.config import SetpointError, resolve
+from setpoint.config.component_sections import Partial, partial
+from setpoint.config.composition import compose
+from setpoint.config.values.user_code import allow_imports
+
+from ...support.snapshots import compare
+from ..helpers import placeless
+from . import targets
+from .sample import Net
+from .targets import Part, Whole
+
+HERE = targets.__name__
+
+
+def check_all(target: Any, **arguments: Any) -> Any:
+    """A component that nobody has held against its target yet."""
+    section: Any = Partial(target=target)
+    for name, value in arguments.items():
+        setattr(section, name, value)
+    return section
+
+
+def test_arguments_are_built_first_and_shared_ones_once() -> None:
+    shared = partial(Part, size=2)
+    whole: Any = partial(
+        Whole, size=1, part=shared, parts=[shared, partial(Part, size=3)], by_name={"a": shared}
+    )
+    given = resolve(Net(act=whole)).act.build().given
+    assert given["part"] is given["parts"][0] is given["by_name"]["a"]
+    assert [part.size for part in given["parts"]] == [2, 3]
+
+
+def test_values_reach_the_target_as_it_wants_them() -> None:
+    whole: Any = partial(Whole, size=1, rate=2, betas=[1, 2], act=targets.double, free=[1, [2]])
+    given = whole.build().given
+    assert isinstance(given["rate"], float)
+    assert given["betas"] == (1.0, 2.0)
+    assert given["act"] is targets.double
+    assert given["free"] == (1, [2])
+
+
+def test_a_file_gives_the_same_as_python() -> None:
+    allow_imports("tests")
+    act = {
+        "type": "import",
+        "target": f"{HERE}.Whole",
+        "size": 1,
+        "betas": [1, 2],
+        "act": f"{HERE}.double",
+        "part": {"type": "import", "target": f"{HERE}.Part", "size": 4},
+    }
+    given = compose(Net, program={"act": act}).resolve().act.build().given
+    assert given["betas"] == (1.0, 2.0)
+    assert given["act"] is targets.double
+    assert given["part"].size == 4
+
+
+def test_typed_fields_are_handed_over_where_they_are_taken() -> None:
+    net = resolve(Net(optimizer=partial(targets.anything, x=1)))
+    assert net.optimizer.build(y=2) == {"x": 1, "y": 2}  # lr is not a parameter of its own
+    net = resolve(Net(optimizer=partial(targets.by_position, rate=3)))
+    assert net.optimizer(7) == (7, 3.0)
+
+
+def test_calling_one_is_building_it() -> None:
+    part: Any = partial(Part, rate=0.5)
+    assert (part(size=3).size, part(4).size, part.build(size=5).rate) == (3, 4, 0.5)
+
+
+def test_errors() -> None:
+    texts: list[str] = []
+    section: Any
+    for section in (
+        check_all(targets.Part),
+        partial(targets.failing, size=3),
+        check_all(f"{HERE}.Whole", size=1, part=3, mood="b"),
+        check_all("os.system", command="true"),
+        Partial(target=f"{HERE}.NUMBER"),
+    ):
+        with pytest.raises(SetpointError) as caught:
+            section.build()
+        texts.append(str(caught.value))
+    compare("config/component_sections/construct", placeless("\n".join(texts)))

@@ -1,0 +1,85 @@
+import sys
+from pathlib import Path
+
+import pytest
+
+from setpoint.config import ImportPath, SetpointError
+
+from . import targets
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "os.system",
+        "builtins.eval",
+        "torch.load",
+        "torch.optim.optimizer.torch.load",
+        "torch.optim.optimizer.torch.from_file",
+        "torch.optim:lr_scheduler.math.sqrt",
+        "torch.optim.lr_scheduler.partial",
+        "torch.optimizers.Adam",
+        "setpoint.config.values.user_code.import_user_module",
+    ],
+)
+def test_only_what_is_allowed_is_imported(text: str) -> None:
+    with pytest.raises(SetpointError, match="may not be imported: allowed are tests, torch.optim"):
+        ImportPath(text, ("torch.optim",)).load()
+
+
+def test_a_refused_module_is_not_even_imported(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "never_imported.py").write_text("raise SystemExit('imported')\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    path = ImportPath("never_imported.thing")
+    assert "never_imported.thing may not be imported" in path.refusal()
+    with pytest.raises(SetpointError):
+        path.load()
+    assert path.loaded() is None
+    assert "never_imported" not in sys.modules
+
+
+def test_what_is_allowed() -> None:
+    import torch
+
+    assert ImportPath("torch.optim.Adagrad", ("torch.optim",)).load() is torch.optim.Adagrad
+    assert ImportPath("torch.optim.adagrad.Adagrad", ("torch.optim",)).load() is torch.optim.Adagrad
+    gelu = ImportPath("torch.nn.functional.gelu", ("torch.nn",))
+    assert gelu.load() is torch.nn.functional.gelu
+    assert ImportPath(torch.nn.functional.gelu).load() is torch.nn.functional.gelu
+    assert ImportPath(targets.Part.Inner).load() is targets.Part.Inner
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("torch.optim.Adagard", "torch.optim has no 'Adagard'. Did you mean Adagrad?"),
+        ("torch.optim.adagrad", "is a module, which cannot be called"),
+        ("torch.optim.Adam.name.x", "has no 'name'"),
+        (
+            "tests.config.component_sections.targets.NUMBER",
+            "is an object of type int, which cannot be called",
+        ),
+        ("not_installed_anywhere.thing", "there is no module 'not_installed_anywhere'"),
+    ],
+)
+def test_what_is_not_there(text: str, words: str) -> None:
+    trusted = ("torch.optim", "tests", "not_installed_anywhere")
+    with pytest.raises(SetpointError, match=words):
+        ImportPath(text, trusted).load()
+
+
+def test_what_the_program_holds_needs_nobodys_permission(monkeypatch: pytest.MonkeyPatch) -> None:
+    import pickle
+
+    monkeypatch.setattr("setpoint.config.values.user_code._named", set())
+    monkeypatch.setenv("SETPOINT_IMPORTS", "")
+    path = ImportPath(targets.Part)
+    assert path.load() is targets.Part
+    assert path.trusting(()).load() is targets.Part
+    assert pickle.loads(pickle.dumps(path)).load() is targets.Part
+    with pytest.raises(SetpointError, match="allowed are no modules"):
+        ImportPath(path.text).load()
+    with pytest.raises(SetpointError, match="allowed are no modules"):
+        ImportPath("torch.optim.Adagrad", ("torch.optim",)).load()

@@ -1,0 +1,211 @@
+import copy
+import pickle
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from setpoint.config import Config, ConfigError, field, resolve
+from setpoint.config.component_sections import Partial, partial
+from setpoint.config.composition import compose
+from setpoint.config.draft.walk import dropped_values, leaves, to_minimal, to_plain
+from setpoint.config.record.python_source import to_python
+from setpoint.config.record.record import differences, fingerprint, record_files
+from setpoint.config.resolving.checks import verify
+
+from ...support.snapshots import compare
+from ..helpers import LAYERS, problems_of, resolve_through
+from . import targets
+from .sample import Imported, Net, Plain, Relu
+from .targets import Part, Whole
+
+PART = f"{targets.__name__}.Part"
+
+
+def values(config: Config) -> dict[str, Any]:
+    return {leaf.key: leaf.value for leaf in leaves(config)}
+
+
+@pytest.mark.parametrize("layer", LAYERS)
+def test_arguments_lie_beside_the_target_in_every_layer(layer: str, tmp_path: Path) -> None:
+    given = {"optimizer": {"type": "import", "target": PART, "lr": 0.5, "rate": 1e-5}}
+    config: Any = resolve_through(layer, given, tmp_path, Net)
+    assert type(config.optimizer).__name__ == "Imported"
+    assert values(config)["optimizer.rate"] == 1e-5
+    assert values(config)["optimizer.target"] == PART
+    assert config.optimizer.rate == 1e-5
+
+
+def test_flags_set_single_arguments() -> None:
+    flags = ["--optimizer.rate", "1e-3", "--optimizer", "import", f"--optimizer.target={PART}"]
+    config = compose(Net, flags=flags).resolve()
+    leaf = next(leaf for leaf in leaves(config) if leaf.key == "optimizer.rate")
+    assert (leaf.value, leaf.describe_origin()) == (0.001, "command line --optimizer.rate")
+
+
+def everything() -> Net:
+    """A net with components inside components."""
+    shared = partial(Part, size=2)
+    net = Net(acts=[Relu(), partial(Part, size=9)])
+    net.act = partial(
+        Whole,
+        size=3,
+        betas=[0.5, 0.6],
+        part=shared,
+        parts=[shared, partial(Part, size=5)],
+        by_name={"a": partial(Part, size=6)},
+        act=targets.double,
+        free={"a": [1, {"b": None}]},
+    )
+    net.optimizer = partial(Part, rate=0.25)
+    return net
+
+
+def test_a_record_gives_it_back(tmp_path: Path) -> None:
+    config = resolve(everything())
+    plain = to_plain(config)
+    for name, text in record_files(config).items():
+        if name != "origins.json":
+            (tmp_path / name).write_text(text)
+    from_minimal = compose(Net, str(tmp_path / "config.toml")).resolve()
+    assert to_plain(from_minimal) == plain
+    assert fingerprint(from_minimal) == fingerprint(config)
+    assert to_plain(compose(Net, program=plain).resolve()) == plain
+    assert not differences(from_minimal, config)
+
+
+def test_copies_pickles_and_equality() -> None:
+    config = resolve(everything())
+    assert pickle.loads(pickle.dumps(config)) == config == copy.deepcopy(config)
+    assert hash(config) == hash(resolve(everything()))
+    changed = config.evolve()
+    changed.act.size = 4
+    assert resolve(changed).act.size == 4
+    assert config.act.size == 3
+    assert resolve(changed) != config
+    # The order in which arguments are given does not matter.
+    assert resolve(Net(act=partial(Whole, size=1, mode="b"))) == resolve(
+        Net(act=partial(Whole, mode="b", size=1))
+    )
+
+
+def test_python_source_gives_it_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    config = resolve(everything())
+    source = to_python(config)
+    namespace: dict[str, Any] = {}
+    exec(source.replace("@preset\n", ""), namespace)
+    assert resolve(namespace["my_preset"]()) == config
+    compare("config/component_sections/python", source)
+
+
+def test_a_new_target_starts_afresh(tmp_path: Path) -> None:
+    (tmp_path / "a.toml").write_text(
+        f'[optimizer]\ntype = "import"\nlr = 0.5\nrate = 0.2\ntarget = "{PART}"\n'
+    )
+    flags = [f"--optimizer.target={targets.__name__}.by_position"]
+    config = compose(Net, str(tmp_path / "a.toml"), flags=flags).resolve()
+    assert "optimizer.rate" not in values(config)
+    assert config.optimizer.lr == 0.5
+    assert [line.split(",")[0] for line in dropped_values(config)] == ["optimizer.rate = 0.2"]
+
+
+def test_switching_keeps_the_typed_fields() -> None:
+    given = Net(optimizer=Plain(lr=0.5))
+    there = [f"--optimizer={{type=import, target={PART}}}"]
+    config = compose(Net, given, flags=there).resolve()
+    assert (config.optimizer.lr, type(config.optimizer).__name__) == (0.5, "Imported")
+    imported = Net(optimizer=partial(Part, rate=0.3))
+    imported.optimizer.lr = 0.5
+    net = compose(Net, imported, flags=["--optimizer=plain"]).resolve()
+    assert net.optimizer.lr == 0.5
+    assert any("optimizer.rate = 0.3" in line for line in dropped_values(net))
+
+
+class Rooted(Config):
+    act: Partial = field(factory=lambda: partial(Whole, size=1, mode="b"))
+
+
+@pytest.mark.parametrize(
+    "act",
+    [
+        partial(Whole, size=1, mode="b"),
+        partial(Whole, size=2, mode="b"),
+        partial(Whole, size=1),
+        partial(Whole, size=1, mode="b", rate=0.5),
+        partial(Part, size=1),
+        partial(targets.anything, size=1, mode="b"),
+    ],
+)
+def test_the_minimal_form_over_a_foreign_default(act: Any) -> None:
+    config = resolve(Rooted(act=act))
+    assert compose(Rooted, program=to_minimal(config)).resolve() == config
+
+
+def test_mistakes_are_found_together_once_imported() -> None:
+    flags = [
+        f"--optimizer={{type=import, target={PART}, rat=3, rate=fast}}",
+        f"--act={{type=import, target={targets.__name__}.Whole, mode=c, betas=[1], part=3, foo=1}}",
+    ]
+    with pytest.raises(ConfigError) as caught:
+        compose(Net, flags=flags).resolve()
+    compare("config/component_sections/mistakes", str(caught.value))
+
+
+def test_what_is_not_imported_is_left_to_verify() -> None:
+    flags = ["--optimizer={type=import, target=torch.optim.nowhere.Thing, rate=3}"]
+    config = compose(Net, flags=flags).resolve()
+    skipped = [str(check) for check in verify(config, {"files"}).skipped]
+    assert "optimizer: the target exists and takes its arguments (needs import)" in skipped
+    found = verify(config).problems
+    assert [problem.path for problem in found] == ["optimizer.target"]
+    assert "has no 'nowhere'" in found[0].message
+
+
+@pytest.mark.parametrize(
+    ("flag", "words"),
+    [
+        ("--optimizer.build=1", "'build' is a reserved word"),
+        ("--optimizer._x=1", "'_x' cannot be the name of an argument"),
+        ("--optimizer.class=1", "'class' cannot be the name of an argument"),
+        ("--only={type=import, target=a.b}", "is not one of the valid values: got import"),
+        ("--optimizer.lr=-1", "it must be > 0"),
+        ("--optimizer.rate=https://a:hunter2@b", "holds a password inside a URL"),
+        ("--act={type=import, target=nothing}", "is not an import path"),
+        ("--act={type=import, target=os.system}", "os.system may not be imported"),
+        ("--act={type=import}", "is required and has no value"),
+    ],
+)
+def test_wrong_input(flag: str, words: str) -> None:
+    flags = ["--optimizer=import", f"--optimizer.target={PART}", flag]
+    with pytest.raises(ConfigError) as caught:
+        compose(Net, flags=flags).resolve()
+    assert words in str(caught.value)
+    assert "hunter2" not in str(caught.value)
+    assert len(caught.value.problems) == 1
+
+
+def test_a_family_without_a_variant_for_them() -> None:
+    with pytest.raises(ConfigError, match="does not accept components imported by path"):
+        Net(only=partial(Part, size=1))
+    with pytest.raises(ConfigError, match="it must be > 0"):
+        Net(optimizer=partial(targets.anything, lr=-3))
+    assert isinstance(Net(optimizer=partial(Part)).optimizer, Imported)
+
+
+def test_minimal_holds_what_differs() -> None:
+    config = resolve(Net(optimizer=partial(Part, rate=0.25)))
+    assert to_minimal(config) == {"optimizer": {"type": "import", "target": PART, "rate": 0.25}}
+
+
+def test_a_path_in_place_of_a_variant_is_told_where_it_goes() -> None:
+    with pytest.raises(ConfigError) as caught:
+        compose(Net, flags=["--optimizer=torch.optim.Adagrad"]).resolve()
+    hint = 'A callable is given as {type = "import", target = "torch.optim.Adagrad"}.'
+    assert [problem.hint for problem in caught.value.problems] == [hint]
+
+
+def test_nothing_can_be_set_inside_an_argument_that_is_not_given() -> None:
+    found = problems_of(
+        lambda: compose(Net, flags=["optimizer=import", "optimizer.x.y=1"]).resolve()
+    )
+    assert found and all(problem.path.startswith("optimizer") for problem in found)

@@ -1,0 +1,127 @@
+import inspect
+from collections.abc import Callable, Iterable, Sequence
+from enum import Enum
+from pathlib import Path
+from typing import Annotated, Any, Literal, Optional, Protocol, TypeVar, Union
+
+import pytest
+import torch
+
+from setpoint.config import ImportPath, Invalid
+from setpoint.config.component_sections import (
+    converted_argument,
+    parameters_of,
+    read_argument,
+    wrong_arguments,
+)
+from setpoint.config.values.origin import PROGRAM, Origin
+from setpoint.config.words.plain_data import listed
+from setpoint.units import DType
+
+from . import targets
+from .targets import Part, Whole
+
+T = TypeVar("T")
+
+
+class Speed(Enum):
+    FAST = 1
+
+
+class Sized(Protocol):
+    size: int
+
+
+def read(annotation: Any, value: object, default: Any = inspect.Parameter.empty) -> Any:
+    parameter = inspect.Parameter(
+        "x", inspect.Parameter.KEYWORD_ONLY, annotation=annotation, default=default
+    )
+    return converted_argument(parameter, read_argument(value, Origin(PROGRAM)))
+
+
+@pytest.mark.parametrize(
+    ("annotation", "value", "expected"),
+    [
+        (float, 1, 1.0),
+        (float | torch.Tensor, 1, 1.0),
+        (Union[float, torch.Tensor, None], None, None),  # noqa: UP007 - as torch writes it
+        (Optional[int], 3, 3),  # noqa: UP045
+        (Annotated[int, "size"], 3, 3),
+        (tuple[float, float], [1, 2], (1.0, 2.0)),
+        (tuple[float | torch.Tensor, float | torch.Tensor], [1, 2], (1.0, 2.0)),
+        (tuple[int, ...], [1, 2], (1, 2)),
+        (list[int], [1, 2], [1, 2]),
+        (Sequence[float], [1, 2], [1.0, 2.0]),
+        (Iterable[int], [1], [1]),
+        (dict[str, int], {"a": 1}, {"a": 1}),
+        (dict[str, Any], {"a": [1]}, {"a": [1]}),
+        (Literal["a", "b"], "a", "a"),
+        (Speed, "FAST", Speed.FAST),
+        (Path, "a/b", Path("a/b")),
+        (torch.dtype, "bf16", DType("bfloat16")),
+        (Callable[[int], int], "a.b", ImportPath("a.b")),
+        (type[Part], "a.b", ImportPath("a.b")),
+        (Sized, 3, 3),
+        (T, {"a": 3}, {"a": 3}),
+        (Any, [1], [1]),
+        (inspect.Parameter.empty, [1], [1]),
+        ("a text that names nothing", [1], [1]),
+    ],
+)
+def test_values_are_read_by_the_annotation(annotation: Any, value: object, expected: Any) -> None:
+    assert read(annotation, value) == expected
+
+
+@pytest.mark.parametrize(
+    ("annotation", "value", "words"),
+    [
+        (float, "fast", "is not a float"),
+        (float | torch.Tensor, "fast", "is not a float"),
+        (torch.Tensor, 3, "is not a Tensor, which is given as {type = 'import', target = ...}"),
+        (tuple[float, float], [1], "needs 2 items, got 1"),
+        (tuple[float, float], 3, "is not a tuple of 2"),
+        (Literal["a", "b"], "c", "is not one of the valid values"),
+        (int, 1.5, "is not an int"),
+        (bool, "yes", "is not a bool"),
+        (int, None, "is not an int: got null"),
+    ],
+)
+def test_what_does_not_fit(annotation: Any, value: object, words: str) -> None:
+    with pytest.raises(Invalid, match=words):
+        read(annotation, value)
+
+
+def test_a_default_says_what_a_list_means() -> None:
+    assert read(inspect.Parameter.empty, [1, 2], default=(3, 4)) == (1, 2)
+    assert read(inspect.Parameter.empty, [1, 2], default=[3, 4]) == [1, 2]
+    assert read(int, None, default=None) is None
+    assert listed((1, (2,))) == [1, [2]]
+
+
+def wrong(target: Any, handed: tuple[str, ...] | None = None, **given: Any) -> dict[str, str]:
+    errors = wrong_arguments(target, "it", given, (), handed)
+    return {str(error.at[0]): f"{error.message}; {error.hint}" for error in errors}
+
+
+def test_names() -> None:
+    assert wrong(Part, rate=1.0) == {}
+    assert wrong(Part, rat=1.0) == {"rat": "it has no parameter 'rat'; Did you mean rate?"}
+    assert wrong(targets.anything, whatever=1) == {}
+    assert "is positional-only in" in wrong(targets.by_position, size=1)["size"]
+
+
+def test_what_is_required_and_what_is_handed_over() -> None:
+    assert wrong(Part) == {}
+    assert wrong(Part, ()) == {"size": "it needs 'size', which is not given; "}
+    assert wrong(Part, ("*",)) == {}
+    assert wrong(Part, ("size",), size=3) == {"size": "is passed when it is built; leave it out; "}
+
+
+def test_components_are_not_held_against_annotations() -> None:
+    part = read_argument({"type": "import", "target": "a.b"}, Origin(PROGRAM))
+    assert wrong(Whole, part=part, parts=(part,), size=1) == {}
+
+
+def test_what_has_no_signature_is_let_pass() -> None:
+    assert parameters_of(dict) is None
+    assert wrong(dict, whatever=1) == {}

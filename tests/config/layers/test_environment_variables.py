@@ -1,0 +1,164 @@
+from setpoint.config import Config, Free, Secret, field
+from setpoint.config.composition import compose
+from setpoint.config.layers.environment_variables import variables
+
+from ..helpers import problems_of
+from ..sample import AdamW, Job, Recurrent, Sgd, Text
+
+
+def test_variables_set_fields_by_type() -> None:
+    environ = {
+        "SETPOINT__OPTIMIZER__LR": "1e-2",
+        "SETPOINT__DETERMINISTIC": "true",
+        "SETPOINT__TAGS": "a,b",
+        "SETPOINT__USER__my_key": "[1, x]",
+        "SETPOINT__BATCH__SEQUENCE_LENGTH": "8",
+        "HOME": "/root",
+        "SETPOINT_OTHER": "3",
+    }
+    job = compose(Job, environ=environ).resolve()
+    assert job.optimizer.lr == 0.01
+    assert job.deterministic
+    assert job.tags == ["a", "b"]
+    assert job.user.dump() == {"my_key": [1, "x"]}
+    assert job.batch.sequence_length == 8
+
+
+def test_a_variant_is_chosen_before_its_fields_are_set() -> None:
+    environ = {"SETPOINT__OPTIMIZER__MOMENTUM": "0.5", "SETPOINT__OPTIMIZER__TYPE": "sgd",
+               "SETPOINT__MODEL__CELL": "lstm", "SETPOINT__MODEL": "recurrent",
+               "SETPOINT__SOURCES__0__PATHS": "a",
+               "SETPOINT__SOURCES__0__TYPE": "text"}  # fmt: skip
+    job = compose(Job, environ=environ).resolve()
+    assert job.optimizer == Sgd(momentum=0.5)
+    assert job.model == Recurrent(cell="lstm")
+    assert job.sources == (Text(paths=("a",)),)
+
+
+def test_the_order_does_not_depend_on_the_environment() -> None:
+    names = ["SETPOINT__B__C", "SETPOINT__A", "setpoint__b", "SETPOINT__B__TYPE"]
+    orders = [list(variables(dict.fromkeys(n, ""), "SETPOINT__")) for n in (names, names[::-1])]
+    assert orders[0] == orders[1]
+    assert [name for name, _ in orders[0]] == [
+        "SETPOINT__A", "SETPOINT__B__TYPE", "setpoint__b", "SETPOINT__B__C",
+    ]  # fmt: skip
+
+
+def test_flags_beat_variables() -> None:
+    environ = {"SETPOINT__SEED": "1"}
+    assert compose(Job, environ=environ).resolve().seed == 1
+    assert compose(Job, environ=environ, flags=["--seed=2"]).resolve().seed == 2
+
+
+def test_no_environment_is_read_unless_it_is_given(monkeypatch) -> None:
+    monkeypatch.setenv("SETPOINT__SEED", "7")
+    assert compose(Job).resolve().seed == 1234
+
+
+def test_unknown_variables_are_problems() -> None:
+    environ = {"SETPOINT__": "1", "SETPOINT__LR": "1",
+               "SETPOINT__OPTIMIZER": "{",
+               "SETPOINT____": ""}  # fmt: skip
+    problems = problems_of(lambda: compose(Job, environ=environ).resolve())
+    assert [problem.path for problem in problems] == ["", ".", "lr", "optimizer"]
+    assert all(str(problem.origin).startswith("environment variable") for problem in problems)
+
+
+def test_a_variable_with_one_underscore_that_means_a_field_is_a_problem() -> None:
+    environ = {"SETPOINT_OPTIMIZER_LR": "1", "setpoint_batch__sequence_length": "8",
+               "SETPOINT_SEED": "1", "SETPOINT_SOURCES": "", "SETPOINT_TRACKER_TOKEN": "hush",
+               "SETPOINT_HOME": "/", "SETPOINT_": "", "SETPOINT": "", "SETPOINT_LR": "1",
+               "SETPOINT_SEED_X": "1"}  # fmt: skip
+    problems = problems_of(lambda: compose(Job, environ=environ).resolve())
+    assert [problem.path for problem in problems] == [
+        "batch.sequence_length", "optimizer.lr", "seed", "sources", "tracker.token",
+    ]  # fmt: skip
+    assert "hush" not in str(problems[-1].value)
+    assert [str(problem.value) for problem in problems[1:3]] == ["1", "1"]
+    assert problems[1].message == (
+        "SETPOINT_OPTIMIZER_LR sets nothing: write two underscores before each name"
+    )
+    assert "Did you mean SETPOINT__OPTIMIZER__LR?" in problems[1].hint
+
+
+def test_one_field_by_two_variables_is_a_problem() -> None:
+    environ = {"SETPOINT__SEED": "1", "setpoint__seed": "1", "Setpoint__Batch__Size": "3"}
+    (problem,) = problems_of(lambda: compose(Job, environ=environ).resolve())
+    assert (problem.path, problem.message) == ("seed", "is also set by the variable SETPOINT__SEED")
+    assert problem.origin == "environment variable setpoint__seed"
+    assert problem.value == "1"
+
+
+def test_a_value_that_may_be_a_secret_is_hidden() -> None:
+    class Sender(Config):
+        headers: dict[str, Secret] = field(factory=dict)
+
+    environ = {"SETPOINT__HEADERS__AUTH": "env:A", "SETPOINT__headers__AUTH": "plain4"}
+    (problem,) = problems_of(lambda: compose(Sender, environ=environ).resolve())
+    assert problem.message.startswith("is also set") and problem.value == "***"
+
+
+def test_an_empty_value_is_a_value() -> None:
+    assert compose(Job, environ={"SETPOINT__TAGS": ""}).resolve().tags == []
+    assert compose(Job, environ={"SETPOINT__USER__A": ""}).resolve().user.dump() == {"A": ""}
+    for name in ("SETPOINT__SEED", "SETPOINT__OPTIMIZER", "SETPOINT__FOLDER", "SETPOINT__NAME"):
+        environ = {name: ""}
+        (problem,) = problems_of(lambda environ=environ: compose(Job, environ=environ).resolve())
+        assert problem.origin == f"environment variable {name}"
+
+
+def test_thousands_of_variables() -> None:
+    environ = {f"SETPOINT__USER__K{i}": "1" for i in range(1000)}
+    environ |= {f"SETPOINT_OTHER_{i}": "1" for i in range(1000)}
+    assert len(compose(Job, environ=environ).resolve().user.dump()) == 1000
+
+
+def test_files_of_variables_are_not_read(tmp_path, monkeypatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    for name in (".env", ".env.local", "setpoint.env", ".setpoint"):
+        (tmp_path / name).write_text("SETPOINT__SEED=7\n")
+    assert compose(Job, environ={"HOME": str(tmp_path)}).resolve().seed == 1234
+
+
+def test_a_variable_with_an_underscore_too_few_is_answered_with_the_right_one() -> None:
+    environ = {"SETPOINT__OPTIMIZER_LR": "7"}
+    (problem,) = problems_of(lambda: compose(Job, environ=environ).resolve())
+    assert problem.path == "optimizer_lr"
+    assert problem.hint == "Did you mean SETPOINT__OPTIMIZER__LR?"
+
+
+class Rule(Config):
+    pass
+
+
+class Small(Rule, type="small"):
+    beta: int = 1
+
+
+class Large(Rule, type="large"):
+    Beta: int = 1
+
+
+class Cased(Config):
+    """Names in which the case counts, and names in which it does not."""
+
+    T_max: int = 1
+    rule: Rule | None = None
+    """A family whose variants differ in the case of a name."""
+
+    names: dict[str, int] = field(factory=dict)
+    parts: tuple[AdamW | Sgd, ...] = field(factory=lambda: (AdamW(), Sgd()))
+    user: Free = field(factory=Free)
+
+
+def test_fields_are_found_in_any_case_and_keys_keep_theirs() -> None:
+    environ = {"SETPOINT__t_MAX": "5", "SETPOINT__NAMES__Ab": "3", "SETPOINT__names__AB": "4",
+               "SETPOINT__USER__runName": "x", "SETPOINT__PARTS__SGD__MOMENTUM": "0.5",
+               "SETPOINT__PARTS__1__LR": "0.25", "SETPOINT__RULE__TYPE": "large",
+               "SETPOINT__RULE__BETA": "7"}  # fmt: skip
+    job = compose(Cased, environ=environ).resolve()
+    assert (job.T_max, job.names, job.user.dump()) == (5, {"AB": 4, "Ab": 3}, {"runName": "x"})
+    assert job.parts[1] == Sgd(momentum=0.5, lr=0.25) and job.rule == Large(Beta=7)
+    environ = {"SETPOINT__RULE__BETA": "1"}
+    (problem,) = problems_of(lambda: compose(Cased, environ=environ).resolve())
+    assert problem.valid == ("Beta", "beta") and "upper and lower case" in problem.message

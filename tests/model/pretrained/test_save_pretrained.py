@@ -1,0 +1,262 @@
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from setpoint.config import SetpointError, resolve
+from setpoint.data.tokenizers.config import TokenIds
+from setpoint.data.tokenizers.tokenizer import IdTokenizer
+from setpoint.model import config_from_pretrained, load_pretrained, save_pretrained
+from setpoint.model.attention.config import MLA, YarnScaling
+from setpoint.model.config import LayerNormConfig, MuP, RMSNormConfig
+from setpoint.model.moe.config import MoE, SigmoidTopK, SoftmaxTopK
+from setpoint.model.pretrained.save_pretrained import ends_of
+
+from ...support.snapshots import compare
+from .ours import directory, model
+
+LATENT: dict[str, Any] = {
+    "mla": MLA(query_rank=8, kv_rank=6, rope_head_dim=4, nope_head_dim=4, value_head_dim=4),
+    "moe": MoE(experts=4, expert_dim=8, first_dense=1, shared_experts=1, router=SigmoidTopK()),
+    "attention_scale": 0.3,
+    "norm_eps": 1e-6,
+}
+GEMMA: dict[str, Any] = {
+    "qk_norm": True,
+    "norm": RMSNormConfig(zero_centered=True),
+    "norm_placement": "both",
+    "activation": "geglu_tanh",
+    "embedding_scale": 4.0,
+    "attention_pattern": ("sliding", "full"),
+    "sliding_window": 5,
+    "rope_base_sliding": 100.0,
+    "tie_embeddings": True,
+}
+# Fields of ours, and the class that transformers makes of them.
+OURS: dict[str, tuple[dict[str, Any], str]] = {
+    "plain": ({}, "LlamaForCausalLM"),
+    "heads that do not divide": (
+        {"dim": 20, "heads": 3, "head_dim": 8},
+        "MistralForCausalLM",
+    ),
+    "padded vocabulary": ({"vocab_size": None, "vocab_multiple_of": 64}, "LlamaForCausalLM"),
+    "window": ({"attention_pattern": ("sliding",), "sliding_window": 3}, "MistralForCausalLM"),
+    "windows": (
+        {"qkv_bias": True, "attention_pattern": ("full", "sliding"), "sliding_window": 3},
+        "Qwen2ForCausalLM",
+    ),
+    # Phi 3 rotates a part of each head, too, but has no such scaling in transformers.
+    "a part of each head, stretched": (
+        {"rope_dim": 4, "rope_scaling": YarnScaling(factor=4.0, original_length=8)},
+        "GlmForCausalLM",
+    ),
+    "latent attention with a scale of its own": (
+        {**LATENT, "rope_scaling": YarnScaling(factor=4.0, original_length=8)},
+        "DeepseekV3ForCausalLM",
+    ),
+    "norms of queries": ({"qk_norm": True, "merge_qkv": True}, "Qwen3ForCausalLM"),
+    "experts": (
+        {"qk_norm": True, "moe": MoE(experts=4, expert_dim=8, first_dense=1, packed=False)},
+        "Qwen3MoeForCausalLM",
+    ),
+    "norms behind": (GEMMA, "Gemma3ForCausalLM"),
+    "windows in all layers with a RoPE base of their own": (
+        {**GEMMA, "attention_pattern": ("sliding",)},
+        "Gemma3ForCausalLM",
+    ),
+    "one RoPE base of windows in all layers": (
+        {"attention_pattern": ("sliding",), "sliding_window": 3, "rope_base_sliding": 10_000.0},
+        "MistralForCausalLM",
+    ),
+    "learned positions": (
+        {
+            "positions": "learned",
+            "norm": LayerNormConfig(),
+            "activation": "gelu",
+            "ffn_bias": True,
+            "qkv_bias": True,
+            "attention_output_bias": True,
+        },
+        "GPT2LMHeadModel",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", OURS)
+def test_transformers_loads_ours_as_the_right_class(case: str, tmp_path: Path) -> None:
+    import transformers
+
+    fields, name = OURS[case]
+    ours = model(**fields)
+    tokens = torch.randint(0, 20, (2, 16), generator=torch.Generator().manual_seed(0))
+    save_pretrained(ours, tmp_path / "out")
+    theirs = transformers.AutoModelForCausalLM.from_pretrained(tmp_path / "out").eval()
+    assert type(theirs).__name__ == name
+    with torch.no_grad():
+        torch.testing.assert_close(theirs(tokens).logits, ours(tokens), rtol=0, atol=1e-5)
+        assert ours(tokens).std() > 0.05
+
+
+def test_a_start_of_weights_that_their_class_would_refuse_is_cut(tmp_path: Path) -> None:
+    import transformers
+
+    save_pretrained(model(init_std=1.5), tmp_path / "out")
+    assert transformers.AutoConfig.from_pretrained(tmp_path / "out").initializer_range == 1.0
+
+
+UNWRITABLE: dict[str, dict[str, Any]] = {
+    "relu squared": {"activation": "relu_squared"},
+    "norms behind only": {"norm_placement": "post"},
+    "layer norm with rotary positions": {"norm": LayerNormConfig(bias=False)},
+    "no positions": {"positions": "none"},
+    "muP": {"mup": MuP(base_dim=8)},
+    "scales": {"residual_scale": 0.5, "logit_scale": 2.0, "qk_norm": True},
+    "a router of another kind": {
+        "qk_norm": True,
+        "moe": MoE(experts=4, router=SigmoidTopK()),
+    },
+    "experts that drop": {
+        "qk_norm": True,
+        "moe": MoE(experts=4, router=SoftmaxTopK(), capacity_factor=1.0),
+    },
+}
+
+
+def test_what_no_family_has_is_refused_by_name(tmp_path: Path) -> None:
+    told: list[str] = []
+    for case, fields in UNWRITABLE.items():
+        with pytest.raises(SetpointError) as caught:
+            save_pretrained(model(**fields), tmp_path / "out")
+        told.append(f"{case}:\n{caught.value}\n")
+    with pytest.raises(SetpointError) as caught:
+        save_pretrained(model(qk_norm=True), tmp_path / "out", family="llama")
+    told.append(f"another family:\n{caught.value}\n")
+    with pytest.raises(SetpointError) as caught:
+        save_pretrained(model(), tmp_path / "out", family="lama")
+    told.append(f"no family:\n{caught.value}\n")
+    compare("model/pretrained_not_written", "\n".join(told))
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_scale_that_positions_not_stretched_cannot_give_is_refused(tmp_path: Path) -> None:
+    ours = model(**LATENT, rope_scaling=YarnScaling(factor=1.0, original_length=8))
+    with pytest.raises(SetpointError, match="attention_scale = 0.3; it must be null"):
+        save_pretrained(ours, tmp_path / "out", family="deepseek_v3")
+
+
+def test_shards_hold_the_same_and_transformers_reads_them(tmp_path: Path) -> None:
+    import transformers
+
+    whole, parts = directory(tmp_path / "whole"), directory(tmp_path / "parts", 4000)
+    assert not (parts / "model.safetensors").exists()
+    shards = sorted(parts.glob("model-*-of-*.safetensors"))
+    index = json.loads((parts / "model.safetensors.index.json").read_text())
+    assert {shard.name for shard in shards} == set(index["weight_map"].values())
+    assert len(shards) > 3
+    assert index["metadata"]["total_size"] == sum(
+        tensor.numel() * 4 for tensor in load_pretrained(whole).parameters()
+    )
+    first, second = load_pretrained(whole).state_dict(), load_pretrained(parts).state_dict()
+    assert first.keys() == second.keys()
+    theirs = transformers.AutoModelForCausalLM.from_pretrained(parts).state_dict()
+    for name in first:
+        assert first[name].shape == second[name].shape
+    assert torch.equal(theirs["model.embed_tokens.weight"], second["embedding.weight"])
+
+
+def test_types_are_cast_when_asked(tmp_path: Path) -> None:
+    ours = model()
+    save_pretrained(ours, tmp_path / "half", dtype="bf16")
+    assert json.loads((tmp_path / "half/config.json").read_text())["dtype"] == "bfloat16"
+    stored = load_pretrained(tmp_path / "half")
+    assert {p.dtype for p in stored.parameters()} == {torch.bfloat16}
+    for name, tensor in ours.state_dict().items():
+        assert torch.equal(stored.state_dict()[name], tensor.bfloat16())
+    wide = load_pretrained(tmp_path / "half", dtype=torch.float64)
+    assert {p.dtype for p in wide.parameters()} == {torch.float64}
+
+
+def test_tokenizer_files_and_special_tokens_go_along(tmp_path: Path) -> None:
+    source = directory(tmp_path / "source")
+    keys = json.loads((source / "config.json").read_text())
+    (source / "config.json").write_text(json.dumps({**keys, "eos_token_id": [3, 4]}))
+    (source / "tokenizer.json").write_text("{}")
+    (source / "generation_config.json").write_text('{"top_k": 3}')
+    (source / "notes.txt").write_text("not copied")
+    copy = save_pretrained(load_pretrained(source), tmp_path / "copy")
+    assert sorted(path.name for path in copy.iterdir()) == [
+        "config.json",
+        "generation_config.json",
+        "model.safetensors",
+        "tokenizer.json",
+    ]
+    written = json.loads((copy / "config.json").read_text())
+    assert written["eos_token_id"] == [3, 4]
+    assert written["bos_token_id"] is None
+    other = tmp_path / "tokenizer"
+    other.mkdir()
+    (other / "tokenizer.json").write_text('{"other": 1}')
+    chosen = save_pretrained(source, tmp_path / "chosen", tokenizer=other)
+    assert (chosen / "tokenizer.json").read_text() == '{"other": 1}'
+
+
+def test_a_directory_with_files_is_left_alone_unless_said(tmp_path: Path) -> None:
+    target = directory(tmp_path / "out")
+    before = (target / "model.safetensors").read_bytes()
+    (target / "mine.txt").write_text("mine")
+    told: list[str] = []
+    with pytest.raises(SetpointError) as caught:
+        save_pretrained(model(seed=1), target)
+    told.append(str(caught.value))
+    assert (target / "model.safetensors").read_bytes() == before
+    with pytest.raises(SetpointError) as caught:
+        save_pretrained(model(), target / "mine.txt")
+    told.append(str(caught.value))
+    with pytest.raises(SetpointError) as caught:
+        save_pretrained(model(), tmp_path / "new", max_shard_size=0)
+    told.append(str(caught.value))
+    with pytest.raises(SetpointError) as caught:
+        save_pretrained(model(), tmp_path / "new", dtype="int8")
+    told.append(str(caught.value))
+    with pytest.raises(SetpointError) as caught:
+        save_pretrained(torch.nn.Linear(2, 2), tmp_path / "new")
+    told.append(str(caught.value))
+    text = "\n".join(told).replace(str(tmp_path), "HERE")
+    compare("model/pretrained_not_saved", text)
+    save_pretrained(model(seed=1), target, overwrite=True)
+    assert (target / "model.safetensors").read_bytes() != before
+    assert not (target / "mine.txt").exists()
+    assert [path.name for path in tmp_path.iterdir()] == ["out"]
+
+
+def test_nothing_half_written_stays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from setpoint.model.pretrained import save_pretrained as save
+
+    def full_disk(*arguments: object) -> None:
+        (arguments[0] / "model.safetensors").write_bytes(b"half")  # type: ignore[operator]
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(save, "write_tensors", full_disk)
+    with pytest.raises(SetpointError, match="out cannot be written: No space left"):
+        save_pretrained(model(), tmp_path / "out")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_the_configuration_comes_back(tmp_path: Path) -> None:
+    ours = model(
+        rope_scaling=YarnScaling(factor=2.0, original_length=16), kv_heads=1, rope_base=500.0
+    )
+    save_pretrained(ours, tmp_path / "out")
+    back = config_from_pretrained(tmp_path / "out")
+    assert back.rope_scaling == ours.config.rope_scaling
+    assert (back.kv_heads, back.rope_base, back.vocab_size) == (1, 500.0, 20)
+
+
+def test_ids_without_a_separator_end_no_text(tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text("{}")
+    assert ends_of(tmp_path, IdTokenizer(resolve(TokenIds(count=20)))) == ()
+    assert ends_of(tmp_path, IdTokenizer(resolve(TokenIds(count=20, separator=19)))) == (19,)

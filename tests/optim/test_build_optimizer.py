@@ -1,0 +1,243 @@
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from setpoint.config import ConfigError, ImportPath, SetpointError, resolve
+from setpoint.config.component_sections import partial
+from setpoint.config.composition import compose
+from setpoint.optim.build_optimizer import build_optimizer, title_of
+from setpoint.optim.config import AdamWConfig, ImportedOptimizer, LionConfig, OptimizerConfig
+
+from ..support.variants import forget
+
+SPARSE = ImportPath("torch.optim.SparseAdam", ("torch",))
+
+
+def groups() -> list[dict[str, Any]]:
+    weight = nn.Parameter(torch.ones(2, 2))
+    return [{"name": "decay", "params": [("w", weight)], "weight_decay": 0.1}]
+
+
+class Own(torch.optim.SGD):
+    """Takes groups as they are."""
+
+    class Config(OptimizerConfig, type="own_optimizer_of_a_test"):
+        """One of somebody's own."""
+
+    def __init__(self, config: OptimizerConfig, *, parameters: Any) -> None:
+        super().__init__(parameters, lr=config.lr)
+
+
+class Unpacking(Own):
+    """Takes pairs."""
+
+    class Config(OptimizerConfig, type="unpacking_optimizer_of_a_test"):
+        """Another."""
+
+    def __init__(self, config: OptimizerConfig, *, parameters: Any) -> None:
+        super().__init__(config, parameters=[tensor for _, tensor in parameters])
+
+
+class Other:
+    """Is none."""
+
+    class Config(OptimizerConfig, type="no_optimizer_of_a_test"):
+        """None."""
+
+    def __init__(self, config: OptimizerConfig, *, parameters: Any) -> None:
+        del config, parameters
+
+
+forget(OptimizerConfig, __name__)
+
+
+def test_optimizers_of_setpoint() -> None:
+    optimizer = build_optimizer(resolve(AdamWConfig(weight_decay=0.3)), groups())
+    assert optimizer.param_groups[0]["weight_decay"] == 0.1
+    lion = build_optimizer(resolve(LionConfig()), groups(), torch.bfloat16)
+    parameter = lion.param_groups[0]["params"][0]
+    parameter.grad = torch.ones(2, 2)
+    lion.step()
+    assert {value.dtype for value in lion.state[parameter].values()} == {torch.bfloat16}
+
+
+def test_somebodys_own() -> None:
+    optimizer = build_optimizer(resolve(Own.Config(lr=0.5)), groups())
+    assert isinstance(optimizer, Own)
+    assert optimizer.param_groups[0]["param_names"] == ["w"]
+
+
+@pytest.mark.parametrize(
+    ("config", "words"),
+    [
+        (Unpacking.Config(), "cannot be built over groups of parameters, as PyTorch has them: "),
+        (Other.Config(), "is a Other; it must be a torch.optim.Optimizer"),
+    ],
+)
+def test_what_cannot_be_used(config: OptimizerConfig, words: str) -> None:
+    with pytest.raises(SetpointError, match=words):
+        build_optimizer(resolve(config), groups())
+
+
+def test_what_an_optimizer_is_called_in_errors() -> None:
+    assert title_of(resolve(AdamWConfig(lr=0.1))) is None
+    own = title_of(resolve(Own.Config(lr=0.1)))
+    assert own == f"optimizer.type = own_optimizer_of_a_test ({__name__}.Own)"
+    imported = resolve(ImportedOptimizer(target=SPARSE, lr=0.1, weight_decay=0))
+    assert title_of(imported) == "optimizer.target = torch.optim.SparseAdam"
+
+
+def net() -> nn.Module:
+    torch.manual_seed(3)
+    return nn.Sequential(nn.Linear(4, 8), nn.Tanh(), nn.LayerNorm(8), nn.Linear(8, 2))
+
+
+def section(target: str, **fields: Any) -> ImportedOptimizer:
+    values = {"target": target, **fields}
+    return compose(ImportedOptimizer, program=values).resolve()
+
+
+def groups_of_optim_imported(model: nn.Module, decay: float) -> list[dict[str, Any]]:
+    """Groups as the section makes them."""
+    named = list(model.named_parameters())
+    return [
+        {"name": "decay", "params": [p for p in named if p[1].ndim >= 2], "weight_decay": decay},
+        {"name": "no_decay", "params": [p for p in named if p[1].ndim < 2], "weight_decay": 0.0},
+    ]
+
+
+def trained(model: nn.Module, optimizer: torch.optim.Optimizer) -> list[torch.Tensor]:
+    data = torch.randn(16, 4, generator=torch.Generator().manual_seed(5))
+    for _ in range(5):
+        optimizer.zero_grad()
+        model(data).square().mean().backward()
+        optimizer.step()
+    return [parameter.detach().clone() for parameter in model.parameters()]
+
+
+@pytest.mark.parametrize(
+    ("config", "plain"),
+    [
+        (
+            section("torch.optim.Adagrad", lr=0.1, lr_decay=0.01, weight_decay=0.2),
+            lambda groups_of_optim_imported: torch.optim.Adagrad(
+                groups_of_optim_imported, lr=0.1, lr_decay=0.01
+            ),
+        ),
+        (
+            section("torch.optim.SGD", lr=0.05, momentum=0.9, nesterov=True),
+            lambda groups_of_optim_imported: torch.optim.SGD(
+                groups_of_optim_imported, lr=0.05, momentum=0.9, nesterov=True
+            ),
+        ),
+        (
+            section("torch.optim.Adam", lr=0.01, betas=[0.8, 0.9], weight_decay=0.2),
+            lambda groups_of_optim_imported: torch.optim.Adam(
+                groups_of_optim_imported, lr=0.01, betas=(0.8, 0.9)
+            ),
+        ),
+    ],
+    ids=["Adagrad", "SGD", "Adam"],
+)
+def test_it_learns_what_plain_torch_learns(config: ImportedOptimizer, plain: Any) -> None:
+    model, other = net(), net()
+    matrices = [p for p in other.parameters() if p.ndim >= 2]
+    vectors = [p for p in other.parameters() if p.ndim < 2]
+    apart = [
+        {"params": matrices, "weight_decay": config.weight_decay},
+        {"params": vectors, "weight_decay": 0.0},
+    ]
+    ours = trained(
+        model, config.build(parameters=groups_of_optim_imported(model, config.weight_decay))
+    )
+    theirs = trained(other, plain(apart))
+    for one, two in zip(ours, theirs, strict=True):
+        torch.testing.assert_close(one, two, rtol=0, atol=0)
+    assert not torch.equal(ours[0], next(net().parameters()))
+
+
+def test_groups_are_carried_over() -> None:
+    decay, rest = groups_of_optim_imported(net(), 0.2)
+    given = [{**decay, "lr_multiplier": 0.5, "eps": 0.1}, rest]
+    first, second = section("torch.optim.Adagrad").build(parameters=given).param_groups
+    assert (first["name"], first["weight_decay"], first["lr"]) == ("decay", 0.2, 3e-4)
+    assert (first["lr_multiplier"], first["eps"]) == (0.5, 0.1)
+    assert (second["name"], second["weight_decay"], second["eps"]) == ("no_decay", 0.0, 1e-10)
+    assert first["param_names"] == ["0.weight", "3.weight"]
+
+
+@pytest.mark.parametrize(
+    ("target", "fields", "words"),
+    [
+        ("torch.optim.Adagrad", {"lr_decya": 1}, "has no parameter 'lr_decya'"),
+        ("torch.optim.Adagrad", {"params": 1}, "is passed when it is built; leave it out"),
+        ("torch.optim.Adagrad", {"eps": "x"}, "is not a float"),
+        ("torch.optim.Rprop", {"weight_decay": 0.1}, "torch.optim.Rprop does not accept it"),
+        ("torch.optim.Optimizer", {}, "needs 'defaults', which is not given"),
+    ],
+)
+def test_what_the_signature_refuses(target: str, fields: dict[str, Any], words: str) -> None:
+    with pytest.raises(ConfigError, match=words):
+        section(target, **fields)
+
+
+def test_a_decay_of_an_earlier_layer_cannot_be_removed() -> None:
+    with pytest.raises(ConfigError, match="Set it to 0") as caught:
+        section("torch.optim.Rprop", weight_decay=0.1)
+    assert caught.value.problems[0].valid == ("0",)
+
+
+def test_a_target_without_a_learning_rate() -> None:
+    with pytest.raises(ConfigError, match="does not accept lr"):
+        section("torch.optim.lr_scheduler.LRScheduler", last_epoch=3)
+
+
+@pytest.mark.parametrize(
+    ("target", "words"),
+    [
+        ("torch.optim.LBFGS", "doesn't support per-parameter options"),
+        ("torch.optim.lr_scheduler.ConstantLR", "failed|makes a|does not accept lr"),
+    ],
+)
+def test_what_cannot_be_built(target: str, words: str) -> None:
+    with pytest.raises(SetpointError, match=words):
+        section(target).build(parameters=groups_of_optim_imported(net(), 0.0))
+
+
+class Closed(torch.optim.SGD):
+    """Needs the loss several times in a step."""
+
+    def step(self, closure: Any) -> Any:  # pyright: ignore[reportIncompatibleMethodOverride]
+        return super().step(closure)
+
+
+class Modes(torch.optim.SGD):
+    """Wants to be told when the model is judged."""
+
+    def train(self) -> None:
+        """Go back to the point that is trained."""
+
+    def eval(self) -> None:
+        """Go to the average."""
+
+
+def no_optimizer(params: Any, lr: float) -> object:
+    """Give something else."""
+    return object()
+
+
+def test_what_the_loop_cannot_use() -> None:
+    refused = (
+        (Closed, "its step needs a closure"),
+        (no_optimizer, "makes a object"),
+        (Modes, "type = schedule_free_adamw"),
+    )
+    for target, words in refused:
+        made: Any = partial(target)
+        from setpoint.train.config import Job
+
+        config = resolve(Job(optimizer=made)).optimizer
+        with pytest.raises(SetpointError, match=words):
+            config.build(parameters=net().named_parameters())

@@ -1,0 +1,150 @@
+"""What a loss needs of other sections, said before anything is built."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from setpoint.config import Problem
+from setpoint.config.resolving.checks import verify
+from setpoint.train.rules.data_rules import leaves_out
+
+from ...data.tokenizers_here import CHAT, byte_level
+from ...support.snapshots import compare
+from ..small import small_job
+from .refusals import refusals
+
+IMPORTED = (
+    "model=import", "model.target=torch.nn.Embedding",
+    "model.num_embeddings=257", "model.embedding_dim=257",
+)  # fmt: skip
+REFUSED: dict[str, tuple[str, ...]] = {
+    "hidden states of an imported model": ("loss=chunked_cross_entropy", *IMPORTED),
+    "a soft cap": ("loss=linear_cross_entropy", "model.logit_soft_cap=30"),
+    "a token that is not there": ("loss.ignore_index=257",),
+    "the weight of such": ("loss.token_weights={300: 0.5}",),
+    "no token": ("loss.token_weights={x: 1, '01': 2, 1.5: 3}",),
+    "a token that is left out": ("loss.token_weights={7: 2}", "loss.ignore_index=7"),
+    "no weights": ("loss.token_weights={}",),
+    "a negative weight": ("loss.token_weights={7: -2}",),
+    "baselines": ("loss.ignore_index=33", "evaluation.baselines=true"),
+    "baselines and weights": ("loss.token_weights={33: 0}", "evaluation.baselines=true"),
+    "another type's field": ("loss=linear_cross_entropy", "loss.label_smoothing=0.1"),
+    "a chunk of nothing": ("loss=chunked_cross_entropy", "loss.chunk_size=0"),
+    "another system's name": ("loss.ce_chunk_size=4096",),
+}  # fmt: skip
+TAKEN: tuple[tuple[str, ...], ...] = (
+    ("loss=chunked_cross_entropy", "model.logit_soft_cap=30"),
+    ("loss.token_weights={33: 0.5}", "evaluation.baselines=true"),
+    ("loss.ignore_index=256",),
+    IMPORTED,
+)
+
+
+def test_what_is_refused(tmp_path: Path) -> None:
+    compare("train/loss", refusals(tmp_path, REFUSED))
+
+
+@pytest.mark.parametrize("flags", TAKEN)
+def test_what_is_taken(tmp_path: Path, flags: tuple[str, ...]) -> None:
+    assert small_job(tmp_path, *flags)
+
+
+def test_which_tokens_are_left_out(tmp_path: Path) -> None:
+    cases: dict[tuple[str, ...], tuple[tuple[int, ...], str | None]] = {
+        (): ((), None),
+        ("loss.token_weights={33: 0.5}",): ((), None),
+        ("loss.ignore_index=40",): ((40,), "loss.ignore_index"),
+        ("loss=linear_cross_entropy", "loss.ignore_index=40"): ((40,), "loss.ignore_index"),
+        ("loss.token_weights={33: 0, 7: 0, 8: 2}",): ((7, 33), "loss.token_weights"),
+        ("loss.token_weights={33: 0}", "loss.ignore_index=4"): ((4, 33), "loss.ignore_index"),
+        ("loss=import", "loss.target=torch.nn.CrossEntropyLoss"): ((), None),
+    }
+    for flags, wanted in cases.items():
+        job = small_job(tmp_path, *flags)
+        assert (job.loss.left_out, leaves_out(job)) == wanted
+
+
+def test_what_needs_torch_is_checked_with_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    where = "setpoint.loss.linear.linear_missing"
+    job = small_job(tmp_path, "loss=linear_cross_entropy")
+    monkeypatch.setattr(where, lambda: "is not there")
+    found = verify(job, {"torch"})
+    assert [problem.path for problem in found.problems] == ["loss.type"]
+    monkeypatch.setattr(where, lambda: None)
+    assert not verify(job, {"torch"}).problems
+    assert any("loss" in str(each) for each in verify(job, ()).skipped)
+
+
+CHATS = "data.sources=[{type=conversations, paths=[%s]%s}]"
+
+
+def problems(folder: Path, template: str, *flags: str, row: str = "") -> list[Problem]:
+    path = folder / "chats.jsonl"
+    path.write_text(row or json.dumps({"prompt": "a", "completion": "b"}))
+    more = f", template='{template}'" if template else ""
+    job = small_job(folder, CHATS % (path, more), *flags)
+    return list(verify(job, {"files"}).problems)
+
+
+def test_tokens_that_are_missing(tmp_path: Path) -> None:
+    (found,) = problems(tmp_path, "chatml")
+    assert found.path == "data.sources.0.template"
+    assert "<|im_start|>, <|im_end|>, and the tokenizer 'bytes'" in found.message
+    assert "setpoint tokenizer train --template" in found.hint
+    byte_level(tmp_path / "with", special=CHAT)
+    byte_level(tmp_path / "without")
+    tokenizer = "tokenizer={type=huggingface, path=%s}"
+    assert not problems(tmp_path, "chatml", tokenizer % (tmp_path / "with"))
+    (found,) = problems(tmp_path, "chatml", tokenizer % (tmp_path / "without"))
+    assert "which" not in found.message and str(tmp_path / "without") in found.message
+
+
+def test_answers_that_nothing_ends_are_a_caution(tmp_path: Path) -> None:
+    byte_level(tmp_path / "tok", special=CHAT)
+    tokenizer = f"tokenizer={{type=huggingface, path={tmp_path / 'tok'}}}"
+    ended, endless = tmp_path / "ended.jinja", tmp_path / "endless.jinja"
+    loop = "{%% for m in messages %%}{{ %s + m.content + '\\n' }}{%% endfor %%}"
+    ended.write_text(loop % "('<|im_start|>' if m.role == 'user' else '')")
+    endless.write_text(loop % "m.role + ': '")
+
+    def codes(template: Path, source: str = "sources") -> list[str]:
+        (tmp_path / "c.jsonl").write_text('{"prompt": "a", "completion": "b"}')
+        chats = f"[{{type=conversations, paths=[{tmp_path / 'c.jsonl'}], template='{template}'}}]"
+        job = small_job(tmp_path, f"data.{source}={chats}", tokenizer)
+        return [caution.code for caution in verify(job, {"files"}).cautions]
+
+    assert "no-stop-token" in codes(endless)
+    assert "no-stop-token" not in codes(ended)
+    assert "no-stop-token" not in codes(endless, "validation")
+
+
+def test_rows_of_messages_need_a_template_and_tokens_none(tmp_path: Path) -> None:
+    (found,) = problems(tmp_path, "")
+    assert "the tokenizer 'bytes' has no chat template" in found.message
+    assert not problems(tmp_path, "", row='{"input_ids": [1, 2]}')
+    # What is on another machine is looked at when the run starts.
+    remote = "data.sources=[{type=conversations, paths=['memory://none/chats.jsonl']}]"
+    assert not list(verify(small_job(tmp_path, remote), {"files"}).problems)
+
+
+@pytest.mark.parametrize(
+    ("flags", "path"),
+    [
+        (("data.validation=[{type=conversations, paths=[%s], template=chatlm}]",),
+         "data.validation.0.template"),
+        (("evaluation.datasets=[{name=a, sources=[{type=conversations, paths=[%s], "
+          "template=chatlm}]}]",), "evaluation.datasets.0.sources.0.template"),
+    ],
+)  # fmt: skip
+def test_templates_of_texts_that_are_evaluated(
+    tmp_path: Path, flags: tuple[str, ...], path: str
+) -> None:
+    given = [flag % (tmp_path / "chats.jsonl") for flag in flags]
+    (found,) = problems(tmp_path, "plain", *given)
+    assert found.path == path
+    assert "'chatlm' is the name of no chat template, and no file" in found.message
