@@ -10,6 +10,7 @@ from torch import nn
 
 from setpoint.config.values.user_code import allow_imports
 from setpoint.memory.usage import measure
+from setpoint.optim.config import ImportedOptimizer, OptimizerConfig
 from setpoint.plan.memory import RankMemory, kept_for_backward, rank_memory, update_memory
 from setpoint.plan.topology import Topology
 from setpoint.plan.workload import Workload
@@ -95,6 +96,12 @@ def copied(components: Components) -> int:
     """The bytes of the weights that are held a second time while the model is judged."""
     with evaluation_point(components) as kept:
         return sum(each.nbytes for each in kept.values())
+
+
+def test_every_optimizer_is_compared(tmp_path: Path) -> None:
+    """A new one would count as an optimizer without state."""
+    compared = {type(small_job(tmp_path, *flags).optimizer) for flags in CASES.values()}
+    assert {*OptimizerConfig.__setpoint__.variants.values()} - compared == {ImportedOptimizer}
 
 
 def test_what_only_the_optimizer_knows(tmp_path: Path) -> None:

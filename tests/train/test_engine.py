@@ -100,7 +100,7 @@ def test_a_device_leaves_a_bad_step_out(
 ) -> None:
     """As if it had not been there, to the bit, and no number is read for it; by what GPUs do."""
     monkeypatch.setattr("setpoint.optim.clip._is_within", lambda *_: False)
-    for module in ("base", "torch_optimizers"):
+    for module in ("optimizer", "torch_optimizers"):
         monkeypatch.setattr(f"setpoint.optim.{module}.is_on_host", lambda _: False)
     moe = (
         "model.moe={experts: 4, top_k: 2, router: {type: sigmoid_top_k, bias_rate: 0.1}}",

@@ -1,4 +1,4 @@
-"""One session of a run: open, build, lock the record, resume, loop, finish."""
+"""One session of a run: open, build, lock the directory, resume, record, loop, finish."""
 
 from __future__ import annotations
 

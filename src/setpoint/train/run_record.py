@@ -60,6 +60,9 @@ def start_record(run: Run) -> None:
 def _write_start(run: Run) -> None:
     """Write the record of a new run, or the event of a resume.
 
+    In order: the event, the environment, the identity mark, origins, `config.toml`, and last
+    `config.json`, which makes the directory a run.
+
     Raises:
         RunError: if it cannot be written.
     """

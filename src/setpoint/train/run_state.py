@@ -295,7 +295,8 @@ def states_of(
 
         weights = zero_states(components, other_frozen)
     return {
-        # First: it refuses other data before anything has been changed.
+        # First: it refuses other data before anything has been changed. Random numbers need no
+        # state, as each step seeds its own; see `setpoint.parallel.determinism.seed_step`.
         "data": DataState(job, components, other_data),
         **weights,
         **{key: PlainState(key, owner) for key, owner in plain.items() if owner is not None},
