@@ -248,6 +248,7 @@ def training_loop(
     from setpoint.train.loop import Loop
     from setpoint.train.open import compare, open_record
     from setpoint.train.resume import resume
+    from setpoint.train.run_record import start_record
 
     total = job.duration.in_unit("steps")
     run = compare(job, folder, ())
@@ -259,5 +260,6 @@ def training_loop(
         run.stop = stop
         with open_record(run):
             resume(run)
+            start_record(run)
             with run.progress:
                 yield Loop(job, components, [*build_callbacks(run), *more], stop, run.started)

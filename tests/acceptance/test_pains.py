@@ -140,9 +140,9 @@ def test_pain_06_names_and_meanings_that_change(cli: CommandLine, script: Script
     assert "count = 4" in text and "# often" in text and "wait = 0.5" in text
     # The ratio 1.0 that became one step: a number with a point is not a count of steps.
     for flag in ("schedule.warmup=1.0", "checkpoint.every=1.0", "duration=1.0"):
-        assert re.search("whole (number|count)", cli.refused(f"check small.toml {flag}"))
+        assert re.search("whole (number|count)|integer", cli.refused(f"check small.toml {flag}"))
     cli.file("exp.yaml", "extends: small.toml\nevaluation:\n  every: 1.0\n")
-    assert "whole count of steps" in cli.refused("check exp.yaml")
+    assert "integer number of steps" in cli.refused("check exp.yaml")
     assert "Setpoint calls it schedule.warmup" in cli.refused(
         "check small.toml --schedule.warmup_ratio 1.0"
     )

@@ -107,7 +107,7 @@ def test_what_hydra_deletes(cli: CommandLine) -> None:
     for line in ("small.toml ~evaluation", "~evaluation small.toml", "small.toml ~evaluation=x"):
         assert "--evaluation null switches a section off" in cli.refused(f"check {line}")
     cli.ok("check small.toml --evaluation null")
-    assert "--data.sources.remove 0 takes" in cli.refused("check small.toml ~data.sources.0")
+    assert "--data.sources.remove 0 removes" in cli.refused("check small.toml ~data.sources.0")
     cli.ok("show small.toml --data.sources.append stdlib --data.sources.remove 0")
 
 

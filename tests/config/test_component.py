@@ -9,8 +9,8 @@ from setpoint.config import Config, ConfigError, resolve
 from setpoint.config.schema.field import component
 from setpoint.config.types.compiler import Component
 
-from .components.sample import Imported, Optimizer, Plain
-from .components.targets import Part
+from .component_sections.sample import Imported, Optimizer, Plain
+from .component_sections.targets import Part
 
 if TYPE_CHECKING:
     from nowhere import (  # pyright: ignore[reportMissingImports]

@@ -9,8 +9,8 @@ from setpoint.config.record.python_source import to_python
 from setpoint.config.record.record import fingerprint
 
 from ..support.snapshots import compare
-from .components import targets
-from .components.targets import Part, double
+from .component_sections import targets
+from .component_sections.targets import Part, double
 
 
 class Uses(Config):

@@ -109,7 +109,7 @@ def test_each_stage_has_a_cache_of_its_own(name: str) -> None:
 
 
 def test_tokens_do_not_enter_in_the_middle() -> None:
-    with pytest.raises(ValueError, match="has no embedding; it takes the .B, S, dim. residual"):
+    with pytest.raises(ValueError, match="has no embedding; it needs the .B, S, dim. residual"):
         stages({})[1](tokens())
 
 

@@ -23,7 +23,7 @@ from setpoint.train.loop import Callback, Loop
 from setpoint.train.open import compare, open_record
 from setpoint.train.resume import resume
 from setpoint.train.run import train
-from setpoint.train.run_record import facts_of
+from setpoint.train.run_record import facts_of, start_record
 from setpoint.train.run_status import run_status
 from setpoint.train.session import Run
 from setpoint.train.verdict import StepResult
@@ -211,6 +211,7 @@ def test_each_session_has_a_number_of_its_own(tmp_path: Path) -> None:
         run = built(small_job(tmp_path, "checkpoint.every=last_step"), tmp_path / "run", Notes())
         with open_record(run):
             resume(run)
+            start_record(run)
             if session == 1:
                 run.events.write("rollback", step=0)
             numbers.append(facts_of(run).session)
@@ -223,6 +224,7 @@ def test_a_new_run_writes_its_record_and_starts(tmp_path: Path) -> None:
     assert not run.directory.exists()
     with open_record(run):
         resume(run)
+        start_record(run)
         use = run.utilization
     (start,) = events(tmp_path / "run", "start")
     assert start["step"] == 0

@@ -4,7 +4,7 @@ from setpoint.config import ImportPath, Invalid
 from setpoint.config.types.base import ImportPathType
 from setpoint.config.values.origin import PROGRAM, Origin
 
-from ..components import targets
+from ..component_sections import targets
 
 HERE = Origin(PROGRAM)
 

@@ -24,7 +24,7 @@ from setpoint.config.types.compound import AnyOfType
 from setpoint.units import ByteSize, DType, Duration, Period
 
 from ...support.snapshots import compare
-from ..components.targets import Part, double
+from ..component_sections.targets import Part, double
 from ..sample import Batch, Experts
 from .test_default import wrong
 

@@ -88,7 +88,7 @@ def evaluating(job: Job) -> list[int]:
     assert feed is not None
     evaluate(job, components)
     loader: Any = feed._loader  # pyright: ignore[reportPrivateUsage]
-    found = [len(multiprocessing.active_children()), *([] if loader is None else loader.named)]
+    found = [len(multiprocessing.active_children()), *([] if loader is None else loader.planned)]
     feed.close()
     return found
 
