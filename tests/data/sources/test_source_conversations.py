@@ -124,7 +124,9 @@ def test_tokens_and_mask_are_those_of_transformers(
         assert found.trained.tolist() == [bool(each) for each in expected["assistant_masks"]]
 
 
-TEXT = st.text(st.one_of(st.sampled_from(" \n:<|>_"), st.characters(codec="utf-8")), max_size=12)
+# Without the characters that stand for control tokens, which are refused.
+CHARACTERS = st.characters(codec="utf-8", exclude_characters=map(chr, range(0xFDD0, 0xFDF0)))
+TEXT = st.text(st.one_of(st.sampled_from(" \n:<|>_"), CHARACTERS), max_size=12)
 
 
 @given(contents=st.lists(TEXT, min_size=2, max_size=5))
