@@ -232,6 +232,9 @@ CASES: dict[str, Callable[[], Any]] = {
         parameters=on_meta()
     ),
     "no fused SGD": lambda: resolve(SGDConfig(implementation="fused")).build(parameters=on_meta()),
+    "no fused SGD in bf16": lambda: resolve(SGDConfig(implementation="fused")).build(
+        parameters=in_bf16()
+    ),
     "several losses": lambda: modes(in_bf16()),
 }
 

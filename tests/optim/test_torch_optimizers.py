@@ -108,6 +108,8 @@ def test_short_weights_on_a_cpu_are_updated_and_not_by_the_fused_kernel() -> Non
     weight.grad = torch.ones_like(weight)
     build(SGDConfig, [("weight", weight)], lr=0.5, momentum=0.0).step()
     assert (weight == 0.5).all()
+    with pytest.raises(SetpointError, match="fused SGD updates neither bf16 weights on a CPU"):
+        build(SGDConfig, [("weight", weight)], implementation="fused")
 
 
 def test_means_of_rows_and_columns_are_all_it_keeps() -> None:

@@ -287,11 +287,20 @@ class SGD(BuiltOptimizer, torch.optim.SGD):
 
     @classmethod
     def arguments(cls, config: sections.SGDConfig, groups: list[dict[str, Any]]) -> dict[str, Any]:
+        """See `BuiltOptimizer.arguments`.
+
+        Raises:
+            SetpointError: the fused kernel is requested, and does not support the parameters.
+        """
         tensors = list(given_tensors(groups))
         fused, foreach = implementation_flags(config.implementation, tensors)
-        # On a CPU that of torch 2.11 to 2.13 leaves all but the last few bf16 elements as they are,
-        # silently; and there is none for sharded weights. Where one is asked for, a job refuses it.
+        # On a CPU, the kernel of torch 2.11 to 2.13 silently leaves most bf16 elements unchanged.
         if any((t.device.type == "cpu" and t.itemsize < 4) or is_dtensor(t) for t in tensors):
+            if config.implementation == "fused":
+                raise SetpointError(
+                    "optimizer.implementation = fused: PyTorch's fused SGD updates neither bf16 "
+                    "weights on a CPU nor sharded weights\nValid: auto, foreach or loop"
+                )
             fused = None
         return {**super().arguments(config, groups), "fused": fused, "foreach": foreach}
 
