@@ -1,4 +1,4 @@
-"""A script with a root of its own sweeps and completes like `setpoint`."""
+"""Scripts with a root of their own: `sp.run`, its commands, sweeps and completion."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from types import ModuleType
 
@@ -95,27 +96,28 @@ def long() -> Job:
 '''
 
 
+Call = Callable[[str], tuple[int, str, str]]
+
+
+def started(folder: Path, *words: str) -> tuple[int, str, str]:
+    """Run Python with some words in a folder; return status, output and errors."""
+    done = subprocess.run(
+        [sys.executable, *words], cwd=folder, capture_output=True, text=True, timeout=60
+    )
+    assert "Traceback" not in done.stderr
+    return done.returncode, done.stdout, done.stderr
+
+
 @pytest.fixture
-def script(tmp_path: Path) -> Callable[[str], tuple[int, str, str]]:
+def script(tmp_path: Path) -> Call:
     """Runs `python train.py` in a folder of its own; status, output and errors."""
     (tmp_path / "train.py").write_text(SCRIPT)
     (tmp_path / "mine.py").write_text(PRESETS)
 
-    def call(line: str) -> tuple[int, str, str]:
-        done = subprocess.run(
-            [sys.executable, "train.py", *shlex.split(line)],
-            cwd=tmp_path,
-            capture_output=True,
-            text=True,
-            timeout=60,
-        )
-        assert "Traceback" not in done.stderr
-        return done.returncode, done.stdout, done.stderr
-
-    return call
+    return lambda line: started(tmp_path, "train.py", *shlex.split(line))
 
 
-def test_a_script_of_ones_own(script: Callable[[str], tuple[int, str, str]]) -> None:
+def test_a_script_of_ones_own(script: Call) -> None:
     lines = [
         "",
         "quick --optimizer adam --optimizer.lr 1e-3",
@@ -136,7 +138,7 @@ def test_a_script_of_ones_own(script: Callable[[str], tuple[int, str, str]]) -> 
     compare("cli/own", "\n".join(shown).replace(" \n", "\n"))
 
 
-def test_mistakes_are_told_in_words(script: Callable[[str], tuple[int, str, str]]) -> None:
+def test_mistakes_are_told_in_words(script: Call) -> None:
     lines = [
         "--optimizer.lrr 3 --steps 7.5 --stepz 1",
         "chekc",
@@ -159,14 +161,14 @@ def test_mistakes_are_told_in_words(script: Callable[[str], tuple[int, str, str]
     compare("cli/own_mistakes", "\n".join(shown))
 
 
-def test_a_record_is_a_source(script: Callable[[str], tuple[int, str, str]]) -> None:
+def test_a_record_is_a_source(script: Call) -> None:
     assert script("quick --folder out --optimizer adam")[0] == 0
     assert script("out --folder again") == (0, "10 steps of Adam, lr 0.1\n", "")
     assert script("diff out quick")[0] == 1
 
 
 def test_modules_that_import_the_script_see_the_same_classes(
-    script: Callable[[str], tuple[int, str, str]],
+    script: Call,
 ) -> None:
     assert script("--import mine long")[1].startswith("1000 steps")
     assert script("mine:long")[1].startswith("1000 steps")
@@ -175,7 +177,7 @@ def test_modules_that_import_the_script_see_the_same_classes(
     assert "from train import Adam, Job\n" in written
 
 
-def test_answers_for_machines(script: Callable[[str], tuple[int, str, str]]) -> None:
+def test_answers_for_machines(script: Call) -> None:
     assert json.loads(script("check quick --json")[1])["ok"] is True
     assert json.loads(script("show quick --json")[1])["steps"] == 10
     status, out, _ = script("check --json --steps many")
@@ -389,18 +391,10 @@ def test_as_a_module_of_a_package(tmp_path: Path) -> None:
     (tmp_path / "lab" / "train.py").write_text(SCRIPT)
     (tmp_path / "lab" / "mine.py").write_text(PRESETS.replace("from train", "from lab.train"))
 
-    def call(*words: str) -> str:
-        return subprocess.run(
-            [sys.executable, "-m", "lab.train", *words],
-            cwd=tmp_path,
-            capture_output=True,
-            text=True,
-            timeout=60,
-            check=True,
-        ).stdout
-
-    assert call("--help").startswith("python -m lab.train [SOURCE] [OVERRIDES]\n")
-    assert call("lab.mine:long") == "1000 steps of Sgd, lr 0.1\n"
+    call = partial(started, tmp_path, "-m", "lab.train")
+    status, output, _ = call("--help")
+    assert status == 0 and output.startswith("python -m lab.train [SOURCE] [OVERRIDES]\n")
+    assert call("lab.mine:long") == (0, "1000 steps of Sgd, lr 0.1\n", "")
 
 
 def test_a_bug_of_the_script_keeps_its_traceback() -> None:
@@ -457,17 +451,7 @@ sp.run(Job, lambda job: print("called"))
 def test_what_needs_something_is_checked_before_main(tmp_path: Path) -> None:
     (tmp_path / "needy.py").write_text(NEEDY)
 
-    def call(*words: str) -> tuple[int, str, str]:
-        done = subprocess.run(
-            [sys.executable, "needy.py", *words],
-            cwd=tmp_path,
-            capture_output=True,
-            text=True,
-            timeout=60,
-        )
-        assert "Traceback" not in done.stderr
-        return done.returncode, done.stdout, done.stderr
-
+    call = partial(started, tmp_path, "needy.py")
     assert call() == (0, "called\n", "")
     status, output, errors = call("--folder", "nowhere")
     assert (status, output) == (2, "") and "there is no such folder" in errors
@@ -486,7 +470,7 @@ def test_the_package_is_a_command() -> None:
     assert done.returncode == 0 and done.stdout.startswith("setpoint ")
 
 
-def test_only_a_job_of_training_has_a_plan(script: Callable[[str], tuple[int, str, str]]) -> None:
+def test_only_a_job_of_training_has_a_plan(script: Call) -> None:
     status, out, err = script("check quick --plan")
     assert (status, out) == (2, "")
     assert "--plan has no effect: Job is not a training job" in err
@@ -574,7 +558,7 @@ def test_a_fault_of_the_users_code_shows_its_line(place: str, tmp_path: Path) ->
 
 
 def test_commands_that_a_script_does_not_have(
-    script: Callable[[str], tuple[int, str, str]],
+    script: Call,
 ) -> None:
     for word in ("train", "compare a b", "run --steps 3"):
         status, out, err = script(word)
@@ -645,7 +629,7 @@ def test_collection_is_as_before_after_load() -> None:
 # A script with a root of its own sweeps and completes like `setpoint`.
 
 
-SCRIPT_OWN_SWEEP = """\
+SWEPT = """\
 #!{python}
 import sys
 
@@ -683,30 +667,18 @@ def main(job: Job) -> None:
 if __name__ == "__main__":
     sp.run(Job, main)
 """
-Call = Callable[[str], tuple[int, str, str]]
 
 
 @pytest.fixture
-def script_of_own_sweep(tmp_path: Path) -> Call:
+def swept(tmp_path: Path) -> Call:
     """Runs `python work.py` in a folder of its own; status, output and errors."""
-    (tmp_path / "work.py").write_text(SCRIPT_OWN_SWEEP.format(python=sys.executable))
+    (tmp_path / "work.py").write_text(SWEPT.format(python=sys.executable))
 
-    def call(line: str) -> tuple[int, str, str]:
-        done = subprocess.run(
-            [sys.executable, "work.py", *shlex.split(line)],
-            cwd=tmp_path,
-            capture_output=True,
-            text=True,
-            timeout=60,
-        )
-        assert "Traceback" not in done.stderr
-        return done.returncode, done.stdout, done.stderr
-
-    return call
+    return lambda line: started(tmp_path, "work.py", *shlex.split(line))
 
 
-def test_a_sweep_runs_each_point_once(script_of_own_sweep: Call, tmp_path: Path) -> None:
-    status, out, _ = script_of_own_sweep("sweep large --size 9,13 --solver.step 0.1,0.2 --jobs 2")
+def test_a_sweep_runs_each_point_once(swept: Call, tmp_path: Path) -> None:
+    status, out, _ = swept("sweep large --size 9,13 --solver.step 0.1,0.2 --jobs 2")
     assert status == 1 and "2 finished; 2 failed" in out and "bad luck" in out
     folder = tmp_path / "sweeps" / "work-large"
     record = json.loads((folder / "sweep.json").read_text())
@@ -718,22 +690,22 @@ def test_a_sweep_runs_each_point_once(script_of_own_sweep: Call, tmp_path: Path)
     }
     log = folder / "points" / "size=9,step=0.1" / "output.log"
     assert log.read_text() == "size 9\n"
-    status, out, _ = script_of_own_sweep("sweep large --size 9,10 --solver.step 0.1,0.2")
+    status, out, _ = swept("sweep large --size 9,10 --solver.step 0.1,0.2")
     assert status == 0 and "2 of them finished before" in out
     assert log.read_text() == "size 9\n"
 
 
-def test_nothing_starts_if_a_point_is_wrong(script_of_own_sweep: Call, tmp_path: Path) -> None:
-    status, _, error = script_of_own_sweep("sweep --size 4,-1")
+def test_nothing_starts_if_a_point_is_wrong(swept: Call, tmp_path: Path) -> None:
+    status, _, error = swept("sweep --size 4,-1")
     assert status == 2 and "size = -1" in error and "nothing was started" in error
     assert not (tmp_path / "sweeps").exists()
 
 
-def test_a_search_is_refused(script_of_own_sweep: Call, tmp_path: Path) -> None:
+def test_a_search_is_refused(swept: Call, tmp_path: Path) -> None:
     (tmp_path / "search.toml").write_text(
         '[sweep.search]\ntrials = 2\n[sweep.search.axes]\nsize = "integer(1, 9)"\n'
     )
-    status, _, error = script_of_own_sweep("sweep search.toml")
+    status, _, error = swept("sweep search.toml")
     assert status == 2 and "does not report" in error
 
 
@@ -748,18 +720,18 @@ def test_a_search_is_refused(script_of_own_sweep: Call, tmp_path: Path) -> None:
         ("3 sweep --solver euler,m", {"euler,midpoint"}),
     ],
 )
-def test_completion(script_of_own_sweep: Call, words: str, expected: set[str]) -> None:
-    status, out, error = script_of_own_sweep(f"__complete {words}")
+def test_completion(swept: Call, words: str, expected: set[str]) -> None:
+    status, out, error = swept(f"__complete {words}")
     found = {line.rpartition("=")[2] for line in out.splitlines()}
     assert (status, error) == (0, "") and found == expected
 
 
-def test_bash_completes_the_script(script_of_own_sweep: Call, tmp_path: Path) -> None:
+def test_bash_completes_the_script(swept: Call, tmp_path: Path) -> None:
     bash = shutil.which("bash")
     if bash is None:
         pytest.skip("bash is not installed")
     (tmp_path / "work.py").chmod(0o755)
-    program = f"{script_of_own_sweep('completion bash')[1]}\n" + (
+    program = f"{swept('completion bash')[1]}\n" + (
         'COMP_WORDS=(./work.py fing) COMP_CWORD=1; _work_py; echo "${COMPREPLY[@]}"; complete -p'
     )
     done = subprocess.run(
