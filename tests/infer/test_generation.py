@@ -352,7 +352,7 @@ def test_what_is_not_a_number_is_refused(temperature):
         sample(logits, Sampling(temperature=temperature))
 
 
-LOGITS_FILTERS = 3 * torch.randn(6, 50, generator=torch.Generator().manual_seed(0))
+FILTERED_LOGITS = 3 * torch.randn(6, 50, generator=torch.Generator().manual_seed(0))
 IDS = torch.randint(0, 50, (6, 9), generator=torch.Generator().manual_seed(1))
 
 
@@ -369,8 +369,8 @@ def test_filters_against_transformers(ours: str, theirs: str, values: tuple[floa
     from transformers.generation import logits_process
 
     for value in values:
-        expected = getattr(logits_process, theirs)(value)(IDS, LOGITS_FILTERS.clone())
-        found = getattr(generation, ours)(LOGITS_FILTERS, value)
+        expected = getattr(logits_process, theirs)(value)(IDS, FILTERED_LOGITS.clone())
+        found = getattr(generation, ours)(FILTERED_LOGITS, value)
         torch.testing.assert_close(found.softmax(-1), expected.softmax(-1))
 
 
@@ -378,9 +378,9 @@ def test_filters_against_transformers(ours: str, theirs: str, values: tuple[floa
 def test_repetition(penalty: float) -> None:
     from transformers.generation.logits_process import RepetitionPenaltyLogitsProcessor
 
-    seen = torch.zeros(LOGITS_FILTERS.shape, dtype=torch.bool).scatter(1, IDS, True)
-    expected = RepetitionPenaltyLogitsProcessor(penalty)(IDS, LOGITS_FILTERS.clone())
-    torch.testing.assert_close(generation.repetition(LOGITS_FILTERS, seen, penalty), expected)
+    seen = torch.zeros(FILTERED_LOGITS.shape, dtype=torch.bool).scatter(1, IDS, True)
+    expected = RepetitionPenaltyLogitsProcessor(penalty)(IDS, FILTERED_LOGITS.clone())
+    torch.testing.assert_close(generation.repetition(FILTERED_LOGITS, seen, penalty), expected)
 
 
 def test_all_of_them_in_the_order_of_transformers() -> None:
@@ -395,10 +395,10 @@ def test_all_of_them_in_the_order_of_transformers() -> None:
             theirs.MinPLogitsWarper(0.02),
         ]
     )
-    seen = torch.zeros(LOGITS_FILTERS.shape, dtype=torch.bool).scatter(1, IDS, True)
-    found = generation.scaled(generation.repetition(LOGITS_FILTERS, seen, 1.2), 0.8)
+    seen = torch.zeros(FILTERED_LOGITS.shape, dtype=torch.bool).scatter(1, IDS, True)
+    found = generation.scaled(generation.repetition(FILTERED_LOGITS, seen, 1.2), 0.8)
     found = generation.min_p(generation.top_p(generation.top_k(found, 30), 0.9), 0.02)
-    torch.testing.assert_close(found.softmax(-1), chain(IDS, LOGITS_FILTERS.clone()).softmax(-1))
+    torch.testing.assert_close(found.softmax(-1), chain(IDS, FILTERED_LOGITS.clone()).softmax(-1))
 
 
 def test_a_nucleus_is_never_empty() -> None:

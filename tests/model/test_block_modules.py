@@ -119,7 +119,7 @@ def made_identity(x: torch.Tensor) -> torch.Tensor:
     return F.rms_norm(x, (x.shape[-1],), eps=1e-5)
 
 
-def made_of_layer_norm(dim: int, *, bias: bool = True, eps: float = 1e-3) -> LayerNorm:
+def layer_norm(dim: int, *, bias: bool = True, eps: float = 1e-3) -> LayerNorm:
     norm = LayerNorm(resolve(LayerNormConfig(bias=bias)), dim=dim, eps=eps)
     for parameter in norm.parameters():
         torch.nn.init.normal_(parameter)
@@ -135,14 +135,14 @@ def plain(x, weight, bias, eps):
 @pytest.mark.parametrize("bias", [True, False])
 def test_against_plain_mathematics(bias):
     torch.manual_seed(0)
-    norm, x = made_of_layer_norm(33, bias=bias), torch.randn(5, 7, 33) * 3 + 2
+    norm, x = layer_norm(33, bias=bias), torch.randn(5, 7, 33) * 3 + 2
     shift = norm.bias.double() if bias else torch.zeros(33).double()
     exact = plain(x.double(), norm.weight.double(), shift, 1e-3)
     torch.testing.assert_close(norm(x).double(), exact, rtol=1e-5, atol=1e-5)
 
 
 def test_bf16_takes_statistics_in_fp32():
-    norm = made_of_layer_norm(512)
+    norm = layer_norm(512)
     x = (torch.randn(4, 512) * 50).bfloat16()
     y = norm(x)
     assert y.dtype == torch.bfloat16

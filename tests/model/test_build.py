@@ -201,13 +201,13 @@ class Bag(nn.Module):
         return self.output(self.embedding(tokens))
 
 
-def build_of_model_imported(target: Any, **arguments: Any) -> nn.Module:
+def build_imported(target: Any, **arguments: Any) -> nn.Module:
     section: Any = partial(target, **arguments)
     return resolve(Job(model=section)).model.build(vocab_size=257)
 
 
 def test_it_gets_what_it_takes() -> None:
-    model: Any = build_of_model_imported(Bag, dim=6)
+    model: Any = build_imported(Bag, dim=6)
     assert model.longest == Job().batch.sequence_length
     assert model.embedding.weight.shape == (257, 6)
     assert model.training

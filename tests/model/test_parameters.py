@@ -193,7 +193,7 @@ def test_names_shapes_and_kinds_are_those_of_the_module(changes):
 
 
 LENGTH = 16
-SHAPES_FLOPS = [
+FLOP_SHAPES = [
     {},
     {"tie_embeddings": True, "kv_heads": 1},
     {"layers": 5, "attention_pattern": ("sliding", "sliding", "full"), "sliding_window": 5},
@@ -220,7 +220,7 @@ def met(config: TransformerConfig, length: int) -> int:
     return total
 
 
-@pytest.mark.parametrize("changes", SHAPES_FLOPS)
+@pytest.mark.parametrize("changes", FLOP_SHAPES)
 @pytest.mark.parametrize("length", [4, 16, 17])
 def test_causal_attention_counts_what_masks_leave(changes, length):
     config = small_config(**changes)
@@ -231,7 +231,7 @@ def test_causal_attention_counts_what_masks_leave(changes, length):
     assert flops(config, "palm_causal", length) == pytest.approx(expected, rel=1e-14)
 
 
-@pytest.mark.parametrize("changes", SHAPES_FLOPS)
+@pytest.mark.parametrize("changes", FLOP_SHAPES)
 def test_products_are_those_torch_counts(changes):
     """Those of palm without windows in full, and of every model the products with parameters."""
     config = small_config(**changes)
@@ -260,7 +260,7 @@ def test_products_are_those_torch_counts(changes):
     assert halved / whole == pytest.approx((LENGTH + 1) / (2 * LENGTH), rel=1e-12)
 
 
-@pytest.mark.parametrize("changes", SHAPES_FLOPS)
+@pytest.mark.parametrize("changes", FLOP_SHAPES)
 def test_all_parameters_counts_those_of_the_module(changes):
     config = small_config(**changes)
     count = count_parameters(config.build(vocab_size=VOCAB))

@@ -99,7 +99,7 @@ def section(target: str, **fields: Any) -> ImportedOptimizer:
     return compose(ImportedOptimizer, program=values).resolve()
 
 
-def groups_of_optim_imported(model: nn.Module, decay: float) -> list[dict[str, Any]]:
+def imported_groups(model: nn.Module, decay: float) -> list[dict[str, Any]]:
     """Groups as the section makes them."""
     named = list(model.named_parameters())
     return [
@@ -122,21 +122,17 @@ def trained(model: nn.Module, optimizer: torch.optim.Optimizer) -> list[torch.Te
     [
         (
             section("torch.optim.Adagrad", lr=0.1, lr_decay=0.01, weight_decay=0.2),
-            lambda groups_of_optim_imported: torch.optim.Adagrad(
-                groups_of_optim_imported, lr=0.1, lr_decay=0.01
-            ),
+            lambda imported_groups: torch.optim.Adagrad(imported_groups, lr=0.1, lr_decay=0.01),
         ),
         (
             section("torch.optim.SGD", lr=0.05, momentum=0.9, nesterov=True),
-            lambda groups_of_optim_imported: torch.optim.SGD(
-                groups_of_optim_imported, lr=0.05, momentum=0.9, nesterov=True
+            lambda imported_groups: torch.optim.SGD(
+                imported_groups, lr=0.05, momentum=0.9, nesterov=True
             ),
         ),
         (
             section("torch.optim.Adam", lr=0.01, betas=[0.8, 0.9], weight_decay=0.2),
-            lambda groups_of_optim_imported: torch.optim.Adam(
-                groups_of_optim_imported, lr=0.01, betas=(0.8, 0.9)
-            ),
+            lambda imported_groups: torch.optim.Adam(imported_groups, lr=0.01, betas=(0.8, 0.9)),
         ),
     ],
     ids=["Adagrad", "SGD", "Adam"],
@@ -149,9 +145,7 @@ def test_it_learns_what_plain_torch_learns(config: ImportedOptimizer, plain: Any
         {"params": matrices, "weight_decay": config.weight_decay},
         {"params": vectors, "weight_decay": 0.0},
     ]
-    ours = trained(
-        model, config.build(parameters=groups_of_optim_imported(model, config.weight_decay))
-    )
+    ours = trained(model, config.build(parameters=imported_groups(model, config.weight_decay)))
     theirs = trained(other, plain(apart))
     for one, two in zip(ours, theirs, strict=True):
         torch.testing.assert_close(one, two, rtol=0, atol=0)
@@ -159,7 +153,7 @@ def test_it_learns_what_plain_torch_learns(config: ImportedOptimizer, plain: Any
 
 
 def test_groups_are_carried_over() -> None:
-    decay, rest = groups_of_optim_imported(net(), 0.2)
+    decay, rest = imported_groups(net(), 0.2)
     given = [{**decay, "lr_multiplier": 0.5, "eps": 0.1}, rest]
     first, second = section("torch.optim.Adagrad").build(parameters=given).param_groups
     assert (first["name"], first["weight_decay"], first["lr"]) == ("decay", 0.2, 3e-4)
@@ -203,7 +197,7 @@ def test_a_target_without_a_learning_rate() -> None:
 )
 def test_what_cannot_be_built(target: str, words: str) -> None:
     with pytest.raises(SetpointError, match=words):
-        section(target).build(parameters=groups_of_optim_imported(net(), 0.0))
+        section(target).build(parameters=imported_groups(net(), 0.0))
 
 
 class Closed(torch.optim.SGD):

@@ -101,7 +101,7 @@ def test_a_pattern_that_is_none_is_one_problem() -> None:
         assert len(error.value.problems) == 1
 
 
-def refused_of_options(section: OptimizerConfig) -> dict[str, str]:
+def refuse_options(section: OptimizerConfig) -> dict[str, str]:
     with pytest.raises(ConfigError) as error:
         resolve(section)
     return {problem.path: f"{problem.message} | {problem.hint}" for problem in error.value.problems}
@@ -149,13 +149,13 @@ def test_values_are_read_by_the_fields() -> None:
     ],
 )
 def test_what_is_refused(options: dict[str, Any], path: str, words: str) -> None:
-    found = refused_of_options(AdamWConfig(groups=[Group(pattern="a", options=options)]))
+    found = refuse_options(AdamWConfig(groups=[Group(pattern="a", options=options)]))
     assert list(found) == [f"groups.0.options.{path}"]
     assert words in found[f"groups.0.options.{path}"]
 
 
 def test_options_are_held_against_each_other() -> None:
-    found = refused_of_options(
+    found = refuse_options(
         SGDConfig(momentum=0.0, groups=[Group(pattern="a", options={"nesterov": True})])
     )
     assert "needs momentum" in found["groups.0.options.nesterov"]
@@ -164,14 +164,14 @@ def test_options_are_held_against_each_other() -> None:
 
 
 def test_groups_without_an_effect() -> None:
-    found = refused_of_options(
+    found = refuse_options(
         AdamWConfig(groups=[Group(pattern="b", lr_multiplier=2.0), Group(pattern="a")])
     )
     assert list(found) == ["groups.1.pattern"]
     assert "has no effect" in found["groups.1.pattern"]
     # Behind one that sets nothing another may come, which it keeps its parameters from.
     assert resolve(AdamWConfig(groups=[Group(pattern="a"), Group(pattern="b", lr_multiplier=2.0)]))
-    found = refused_of_options(
+    found = refuse_options(
         AdamWConfig(weight_decay=0.0, groups=[Group(pattern="a", weight_decay_multiplier=2.0)])
     )
     assert "any multiple of weight_decay = 0 is 0" in found["groups.0.weight_decay_multiplier"]

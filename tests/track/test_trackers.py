@@ -116,7 +116,7 @@ def test_what_takes_no_rows_is_refused_at_the_start(tmp_path: Path) -> None:
 # A tracker that another thread feeds: whatever it does, the run goes on, and hears of it.
 
 
-FACTS_BACKGROUND = RunFacts("0" * 32, "tiny-1234", None, "12345678", {}, {}, {})
+BACKGROUND_FACTS = RunFacts("0" * 32, "tiny-1234", None, "12345678", {}, {}, {})
 
 
 class Keeping(Tracker):
@@ -151,7 +151,7 @@ def opened(inner: Keeping, **options: Any) -> tuple[Background, list[str]]:
     """A tracker whose thread runs, and the lines it shows."""
     lines: list[str] = []
     tracker = Background("some", inner, **options)
-    tracker.describe(FACTS_BACKGROUND)
+    tracker.describe(BACKGROUND_FACTS)
     tracker.open(3, {}, lines.append)
     return tracker, lines
 
@@ -170,7 +170,7 @@ def test_everything_arrives_in_order() -> None:
 def test_the_run_keeps_the_name_of_its_first_session() -> None:
     inner, lines = Keeping(), list[str]()
     tracker = Background("some", inner)
-    tracker.describe(FACTS_BACKGROUND)
+    tracker.describe(BACKGROUND_FACTS)
     tracker.open(3, {"id": "f" * 32}, lines.append)
     tracker.close()
     assert inner.got[0] == ("open", 3, {"id": "f" * 32})
@@ -255,7 +255,7 @@ def test_one_that_is_required_fails_the_run_where_it_cannot_be_opened(answers: b
     said = "SystemExit: log in first" if answers else "no answer within patience = 0.1 s"
     lines: list[str] = []
     tracker = Background("some", inner, patience=60.0 if answers else 0.1, required=True)
-    tracker.describe(FACTS_BACKGROUND)
+    tracker.describe(BACKGROUND_FACTS)
     with pytest.raises(RunError, match=f"tracker some is required and cannot be opened: {said}"):
         tracker.open(3, {}, lines.append)
     tracker.close()

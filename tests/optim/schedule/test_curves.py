@@ -356,7 +356,7 @@ def test_shares_and_what_is_left() -> None:
     assert [factor(step) for step in (2, 3, 30, 40)] == [1, 1, 0.5, 0.1]
 
 
-def torchs_of_plateau(values: list[float], **options: Any) -> list[float]:
+def torch_plateau(values: list[float], **options: Any) -> list[float]:
     """The factors after each value, by torch."""
     optimizer = SGD([nn.Parameter(nn.Parameter().new_zeros(1))], lr=1.0)
     schedule = ReduceLROnPlateau(optimizer, threshold_mode="rel", eps=0.0, **options)
@@ -401,12 +401,12 @@ def test_against_torch(mode: str, seed: int) -> None:
         state = json.loads(json.dumps(curve.state_dict(), allow_nan=False))
         curve = PlateauCurve(section)
         curve.load_state_dict(state)
-    assert ours == torchs_of_plateau(values, mode=mode, min_lr=floor, **options)
+    assert ours == torch_plateau(values, mode=mode, min_lr=floor, **options)
 
 
 def test_the_sequences_of_the_test_lower_the_rate() -> None:
     draw = random.Random("min0")
-    falls = {len(set(torchs_of_plateau(metrics(draw), patience=1, factor=0.5))) for _ in range(50)}
+    falls = {len(set(torch_plateau(metrics(draw), patience=1, factor=0.5))) for _ in range(50)}
     assert max(falls) > 4
 
 

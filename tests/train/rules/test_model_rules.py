@@ -185,21 +185,21 @@ def test_float8_asks_the_gpu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     assert list(float8_device_problems(job)) == []
 
 
-GPU_DETERMINISM = ("deterministic=true", "parallel.device=cuda")
+GPU_CASES = ("deterministic=true", "parallel.device=cuda")
 
 
 def test_what_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(CUBLAS_VARIABLE, ":0:0")
-    kernel = refusal(tmp_path, *GPU_DETERMINISM, "model.attention_backend=sdpa_cudnn")
+    kernel = refusal(tmp_path, *GPU_CASES, "model.attention_backend=sdpa_cudnn")
     monkeypatch.setenv(CUBLAS_VARIABLE, ":16:8")
-    compiled = refusal(tmp_path, *GPU_DETERMINISM, "compile={mode: max-autotune}")
+    compiled = refusal(tmp_path, *GPU_CASES, "compile={mode: max-autotune}")
     compare("train/determinism", f"{kernel}\n\n{compiled}")
 
 
 @pytest.mark.parametrize("name", sorted(set(BACKENDS) - {"sdpa_cudnn"}))
 def test_backends_with_a_deterministic_backward_pass(tmp_path: Path, name: str) -> None:
     model = f"model.attention_backend={name}", "model.head_dim=16"
-    assert small_job(tmp_path, *GPU_DETERMINISM, *model, "precision.compute=bf16")
+    assert small_job(tmp_path, *GPU_CASES, *model, "precision.compute=bf16")
 
 
 def test_a_workspace_matters_on_a_gpu_only(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -86,7 +86,7 @@ def test_graphs_of_a_gpu_that_is_not_there(tmp_path: Path, monkeypatch: pytest.M
     assert "sees no GPU" in problems["compile.mode"]
 
 
-REFUSED_PROFILING: dict[str, tuple[str, ...]] = {
+PROFILING_REFUSALS: dict[str, tuple[str, ...]] = {
     "a window beyond the run": ("profiling={skip=28}",),
     "one by tokens": ("duration=320 tokens", "profiling={active=4}"),
     "more cycles than there are": ("profiling={active=8, repeat=5}",),
@@ -119,7 +119,7 @@ TAKEN: tuple[tuple[str, ...], ...] = (
 
 
 def test_what_is_refused_of_profiling(tmp_path: Path) -> None:
-    compare("train/profiling", refusals(tmp_path, REFUSED_PROFILING))
+    compare("train/profiling", refusals(tmp_path, PROFILING_REFUSALS))
 
 
 @pytest.mark.parametrize("flags", TAKEN)
@@ -143,7 +143,7 @@ FULL, PARTS, OPERATORS = (
 )
 BELOW = "memory.activation_checkpointing"
 ACTIVATIONS = "memory.activation_offload.limit=0"
-REFUSED_MEMORY: dict[str, tuple[str, ...]] = {
+MEMORY_REFUSALS: dict[str, tuple[str, ...]] = {
     "activations on a CPU": (ACTIVATIONS, "parallel.device=cpu"),
     "a cache on a CPU": ("memory.empty_cache=10 steps", "parallel.device=cpu"),
     "reentrant and compiled": (FULL, f"{BELOW}.reentrant=true", "compile.scope=block"),
@@ -164,7 +164,7 @@ REFUSED_MEMORY: dict[str, tuple[str, ...]] = {
     "reentrant operators": (OPERATORS, f"{BELOW}.reentrant=true"),
     "another system's name": ("memory.recompute_granularity=full", "memory.gpu_limit=1"),
 }  # fmt: skip
-TAKEN_MEMORY: tuple[tuple[str, ...], ...] = (
+ACCEPTED_MEMORY: tuple[tuple[str, ...], ...] = (
     (FULL, f"{BELOW}.reentrant=true", f"{BELOW}.every=2"),
     (FULL, ACTIVATIONS, "compile.scope=block"),
     (OPERATORS, "model.attention_dropout=0.1"),
@@ -173,10 +173,10 @@ TAKEN_MEMORY: tuple[tuple[str, ...], ...] = (
 
 
 def test_what_is_refused_of_memory(tmp_path: Path) -> None:
-    compare("train/memory", refusals(tmp_path, REFUSED_MEMORY))
+    compare("train/memory", refusals(tmp_path, MEMORY_REFUSALS))
 
 
-@pytest.mark.parametrize("flags", TAKEN_MEMORY)
+@pytest.mark.parametrize("flags", ACCEPTED_MEMORY)
 def test_what_is_taken_of_memory(tmp_path: Path, flags: tuple[str, ...]) -> None:
     assert small_job(tmp_path, *flags)
 
