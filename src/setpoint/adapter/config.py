@@ -37,7 +37,7 @@ class Merge(Config):
 
     @property
     def warmup_steps(self) -> int:
-        """Over how many steps the learning rate rises after a merge."""
+        """Steps of re-warm-up after a merge."""
         share = self.rewarmup.share
         return int(self.rewarmup.count) if share is None else round(share * self.steps)
 

@@ -47,7 +47,7 @@ class LowRank(nn.Module):
             empty = torch.empty(parameter.shape, dtype=like.dtype, device=like.device)
             setattr(self, parameter.name.rpartition(".")[2], nn.Parameter(empty))
         self.sum_squares: Callable[[Tensor], Tensor] | None = None
-        """Adds up what ranks find of the squared length of a row; None: each has whole rows."""
+        """Sums the squared length of a row over ranks; None: each rank has whole rows."""
 
     def spreads(self, after_merge: bool = False) -> dict[str, tuple[str, float]]:
         """Initial distributions of A and B: `uniform` with a bound, or `normal` with a deviation.

@@ -321,7 +321,7 @@ def find_place(path: str) -> CheckpointPlace:
 
 
 def reason_of(error: SetpointError) -> str:
-    """The reason in an error about a checkpoint."""
+    """The reason of an error about a checkpoint."""
     return error.reason if isinstance(error, DamagedCheckpoint) else str(error)
 
 

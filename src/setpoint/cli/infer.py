@@ -156,7 +156,7 @@ def _scores(scores: dict[str, Any]) -> str:
 
 
 def _print_beside(arguments: Arguments, results: Results) -> None:
-    """Print profiles of results and cautions about them on standard error, but with --json."""
+    """Print profiles and cautions on standard error, except with --json."""
     if arguments.has("--json"):
         return
     for line in results.profiles.format_lines() if results.profiles is not None else ():
@@ -487,7 +487,7 @@ def _sections(place: Place) -> dict[str, Any]:
 
 
 def _fields_of_weights(config: TransformerConfig) -> dict[str, Any]:
-    """The fields that the weights decide, also defaults: a preset below may have other values."""
+    """Fields determined by the weights, with defaults, which a preset below may change."""
     plain = to_plain(config)
     values = {name: plain[name] for name in (*SIZES, *PLAIN)}
     try:

@@ -163,7 +163,7 @@ def field_rows(root: type[Config], section: str = "") -> Iterator[dict[str, Any]
 
 
 def word_finder(word: str) -> Callable[[str], bool]:
-    """A test for texts with a word that begins with this one; `_`, `-` and space are one."""
+    """A predicate for texts that contain a word with this prefix; `_`, `-` and space are equal."""
     parts = [re.escape(part) for part in re.split(r"[\W_]+", word) if part]
     pattern = re.compile(r"(?<![^\W_])" + r"[\W_]+".join(parts), re.IGNORECASE)
     return lambda text: bool(parts) and pattern.search(text) is not None

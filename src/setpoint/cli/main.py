@@ -139,7 +139,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _process_start() -> float:
-    """Start of this process in seconds since 1970; now where the system does not say it."""
+    """Start time of this process (Unix time); the current time if the system does not report it."""
     try:
         with open("/proc/self/stat", "rb") as file:
             ticks = int(file.read().rpartition(b")")[2].split()[19])  # proc_pid_stat(5): starttime

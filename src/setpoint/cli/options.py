@@ -181,7 +181,7 @@ class Arguments:
 
     @property
     def source(self) -> str | None:
-        """The SOURCE; None where it may be left out and is, which means the defaults alone."""
+        """The SOURCE; None if it was omitted, which means the defaults alone."""
         return self.positional[0] if self.positional else None
 
     def has(self, name: str) -> bool:
@@ -266,7 +266,7 @@ class Command:
 
     @property
     def examples(self) -> list[tuple[str, str]]:
-        """Command lines and their meanings; none in scripts, whose fields are others."""
+        """Command lines and their meanings; none in scripts, which have other fields."""
         lines = [] if self.program.is_own else self._documentation[1].splitlines()
         pairs = (line.strip().rpartition("  ") for line in lines if line.strip())
         return [(words.rstrip(), meaning) for words, _, meaning in pairs]
@@ -279,7 +279,7 @@ class Command:
         return description, examples
 
     def of(self, program: Program) -> Command:
-        """The same command of a script with a root class of its own."""
+        """The same command for a script with its own root class."""
         usage = self.usage
         if usage.startswith("SOURCE"):
             usage = f"[SOURCE]{usage.removeprefix('SOURCE')}"
@@ -552,7 +552,7 @@ def _is_override(token: str) -> bool:
 
 
 def own_source_help(program: Program) -> str:
-    """Meaning of SOURCE and OVERRIDES in a script with a root class of its own."""
+    """Meaning of SOURCE and OVERRIDES in a script with its own root class."""
     prefix = program.root.__setpoint__.environment_prefix
     return f"""\
 SOURCE is a preset (see `{program.name} list presets`), a TOML, YAML or JSON file, a folder with a

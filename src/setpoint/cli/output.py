@@ -176,7 +176,7 @@ def _folded(rows: Sequence[Sequence[str]], headings: Sequence[str], width: int) 
 
 
 def print_notes(notes: Sequence[str]) -> None:
-    """Print each note once, on standard error, so that what is printed for machines stays whole."""
+    """Print each note once, on standard error, so that standard output stays valid for programs."""
     for note in dict.fromkeys(notes):
         print(f"{styled('note:', '1;33', sys.stderr)} {note}", file=sys.stderr)
 

@@ -318,7 +318,7 @@ def _look(config: Config) -> tuple[list[Problem], list[Caution]]:
 def read_call(
     arguments: Arguments, finish: Callable[[Any], None], checker: PointChecker[Any]
 ) -> tuple[Composer[Any], Search | None, Axes, Space]:
-    """Read the files and the axes, theirs and those of the command line."""
+    """Read the files, and the axes of the files and the command line."""
     prepare(arguments)  # whose classes have fields that the overrides may set
     root, source = arguments.command.program.root, arguments.source or ""
     line = read_command_line(root, source, arguments.values("--with"), arguments.overrides)

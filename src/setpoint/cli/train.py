@@ -271,7 +271,7 @@ def _nodes(arguments: Arguments) -> tuple[int, int]:
 
 
 def _refuse_other_numbers(start: Start, composition: Composition[Job]) -> None:
-    """Refuse a range of nodes where a run would end because one comes or goes."""
+    """Refuse a range of nodes if the run cannot continue with another number of nodes."""
     refused: dict[int, ConfigError] = {}
     for nodes in range(start.least, start.most):
         size = Origin(COMMAND_LINE, f"--nproc * {nodes} of --nnodes")

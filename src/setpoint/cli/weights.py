@@ -226,7 +226,7 @@ def _job(weights: Config, tasks: Mapping[str, Any]) -> Any:
 
 
 def _explain(problems: list[Any]) -> SetpointError:
-    """The error about weights; a short form has no field for them that could be named."""
+    """Rephrase an error about weights for a short form, which has no field for them."""
     if len(problems) == 1 and problems[0].path.startswith("weights."):
         return SetpointError(problems[0].message)
     return ConfigError(problems)
@@ -286,7 +286,7 @@ def _refuse_another_model(folder: str, job: Job) -> None:
 
 
 def _refuse_what_is_over(job: Job, arguments: Arguments, only_instead: bool = False) -> None:
-    """Refuse overrides of training, such as its evaluation, that mean nothing for its weights.
+    """Refuse training overrides that have no effect on trained weights, such as `evaluation`.
 
     With a preset or a file the command line may be that of the training, so that only what sounds
     like an option of the command is refused.

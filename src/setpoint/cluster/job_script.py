@@ -49,7 +49,7 @@ class JobRequest(NamedTuple):
 
     @property
     def notice(self) -> int:
-        """Seconds before its end at which a job must hear of it."""
+        """Seconds between the warning signal and the end of the job."""
         return ceil(self.grace) + MARGIN
 
     def command(self, endpoint: str, run_id: str, restarts: bool = True) -> str:

@@ -57,7 +57,7 @@ COMPONENTS["name"] = ImportedName
 
 
 class ArgumentType:
-    """Read an argument of an imported component; what its target makes of it is checked elsewhere.
+    """Type of an argument of an imported component; its signature is checked elsewhere.
 
     Components, and lists and mappings of them, are kept as in fields, so that walks find them.
     """
@@ -638,7 +638,7 @@ if TYPE_CHECKING:
 else:
 
     class Partial(ImportedComponent, type="import"):
-        """Any callable with some of its arguments, as `functools.partial` would hold it.
+        """Any callable with some of its arguments, as in `functools.partial`.
 
         Made by `setpoint.partial`. A union takes such components by naming this class, with their
         result in brackets: `Partial[Fraction]`, which for type checkers is `functools.partial`

@@ -43,7 +43,7 @@ __all__ = ["Composition", "Invalid", "compose"]
 
 
 class Composition(Struct, Generic[C]):
-    """A draft with its layers merged, and what was wrong with them.
+    """A draft with its layers merged, and the problems found in them.
 
     Arguments:
         problems: findings of the layers; `resolve` reports them with its own.

@@ -227,7 +227,7 @@ class Operation(Struct):
         return f"{self.old} was changed in schema {self.schema}"
 
     def call(self, function: Callable[[Any], Any], path: Path, value: Any, data: Any) -> Any:
-        """Run a function of a migration on data that may be anything.
+        """Run a function of a migration on arbitrary data.
 
         Raises:
             SetpointError: if it fails, or the value holds a reference.

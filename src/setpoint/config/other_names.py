@@ -106,7 +106,7 @@ class ForeignKey:
 
 
 def _guessed(value: object) -> object:
-    """A text of a flag as what it looks like; a number of too many digits stays a text."""
+    """Parse the text of a flag by its form; a number with too many digits stays a text."""
     try:
         return guess(value) if isinstance(value, PlainScalar) else value
     except SetpointError:

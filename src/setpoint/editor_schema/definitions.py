@@ -89,7 +89,7 @@ class Definitions:
         return schema
 
     def section(self, kind: SectionType, is_new: bool = False) -> list[Schema]:
-        """The schemas of what can stand where a section is wanted.
+        """The schemas of everything that is valid in place of a section.
 
         Arguments:
             is_new: True if nothing stands there yet, as in a list, so that `type` must be given.
@@ -109,7 +109,7 @@ class Definitions:
         return pointer(name)
 
     def _family(self, kind: SectionType) -> Schema:
-        """One of several classes: the fields are those of the class that `type` names."""
+        """One of several classes, selected by `type`."""
         name, known = self._name(kind.classes)
         if known:
             return pointer(name)
@@ -142,7 +142,7 @@ class Definitions:
         return pointer(name)
 
     def _name(self, classes: tuple[type[Node], ...]) -> tuple[str, bool]:
-        """A name for classes, unique in the document, and whether it was given before."""
+        """A name for classes, unique in the document, and True if it existed before."""
         if classes in self._names:
             return self._names[classes], True
         name = "_or_".join(cls.__name__ for cls in classes)
@@ -157,7 +157,7 @@ class Definitions:
         return unique, False
 
     def options(self, kind: FieldType, bounds: Bounds | None, items: Bounds | None) -> list[Schema]:
-        """The schemas of what a field of a type takes from a file.
+        """The schemas of the values that a field of a type accepts in a file.
 
         Returns:
             one for each kind of value, for `either`; that of anything for a type that is not known
@@ -267,7 +267,7 @@ def _scalar(schema: Schema, bounds: Bounds) -> list[Schema]:
 
 
 def _any_of(options: list[Schema]) -> Schema:
-    """One field of several variants: what each takes, with the help of the first."""
+    """One field of several variants: the schema of each, with the help of the first."""
     if len(options) == 1:
         return options[0]
     shared = {key: options[0][key] for key in ("description",) if key in options[0]}

@@ -15,7 +15,7 @@ DRAFT = "https://json-schema.org/draft/2020-12/schema"
 TAG = "tag"
 SWEEP_VALUES, DRAWN = "sweep.values", "sweep.distributions"
 FIELDS: Schema = {"type": "object", "minProperties": 1}
-"""Any fields with any values: what each field takes, `setpoint sweep` says."""
+"""Any fields with any values; `setpoint sweep` checks them."""
 SWEEP_PARTS: dict[str, Schema] = {
     "grid": pointer(SWEEP_VALUES),
     "zip": pointer(SWEEP_VALUES),

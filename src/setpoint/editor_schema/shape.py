@@ -1,4 +1,4 @@
-"""Schemas put together so that an error names the one thing that is wrong; repeats written once."""
+"""Composition of schemas: errors name the invalid part, and repeated ones are written once."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ TEMPLATE: Schema = {"type": "string", "pattern": r"\$\{"}
 PRESET: Schema = {"type": "string", "pattern": r"^@."}
 """The section of a preset."""
 LITERAL: Schema = {"type": "string", "pattern": r"\$\$\{"}
-"""A text that holds `${` as it is."""
+"""A text with a literal `${`."""
 NULL: Schema = {"type": ["null", "string"], "pattern": "^null$"}
-"""Null, which TOML has not and writes as a text."""
+"""Null, which TOML lacks and writes as a text."""
 NO_TEXT = r"[^\s\S]"
 """A pattern that no text fits, in the part of the language that all editors share."""
 SINGLE = ("items", "additionalProperties", "propertyNames", "if", "then", "else")
@@ -56,7 +56,7 @@ def either(*options: Schema) -> Schema:
 
 
 def _merge(merged: Schema, option: Schema) -> bool:
-    """Put an option's keywords beside those of the others; False if they would mix."""
+    """Add an option's keywords to those of the others; False if they would conflict."""
     if "type" not in option or option.keys() & {"enum", "anyOf", "if"}:
         return False
     known, new = types_of(merged), types_of(option)
@@ -104,7 +104,7 @@ def inside(schemas: list[Schema]) -> Schema:
 
 
 def hint(schema: Schema) -> Schema:
-    """Keywords that take anything, by which an editor finds what it may propose.
+    """Keywords that accept anything, for the completions of an editor.
 
     Arguments:
         schema: of what is proposed. Taplo looks into `anyOf`, and does not look into `if`.

@@ -1,4 +1,4 @@
-"""d9d's files of training and inference: sections of its jobs, and of its own providers beside.
+"""d9d's files of training and inference: sections of its jobs and of its own providers.
 
 d9d takes the model, the data and the mesh in Python. Its examples keep them in the same file as
 `model` or `model_provider`, `data`, `auto_data`, `mesh`, `optimizer`, `lr_scheduler` and `lora`,
@@ -154,7 +154,7 @@ def _infers(c: Conversion) -> bool:
 
 
 def _inference(c: Conversion) -> None:
-    """Convert a job of inference, whose forward passes d9d takes in Python."""
+    """Convert an inference job, whose forward passes d9d receives in Python."""
     c.data.clear()
     c.places.clear()
     for key in c.values.keys() & c.dialect.keys.keys():

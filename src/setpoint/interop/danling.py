@@ -221,7 +221,7 @@ def _duration(c: Conversion) -> int | None:
 
 
 def _python_objects(c: Conversion) -> None:
-    """The objects that DanLing takes in Python."""
+    """The objects that DanLing receives in Python."""
     c.report("needs a decision", "network.type", IN_PYTHON.format("the model", "model"))
     c.report("needs a decision", "dataloader.batch_size", IN_PYTHON.format("the data", "data"))
     if c.value("network.type") is not None:

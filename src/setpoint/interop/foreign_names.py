@@ -35,7 +35,7 @@ Conversion = Callable[[ForeignKey, str], Answer]
 
 
 def _other_key(key: ForeignKey, path: str) -> ForeignKey | None:
-    """The other key that was given for a field, whatever it is called."""
+    """Another key that was given for a field, under any of its names."""
     return key.other_key(*NAMES[path])
 
 
@@ -54,7 +54,7 @@ def _with_unit(template: str, key: ForeignKey, path: str) -> Answer:
 
 
 def _switch(true: str, false: str, key: ForeignKey, path: str) -> Answer:
-    """One of two values of ours, for true and false."""
+    """One of two values of our field, for true and false."""
     value = true if key.truth else false
     words = {"true": True, "false": False, "null": None}
     return None if key.truth is None else Replacement({path: words.get(value, value)})
@@ -148,7 +148,7 @@ def _held_out(key: ForeignKey, path: str) -> Answer:
 
 
 def _accumulation(key: ForeignKey, path: str) -> Answer:
-    """Passes per update at the micro-batch of today, as other systems count them."""
+    """Forward passes per update at the current micro-batch size, as other systems count them."""
     number, size, ranks = key.number, key.of("batch.global_size"), key.of("parallel.world_size")
     other = _other_key(key, "batch.micro_size")
     micro: object = key.of("batch.micro_size") if other is None else other.number
@@ -235,7 +235,7 @@ def _optimizer_value(key: ForeignKey, path: str) -> Answer:
 
 
 def _schedule(key: ForeignKey, path: str) -> Answer:
-    """Curves that end at 0 in transformers; the names of others mean the same."""
+    """Curves that end at 0, as in transformers; other systems use the same names."""
     word = key.text.lower()
     if word not in ("linear", "cosine", "polynomial"):
         kinds: Mapping[str, Sequence[str]] = VALUES[path]

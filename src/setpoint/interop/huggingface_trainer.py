@@ -157,7 +157,7 @@ KEYS["trust_remote_code"] = Key(False, refused="remote code of models and data s
 
 
 def _prepare(c: Conversion) -> None:
-    """Drop what a file that transformers wrote has in place of secrets and of what is not set."""
+    """Drop the placeholders that transformers writes for secrets and unset values."""
     defaults = {"even_batches": True, "use_seedable_sampler": True}
     for key, value in [*c.values.items()]:
         options = cast("dict[str, Any]", value) if isinstance(value, dict) else {"": value}
@@ -186,7 +186,7 @@ def _complete(c: Conversion) -> None:
 
 
 def _total(c: Conversion) -> int | None:
-    """Updates of the run; None where epochs end it."""
+    """Number of updates of the run; None if its length is in epochs."""
     total = c.number("max_steps")
     return total if total and total > 0 else None
 
@@ -204,7 +204,7 @@ def _length_of_warmup(c: Conversion, warmup: float | None, total: int | None) ->
 
 
 def convert_schedule(c: Conversion, key: str, total: int | None) -> None:
-    """Set the curve of the rate beside a warm-up that is set already."""
+    """Set the learning-rate curve after a warm-up that is already set."""
     names = {"linear": "linear", "cosine": "cosine", "cosine_with_min_lr": "cosine",
              "cosine_with_restarts": "cosine", "polynomial": "polynomial", "constant": "none",
              "constant_with_warmup": "constant", "inverse_sqrt": "inverse_sqrt",
@@ -310,7 +310,7 @@ def convert_optimizer(c: Conversion, key: str) -> None:
 
 
 def _arguments(c: Conversion, value: object) -> dict[str, Any]:
-    """Options as a mapping, or as `name=value,name=value`."""
+    """Options given as a mapping or as `name=value,name=value`."""
     if isinstance(value, dict):
         return dict(cast("dict[str, Any]", value))
     pairs = [part.partition("=") for part in value.split(",")] if isinstance(value, str) else []
@@ -359,7 +359,7 @@ def _model(c: Conversion) -> None:
 
 
 def _data(c: Conversion) -> None:
-    """Texts of a data set or a file, one after another in rows, which see one another."""
+    """Texts of a data set or a file, concatenated into rows without isolation."""
     name, file = c.text("dataset_name"), c.text("train_file")
     c.set("data.held_out", 0)
     if not name and not file:
@@ -526,7 +526,7 @@ def _deepspeed(c: Conversion) -> None:
 
 
 def _json(c: Conversion, key: str, path: str) -> Mapping[str, Any]:
-    """Another file that a key names; of one that is not here, what DeepSpeed's usual names say."""
+    """A JSON file named by a key; if it is missing, settings implied by DeepSpeed's file names."""
     folder = os.path.dirname(c.document.name)
     for place in (path, os.path.join(folder, path)):
         if os.path.isfile(place) and place.endswith(".json"):

@@ -195,7 +195,7 @@ def _width(c: Conversion) -> int:
 
 
 def _experts(c: Conversion) -> None:
-    """Experts: the section is absent where there are none."""
+    """Experts; the section is absent without any."""
     experts = c.number("model.num_experts")
     if not experts:
         return
@@ -268,7 +268,7 @@ def _optimizer(c: Conversion) -> None:
 
 
 def _schedule(c: Conversion) -> None:
-    """Steps of warm-up, of a plateau and of the decay, from the end of the one before."""
+    """Steps of the warm-up, the plateau and the decay, in sequence."""
     names = {"cosine": "cosine", "linear": "linear", "wsd": "wsd", "constant": "constant",
              "rex": "polynomial", "none": "none"}  # fmt: skip
     name, warmup = c.choice("scheduler.name", *names), c.number("scheduler.warmup_steps")

@@ -114,7 +114,7 @@ def _steps(c: Conversion, key: str) -> int | None:
 
 
 def _ranks(c: Conversion) -> None:
-    """The mesh; with the distributed optimizer, weights stay gathered during a step."""
+    """The mesh; with the distributed optimizer, weights stay gathered throughout a step."""
     c.set("parallel.device", "cuda")
     seconds = 60 * c.number("distributed-timeout-minutes")
     c.set("parallel.timeout", float(seconds), "distributed-timeout-minutes")

@@ -174,7 +174,7 @@ def _pattern(c: Conversion, key: str, of_count: Callable[[int, int], bool]) -> l
 
 
 def _experts(c: Conversion) -> None:
-    """Experts: the section is absent where there are none."""
+    """Experts; the section is absent without any."""
     experts = c.number("num-experts")
     if not experts:
         return

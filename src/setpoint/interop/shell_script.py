@@ -60,7 +60,8 @@ class Script:
         self.program = ""
         """The Python file or module that has the arguments."""
         self._branches: list[tuple[str, str | None]] = []
-        """Of each `if` and `case` around a statement: followed, next or past; a case's subject."""
+        """State of each enclosing `if` and `case` (followed, next or past), and the subject of a
+        case."""
         loops = 0
         for group in self._lists():
             words, end = group[0]
@@ -120,7 +121,7 @@ class Script:
             yield words, ""
 
     def _lists(self) -> Iterator[list[Statement]]:
-        """Statements between which && or || stands."""
+        """Statements joined by && or ||."""
         group: list[Statement] = []
         for statement in self._statements():
             group.append(statement)
@@ -189,7 +190,7 @@ class Script:
         return None
 
     def expand(self, word: Word) -> list[Word]:
-        """The words that a word stands for; those of a variable keep their places."""
+        """Expand a word into words; those of a variable keep their positions."""
         text, place = word
         unquoted = text.strip('"')
         match = VARIABLE.fullmatch(unquoted)
@@ -215,7 +216,7 @@ class Script:
         return pieces or ([(text, place)] if text else [])
 
     def resolve(self, text: str) -> str:
-        """A text without quotes, with variables of the file and sums in place of their names."""
+        """A text without quotes, with variables of the file and arithmetic substituted."""
         text = re.sub(r"\\\r?\n", " ", text)
         if len(text) > 1 and text[0] == text[-1] == "'":
             return text[1:-1]
@@ -353,7 +354,7 @@ def evaluate(node: ast.expr) -> Any:
 
 
 def number_of(word: object) -> Any:
-    """A number that a word says, or the word."""
+    """The number that a word spells, or the word."""
     if not isinstance(word, str):
         return word
     for kind in (int, float):

@@ -47,7 +47,7 @@ class Weighs(Protocol):
 
 @runtime_checkable
 class PerToken(Protocol):
-    """A loss whose output has `each` where `per_token` is true."""
+    """A loss whose output includes `each` if `per_token` is true."""
 
     per_token: bool
 
@@ -255,7 +255,7 @@ class ImportedLoss:
         return LossOutput(total, plain.nats, plain.each)
 
     def _prove_sum(self) -> None:
-        """Try it on a token alone, on the same token twice, and beside one that does not count."""
+        """Check it on one token, on the same token twice, and on a token next to an ignored one."""
         row = torch.tensor([[0.5, -1.0, 0.25]])
         target, ignored = torch.tensor([1]), torch.tensor([IGNORE_INDEX])
         once = self._value(row, target)

@@ -261,7 +261,7 @@ def bytes_of(tensor: Tensor) -> Tensor:
 
 
 def require_unchanged(tensor: Tensor, version: int) -> None:
-    """Raise RuntimeError for a tensor that was changed in place since it was saved, as autograd."""
+    """Raise RuntimeError for a tensor that was changed in place after saving, like autograd."""
     if tensor._version != version:
         raise RuntimeError(
             f"a tensor of shape {tuple(tensor.shape)} that the backward pass needs was changed in "

@@ -215,7 +215,7 @@ SAVED = MATMUL | ATTENTION
 
 
 class _Selected(TorchDispatchMode):
-    """Shows selective checkpointing only the operators that it may save.
+    """Passes only the operators that may be saved to selective checkpointing.
 
     It counts calls of all operators otherwise, and refuses a second pass with more of them than the
     first had, as where FSDP2 gathers the experts within a layer at another time.
@@ -305,7 +305,7 @@ def _name(operator: Any) -> str:
 
 
 def _dropout(operator: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> float:
-    """The probability that an attention operator drops a weight with."""
+    """The dropout probability of an attention operator."""
     schema = getattr(operator, "_schema", None)
     if schema is None:
         return 0.0  # flex attention has none

@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 Parts = dict[str, Tensor]
 
 AT_ONCE: Final = 2**20
-"""Weights quantized at a time, at least one row of blocks, with a few times that in memory."""
+"""Weights quantized at a time (at least one row of blocks); peak memory is a few times as much."""
 
 NF4_LEVELS: Final = (
     -1.0, -0.6961928009986877, -0.5250730514526367, -0.39491748809814453, -0.28444138169288635,

@@ -99,7 +99,8 @@ class QuantizedWeight(nn.Module):
         self.first = (0, 0)
         """Row and column of the first weight that this rank has."""
         self.picked: tuple[tuple[int, int], ...] = ()
-        """Rows that this rank computes with, (first, number) each; none for all that it has."""
+        """Ranges of rows that this rank computes with, as (first, number); empty: all of its
+        rows."""
         self.described = format_of(config).parts(self.rows, self.columns)
         for part, about in self.described.items():
             shape = (*self.full_shape[:-2], *about.shape)
@@ -144,7 +145,7 @@ class QuantizedWeight(nn.Module):
         return f"{type(self.config).__setpoint__.tag}, {many}{self.rows} x {self.columns}"
 
     def _matrix(self) -> tuple[int, int]:
-        """Rows and columns of what is quantized at a time."""
+        """Rows and columns of the matrix that is quantized in one call."""
         return self.full_shape[0], self.full_shape[1]
 
     def pieces(self, every: bool = False) -> list[tuple[int, int]]:

@@ -161,7 +161,7 @@ class Config(Node, metaclass=ConfigMeta):
         self.store(name, stored, origin)
 
     def _set_fields(self, values: dict[str, Any], origin: Origin) -> None:
-        """Set several fields; what is wrong with any of them is reported together."""
+        """Set several fields, and report all problems together."""
         problems: list[Problem] = []
         for name, value in values.items():
             try:
@@ -240,7 +240,7 @@ class Config(Node, metaclass=ConfigMeta):
         )
 
     def __setpoint_written__(self) -> dict[str, object]:
-        """The section as a file has it in a list: its type, and the values that were set."""
+        """The section as an item of a list in a file: its type, and the values that were set."""
         tag = type(self).__setpoint__.tag
         chains = chains_of(self)
         values = {name: value_or_missing(self, name) for name in fields_of(self) if name in chains}

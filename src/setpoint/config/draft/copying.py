@@ -207,10 +207,10 @@ def one_layer(origin: Origin, other: Origin) -> bool:
 
 
 def successor(cls: type[C], history: Sequence[Node], moved: Node | None) -> C:
-    """A section of a variant, with the values that layers gave to it or to another one before.
+    """A section of a variant, with the values that layers gave to it or to an earlier variant.
 
-    It begins as the variant last stood there. What was given to other variants since counts where
-    it fits; what it cannot take is remembered as dropped.
+    It starts from the last section of that variant in this place. Values given to other variants
+    since then are applied where they fit; all others are recorded as dropped.
 
     Arguments:
         history: what stood there, as `history_of` gives it.

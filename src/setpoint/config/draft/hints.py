@@ -1,4 +1,4 @@
-"""Hints for unknown keys and for values of the wrong kind: what was meant, how to write it."""
+"""Hints for unknown keys and values of the wrong kind: the intended field, and its syntax."""
 
 from __future__ import annotations
 

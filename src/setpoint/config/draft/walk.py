@@ -36,7 +36,7 @@ PLACES = 10_000
 
 
 def need_config(value: object, function: str, *, resolved: bool = False) -> None:
-    """Refuse an argument that is not a config, or no resolved one.
+    """Refuse an argument that is not a config, or is not resolved.
 
     Raises:
         SetpointError: naming the function.

@@ -70,7 +70,7 @@ def _float(literal: str) -> float:
 
 
 def tokens(text: str) -> Iterator[Token]:
-    """Split a TOML text; wrong as TOML may be, this never fails.
+    """Split a TOML text into tokens; invalid TOML raises no error.
 
     Returns:
         all tokens but comments, in order; their kinds are `string`, `mark` (brackets, `.`, `,`,
@@ -101,7 +101,7 @@ def _refuse_depth(text: str, name: str) -> None:
 
 
 def _explain(text: str, name: str, message: str) -> FileError:
-    """The error for `PROBLEM (at line 3, column 4)`, as the standard library says it."""
+    """Convert an error of the standard library, `PROBLEM (at line 3, column 4)`."""
     problem, _, place = message.rpartition(" (at ")
     offset = len(text)
     if numbers := re.fullmatch(r"line (\d+), column (\d+)\)", place):

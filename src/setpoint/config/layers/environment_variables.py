@@ -143,7 +143,7 @@ def _spelled(root: Node, written: tuple[str, ...]) -> tuple[str, ...]:
 
 
 def _one_of(part: str, known: Iterable[str], secret: bool = True) -> str | None:
-    """The name that a part of a variable means, in whatever case; `secret` hides the value."""
+    """The name that matches a part of a variable, ignoring case; `secret` hides the value."""
     matches = sorted({name for name in known if name.lower() == part.lower()})
     if part in matches or not matches:
         return part if matches else None
@@ -165,7 +165,7 @@ def _set(editor: Editor, name: str, path: tuple[str, ...], value: object, origin
 
 
 def _refuse_single_underscores(editor: Editor, name: str, value: str, prefix: str) -> None:
-    """Report a variable that would set a field with the right underscores, and sets nothing."""
+    """Report a variable that sets nothing because its underscores are wrong."""
     path = _field_spelled(type(editor.root), name[len(prefix) - 1 :].lower().split("_"))
     if path is not None:
         right = prefix + "__".join(path).upper()

@@ -76,7 +76,7 @@ class Flag:
 
 
 def read_flags(cls: type[Node], tokens: Sequence[str]) -> list[Flag]:
-    """Read overrides for a root class, which knows what is a switch.
+    """Read overrides for a root class, whose fields tell which flags are switches.
 
     A flag may stand before its value; a command has joined the two (`--optimizer.lr=1e-3`).
 

@@ -206,7 +206,7 @@ def _given_in(computation: Computation, section: Node, name: str, inside: Path) 
 
 
 def _source_layer(section: Node, name: str) -> Origin | None:
-    """The layer that set a value; None where no default is left without it."""
+    """The layer that set a value; None if the field has no default without it."""
     if type(section).__setpoint__.fields[name].required:
         return None
     for origin, _ in reversed(chain_of(section, name)):
@@ -216,7 +216,7 @@ def _source_layer(section: Node, name: str) -> Origin | None:
 
 
 def _is_dead(placed: Placed, computation: Computation, path: Path, name: str) -> bool:
-    """Check if a method already had a reason when a value was given."""
+    """True if a method already returned a reason when the value was set."""
     section = next((section for place, section in placed if place == path), None)
     if section is None or not hasattr(type(section), name):
         return False

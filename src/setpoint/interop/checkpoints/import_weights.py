@@ -48,7 +48,7 @@ from setpoint.train.run_state import WEIGHTS_ONLY
 
 @dataclass(frozen=True, slots=True)
 class Foreign:
-    """A checkpoint of another system, and the model that it is of.
+    """A checkpoint of another system, and its model.
 
     Arguments:
         config: None where nothing says what the model is.
@@ -63,7 +63,7 @@ class Foreign:
     def filled(
         self, config: TransformerConfig, family: str, vocab_size: int, tensors: Mapping[str, Tensor]
     ) -> nn.Module:
-        """A model of ours with tensors of the checkpoint as its parameters.
+        """A Setpoint model with tensors of the checkpoint as its parameters.
 
         Raises:
             SetpointError: models of the family are not read from checkpoints of the system.

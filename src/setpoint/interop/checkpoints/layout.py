@@ -1,7 +1,7 @@
-"""Layout of the checkpoints of a system: names of tensors, and how a model of ours is made of them.
+"""Layout of a system's checkpoints: names of tensors, and their mapping to Setpoint models.
 
-A system is a table like a family of `setpoint.model.pretrained`: modules of theirs by those of
-ours, and the families for which neighbours form rotated pairs.
+A system is a table like a family of `setpoint.model.pretrained`: its names of modules by
+Setpoint's, and the families in which adjacent dimensions form rotated pairs.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ Named = dict[str, Tensor]
 MOMENTS: Final = ("exp_avg", "exp_avg_sq", "max_exp_avg_sq")
 """States of AdamW that have the shape of their parameter."""
 _TOP: Final = "~."
-"""Stands before names in tables, which have a common beginning; files have none."""
+"""Common prefix of the names in tables; names in files have none."""
 
 
 @dataclass(slots=True)
 class Contents:
-    """What the files of a checkpoint hold, by the names of their system.
+    """Content of the files of a checkpoint, by the names of their system.
 
     Arguments:
         states: states of the optimizer of the shape of their parameter, by state and parameter.
@@ -99,7 +99,7 @@ class ForeignSystem:
     def pieces(
         self, config: TransformerConfig, family: str, rows: Mapping[str, int], tokens: int
     ) -> list[Piece]:
-        """How a model of ours is made of the tensors of `arranged`; see `pieces_of`."""
+        """Pieces of a Setpoint model, made of the tensors of `arranged`; see `pieces_of`."""
         names = TensorNames(
             names=self.names, layer=f"{_TOP}{self.layer}", interleaved=self.families[family]
         )

@@ -50,7 +50,7 @@ _KNOWN: Final[Mapping[tuple[str, str], Any]] = {
         for kind in ("Posix", "PurePosix", "Windows", "PureWindows")
     },
 }
-"""What the metadata of a distributed checkpoint is made of, beside dtypes."""
+"""Classes in the metadata of a distributed checkpoint, except dtypes."""
 
 
 def refusal(path: Path, reason: str) -> SetpointError:

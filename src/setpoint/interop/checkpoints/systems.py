@@ -119,7 +119,7 @@ _LITGPT_PLAIN: Final[Mapping[str, object]] = {
     "rope_local_base_freq": None,
     "n_expert": 0,
 }
-"""Values of keys of model_config.yaml with which a model is Llama, Qwen 2 or Qwen 3."""
+"""Values in model_config.yaml that make a model Llama, Qwen 2 or Qwen 3."""
 _LITGPT_ROPE: Final = {
     "factor": "factor",
     "low_freq_factor": "low_freq_factor",
@@ -129,7 +129,7 @@ _LITGPT_ROPE: Final = {
 
 
 def _litgpt_keys(file: Path) -> dict[str, Any] | None:
-    """The keys of a config.json of what model_config.yaml describes."""
+    """Convert model_config.yaml to the keys of a config.json."""
     given: Any = guessed(read_file(str(file)).data)
     defaults = {"parallel_residual": True, "bias": True, "norm_class_name": "LayerNorm",
                 "mlp_class_name": "GptNeoxMLP", "rotary_percentage": 0.25}  # fmt: skip
@@ -425,7 +425,7 @@ _GGUF_TYPES: Final = {"llama": "llama", "qwen2": "qwen2", "qwen3": "qwen3",
 
 
 def _gguf_keys(path: Path, metadata: Mapping[str, Any], tensors: Named) -> dict[str, Any] | None:
-    """The keys of a config.json of what the metadata describes."""
+    """Convert the metadata to the keys of a config.json."""
     kind = metadata.get("general.architecture")
     if kind not in _GGUF_TYPES:
         return None
@@ -539,7 +539,7 @@ SYSTEMS: Final = {
     "megatron": MEGATRON,
     "gguf": GGUF,
 }
-"""By what stands before the colon of `SYSTEM:PATH`."""
+"""Systems by their name in `SYSTEM:PATH`."""
 
 
 def system_of(source: str) -> tuple[ForeignSystem, Path]:

@@ -503,7 +503,7 @@ def available(names: tuple[BackendName, ...], device: torch.device, demands: Dem
 def _available(
     names: tuple[BackendName, ...], device: torch.device, head: int, dropout: bool
 ) -> BackendName:
-    """The first that runs; activates its version of PyTorch's flash operators."""
+    """The first that runs; activates its version of FlashAttention in PyTorch's operators."""
     for name in names:
         if unavailable_reason(name, device.type) is None:
             if device.type == "cuda":

@@ -70,7 +70,7 @@ class AttentionInputs:
 
 
 _running: list[AttentionInputs] = []
-"""Those of the forward passes that run, the innermost last."""
+"""Inputs of the forward passes in progress, the innermost last."""
 
 
 @contextmanager

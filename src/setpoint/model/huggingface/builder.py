@@ -207,7 +207,7 @@ def _require_causal(model: HuggingFaceModel, keys: Mapping[str, Any]) -> None:
 def _refuse_overrides(
     config: HuggingFaceConfig, keys: Mapping[str, Any], reason: str, error: Exception
 ) -> NoReturn:
-    """Refuse the overrides without one of which the model works, or all of them."""
+    """Refuse the overrides that break the model, or all of them if no single one does."""
     names = [f"overrides.{key}" for key in _faulty_overrides(config, keys)]
     if not names:
         names = ["overrides"] if config.overrides.dump() else ["config"]
@@ -217,7 +217,7 @@ def _refuse_overrides(
 
 
 def _faulty_overrides(config: HuggingFaceConfig, keys: Mapping[str, Any]) -> list[str]:
-    """Overrides without one of which shapes fit, where they do not with all."""
+    """Overrides, each of which makes the shapes fit when it is left out."""
     given = config.overrides.dump()
 
     def fits(overrides: Mapping[str, Any]) -> bool:

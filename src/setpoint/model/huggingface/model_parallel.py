@@ -249,7 +249,7 @@ def _identity(hidden_states: Tensor, *_: Any, **__: Any) -> Tensor:
 
 
 def _module_order(model: Any) -> list[str]:
-    """Names of the modules that tokens pass in the decoder."""
+    """Names of the modules of the decoder in the order of the forward pass."""
     keys = model.config.get_text_config()
     return list(getattr(keys, "base_model_pp_plan", None) or USUAL)
 
@@ -464,7 +464,7 @@ class _Scaled(_Experts):
 
 
 class _LlamaBlock:
-    """A block of Llama 4 whose experts get the tokens that chose them, and not all."""
+    """A block of Llama 4 whose experts receive only the tokens that chose them."""
 
     router: nn.Module
     shared_expert: nn.Module

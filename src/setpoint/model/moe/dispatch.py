@@ -370,7 +370,7 @@ class DeepEPDispatcher:
 
 
 class _DispatchedRows:
-    """State of one dispatch, which its way back needs."""
+    """State of one dispatch, needed to return the results."""
 
     def __init__(self, buffer: Any, chosen: Tensor, experts: int) -> None:
         self.buffer, self.chosen, self.experts = buffer, chosen, experts
