@@ -49,15 +49,15 @@ EXCEEDS = "memory-exceeds-gpu"
 def check(arguments: Arguments) -> int:
     """Verify a configuration without running it.
 
-    Every name, type and range, every rule between fields, the batch arithmetic for any number of
-    ranks, and the paths are checked, and all problems are reported at once; the exit status is 2 if
-    there are any. A legal but unusual value gives a caution, a warning with a code that
-    --silence.append CODE hides.
+    Names, types, ranges, rules between fields, the batch arithmetic for any number of ranks, and
+    paths are checked. All problems are reported at once, and the exit status is 2 if there are any.
+    A valid but unusual value gives a caution: a warning with a code, which --silence.append CODE
+    hides.
 
-    Torch is imported where it is installed and a value calls for it, such as a device, compile or
-    float8; not with --world-size or --gpu, for jobs of other machines. Checks that could not run
-    are listed as not checked, with the --using that runs them. A value of a modifier that an
-    override replaced is listed as overridden.
+    PyTorch is imported only if a value requires it, such as a device, compile or float8, and never
+    with --world-size or --gpu, which describe other machines. Checks that could not run are listed
+    as not checked, with the --using option that runs them. Values of modifiers that an override
+    replaced are listed as overridden.
 
     Examples:
         setpoint check tiny  a preset as it is

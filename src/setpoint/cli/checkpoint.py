@@ -87,10 +87,10 @@ def open_place(text: str) -> CheckpointPlace | RemotePlace:
 def checkpoint_list(arguments: Arguments) -> int:
     """List the checkpoints of a run.
 
-    Printed are step, time and size, the ranks that wrote it, its tensors, the metric that selects
-    the best (the lowest; negated where higher is better), the pointers latest and best, and what is
-    damaged, set aside or left by a killed process. Lengths of files are compared;
-    `setpoint checkpoint verify` compares every byte. A URL with several runs gives a line for each.
+    The list has step, time, size, number of ranks, tensors, the metric that selects the best
+    checkpoint (lower is better; negated otherwise), the pointers latest and best, and damaged,
+    set-aside and unfinished checkpoints. Only file sizes are compared; `setpoint checkpoint verify`
+    compares every byte. For a URL with several runs it has one line per run.
 
     Examples:
         setpoint checkpoint list runs/tiny-3fa94c21  all checkpoints of a run
@@ -178,9 +178,9 @@ def _facts(entry: CheckpointEntry, pointers: dict[PointerName, Any]) -> dict[str
 def checkpoint_verify(arguments: Arguments) -> int:
     """Compare every file of a run's checkpoints with its checksum; exit status 1 if one differs.
 
-    On a disk the weights that frozen parameters come from are verified as well, where a checkpoint
-    leaves these out. What is missing, unreadable or changed is named; nothing is written.
-    Checkpoints that were set aside as damaged are left out unless named.
+    Missing, unreadable and changed files are reported; nothing is written. If a checkpoint on a
+    disk omits frozen parameters, the weights that contain them are verified as well. Checkpoints
+    that were set aside as damaged are skipped unless named.
 
     Examples:
         setpoint checkpoint verify runs/tiny-3fa94c21  all checkpoints of a run
@@ -263,9 +263,9 @@ Decision = tuple[CheckpointEntry, list[str]]
 def checkpoint_prune(arguments: Arguments) -> int:
     """Print which checkpoints of a run retention would remove, or remove them with --yes.
 
-    The rules are those of the record (checkpoint.keep, keep_every and at) or of the options. The
-    checkpoints that latest and best point to stay, and so do damaged ones and those set aside.
-    A run that is being trained is refused, but not at a URL, where checkpoint.remote.keep counts.
+    The rules come from the record (checkpoint.keep, keep_every and at) or from the options.
+    Checkpoints named by latest or best are kept, as are damaged and set-aside ones. A run that is
+    being trained is refused, except at a URL, where checkpoint.remote.keep applies.
 
     Examples:
         setpoint checkpoint prune runs/tiny-3fa94c21  what would be removed
@@ -405,11 +405,10 @@ LAYOUTS = ("whole", "divided", "huggingface")
 def checkpoint_diff(arguments: Arguments) -> int:
     """Compare the tensors, state and configuration of two checkpoints.
 
-    First come the tensors that are not equal in every bit, by relative difference, with 2-norms,
-    and those with other shapes or dtypes or in one checkpoint only; then the rest of the state, and
-    the recorded configurations. Every byte is verified, and one tensor at a time is read. A run
-    stands for its newest checkpoint. The exit status is 0 if nothing differs, and 1 if something
-    does.
+    Tensors that differ in any bit come first, sorted by relative difference, with 2-norms, and
+    tensors with different shapes or dtypes or in only one checkpoint; then the rest of the state
+    and the recorded configurations. Every byte is verified, and one tensor is read at a time. A run
+    means its newest checkpoint. The exit status is 0 if nothing differs, otherwise 1.
 
     Examples:
         setpoint checkpoint diff runs/a/checkpoints/best runs/a  the best and the last
@@ -522,13 +521,14 @@ def _number(value: Any) -> Any:
 def checkpoint_convert(arguments: Arguments) -> int:
     """Write a checkpoint in another layout into the new directory DIRECTORY.
 
-    whole: each tensor in one piece, as one process writes it; divided: rows of each in N files, as
-    N ranks write them. Both hold everything in the checkpoint, are compared with it bit by bit, and
-    are loaded by checkpoint.load. huggingface: the weights as `setpoint export` writes them. A few
-    tensors are in memory at a time, and DIRECTORY is written whole or not at all.
+    whole: each tensor in one file, as written by one process; divided: rows of each tensor in N
+    files, as written by N ranks. Both contain the entire checkpoint, are compared with it bit by
+    bit, and can be loaded with checkpoint.load. huggingface: the weights as written by `setpoint
+    export`. Only a few tensors are in memory at a time, and DIRECTORY is written completely or not
+    at all.
 
-    CHECKPOINT is a checkpoint, as in runs/tiny-3fa94c21/checkpoints/best, or a run, which means its
-    latest. The training data is not needed.
+    CHECKPOINT is a checkpoint, such as runs/tiny-3fa94c21/checkpoints/best, or a run, which means
+    its latest checkpoint. The training data is not needed.
 
     Examples:
         setpoint checkpoint convert runs/tiny-3fa94c21 copy --to whole  in one piece
@@ -586,10 +586,10 @@ def import_checkpoint(arguments: Arguments) -> int:
     content; SYSTEM:PATH names the system: nanogpt, litgpt, torchtune, torchtitan, megatron, gguf.
     Pickles that would run code are refused.
 
-    DIRECTORY gets the weights in the format of Hugging Face, which model.pretrained, evaluate,
-    generate and transformers read. With --job it becomes a checkpoint of that job, which
-    checkpoint.load continues: weights, state of AdamW, and step. The model is what the checkpoint
-    describes, a config.json beside it, --model, or that of the job.
+    DIRECTORY receives the weights in Hugging Face format, for model.pretrained, evaluate, generate
+    and transformers. With --job it becomes a checkpoint of that job, for checkpoint.load: weights,
+    AdamW state and step. The model is described by the checkpoint, by a config.json next to it, by
+    --model, or by the job.
 
     Examples:
         setpoint checkpoint import out/ckpt.pt gpt  then: setpoint generate gpt

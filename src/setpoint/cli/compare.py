@@ -49,10 +49,10 @@ MAX_VALUES = 10
 def compare(arguments: Arguments) -> int:
     """Print a table of runs: the values in which their configurations differ, and metrics.
 
-    RUN is a run directory, the folder of a sweep, a folder of runs, or any other SOURCE, which has
-    no metrics. A metric is named KIND.COLUMN, as in metrics.jsonl (val.loss is the held-out loss),
-    and is the last value unless .min, .max or .mean follows. Values that are derived everywhere are
-    left out, as are name, experiment and workspace.
+    RUN is a run directory, the folder of a sweep, a folder of runs, or any other SOURCE (without
+    metrics). A metric is named KIND.COLUMN as in metrics.jsonl (val.loss is the held-out loss); it
+    is the last value unless .min, .max or .mean is appended. Values that are derived in all runs
+    are omitted, as are name, experiment and workspace.
 
     Examples:
         setpoint compare runs/sweep-tiny  all points of a sweep
@@ -183,14 +183,14 @@ def _numbers(name: str, runs: list[ComparedRun]) -> list[float | None]:
 def report(arguments: Arguments) -> int:
     """Write one HTML file about runs, which needs no network.
 
-    It shows curves with zoom and hover, the configuration with origins and search, differences
-    between the runs, shares of data, samples, events and the environment. RUN is a run directory,
-    the folder of a sweep, or a folder of runs; three or more runs get parallel coordinates and the
-    importance of the fields in which they differ.
+    The report has curves with zoom and hover, the configuration with origins and search,
+    differences between the runs, shares of data, samples, events and the environment. RUN is a run
+    directory, the folder of a sweep, or a folder of runs. With three or more runs it also has
+    parallel coordinates and the importance of the fields in which they differ.
 
-    Records are read as data: no code that they name is imported. What is damaged is left out, with
-    a note. The file is report.html in the directory of the run or the sweep; of several in the
-    working folder.
+    Records are read as data: no code named in them is imported. Damaged parts are omitted, with a
+    note. The file is report.html in the directory of the run or sweep; for several, in the working
+    directory.
 
     Examples:
         setpoint report runs/tiny-3fa94c21  one run

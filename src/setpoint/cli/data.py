@@ -75,10 +75,10 @@ def prepare_job(arguments: Arguments) -> PreparedJob:
 def data_prepare(arguments: Arguments) -> int:
     """Tokenize all data of a configuration into shards in the cache, on all cores.
 
-    These are the training and validation data, and the data sets of the evaluation. Training maps
-    the shards into memory and starts at once; tokens and their order are the same as from the
-    sources themselves. Data that is prepared already is verified and kept; a stopped preparation is
-    resumed, and where another process prepares the same data, this one waits for it.
+    This covers training data, validation data and the data sets of the evaluation. Training maps
+    the shards into memory and starts immediately; tokens and their order are the same as when
+    reading the sources. Data that is already prepared is verified and kept, and an interrupted
+    preparation is resumed. If another process is preparing the same data, the command waits for it.
 
     Examples:
         setpoint data prepare mine.toml  then: setpoint train mine.toml
@@ -110,10 +110,10 @@ def data_prepare(arguments: Arguments) -> int:
 def data_push(arguments: Arguments) -> int:
     """Prepare all data of a configuration and push it to a data set of the Hugging Face hub.
 
-    REPOSITORY is owner/name; it is made, private, if it does not exist, and gets a card that says
-    how to train on it. All files come in one commit, or none if anything fails; the same command
-    then uploads only the missing ones. Training reads it as type = "tokens" with paths =
-    ["hf://datasets/owner/name/train"].
+    REPOSITORY is owner/name; if it does not exist, it is created as a private one. Its data set
+    card explains how to train on it. All files are uploaded in one commit, or none on failure;
+    repeating the command uploads only the missing files. To train on it, use type = "tokens" with
+    paths = ["hf://datasets/owner/name/train"].
 
     Examples:
         setpoint data push mine.toml me/my-tokens  private, on main
@@ -154,8 +154,8 @@ def data_push(arguments: Arguments) -> int:
 def tokenizer_train(arguments: Arguments) -> int:
     """Train a byte-level BPE tokenizer on the training split of data.sources.
 
-    It is written to a new folder in Hugging Face's format. The same data gives the same tokenizer.
-    A job uses it with --tokenizer huggingface --tokenizer.path DIR.
+    The tokenizer is written to a new directory in Hugging Face format. The same data gives the same
+    tokenizer. Use it in a job with --tokenizer huggingface --tokenizer.path DIR.
 
     Examples:
         setpoint tokenizer train mine.toml --vocab-size 4096 -o mine-4096  on your own text
@@ -368,9 +368,9 @@ def _quoted(data: bytes) -> str:
 def data_stats(arguments: Arguments) -> int:
     """Print lengths, tokens, shares and duplicates of the data of a job.
 
-    The data is read and tokenized. For each source and split: documents, bytes, tokens and how many
-    of them are trained on, the share of all tokens, lengths in tokens, documents longer than
-    batch.sequence_length, and documents with the same content.
+    The data is read and tokenized. The statistics of each source and split are documents, bytes,
+    tokens, tokens that are trained on, share of all tokens, lengths in tokens, documents longer
+    than batch.sequence_length, and documents with equal content.
 
     Examples:
         setpoint data stats tiny  the data of a preset

@@ -77,8 +77,9 @@ SOURCE_OPTIONS = (
 def infer(arguments: Arguments) -> int:
     """Run an inference job on trained weights.
 
-    It evaluates texts, continues prompts, runs tasks of lm-evaluation-harness, and exports. Model,
-    tokenizer, data, sequence length and precision are those recorded with the weights.
+    A job evaluates texts, continues prompts, runs tasks of lm-evaluation-harness, and exports
+    weights. Model, tokenizer, data, sequence length and precision are those recorded with the
+    weights.
 
     SOURCE is a TOML, YAML or JSON file with the section `weights`, a preset or module:function that
     returns an Inference, or a directory of results, whose job is run again. OVERRIDES set fields:
@@ -182,9 +183,9 @@ def _print_beside(arguments: Arguments, results: Results) -> None:
 def evaluate(arguments: Arguments) -> int:
     """Evaluate trained weights on text.
 
-    Printed are the loss in nats per token, the perplexity exp(loss), and bits per byte, which can
-    be compared between tokenizers. Without --side or --text the validation split of the run's data
-    is evaluated.
+    The results are the loss in nats per token, the perplexity exp(loss), and bits per byte, which
+    is comparable between tokenizers. Without --side or --text the validation split of the run's
+    data is evaluated.
 
     Examples:
         setpoint evaluate tiny  the validation split of the preset's run
@@ -289,8 +290,8 @@ def _naming_options() -> Iterator[None]:
 def generate(arguments: Arguments) -> int:
     """Continue a prompt with trained weights, or answer it with --chat.
 
-    Control tokens in a prompt are text, unless --control-tokens is given. A text ends where the
-    model ends it, at a stop string, at a stop token or at --max-tokens.
+    Control tokens in a prompt are treated as text, unless --control-tokens is given. A continuation
+    ends at an end-of-text token, a stop string, a stop token or --max-tokens.
 
     Examples:
         setpoint generate tiny --prompt 'def '  the run of the preset
@@ -420,8 +421,8 @@ def _text(text: str, name: str) -> str:
 def export(arguments: Arguments) -> int:
     """Export trained weights as a Hugging Face model into the new directory OUTPUT.
 
-    It holds config.json, safetensors, and the tokenizer's files if there are any. A model that no
-    model_type of transformers can express is refused with the reason.
+    OUTPUT contains config.json, safetensors, and the files of the tokenizer, if any. A model that
+    no model_type of transformers can express is refused with the reason.
 
     Examples:
         setpoint export runs/tiny-3fa94c21 tiny-hf  the best checkpoint of a run
@@ -447,9 +448,9 @@ def export(arguments: Arguments) -> int:
 def import_model(arguments: Arguments) -> int:
     """Print the configuration of a pretrained model as TOML.
 
-    The section [model] holds everything that the weights ask for and their location; [tokenizer]
-    follows if there is one beside them. Nothing is trained, and no weights are fetched from the
-    hub. The file is a SOURCE of the other commands, or part of one by `extends`.
+    The section [model] contains the architecture and location of the weights; a section [tokenizer]
+    follows if the directory has a tokenizer. Nothing is trained, and no weights are downloaded. The
+    file is a SOURCE for other commands, or can be named in `extends`.
 
     MODEL is the directory of a Hugging Face model, of a run or of a checkpoint, or the id of a
     model on the hub: organization/name, optionally with @revision. A directory wins over an id.

@@ -45,7 +45,7 @@ def list_command(arguments: Arguments) -> int:
 
     KIND is one of presets, modifiers, variants (of each section), tags (with the fields they set),
     cautions (codes) and fields (with type, default, range, role and help); without it everything
-    but the fields is printed. WORDS search names and help for entries that contain all of them;
+    except the fields is printed. WORDS select the entries whose name or help contains all of them;
     fields are also found by their names in other systems. For fields, a WORD may be a section.
 
     Examples:
@@ -271,12 +271,12 @@ def fields_text(rows: Sequence[dict[str, Any]]) -> str:
 def schema(arguments: Arguments) -> int:
     """Print the JSON Schema (draft 2020-12) of configuration files.
 
-    An editor that is given it proposes keys and values, shows their help, and marks mistakes. It
-    holds what is known without a file's layers: names, types, ranges, vocabularies;
-    `setpoint check` verifies the rest. --import adds variants and sections of your own.
+    With the schema an editor completes keys and values, shows their help, and marks mistakes. The
+    schema covers names, types, ranges and vocabularies; `setpoint check` verifies the rest.
+    --import adds your own variants and sections.
 
-    `setpoint show SOURCE --schema setpoint.schema.json` writes the line by which a file names its
-    schema.
+    `setpoint show SOURCE --schema setpoint.schema.json` adds the line that names the schema in a
+    file.
 
     Examples:
         setpoint schema --output setpoint.schema.json  for the editor

@@ -61,9 +61,9 @@ class Change(NamedTuple):
 def run(arguments: Arguments) -> int:
     """Bring configuration files and records of runs up to date.
 
-    Fields that were renamed, moved or retired, and values that are written in another way, are
-    changed. FILE may be a run directory. By default the changes are printed and nothing is written.
-    Files and records that name their schema are read without this: they are migrated in memory.
+    Renamed, moved and retired fields, and values with a new notation, are updated. FILE may be a
+    run directory. By default the changes are printed and nothing is written. This command is
+    optional: files and records that name their schema are migrated in memory when they are read.
 
     Examples:
         setpoint migrate exp.toml  print the changes
@@ -369,10 +369,11 @@ def _indents(text: str) -> dict[str, int]:
 def convert(arguments: Arguments) -> int:
     """Write a configuration file of another system as a file of Setpoint.
 
-    It holds what differs from the defaults, with the place or the default that each value comes
-    from. What has no counterpart is reported: refused, without effect there either, different
-    here, or left to decide. The other commands take DIALECT:FILE as a SOURCE. Words after -- are
-    overrides as the other system spells them.
+    The file contains the values that differ from Setpoint's defaults, each with its origin in the
+    other file or in the defaults of the other system. Keys without an exact equivalent are reported
+    as refused, without effect in the other system, different, or requiring a decision. Other
+    commands accept DIALECT:FILE as a SOURCE. Words after -- are overrides in the syntax of the
+    other system.
 
     Examples:
         setpoint convert kempnerforge:7b.toml --output 7b.toml  a file of KempnerForge

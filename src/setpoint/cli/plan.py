@@ -34,9 +34,10 @@ def plan(arguments: Arguments) -> int:
     """Find the fastest parallel layouts of a job for --world-size N GPUs.
 
     The search covers the degrees of all axes, micro-batches, recomputation and pipeline schedules,
-    within the memory of a GPU. The best are printed as overrides; each has passed all rules. What a
-    file, the environment or an override sets is kept. Nothing is built and torch is not imported.
-    Unless they are set, the tensor axis stays within a node and a pipeline has 16 ranks at most.
+    within the memory of a GPU. The best layouts are printed as overrides; each has passed all
+    checks. Values set by a file, the environment or an override are kept. Nothing is built and
+    PyTorch is not imported. Unless set otherwise, the tensor axis stays within a node and a
+    pipeline has at most 16 ranks.
 
     Examples:
         setpoint plan llama3-70b --gpu h100 --world-size 64  the ten best layouts
@@ -158,9 +159,9 @@ BARS, BAR = 16, 40
 def schedule(arguments: Arguments) -> int:
     """Draw the learning rate of configurations over their steps, without training.
 
-    Where only the data or the clock limits the number of steps, it is drawn over the duration.
-    OVERRIDES apply to each SOURCE. The learning rate is that of parameters in no group with a
-    multiplier.
+    If the number of steps is limited only by the data or the clock, the curve is drawn over the
+    duration. OVERRIDES apply to each SOURCE. The learning rate is that of parameters without a
+    group multiplier.
 
     Examples:
         setpoint schedule tiny  the schedule of a preset

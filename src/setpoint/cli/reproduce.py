@@ -61,9 +61,9 @@ status is 0 if all is equal, and 1 if not."""
 def verify(arguments: Arguments) -> int:
     """Train some steps of a run again and compare them with the record.
 
-    They are trained in a temporary directory from a kept checkpoint, by default from the last but
-    one to the last; the run is only read. The recorded configuration and the chain of hashes are
-    verified as well (`setpoint runs verify`).
+    The steps are trained in a temporary directory from a saved checkpoint, by default from the
+    second-to-last checkpoint to the last; the run is only read. The recorded configuration and the
+    chain of hashes are verified as well (`setpoint runs verify`).
 
     Examples:
         setpoint verify runs/tiny-3fa94c21  the steps between the last two checkpoints
@@ -113,9 +113,9 @@ def _steps(text: str | None) -> tuple[int, int] | None:
 def rerun(arguments: Arguments) -> int:
     """Train a run again in a new directory, from its first step to its last, and compare the two.
 
-    Where the code revision, uncommitted changes, packages, Python, torch, processor or the
-    fingerprint differ from the record, the differences are printed and nothing is trained, unless
-    --allow-differences is given. The same command resumes a rerun that was stopped.
+    If the code revision, uncommitted changes, packages, Python, PyTorch, processor or fingerprint
+    differ from the record, the differences are printed and nothing is trained, unless
+    --allow-differences is given. The same command resumes an interrupted rerun.
 
     Examples:
         setpoint rerun runs/tiny-3fa94c21 --output again  into the directory again
@@ -243,13 +243,13 @@ def _first(lines: list[str], kind: str) -> Iterator[str]:
 def replay(arguments: Arguments) -> int:
     """Run a step of a run again on one process, and print statistics of each module.
 
-    These are the minimum, maximum, mean and root mean square of outputs, weights and their
-    gradients, and the share that is not finite. The first module with a non-finite output is named,
-    and by PyTorch's anomaly detection the operation whose gradient is NaN. Loss and gradient norm
-    are compared with the record. Nothing is written.
+    The statistics are the minimum, maximum, mean, root mean square and non-finite share of outputs,
+    weights and their gradients. The first module with a non-finite output is named, as is the
+    operation whose gradient is NaN (PyTorch's anomaly detection). Loss and gradient norm are
+    compared with the record. Nothing is written.
 
-    The step is reached by training from the newest checkpoint before it, on the recorded batches. A
-    step whose loss was not finite or a spike uses its own batch, which the run keeps
+    The step is reached by training from the newest earlier checkpoint, on the recorded batches. A
+    step with a non-finite loss or a loss spike uses the batch that the run has kept
     (resilience.bad_batches). The model is not compiled.
 
     Examples:

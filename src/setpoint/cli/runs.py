@@ -75,8 +75,8 @@ def runs_list(arguments: Arguments) -> int:
     goodput is the share of the time that went into steps (`setpoint runs goodput`).
 
     --where takes comparisons with < <= > >= = != and ~ (contains the text, or matches its * and ?),
-    joined by and, or, not and brackets. The file .runs.sqlite3 in the folder caches what has been
-    read of runs, so that thousands are listed at once; it may be removed at any time.
+    combined with and, or, not and parentheses. The file .runs.sqlite3 in the folder caches the
+    records of runs, so that thousands are listed quickly; it can be deleted at any time.
 
     Examples:
         setpoint runs list  all runs
@@ -196,11 +196,12 @@ def _relabel(paths: list[Path], change: Callable[[Labels], Labels]) -> int:
 def runs_goodput(arguments: Arguments) -> int:
     """Show where the time of runs went, over all of their sessions.
 
-    Goodput is the share of the time that went into steps which the run still has (trained); waiting
-    is for data in these steps. Lost are steps and evaluations that were trained again after a kill,
-    a failure or a rollback. Starting lasts from the start of the process until the model is where
-    the run is; saving is how long checkpoints held up training; idle lies between sessions, with
-    what a killed process did after its last row of metrics.
+    Goodput is the share of time spent in steps that are part of the final run (trained), of which
+    waiting is the time spent waiting for data. Lost time went into steps and evaluations that were
+    repeated after a kill, a failure or a rollback. Starting is the time from process start until
+    the model has reached the state of the run. Saving is the time for which checkpoints blocked
+    training. Idle is the time between sessions, including the work of a killed process after its
+    last row of metrics.
 
     Examples:
         setpoint runs goodput runs/tiny-3fa94c21  the cost of kills and saves
@@ -235,11 +236,11 @@ def runs_goodput(arguments: Arguments) -> int:
 def runs_verify(arguments: Arguments) -> int:
     """Verify the records of runs; the exit status is 1 if something is damaged.
 
-    The configuration must resolve to its recorded fingerprint; each row of metrics and each event
-    must be whole, and the steps of rows must grow. Rows, events and the manifests of checkpoints
-    are compared with the run's chain of hashes (chain.jsonl): what was changed, removed, inserted
-    or moved is named. The head of the chain, printed at the end of training, stands for all of it:
-    --head compares it with a copy from elsewhere. `setpoint checkpoint verify` compares the bytes
+    The configuration must resolve to its recorded fingerprint; rows of metrics and events must be
+    complete, and the steps of rows must increase. Rows, events and the manifests of checkpoints are
+    compared with the run's chain of hashes (chain.jsonl); changed, removed, inserted and moved
+    entries are named. The head of the chain, printed at the end of training, covers all of it:
+    --head compares it with a copy kept elsewhere. `setpoint checkpoint verify` compares the bytes
     of checkpoints.
 
     Examples:
@@ -290,9 +291,9 @@ HIDDEN = ("step", "tokens", "epoch", "seconds", "target_tokens", "target_bytes")
 def watch(arguments: Arguments) -> int:
     """Show a run in the terminal while it trains.
 
-    It shows curves, position, remaining time, ranks that are gone or hang (resilience.heartbeat),
-    and the last events. Only the files of the run directory are read, so that it works wherever
-    these can be seen; nothing is changed. It ends with the run or on Ctrl-C. In a pipe it prints
+    The view has curves, position, remaining time, dead or hanging ranks (resilience.heartbeat), and
+    the latest events. Only the files of the run directory are read, so it works wherever they are
+    accessible; nothing is changed. The command ends with the run or on Ctrl-C; in a pipe it prints
     once.
 
     Examples:

@@ -70,11 +70,11 @@ SCHEMA_LINES = {"toml": "#:schema {}\n", "yaml": "# yaml-language-server: $schem
 def show(arguments: Arguments) -> int:
     """Print the resolved configuration: every value, with all layers merged and derived values.
 
-    The output can be saved and used as a SOURCE again. It pins every value, derived ones included:
-    begin a file of your own, or for another machine, with --minimal. Python is a function that
-    returns the same configuration, for SOURCE module:function.
-    Fields that are null by default and not set are left out, except in JSON and with --all. With a
-    PATH only that field or section is printed, in its place in the file.
+    The output is a valid SOURCE. It pins every value, derived ones included; as a starting point
+    for your own file or for another machine use --minimal. The format python is a function that
+    returns the same configuration, for SOURCE module:function. Unset fields that are null by
+    default are omitted, except in JSON and with --all. With a PATH only that field or section is
+    printed, with its enclosing tables.
 
     Examples:
         setpoint show tiny  everything, as TOML
@@ -231,9 +231,9 @@ def _without_nulls(data: dict[str, Any], minimal: object, section: object) -> di
 def why(arguments: Arguments) -> int:
     """Print every layer that set a value, the first at the top and the winner, marked with >, last.
 
-    The help and the role of the field follow. PATH is a field, a section, or an item of a list such
-    as data.sources.0; without a SOURCE the defaults are used. A derived value names the fields that
-    it was derived from. Values that a later layer made obsolete are listed as dropped.
+    The help and role of the field follow. PATH is a field, a section, or a list item such as
+    data.sources.0; without a SOURCE the defaults are used. For a derived value the fields that it
+    depends on are named. Values that a later layer made ineffective are listed as dropped.
 
     Examples:
         setpoint why optimizer.lr tiny  the learning rate of tiny
@@ -431,11 +431,11 @@ def _help(config: Config, leaf: Leaf) -> str:
 def diff(arguments: Arguments) -> int:
     """Print the values that differ between two sources, each with its origin; of more, a table.
 
-    A run, a checkpoint and a git revision are compared as they were recorded, so that fields which
-    no longer exist show as well. OVERRIDES, modifiers, further files and the environment apply to
-    B alone, which is resolved anew by them: give a source second that needs some, as files of other
-    systems may. With three or more sources they are refused, and the environment is not read. The
-    exit status is 0 if nothing differs, 1 if something does, and 2 if a source cannot be read.
+    Runs, checkpoints and git revisions are compared as recorded, including fields that no longer
+    exist. OVERRIDES, modifiers, further files and the environment apply to B alone, which is then
+    resolved again; a source that needs overrides, such as a file of another system, must therefore
+    be B. With three or more sources overrides are refused and the environment is not read. The exit
+    status is 0 if nothing differs, 1 if something does, and 2 if a source cannot be read.
 
     Examples:
         setpoint diff tiny runs/tiny-3fa94c21  what a run changed
@@ -546,9 +546,9 @@ def fingerprint_command(arguments: Arguments) -> int:
     """Print the hash (SHA-256) of all identity fields, those that affect training.
 
     Configurations with the same fingerprint train the same model; runtime fields (device, logging)
-    and budget fields (duration) are not in it. With two sources both are printed, and the exit
-    status is 1 if they differ; OVERRIDES, modifiers, further files and the environment apply to the
-    second.
+    and budget fields (duration) do not affect it. With two sources both hashes are printed, and the
+    exit status is 1 if they differ; OVERRIDES, modifiers, further files and the environment apply
+    to the second.
 
     Examples:
         setpoint fingerprint tiny  the preset's fingerprint

@@ -82,11 +82,12 @@ DRAW_SEED = Option("--draw-seed N", "Seed of --random and --search; default 0.",
 def sweep(arguments: Arguments) -> int:
     """Train every combination of the given values: a grid, random points or a search.
 
-    `--optimizer.lr 1e-4,3e-4 --seed 1,2` is a grid of four points. A comma separates points, also
-    in SOURCE and in --with; a list as one point is in brackets. A file with a table [sweep]
-    describes points of every kind, which are combined with those of the command line. All points
-    are resolved and checked before any is started. The runs are in workspace/experiment, with their
-    results in sweep.json; the same command again skips finished points and resumes the others.
+    `--optimizer.lr 1e-4,3e-4 --seed 1,2` is a grid of four points. Commas separate points, also in
+    SOURCE and in --with; a list as a single point is written in brackets. A file with a table
+    [sweep] describes points of any kind, which are combined with those of the command line. All
+    points are resolved and checked before any is started. The runs are in workspace/experiment,
+    with their results in sweep.json; repeating the command skips finished points and resumes the
+    others.
 
     With --random N, values are drawn from distributions: 'log_uniform(1e-5, 1e-2)', 'uniform(0,
     1)', 'integer(2, 8)', 'choice(a, b)'; with --search N each point is proposed from the results of
@@ -260,12 +261,13 @@ class ScriptTask(SweepTask):
 def sweep_script(arguments: Arguments) -> int:
     """Run the script with every combination of the given values.
 
-    `--lr 1e-4,3e-4 --seed 1,2` is a grid of four points. A comma separates points, also in SOURCE
-    and in --with; a list as one point is in brackets. A file with a table [sweep] describes points
-    of every kind. All points are resolved and checked before any is started; each is a process of
-    its own. The folder of the sweep holds the record and the output of each point, and sweep.json
-    their results; the same command again skips points that ended with status 0. With --random N,
-    values such as 'log_uniform(1e-5, 1e-2)', 'integer(2, 8)' and 'choice(a, b)' are drawn.
+    `--lr 1e-4,3e-4 --seed 1,2` is a grid of four points. Commas separate points, also in SOURCE and
+    in --with; a list as a single point is written in brackets. A file with a table [sweep]
+    describes points of any kind. All points are resolved and checked before any is started; each
+    runs in a separate process. The folder of the sweep contains the record and output of each
+    point, and sweep.json the results; repeating the command skips points that ended with status 0.
+    With --random N, values such as 'log_uniform(1e-5, 1e-2)', 'integer(2, 8)' and 'choice(a, b)'
+    are drawn.
     """
     refuse_misspelt_options(arguments)
     source = arguments.source or ""

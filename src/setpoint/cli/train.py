@@ -81,11 +81,11 @@ def train_command(arguments: Arguments) -> int:
     """Train a model, or resume a run.
 
     The run directory workspace/experiment/name-fingerprint holds the record and the checkpoints.
-    The same command again resumes a stopped or killed run exactly from its latest valid
-    checkpoint. A change of any identity field, one that affects training, makes a new run.
-    `setpoint train RUN_DIRECTORY` resumes that run, and refuses if an identity field differs from
-    its record, unless --accept names it. The number of ranks comes from the launcher (WORLD_SIZE),
-    or from --nproc, which starts them.
+    Repeating the command resumes a stopped or killed run exactly from its latest valid checkpoint.
+    Changing an identity field, one that affects training, starts a new run. `setpoint train
+    RUN_DIRECTORY` resumes that run, and refuses if an identity field differs from its record,
+    unless --accept names the field. The number of ranks comes from the launcher (WORLD_SIZE) or
+    from --nproc, which starts them.
 
     Ctrl-C saves a checkpoint and exits with status 130; SIGTERM, SIGUSR1, SIGHUP, a time limit
     (resilience.time_limit), the end of a Slurm job and a file STOP in the run directory with 75.
@@ -341,12 +341,12 @@ TIME_FORMAT = re.compile(r"\d+(-\d+(:\d+){0,2}|(:\d+){0,2})")
 def launch_command(arguments: Arguments) -> int:
     """Train on the nodes of a cluster.
 
-    The configuration is checked for all its ranks first: what `check` refuses is not queued. Each
-    node runs `setpoint train ... --nproc N`.
+    The configuration is checked for all ranks first, so a configuration that `check` refuses is
+    never queued. Each node runs `setpoint train ... --nproc N`.
 
     --slurm writes WORKSPACE/NAME-FINGERPRINT.sbatch and submits it. Before the time limit, and on
-    preemption, the run saves a checkpoint and the job is queued again. --kubernetes prints a
-    manifest for `kubectl apply -f -`; SOURCE, the data and the workspace lie in the image or in a
+    preemption, the run saves a checkpoint and the job is requeued. --kubernetes prints a manifest
+    for `kubectl apply -f -`; SOURCE, the data and the workspace must be in the image or in a
     volume.
 
     Examples:
