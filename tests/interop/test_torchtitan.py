@@ -14,6 +14,7 @@ from setpoint.config.files.write import write_toml
 from setpoint.interop.dialect import ConvertedDocument, read_foreign, recognize
 from setpoint.interop.torchtitan_registry import FLAVORS, PRESETS
 from setpoint.model.config import TransformerConfig
+from setpoint.model.parameters import count_parameters_of
 from setpoint.plan.curve import draw_curve
 from setpoint.train.config import Job
 
@@ -87,9 +88,65 @@ def test_widths_are_those_of_its_formula(tmp_path: Path, flavor: str) -> None:
     model = converted(tmp_path, model={"flavor": flavor}).model
     assert isinstance(model, TransformerConfig)
     multiplier, multiple = {"debugmodel": (1.0, 256), "8B": (1.3, 1024), "70B": (1.3, 4096),
-                            "405B": (1.2, 4096)}[flavor]  # fmt: skip
+                            "405B": (1.2, 4096), "1B": (1.5, 256),
+                            "3B": (1.0, 256)}[flavor]  # fmt: skip
     hidden = int(multiplier * int(2 * 4 * model.dim / 3))
     assert model.ffn_dim == multiple * -(-hidden // multiple)
+
+
+PARAMETERS = {
+    "llama3": {"debugmodel": 6_163_712, "1B": 1_235_814_400, "3B": 3_212_749_824,
+               "8B": 8_030_261_248, "70B": 70_553_706_496, "405B": 405_853_388_800},
+    "deepseek_v3": {"debugmodel": 33_014_016, "16B": 15_706_484_224, "236B": 235_741_434_880,
+                    "671B": 671_026_404_352},
+    "gpt_oss": {"debugmodel": 81_489_440, "20b": 20_914_757_184, "120b": 116_829_156_672},
+}  # fmt: skip
+"""Elements of the parameters that torchtitan 0.3.0 builds from its flavors."""
+
+
+@pytest.mark.parametrize("name", PARAMETERS)
+def test_parameters_are_those_of_torchtitan(tmp_path: Path, name: str) -> None:
+    counts: dict[str, int] = {}
+    for flavor in PARAMETERS[name]:
+        model = converted(tmp_path, 8, model={"name": name, "flavor": flavor}).model
+        assert isinstance(model, TransformerConfig)
+        size = model.vocab_size or (2048 if flavor == "debugmodel" else 128_256)
+        counts[flavor] = count_parameters_of(model, size).parameters
+    assert counts == PARAMETERS[name]
+
+
+def test_positions_are_scaled_since_release_0_2(tmp_path: Path) -> None:
+    """Llama 3 by 8 since 0.2; DeepSeek V3 for long rows in 0.2, for all in 0.3."""
+
+    def scaling(document: ConvertedDocument) -> Any:
+        assert document.problems == []
+        model: Any = document.data["model"]
+        return model.get("rope_scaling", {})
+
+    assert scaling(read(tmp_path))["factor"] == 8.0
+    assert scaling(read(tmp_path, model={"tokenizer_path": "tokenizer.model"})) == {}
+    assert scaling(read(tmp_path, model={"name": "deepseek_v3", "flavor": "16B"})) == {}
+    assert scaling(read_foreign("torchtitan", "deepseek_v3_16b"))["factor"] == 40.0
+
+
+def test_overrides_of_release_0_3() -> None:
+    words = ["--profiler.profiler_repeat=2", "--profiler.profiler_skip_first", "5",
+             "--compile.enable", "--compile.enable_async_tensor_parallel",
+             "--parallelism.tensor_parallel_degree=2", "--parallelism.spmd_backend=full_dtensor",
+             "--validator.enable", "--validator.dataloader.dataset", "c4_validation",
+             "--dataloader.num_workers=3", "--debug.detect_anomaly"]  # fmt: skip
+    document = read_foreign("torchtitan", "llama3_70b", words)
+    assert document.problems == []
+    kinds = {report.key: report.kind for report in document.reports}
+    assert kinds["debug.detect_anomaly"] == kinds["parallelism.spmd_backend"] == "without effect"
+    job = compose(Job, None, files=[document], flags=["--parallel.world_size=8"]).resolve()
+    assert job.profiling is not None and job.evaluation is not None
+    assert (job.profiling.repeat, job.profiling.skip, job.data.loader.workers) == (2, 5, 3)
+    assert job.parallel.async_tensor_parallel and job.parallel.sequence_parallel
+    assert str(job.evaluation.every) == "500 steps"
+    words = ["--parallelism.tensor_parallel_degree=2", "--parallelism.enable_sequence_parallel=no"]
+    parallel: Any = read_foreign("torchtitan", "llama3_8b", words).data["parallel"]
+    assert parallel["sequence_parallel"] is False
 
 
 def test_keys_of_release_0_2(tmp_path: Path) -> None:
@@ -115,7 +172,8 @@ def test_keys_of_release_0_2(tmp_path: Path) -> None:
 
 def test_masks_of_large_and_named_models_isolate_documents(tmp_path: Path) -> None:
     def isolates(source: ConvertedDocument) -> bool:
-        return source.data["data"]["packing"]["isolate"]
+        data: Any = source.data["data"]
+        return data["packing"]["isolate"]
 
     flavors = {"debugmodel": False, "16B": True, "debugmodel_flex_attn": True}
     for flavor, isolated in flavors.items():
@@ -149,10 +207,11 @@ def test_a_command_prints_a_note_once(
 def test_named_configurations_are_jobs(name: str) -> None:
     document = read_foreign("torchtitan", name, ["--training.steps", "700"])
     assert document.problems == []
-    job = compose(Job, None, files=[document], flags=["--parallel.world_size=64"]).resolve()
+    size = 1 if PRESETS[name].get("parallelism.data_parallel_shard_degree") == 1 else 64
+    job = compose(Job, None, files=[document], flags=[f"--parallel.world_size={size}"]).resolve()
     assert str(job.duration) == "700 steps"
     assert getattr(job.optimizer, "lr", None) == PRESETS[name]["optimizer.lr"]
-    ranks = 64 // PRESETS[name].get("parallelism.tensor_parallel_degree", 1)
+    ranks = size // PRESETS[name].get("parallelism.tensor_parallel_degree", 1)
     assert job.batch.global_size == PRESETS[name]["training.local_batch_size"] * ranks
 
 
@@ -160,8 +219,6 @@ def test_named_configurations_are_jobs(name: str) -> None:
 def test_parameters_of_qwen3_are_those_of_transformers(tmp_path: Path, flavor: str) -> None:
     import torch
     from transformers import AutoConfig, AutoModelForCausalLM
-
-    from setpoint.model.parameters import count_parameters_of
 
     model = converted(tmp_path, model={"name": "qwen3", "flavor": flavor}).model
     assert isinstance(model, TransformerConfig)

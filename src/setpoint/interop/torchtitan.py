@@ -1,7 +1,7 @@
-"""torchtitan's TOML files, up to release 0.2: tables of its JobConfig; and its names of today.
+"""torchtitan's TOML files, tables of its JobConfig up to release 0.2, and names since release 0.3.
 
 A name such as `llama3_8b` is one of `torchtitan_registry`, alone or as `--config` of a script, with
-the arguments that override it.
+the arguments that override it. Defaults are those of 0.2.2 and 0.3.0, which agree.
 
 Formulas, as torchtitan has them: ranks = replicate * shard * context * tensor * pipeline, and
 experts are divided over shards and context. A step has global_batch_size rows, or local_batch_size
@@ -25,6 +25,7 @@ from setpoint.interop.torchtitan_registry import FLAVORS, PRESETS
 
 PRINTED = "it changes what is printed only"
 WORKERS = "workers live as long as the run"
+DEBUGGED = "it finds faults and changes no number"
 NO_DROPOUT = "its models draw no random numbers in a forward pass"
 BALANCED = "stages are balanced by their operations unless parallel.pipelining.split names them"
 KERNEL = re.compile("_(flex|varlen)(_attn)?$")
@@ -62,6 +63,8 @@ KEYS = {
     "training.dataloader.pin_memory": Key(False, "data.loader.pin_memory"),
     "training.dataloader.prefetch_factor": Key(None, "data.loader.prefetch", optional=True),
     "training.dataloader.persistent_workers": Key(False, idle=WORKERS),
+    "training.dataloader.infinite": Key(True, refused="documents repeat until the duration ends"),
+    "training.disable_cuda_graphs": Key(False, idle="graphs of kernels change no number"),
     "training.debug_moe_force_load_balance": Key(False,
         refused="experts are chosen by the router"),
     "training.enable_cpu_offload": Key(False, "parallel.sharding.offload", optional=True),
@@ -69,6 +72,11 @@ KEYS = {
     "training.gc_debug": Key(False, refused="collections are not debugged"),
     "training.seed": Key(None, "seed"),
     "training.deterministic": Key(False, "deterministic"),
+    **alike("debug.", "spmd_typechecking detect_anomaly enable_structured_logging",
+        Key(None, idle=DEBUGGED)),
+    "debug.batch_invariant": Key(False,
+        refused="kernels are chosen by the sizes of a batch, as PyTorch does"),
+    "override.imports": Key([], refused="kernels of torchtitan's are not imported"),
     "debug.deterministic_warn_only": Key(False,
         refused="operators without a deterministic kernel are errors"),
     **keys_of("compile.", enable=False, components=["model", "loss"], backend="inductor"),
@@ -78,7 +86,9 @@ KEYS = {
     "parallelism.fsdp_reshard_after_forward": Key("default"),
     "parallelism.tensor_parallel_degree": Key(1, "parallel.tensor"),
     **keys_of("parallelism.", disable_loss_parallel=False, enable_async_tensor_parallel=False,
-        enable_compiled_autograd=False),
+        enable_compiled_autograd=False, enable_sequence_parallel=True),
+    **alike("parallelism.", "enable_fsdp_symm_mem spmd_backend",
+        Key(None, idle="messages of the same sums")),
     "parallelism.pipeline_parallel_degree": Key(1, "parallel.pipeline"),
     **keys_of("parallelism.", pipeline_parallel_schedule="1F1B", pipeline_parallel_schedule_csv=""),
     **alike("parallelism.", "pipeline_parallel_split_points module_fqns_per_model_part",
@@ -91,6 +101,8 @@ KEYS = {
     "parallelism.context_parallel_rotate_method": Key("allgather",
         refused="keys and values are passed round; the sums are the same"),
     "parallelism.context_parallel_load_balancer": Key("headtail"),
+    "parallelism.context_parallel_ptrr_mask_key": Key(None,
+        refused="ranks have parts of a sequence, not blocks of its mask"),
     "parallelism.expert_parallel_degree": Key(1, "parallel.expert"),
     "parallelism.expert_parallel_comm_backend": Key("standard"),
     "parallelism.pipeline_parallel_expert_parallel_overlap": Key(True,
@@ -155,10 +167,14 @@ KEYS = {
     "metrics.save_for_all_ranks": Key(False, refused="the main rank tracks sums over all ranks"),
     **keys_of("profiling.", enable_profiling=False, save_traces_folder="profile_traces",
         profile_freq=10, profiler_active=1, profiler_warmup=3, enable_memory_snapshot=False,
-        save_memory_snapshot_folder="memory_snapshot"),
+        save_memory_snapshot_folder="memory_snapshot", profiler_repeat=None,
+        profiler_skip_first=None),
+    **alike("profiling.", "profiler_skip_first_wait memory_snapshot_freq trace_post_processor "
+        "memory_snapshot_max_entries", Key(None, refused="[profiling] has no such option")),
     **keys_of("validation.", enabled=False, dataset="c4_validation", dataset_path=None,
         local_batch_size=8, seq_len=2048, freq=10, steps=-1),
-    **alike("validation.dataloader.", "num_workers persistent_workers pin_memory prefetch_factor",
+    **alike("validation.dataloader.", "num_workers persistent_workers pin_memory prefetch_factor "
+        "infinite",
         Key(None, refused="evaluation has the loader of training")),
     "fault_tolerance.enable": Key(False,
         refused="replica groups are parallel.engine = torch with resilience", essential=True),
@@ -214,15 +230,20 @@ def _model(c: Conversion) -> None:
             FLAVORS[name][flavor]["moe"].get("first_dense")
         ):  # fmt: skip
             del c.data["model"]["ffn_dim"]
-    if name == "deepseek_v3" and length > 4096:
+    if name == "llama3" and c.given("model.tokenizer_path"):
+        del c.data["model"]["rope_scaling"]  # of 0.1, which scales no positions
+    # In 0.3, whose configurations have names, positions are scaled for rows of any length.
+    is_named = c.paths.get("model.name") == ("config",)
+    if name == "deepseek_v3" and (length > 4096 or is_named):
         part = 1.0 if flavor in ("236B", "671B") else 0.70
         scale = 0.1 * part * math.log(40) + 1.0
         c.set("model.rope_scaling", {"type": "yarn", "factor": 40.0, "original_length": 4096,
                                      "attention_factor": 1.0}, "training.seq_len")  # fmt: skip
         c.set("model.attention_scale", scale**2 / math.sqrt(192), "training.seq_len")
+    spread = "0.02" if name == "gpt_oss" else "1"
     text = (
-        "initial spreads: embeddings of 1 and an output of 1 / sqrt(dim) there, 0.02 here; "
-        "projections to the residual stream by the depth of their layer there, of the model here"
+        f"initial spreads: embeddings of {spread} and an output of 1 / sqrt(dim) there, 0.02 here; "
+        f"projections to the residual stream by the depth of their layer there, of the model here"
     )
     c.report("differs", "model.flavor", text)
 
@@ -246,6 +267,8 @@ def _ranks(c: Conversion) -> None:
     if c.number("parallelism.tensor_parallel_degree") > 1:
         loss = not c.value("parallelism.disable_loss_parallel")
         c.set("parallel.loss_parallel", loss, "parallelism.disable_loss_parallel")
+        if not c.value(key := "parallelism.enable_sequence_parallel"):
+            c.set("parallel.sequence_parallel", False, key)
     if c.number("parallelism.pipeline_parallel_degree") > 1:
         c.pipeline("parallelism.pipeline_parallel_schedule")
     key = "parallelism.fsdp_reshard_after_forward"
@@ -462,7 +485,8 @@ def _records(c: Conversion) -> None:
         c.set("profiling.wait", max(0, c.number(period) - warmup - active), period)
         c.copy({"profiling.warmup": "profiling.profiler_warmup",
                 "profiling.active": "profiling.profiler_active"})  # fmt: skip
-        c.set("profiling.repeat", None, period)
+        c.set("profiling.repeat", c.number("profiling.profiler_repeat") or None, period)
+        c.copy_given({"profiling.skip": "profiling.profiler_skip_first"})
         folder = "profiling.save_traces_folder"
         c.set("profiling.directory", c.value(folder), folder)
         if c.value("profiling.enable_memory_snapshot"):
@@ -495,7 +519,7 @@ def _prepare(c: Conversion) -> None:
 
 DIALECT = Dialect(
     name="torchtitan",
-    release="0.2",
+    release="0.3",
     keys=KEYS,
     signature=("model.flavor", "module",
               "parallelism.data_parallel_shard_degree", "job.dump_folder"),
@@ -531,9 +555,19 @@ DIALECT = Dialect(
               "memory_estimation.enable": "memory_estimation.enabled",
               "debug.moe_force_load_balance": "training.debug_moe_force_load_balance",
               "checkpoint.enable": "checkpoint.enable_checkpoint",
-              "dataloader.dataset": "training.dataset", "hf_assets_path": "model.hf_assets_path",
-              "dataloader.dataset_path": "training.dataset_path", "dump_folder": "job.dump_folder",
-              "validator.enable": "validation.enabled", "validator.": "validation.",
+              "hf_assets_path": "model.hf_assets_path", "dump_folder": "job.dump_folder",
+              "dataloader.dataset": "training.dataset",
+              "dataloader.dataset_path": "training.dataset_path",
+              "dataloader.": "training.dataloader.",
+              "validator.enable": "validation.enabled",
+              "validator.dataloader.dataset": "validation.dataset",
+              "validator.dataloader.dataset_path": "validation.dataset_path",
+              "validator.": "validation.", "profiler.": "profiling.",
+              "compile.enable_async_tensor_parallel": "parallelism.enable_async_tensor_parallel",
+              "activation_checkpoint.force_recompute_mm_shapes_by_fqns":
+              "activation_checkpoint.per_op_sac_force_recompute_mm_shapes_by_fqns",
+              "debug.print_config": "job.print_config",
+              "debug.save_config_file": "job.save_config_file",
               "debug.seed": "training.seed", "debug.deterministic": "training.deterministic",
               "validation.enable": "validation.enabled"},
     switches={"profiling.": "profiling.enable_profiling", "validation.": "validation.enabled",

@@ -1,6 +1,6 @@
-"""Models of torchtitan by name and flavor, and its named configurations.
+"""Models of torchtitan by name and flavor, and its named configurations, of release 0.3.
 
-Until release 0.1 a TOML file chose a flavor; since then a configuration has a name, and a command
+Until release 0.2 a TOML file chose a flavor; since then a configuration has a name, and a command
 line overrides it: `--module llama3 --config llama3_8b --training.steps 100`.
 """
 
@@ -10,16 +10,20 @@ from collections.abc import Mapping
 from typing import Any
 
 
-def _llama3(dim: int, layers: int, heads: int, kv_heads: int, ffn_dim: int) -> dict[str, Any]:
-    """A decoder of Llama 3, with the vocabulary of its tokenizer."""
-    return {"dim": dim, "layers": layers, "heads": heads, "kv_heads": kv_heads,
-            "ffn_dim": ffn_dim, "rope_base": 500_000.0}  # fmt: skip
-
-
-def _llama2(dim: int, layers: int, heads: int, kv_heads: int, ffn_dim: int) -> dict[str, Any]:
+def _llama2(
+    dim: int, layers: int, heads: int, kv_heads: int, ffn_dim: int, **more: Any
+) -> dict[str, Any]:
     """A decoder of Llama 2."""
-    return {**_llama3(dim, layers, heads, kv_heads, ffn_dim), "rope_base": 10_000.0,
-            "vocab_size": 32_000}  # fmt: skip
+    return {"dim": dim, "layers": layers, "heads": heads, "kv_heads": kv_heads,
+            "ffn_dim": ffn_dim, "rope_base": 10_000.0, "vocab_size": 32_000, **more}  # fmt: skip
+
+
+def _llama3(*sizes: int, **more: Any) -> dict[str, Any]:
+    """A decoder of Llama 3.1, with the vocabulary of its tokenizer and its scaled positions."""
+    scaling = {"type": "llama3", "factor": 8.0, "original_length": 8192}
+    fields = _llama2(*sizes, rope_base=500_000.0, rope_scaling=scaling, **more)
+    del fields["vocab_size"]
+    return fields
 
 
 def _qwen3(
@@ -53,6 +57,17 @@ def _deepseek(
             "value_head_dim": 128}}  # fmt: skip
 
 
+def _gpt_oss(dim: int, layers: int, experts: int, vocab_size: int) -> dict[str, Any]:
+    """A decoder of gpt-oss, every other layer of which has a window."""
+    return {
+        "dim": dim, "layers": layers, "heads": 64, "kv_heads": 8, "head_dim": 64,
+        "activation": "swiglu_clamped", "qkv_bias": True, "attention_output_bias": True,
+        "attention_sinks": True, "attention_pattern": ["sliding", "full"], "sliding_window": 128,
+        "moe": _experts(experts, 4, 2880, bias=True), "rope_base": 150_000.0,
+        "rope_scaling": {"type": "yarn", "factor": 32.0, "original_length": 4096,
+                         "truncate": False}, "vocab_size": vocab_size}  # fmt: skip
+
+
 PLAIN = {"type": "softmax_top_k", "normalize": False}
 SIGMOID = {"type": "sigmoid_top_k", "bias_rate": 1e-3}
 FLAVORS: Mapping[str, Mapping[str, Mapping[str, Any]]] = {
@@ -64,6 +79,8 @@ FLAVORS: Mapping[str, Mapping[str, Mapping[str, Any]]] = {
     },
     "llama3": {
         "debugmodel": _llama3(256, 6, 16, 16, 768),
+        "1B": _llama3(2048, 16, 32, 8, 8192, tie_embeddings=True),
+        "3B": _llama3(3072, 28, 24, 8, 8192, tie_embeddings=True),
         "8B": _llama3(4096, 32, 32, 8, 14_336),
         "70B": _llama3(8192, 80, 64, 8, 28_672),
         "405B": _llama3(16_384, 126, 128, 8, 53_248),
@@ -93,42 +110,59 @@ FLAVORS: Mapping[str, Mapping[str, Mapping[str, Any]]] = {
             256, 8, 2048, shared_experts=1, first_dense=3, router=SIGMOID, route_scale=2.5,
             groups=8, top_groups=4), vocab_size=129_280),
     },
+    "gpt_oss": {
+        "debugmodel": _gpt_oss(256, 4, 8, 2048),
+        "20b": _gpt_oss(2880, 24, 32, 201_088),
+        "120b": _gpt_oss(2880, 36, 128, 201_088),
+    },
 }  # fmt: skip
 """Fields of [model] by names and flavors."""
 
 
 def _named(module: str, flavor: str, assets: str, batch: int, length: int, steps: int, lr: float,
            **more: object) -> dict[str, Any]:  # fmt: skip
-    """A configuration of today: recomputation by operations, and masks that isolate documents."""
+    """A named configuration: recomputation by operations, and masks that isolate documents."""
     keys = {
         "model.name": module, "model.flavor": flavor, "model.attn_mask_type": "block_causal",
         "model.hf_assets_path": f"./assets/hf/{assets}",
         "training.local_batch_size": batch, "training.seq_len": length, "training.steps": steps,
         "training.dataset": "c4", "optimizer.lr": lr, "activation_checkpoint.mode": "selective",
         "activation_checkpoint.selective_ac_option": "op",
-        **{name.replace("__", "."): value for name, value in more.items()},
+        "profiling.save_traces_folder": "profiling/traces",
     }  # fmt: skip
     if assets == "tests":
         keys |= {"model.hf_assets_path": "./tests/assets/tokenizer", "training.dataset": "c4_test",
                  "metrics.log_freq": 1, "lr_scheduler.warmup_steps": 2,
-                 "lr_scheduler.decay_ratio": 0.8}  # fmt: skip
-    return keys
+                 "lr_scheduler.decay_ratio": 0.8, "checkpoint.interval": 10,
+                 "checkpoint.last_save_model_only": False}  # fmt: skip
+    return keys | {name.replace("__", "."): value for name, value in more.items()}
 
 
 def _llama(flavor: str, batch: int, steps: int, lr: float, **more: object) -> dict[str, Any]:
     """A configuration of Llama 3, with traces and TensorBoard."""
     return _named("llama3", flavor, f"Llama-3.1-{flavor}", batch, 8192, steps, lr,
                   profiling__enable_profiling=True, profiling__profile_freq=100,
-                  metrics__enable_tensorboard=True, **more)  # fmt: skip
+                  metrics__enable_tensorboard=True, validation__freq=500, validation__steps=1200,
+                  **more)  # fmt: skip
+
+
+def _qwen(flavor: str, batch: int, steps: int, lr: float, **more: object) -> dict[str, Any]:
+    """A configuration of Qwen 3, whose last checkpoint can be resumed."""
+    return _named("qwen3", flavor, f"Qwen3-{flavor}", batch, 4096, steps, lr,
+                  lr_scheduler__warmup_steps=steps // 5, checkpoint__last_save_model_only=False,
+                  checkpoint__export_dtype="float16", **more)  # fmt: skip
 
 
 FULL = {"activation_checkpoint__mode": "full", "activation_checkpoint__selective_ac_option": "2"}
-DEEPSEEK = {"lr_scheduler__decay_ratio": 0.8, "lr_scheduler__decay_type": "cosine",
-            "lr_scheduler__min_lr_factor": 0.1, "compile__enable": True,
-            "compile__components": ["loss"],
+VALIDATION = {"validation__freq": 5, "validation__steps": 10}
+COSINE = {"lr_scheduler__decay_ratio": 0.8, "lr_scheduler__decay_type": "cosine",
+          "lr_scheduler__min_lr_factor": 0.1}  # fmt: skip
+DEEPSEEK = {**COSINE, "compile__enable": True, "compile__components": ["loss"],
             "parallelism__pipeline_parallel_schedule": "Interleaved1F1B"}  # fmt: skip
 PRESETS: Mapping[str, Mapping[str, Any]] = {
-    "llama3_debugmodel": _named("llama3", "debugmodel", "tests", 8, 2048, 10, 8e-4),
+    "llama3_debugmodel": _named(
+        "llama3", "debugmodel", "tests", 8, 2048, 10, 8e-4,
+        parallelism__pipeline_parallel_schedule="Interleaved1F1B", **VALIDATION),
     "llama3_8b": _llama("8B", 1, 1000, 3e-4),
     "llama3_70b": _llama("70B", 8, 1000, 1.5e-4, parallelism__tensor_parallel_degree=8, **FULL),
     "llama3_405b": _llama(
@@ -137,41 +171,51 @@ PRESETS: Mapping[str, Mapping[str, Any]] = {
         model__converters=["float8"], float8__enable_fsdp_float8_all_gather=True,
         float8__filter_fqns=["output"], **FULL),
     "qwen3_debugmodel": _named("qwen3", "debugmodel", "tests", 8, 2048, 10, 8e-4),
-    "qwen3_0_6b": _named("qwen3", "0.6B", "Qwen3-0.6B", 4, 4096, 10, 3e-4,
-                         lr_scheduler__warmup_steps=2),
-    "qwen3_1_7b": _named("qwen3", "1.7B", "Qwen3-1.7B", 4, 4096, 100, 8e-4,
-                         lr_scheduler__warmup_steps=20),
-    "qwen3_14b": _named("qwen3", "14B", "Qwen3-14B", 4, 4096, 3000, 8e-4,
-                        lr_scheduler__warmup_steps=600, **FULL),
-    "qwen3_30b_a3b": _named("qwen3", "30B-A3B", "Qwen3-30B-A3B", 2, 4096, 3000, 8e-4,
-                            lr_scheduler__warmup_steps=600, **FULL),
-    "qwen3_32b": _named("qwen3", "32B", "Qwen3-32B", 2, 4096, 3000, 8e-4,
-                        lr_scheduler__warmup_steps=600, **FULL),
-    "qwen3_moe_debug": {**_named("qwen3", "debugmodel_moe", "tests", 4, 4096, 10, 3e-4),
-                        "lr_scheduler.decay_ratio": None},
+    "qwen3_0_6b": _qwen("0.6B", 4, 10, 3e-4, metrics__log_freq=1),
+    "qwen3_1_7b": _qwen("1.7B", 4, 100, 8e-4, checkpoint__interval=50),
+    "qwen3_14b": _qwen("14B", 4, 3000, 8e-4, **FULL),
+    "qwen3_30b_a3b": _qwen("30B-A3B", 2, 3000, 8e-4, **FULL),
+    "qwen3_32b": _qwen("32B", 2, 3000, 8e-4, **FULL),
+    "qwen3_moe_debug": _named("qwen3", "debugmodel_moe", "tests", 4, 4096, 10, 3e-4,
+                              checkpoint__export_dtype="float16", lr_scheduler__decay_ratio=None),
     "deepseek_v3_debugmodel": _named("deepseek_v3", "debugmodel", "tests", 8, 2048, 10, 8e-4),
-    "deepseek_v3_16b": _named("deepseek_v3", "16B", "deepseek-moe-16b-base", 4, 4096, 1000, 2.2e-4,
-                              parallelism__expert_parallel_degree=8, **DEEPSEEK),
+    "deepseek_v3_16b": _named(
+        "deepseek_v3", "16B", "deepseek-moe-16b-base", 4, 4096, 1000, 2.2e-4,
+        parallelism__expert_parallel_degree=8, checkpoint__interval=10, **DEEPSEEK),
     "deepseek_v3_671b": _named(
         "deepseek_v3", "671B", "DeepSeek-V3.1-Base", 4, 4096, 10_000, 2.2e-4,
         parallelism__expert_parallel_degree=2, lr_scheduler__warmup_steps=2000, **DEEPSEEK),
+    "gpt_oss_debugmodel": _named("gpt_oss", "debugmodel", "tests", 8, 2048, 10, 8e-4,
+                                 activation_checkpoint__mode="none", **VALIDATION),
+    **{f"gpt_oss_{size}": _named(
+        "gpt_oss", size, f"gpt-oss-{size}", 1, 8192, 10_000, 8e-4,
+        lr_scheduler__warmup_steps=2000, **COSINE, **FULL) for size in ("20b", "120b")},
 }  # fmt: skip
 FLOAT8 = {"model.converters": ["float8"]}
+SAME = {
+    "llama3_debugmodel": "llama3_debugmodel_varlen_attn llama3_debugmodel_ce_loss "
+                         "llama3_debugmodel_dist_gemm",
+    "qwen3_debugmodel": "qwen3_debugmodel_flex_flash qwen3_debugmodel_non_fused_qkv",
+    "deepseek_v3_debugmodel": "deepseek_v3_debugmodel_hybridep",
+    "deepseek_v3_16b": "deepseek_v3_16b_hybridep",
+    "gpt_oss_debugmodel": "gpt_oss_debugmodel_flex",
+}  # fmt: skip
+"""Configurations that differ from another by kernels alone."""
+LOCAL = {"parallelism.data_parallel_shard_degree": 1, "parallelism.expert_parallel_degree": 1,
+         "parallelism.enable_sequence_parallel": False,
+         "parallelism.pipeline_parallel_schedule": "1F1B"}  # fmt: skip
 PRESETS = {
     **PRESETS,
-    **dict.fromkeys(("llama3_debugmodel_varlen_attn", "llama3_debugmodel_ce_loss"),
-                    PRESETS["llama3_debugmodel"]),
+    **{name: PRESETS[other] for other, names in SAME.items() for name in names.split()},
     "llama3_debugmodel_float8": {**PRESETS["llama3_debugmodel"], **FLOAT8},
     "llama3_8b_mxfp8": {**PRESETS["llama3_8b"], "model.converters": ["mx"], "compile.enable": True,
                         "compile.components": ["model"]},
-    **dict.fromkeys(("qwen3_debugmodel_flex_flash", "qwen3_debugmodel_non_fused_qkv"),
-                    PRESETS["qwen3_debugmodel"]),
     "qwen3_moe_deepep": {**PRESETS["qwen3_moe_debug"], "training.local_batch_size": 2,
-                         "training.seq_len": 512, "parallelism.expert_parallel_degree": 4},
-    **dict.fromkeys(("deepseek_v3_16b_hybridep", "deepseek_v3_16b_minimal_async_ep"),
-                    PRESETS["deepseek_v3_16b"]),
+                         "training.seq_len": 512, "parallelism.expert_parallel_degree": 4,
+                         "checkpoint.interval": 1000},
+    "deepseek_v3_debugmodel_minimal_async_ep": {**PRESETS["deepseek_v3_debugmodel"], **LOCAL},
+    "deepseek_v3_16b_minimal_async_ep": {**PRESETS["deepseek_v3_16b"], **LOCAL},
     "deepseek_v3_671b_float8": {**PRESETS["deepseek_v3_671b"], **FLOAT8,
                                 "float8.filter_fqns": ["output", "router.gate"]},
 }  # fmt: skip
-"""Variants that differ by kernels alone are the same here."""
 """Keys of named configurations that are not at their defaults."""
