@@ -72,7 +72,7 @@ def backend(job: Inference) -> str:
 
 def device(job: Inference) -> str:
     """Where the model would lie on a machine with a GPU."""
-    from setpoint.parallel.device import choose_device
+    from setpoint.parallel.world import choose_device
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("torch.cuda.is_available", lambda: True)

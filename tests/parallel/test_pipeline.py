@@ -15,7 +15,6 @@ from setpoint.config import ConfigError, RunError, resolve
 from setpoint.model.config import TransformerConfig
 from setpoint.model.moe.config import MoE
 from setpoint.model.parameters import count_parameters_of, part_sizes, training_flops
-from setpoint.parallel import device
 from setpoint.parallel.pipeline import Pipeline
 from setpoint.parallel.pipelining import SCHEDULES, Pipelining, balanced, ranks_of_stages
 from setpoint.parallel.world import World, noise_axes
@@ -29,7 +28,7 @@ from .test_equal import compare
 
 V_SHAPED = "pipeline=2,pipelining.schedule=zbv_zero_bubble"
 splits = pytest.mark.skipif(
-    any(device.schedule_problems(Pipelining(schedule="zbv_zero_bubble"))),
+    any(Pipelining(schedule="zbv_zero_bubble")._check_torch()),
     reason="needs a newer torch",
 )
 CASES = ("tied embeddings", "uneven rows", "experts with auxiliary losses")
@@ -118,8 +117,8 @@ def test_pipelines_go_with_other_axes(shape: str) -> None:
 
 
 def test_an_older_torch_has_no_backward_pass_in_two_parts(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(device, "version", lambda name: "2.11.0+cu130")
-    (problem,) = device.schedule_problems(Pipelining(schedule="dual_pipe_v"))
+    monkeypatch.setattr("importlib.metadata.version", lambda name: "2.11.0+cu130")
+    (problem,) = Pipelining(schedule="dual_pipe_v")._check_torch()
     assert problem.message == (
         "needs torch 2.13 or later for backward passes in two parts; this is 2.11.0+cu130"
     )

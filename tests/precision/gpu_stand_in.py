@@ -13,7 +13,7 @@ import torch
 def gpu_stand_in() -> Iterator[None]:
     """Let jobs that ask for a GPU run on the CPU; torchao, where it is needed, must be there."""
     with pytest.MonkeyPatch.context() as patch:
-        for module in ("parallel.world", "parallel.device"):
+        for module in ("parallel.world", "parallel.process_group"):
             patch.setattr(f"setpoint.{module}.choose_device", lambda _: torch.device("cpu"))
         patch.setattr("setpoint.precision.float8.why_not", lambda *_: None)
         yield

@@ -14,7 +14,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from setpoint.config import resolve
 from setpoint.model.transformer import Transformer
-from setpoint.parallel.gather import set_dtypes
+from setpoint.parallel.sharding import set_dtypes
 from setpoint.precision.config import Precision
 from setpoint.precision.mixed_precision import compute_in, shard_dtypes, sharding_policy
 

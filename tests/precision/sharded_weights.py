@@ -15,7 +15,7 @@ from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor import DTensor, distribute_tensor
 
 from setpoint.config import resolve
-from setpoint.parallel.gather import set_dtypes
+from setpoint.parallel.sharding import set_dtypes
 from setpoint.precision.config import Precision
 from setpoint.precision.mixed_precision import (
     MasterWeights,

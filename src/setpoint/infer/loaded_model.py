@@ -32,8 +32,7 @@ from setpoint.model.pretrained.config_json import read_config
 from setpoint.model.pretrained.load import load_checkpoint, load_directory, read_whole
 from setpoint.model.pretrained.recorded_model import tokenizer_of
 from setpoint.model.pretrained.save_pretrained import ends_of
-from setpoint.parallel.device import choose_device
-from setpoint.parallel.world import World, reader_of
+from setpoint.parallel.world import World, choose_device, reader_of
 from setpoint.precision.mixed_precision import compute_in
 from setpoint.shapes.protocols import Parameter
 from setpoint.train.config import Job

@@ -29,17 +29,17 @@ CUBLAS_WORKSPACES = (":4096:8", ":16:8")
 
 RULES = (
     Rule(
-        "setpoint.parallel.device:device_problems",
+        "setpoint.parallel.world:device_problems",
         "The device is there",
         needs="torch",
         when=lambda parallel: parallel.device == "cuda",
     ),
 )
 ENGINE_RULES = (
-    Rule("setpoint.parallel.device:engine_problems",
+    Rule("setpoint.parallel.zero:engine_problems",
          "The engine of several ranks is installed",
          needs="torch", when=lambda parallel: parallel.uses_deepspeed),
-    Rule("setpoint.parallel.device:backend_problems",
+    Rule("setpoint.parallel.world:backend_problems",
          "NCCL has a GPU",
          needs=lambda parallel: () if parallel.device == "cpu" else ("torch",),
          when=lambda parallel: parallel.backend == "nccl" and parallel.device != "cuda"),

@@ -8,7 +8,7 @@ from itertools import accumulate, pairwise
 from operator import add
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
-from setpoint.config import RUNTIME, Config, Problem, Rule, field, rule
+from setpoint.config import RUNTIME, Config, Problem, field, rule
 
 if TYPE_CHECKING:
     from setpoint.shapes.protocols import StagePart
@@ -49,15 +49,11 @@ SCHEDULES = {
 }
 
 
-class Pipelining(
-    Config,
-    role=RUNTIME,
-    rules=(
-        Rule("setpoint.parallel.device:schedule_problems",
-             "The installed torch runs the schedule", needs="torch",
-             when=lambda pipelining: pipelining.known.splits_backward),
-    ),
-):  # fmt: skip
+SPLITS_BACKWARD = (2, 13)
+"""The torch whose backward passes in two parts take tied weights and compiled blocks."""
+
+
+class Pipelining(Config, role=RUNTIME):
     """Stages and schedule of a pipeline."""
 
     schedule: Literal[
@@ -116,6 +112,20 @@ class Pipelining(
                 also=("schedule",),
                 hint="Schedules with any number: looped_bfs, interleaved_1f1b, "
                 "interleaved_zero_bubble.",
+            )
+
+    @rule(needs="torch", when=lambda pipelining: pipelining.known.splits_backward)
+    def _check_torch(self) -> Iterator[Problem]:
+        """The installed torch runs the schedule."""
+        from importlib.metadata import version  # which fast commands do without
+
+        installed = version("torch")
+        if tuple(int(part) for part in installed.split(".")[:2]) < SPLITS_BACKWARD:
+            yield Problem(
+                "schedule",
+                f"needs torch {'.'.join(map(str, SPLITS_BACKWARD))} or later for backward passes "
+                f"in two parts; this is {installed}",
+                valid=tuple(name for name, known in SCHEDULES.items() if not known.splits_backward),
             )
 
     def batch_problem(self, ranks: int, count: int) -> tuple[str, list[int]] | None:

@@ -24,7 +24,6 @@ from torch.distributed import PrefixStore, Store, TCPStore  # pyright: ignore[re
 from setpoint.config import RunError, SetpointError, error_in_words
 from setpoint.files.threads import Periodic
 from setpoint.parallel.config import Parallel
-from setpoint.parallel.device import choose_device
 from setpoint.parallel.hangs import HangWatch, record_collectives, step_has_ended
 from setpoint.parallel.rank import (
     NO_FACTS,
@@ -36,7 +35,7 @@ from setpoint.parallel.rank import (
     own_rank,
     require_launch,
 )
-from setpoint.parallel.world import RemoteRankError
+from setpoint.parallel.world import RemoteRankError, choose_device
 
 _LOST = ("connection closed by peer", "connection reset", "broken pipe", "timed out waiting",
          "nccl", "connection refused", "socket timeout", "gloo")  # fmt: skip

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
@@ -14,10 +14,10 @@ import numpy as np
 import torch
 from torch import Tensor, distributed, nn
 
-from setpoint.config import SetpointError
-from setpoint.parallel.config import AXES, CONTEXT, DATA, WITHIN, Parallel
-from setpoint.parallel.device import choose_device
+from setpoint.config import Problem, SetpointError
+from setpoint.parallel.config import AXES, CONTEXT, DATA, WITHIN, Parallel, Ranks
 from setpoint.parallel.hangs import limit_waits, meeting_time
+from setpoint.parallel.rank import require_launch
 from setpoint.shapes.batch import SequenceParts
 from setpoint.shapes.peers import OneReader
 
@@ -265,6 +265,57 @@ class Replicas:
 def described(error: BaseException) -> str:
     """Format an error for other ranks."""
     return str(error) if isinstance(error, SetpointError) else repr(error)
+
+
+def choose_device(config: Ranks) -> torch.device:
+    """Choose the device of the model; a rank started by a launcher gets its own GPU.
+
+    Raises:
+        SetpointError: if a GPU is asked for and there is none.
+    """
+    kind = config.device
+    if kind == "cuda" and not torch.cuda.is_available():
+        raise SetpointError(
+            "parallel.device = cuda: PyTorch sees no GPU on this machine; use --parallel.device "
+            "auto or cpu"
+        )
+    if kind == "auto":
+        kind = "cuda" if torch.cuda.is_available() else "cpu"
+    local = os.environ.get("LOCAL_RANK")
+    if kind == "cuda" and local is not None:
+        require_launch(meets=False)
+        count = torch.cuda.device_count()
+        if not local.isdecimal() or int(local) >= count:
+            raise SetpointError(
+                f"environment variable LOCAL_RANK = {local!r}, and PyTorch sees {count} GPUs on "
+                f"this machine.\nValid: a rank for each of them, 0 to {count - 1}"
+            )
+        device = torch.device("cuda", int(local))
+        torch.cuda.set_device(device)
+        return device
+    return torch.device(kind)
+
+
+def device_problems(config: Ranks) -> Iterator[Problem]:
+    """Report a device that is not available."""
+    try:
+        choose_device(config)
+    except SetpointError as error:
+        yield Problem("device", str(error).removeprefix("parallel.device = cuda: "))
+
+
+def backend_problems(config: Parallel) -> Iterator[Problem]:
+    """Report NCCL without a GPU."""
+    if choose_device(config).type != "cuda":
+        reason = "the device is cpu"
+        if config.device == "auto":
+            reason = "PyTorch sees no GPU on this machine"
+        yield Problem(
+            "backend",
+            f"nccl runs on GPUs, and {reason}",
+            valid=("null", "gloo"),
+            also=("device",),
+        )
 
 
 def world_of(config: Parallel) -> World:

@@ -14,23 +14,35 @@ import warnings
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from importlib import import_module
+from importlib.util import find_spec
 from math import prod
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
 
-from setpoint.config import SetpointError
+from setpoint.config import Problem, SetpointError
 from setpoint.parallel.world import Replicas
 from setpoint.shapes.placed import Placeable, in_memory
 
 if TYPE_CHECKING:
     from torch.optim import Optimizer
 
+    from setpoint.parallel.config import Parallel
     from setpoint.parallel.world import World
 
 State = Mapping[str, Any]
 """State of an optimizer for a weight, by its names."""
+
+
+def engine_problems(config: Parallel) -> Iterator[Problem]:
+    """Report an engine that is not installed."""
+    if config.uses_deepspeed and find_spec("deepspeed") is None:
+        yield Problem(
+            "engine",
+            "the package deepspeed is not installed (pip install 'setpoint[deepspeed]')",
+            valid=("torch",),
+        )
 
 
 class ZeroReplicas(Replicas):

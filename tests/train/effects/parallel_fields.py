@@ -16,7 +16,6 @@ from setpoint.model.layers import layers_of
 from setpoint.model.moe.dispatch import DeepEPDispatcher, build_dispatcher
 from setpoint.parallel import hangs
 from setpoint.parallel.config import AXES
-from setpoint.parallel.device import choose_device
 from setpoint.parallel.engines import zero_settings
 from setpoint.parallel.expert_ranks import expert_grid
 from setpoint.parallel.pipeline import keep_stages
@@ -24,7 +23,7 @@ from setpoint.parallel.process_group import backend_of, joined
 from setpoint.parallel.replica_groups import ReplicaGroups
 from setpoint.parallel.replicas import TorchReplicas
 from setpoint.parallel.sharding import shard
-from setpoint.parallel.world import World, noise_axes, reader_of
+from setpoint.parallel.world import World, choose_device, noise_axes, reader_of
 from setpoint.train.build.components import (
     Components,
     build_model_parts,

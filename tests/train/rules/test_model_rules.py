@@ -19,7 +19,7 @@ from setpoint.data.tokenizers.config import BYTES_VOCABULARY, Bytes, HuggingFace
 from setpoint.data.tokenizers.tokenizer import ByteTokenizer
 from setpoint.model.attention.selection import BACKENDS
 from setpoint.parallel.config import CUBLAS_VARIABLE, Parallel
-from setpoint.parallel.device import choose_device
+from setpoint.parallel.world import choose_device
 from setpoint.train.build.components import build_components
 from setpoint.train.config import Job
 from setpoint.train.rules.model_rules import (

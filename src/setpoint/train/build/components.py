@@ -523,7 +523,7 @@ def divide_model(job: Job, world: World, model: nn.Module) -> list[Stage]:
 
 def _set_gathers(job: Job, model: nn.Module, stages: Sequence[Stage]) -> None:
     """Set the dtypes in which FSDP2 gathers and reduces each sharded weight."""
-    from setpoint.parallel.gather import set_dtypes
+    from setpoint.parallel.sharding import set_dtypes
 
     set_dtypes(stages or [model], shard_dtypes(job.precision, model))
     float8 = job.precision.float8
@@ -537,7 +537,7 @@ def _shards(job: Job, model: nn.Module, stages: Sequence[Stage]) -> list[nn.Para
     """Local shards of the weights sharded by FSDP2."""
     if not job.parallel.uses_fsdp:
         return []
-    from setpoint.parallel.gather import sharded_weights
+    from setpoint.parallel.sharding import sharded_weights
 
     return [weight.shard for weight in sharded_weights(stages or [model])]
 
