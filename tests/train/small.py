@@ -94,9 +94,9 @@ def essence(run: Path) -> dict[str, Any]:
         name = (run / "checkpoints" / pointer).read_text().strip()
         folder = run / "checkpoints" / name
         state = json.loads((folder / "state.json").read_text())
-        # The file of metrics holds times, and so many digits as they happen to have.
-        del state["position"]["seconds"], state["metrics_offset"]
-        state.pop("trackers", None)  # lengths of such files, and the names of this run at services
+        # Files of metrics hold times, and so many digits as they happen to have.
+        del state["position"]["seconds"]
+        state.pop("trackers", None)
         found[pointer] = name
         found[f"{pointer} state"] = state
         for path in sorted(folder.glob("*.safetensors")):

@@ -25,7 +25,6 @@ from setpoint.ops.proof import CHAIN, HEAD, link_hash, row_digest
 from setpoint.track.config import Jsonl
 from setpoint.track.console import now
 from setpoint.track.jsonl import JsonlWriter, whole_lines
-from setpoint.track.trackers import JSONL
 from setpoint.train.loop import Callback, Loop, Phase
 from setpoint.train.verdict import StepResult
 
@@ -72,7 +71,7 @@ class ChainCallback(Callback):
             chain.cut(0)
         elif event in ("start", "resume", "rollback"):
             if any(isinstance(tracker, Jsonl) for tracker in run.job.tracking.trackers):
-                chain.cut(run.trackers.states[JSONL]["offset"])
+                chain.cut(run.trackers.metrics_offset)
             if event != "rollback" and not run.had_nothing_left:
                 chain.open(step=details["step"], fingerprint=details["fingerprint"])
         elif event == "fault":

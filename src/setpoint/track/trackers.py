@@ -243,10 +243,7 @@ def _reason(error: BaseException) -> str:
 
 
 JSONL = "jsonl"
-OFFSET = "metrics_offset"
-"""Key of the length of `metrics.jsonl` in a checkpoint."""
-OTHERS = "trackers"
-"""Key of the states of other trackers."""
+"""Name of the tracker of `metrics.jsonl`."""
 
 
 class _Rows(Tracker):
@@ -298,7 +295,7 @@ class Trackers:
 
     def __init__(self) -> None:
         self.built: dict[str, Tracker] = {}
-        self.states: dict[str, dict[str, Any]] = {JSONL: {"offset": 0}}
+        self.states: dict[str, dict[str, Any]] = {}
 
     def build(self, sections: Iterable[TrackerConfig], run: RunDirectory) -> None:
         """Build the trackers; nothing is written.
@@ -346,13 +343,16 @@ class Trackers:
     def state_dict(self) -> dict[str, Any]:
         """The states of all for a checkpoint."""
         now = {name: tracker.state_dict() for name, tracker in self.built.items()}
-        others = {name: state for name, state in {**self.states, **now}.items() if state}
-        offset = others.pop(JSONL)["offset"]
-        return {OFFSET: offset, **({OTHERS: others} if others else {})}
+        return {name: state for name, state in {**self.states, **now}.items() if state}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Load states from a checkpoint, which are passed to trackers when opened."""
-        self.states = {JSONL: {"offset": state.get(OFFSET, 0)}, **state.get(OTHERS, {})}
+        self.states = dict(state)
+
+    @property
+    def metrics_offset(self) -> int:
+        """Length of `metrics.jsonl` at the loaded checkpoint in bytes; 0 without one."""
+        return self.states.get(JSONL, {}).get("offset", 0)
 
     def close(self) -> None:
         """Close each, even if others raise."""

@@ -15,7 +15,6 @@ from setpoint.checkpoint.store import OnDamaged
 from setpoint.config import RunError, SetpointError
 from setpoint.shapes.logged import MetricLog
 from setpoint.track.jsonl import readable_rows
-from setpoint.track.trackers import JSONL
 from setpoint.train.build.assets import assets_in, fallback_notes
 from setpoint.train.build.components import data_line
 from setpoint.train.build.job_data import describe_data_position
@@ -251,7 +250,7 @@ def roll_back(run: Run, loop: Loop, failed: StepResult) -> Position:
     position = restore(run.job, states, run.frozen.completed(checkpoint))
     lost: dict[str, Any] = {}
     if loop.components.world.is_main:
-        offset = run.trackers.states[JSONL]["offset"]
+        offset = run.trackers.metrics_offset
         lost = dropped_since(run, position, offset, reached=loop.position)
     run.events.write(
         "rollback",

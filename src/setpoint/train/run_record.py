@@ -24,7 +24,7 @@ from setpoint.track.environment import environment
 from setpoint.track.jsonl import readable_rows
 from setpoint.track.redact import declared_secrets
 from setpoint.track.run_directory import RunDirectory
-from setpoint.track.trackers import JSONL, RunFacts
+from setpoint.track.trackers import RunFacts
 from setpoint.train.build.components import Components
 from setpoint.train.build.job_data import describe_data_position
 from setpoint.train.build.job_parameters import rows_of
@@ -89,7 +89,7 @@ def _write_start(run: Run) -> None:
     run.events.write(
         "resume",
         step=run.started.step,
-        **dropped_since(run, run.started, run.trackers.states[JSONL]["offset"]),
+        **dropped_since(run, run.started, run.trackers.metrics_offset),
         data_position=describe_data_position(run.job, run.components.feed.state_dict()),
         **facts,
         accepted=[difference.to_json() for difference in kept],

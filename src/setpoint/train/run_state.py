@@ -204,23 +204,6 @@ class OptimizerState:
         convert_state(self.job.precision, components.optimizer, dtypes)
 
 
-@dataclass(slots=True)
-class TrackersState:
-    """The positions of the trackers in their files."""
-
-    trackers: Trackers
-    trained: bool = False
-
-    def capture(self, into: Snapshot, stack: ExitStack) -> None:
-        """Flush the trackers, and capture their positions."""
-        self.trackers.flush()
-        into.state.update(self.trackers.state_dict())
-
-    def restore(self, saved: LoadedCheckpoint) -> None:
-        """See `Stateful.restore`."""
-        self.trackers.load_state_dict(saved.state)
-
-
 def meet(metrics: MetricLog, world: World) -> None:
     """Merge the logged metrics of all ranks on the main rank, and reset the others.
 
@@ -301,7 +284,7 @@ def states_of(
         **weights,
         **{key: PlainState(key, owner) for key, owner in plain.items() if owner is not None},
         "non_finite": PlainState("non_finite", components.non_finite, rare=True),
-        "trackers": TrackersState(trackers),
+        "trackers": PlainState("trackers", trackers, trained=False, rare=True),
         "evaluation": PlainState("evaluation", evaluations, trained=False),
         "loss_mean": PlainState("loss_mean", mean, trained=False),
         "metrics": LoggedState(MetricLog() if metrics is None else metrics, components.world),

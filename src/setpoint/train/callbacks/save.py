@@ -173,6 +173,7 @@ class SaveCallback(Callback):
             if self.export is not None:
                 self.export.saved(path)
 
+        self.run.trackers.flush()  # a checkpoint relies on the rows so far
         dtype, left_out = loop.job.checkpoint.last_dtype, self.run.frozen.left_out
         with snapshot(self.run.states, loop.position, weights_only, dtype) as taken:
             tensors: dict[str, Mapping[str, Tensor]] = {**taken.tensors}
