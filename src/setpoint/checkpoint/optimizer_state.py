@@ -140,9 +140,7 @@ def restore_optimizer(
     """
     named = dict(named_parameters)
     groups = _named_groups(optimizer, named.items())
-    if partial:
-        state = _regrouped(state, groups)
-    _refuse_other(optimizer, groups, state)
+    state = _fitting_state(optimizer, groups, state, partial)
     numbers = {name: n for n, name in enumerate(name for group in groups for name in group)}
     saved: dict[str, dict[str, Any]] = {name: {} for name in state["parameters"]}
     names = list(saved)
@@ -203,9 +201,7 @@ def saved_states(
         SetpointError: if type, groups or names differ.
     """
     groups = _named_groups(optimizer, named_parameters)
-    if partial:
-        state = _regrouped(state, groups)
-    _refuse_other(optimizer, groups, state)
+    state = _fitting_state(optimizer, groups, state, partial)
     return {name: join_tensors(value, tensors) for name, value in state["parameters"].items()}
 
 
@@ -248,7 +244,16 @@ def _named_groups(
     return groups
 
 
-def _refuse_other(optimizer: Optimizer, groups: list[list[str]], state: Mapping[str, Any]) -> None:
+def _fitting_state(
+    optimizer: Optimizer, groups: list[list[str]], state: Mapping[str, Any], partial: bool
+) -> Mapping[str, Any]:
+    """A saved state for these parameter groups, see `restore_optimizer`.
+
+    Raises:
+        SetpointError: if type, groups or names differ.
+    """
+    if partial:
+        state = _regrouped(state, groups)
     kind = type(optimizer).__name__
     if state["type"] != kind:
         raise SetpointError(
@@ -268,6 +273,7 @@ def _refuse_other(optimizer: Optimizer, groups: list[list[str]], state: Mapping[
                 f"only in the checkpoint {_some(only_saved)}; only in this run {_some(only_here)}. "
                 f"{_RULES}"
             )
+    return state
 
 
 def _moved(optimizer: Optimizer, groups: list[list[str]], state: Mapping[str, Any]) -> list[str]:
