@@ -13,7 +13,7 @@ import pytest
 from setpoint.config import resolve
 from setpoint.data.config import Loader
 from setpoint.data.loader import Spent
-from setpoint.ops.pace import SECONDS, STEPS, DataWaitCallback
+from setpoint.ops.slow_steps import SECONDS, STEPS, DataWaitCallback
 from setpoint.track.progress import Progress
 from setpoint.train.loop import Loop
 from setpoint.train.position import Position

@@ -14,7 +14,7 @@ import torch
 import torch.distributed as dist
 
 from setpoint.ops.bad_batches import BadBatches, read_bad_batch
-from setpoint.ops.stragglers import StragglersCallback
+from setpoint.ops.slow_steps import StragglersCallback
 from setpoint.parallel.world import World
 from setpoint.resilience.signals import Abandoned, StopRequest
 from setpoint.shapes.batch import Count, StepBatch

@@ -119,7 +119,7 @@ class Heartbeat(Config, role=RUNTIME, owner="setpoint.ops.rank_health:HeartbeatC
     """Seconds between two writes, by a thread that continues while a rank hangs."""
 
 
-class Stragglers(Config, role=RUNTIME, owner="setpoint.ops.stragglers:StragglersCallback"):
+class Stragglers(Config, role=RUNTIME, owner="setpoint.ops.slow_steps:StragglersCallback"):
     """Report of stragglers: ranks that take longer than the others."""
 
     every: Period = Period("100 steps")

@@ -15,7 +15,7 @@ import torch
 
 from setpoint.config import RunError
 from setpoint.ops.rank_health import GpuHealthCallback
-from setpoint.ops.stragglers import StragglersCallback
+from setpoint.ops.slow_steps import StragglersCallback
 from setpoint.profile.profiler import StepProfiler
 from setpoint.resilience.limits import END_OF_JOB, SessionLimits, watch_limits
 from setpoint.resilience.signals import StopRequest

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from setpoint.train.verdict import StepResult
 
 # By import path: operations import training, never the other way round.
-OF_EVERY_RUN = ("setpoint.ops.chain:ChainCallback", "setpoint.ops.pace:DataWaitCallback")
+OF_EVERY_RUN = ("setpoint.ops.chain:ChainCallback", "setpoint.ops.slow_steps:DataWaitCallback")
 OF_BAD_STEPS = "setpoint.ops.bad_batches:BadBatches"
 
 
