@@ -51,7 +51,7 @@ from setpoint.config import (
 from setpoint.config.record.record import Difference, compare
 from setpoint.files.lock import RunLock
 from setpoint.hub.fetch import is_url, protocol_problem
-from setpoint.ops.remote_survey import RemotePlace
+from setpoint.ops.remote_run import RemotePlace
 from setpoint.track.jsonl import EventLog
 from setpoint.track.run_directory import refuse_linked_folders
 from setpoint.train.config import Job

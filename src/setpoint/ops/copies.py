@@ -9,13 +9,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from setpoint.checkpoint.config import Remote
-from setpoint.checkpoint.folder import Retention
+from setpoint.checkpoint.folder import Retention, list_checkpoints
+from setpoint.checkpoint.manifest import STATE, decode_state
 from setpoint.config import RunError
 from setpoint.ops.fetching import bring_back, fetch_undamaged, would_fetch
 from setpoint.ops.remote_run import remote_of
-from setpoint.ops.uploads import RECORD, Cadence, UploadReport, Uploads
+from setpoint.ops.uploads import RECORD, UploadReport, Uploads
 from setpoint.parallel.world import RemoteRankError, World
 from setpoint.train.loop import Callback, Loop, Phase
+from setpoint.train.position import Position, is_due
 from setpoint.train.run_status import command_again
 from setpoint.train.verdict import StepResult
 
@@ -37,17 +39,14 @@ class RemoteCopies(Callback):
     # Before a checkpoint of this session is saved, the URL knows where the run goes on.
     phase = Phase.STEP
 
+    run: Run
+    """The opened run."""
+
     def __init__(self, config: Remote) -> None:
         self.config = config
-        self.cadence: Cadence | None = None
+        self.uploads: Uploads | None = None
+        self._saved = Position()  # of the last checkpoint
         self._fetched: list[UploadReport] = []
-        self._run: Run | None = None
-
-    @property
-    def run(self) -> Run:
-        """The opened run."""
-        assert self._run is not None
-        return self._run
 
     def before_open(
         self, job: Job, directory: Path | None, world: World, show: Callable[[str], None]
@@ -63,12 +62,12 @@ class RemoteCopies(Callback):
 
     def opened(self, run: Run, stack: ExitStack) -> None:
         """Record downloads, and start uploading."""
-        self._run = run
+        self.run = run
         self._report(self._fetched)
         if not run.world.is_main:
             return
         section, store = run.job.checkpoint, run.store
-        uploads = Uploads(
+        self.uploads = uploads = Uploads(
             remote_of(self.config, run.directory),
             run.files.checkpoints,
             record=[run.directory / name for name in RECORD],
@@ -76,8 +75,7 @@ class RemoteCopies(Callback):
             waiting=self.config.waiting,
         )
         stack.callback(uploads.close)
-        self.cadence = Cadence(uploads, self.config.every)
-        store.committed.append(self.cadence.committed)
+        store.committed.append(self._committed)
         store.protections.append(lambda: uploads.protected)
 
     def fetch(self, newer_than: int | None) -> bool:
@@ -89,19 +87,21 @@ class RemoteCopies(Callback):
 
     def start(self, loop: Loop) -> None:
         """Continue uploads of an earlier session, and drop obsolete ones."""
-        if self.cadence is not None:
-            self.cadence.set_aside_after(loop.position)
-            self.cadence.uploads.add_named()
+        self.rewound(loop)
+        if self.uploads is not None:
+            self.uploads.add_named()
 
     def rewound(self, loop: Loop) -> None:
         """Drop uploads that a rollback made obsolete."""
-        if self.cadence is not None:
-            self.cadence.set_aside_after(loop.position)
+        self._saved = loop.position
+        if self.uploads is not None:
+            has_any = bool(list_checkpoints(self.uploads.root))
+            self.uploads.set_aside_after(loop.position.step if has_any else -1)
 
     def after_step(self, loop: Loop, result: StepResult) -> None:
         """Report and record finished uploads."""
-        if self.cadence is not None:
-            self._report(self.cadence.uploads.reports())
+        if self.uploads is not None:
+            self._report(self.uploads.reports())
 
     def recorded(self, loop: Loop, done: bool) -> None:
         """Wait for pending uploads, on all ranks, in short turns, so that none times out.
@@ -109,7 +109,7 @@ class RemoteCopies(Callback):
         Raises:
             RunError: if an upload is not done in time, and no later session will do it.
         """
-        uploads, world = self.cadence and self.cadence.uploads, self.run.world
+        uploads, world = self.uploads, self.run.world
         ends, is_said = time.monotonic() + self.config.wait_timeout, False
         if uploads is not None:
             uploads.add_named()
@@ -157,3 +157,17 @@ class RemoteCopies(Callback):
             if report.note:
                 self.run.progress.note(report.note)
             self.run.events.write(report.event, **report.details)
+
+    def _committed(self, step: int, path: Path) -> None:
+        """Queue a checkpoint for upload, if due."""
+        assert self.uploads is not None
+        try:
+            position = Position(**decode_state((path / STATE).read_bytes())["position"])
+        except OSError:
+            # It is the thread that finds out and says what is wrong with the checkpoint.
+            self.uploads.add(step)
+            return
+        every = self.config.every
+        if every is None or is_due(every, self._saved, position, last=False):
+            self.uploads.add(step)
+        self._saved = position

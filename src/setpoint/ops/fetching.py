@@ -9,7 +9,10 @@ from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 
+import torch
+
 from setpoint.checkpoint.folder import damaged, directory_name, list_checkpoints, point, temporary
+from setpoint.checkpoint.loading import agree
 from setpoint.checkpoint.manifest import MANIFEST, DamagedCheckpoint
 from setpoint.checkpoint.places import CHECKPOINTS, newest_whole, split_url
 from setpoint.config import ConfigError, RunError, SetpointError
@@ -23,7 +26,7 @@ from setpoint.ops.uploads import (
     UploadReport,
     read_pending,
 )
-from setpoint.parallel.world import RemoteRankError, World
+from setpoint.parallel.world import World
 from setpoint.track.jsonl import whole_lines
 from setpoint.train.config import Job
 from setpoint.train.open import locked_directory
@@ -57,64 +60,73 @@ def fetched(url: str, into: Path) -> Path:
     for checkpoint in candidates:
         if checkpoint is None:
             continue
+        target = into / directory_name(checkpoint.step)
+        with _writing(into):
+            manifest = target / MANIFEST
+            if manifest.is_file() and manifest.read_bytes() == checkpoint.text:
+                return target
         try:
-            return fetch_whole(run, checkpoint, into)
+            return fetch(World(torch.device("cpu")), run, checkpoint, into)
         except DamagedCheckpoint as error:
             reasons.append(f"{error.path.name}: {error.reason}")
     passed = f"; damaged: {'; '.join(reasons)}" if reasons else ""
     raise SetpointError(f"there is no whole checkpoint at {url}{passed}")
 
 
-def fetch_whole(run: RemoteRun, checkpoint: RemoteCheckpoint, into: Path) -> Path:
-    """Download a checkpoint, unless it exists; it is renamed when complete.
+def fetch(world: World, run: RemoteRun, checkpoint: RemoteCheckpoint, into: Path) -> Path:
+    """Download a checkpoint, each rank its share of the files; it is renamed when complete.
+
+    An existing one of its step is set aside.
+
+    Arguments:
+        into: a folder for checkpoints, created if missing.
 
     Raises:
         DamagedCheckpoint: naming the file that is missing or differs at the URL.
         RemoteError: if the service does not answer.
         RunError: if the disk refuses.
     """
-    target = into / directory_name(checkpoint.step)
+    name, files = directory_name(checkpoint.step), checkpoint.manifest.files
+
+    def begin() -> Path:
+        with _writing(into):
+            into.mkdir(parents=True, exist_ok=True)
+            folder = temporary(into, name, os.getpid())
+            folder.mkdir(exist_ok=True)
+            return folder
+
+    def end() -> Path:
+        lost = next((file for file in sorted(files) if not (folder / file).exists()), None)
+        if lost is not None:
+            raise SetpointError(
+                f"{lost} of {name} was fetched by another rank, and is not in {folder}.\n"
+                f"Valid: a run directory that all ranks share"
+            )
+        target = into / name
+        with _writing(into):
+            (folder / MANIFEST).unlink(missing_ok=True)
+            write_file(folder / MANIFEST, [checkpoint.text])
+            sync_directory(folder)
+            if target.exists():
+                os.rename(target, damaged(into, name))
+            os.rename(folder, target)
+            sync_directory(into)
+        return target
+
+    folder = world.on_main(begin)
+    refused: SetpointError | None = None
     try:
-        if (target / MANIFEST).is_file() and (target / MANIFEST).read_bytes() == checkpoint.text:
-            return target
-        folder = begin_fetch(checkpoint, into)
-        run.download(checkpoint, checkpoint.manifest.files, folder)
-        return end_fetch(checkpoint, folder)
-    except OSError as error:
-        raise RunError(f"{into} cannot be written: {error.strerror}") from error
-
-
-def begin_fetch(checkpoint: RemoteCheckpoint, into: Path) -> Path:
-    """Create the folder for downloading a checkpoint.
-
-    Raises:
-        OSError: if the disk refuses.
-    """
-    into.mkdir(parents=True, exist_ok=True)
-    folder = temporary(into, directory_name(checkpoint.step), os.getpid())
-    folder.mkdir(exist_ok=True)
-    return folder
-
-
-def end_fetch(checkpoint: RemoteCheckpoint, folder: Path) -> Path:
-    """Rename a downloaded checkpoint; an existing one is set aside.
-
-    Raises:
-        OSError: if the disk refuses.
-    """
-    (folder / MANIFEST).unlink(missing_ok=True)
-    write_file(folder / MANIFEST, [checkpoint.text])
-    sync_directory(folder)
-    root, target = folder.parent, folder.parent / directory_name(checkpoint.step)
-    if target.exists():
-        os.rename(target, damaged(root, target.name))
-    os.rename(folder, target)
-    sync_directory(root)
-    return target
-
-
-LOOK = 1.0
-"""Seconds that the ranks wait at once for uploads, so that none times out."""
+        with _writing(into):
+            run.download(checkpoint, sorted(files)[world.rank :: world.size], folder)
+    except SetpointError as error:
+        refused = error
+    try:
+        agree(world, refused)
+    except DamagedCheckpoint:
+        if world.is_main:
+            shutil.rmtree(folder, ignore_errors=True)
+        raise
+    return world.on_main(end)
 
 
 def bring_back(
@@ -312,54 +324,22 @@ def _fetch(
     reports: list[UploadReport],
     show: Callable[[str], None],
 ) -> bool:
-    """Download a checkpoint, each rank its share of the files.
+    """Download a checkpoint, and report it.
 
     Returns:
         False if it is damaged at the URL.
     """
-
-    def begin() -> Path:
-        with _writing(root):
-            return begin_fetch(checkpoint, root)
-
-    name, files = directory_name(checkpoint.step), checkpoint.manifest.files
-    size = sum(file_name.size for file_name in files.values())
+    name = directory_name(checkpoint.step)
+    size = sum(written.size for written in checkpoint.manifest.files.values())
     show(f"fetching {name} from {remote.url} ({size / 1e6:.1f} MB)")
-    folder = world.on_main(begin)
-    refused: SetpointError | None = None
     try:
-        with _writing(root):
-            remote.download(checkpoint, sorted(files)[world.rank :: world.size], folder)
-    except SetpointError as error:
-        refused = error
-    reason = refused.reason if isinstance(refused, DamagedCheckpoint) else None
-    answers = world.all_of((None if refused is None else str(refused), reason))
-    failed = [(text, why) for text, why in answers if text is not None]
-    if not failed:
-
-        def end() -> Path:
-            with _writing(root):
-                lost = [
-                    file_name for file_name in sorted(files) if not (folder / file_name).exists()
-                ]
-                if lost:
-                    raise SetpointError(
-                        f"{lost[0]} of {name} was fetched by another rank, and is not in {folder}."
-                        f"\nValid: a run directory that all ranks share"
-                    )
-                return end_fetch(checkpoint, folder)
-
-        world.on_main(end)
-        details = {"checkpoint": name, "url": remote.url, "bytes": size}
-        reports.append(UploadReport("fetch", details))
-        return True
-    if world.is_main:
-        shutil.rmtree(folder, ignore_errors=True)
-    for text, why in failed:
-        if why is None:
-            raise refused if refused is not None and reason is None else RemoteRankError(text)
-    reports.append(_damage(remote, name, failed[0][1] or ""))
-    return False
+        fetch(world, remote, checkpoint, root)
+    except DamagedCheckpoint as error:
+        reports.append(_damage(remote, name, error.reason))
+        return False
+    details = {"checkpoint": name, "url": remote.url, "bytes": size}
+    reports.append(UploadReport("fetch", details))
+    return True
 
 
 def _damage(remote: RemoteRun, name: str, reason: str) -> UploadReport:

@@ -1,4 +1,4 @@
-"""The checkpoints of a run at a URL: upload file by file, the manifest last, and download.
+"""The checkpoints of a run at a URL: upload file by file, the manifest last, download and listing.
 
 The URL has the layout of the run directory, so that any copy of it is one:
 
@@ -28,7 +28,13 @@ from setpoint.checkpoint.manifest import (
     decode_state,
     parse_manifest,
 )
-from setpoint.checkpoint.places import CHECKPOINTS
+from setpoint.checkpoint.places import (
+    CHECKPOINTS,
+    CheckpointEntry,
+    FileComparison,
+    reason_of,
+    split_url,
+)
 from setpoint.config import SetpointError
 from setpoint.files.atomic import Written, replacing, write_file
 from setpoint.ops.remote_folder import RemoteError, RemoteFolder, repeated
@@ -173,17 +179,21 @@ class RemoteRun(RemoteFolder):
                 return moment
         return None
 
-    def verify(self, checkpoint: RemoteCheckpoint) -> None:
-        """Verify every byte, without storing the files.
+    def verify(self, checkpoint: RemoteCheckpoint, names: Collection[str] | None = None) -> None:
+        """Verify every byte of files, without storing them.
+
+        Arguments:
+            names: of the files; None: all.
 
         Raises:
             DamagedCheckpoint: naming the file that is missing or differs.
             RemoteError: if the service does not answer.
         """
-        for name, written in sorted(checkpoint.manifest.files.items()):
+        files = checkpoint.manifest.files
+        for name in sorted(files if names is None else names):
             with self._reading(checkpoint.step, name):
                 arrived = self._digest(self._path(checkpoint.step, name))
-            _compare(checkpoint.step, name, arrived, written)
+            _compare(checkpoint.step, name, arrived, files[name])
 
     def pointer(self, name: PointerName) -> int | None:
         """The step of `latest` or `best`; None if missing or invalid."""
@@ -443,3 +453,87 @@ def remote_of(section: Remote, path: Path) -> RemoteRun:
     """
     url = f"{section.url.rstrip('/')}/{path.resolve().name}"
     return RemoteRun(url, by_size=section.verify == "size")
+
+
+class RemotePlace:
+    """Checkpoints at a URL, as `CheckpointPlace` are those of a folder.
+
+    Arguments:
+        url: of a run, of its checkpoints or of one of them, or of `latest` or `best` there.
+
+    Raises:
+        RemoteError: if the service does not answer.
+        SetpointError: if a given pointer is invalid.
+    """
+
+    def __init__(self, url: str) -> None:
+        run_url, selector = split_url(url)
+        self.run = RemoteRun(run_url)
+        self.root = f"{run_url}/{CHECKPOINTS}"
+        self.only = self.run.pointer(selector) if isinstance(selector, str) else selector
+        if selector is not None and self.only is None:
+            raise SetpointError(f"there is no checkpoint {selector} at {self.root}")
+
+    def survey(self) -> list[CheckpointEntry]:
+        """List the checkpoints, by step.
+
+        Raises:
+            RemoteError: if the service does not answer.
+        """
+        steps = self.run.steps() if self.only is None else [self.only]
+        return [self._look(step) for step in steps]
+
+    def pointers(self) -> dict[PointerName, int | str | None]:
+        """The step of each pointer, or the reason why it is broken."""
+        targets: dict[PointerName, int | str | None] = {}
+        for name in POINTERS:
+            step = self.run.pointer(name)
+            lost = step is not None and MANIFEST not in self.run.sizes(step)
+            targets[name] = (
+                f"{self.root}/{name} names step {step}, which is incomplete" if lost else step
+            )
+        return targets
+
+    def compare(self, entry: CheckpointEntry) -> Iterator[FileComparison]:
+        """Compare every byte of a checkpoint with its checksums, file by file.
+
+        Raises:
+            SetpointError: if its manifest cannot be read.
+        """
+        checkpoint = self.run.find(entry.step)
+        if checkpoint is None:
+            raise SetpointError(f"{MANIFEST} is missing")
+        for name, written in sorted(checkpoint.manifest.files.items()):
+            try:
+                self.run.verify(checkpoint, [name])
+                problem = ""
+            except SetpointError as error:
+                problem = reason_of(error)
+            yield FileComparison(name, written.size, problem)
+
+    def is_gone(self, entry: CheckpointEntry) -> bool:
+        """True if a checkpoint has been removed meanwhile."""
+        return not self.run.sizes(entry.step)
+
+    def _look(self, step: int) -> CheckpointEntry:
+        sizes = self.run.sizes(step)
+        kind = "checkpoint" if MANIFEST in sizes else "unfinished"
+        manifest, damage = None, ""
+        if kind == "checkpoint":
+            try:
+                checkpoint = self.run.find(step)
+                manifest = None if checkpoint is None else checkpoint.manifest
+            except SetpointError as error:
+                damage = reason_of(error)
+            if manifest is not None:
+                damage = manifest.wrong_size(sizes)
+        written = self.run.written(step) if kind == "checkpoint" else None
+        return CheckpointEntry(
+            Path(directory_name(step)),
+            "set aside" if SET_ASIDE in sizes and kind != "checkpoint" else kind,
+            step,
+            written,
+            sum(sizes.values()),
+            manifest,
+            damage,
+        )

@@ -16,13 +16,7 @@ from setpoint.checkpoint.folder import (
     list_checkpoints,
     readable_pointer,
 )
-from setpoint.checkpoint.manifest import (
-    STATE,
-    DamagedCheckpoint,
-    Manifest,
-    decode_state,
-    read_manifest,
-)
+from setpoint.checkpoint.manifest import DamagedCheckpoint, Manifest, read_manifest
 from setpoint.config import CONFIG, MINIMAL, ORIGINS, RunError, SetpointError
 from setpoint.files.atomic import replacing, write_file
 from setpoint.files.threads import Worker
@@ -30,8 +24,6 @@ from setpoint.hub.fetch import url_reason
 from setpoint.ops.proof import CHAIN
 from setpoint.ops.remote_run import RemoteRun
 from setpoint.track.config import ENVIRONMENT
-from setpoint.train.position import Position, is_due
-from setpoint.units import Period
 
 LONGEST = 300.0
 """Maximum seconds between two attempts."""
@@ -330,33 +322,3 @@ ROWS, EVENTS = (CHAIN, "metrics.jsonl"), "events.jsonl"
 RECORD = ("report.html", *ROWS, EVENTS, ENVIRONMENT, "labels.json", ORIGINS, MINIMAL,
           CONFIG)  # fmt: skip
 """Files of a run to upload with checkpoints; the last marks a run directory."""
-
-
-class Cadence:
-    """Queues committed checkpoints for upload when due.
-
-    Arguments:
-        before: position of the run at the last commit.
-    """
-
-    def __init__(self, uploads: Uploads, every: Period | None) -> None:
-        self.uploads, self.every = uploads, every
-        self.before = Position()
-
-    def committed(self, step: int, path: Path) -> None:
-        """Called with each committed checkpoint."""
-        try:
-            now = Position(**decode_state((path / STATE).read_bytes())["position"])
-        except OSError:
-            # It is the thread that finds out and says what is wrong with the checkpoint.
-            self.uploads.add(step)
-            return
-        if self.every is None or is_due(self.every, self.before, now, last=False):
-            self.uploads.add(step)
-        self.before = now
-
-    def set_aside_after(self, position: Position) -> None:
-        """Mark uploads after a position as obsolete, as the run continues from there."""
-        self.before = position
-        has_any = bool(list_checkpoints(self.uploads.root))
-        self.uploads.set_aside_after(position.step if has_any else -1)
