@@ -15,7 +15,7 @@ from torch import Tensor
 
 from setpoint.checkpoint.folder import directory_name, step_of
 from setpoint.config import SetpointError
-from setpoint.files.atomic import replacing, write_file
+from setpoint.files.atomic import read_json, replacing, write_file
 from setpoint.files.tensor_file import encode_tensors, read_tensors
 from setpoint.shapes.batch import TENSORS, Batch, Lengths
 from setpoint.track.jsonl import plain_numbers, restored_numbers
@@ -145,7 +145,7 @@ def read_bad_batch(run: Path, step: int) -> SavedStep | None:
     if not (folder / FACTS).is_file():
         return None
     try:
-        facts = restored_numbers(json.loads((folder / FACTS).read_bytes()))
+        facts = restored_numbers(read_json(folder / FACTS))
         ranks, attempt = int(facts["data_ranks"]), str(facts["attempt"])
         names = [f"batch-{rank}.{attempt}.safetensors" for rank in range(ranks)]
         return SavedStep(facts, [_read(folder / Path(name).name) for name in names])

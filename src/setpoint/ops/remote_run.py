@@ -42,9 +42,6 @@ from setpoint.ops.remote_folder import RemoteError, RemoteFolder, repeated
 SET_ASIDE = f"{MANIFEST}.set-aside"
 """Name of the manifest of an obsolete checkpoint, after a rollback."""
 
-OnDamaged = Callable[[str, str], None]
-"""Called with the name of each damaged checkpoint that is skipped, and the reason."""
-
 
 class RemoteCheckpoint(NamedTuple):
     """A complete checkpoint at a URL."""
@@ -128,9 +125,12 @@ class RemoteRun(RemoteFolder):
         return RemoteCheckpoint(step, manifest, text)
 
     def wholes(
-        self, on_damaged: OnDamaged = lambda name, reason: None
+        self, on_damaged: Callable[[str, str], None] = lambda name, reason: None
     ) -> Iterator[RemoteCheckpoint]:
         """The checkpoints with all files at full size, newest first.
+
+        Arguments:
+            on_damaged: called with the name of each damaged one that is skipped, and the reason.
 
         Raises:
             RemoteError: if the service does not answer.

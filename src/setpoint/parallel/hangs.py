@@ -15,6 +15,7 @@ from typing import Any, TextIO
 from torch import distributed
 
 from setpoint.config import RunError
+from setpoint.files.atomic import not_linked
 from setpoint.files.threads import Periodic
 
 SHARE = 0.9
@@ -93,9 +94,7 @@ class HangWatch:
         path = logs / f"rank-{self.rank}.stacks"
         try:
             # Closed by `__exit__`.
-            self._file = open(  # noqa: SIM115
-                path, "a", encoding="utf-8", opener=_open_unlinked
-            )
+            self._file = open(path, "a", encoding="utf-8", opener=not_linked)  # noqa: SIM115
         except OSError as error:
             raise RunError(f"{path} cannot be written: {error.strerror}") from error
         self.progress()
@@ -156,11 +155,6 @@ class LivenessCheck:
                 f"before step {step}: timed out waiting {self.timeout:g} s"
             ) from error
         _expect(before)
-
-
-def _open_unlinked(path: str, flags: int) -> int:
-    """Open a file without following links: a run directory may come from others."""
-    return os.open(path, flags | os.O_NOFOLLOW, 0o666)
 
 
 def _set_timeouts(groups: list[Any], seconds: float) -> None:

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from setpoint.config import CONFIG, SetpointError
+from setpoint.files.atomic import read_json
 from setpoint.files.lock import is_locked
 from setpoint.report.goodput import status_of
 from setpoint.report.plot import Plot, Series
@@ -265,7 +266,6 @@ def _stamp(text: Any) -> float | None:
 def _duration(path: Path) -> Duration | None:
     """The duration in the record; None if it cannot be read."""
     try:
-        record = json.loads((path / CONFIG).read_bytes())
-        return Duration(record["duration"])
-    except (OSError, ValueError, TypeError, KeyError, SetpointError, RecursionError):
+        return Duration(read_json(path / CONFIG)["duration"])
+    except (OSError, ValueError, TypeError, KeyError, SetpointError):
         return None

@@ -400,7 +400,7 @@ def environment_at(run: Path, step: int) -> dict[str, Any]:
 
 def fingerprint_differences(run: Path, job: Job) -> list[str]:
     """A line if the fingerprint of a job differs from the recorded one."""
-    recorded = json.loads((run / CONFIG).read_bytes()).get("setpoint", {}).get("fingerprint")
+    recorded = read_json(run / CONFIG).get("setpoint", {}).get("fingerprint")
     today = fingerprint(job)
     return [] if recorded == today else [f"fingerprint: {recorded} in the record, {today} here"]
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 import os
 import socket
@@ -14,7 +13,7 @@ from pathlib import Path
 from typing import NamedTuple, Self
 
 from setpoint.config import RunError
-from setpoint.files.atomic import write_json
+from setpoint.files.atomic import read_json, write_json
 from setpoint.files.threads import Periodic
 
 FOLDER = "heartbeats"
@@ -77,7 +76,7 @@ def read_heartbeats(run: Path | str) -> list[Beat]:
     beats: list[Beat] = []
     for path in Path(run, FOLDER).glob("rank-*.json"):
         with suppress(OSError, ValueError, TypeError):
-            beats.append(Beat(**json.loads(path.read_bytes())))
+            beats.append(Beat(**read_json(path)))
     return sorted(beats, key=lambda beat: beat.rank)
 
 

@@ -41,15 +41,11 @@ class JsonlWriter:
         self._lock = Lock()  # a thread that saves checkpoints has events to write, too
         try:
             self._descriptor = not_linked(path, os.O_RDWR | os.O_CREAT | os.O_APPEND)
-            self._offset = _end_of_whole_lines(self._descriptor)
-            os.ftruncate(self._descriptor, self._offset)
+            self.offset = _end_of_whole_lines(self._descriptor)
+            """Length of the file in bytes, for checkpoints and `truncate`."""
+            os.ftruncate(self._descriptor, self.offset)
         except OSError as error:
             raise SetpointError(f"{path} cannot be written: {error.strerror}") from error
-
-    @property
-    def offset(self) -> int:
-        """The file's length in bytes, for checkpoints and `truncate`."""
-        return self._offset
 
     def write(self, row: Mapping[str, Any]) -> None:
         """Append a row.
@@ -71,9 +67,9 @@ class JsonlWriter:
             except OSError as error:
                 # If even this fails, the torn line is dropped when the file is next opened.
                 with contextlib.suppress(OSError):
-                    os.ftruncate(self._descriptor, self._offset)
+                    os.ftruncate(self._descriptor, self.offset)
                 raise self._refusal(error) from error
-            self._offset += written
+            self.offset += written
 
     def sync(self) -> int:
         """Flush all rows to disk, before a checkpoint refers to them.
@@ -85,7 +81,7 @@ class JsonlWriter:
             os.fsync(self._descriptor)
         except OSError as error:
             raise self._refusal(error) from error
-        return self._offset
+        return self.offset
 
     def truncate(self, offset: int) -> None:
         """Drop the rows after an offset, on resume from an older checkpoint.
@@ -97,9 +93,9 @@ class JsonlWriter:
             RunError: if the file is shorter, or no row ends there: it is not the same file.
         """
         try:
-            if offset > self._offset:
+            if offset > self.offset:
                 raise RunError(
-                    f"{self.path} has {self._offset} bytes, and the checkpoint was saved when it "
+                    f"{self.path} has {self.offset} bytes, and the checkpoint was saved when it "
                     f"had {offset}: rows are missing; put the file back or start a new run"
                 )
             if offset and os.pread(self._descriptor, 1, offset - 1) != b"\n":
@@ -110,7 +106,7 @@ class JsonlWriter:
             os.ftruncate(self._descriptor, offset)
         except OSError as error:
             raise self._refusal(error) from error
-        self._offset = offset
+        self.offset = offset
 
     def close(self) -> None:
         """Close the file; it is complete with or without this."""
