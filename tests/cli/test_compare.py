@@ -156,6 +156,8 @@ def test_what_is_refused(runs: CommandLine) -> None:
         "compare runs --csv --chart",
         "compare runs --x lr",
         "compare runs --x nothing --chart",
+        "compare runs --x model.dim --chart",
+        "compare runs --x optimizer.lrr --chart",
         "compare small.toml --chart",
         "compare runs --plot out.pdf",
         "compare runs --optimizer.lr 3",

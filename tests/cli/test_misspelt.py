@@ -23,6 +23,9 @@ def test_misspelt_options(transcript: Callable[[list[str]], str]) -> None:
         "check small.toml --no-model.tie_embeddings --no-colour",
         "list --foo",
         "list fields --josn",
+        "check small.toml --nproc 2",
+        "show small.toml --nproc_per_node=2",
+        "train small.toml --nproc-per-node 2",
     ]
     compare("cli/misspelt_options", transcript(lines))
 

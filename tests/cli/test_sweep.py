@@ -95,6 +95,7 @@ def test_what_is_refused(cli: CommandLine) -> None:
         "sweep tiny --seed 1,2 --jobs 0",
         "sweep tiny --seed 1,2 --job 2",
         "sweep tiny --optimizer.betas 0.9,0.95",
+        "sweep tiny --optimizer.lr '[1e-3, 1e-4]'",
         "sweep tiny --optimizer.lr 'uniform(0, 1)'",
         "sweep tiny --optimizer.lr 1 --random 3",
         "sweep tiny --search 3 --seed 1",

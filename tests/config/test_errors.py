@@ -168,6 +168,22 @@ def test_origins_name_the_place_in_each_layer(tmp_path: Path) -> None:
         assert str(problem.origin).removeprefix(str(tmp_path) + os.sep).endswith(place)
 
 
+def test_a_missing_value_has_the_origin_of_its_item(tmp_path: Path) -> None:
+    file = tmp_path / "exp.toml"
+    file.write_text("[[sources]]\ntype = 'synthetic'\n[[sources]]\ntype = 'text'\n")
+    flags = ["--sources.append=text", "--sources.insert.0=text"]
+
+    def missing() -> dict[str, str | None]:
+        found = problems_of(lambda: compose(Job, str(file), flags=flags).resolve())
+        return {problem.path: problem.origin for problem in found}
+
+    assert missing() == {
+        "sources.0.paths": "command line --sources.insert.0",
+        "sources.2.paths": f"{file}:3:1",
+        "sources.3.paths": "command line --sources.append",
+    }
+
+
 def test_python_reports_like_the_other_layers() -> None:
     (from_python,) = problems_of(lambda: Transformer(dropout=1.5))
     from_flag = flag_problems("--model.dropout=1.5")["model.dropout"]

@@ -244,6 +244,13 @@ OTHER_VALUES = {"format.compute": {"fp16": ("half", "16")}, "kind": {"plain": ("
         ("kind=none", "is not one of the valid", "Setpoint calls it plain."),
         ("kind=null", "cannot be null", ""),
         ("names=null", "", ""),
+        (
+            "count=[1,2]",
+            "is not an int",
+            "Several values make the points of a sweep: --count 1,2, with the command `sweep`.",
+        ),
+        ("count=1,x", "is not an int", ""),
+        ("count=[1]", "is not an int", ""),
     ],
 )
 def test_what_was_meant(flag: str, message: str, hint: str) -> None:
@@ -260,4 +267,4 @@ def test_other_errors_stay_as_they_are() -> None:
 
     info = Root.__setpoint__.fields["seed"]
     for error in (Invalid("is out of range"), Invalid("is not a float", secret=True)):
-        assert explained(info, "none", error, ("seed",), Origin(PROGRAM)) is error
+        assert explained(Root, info, "none", error, ("seed",), Origin(PROGRAM)) is error

@@ -8,7 +8,7 @@ from setpoint.cli.options import IMPORT, JSON, Arguments, Command, Option
 from setpoint.cli.output import colours, emit
 from setpoint.cli.runs import print_runs
 from setpoint.cli.source import open_table
-from setpoint.config import ABSENT, SetpointError
+from setpoint.config import ABSENT, SetpointError, did_you_mean
 from setpoint.files.lock import is_locked
 from setpoint.report.page.content import document
 from setpoint.report.page.html import NAME, html_of, refuse_foreign, write_page
@@ -162,15 +162,29 @@ def _plot(runs: list[ComparedRun], result: Table, arguments: Arguments) -> Plot:
 
 def _numbers(name: str, runs: list[ComparedRun]) -> list[float | None]:
     """The numbers of a metric, or of a value of the configuration by the end of its path."""
-    values = differing([run.values for run in runs])
-    matches = [path for path in values if f".{'.'.join(path)}".endswith(f".{name}")]
-    if len(matches) == 1:
+    values = {".".join(path): v for path, v in differing([run.values for run in runs]).items()}
+    matches = [path for path in values if f".{path}".endswith(f".{name}")]
+    if len(matches) > 1:
+        raise SetpointError(f"--x {name} is several values: {', '.join(matches)}; name one of them")
+    if matches:
         return [
             float(value) if isinstance(value, int | float) and value is not True else None
             for value in values[matches[0]]
         ]
-    path = require(name, [run.metrics for run in runs])
-    return [run.metrics.value(path) for run in runs]
+    metrics = [run.metrics for run in runs]
+    try:
+        path = require(name, metrics)
+    except SetpointError:
+        columns = dict.fromkeys(column for run in metrics for column in run.columns())
+        fields = {path for run in runs for path in run.values}
+        is_equal = any(f".{path}".endswith(f".{name}") for path in fields)
+        reason = "is equal or derived in all runs" if is_equal else "is no value or metric of a run"
+        meant = "" if is_equal else did_you_mean(name, [*values, *fields, *columns], " ")
+        raise SetpointError(
+            f"--x {name} {reason}.{meant}\nValues that differ: {', '.join(values) or 'none'}"
+            f"\nMetrics: {', '.join(columns) or 'none'}"
+        ) from None
+    return [run.value(path) for run in metrics]
 
 
 @Command(

@@ -55,6 +55,8 @@ CLOSE = 0.81
 """Similarity from which an unknown flag counts as a misspelt option."""
 LIKE_FIELD = 0.75
 """Similarity from which it counts as a misspelt field, and is reported with other problems."""
+RANKS = ("nproc", "nproc_per_node", "world_size")
+"""Names of the number of ranks, of which each command has one at most."""
 LARGEST = 2**63 - 1
 """The largest number that an option takes: what 64 bits hold, as torch's numbers do."""
 
@@ -614,10 +616,9 @@ def _refuse_like_option(command: Command, flag: str) -> None:
     for option in command.options:
         name = option.name[2:].replace("-", "_")
         # Swapped letters are common, and weigh heavily in short words.
-        swapped = sorted(name) == sorted(word) or (
-            bool(word) and option.help.startswith(f"Number of {word}")
-        )
-        if swapped or SequenceMatcher(None, word, name).ratio() > CLOSE:
+        meant = sorted(name) == sorted(word) or (name in RANKS and word in RANKS)
+        meant = meant or (bool(word) and option.help.startswith(f"Number of {word}"))
+        if meant or SequenceMatcher(None, word, name).ratio() > CLOSE:
             raise SetpointError(
                 f"{command.title} has no option {flag}. Did you mean {option.name}?"
             )

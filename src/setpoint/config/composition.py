@@ -338,6 +338,8 @@ class _Sources(Generic[C]):
 
 
 def _refuse_name(name: str, title: str = "") -> None:
+    if not name.strip():
+        raise SetpointError(f"{title}the name of a file or preset is empty; is a variable unset?")
     if not can_be_named(name):
         raise SetpointError(f"{title}{name!r} is not a valid name of a file or preset")
 

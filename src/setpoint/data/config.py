@@ -199,6 +199,10 @@ class Mixture(Config, role=IDENTITY):
     whole documents."""
 
 
+PHASE_UNITS = ("steps", "tokens")
+"""Units of the start of a phase."""
+
+
 class MixturePhase(Config, role=IDENTITY):
     """Part of the run with its own weights."""
 
@@ -214,7 +218,7 @@ class MixturePhase(Config, role=IDENTITY):
 
     @rule
     def _check_start(self) -> Iterator[Problem]:
-        if self.start.unit not in ("steps", "tokens") or not self.start.count:
+        if self.start.unit not in PHASE_UNITS or not self.start.count:
             yield Problem("start", "is not a number of steps or tokens above 0",
                           valid=("2000 steps", "1e9 tokens"))  # fmt: skip
 

@@ -148,3 +148,10 @@ def test_templates_of_texts_that_are_evaluated(
     (found,) = problems(tmp_path, "plain", *given)
     assert found.path == path
     assert "'chatlm' is the name of no chat template, and no file" in found.message
+
+
+def test_a_phase_in_epochs_is_refused_once(tmp_path: Path) -> None:
+    sources = ("data.sources=[{type: stdlib, weight: 1}, {type: random, weight: 1}]",)
+    phases = "data.phases=[{start: 5 steps, lr_factor: 2}, {start: 0.1 epochs, lr_factor: 3}]"
+    text = refusals(tmp_path, {"a phase in epochs": (*sources, phases)})
+    assert text.count("data.phases.1.start") == 1 and "is not a number of steps" in text

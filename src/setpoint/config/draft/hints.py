@@ -17,7 +17,7 @@ from ..values.origin import COMMAND_LINE, ENVIRONMENT, FILE, Origin
 from ..words.errors import WRONG_KIND, Invalid
 from ..words.names import SHORT, Path, dotted, folded, nearest
 from ..words.plain_data import PlainScalar, plain, rebuild
-from ..words.text import for_file, for_shell
+from ..words.text import for_file, for_flag, for_shell, parsed
 
 SECRET_NAME = re.compile(
     r"(?i)password|passwd|secret|credential|webhook"
@@ -245,7 +245,7 @@ VALUE_ITSELF = ((), ("type",))  # where an error is about the value as a whole
 
 
 def explained(
-    info: FieldInfo, value: object, error: Invalid, path: Path, origin: Origin
+    root: type[Node], info: FieldInfo, value: object, error: Invalid, path: Path, origin: Origin
 ) -> Invalid:
     """The error for a value that a field cannot take, with what was meant where that is known."""
     if len(error.parts) > 1 or error.secret or error.kind != WRONG_KIND:
@@ -263,6 +263,8 @@ def explained(
         hint = "Write null for no value."
     elif isinstance(kind, SectionType) and not kind.variants() and word != "null":
         hint = _inner_field_hint(kind, word, path) or hint
+    elif isinstance(value, PlainScalar) and origin.layer == COMMAND_LINE:
+        hint = _sweep_hint(root, info, value, path) or hint
     return error.but(message=message, at=place, hint=hint)
 
 
@@ -291,6 +293,17 @@ def _inner_field_hint(kind: SectionType, word: str, path: Path) -> str:
     if len(required) == 1 and takes(required[0], PlainScalar(word)):
         return f"Did you mean {dotted((*path, required[0].name))}={word}?"
     return f"Did you mean {dotted((*path, fields[0].name))}?" if len(fields) == 1 else ""
+
+
+def _sweep_hint(root: type[Node], info: FieldInfo, text: PlainScalar, path: Path) -> str:
+    """Return the hint how several values of a field are tried; empty if the text is none."""
+    values = parsed(text)
+    items = cast(list[object], values) if isinstance(values, list) else []
+    if len(items) < 2 or not all(takes(info, item) for item in items):
+        return ""
+    flag = f"--{dotted(path)} {for_shell(','.join(map(for_flag, items)))}"
+    command = root.__setpoint__.command("sweep")
+    return f"Several values make the points of a sweep: {flag}, with {command}."
 
 
 def written(values: Mapping[str, object], origin: Origin) -> str:

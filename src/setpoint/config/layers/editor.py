@@ -235,7 +235,8 @@ class Editor:
         try:
             self._assign_value(slot, value, origin)
         except Invalid as error:
-            raise explained(slot.info, value, error, slot.path, origin) from None
+            root = type(self.root)
+            raise explained(root, slot.info, value, error, slot.path, origin) from None
 
     def _assign_value(self, slot: Slot, value: object, origin: Origin) -> None:
         kind = unwrapped(slot.info.type)

@@ -56,7 +56,15 @@ class Checker:
                         reason = "must be set: nothing in this configuration derives it"
                     full, expected = dotted((*path, name)), info.type.describe()
                     expected += f", {info.bounds.describe()}" if info.bounds else ""
-                    self.problems.append(Problem(full, reason, hint=f"Expected {expected}."))
+                    origin = self._origin_of(path)
+                    hint = f"Expected {expected}."
+                    self.problems.append(Problem(full, reason, hint=hint, origin=origin))
+
+    def _origin_of(self, path: Path) -> str | None:
+        """The origin of a section that a layer has put there; None for the root and defaults."""
+        above, root = self.placed[0]
+        origin = describe_value(root, above, dotted(path))[1] if above == () else None
+        return None if origin == "default" else origin
 
     def run(self, met: Collection[Need] = (), unread: Collection[str] = ()) -> None:
         """Run the checks whose needs are met, except those of unread files."""
@@ -130,15 +138,18 @@ def describe_value(section: Node, path: Path, relative: str) -> tuple[str | None
         part, keys = parts.pop(0), node
         while isinstance(keys, dict) and part not in keys and parts:
             part = f"{part}.{parts.pop(0)}"  # keys of a mapping may have dots of their own
-        full = (*full, part)
+        is_index = isinstance(node, tuple | list) and part.isdecimal()
+        key = int(part) if is_index else part
+        full = (*full, key)
         if isinstance(node, Node):
             if part == "type":
                 return type(node).__setpoint__.tag, None
             chain = chain_of(node, part)
         elif isinstance(node, Free):
             chain = node.chain(part) or chain
-        is_index = isinstance(node, tuple | list) and part.isdecimal()
-        node = value_at(cast(object, node), int(part) if is_index else part)
+        node = value_at(cast(object, node), key)
+        if isinstance(node, Node):
+            chain = state_of(node).placed or chain
         if node is MISSING:
             return None, None
     if node is section:

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
 from setpoint.config import Caution, Config, Problem, SetpointError, dead, fields_of, is_set, rule
+from setpoint.data.config import PHASE_UNITS
 from setpoint.data.sources.config import (
     Conversations,
     Questions,
@@ -87,6 +88,8 @@ def phase_problems(job: Job) -> Iterator[Problem]:
     if job.data.anneal is not None:
         phases.append(("data.anneal", job.data.anneal))
     for path, phase in phases:
+        if phase.start.unit not in PHASE_UNITS:
+            continue  # which the phase itself refuses
         step = steps_before(phase.start, job.batch)
         if step <= before:
             yield Problem(
