@@ -202,19 +202,15 @@ def shared_fields(section: Node) -> tuple[str, ...]:
     return tuple(name for name in fields if name != "target")
 
 
-def components_in(value: object) -> Iterator[Any]:
-    """The imported components directly inside the value of an argument."""
-    items: Any = (value,)
-    if isinstance(value, tuple):
-        items = cast(tuple[Any, ...], value)
-    elif isinstance(value, dict):
-        items = cast(dict[str, Any], value).values()
-    yield from (
+def components_in(value: object) -> list[Any]:
+    """The imported components directly inside the value of an argument, or that value."""
+    items = [value, *(item for _, item in children(value))]
+    return [
         item
         for item in items
-        if isinstance(item, Config)
-        and (isinstance(item, ImportedName) or hasattr(item, "__setpoint_open__"))
-    )
+        if isinstance(item, ImportedName)
+        or (isinstance(item, Config) and hasattr(item, "__setpoint_open__"))
+    ]
 
 
 def kinds_of(cls: type[Node]) -> dict[str, str]:
@@ -329,7 +325,7 @@ def converted_argument(parameter: Parameter, value: Any) -> Any:
     """
     if value is None and parameter.default is None:
         return None
-    if isinstance(value, Node) or any(True for _ in components_in(value)):
+    if isinstance(value, Node) or components_in(value):
         return value  # what it becomes is known when it is built
     plain, annotation = listed(value), readable(parameter.annotation)
     if annotation is MISSING:
@@ -443,7 +439,7 @@ def call_component(
         parameter = parameters.get(name) if parameters else None
         if parameter is not None:
             value = converted_argument(parameter, value)
-        elif not any(True for _ in components_in(value)):
+        elif not components_in(value):
             value = listed(value)
         keywords[name] = _built(value)
     keywords.update(
@@ -474,7 +470,7 @@ def _built(value: Any) -> Any:
     if hasattr(value, "__setpoint_build__"):
         return value.__setpoint_build__()
     items = rebuild(value, _built)
-    is_plain = isinstance(value, tuple) and not any(True for _ in components_in(cast(Any, value)))
+    is_plain = isinstance(value, tuple) and not components_in(cast(Any, value))
     return tuple(items) if is_plain else items
 
 

@@ -19,10 +19,12 @@ value with the words for it, or a function as in `OTHER_NAMES`.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from functools import reduce
 from typing import Any, NamedTuple, cast
 
 from .draft.copying import draft_of
 from .draft.hints import OtherName, foreign_table, other_name, other_name_hint, written
+from .draft.walk import steps, value_at
 from .layers.editor import Editor, Unknown
 from .layers.presets import preset_named
 from .resolving.resolve import determined
@@ -89,12 +91,8 @@ class ForeignKey:
                 self.editor.determined = determined(self.editor.root, self.editor.problems)
             except SetpointError:
                 return None
-        node: Any = self.editor.determined
-        for part in path.split("."):
-            if not isinstance(node, Node) or part not in type(node).__setpoint__.fields:
-                return None
-            node = value_or_missing(node, part)
-        return None if node is MISSING else node
+        value = reduce(value_at, path.split("."), self.editor.determined)
+        return None if value is MISSING else value
 
     def other_key(self, *names: str) -> ForeignKey | None:
         """Another unknown key of the same configuration, by its last word."""
@@ -253,11 +251,10 @@ def _fits(editor: Editor, values: Mapping[str, object]) -> bool:
 
 def _is_complete(root: Node, path: str) -> bool:
     """True if the sections that hold a value require nothing else."""
-    node: Any = root
-    for part in path.removesuffix(".type").split("."):
-        node = value_or_missing(node, part) if isinstance(node, Node) else None
-        if isinstance(node, Node):
-            fields = type(node).__setpoint__.fields.values()
-            if any(i.required and value_or_missing(node, i.name) is MISSING for i in fields):
-                return False
-    return True
+    values = (value for _, _, value in steps(root, path.removesuffix(".type")))
+    return not any(
+        info.required and value_or_missing(section, info.name) is MISSING
+        for section in values
+        if isinstance(section, Node)
+        for info in type(section).__setpoint__.fields.values()
+    )

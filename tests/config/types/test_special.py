@@ -62,5 +62,5 @@ def test_plain_data_and_free_areas() -> None:
         AnyType().read(object(), ORIGIN)
     area = FreeType().read({"a": 1}, ORIGIN)
     assert FreeType().dump(area) == {"a": 1}
-    assert FreeType().replace_sections(area, lambda section: section, False) == area
+    assert FreeType().replace_sections(area, lambda section: section) == area
     assert FreeType().describe() == "any keys with plain values"

@@ -15,7 +15,6 @@ from ..values.containers import (
     FrozenDict,
     FrozenList,
     last_change,
-    title_of,
 )
 from ..values.node import (
     Chain,
@@ -105,7 +104,7 @@ class Copies(Generic[C]):
             if not isinstance(value, Node | tuple | list | dict | Free):
                 continue
             kind = type(copy).__setpoint__.fields[name].type
-            stored = values[name] = kind.replace_sections(value, self._copy, False)
+            stored = values[name] = kind.replace_sections(value, self._copy)
             changed = last_change(cast(object, value))
             if changed is None:
                 copied[name] = stored
@@ -151,9 +150,9 @@ def frozen_value(value: Any) -> Any:
     if isinstance(value, Free):
         return value if value.is_frozen() else value.copy(frozen=True)
     if isinstance(value, CheckedList):
-        return FrozenList(map(frozen_value, value), title_of(value))
+        return FrozenList(map(frozen_value, value), value.kind.title)
     if isinstance(value, CheckedDict):
-        return FrozenDict({k: frozen_value(item) for k, item in value.items()}, title_of(value))
+        return FrozenDict({k: frozen_value(item) for k, item in value.items()}, value.kind.title)
     if isinstance(value, tuple):
         return tuple(map(frozen_value, cast(tuple[Any, ...], value)))
     return value
@@ -174,18 +173,14 @@ def pack(config: Node) -> Packed:
     return state.frozen, values, chains, dropped, state.cautions, placed
 
 
-def _unchanged(section: Node) -> Node:
-    return section
-
-
 def unpack(config: Node, packed: Packed) -> None:
     """Fill a new instance with the result of `pack`."""
     frozen, values, chains, dropped, cautions, placed = packed
-    fields = type(config).__setpoint__.fields
+    fields: dict[str, FieldInfo] = type(config).__setpoint__.fields
     object.__setattr__(config, "_state", State())
     for name, value in values.items():
         if isinstance(value, tuple | list | dict) and not frozen:
-            value = fields[name].type.replace_sections(value, _unchanged, False)
+            value = fields[name].type.replace_sections(value, lambda section: section)
         object.__setattr__(config, name, value)
     state = state_of(config)
     for name, chain in chains.items():
@@ -244,9 +239,7 @@ def _carry_over(old: Node, new: Node, moved: bool) -> None:
                 reason = f"type = {known.tag} has its own default, {info.written}"
             elif info is not None:
                 stored = info.read(value, origin)
-                kept[name] = (
-                    stored if moved else replace_in_item(info.type, stored, draft_of, False)
-                )
+                kept[name] = stored if moved else replace_in_item(info.type, stored, draft_of)
                 dropped.pop(name, None)
                 continue
         except Invalid as error:

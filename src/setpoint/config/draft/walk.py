@@ -88,7 +88,7 @@ def sections(
 ) -> Iterator[tuple[Path, Node]]:
     """Every section of a tree, the root first; one that stands in several places comes once.
 
-    `again` takes the further places of sections that stand in several; for `make` see `holders`.
+    `repeats` takes the further places of such a section; for `make` see `holders`.
 
     Raises:
         SetpointError: if a section contains itself.
@@ -98,35 +98,26 @@ def sections(
 
     def visit(section: Node, path: Path) -> None:
         if len(path) >= MAX_DEPTH:
-            raise too_deep(section, path)
+            raise SetpointError(
+                f"{dotted(path[:3])}... is {TOO_DEEP}: {type(section).__name__} nests sections "
+                f"without end, or too deeply"
+            )
         result.append((path, section))
         is_open[id(section)] = True
         for inside, part in inner_sections(section, make):
             if id(part) not in is_open:
                 visit(part, (*path, *inside))
             elif is_open[id(part)]:
-                raise inside_itself(part, (*path, *inside))
+                place = dotted((*path, *inside))
+                raise SetpointError(
+                    f"{type(part).__name__} contains itself: it is in its own {place}"
+                )
             elif repeats is not None:
                 repeats.append(((*path, *inside), part))
         is_open[id(section)] = False
 
     visit(config, path)
     return iter(result)
-
-
-def too_deep(config: Node, path: Path) -> SetpointError:
-    """The error for sections that are nested too deeply, as in a recursive class."""
-    return SetpointError(
-        f"{dotted(path[:3])}... is {TOO_DEEP}: {type(config).__name__} nests sections without "
-        f"end, or too deeply"
-    )
-
-
-def inside_itself(section: Node, path: Path) -> SetpointError:
-    """The error for a section that contains itself."""
-    return SetpointError(
-        f"{type(section).__name__} contains itself: it is in its own {dotted(path)}"
-    )
 
 
 def reached(root: Node, tag: str) -> Iterator[tuple[Path, Node, FieldInfo]]:
@@ -189,6 +180,26 @@ def value_at(node: Any, part: str | int) -> Any:
     return item_at(node, part)
 
 
+def steps(node: Any, path: str) -> Iterator[tuple[Any, Path, Any]]:
+    """Follow a dotted path: for each part the holder, the path so far, and the value, or MISSING.
+
+    Hyphens in names of fields are underscores; keys of a mapping may have dots of their own.
+    """
+    done: Path = ()
+    parts = path.split(".") if path else []
+    while parts:
+        key: str | int = parts.pop(0)
+        while isinstance(node, dict) and key not in node and parts:
+            key = f"{key}.{parts.pop(0)}"
+        if isinstance(node, Node):
+            key = str(key).replace("-", "_")
+        elif isinstance(node, tuple | list) and str(key).isdecimal():
+            key = int(key)
+        done, value = (*done, key), value_at(cast(Any, node), key)
+        yield node, done, value
+        node = value
+
+
 def field_at(root: Node, path: Path) -> FieldInfo | None:
     """The field that a path leads to; None for an item of a list, and in the user area."""
     node = reduce(value_at, path[:-1], root)
@@ -198,14 +209,11 @@ def field_at(root: Node, path: Path) -> FieldInfo | None:
 def missing_place(root: Node, path: Path) -> Invalid:
     """The error for a reference to a field that does not exist."""
     name = dotted(path)
-    node: Any = root
-    for depth, part in enumerate(path[:-1], 1):
-        if not isinstance(node, Node) or part not in type(node).__setpoint__.fields:
-            break
-        chain, node = chain_of(node, str(part)), value_or_missing(node, str(part))
-        if node is None:
-            origin = f" ({chain[-1][0].describe(path[:depth])})" if chain else ""
-            return Invalid(f"refers to {name}, but {dotted(path[:depth])} is null{origin}")
+    for holder, place, value in steps(root, dotted(path[:-1])):
+        if value is None and isinstance(holder, Node):
+            chain = chain_of(holder, str(place[-1]))
+            origin = f" ({chain[-1][0].describe(place)})" if chain else ""
+            return Invalid(f"refers to {name}, but {dotted(place)} is null{origin}")
     hint = location_hint(type(root), name)
     if not hint and len(path) == 1 and name.isupper():
         hint = from_environment(name, type(root).__setpoint__.environment_prefix)

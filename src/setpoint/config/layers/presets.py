@@ -306,8 +306,8 @@ def load_plugins(failures: list[SetpointError] | None = None) -> bool:
     """Import the modules that installed packages name as plugins, each once.
 
     Looking for them takes longer than all of `setpoint check`, so that they are asked for only
-    where a name is not known without them, and where everything is listed. `broken` gets the errors
-    of plugins that cannot be imported; without it the first is raised.
+    where a name is not known without them, and where everything is listed. `failures` takes the
+    errors of plugins that cannot be imported; without it the first is raised.
 
     Raises:
         SetpointError: if a plugin cannot be imported, naming the package that brings it.

@@ -8,9 +8,9 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from typing import Any, cast
 
-from ..draft.walk import need_config, sections, value_at
+from ..draft.walk import free_leaves, need_config, sections, steps
 from ..schema.class_info import classes_below
-from ..schema.field import MARK, NEEDS, Need, RuleMark
+from ..schema.field import IDENTITY, MARK, NEEDS, Need, RuleMark
 from ..values.containers import CheckedDict, CheckedList, Free
 from ..values.node import Node, chain_of, state_of, value_or_missing
 from ..values.origin import COMMAND_LINE, DERIVED, ENVIRONMENT, Origin, Recorded, short_name
@@ -22,62 +22,61 @@ from ..words.plain_data import MISSING
 from ..words.text import for_error
 
 EXPECTED_FINDINGS = "it must yield a Problem for each finding, and nothing where all is well"
+Placed = list[tuple[Path, Node]]
+"""Sections with their paths, the root first."""
 SEVERAL = 3
 """Fields of a section that a problem names one by one where a value is derived from them."""
 
 
-class Checker:
-    """Checks sections whose values are all known."""
-
-    def __init__(self, placed: list[tuple[Path, Node]]) -> None:
-        self.placed = placed
-        self.problems: list[Problem] = []
-        self.cautions: list[Caution] = []
-
-    def values(self) -> None:
-        """Report required fields without a value, and invalid lists that were changed in place."""
-        for path, section in self.placed:
-            values = vars(section)
-            for name, info in type(section).__setpoint__.fields.items():
-                value = values.get(name, MISSING)
-                if isinstance(value, CheckedList | CheckedDict):
-                    try:  # all other values were checked when they were set
-                        info.check(value)
-                    except Invalid as error:
-                        for part in error.parts:
-                            problem = Problem(dotted((name, *part.at)), part.message)
-                            self.problems.append(whole_problem(path, section, problem))
-                known = value is not MISSING or info.constant or info.factory is not None
-                if known or name in state_of(section).invalid:
-                    continue
-                if value_or_missing(section, name) is MISSING:
-                    reason = "is required and has no value"
-                    if info.derived:
-                        reason = "must be set: nothing in this configuration derives it"
-                    full, expected = dotted((*path, name)), info.type.describe()
-                    expected += f", {info.bounds.describe()}" if info.bounds else ""
-                    origin = self._origin_of(path)
-                    hint = f"Expected {expected}."
-                    self.problems.append(Problem(full, reason, hint=hint, origin=origin))
-
-    def _origin_of(self, path: Path) -> str | None:
-        """The origin of a section that a layer has put there; None for the root and defaults."""
-        above, root = self.placed[0]
-        origin = describe_value(root, above, dotted(path))[1] if above == () else None
-        return None if origin == "default" else origin
-
-    def run(self, met: Collection[Need] = (), unread: Collection[str] = ()) -> None:
-        """Run the checks whose needs are met, except those of unread files."""
-        for path, section, name, mark, needs in _checks_in(self.placed, unread):
-            if bool(needs) != bool(met) or not set(needs) <= set(met):
+def wrong_values(placed: Placed) -> Iterator[Problem]:
+    """Find required fields without a value, and invalid lists that were changed in place."""
+    for path, section in placed:
+        values = vars(section)
+        for name, info in type(section).__setpoint__.fields.items():
+            value = values.get(name, MISSING)
+            if isinstance(value, CheckedList | CheckedDict):
+                try:  # all other values were checked when they were set
+                    info.check(value)
+                except Invalid as error:
+                    for part in error.parts:
+                        problem = Problem(dotted((name, *part.at)), part.message)
+                        yield whole_problem(path, section, problem)
+            known = value is not MISSING or info.constant or info.factory is not None
+            if known or name in state_of(section).invalid:
                 continue
-            for finding in findings_of(section, name, mark):
-                problem = whole_problem(path, section, finding)
-                if isinstance(problem, Caution):
-                    problem.section = path
-                    self.cautions.append(problem)
-                else:
-                    self.problems.append(problem)
+            if value_or_missing(section, name) is MISSING:
+                reason = "is required and has no value"
+                if info.derived:
+                    reason = "must be set: nothing in this configuration derives it"
+                hint = f"Expected {info.type.describe()}"
+                hint += f", {info.bounds.describe()}." if info.bounds else "."
+                # That of the section, which a layer has made; the root and defaults have none.
+                _, origin = describe_value(placed[0][1], (), dotted(path))
+                origin = None if origin == "default" else origin
+                yield Problem(dotted((*path, name)), reason, hint=hint, origin=origin)
+
+
+def run_checks(
+    placed: Placed, met: Collection[Need] = (), unread: Collection[str] = ()
+) -> tuple[list[Problem], list[Caution]]:
+    """Run the checks of sections whose values are all known, except those of unread files.
+
+    Arguments:
+        met: the needs that are met; without any, only the checks without needs are run.
+    """
+    problems: list[Problem] = []
+    cautions: list[Caution] = []
+    for path, section, name, mark, needs in _checks_in(placed, unread):
+        if bool(needs) != bool(met) or not set(needs) <= set(met):
+            continue
+        for finding in findings_of(section, name, mark):
+            problem = whole_problem(path, section, finding)
+            if isinstance(problem, Caution):
+                problem.section = path
+                cautions.append(problem)
+            else:
+                problems.append(problem)
+    return problems, cautions
 
 
 def _checks_in(
@@ -130,47 +129,30 @@ def _short_origin(origin: Origin, path: Path) -> str:
 
 def describe_value(section: Node, path: Path, relative: str) -> tuple[str | None, str | None]:
     """A value and its origin as texts, by a dotted path from a section; None for no value."""
-    node: Any = section
+    full, value = path, cast(Any, section)
     chain: Any = []
-    full: Path = path
-    parts = relative.split(".") if relative else []
-    while parts:
-        part, keys = parts.pop(0), node
-        while isinstance(keys, dict) and part not in keys and parts:
-            part = f"{part}.{parts.pop(0)}"  # keys of a mapping may have dots of their own
-        is_index = isinstance(node, tuple | list) and part.isdecimal()
-        key = int(part) if is_index else part
-        full = (*full, key)
-        if isinstance(node, Node):
-            if part == "type":
-                return type(node).__setpoint__.tag, None
-            chain = chain_of(node, part)
-        elif isinstance(node, Free):
-            chain = node.chain(part) or chain
-        node = value_at(cast(object, node), key)
-        if isinstance(node, Node):
-            chain = state_of(node).placed or chain
-        if node is MISSING:
+    for holder, inside, value in steps(section, relative):
+        full, name = (*path, *inside), str(inside[-1])
+        if isinstance(holder, Node):
+            if name == "type":
+                return type(holder).__setpoint__.tag, None
+            chain = chain_of(holder, name)
+        elif isinstance(holder, Free):
+            chain = holder.chain(name) or chain
+        if value is MISSING:
             return None, None
-    if node is section:
+        if isinstance(value, Node):
+            chain = state_of(value).placed or chain
+    if value is section:
         return None, None
     origin = _short_origin(chain[-1][0], full) if chain else "default"
-    if isinstance(node, Node):
-        return type(node).__setpoint__.tag or "set", origin  # a section has no value of its own
-    if isinstance(node, Free):
-        origin = _origins_inside(node, full) or origin
-    return for_error(node), origin
-
-
-def _origins_inside(area: Free, path: Path) -> str:
-    """The origins of the keys of a free area, which has none itself."""
-    origins: list[str] = []
-    for key, value in area.items():
-        if isinstance(value, Free):
-            origins.append(_origins_inside(value, (*path, key)))
-        elif chain := area.chain(key):
-            origins.append(chain[-1][0].describe((*path, key)))
-    return ", ".join(dict.fromkeys(filter(None, origins)))
+    if isinstance(value, Node):
+        return type(value).__setpoint__.tag or "set", origin  # a section has no value of its own
+    if isinstance(value, Free):
+        # The area itself has no origin, only its keys.
+        keys = [leaf for leaf in free_leaves(value, full, IDENTITY) if leaf.chain]
+        origin = ", ".join(dict.fromkeys(leaf.describe_origin() for leaf in keys)) or origin
+    return for_error(value), origin
 
 
 def findings_of(section: Node, name: str, mark: RuleMark) -> Iterator[Problem]:
@@ -198,30 +180,18 @@ def findings_of(section: Node, name: str, mark: RuleMark) -> Iterator[Problem]:
 def _misuse(section: Node, finding: Problem, cautions: Collection[str]) -> str:
     """The error for a finding with an unknown path, or an undeclared caution."""
     for path in (finding.path, *finding.also):
-        wrong = _unknown(section, path)
-        if wrong:
-            return f"names {path!r}: {wrong} Its message: {finding.message}"
+        for holder, inside, _ in steps(section, path):
+            # What is wrong with a callable may be an argument that is missing.
+            if not isinstance(holder, Node) or hasattr(type(holder), "__setpoint_open__"):
+                break
+            name, fields = str(inside[-1]), type(holder).__setpoint__.fields
+            if name != "type" and name not in fields:
+                reason = f"{type(holder).__name__} has no such field."
+                reason += did_you_mean(name, fields, " ")
+                return f"names {path!r}: {reason} Its message: {finding.message}"
     if isinstance(finding, Caution) and finding.code not in cautions:
         declared = f"write @rule(cautions={{{finding.code!r}: 'what it means'}})"
         return f"yielded the caution {finding.code!r} undeclared; {declared}"
-    return ""
-
-
-def _unknown(section: Node, path: str) -> str:
-    """The error for a path that no field has; empty if one may have it."""
-    node: object = section
-    for part in path.split(".") if path else ():
-        if not isinstance(node, Node) or part == "type":
-            return ""
-        fields = type(node).__setpoint__.fields
-        if part not in fields:
-            if hasattr(type(node), "__setpoint_open__"):
-                return ""  # what is wrong with a callable may be an argument that is missing
-            return f"{type(node).__name__} has no such field.{did_you_mean(part, fields, ' ')}"
-        try:
-            node = getattr(node, part)
-        except UnresolvedError:
-            return ""
     return ""
 
 
@@ -302,11 +272,9 @@ def verify(
     met = cast(Collection[Need], words)
 
     placed = list(sections(config))
-    checker = Checker(placed)
-    if met:
-        checker.run(met, unread)
+    problems, cautions = run_checks(placed, met, unread) if met else ([], [])
     silenced = silenced_codes(config)
-    cautions = [caution for caution in checker.cautions if caution.code not in silenced]
+    cautions = [caution for caution in cautions if caution.code not in silenced]
     skipped: list[Skipped] = []
     for path, section, name, mark, required in _checks_in(placed, unread):
         missing: tuple[Need, ...] = tuple(need for need in required if need not in met)
@@ -314,7 +282,7 @@ def verify(
             summary = (getattr(section, name).__doc__ or "").strip().partition("\n")[0]
             summary = summary[:1].lower() + summary[1:].rstrip(".")
             skipped.append(Skipped(dotted(path), name, summary, missing))
-    return Verification(checker.problems, [*cautions_of(config), *cautions], skipped)
+    return Verification(problems, [*cautions_of(config), *cautions], skipped)
 
 
 def needs_of(config: Node) -> list[Need]:

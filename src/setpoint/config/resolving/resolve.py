@@ -7,10 +7,10 @@ or after; dropped where a later layer has made it so.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, NamedTuple, TypeVar, cast
+from typing import Any, NamedTuple, TypeVar
 
 from ..draft.copying import MANY_ORIGINS, bind, draft_of, freeze, one_layer
-from ..draft.walk import check_size, need_config, sections, value_at
+from ..draft.walk import check_size, need_config, sections, steps
 from ..schema.field import MARK, DeadMark
 from ..types.base import replace_in_item
 from ..values.node import (
@@ -27,11 +27,18 @@ from ..values.origin import DEFAULT, DERIVED, RECORD, REFERENCE, Origin, Recorde
 from ..words.errors import ConfigError, Problem
 from ..words.names import Path, dotted
 from ..words.plain_data import MISSING, same
-from .checks import Checker, method_failed, silenced_codes, unknown_codes, whole_problem
+from .checks import (
+    Placed,
+    method_failed,
+    run_checks,
+    silenced_codes,
+    unknown_codes,
+    whole_problem,
+    wrong_values,
+)
 from .computed import Computation
 
 C = TypeVar("C", bound=Node)
-Placed = list[tuple[Path, Node]]
 Given = tuple[Path, Node, str]  # a path inside a section, and the field that it leads to
 
 
@@ -70,18 +77,17 @@ def resolve(draft: C, *, problems: Sequence[Problem] = ()) -> C:
             break
         # All follows anew without them; each round drops a value more, so that it comes to an end.
         superseded.extend(later)
-    checker = Checker(placed)
-    checker.values()
+    wrong = list(wrong_values(placed))
     for _, section in placed:
         freeze(section)  # so that no check can change what it looks at
-    checker.run()
+    refused, cautions = run_checks(placed)
     dead_paths = {problem.path for problem in dead}
-    checked = [problem for problem in checker.problems if problem.path not in dead_paths]
+    checked = [problem for problem in (*wrong, *refused) if problem.path not in dead_paths]
     silenced = silenced_codes(root)
     unknown = unknown_codes(root, silenced) if silenced else ()
     if reported := [*problems, *computation.problems, *dead, *checked, *unknown]:
         raise ConfigError(reported)
-    state_of(root).cautions = tuple(checker.cautions)
+    state_of(root).cautions = tuple(cautions)
     return root
 
 
@@ -258,7 +264,7 @@ def _restore(section: Node, name: str) -> None:
     """Restore the last value of a field by the remaining layers."""
     chain, kind = chain_of(section, name), type(section).__setpoint__.fields[name].type
     if chain:
-        value = replace_in_item(kind, chain[-1][1], draft_of, False)
+        value = replace_in_item(kind, chain[-1][1], draft_of)
         object.__setattr__(section, name, value)
     else:
         vars(section).pop(name, None)
@@ -288,15 +294,8 @@ def _mark_invalid(root: Node, placed: Placed, problems: Sequence[Problem]) -> Pl
 
 def _field_at(root: Node, path: str) -> tuple[Node | None, str, Path]:
     """The innermost field on a path, with its section and its own path."""
-    node: Any = root
     field: tuple[Node | None, str, Path] = None, "", ()
-    parts: list[str | int] = [*path.split(".")]
-    for depth, part in enumerate(parts):
-        if isinstance(node, Node):
-            part = parts[depth] = str(part).replace("-", "_")
-            if part in type(node).__setpoint__.fields:
-                field = node, part, tuple(map(str, parts[: depth + 1]))
-        elif isinstance(node, tuple | list) and str(part).isdecimal():
-            part = int(part)
-        node = value_at(cast(object, node), part)
+    for holder, done, _ in steps(root, path):
+        if isinstance(holder, Node) and done[-1] in type(holder).__setpoint__.fields:
+            field = holder, str(done[-1]), tuple(map(str, done))
     return field

@@ -177,9 +177,7 @@ class FieldInfo:
         if isinstance(self.factory, type):
             return value
         # A function may return the same object each time.
-        return self.type.replace_sections(
-            value, lambda section: section.__setpoint_draft__(), False
-        )
+        return self.type.replace_sections(value, lambda section: section.__setpoint_draft__())
 
     def _read_default(self, value: object) -> Any:
         """Read a default like a value that is set.

@@ -105,7 +105,7 @@ class FieldType:
         """Convert the value to plain data, from which `read` restores it."""
         return value
 
-    def replace_sections(self, value: Any, function: Callable[[Any], Any], frozen: bool) -> Any:
+    def replace_sections(self, value: Any, function: Callable[[Any], Any]) -> Any:
         """Copy the value with each section inside replaced."""
         return value
 
@@ -173,11 +173,9 @@ def dump_item(kind: FieldType, item: Any) -> Any:
     return item.text if isinstance(item, Reference) else kind.dump(item)
 
 
-def replace_in_item(
-    kind: FieldType, item: Any, function: Callable[[Any], Any], frozen: bool
-) -> Any:
+def replace_in_item(kind: FieldType, item: Any, function: Callable[[Any], Any]) -> Any:
     """Copy one item as `FieldType.replace_sections` does; references are kept."""
-    return item if isinstance(item, Reference) else kind.replace_sections(item, function, frozen)
+    return item if isinstance(item, Reference) else kind.replace_sections(item, function)
 
 
 TRUTH = {

@@ -75,7 +75,7 @@ def own_package(title: str) -> tuple[str, ...]:
 
 
 def compile_annotation(annotation: Any, title: str) -> FieldType:
-    """Compile an annotation to a type; `where` names the field in errors.
+    """Compile an annotation to a type; `title` names the field in errors.
 
     Raises:
         DeclarationError: if it is not one a config can have.

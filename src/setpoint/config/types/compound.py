@@ -9,8 +9,6 @@ from ..values.containers import (
     CheckedDict,
     CheckedList,
     Free,
-    FrozenDict,
-    FrozenList,
     read_key,
     read_plain,
 )
@@ -50,8 +48,8 @@ class ChoiceType(FieldType):
     def dump(self, value: Any) -> Any:
         return self.chosen(value).dump(value)
 
-    def replace_sections(self, value: Any, function: Callable[[Any], Any], frozen: bool) -> Any:
-        return self.chosen(value).replace_sections(value, function, frozen)
+    def replace_sections(self, value: Any, function: Callable[[Any], Any]) -> Any:
+        return self.chosen(value).replace_sections(value, function)
 
     def items(self, value: Any) -> Iterable[tuple[str | int, Any, FieldType]]:
         return self.chosen(value).items(value)
@@ -182,18 +180,17 @@ class ContainerType(FieldType):
         items = ((key, dump_item(kind, item)) for key, item, kind in self.items(value))
         return self.plain(items)
 
-    def replace_sections(self, value: Any, function: Callable[[Any], Any], frozen: bool) -> Any:
+    def replace_sections(self, value: Any, function: Callable[[Any], Any]) -> Any:
         new = (
-            (key, replace_in_item(kind, item, function, frozen))
-            for key, item, kind in self.items(value)
+            (key, replace_in_item(kind, item, function)) for key, item, kind in self.items(value)
         )
-        return self.make(self.plain(new), frozen)
+        return self.make(self.plain(new))
 
     def plain(self, items: Iterable[tuple[Any, Any]]) -> Any:
         """A list, or for mappings a dict, of items with their indices or keys."""
         return [item for _, item in items]
 
-    def make(self, items: Any, frozen: bool = False) -> Any:
+    def make(self, items: Any) -> Any:
         """Make a value of the type from items: a checked list or mapping, or a tuple."""
         return tuple(items)
 
@@ -217,10 +214,8 @@ class SequenceType(ContainerType):
         items = enumerate(read_items(self, value))
         return self.make(each(items, lambda _, item: read_item(self.item, item, origin)))
 
-    def make(self, items: Any, frozen: bool = False) -> Any:
-        if not self.mutable:
-            return tuple(items)
-        return FrozenList(items, self.title) if frozen else CheckedList(items, self)
+    def make(self, items: Any) -> Any:
+        return CheckedList(items, self) if self.mutable else tuple(items)
 
 
 class TupleType(ContainerType):
@@ -300,8 +295,8 @@ class MappingType(ContainerType):
     def plain(self, items: Iterable[tuple[Any, Any]]) -> Any:
         return dict(items)
 
-    def make(self, items: Any, frozen: bool = False) -> Any:
-        return FrozenDict(items, self.title) if frozen else CheckedDict(items, self)
+    def make(self, items: Any) -> Any:
+        return CheckedDict(items, self)
 
 
 class FreeType(FieldType):
@@ -315,8 +310,8 @@ class FreeType(FieldType):
     def dump(self, value: Any) -> Any:
         return value.dump()
 
-    def replace_sections(self, value: Any, function: object, frozen: bool) -> Any:
-        return value.copy(frozen)
+    def replace_sections(self, value: Any, function: object) -> Any:
+        return value.copy(frozen=False)
 
 
 class DataType(FieldType):
@@ -543,7 +538,7 @@ class SectionType(FieldType):
             hint=f'Declare it as class {cls.__name__}(..., type="{tag}").',
         )
 
-    def replace_sections(self, value: Any, function: Callable[[Any], Any], frozen: bool) -> Any:
+    def replace_sections(self, value: Any, function: Callable[[Any], Any]) -> Any:
         return function(value)
 
     def sections(self, value: Any) -> Iterator[tuple[Path, Node]]:

@@ -178,11 +178,6 @@ def _refused(error: Invalid, value: object, origin: Origin, place: str) -> Confi
     return ConfigError([problem_of(part, (place,), value, source) for part in error.parts])
 
 
-def title_of(value: CheckedList | CheckedDict | FrozenList | FrozenDict) -> str:
-    """The class and field of a list or mapping, for instance `Net.sizes`."""
-    return value.kind.title if isinstance(value, CheckedList | CheckedDict) else value.title
-
-
 def last_change(value: object) -> Origin | None:
     """The origin of the last change in place of a list or mapping, or of one inside it, if any."""
     if isinstance(value, CheckedList | CheckedDict):
@@ -363,7 +358,7 @@ class Free:
     def items(self) -> Iterator[tuple[str, Any]]:
         """The keys with their values, without nested areas that hold nothing."""
         for key, value in self._values.items():
-            if not isinstance(value, Free) or any(True for _ in value.items()):
+            if not isinstance(value, Free) or len(value):
                 yield key, value
 
     def copy(self, frozen: bool) -> Free:

@@ -85,7 +85,7 @@ def is_changed(value: object) -> bool:
             map(is_changed, vars(value).values())
         )
     if isinstance(value, Free):
-        return any(True for _ in value.items())
+        return len(value) > 0
     return last_change(value) is not None or any(is_changed(item) for _, item in children(value))
 
 

@@ -271,7 +271,7 @@ def item_at(value: Any, key: object) -> Any:
 
 
 def count_values(value: object, limit: int) -> int:
-    """Count the values of nested lists and mappings, shared ones repeatedly, up to `most`."""
+    """Count the values of nested lists and mappings, shared ones repeatedly, up to `limit`."""
     count = 1
     queue = [value]
     while queue and count <= limit:
