@@ -99,7 +99,6 @@ def written(run: Path, folder: Path) -> dict[str, Any]:
     return json.loads((theirs / "adapter_config.json").read_text())
 
 
-@pytest.mark.filterwarnings("ignore:`is_gradient_checkpointing`:FutureWarning")
 @pytest.mark.parametrize("name", few(ADAPTERS, ["dora by pattern", "fused split", "gpt2"]))
 def test_peft_loads_what_is_written_and_equals_the_merged_model(tmp_path: Path, name: str) -> None:
     settings = written(trained(tmp_path, *ADAPTERS[name]), tmp_path)
@@ -119,7 +118,6 @@ FOREIGN = {
 }  # fmt: skip
 
 
-@pytest.mark.filterwarnings("ignore:`is_gradient_checkpointing`:FutureWarning")
 # It looks for patterns of parameters among modules.
 @pytest.mark.filterwarnings("ignore:The following .*_pattern keys did not:RuntimeWarning")
 @pytest.mark.parametrize("kind", few(FOREIGN, ["gpt_oss"]))
@@ -137,7 +135,6 @@ TIED = {
 }  # fmt: skip
 
 
-@pytest.mark.filterwarnings("ignore:`is_gradient_checkpointing`:FutureWarning")
 @pytest.mark.parametrize("name", few(TIED, ["gpt2"]))
 def test_a_tied_embedding_that_is_trained_is_saved_for_both_of_its_uses(
     tmp_path: Path, name: str
@@ -195,7 +192,6 @@ def test_what_does_not_go_is_refused(tmp_path: Path) -> None:
     assert problem.path == "weights.merge_adapter" and "before they are read" in problem.message
 
 
-@pytest.mark.filterwarnings("ignore:`is_gradient_checkpointing`:FutureWarning")
 @pytest.mark.parametrize("name", [each for each in ADAPTERS if each != "fused whole"])
 def test_what_was_written_is_folded_into_the_weights_of_a_new_run(
     tmp_path: Path, name: str
@@ -217,7 +213,6 @@ def test_what_was_written_is_folded_into_the_weights_of_a_new_run(
     torch.testing.assert_close(found, wanted, rtol=1e-5, atol=1e-5)
 
 
-@pytest.mark.filterwarnings("ignore:`is_gradient_checkpointing`:FutureWarning")
 def test_exports_and_adapters_have_the_family_of_the_base(tmp_path: Path) -> None:
     """A Phi 3 would be a Llama as well, whose matrices are not fused."""
     from peft import PeftModel

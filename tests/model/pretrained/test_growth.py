@@ -102,7 +102,6 @@ def test_new_rows_are_the_mean_and_old_logits_stay(tmp_path: Path, name: str, ro
         torch.testing.assert_close(model(tokens)[..., :TOKENS], wanted, rtol=1e-4, atol=1e-5)
 
 
-@pytest.mark.filterwarnings("ignore:`is_gradient_checkpointing`:FutureWarning")
 def test_a_run_with_new_tokens_is_what_transformers_loads(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
