@@ -290,8 +290,8 @@ BREAKS = [
     ),
     Break(
         "optim/schedule/curves.py",
-        "((position + ahead) / warmup)",
-        "(position / warmup)",
+        "end = place.at(unit) + place.extent.get(unit, 0.0)",
+        "end = place.at(unit)",
         "optim/schedule",
     ),
     Break(

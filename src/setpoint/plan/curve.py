@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from setpoint.config import SetpointError
 from setpoint.optim.schedule.config import Piecewise, Plateau
-from setpoint.optim.schedule.curves import ScheduleTime, measure, nearest, spans
+from setpoint.optim.schedule.curves import ScheduleTime, measure, nearest, phase_ends
 from setpoint.train.batch_config import steps_before
 from setpoint.units import Duration
 
@@ -179,11 +179,7 @@ def _turns(job: Job, run: _Run) -> list[int]:
         unit, total = nearest(section.runs_over, end)
     turns = [measure(section.rises_over, unit, total, end)]
     if isinstance(section, Piecewise):
-        lengths = [
-            None if phase.length is None else measure(phase.length, unit, total, end)
-            for phase in section.phases
-        ]
-        turns += [stop for _, stop in spans(lengths, total, unit)]
+        turns += phase_ends(section, unit, total, end)
     extent = run.extent[unit]  # none where a horizon is shorter than any float can be divided
     steps = [turn / extent for turn in turns] if extent else []
     return [step for turn in steps if isfinite(turn) for step in (ceil(turn) - 1, ceil(turn))]

@@ -8,7 +8,7 @@ import random
 from collections.abc import Callable
 from decimal import Decimal
 from itertools import pairwise
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import pytest
@@ -34,15 +34,7 @@ from setpoint.optim.schedule.config import (
     SchedulePhase,
     Wsd,
 )
-from setpoint.optim.schedule.curves import (
-    Curve,
-    PlateauCurve,
-    ScheduleTime,
-    Stretch,
-    between,
-    piecewise_factor,
-    spans,
-)
+from setpoint.optim.schedule.curves import PlateauCurve, ScheduleTime, between, phase_ends
 from setpoint.units import Duration, Length
 
 from ...support.cases import few
@@ -282,23 +274,23 @@ def test_against_decimals(t: float) -> None:
         "exponential": Decimal("0.01") ** share,
     }
     for curve in ("linear", "polynomial", "exponential"):
-        found = between(1.0, 0.01, t, curve=curve, power=3.0)
+        phase = SchedulePhase(target=0.01, curve=curve, power=3.0)
+        found = between(1.0, phase, t)
         assert found == pytest.approx(float(at[curve]), rel=1e-12)
 
 
 def test_an_update_has_the_higher_end() -> None:
-    up, down = (
-        Stretch(0, 4, 0.0, 1.0, "linear", 2.0),
-        Stretch(4, 6, 1.0, 0.0, "linear", 2.0),
-    )
-    factors = [piecewise_factor(step, [up, down]) for step in range(8)]
-    assert factors == [0.25, 0.5, 0.75, 1.0, 1.0, 0.5, 0.0, 0.0]
+    phases = (SchedulePhase(length=4, target=1.0), SchedulePhase(length=2, target=0.0))
+    factor = resolve(Piecewise(phases=phases)).build()
+    assert [factor(step) for step in range(8)] == [0.25, 0.5, 0.75, 1.0, 1.0, 0.5, 0.0, 0.0]
     # Between two updates, too.
-    assert piecewise_factor(3.5, [up, down]) == 1.0 and piecewise_factor(5.5, [up, down]) == 0.25
+    assert factor(3.5) == 1.0 and factor(5.5) == 0.25
 
 
 @pytest.mark.parametrize(("cls", "curve"), [(Linear, "linear"), (Cosine, "cosine")])
-def test_a_warmup_and_a_decay_are_two_phases(cls: type[Linear], curve: Curve) -> None:
+def test_a_warmup_and_a_decay_are_two_phases(
+    cls: type[Linear], curve: Literal["linear", "cosine"]
+) -> None:
     one = resolve(cls(horizon=100, warmup=10, floor=0.1)).build()
     phases = (SchedulePhase(length=10, target=1.0), SchedulePhase(target=0.1, curve=curve))
     other = resolve(Piecewise(phases=phases, horizon=100)).build()
@@ -345,14 +337,15 @@ def test_shares_and_what_is_left() -> None:
     phases = [SchedulePhase(length="10 %", target=1.0)] * 10
     section = resolve(Piecewise(phases=tuple(phases), horizon=7))
     assert section.end == Duration(7)
-    assert spans([0.1 * 7] * 10, 7, "steps")[-1][1] == 7
+    assert phase_ends(section, "steps", 7, ScheduleTime.of(0))[-1] == 7
     left = (
         SchedulePhase(length=3, target=1.0),
         SchedulePhase(target=0.5),
         SchedulePhase(length="25 %", target=0.1),
     )
-    factor = resolve(Piecewise(phases=left, horizon=40)).build()
-    assert spans([3, None, 10], 40, "steps") == [(0, 3), (3, 30), (30, 40)]
+    section = resolve(Piecewise(phases=left, horizon=40))
+    factor = section.build()
+    assert phase_ends(section, "steps", 40, ScheduleTime.of(0)) == [3, 30, 40]
     assert [factor(step) for step in (2, 3, 30, 40)] == [1, 1, 0.5, 0.1]
 
 

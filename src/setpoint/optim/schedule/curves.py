@@ -3,20 +3,19 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from functools import partial
 from math import inf
-from typing import Any, Literal, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from setpoint.optim.schedule.config import (
-    Cosine,
     Decaying,
     InverseSqrt,
     Piecewise,
     Plateau,
     Polynomial,
-    Rex,
     ScheduleConfig,
+    SchedulePhase,
     Warmed,
     Wsd,
     rounded,
@@ -27,187 +26,18 @@ Shape = Callable[[float], float]
 """Shape of a decay: from the share t of the decay that is over, in [0, 1], to what is left of
 the way, 1 at t = 0 and 0 at t = 1."""
 
-Curve = Literal["linear", "cosine", "polynomial", "exponential"]
-
-
-def linear(t: float) -> float:
-    """Straight line: 1 - t."""
-    return 1.0 - t
-
-
-def cosine(t: float) -> float:
-    """Half a cosine: (1 + cos(pi * t)) / 2 (SGDR without restarts; Loshchilov and Hutter, 2017)."""
-    return (1.0 + math.cos(math.pi * t)) / 2.0
-
-
-def sqrt(t: float) -> float:
-    """Square root of the remainder 1 - t, which falls fastest at the end."""
-    return math.sqrt(1.0 - t)
-
-
-def one_minus_sqrt(t: float) -> float:
-    """1 - sqrt(t), which falls fastest at the beginning (Haegele et al., 2024)."""
-    return 1.0 - math.sqrt(t)
-
-
-def rex(t: float) -> float:
-    """Reflected exponential: (1 - t) / (1 - t / 2) (Chen et al., 2021)."""
-    return (1.0 - t) / (1.0 - t / 2.0)
-
-
-def polynomial(t: float, *, power: float) -> float:
-    """(1 - t) ** power.
-
-    Arguments:
-        power: above 0; 1 is linear.
-    """
-    return (1.0 - t) ** power
-
-
-def warmup_factor(
-    position: float, *, warmup: float, warmup_from: float = 0.0, ahead: float = 1
-) -> float:
-    """Compute the factor of a linear warm-up, which is 1 after it.
-
-    With W = warmup and a = warmup_from: a + (1 - a) * min(1, (at + ahead) / W).
-
-    Arguments:
-        warmup: W; in steps, step W - 1 is the first with factor 1, and none has factor a.
-    """
-    if position + ahead >= warmup:
-        return 1.0
-    return warmup_from + (1.0 - warmup_from) * ((position + ahead) / warmup)
-
-
-def decay_factor(
-    position: float,
-    *,
-    shape: Shape,
-    warmup: float,
-    warmup_from: float,
-    begin: float,
-    length: float,
-    end: float,
-    floor: float,
-    hard_floor: bool = False,
-    ahead: float = 1,
-) -> float:
-    """Compute the factor of a warm-up, the full rate, and a decay in a given shape.
-
-    With B = begin, T = end and t = (at - B) / length:
-    that of the warm-up, which ends in 1, for at < B;
-    floor + (1 - floor) * shape(t) for B <= at < T, or max(floor, shape(t)) with a hard floor;
-    floor for at >= T.
-
-    Arguments:
-        warmup: at most B; B itself where the decay follows it at once.
-        length: T - B, as it was given.
-    """
-    if position < begin:
-        return warmup_factor(position, warmup=warmup, warmup_from=warmup_from, ahead=ahead)
-    if position >= end:
-        return floor
-    left = shape((position - begin) / length)
-    return max(floor, left) if hard_floor else floor + (1.0 - floor) * left
-
-
-def inverse_sqrt_factor(
-    position: float,
-    *,
-    warmup: float,
-    warmup_from: float,
-    timescale: float,
-    floor: float,
-    ahead: float = 1,
-) -> float:
-    """Compute the factor of a warm-up and an inverse root (Vaswani et al., 2017).
-
-    With W = warmup and tau = timescale:
-    that of the warm-up for at < W;
-    max(floor, sqrt(tau / (at - W + tau))) for at >= W.
-    With tau = W that is sqrt(W / at).
-
-    Arguments:
-        timescale: tau; tau steps after the warm-up the factor is sqrt(1 / 2).
-    """
-    if position < warmup:
-        return warmup_factor(position, warmup=warmup, warmup_from=warmup_from, ahead=ahead)
-    return max(floor, math.sqrt(timescale / (position - warmup + timescale)))
-
-
-class Stretch(NamedTuple):
-    """A phase with its position on the curve.
-
-    Arguments:
-        curve: interpolation between the two factors.
-    """
-
-    begin: float
-    end: float
-    source: float
-    target: float
-    curve: Curve
-    power: float
-
-
-def between(source: float, target: float, t: float, *, curve: Curve, power: float = 2.0) -> float:
-    """Interpolate between two factors.
-
-        linear: source + (target - source) * t;
-        cosine: source + (target - source) * (1 - cos(pi * t)) / 2;
-        polynomial: source + (target - source) * t ** power;
-        exponential: source ** (1 - t) * target ** t, equal ratios in equal times.
-
-    Arguments:
-        source, target: the ends; above 0 for exponential.
-
-    Returns:
-        The factor; exactly source at 0 and target at 1.
-    """
-    if t >= 1.0:
-        return target
-    if curve == "exponential":
-        return source * (target / source) ** t
-    if curve == "cosine":
-        t = (1.0 - math.cos(math.pi * t)) / 2.0
-    elif curve == "polynomial":
-        t = t**power
-    return source + (target - source) * t
-
-
-def spans(lengths: Sequence[float | None], total: float, unit: str) -> list[tuple[float, float]]:
-    """Begin and end of each phase.
-
-    Arguments:
-        lengths: of the phases; None for one that takes the remainder.
-    """
-    rest = max(total - sum(length for length in lengths if length is not None), 0)
-    ends: list[tuple[float, float]] = []
-    begin = 0.0
-    for length in lengths:
-        end = rounded(begin + (rest if length is None else length), unit)
-        ends.append((begin, end))
-        begin = end
-    return ends
-
-
-def piecewise_factor(position: float, stretches: Sequence[Stretch], ahead: float = 1) -> float:
-    """Factor of a piecewise curve; constant after the last phase.
-
-    A step is an interval of the curve, from at to at + ahead, and has the higher of the factors at
-    its two ends: t = (at - begin) / (end - begin) in a falling phase; in a rising one with at +
-    ahead in place of at, and at most 1. So a rise from 0 has no step with factor 0, like a warm-up,
-    and the last step of a rise reaches its target.
-
-    Arguments:
-        stretches: the phases in order, without gaps.
-    """
-    for begin, end, source, target, curve, power in stretches:
-        if position < end:
-            point = position + ahead if target > source else position
-            t = (point - begin) / (end - begin)
-            return between(source, target, t, curve=curve, power=power)
-    return stretches[-1].target
+SHAPES: Final[Mapping[str, Shape]] = {
+    "linear": lambda t: 1.0 - t,
+    # SGDR without restarts (Loshchilov and Hutter, 2017).
+    "cosine": lambda t: (1.0 + math.cos(math.pi * t)) / 2.0,
+    # Fastest at the end.
+    "sqrt": lambda t: math.sqrt(1.0 - t),
+    # Fastest at the beginning (Haegele et al., 2024).
+    "one_minus_sqrt": lambda t: 1.0 - math.sqrt(t),
+    # Reflected exponential (Chen et al., 2021).
+    "rex": lambda t: (1.0 - t) / (1.0 - t / 2.0),
+}
+"""Shapes by the names of schedules, or of the decays of `wsd`."""
 
 
 class ScheduleTime(NamedTuple):
@@ -283,113 +113,157 @@ def build_schedule(config: ScheduleConfig) -> Schedule:
     """
     match config:
         case Decaying():
-            return partial(_decaying, config, _shape_of(config))
+            curve = partial(_decay, config, _shape_of(config))
         case InverseSqrt():
-            return partial(_inverse_sqrt, config)
+            curve = partial(_inverse_sqrt, config)
         case Piecewise():
-            return partial(_piecewise, config)
+            curve = partial(_piecewise, config)
         case Warmed():
-            return partial(_warmup, config)
+            curve = partial(_warmup, config)
         case _:
-            return lambda at: 1.0
+            return lambda position: 1.0
+    return lambda position: curve(ScheduleTime.of(position))
 
 
 def _shape_of(config: Decaying) -> Shape:
-    match config:
-        case Polynomial():
-            return partial(polynomial, power=config.power)
-        case Wsd():
-            return {
-                "linear": linear, "cosine": cosine, "sqrt": sqrt, "one_minus_sqrt": one_minus_sqrt
-            }[config.decay]  # fmt: skip
-        case Cosine():
-            return cosine
-        case Rex():
-            return rex
-        case _:
-            return linear
+    if isinstance(config, Polynomial):
+        return lambda t: (1.0 - t) ** config.power
+    tag = config.decay if isinstance(config, Wsd) else type(config).__setpoint__.tag
+    return SHAPES[tag or "linear"]
 
 
-def _warmup(config: Warmed, position: ScheduleTime | float) -> float:
+def _warmup(config: Warmed, place: ScheduleTime) -> float:
     """The warm-up in its own unit; a share is in the unit of the horizon."""
-    place, length = ScheduleTime.of(position), config.warmup
+    length = config.warmup
     unit, total = length.unit, 0.0
     if length.share is not None and config.horizon is not None:
         unit, total = nearest(config.horizon, place)
-    return warmup_factor(
-        place.at(unit),
-        warmup=measure(length, unit, total, place),
-        warmup_from=config.warmup_from,
-        ahead=place.extent.get(unit, 0.0),
-    )
+    return _rise(config, place, unit, measure(length, unit, total, place))
 
 
-def _start(config: Warmed, place: ScheduleTime, unit: str, total: float) -> dict[str, float] | None:
-    """Warm-up and extent of a step in the unit of a curve, for its formula.
+def _rise(config: Warmed, place: ScheduleTime, unit: str, warmup: float) -> float:
+    """Factor of a linear warm-up, which is 1 after it.
 
-    Returns:
-        None during a warm-up that is counted in another unit.
+    With W = warmup and a = warmup_from: a + (1 - a) * min(1, e / W) at the end e of a step. In
+    steps, step W - 1 is the first with factor 1, and none has factor a.
     """
+    end = place.at(unit) + place.extent.get(unit, 0.0)
+    if end >= warmup:
+        return 1.0
+    return config.warmup_from + (1.0 - config.warmup_from) * (end / warmup)
+
+
+def _warms_up_apart(config: Warmed, place: ScheduleTime, unit: str) -> bool:
+    """True during a warm-up that is counted in another unit than the curve."""
     length = config.warmup
-    if length and length.unit not in ("%", unit) and place.at(length.unit) < length.count:
-        return None
-    warmup = measure(length, unit, total, place)
-    ahead = place.extent.get(unit, 0.0)
-    return {"warmup": warmup, "warmup_from": config.warmup_from, "ahead": ahead}
+    return bool(length) and length.unit not in ("%", unit) and place.at(length.unit) < length.count
 
 
-def _decaying(config: Decaying, shape: Shape, position: ScheduleTime | float) -> float:
-    place = ScheduleTime.of(position)
+def _decay(config: Decaying, shape: Shape, place: ScheduleTime) -> float:
+    """Factor of a warm-up, the full rate, and a decay from B to the horizon T.
+
+    With t = (at - B) / (T - B): floor + (1 - floor) * shape(t) for B <= at < T, or
+    max(floor, shape(t)) with a hard floor; floor for at >= T.
+    """
     unit, total = nearest(config.horizon, place)
-    start = _start(config, place, unit, total)
-    if start is None:
+    if _warms_up_apart(config, place, unit):
         return _warmup(config, place)
-    begin = start["warmup"]
-    length = total - begin
+    warmup = measure(config.warmup, unit, total, place)
+    begin, length = warmup, total - warmup
     if isinstance(config, Wsd):  # the decay takes what a long warm-up leaves
         decay = measure(config.decay_length, unit, total, place)
         if total - decay > begin:
             begin, length = total - decay, decay
-    return decay_factor(
-        place.at(unit),
-        shape=shape,
-        begin=begin,
-        length=length,
-        end=total,
-        floor=config.floor,
-        hard_floor=isinstance(config, Polynomial) and config.hard_floor,
-        **start,
-    )
+    position = place.at(unit)
+    if position < begin:
+        return _rise(config, place, unit, warmup)
+    if position >= total:
+        return config.floor
+    left = shape((position - begin) / length)
+    if isinstance(config, Polynomial) and config.hard_floor:
+        return max(config.floor, left)
+    return config.floor + (1.0 - config.floor) * left
 
 
-def _inverse_sqrt(config: InverseSqrt, position: ScheduleTime | float) -> float:
-    place, scale = ScheduleTime.of(position), config.timescale
+def _inverse_sqrt(config: InverseSqrt, place: ScheduleTime) -> float:
+    """Factor of a warm-up of length W and an inverse root (Vaswani et al., 2017).
+
+    With tau = timescale: max(floor, sqrt(tau / (at - W + tau))) for at >= W, which is sqrt(W / at)
+    with tau = W.
+    """
+    scale = config.timescale
     unit, total = scale.unit, 0.0
     is_share = scale.share is not None or config.warmup.share is not None
     if is_share and config.horizon is not None:
         unit, total = nearest(config.horizon, place)
-    start = _start(config, place, unit, total)
-    if start is None:
+    if _warms_up_apart(config, place, unit):
         return _warmup(config, place)
+    position, warmup = place.at(unit), measure(config.warmup, unit, total, place)
+    if position < warmup:
+        return _rise(config, place, unit, warmup)
     timescale = measure(scale, unit, total, place)
-    return inverse_sqrt_factor(place.at(unit), timescale=timescale, floor=config.floor, **start)
+    return max(config.floor, math.sqrt(timescale / (position - warmup + timescale)))
 
 
-def _piecewise(config: Piecewise, position: ScheduleTime | float) -> float:
-    place = ScheduleTime.of(position)
-    unit, total = config.own_unit, 0.0
-    if config.horizon is not None:
-        unit, total = nearest(config.horizon, place)
+def phase_ends(config: Piecewise, unit: str, total: float, place: ScheduleTime) -> list[float]:
+    """Ends of the phases; one without a length takes what the others leave of the total."""
     lengths = [
         None if phase.length is None else measure(phase.length, unit, total, place)
         for phase in config.phases
     ]
-    stretches: list[Stretch] = []
-    source = config.start
-    for (begin, end), phase in zip(spans(lengths, total, unit), config.phases, strict=True):
-        stretches.append(Stretch(begin, end, source, phase.target, phase.curve, phase.power))
-        source = phase.target
-    return piecewise_factor(place.at(unit), stretches, place.extent.get(unit, 0.0))
+    rest = max(total - sum(length for length in lengths if length is not None), 0)
+    ends: list[float] = []
+    for length in lengths:
+        begin = ends[-1] if ends else 0.0
+        ends.append(rounded(begin + (rest if length is None else length), unit))
+    return ends
+
+
+def _piecewise(config: Piecewise, place: ScheduleTime) -> float:
+    """Factor of a piecewise curve; constant after the last phase.
+
+    A step is an interval of the curve, and has the higher of the factors at its two ends: at its
+    begin in a falling phase, at its end in a rising one. So a rise from 0 has no step with factor
+    0, like a warm-up, and the last step of a rise reaches its target.
+    """
+    unit, total = config.own_unit, 0.0
+    if config.horizon is not None:
+        unit, total = nearest(config.horizon, place)
+    position = place.at(unit)
+    begin, source = 0.0, config.start
+    for phase, end in zip(config.phases, phase_ends(config, unit, total, place), strict=True):
+        if position < end:
+            is_rising = phase.target > source
+            point = position + place.extent.get(unit, 0.0) if is_rising else position
+            return between(source, phase, (point - begin) / (end - begin))
+        begin, source = end, phase.target
+    return source
+
+
+def between(source: float, phase: SchedulePhase, t: float) -> float:
+    """Interpolate between the factor before a phase and its target.
+
+        linear: source + (target - source) * t;
+        cosine: source + (target - source) * (1 - cos(pi * t)) / 2;
+        polynomial: source + (target - source) * t ** power;
+        exponential: source ** (1 - t) * target ** t, equal ratios in equal times.
+
+    Arguments:
+        t: completed share of the phase.
+
+    Returns:
+        The factor; exactly source at 0 and target at 1.
+    """
+    target = phase.target
+    if t >= 1.0:
+        return target
+    if phase.curve == "exponential":
+        return source * (target / source) ** t
+    if phase.curve == "cosine":
+        t = (1.0 - math.cos(math.pi * t)) / 2.0
+    elif phase.curve == "polynomial":
+        t = t**phase.power
+    return source + (target - source) * t
 
 
 class PlateauCurve:
@@ -412,7 +286,7 @@ class PlateauCurve:
 
     def __call__(self, position: ScheduleTime | float) -> float:
         """Factor of the warm-up times the level."""
-        return _warmup(self.config, position) * self.level
+        return _warmup(self.config, ScheduleTime.of(position)) * self.level
 
     def observe(self, value: float) -> None:
         """Record an evaluation.
