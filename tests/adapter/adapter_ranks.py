@@ -14,7 +14,7 @@ from setpoint.parallel.tensor import summed_gradients
 from setpoint.plan.topology import Topology, shards_of
 from setpoint.plan.workload import Workload
 from setpoint.resilience.signals import StopRequest
-from setpoint.shapes.placed import part_here
+from setpoint.shapes.placed import local_part
 from setpoint.train.build.components import build_components
 from setpoint.train.loop import Loop
 from setpoint.train.position import Position
@@ -76,9 +76,9 @@ def ranks_hold_what_is_planned(folder: Path) -> None:
                         "model.moe.experts=4", adapter)  # fmt: skip
         model = build_components(job).model
         planned = shards_of(Workload.of(job, 257), Topology.of(job), dist.get_rank())
-        assert sum(part_here(each).nbytes for each in model.parameters()) == planned.stored
+        assert sum(local_part(each).nbytes for each in model.parameters()) == planned.stored
         names = {id(each): name for name, each in model.named_parameters()}
-        terms = {names[id(each)]: part_here(each).numel() for each in summed_gradients(model)}
+        terms = {names[id(each)]: local_part(each).numel() for each in summed_gradients(model)}
         assert sum(terms.values()) == planned.terms
         ends = {name.partition(".experts.adapter.")[2] for name in terms}
         assert ends - {""} == {"gate.a", "up.a", "down.b", "down.magnitude"}

@@ -91,10 +91,10 @@ def test_a_webhook_gets_what_happens(tmp_path: Path, server: Server) -> None:
     with alerts:
         alerts.progressed(3, float("nan"))
         skip = {"step": 4, "loss": 9.5, "grad_norm": 2.0, "cause": "spike"}
-        alerts.heard("skip", skip)
+        alerts.on_event("skip", skip)
         rollback = {"step": 2, "failed": 5, "loss": 1.0, "grad_norm": 2.0, "cause": "non_finite"}
-        alerts.heard("rollback", rollback)
-        alerts.heard("end", {"step": 9, "status": 0})
+        alerts.on_event("rollback", rollback)
+        alerts.on_event("end", {"step": 9, "status": 0})
     texts = [each["text"] for _, each in server.got]
     assert lines == [] and texts == [
         "small-1234: spike at 4, nan: step 4 was skipped: loss 9.5, gradient norm 2.0 {other}",
@@ -107,8 +107,8 @@ def test_a_webhook_gets_what_happens(tmp_path: Path, server: Server) -> None:
     plain, lines = opened(tmp_path, hook(events=("finished",)))
     with plain:
         plain.progressed(8, float("nan"))
-        plain.heard("skip", skip)
-        plain.heard("end", {"step": 9, "status": 0})
+        plain.on_event("skip", skip)
+        plain.on_event("end", {"step": 9, "status": 0})
     _, whole = server.got[-1]
     assert lines == [] and len(server.got) == 5
     assert whole | {"time": "", "host": ""} == {
@@ -133,7 +133,7 @@ def test_a_server_that_hangs_or_dies_stops_nothing(
     other.answers = [404]
     refusing, said = opened(tmp_path, hook())
     with refusing:
-        refusing.heard("end", {"step": 9, "status": 75, "reason": "SIGTERM"})
+        refusing.on_event("end", {"step": 9, "status": 75, "reason": "SIGTERM"})
     assert said == [
         "tracking.alerts.0 (webhook) could not be sent: the server answers 404 Not Found; "
         "training goes on"
@@ -142,7 +142,7 @@ def test_a_server_that_hangs_or_dies_stops_nothing(
     other.server_close()
     gone, told = opened(tmp_path, hook(retries=0))
     with gone:
-        gone.heard("end", {"step": 9, "status": 0})
+        gone.on_event("end", {"step": 9, "status": 0})
     assert len(told) == 1 and "refused" in told[0]
     assert not any("planted-secret" in line for line in lines + said + told)
 
@@ -184,7 +184,7 @@ def test_a_program_gets_the_facts(tmp_path: Path) -> None:
     program = ("sh", "-c", script, "a; b")
     alerts, lines = opened(tmp_path, AlertCommand(command=(*program, "0")))
     with alerts:
-        alerts.heard("end", {"step": 9, "status": 0})
+        alerts.on_event("end", {"step": 9, "status": 0})
     first, last = out.read_text().split("}")
     assert json.loads(first + "}")["run"] == "small-1234" and last == "finished a; b\n"
     assert lines == []
@@ -194,7 +194,7 @@ def test_a_program_gets_the_facts(tmp_path: Path) -> None:
     ):
         alerts, lines = opened(tmp_path, AlertCommand(command=words, timeout=0.2))
         with alerts:
-            alerts.heard("end", {"step": 9, "status": 0})
+            alerts.on_event("end", {"step": 9, "status": 0})
         assert len(lines) == 1 and reason in lines[0]
 
 

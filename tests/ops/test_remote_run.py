@@ -122,7 +122,7 @@ def send(run: RemoteRun, root: Path, step: int, **options: Any) -> Any:
 
 
 def wholes(run: RemoteRun) -> list[int]:
-    return [found.step for found in run.wholes()]
+    return [found.step for found in run.complete_checkpoints()]
 
 
 def test_round_trip(tmp_path: Path) -> None:
@@ -179,7 +179,7 @@ def test_a_failure_at_any_request_leaves_whole_checkpoints_and_is_made_up_for(
             send(RemoteRun(URL), root, 2, best=1)
         Faulty.at = None
         run = RemoteRun(URL)
-        for found in run.wholes():
+        for found in run.complete_checkpoints():
             run.verify(found)
         assert run.pointer("latest") in wholes(run)
         assert fetched(URL, tmp_path / f"at-{at}").name in ("step-00000001", "step-00000002")
@@ -208,7 +208,7 @@ def test_a_failure_at_any_request_of_a_removal_or_a_rollback(tmp_path: Path) -> 
                 Faulty.at = None
                 assert run.pointer("latest") in (*wholes(run), None), (name, at)
                 assert 2 in wholes(run)
-                for found in run.wholes():
+                for found in run.complete_checkpoints():
                     run.verify(found)
                 act(run)
             else:

@@ -13,7 +13,7 @@ from setpoint.files import tensor_file
 from setpoint.model import save_pretrained
 from setpoint.model.pretrained import read_tensor
 from setpoint.parallel.world import World
-from setpoint.shapes.placed import part_here, whole_of
+from setpoint.shapes.placed import local_part, whole_of
 from setpoint.train.build.components import build_components
 from setpoint.train.config import Job
 
@@ -51,7 +51,7 @@ def begun(job: Job, world: World | None = None) -> Begun:
         patch.setattr(read_tensor.TensorReader, "_box", count)
         model = build_components(job, world=world).model
     weights = {name: whole_of(value) for name, value in model.state_dict().items()}
-    held = sum(part_here(each).nbytes for each in model.parameters())
+    held = sum(local_part(each).nbytes for each in model.parameters())
     return Begun(weights, sum(read), held)
 
 

@@ -9,7 +9,7 @@ import torch.distributed as dist
 
 from setpoint.parallel.world import World
 from setpoint.resilience.signals import StopRequest
-from setpoint.shapes.placed import part_here, whole_of
+from setpoint.shapes.placed import local_part, whole_of
 from setpoint.train.build.components import build_components
 from setpoint.train.config import Job
 from setpoint.train.loop import Loop
@@ -49,7 +49,7 @@ def first_weights_are_those_of_one_rank(folder: Path) -> None:
         if shape == ("shard=2",):
             parts: list[torch.Tensor | None] = [None] * WORLD
             matrix = model.state_dict()["embedding.weight"]
-            dist.all_gather_object(parts, part_here(matrix).clone())
+            dist.all_gather_object(parts, local_part(matrix).clone())
             one, other = parts
             assert one is not None and other is not None
             assert not torch.equal(one[: len(other)], other)

@@ -39,11 +39,11 @@ def test_beats_go_on_without_progress_and_say_since_when(tmp_path: Path) -> None
         later = wait_for_beats(tmp_path, moved.time)
         # The rank hangs: its file is written, and names the moment at which it came to step 7.
         assert later.since == moved.since < later.time
-        assert later.stands_still(later.since + 9) == 9 and not later.is_gone(later.time)
+        assert later.stalled_seconds(later.since + 9) == 9 and not later.is_gone(later.time)
         assert later.is_gone(later.time + 1)
     (last,) = read_heartbeats(tmp_path)
     assert (last.phase, last.step) == ("end", 7)
-    assert not last.is_gone(last.time + 99) and last.stands_still(last.time + 99) == 0
+    assert not last.is_gone(last.time + 99) and last.stalled_seconds(last.time + 99) == 0
 
 
 def test_a_session_that_fails_says_so_and_a_loss_that_is_not_finite_is_none(tmp_path: Path) -> None:

@@ -147,7 +147,7 @@ def test_a_folder_that_leads_elsewhere_is_refused_before_anything_is_written(
         link.symlink_to(away)
         (path / ".lock").write_text("")
         before = listing(tmp_path)
-        for take in (RunDirectory.look, RunDirectory.create):
+        for take in (RunDirectory.check, RunDirectory.create):
             with pytest.raises(SetpointError) as refused:
                 take(path)
             assert str(refused.value) == (
@@ -271,7 +271,7 @@ def test_the_reason_why_none_can_be_made(tmp_path: Path, monkeypatch: pytest.Mon
     for flag, reason in ((0, "Permission denied"), (os.ST_RDONLY, "Read-only file system")):
         monkeypatch.setattr(os, "statvfs", lambda _, flag=flag: SimpleNamespace(f_flag=flag))
         with pytest.raises(SetpointError, match=f"cannot be made: .*: {reason}"):
-            RunDirectory.look(tmp_path / "run")
+            RunDirectory.check(tmp_path / "run")
 
 
 def test_a_record_whose_last_file_cannot_be_moved_is_refused_in_words(tmp_path: Path) -> None:

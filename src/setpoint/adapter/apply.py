@@ -29,7 +29,7 @@ from setpoint.adapter.targets import (
     sites_of,
 )
 from setpoint.config import SetpointError
-from setpoint.shapes.placed import part_here
+from setpoint.shapes.placed import local_part
 from setpoint.shapes.protocols import Parameter
 from setpoint.shapes.stored import CHILD as QUANTIZED
 
@@ -70,7 +70,7 @@ class DenseExperts:
 
 
 def _own(module: nn.Module, name: str) -> Any:
-    return part_here(cast(Any, module._parameters[name]))
+    return local_part(cast(Any, module._parameters[name]))
 
 
 def _children(module: Any, name: str) -> dict[str, Any]:
@@ -95,7 +95,7 @@ def merged_weight(weight: Tensor, adapter: LowRank) -> Tensor:
     if adapter.magnitude is not None:
         # Of experts, ranks hold parts without readers of their own.
         is_packed = isinstance(adapter, ExpertAdapter)
-        magnitude = part_here(adapter.magnitude) if is_packed else adapter.magnitude
+        magnitude = local_part(adapter.magnitude) if is_packed else adapter.magnitude
         factor = magnitude / adapter.lengths(weight)
         merged = merged * factor.unsqueeze(adapter.row_dim)
     return merged.to(weight.dtype)

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from setpoint.shapes.placed import part_here
+from setpoint.shapes.placed import local_part
 from setpoint.shapes.protocols import Kind
 
 if TYPE_CHECKING:
@@ -232,7 +232,7 @@ class ExpertAdapter(LowRank):
 
     def delta(self) -> Tensor:
         """See `LowRank.delta`, of the local experts."""
-        return self.delta_of(part_here(self.a), part_here(self.b))
+        return self.delta_of(local_part(self.a), local_part(self.b))
 
     def delta_of(self, a: Tensor, b: Tensor) -> Tensor:
         product = torch.bmm(a, b) * self.scale
@@ -255,11 +255,11 @@ class ExpertAdapter(LowRank):
             multiply: computes such products.
             spread: repeats a vector per expert for each of its rows.
         """
-        a, b = part_here(self.a).to(rows.dtype), part_here(self.b).to(rows.dtype)
+        a, b = local_part(self.a).to(rows.dtype), local_part(self.b).to(rows.dtype)
         update = multiply(multiply(self._dropped(rows), a), b) * self.scale
         if self.magnitude is None:
             return output + update
-        factor = (part_here(self.magnitude) / self.lengths(weight())).to(output.dtype)
+        factor = (local_part(self.magnitude) / self.lengths(weight())).to(output.dtype)
         return spread(output, factor) * (output + update)
 
 

@@ -79,7 +79,7 @@ class StoredLayout(NamedTuple):
 Index = dict[str, dict[str, StoredLayout]]
 """Stem to name to layout."""
 
-Seen = dict[str, tuple[int, int]]
+Identities = dict[str, tuple[int, int]]
 """File name to size and time of its last change."""
 
 
@@ -171,11 +171,11 @@ class TensorFiles(Mapping[str, Mapping[str, TensorInfo]]):
     Arguments:
         directory: of the checkpoint, verified against its manifest.
         names: of the files.
-        identities: what `look_at` said of them before; one that is another since is refused.
+        identities: of the files when they were verified; one that has changed since is refused.
     """
 
-    def __init__(self, directory: Path, names: Sequence[str], identities: Seen) -> None:
-        self.directory, self.names, self.seen = directory, tuple(names), identities
+    def __init__(self, directory: Path, names: Sequence[str], identities: Identities) -> None:
+        self.directory, self.names, self.identities = directory, tuple(names), identities
         self._headers: dict[str, dict[str, TensorInfo]] = {}
         # Descriptors that no thread reads from, those that were read from last at the end.
         self._idle: dict[str, int] = {}
@@ -237,7 +237,7 @@ class TensorFiles(Mapping[str, Mapping[str, TensorInfo]]):
         try:
             if descriptor is None:
                 descriptor = retried(os.open, self.directory / name, os.O_RDONLY)
-            if name in self.seen and _identity(os.fstat(descriptor)) != self.seen[name]:
+            if name in self.identities and _identity(os.fstat(descriptor)) != self.identities[name]:
                 raise DamagedCheckpoint(self.directory, f"{name} has changed while it was read")
             yield descriptor
         except OSError as error:
@@ -256,9 +256,9 @@ class TensorFiles(Mapping[str, Mapping[str, TensorInfo]]):
             os.close(surplus)
 
 
-def look_at(directory: Path, names: Collection[str]) -> Seen:
+def file_identities(directory: Path, names: Collection[str]) -> Identities:
     """Size and modification time of the files that exist."""
-    identities: Seen = {}
+    identities: Identities = {}
     for name in names:
         with suppress(OSError):
             identities[name] = _identity(os.stat(directory / name))
@@ -270,14 +270,14 @@ def _identity(facts: os.stat_result) -> tuple[int, int]:
 
 
 def open_tensors(
-    directory: Path, manifest: Manifest, stems: Collection[str], identities: Seen
+    directory: Path, manifest: Manifest, stems: Collection[str], identities: Identities
 ) -> dict[str, dict[str, StoredTensor]]:
     """The tensors of a checkpoint by stem and name.
 
     Its files must have been verified; tensors are read lazily.
 
     Arguments:
-        identities: what `look_at` said of them before they were.
+        identities: of the files before they were.
 
     Raises:
         DamagedCheckpoint: if an index is not what was saved.
@@ -401,7 +401,7 @@ def load_directory(
     # compared as it is read.
     compared = manifest.files if only is None else chain(*(files[stem] for stem in stems))
     names = {*compared} - {STATE, BASE}
-    identities = look_at(directory, names)
+    identities = file_identities(directory, names)
     share = sorted(names) if world is None else sorted(names)[world.rank :: world.size]
     verify(directory, manifest, share)
     tensors = open_tensors(directory, manifest, stems, identities)

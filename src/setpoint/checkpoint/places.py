@@ -243,13 +243,13 @@ class CheckpointPlace(NamedTuple):
     def survey(self) -> list[CheckpointEntry]:
         """List all entries, checkpoints first, by step; skips those removed meanwhile."""
         if self.only is not None:
-            entries = [_look(self.only, "checkpoint")]
+            entries = [_read_entry(self.only, "checkpoint")]
         else:
             checkpoints = list_checkpoints(self.root)
-            entries = [_look(path, "checkpoint") for path in checkpoints.values()]
-            entries += [_look(path, "set aside") for path in set_aside_in(self.root)]
+            entries = [_read_entry(path, "checkpoint") for path in checkpoints.values()]
+            entries += [_read_entry(path, "set aside") for path in set_aside_in(self.root)]
             entries += [
-                _look(left.path, "unfinished")
+                _read_entry(left.path, "unfinished")
                 for left in unfinished(self.root)
                 if left.path not in checkpoints.values() and step_of(left.target) is not None
             ]
@@ -325,7 +325,7 @@ def reason_of(error: SetpointError) -> str:
     return error.reason if isinstance(error, DamagedCheckpoint) else str(error)
 
 
-def _look(
+def _read_entry(
     path: Path, kind: Literal["checkpoint", "set aside", "unfinished"]
 ) -> CheckpointEntry | None:
     """Read the manifest and the file sizes; None if it was removed meanwhile."""

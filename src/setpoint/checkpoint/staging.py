@@ -23,7 +23,7 @@ from setpoint.files.atomic import CHUNK, Written, write_file
 from setpoint.files.tensor_file import bytes_of, encode_tensors, is_plain
 from setpoint.files.threads import in_threads
 from setpoint.parallel.world import World
-from setpoint.shapes.placed import part_here
+from setpoint.shapes.placed import local_part
 
 from .loading import FilePart, Index, StoredLayout, encode_index, joined
 from .manifest import INDEX, STATE, TENSORS, encode_state, file_of_rank
@@ -70,7 +70,7 @@ class HostMemory:
                 memory.
         """
         self._used = 0
-        self._unchanged = frozenset(_storage(part_here(tensor)) for tensor in unchanged) - {0}
+        self._unchanged = frozenset(_storage(local_part(tensor)) for tensor in unchanged) - {0}
 
     def copy(self, tensor: Tensor) -> memoryview:
         """A contiguous copy, complete after `wait` and `finish`."""
@@ -165,7 +165,7 @@ class Save:
         except Exception as error:
             self.refused = error
 
-    def ends(self, until: float | None) -> bool:
+    def wait(self, until: float | None) -> bool:
         """Wait for its end, at most until a time; True if it has ended."""
         left = None if until is None else max(until - time.monotonic(), 0)
         return bool(wait([self.written], left).done)
@@ -234,9 +234,9 @@ def share_of(world: World, tensors: Tensors) -> tuple[Tensors, Index]:
     plan = create_default_local_save_plan(joined(tensors), is_coordinator=True)
     parts: dict[str, dict[str, Tensor]] = {stem: {} for stem in tensors}
     for item in world.scatter_from_main(plan, choose).items:
-        stem, name = _apart(item.index.fqn)
+        stem, name = _stem_and_name(item.index.fqn)
         tensor = tensors[stem][name]
-        local = part_here(tensor).detach()
+        local = local_part(tensor).detach()
         if local.numel() or not tensor.numel():
             parts[stem][name] = local
     return parts, index
@@ -258,7 +258,7 @@ def _share_out(plans: Sequence[SavePlan]) -> tuple[list[SavePlan], Index]:
         for item in share.items:
             data = item.tensor_data
             assert data is not None
-            stem = _apart(item.index.fqn)[0]
+            stem = _stem_and_name(item.index.fqn)[0]
             part = FilePart(
                 file_of_rank(stem, rank, len(shares)),
                 tuple(data.chunk.offsets),
@@ -268,7 +268,7 @@ def _share_out(plans: Sequence[SavePlan]) -> tuple[list[SavePlan], Index]:
     index: Index = {}
     for path, parts in parts_of.items():
         about: Any = metadata.state_dict_metadata[path]
-        stem, name = _apart(path)
+        stem, name = _stem_and_name(path)
         filled = tuple(
             part for part in parts if prod(part.shape) or part.shape == tuple(about.size)
         )
@@ -278,6 +278,6 @@ def _share_out(plans: Sequence[SavePlan]) -> tuple[list[SavePlan], Index]:
     return list(shares), index
 
 
-def _apart(path: str) -> tuple[str, str]:
+def _stem_and_name(path: str) -> tuple[str, str]:
     stem, _, name = path.partition("/")
     return stem, name

@@ -224,7 +224,7 @@ class CheckpointStore:
         """
         until = None if timeout is None else time.monotonic() + timeout
         while self._pending:
-            ended = self._pending[0].ends(until)
+            ended = self._pending[0].wait(until)
             if self.world.any(not ended):
                 raise self._give_up(timeout)
             self._finish()
@@ -240,7 +240,7 @@ class CheckpointStore:
         while self._pending:
             save = self._pending[0]
             try:
-                if not save.ends(until):
+                if not save.wait(until):
                     raise self._give_up(timeout)
                 self._finish()
             except Exception as error:

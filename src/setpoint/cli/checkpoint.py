@@ -75,7 +75,7 @@ def open_place(text: str) -> CheckpointPlace | RemotePlace:
     if problem := protocol_problem(text, "remote"):
         raise SetpointError(problem)
     place = RemotePlace(text)
-    if not place.run.is_there():
+    if not place.run.exists():
         raise SetpointError(
             f"{text} holds no checkpoints.\nValid: the URL of a run, of a folder of runs, or of a "
             f"checkpoint"

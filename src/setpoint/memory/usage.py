@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 from torch.utils import _pytree as pytree
 
-from setpoint.shapes.placed import part_here
+from setpoint.shapes.placed import local_part
 from setpoint.units.size import in_units
 
 ALLOCATOR_VARIABLES = ("PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_HIP_ALLOC_CONF")
@@ -127,17 +127,17 @@ def process_peak() -> int:
 
 
 def _bytes(tensors: Iterable[Tensor]) -> int:
-    return sum(t.numel() * t.element_size() for t in map(part_here, tensors))
+    return sum(t.numel() * t.element_size() for t in map(local_part, tensors))
 
 
 def _gradient(weight: Tensor, owner: Tensor) -> int:
     """Bytes of a gradient, which may have another dtype before the optimizer gets it."""
     dtype: Any = getattr(weight, "grad_dtype", None) or weight.dtype
-    return part_here(owner).numel() * max(dtype.itemsize, owner.dtype.itemsize)
+    return local_part(owner).numel() * max(dtype.itemsize, owner.dtype.itemsize)
 
 
 def _is_separate(owner: Tensor, weight: Tensor) -> bool:
-    return owner is not weight and part_here(owner).data_ptr() != part_here(weight).data_ptr()
+    return owner is not weight and local_part(owner).data_ptr() != local_part(weight).data_ptr()
 
 
 @contextmanager

@@ -100,7 +100,7 @@ class Alert(Callback, ABC):
 
     def opened(self, run: Run, stack: ExitStack) -> None:
         """Listen to the events of the run."""
-        run.events.listeners.append(self.heard)
+        run.events.listeners.append(self.on_event)
 
     def start(self, loop: Loop) -> None:
         """Start to watch for stalls."""
@@ -120,7 +120,7 @@ class Alert(Callback, ABC):
         self._progressed, self._has_stalled = time.monotonic(), False
         self._show()
 
-    def heard(self, event: str, details: dict[str, Any]) -> None:
+    def on_event(self, event: str, details: dict[str, Any]) -> None:
         """Handle an event of the run."""
         if event == "end":
             self.status, self.reason = details["status"], details.get("reason", "")

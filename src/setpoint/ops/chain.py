@@ -55,7 +55,7 @@ class ChainCallback(Callback):
         if not run.world.is_main:
             return
         self.run, self.chain = run, Chain(run.directory, run.files.metrics, run.files.events)
-        run.events.listeners.append(self.heard)
+        run.events.listeners.append(self.on_event)
         run.store.sealed.append(lambda step, manifest: self._seal(checkpoint=(step, manifest)))
         run.store.texts.append(self.head_file)
 
@@ -63,7 +63,7 @@ class ChainCallback(Callback):
         """The file of a checkpoint that names the head."""
         return {} if self.chain is None or self.chain.head is None else {HEAD: self.chain.head}
 
-    def heard(self, event: str, details: dict[str, Any]) -> None:
+    def on_event(self, event: str, details: dict[str, Any]) -> None:
         """Drop the rows that are lost at an event, and seal the start or failure of a session."""
         run, chain = self.run, self.chain
         assert chain is not None

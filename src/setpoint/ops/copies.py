@@ -115,13 +115,13 @@ class RemoteCopies(Callback):
             uploads.add_named()
             uploads.add_record()
 
-        def look() -> bool:
+        def is_done() -> bool:
             """True if no upload is pending."""
             assert uploads is not None
             left = ends - time.monotonic()
             return uploads.wait(max(0.0, min(LOOK, left))) or left <= LOOK
 
-        while not world.on_main(look):
+        while not world.on_main(is_done):
             if uploads is not None and not is_said:
                 is_said = True
                 self.run.progress.note(

@@ -52,12 +52,16 @@ def fetched(url: str, into: Path) -> Path:
     run = RemoteRun(run_url)
     step = repeated(lambda: run.pointer(selector)) if isinstance(selector, str) else selector
     reasons: list[str] = []
-    candidates = (
-        repeated(lambda: list(run.wholes(lambda name, why: reasons.append(f"{name}: {why}"))))
-        if selector is None
-        else [repeated(lambda: run.find(step))] if step is not None else []
-    )  # fmt: skip
-    for checkpoint in candidates:
+
+    def on_damaged(name: str, reason: str) -> None:
+        reasons.append(f"{name}: {reason}")
+
+    def find() -> list[RemoteCheckpoint | None]:
+        if selector is None:
+            return [*run.complete_checkpoints(on_damaged)]
+        return [] if step is None else [run.find(step)]
+
+    for checkpoint in repeated(find):
         if checkpoint is None:
             continue
         target = into / directory_name(checkpoint.step)
@@ -288,9 +292,9 @@ def _newer(
     def on_damaged(name: str, reason: str) -> None:
         reports.append(_damage(remote, name, reason))
 
-    def look() -> RemoteCheckpoint | None:
+    def newest() -> RemoteCheckpoint | None:
         reports.clear()
-        for candidate in remote.wholes(on_damaged):
+        for candidate in remote.complete_checkpoints(on_damaged):
             if local_step is not None and candidate.step <= local_step:
                 return None
             if candidate.step not in passed and (pending is None or candidate.step <= pending):
@@ -298,7 +302,7 @@ def _newer(
         return None
 
     try:
-        candidate = repeated(look)
+        candidate = repeated(newest)
     except RemoteError as error:
         if local_step is None:
             raise RemoteError(

@@ -52,7 +52,7 @@ class RemoteFolder:
         self._root = path.rstrip("/")
         self._sure: dict[str, Written] = {}
 
-    def is_there(self) -> bool:
+    def exists(self) -> bool:
         """True if anything exists at the URL.
 
         Raises:
@@ -84,7 +84,7 @@ class RemoteFolder:
         """Upload a file unless it exists; `written` is None for one that may grow meanwhile."""
         size = file.stat().st_size if written is None else written.size
         pieces = Pieces(file, size, self.alive)
-        if self._sure.get(path) == (written or pieces.look()):
+        if self._sure.get(path) == (written or pieces.read_all()):
             return []
         if written is not None and self._arrived(path, written, pieces) is not None:
             self._sure[path] = written
@@ -112,7 +112,7 @@ class RemoteFolder:
         remote_md5 = md5_in(info)
         if remote_md5 is not None:
             if not pieces.md5s:
-                pieces.look()
+                pieces.read_all()
             if remote_md5 in pieces.md5s:
                 return "md5"
         # No MD5, or not that of the content, as where the service encrypts with keys of its own.
@@ -253,7 +253,7 @@ class Pieces:
             # Of the service it would mean something else.
             raise DamagedCheckpoint(self.file.parent, f"{self.file.name} is missing") from error
 
-    def look(self) -> Written:
+    def read_all(self) -> Written:
         """Read all pieces to compute the checksums."""
         for _ in self:
             pass

@@ -124,7 +124,7 @@ class RemoteRun(RemoteFolder):
             )
         return RemoteCheckpoint(step, manifest, text)
 
-    def wholes(
+    def complete_checkpoints(
         self, on_damaged: Callable[[str, str], None] = lambda name, reason: None
     ) -> Iterator[RemoteCheckpoint]:
         """The checkpoints with all files at full size, newest first.
@@ -481,7 +481,7 @@ class RemotePlace:
             RemoteError: if the service does not answer.
         """
         steps = self.run.steps() if self.only is None else [self.only]
-        return [self._look(step) for step in steps]
+        return [self._read_entry(step) for step in steps]
 
     def pointers(self) -> dict[PointerName, int | str | None]:
         """The step of each pointer, or the reason why it is broken."""
@@ -515,7 +515,7 @@ class RemotePlace:
         """True if a checkpoint has been removed meanwhile."""
         return not self.run.sizes(entry.step)
 
-    def _look(self, step: int) -> CheckpointEntry:
+    def _read_entry(self, step: int) -> CheckpointEntry:
         sizes = self.run.sizes(step)
         kind = "checkpoint" if MANIFEST in sizes else "unfinished"
         manifest, damage = None, ""

@@ -20,7 +20,7 @@ from setpoint.optim.optimizer import (
     local_shard,
     unless,
 )
-from setpoint.shapes.placed import as_placed, part_here, spread_like, whole_of
+from setpoint.shapes.placed import as_placed, local_part, spread_like, whole_of
 
 if TYPE_CHECKING:
     from torch.distributed.tensor import DTensor
@@ -162,7 +162,7 @@ class AllGatherExchange(Exchange):
         every = results.new_zeros(self.count, *self.like.shape)
         every[self.own] = results
         torch.distributed.all_reduce(every, group=self.group)
-        return [part_here(as_placed(matrix, self.like)) for matrix in every]
+        return [local_part(as_placed(matrix, self.like)) for matrix in every]
 
 
 def exchange_of(like: Tensor, owners: Sequence[int]) -> Exchange:

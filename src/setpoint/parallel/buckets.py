@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, distributed, nn
 
 from setpoint.config import SetpointError
-from setpoint.shapes.placed import part_here
+from setpoint.shapes.placed import local_part
 
 if TYPE_CHECKING:
     from torch.distributed import ProcessGroup, Work
@@ -51,7 +51,7 @@ def sum_in_buckets(
         tensors: of one dtype, or summed in a common one.
         all_reduce, device, least: see `start_sum`.
     """
-    for bucket in buckets_of(map(part_here, tensors), BUCKET, lambda tensor: tensor.nbytes):
+    for bucket in buckets_of(map(local_part, tensors), BUCKET, lambda tensor: tensor.nbytes):
         start_sum(bucket, all_reduce, device, least)()
 
 
@@ -165,6 +165,6 @@ class GradientSums:
         for weight in bucket:
             if weight.grad is None:
                 weight.grad = torch.zeros_like(weight, dtype=weight.grad_dtype)
-        gradients = [part_here(weight.grad) for weight in bucket if weight.grad is not None]
+        gradients = [local_part(weight.grad) for weight in bucket if weight.grad is not None]
         all_reduce = partial(distributed.all_reduce, group=self.group, async_op=True)
         self._pending.append(start_sum(gradients, all_reduce))

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from setpoint.config import RunError
 from setpoint.shapes.outcome import supports_head
-from setpoint.shapes.placed import Named, ShardDtypes, ShardedWeight, part_here, put
+from setpoint.shapes.placed import Named, ShardDtypes, ShardedWeight, local_part, put
 from setpoint.shapes.protocols import Adapted, HasProducts
 from setpoint.shapes.stored import stored_parts
 from setpoint.units.dtype import DType
@@ -307,8 +307,8 @@ class MasterWeights(OptimizerParams):
     @torch.no_grad()
     def master_to_params(self) -> None:
         """Round the model's weights from the masters."""
-        weights = [part_here(weight) for weight, _ in self.pairs]
-        masters = [part_here(master) for _, master in self.pairs]
+        weights = [local_part(weight) for weight, _ in self.pairs]
+        masters = [local_part(master) for _, master in self.pairs]
         if weights:
             torch._foreach_copy_(weights, masters)  # pyright: ignore[reportPrivateImportUsage]
 

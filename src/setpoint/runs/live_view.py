@@ -224,7 +224,7 @@ class Watched:
         return [
             Rank(beat.rank, beat.host, beat.step, gone, now - (beat.time if gone else beat.since))
             for beat in self.beats
-            if (gone := beat.is_gone(now)) or beat.stands_still(now) > SLOW
+            if (gone := beat.is_gone(now)) or beat.stalled_seconds(now) > SLOW
         ]
 
     def plot(self, name: str) -> Plot:

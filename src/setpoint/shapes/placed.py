@@ -87,7 +87,7 @@ def put(into: Tensor, full: Tensor | Placeable) -> None:
     elif _is_whole(into):
         full.fill(into, [0] * into.dim())
     else:
-        full.fill(part_here(into), box_of(into)[1])
+        full.fill(local_part(into), box_of(into)[1])
 
 
 def _is_whole(tensor: Tensor) -> bool:
@@ -126,7 +126,7 @@ def whole_of(tensor: Tensor) -> Tensor:
     return tensor.to_local()
 
 
-def part_here(tensor: Tensor) -> Tensor:
+def local_part(tensor: Tensor) -> Tensor:
     """Local shard of a DTensor, with gradients; other tensors as they are."""
     local = getattr(tensor, "to_local", None)
     return tensor if local is None else local()

@@ -66,7 +66,7 @@ class Beat:
         """True if heartbeats have stopped although the session has not ended."""
         return self.phase not in (END, FAILED) and now - self.time > MISSED * self.every
 
-    def stands_still(self, now: float) -> float:
+    def stalled_seconds(self, now: float) -> float:
         """Seconds without progress; 0 if the session has ended."""
         return 0.0 if self.phase in (END, FAILED) else now - self.since
 

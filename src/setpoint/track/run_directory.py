@@ -130,7 +130,7 @@ class RunDirectory:
         return run
 
     @classmethod
-    def look(cls, path: Path | str) -> Self:
+    def check(cls, path: Path | str) -> Self:
         """Check as `create` does, but write nothing.
 
         Raises:

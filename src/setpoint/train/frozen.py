@@ -13,7 +13,7 @@ from setpoint.files.tensor_file import DTYPES
 from setpoint.model.build import skeleton
 from setpoint.model.config import TransformerConfig
 from setpoint.model.pretrained.locate import Place, locate
-from setpoint.shapes.placed import as_placed, part_here
+from setpoint.shapes.placed import as_placed, local_part
 from setpoint.train.build.job_parameters import add_adapter
 
 if TYPE_CHECKING:
@@ -132,8 +132,8 @@ class FrozenParameters:
         directory = self._source or place.directory
         weights = tensors_at(place, unknown, config, size, directory, self._outline())
         for name, weight in weights.items():
-            placed = part_here(as_placed(weight, frozen[name]))
-            if torch.equal(placed.to(frozen[name].device), part_here(frozen[name])):
+            placed = local_part(as_placed(weight, frozen[name]))
+            if torch.equal(placed.to(frozen[name].device), local_part(frozen[name])):
                 known.add(name)
         return known
 

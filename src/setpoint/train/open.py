@@ -251,7 +251,7 @@ def compare(
         raise ConfigError(problems)
     refuse_stopped(job.resilience, path)
     stamp = stamp_of(path)
-    run = Run(job, path, accept, stamp, fallback_files(job, path), RunDirectory.look(path))
+    run = Run(job, path, accept, stamp, fallback_files(job, path), RunDirectory.check(path))
     run.missing_checkpoints = None if run.has_checkpoints else missing_checkpoints(path)
     _check_resume(run)
     if (path / CONFIG).exists() or run.has_checkpoints:

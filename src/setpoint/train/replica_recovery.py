@@ -14,7 +14,7 @@ from torch import Tensor
 from setpoint.checkpoint.loading import LoadedCheckpoint
 from setpoint.config import SetpointError, fingerprint
 from setpoint.parallel.replica_groups import ReplicaGroups
-from setpoint.shapes.placed import Placeable, box_of, part_here
+from setpoint.shapes.placed import Placeable, box_of, local_part
 from setpoint.train.config import Job
 from setpoint.train.loop import Loop
 from setpoint.train.run_state import OF_FILES, restore, snapshot
@@ -65,8 +65,8 @@ class PeerShard(Placeable):
 
 def _captured(tensor: Tensor) -> Tensor | tuple[Tensor, tuple[int, ...], tuple[int, ...]]:
     """A copy of a tensor, or of the part that this rank holds, as one process sends it another."""
-    part = part_here(tensor).detach().clone()
-    if part_here(tensor) is tensor:
+    part = local_part(tensor).detach().clone()
+    if local_part(tensor) is tensor:
         return part
     return part, tuple(tensor.shape), box_of(tensor)[1]
 

@@ -21,7 +21,7 @@ from setpoint.optim.build_optimizer import title_of
 from setpoint.parallel.world import World
 from setpoint.precision.mixed_precision import convert_state
 from setpoint.shapes.logged import MetricLog
-from setpoint.shapes.placed import part_here
+from setpoint.shapes.placed import local_part
 from setpoint.track.trackers import Trackers
 from setpoint.train.build.components import Components
 from setpoint.train.build.job_data import describe_data_position
@@ -325,7 +325,7 @@ def _converted(weights: Mapping[str, Tensor], to: dtype) -> dict[str, Tensor]:
     done: dict[tuple[object, ...], Tensor] = {}
     result: dict[str, Tensor] = {}
     for name, tensor in weights.items():
-        local = part_here(tensor)
+        local = local_part(tensor)
         key = (local.data_ptr(), local.stride(), *tensor.shape) if local.numel() else (name,)
         if key not in done:
             done[key] = tensor.to(to) if tensor.is_floating_point() else tensor

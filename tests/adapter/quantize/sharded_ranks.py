@@ -13,7 +13,7 @@ from torch.distributed.fsdp import fully_shard
 
 from setpoint.model.build import materialize, skeleton
 from setpoint.model.initialize import initialize
-from setpoint.shapes.placed import part_here, whole_of
+from setpoint.shapes.placed import local_part, whole_of
 
 from ...model.small import VOCAB, small_config
 from ...support.ranks import fork
@@ -51,7 +51,7 @@ def one_rank(rank: int, store: str) -> None:
         torch.testing.assert_close(found[1], found[0], rtol=0, atol=1e-8)
         for name, each in states[0].items():
             held = states[1][name]
-            assert part_here(held).numel() <= -(-each.shape[0] // WORLD) * each[0].numel()
+            assert local_part(held).numel() <= -(-each.shape[0] // WORLD) * each[0].numel()
             assert torch.equal(whole_of(held), each), name
     dist.destroy_process_group()
 

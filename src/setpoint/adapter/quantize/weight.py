@@ -20,7 +20,7 @@ from torch.nn import functional as F
 from setpoint.adapter.quantize.config import UNJOINED, form_of, why_not_joined
 from setpoint.adapter.quantize.formats import Box, format_of
 from setpoint.config import SetpointError
-from setpoint.shapes.placed import local_ranges, part_here, put, whole_of
+from setpoint.shapes.placed import local_part, local_ranges, put, whole_of
 from setpoint.shapes.stored import CHILD, HasCoded
 
 if TYPE_CHECKING:
@@ -234,7 +234,7 @@ class QuantizedWeight(nn.Module):
 
     def parts(self) -> tuple[Tensor, ...]:
         """Local parts for computation."""
-        return tuple(part_here(getattr(self, name)) for name in self.described)
+        return tuple(local_part(getattr(self, name)) for name in self.described)
 
     def key(self) -> NoiseKey | None:
         """Noise key of the current step; None outside training."""

@@ -26,7 +26,7 @@ from setpoint.model.moe.experts import (
     why_not_grouped,
 )
 from setpoint.model.parameters import LAYER, part_names
-from setpoint.shapes.placed import part_here
+from setpoint.shapes.placed import local_part
 from setpoint.shapes.protocols import ExpertPart
 from setpoint.shapes.stored import CHILD
 
@@ -373,7 +373,7 @@ def _reader(name: str, halves: int | None, peers: Peers | None) -> property:
         if mesh is not None and mesh.ndim > (1 if peers is None else 2):
             # FSDP2 shards it now, and looks for the parameter that it has put there.
             return weight
-        part = part_here(weight)
+        part = local_part(weight)
         if peers is not None and halves is not None:
             both = part.unflatten(halves, (2, -1))
             return peers.part(both, halves + 1).flatten(halves, halves + 1)

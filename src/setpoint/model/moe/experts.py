@@ -14,7 +14,7 @@ from setpoint.config import SetpointError
 from setpoint.model.block_modules import VALUES, FeedForward, activation, cast_once
 from setpoint.model.initialize import ConstantInit, Initializer, NormalInit, PerExpert
 from setpoint.shapes.peers import compute_sent
-from setpoint.shapes.placed import part_here
+from setpoint.shapes.placed import local_part
 from setpoint.shapes.protocols import GroupedProducts, Kind
 
 if TYPE_CHECKING:
@@ -463,7 +463,7 @@ class PackedExperts(nn.Module):
 
     def size_here(self) -> tuple[int, int]:
         """See `setpoint.shapes.protocols.HasGroupedProducts`."""
-        _, width, dim = part_here(self.down).shape
+        _, width, dim = local_part(self.down).shape
         return width, dim
 
     def widths(self) -> dict[str, int]:
@@ -484,7 +484,7 @@ class PackedExperts(nn.Module):
         x = cast_once(x)
         stored: dict[str, Any] = {} if self.quantized is None else dict(self.quantized.items())
         dense = {
-            name: cast_once(part_here(getattr(self, name)))
+            name: cast_once(local_part(getattr(self, name)))
             for name in self.projections
             if name not in stored
         }
@@ -516,7 +516,7 @@ class PackedExperts(nn.Module):
                 result = self._add_adapter(name, rows, result, lambda: dense[name], product, ends)
             if groups is None:
                 return result
-            return result + part_here(getattr(self, f"{name}_bias")).to(result.dtype)[groups]
+            return result + local_part(getattr(self, f"{name}_bias")).to(result.dtype)[groups]
 
         rows = gather(x, slots, weights.shape[1])
         inner = self.activation(multiply(self.projections[0], rows))
