@@ -20,7 +20,6 @@ from setpoint.parallel.config import Parallel
 from setpoint.parallel.world import world_of
 from setpoint.shapes.batch import BySource, Count, StepBatch
 from setpoint.shapes.outcome import Outcome
-from setpoint.train.engine import numbers_of, routing_of
 from setpoint.train.objective import count_over_ranks
 
 from ..support.ranks import fork
@@ -50,9 +49,9 @@ def step(model: Transformer, tokens: torch.Tensor) -> torch.Tensor:
     assert isinstance(outcome, Outcome) and outcome.routing is not None
     (outcome.result.square().mean() + outcome.auxiliary).backward()
     world = world_of(resolve(Parallel(device="cpu")))
-    numbers = numbers_of(outcome.routing)
+    numbers = outcome.routing.flat()
     world.sum(numbers)
-    counts = routing_of(numbers, outcome.routing).counts
+    counts = outcome.routing.from_flat(numbers).counts
     update_biases(model, counts, 0.0)
     return counts
 

@@ -16,8 +16,7 @@ from setpoint.config import resolve
 from setpoint.precision.config import LossScale
 from setpoint.precision.mixed_precision import LossScaler
 from setpoint.train.build.components import Components, build_components
-from setpoint.train.engine import Engine, Rates
-from setpoint.train.loop import engine_of
+from setpoint.train.engine import Engine, Rates, build_engine
 from setpoint.train.verdict import StepResult, Verdict
 
 from .small import small_job
@@ -79,7 +78,7 @@ def test_each_step_is_waited_for_with_replica_groups(
 ) -> None:
     """One that lost a group is taken again, which the host has to know before it goes on."""
     job = small_job(tmp_path, *flags, without=("accumulation",))
-    assert engine_of(job, build_components(job)).is_ahead == ahead
+    assert build_engine(job, build_components(job)).is_ahead == ahead
 
 
 OPTIMIZERS = {

@@ -15,11 +15,10 @@ from torch import Tensor
 from setpoint.config import RunError
 from setpoint.config.values.user_code import allow_imports
 from setpoint.memory.usage import is_out_of_memory
-from setpoint.train.engine import raise_named
+from setpoint.train.engine import explain_oom, raise_named
 from setpoint.train.loop import Loop
 from setpoint.train.rules.run_rules import memory_suggestions
 from setpoint.train.run import train
-from setpoint.train.step_errors import explain_oom
 
 from .small import events, small_job
 

@@ -62,8 +62,7 @@ from setpoint.shapes.batch import Batch, Count, Lengths, StepBatch, total_count
 from setpoint.train.build.components import Components, build_trained
 from setpoint.train.build.job_parameters import add_adapter
 from setpoint.train.config import Job
-from setpoint.train.engine import Rates
-from setpoint.train.loop import engine_of
+from setpoint.train.engine import Rates, build_engine
 from setpoint.train.rules.model_rules import dense_on_gpu
 
 if TYPE_CHECKING:
@@ -516,7 +515,7 @@ def _stepping(
 ) -> Callable[[], None]:
     """Make a function that takes a step with the job's engine, with its phases as windows."""
     components.train_data, components.spikes = cast("Any", SimpleNamespace(sources=("data",))), None
-    engine: Any = engine_of(job, components)
+    engine: Any = build_engine(job, components)
     if is_fake:  # there are no numbers: zeros are finite, and report no overflow and no stop
         engine.to_host = lambda numbers: lambda: [0.0] * len(numbers)
     total = total_count(step.counts)

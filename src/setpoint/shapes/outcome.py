@@ -97,6 +97,15 @@ class Routing(NamedTuple):
     sequence_balance: Tensor
     z: Tensor
 
+    def flat(self) -> Tensor:
+        """All numbers as one (N,) fp64 tensor; integers are exact up to 2**53."""
+        return torch.cat([part.double().flatten() for part in self])
+
+    def from_flat(self, numbers: Tensor) -> "Routing":
+        """Inverse of `flat`, with the shapes and dtypes of this routing."""
+        parts = zip(numbers.split([tensor.numel() for tensor in self]), self, strict=True)
+        return Routing(*(part.view(tensor.shape).to(tensor.dtype) for part, tensor in parts))
+
     def metrics(self) -> dict[str, float]:
         """Summarize the routing of a step.
 

@@ -1,31 +1,34 @@
-"""Engine of a step: gradients of the global mean, one all-reduce, the verdict and the update."""
+"""Engines of a step: gradients of the global mean, one all-reduce, the verdict and the update."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 
 import torch
 from torch import Tensor
 
 from setpoint.config import RunError, SetpointError, error_in_words
+from setpoint.loss.cross_entropy import PerToken
 from setpoint.memory.usage import is_out_of_memory
 from setpoint.model.config import ModelConfig, TransformerConfig
 from setpoint.optim.build_optimizer import title_of
 from setpoint.optim.clip import clip_gradients
 from setpoint.optim.config import OptimizerConfig
 from setpoint.optim.optimizer import Undo, counts_of, step_unless, takes_flag
+from setpoint.parallel.determinism import explain as explain_determinism
 from setpoint.precision.mixed_precision import compute_in
-from setpoint.shapes.batch import BySource
+from setpoint.shapes.batch import Batch, BySource
 from setpoint.shapes.logged import MetricLog
 from setpoint.shapes.outcome import Routing
-from setpoint.train.objective import add_routing, sum_by_source
-from setpoint.train.step_errors import explain
+from setpoint.train.objective import Objective, add_routing, sum_by_source
+from setpoint.train.rules.run_rules import memory_suggestions
 from setpoint.train.verdict import StepResult, Verdict, judge, skip_flag
 
 if TYPE_CHECKING:
+    from setpoint.parallel.pipeline import Stage
     from setpoint.parallel.replica_groups import ReplicaGroups
     from setpoint.shapes.batch import Count, StepBatch
     from setpoint.shapes.logged import Logged
@@ -229,7 +232,7 @@ class Engine:
         overflowed = sum(overflows, start=torch.zeros((), device=losses.device)) > 0
         if world.size > 1:
             shared = [losses] if by_source is None else [losses, by_source]
-            chosen = None if routing is None else numbers_of(routing)
+            chosen = None if routing is None else routing.flat()
             if not world.gives_loss:  # another rank has the same
                 shared = [torch.zeros_like(part) for part in shared]
                 chosen = None if chosen is None else torch.zeros_like(chosen)
@@ -240,7 +243,7 @@ class Engine:
                 world.sum(flat)
             losses, *parts = flat.split([len(part) for part in shared])
             if routing is not None:
-                routing = routing_of(parts.pop(), routing)
+                routing = routing.from_flat(parts.pop())
             by_source = parts.pop(0) if by_source is not None else None
             broken, overflowed = (flag[0] > 0 for flag in parts)
             for flag in overflows:  # by which the scale of the loss follows
@@ -307,78 +310,6 @@ class StepNumbers:
         return self.result
 
 
-@torch.no_grad()
-def sum_over_groups(
-    groups: ReplicaGroups, weights: Sequence[Tensor], sums: Sums, sources: int
-) -> Sums:
-    """Sum the gradients, in place, and the sums of a step over all replica groups.
-
-    Arguments:
-        sums: with experts they include a routing, even without a micro-batch.
-    """
-    for weight in weights:
-        if weight.grad is None:  # of a group without a micro-batch in this step
-            weight.grad = torch.zeros_like(weight)
-    for dtype in dict.fromkeys(weight.dtype for weight in weights):  # in one order everywhere
-        groups.sum([w.grad for w in weights if w.dtype == dtype and w.grad is not None])
-    losses, routing, by_source = sums
-    if sources > 1 and by_source is None:
-        by_source = torch.zeros(sources, dtype=torch.float64, device=losses.device)
-    parts = [
-        losses.double(),
-        *([] if by_source is None else [by_source]),
-        *([] if routing is None else [numbers_of(routing)]),
-    ]
-    flat = torch.cat(parts)
-    groups.sum([flat])
-    first, *tail = flat.split([len(part) for part in parts])
-    return Sums(
-        first.to(losses.dtype),
-        None if routing is None else routing_of(tail[-1], routing),
-        None if by_source is None else tail[0],
-    )
-
-
-def no_routing(model: ModelConfig, device: torch.device) -> Routing | None:
-    """Routing of zero tokens; None without experts."""
-    moe = model.moe if isinstance(model, TransformerConfig) else None
-    if moe is None:
-        return None
-    assert isinstance(model, TransformerConfig)
-    layers = sum(moe.has_experts(layer) for layer in range(model.layers))
-    counts = torch.zeros(layers, moe.experts, dtype=torch.int64, device=device)
-    mean = torch.zeros((), device=device)
-    return Routing(counts, counts[:, 0], mean, mean, mean)
-
-
-def numbers_of(routing: Routing) -> Tensor:
-    """Flatten a routing to one (N,) fp64 tensor; integers are exact up to 2**53."""
-    return torch.cat([part.double().flatten() for part in routing])
-
-
-def routing_of(numbers: Tensor, like: Routing) -> Routing:
-    """Inverse of `numbers_of`.
-
-    Arguments:
-        like: a routing of the same shapes and dtypes.
-    """
-    parts = numbers.split([tensor.numel() for tensor in like])
-    pairs = zip(parts, like, strict=True)
-    return Routing(*(part.view(tensor.shape).to(tensor.dtype) for part, tensor in pairs))
-
-
-def raise_named(error: Exception, config: OptimizerConfig) -> NoReturn:
-    """Re-raise an error of an optimizer step, with the name of an imported optimizer.
-
-    Raises:
-        RunError: unless the error is about memory or has an explanation of its own.
-    """
-    title = None if isinstance(error, SetpointError) else title_of(config)
-    if title is None or is_out_of_memory(error) or explain(error) is not None:
-        raise error
-    raise RunError(f"{title} failed in its step: {error_in_words(error)}") from error
-
-
 class HostCopy:
     """Asynchronous copies of numbers to the host, to one reused buffer.
 
@@ -415,3 +346,180 @@ class HostCopy:
             return view.tolist()
 
         return read
+
+
+class PipelineEngine(Engine):
+    """Runs the micro-batches of a step through the stages of a pipeline, as an `Engine`.
+
+    All ranks of a pipeline read the same batches: what is handed on is the residual stream alone.
+    """
+
+    def __init__(self, job: Job, components: Components) -> None:
+        super().__init__(job, components)
+        assert components.pipeline is not None
+        self.pipeline = components.pipeline
+        loss, sources = components.objective.loss, self.sources
+        self.objectives = {
+            stage: Objective(stage.model, loss, sources) for stage in self.pipeline.stages
+        }
+        # Of matrices that several ranks hold, such as tied embeddings, the norm counts one.
+        names, weights = self.pipeline.counted_elsewhere, components.weights.held
+        self.counted_elsewhere = frozenset(weights[name] for name in names)
+
+    def forward_backward(self, step: StepBatch, total: Count) -> Sums:
+        """See `Engine.forward_backward`."""
+        from setpoint.parallel.pipeline import add_loss
+
+        components, scaler = self.components, self.components.scaler
+        losses = torch.zeros(2, device=components.device)
+        scaler.scale(losses)  # makes its tensors, on ranks without a loss, too
+        whole_rows = at_equal_length([batch.to(components.device) for batch in step.batches])
+        batches = [components.sequence.cut(batch) for batch in whole_rows]
+        routing: Routing | None = None
+        by_source: Tensor | None = None
+        loss = components.objective.loss
+        if isinstance(loss, PerToken) and loss.per_token and batches[0].source is not None:
+            by_source = torch.zeros(self.sources, dtype=torch.float64, device=components.device)
+
+        def compute(stage: Stage, number: int, x: Tensor | None) -> Tensor:
+            nonlocal routing, by_source
+            batch, count = batches[number], step.counts[number]
+            if x is not None:
+                batch = replace(batch, inputs=x)
+            span = self.span(f"forward of stage {stage.number}")
+            with span, self.autocast, self.metrics:
+                output, auxiliary, chosen = self.objectives[stage](batch)
+            if chosen is not None:
+                routing = add_routing(routing, chosen, count.tokens / total.tokens)
+            # A mean over the tokens read here, as a share of the mean over all.
+            extra = None if auxiliary is None else auxiliary * (count.tokens / total.tokens)
+            if not stage.is_last:
+                if extra is None:
+                    return output
+                losses[0] += extra.detach()
+                return add_loss(output, scaler.scale(extra))
+            share: Tensor = output.total / total.weight
+            share = share if extra is None else share + extra
+            losses.add_(torch.stack((share.detach(), output.nats / total.targets)))
+            if by_source is not None and output.each is not None:
+                by_source += sum_by_source(output.each, batches[number], self.sources)
+            return scaler.scale(share)
+
+        rows, length = batches[0].inputs.shape
+        with self.span("pipeline"), components.replicas.micro_batch(True):
+            self.pipeline.run((rows, length), compute)
+        self.pipeline.sum_shared()
+        return Sums(losses, routing, by_source)
+
+
+def at_equal_length(batches: Sequence[Batch]) -> list[Batch]:
+    """Pad micro-batches at the end to the longest of them; padding does not count.
+
+    Stages exchange tensors of one shape in a step. What is there is not moved, so causal attention
+    hides the padding, and where positions are given they mark it for experts.
+    """
+    length = max(batch.inputs.shape[1] for batch in batches)
+    return [batch.padded(length - batch.inputs.shape[1]) for batch in batches]
+
+
+def build_engine(job: Job, components: Components) -> Engine:
+    """Build the engine of a job: for DeepSpeed, a pipeline, or the default one."""
+    if components.replicas.holds_state:
+        from setpoint.train.deepspeed_engine import ZeroEngine
+
+        return ZeroEngine(job, components)
+    kind = Engine if components.pipeline is None else PipelineEngine
+    engine, metrics = kind(job, components), job.tracking.metrics
+    if metrics.grad_norms or metrics.param_norms or metrics.update_ratios:
+        from setpoint.train.norms import NormMetrics
+
+        engine.norms = NormMetrics(metrics, components, engine.counted_elsewhere)
+    return engine
+
+
+@torch.no_grad()
+def sum_over_groups(
+    groups: ReplicaGroups, weights: Sequence[Tensor], sums: Sums, sources: int
+) -> Sums:
+    """Sum the gradients, in place, and the sums of a step over all replica groups.
+
+    Arguments:
+        sums: with experts they include a routing, even without a micro-batch.
+    """
+    for weight in weights:
+        if weight.grad is None:  # of a group without a micro-batch in this step
+            weight.grad = torch.zeros_like(weight)
+    for dtype in dict.fromkeys(weight.dtype for weight in weights):  # in one order everywhere
+        groups.sum([w.grad for w in weights if w.dtype == dtype and w.grad is not None])
+    losses, routing, by_source = sums
+    if sources > 1 and by_source is None:
+        by_source = torch.zeros(sources, dtype=torch.float64, device=losses.device)
+    parts = [
+        losses.double(),
+        *([] if by_source is None else [by_source]),
+        *([] if routing is None else [routing.flat()]),
+    ]
+    flat = torch.cat(parts)
+    groups.sum([flat])
+    first, *tail = flat.split([len(part) for part in parts])
+    return Sums(
+        first.to(losses.dtype),
+        None if routing is None else routing.from_flat(tail[-1]),
+        None if by_source is None else tail[0],
+    )
+
+
+def no_routing(model: ModelConfig, device: torch.device) -> Routing | None:
+    """Routing of zero tokens; None without experts."""
+    moe = model.moe if isinstance(model, TransformerConfig) else None
+    if moe is None:
+        return None
+    assert isinstance(model, TransformerConfig)
+    layers = sum(moe.has_experts(layer) for layer in range(model.layers))
+    counts = torch.zeros(layers, moe.experts, dtype=torch.int64, device=device)
+    mean = torch.zeros((), device=device)
+    return Routing(counts, counts[:, 0], mean, mean, mean)
+
+
+@contextmanager
+def explain_oom(job: Job) -> Iterator[None]:
+    """Replace out-of-memory errors by one with advice.
+
+    Raises:
+        RunError: instead of the errors of Python, NumPy and torch.
+    """
+    try:
+        yield
+    except Exception as error:
+        if not is_out_of_memory(error):
+            raise
+        batch = job.batch
+        raise RunError(
+            f"there is too little memory for batch.micro_size = {batch.micro_size} sequences of "
+            f"batch.sequence_length = {batch.sequence_length} tokens with this model and data. "
+            f"What helps: {'; '.join([*memory_suggestions(job), 'less data'])}"
+        ) from error
+
+
+def explain(error: Exception) -> RunError | None:
+    """Explain an error of PyTorch by the setting that causes it.
+
+    Returns:
+        an error with advice; None if the cause is unknown.
+    """
+    from setpoint.compile.watch import explain as explain_compiling
+
+    # Compilers pass on, in an error of their own, that an operation cannot be deterministic.
+    return explain_determinism(error) or explain_compiling(error)
+
+
+def raise_named(error: Exception, config: OptimizerConfig) -> NoReturn:
+    """Re-raise an error of an optimizer step, with the name of an imported optimizer.
+
+    Raises:
+        RunError: unless the error is about memory or has an explanation of its own.
+    """
+    title = None if isinstance(error, SetpointError) else title_of(config)
+    if title is None or is_out_of_memory(error) or explain(error) is not None:
+        raise error
+    raise RunError(f"{title} failed in its step: {error_in_words(error)}") from error

@@ -21,11 +21,11 @@ from setpoint.track.console import print_table, short_time
 from setpoint.track.jsonl import readable_rows
 from setpoint.track.progress import LoggedProgress, Progress
 from setpoint.track.redact import declared_secrets, without_values
+from setpoint.train.engine import explain_oom
 from setpoint.train.evaluation.scores import eval_slice, scores_in
 from setpoint.train.loop import Loop
 from setpoint.train.run_status import command_again, goodput_of, stop_message
 from setpoint.train.session import Run
-from setpoint.train.step_errors import explain_oom
 from setpoint.train.verdict import skipped_metrics
 
 

@@ -16,7 +16,7 @@ from setpoint.parallel.hangs import has_progressed, step_begins, step_has_ended
 from setpoint.resilience.signals import Stopped
 from setpoint.shapes.batch import BySource
 from setpoint.shapes.logged import MetricLog
-from setpoint.train.engine import CompleteStep, Engine, Rates, complete_retaken
+from setpoint.train.engine import CompleteStep, Engine, Rates, build_engine, complete_retaken
 from setpoint.train.hooks import SessionHooks, is_ours
 from setpoint.train.objective import count_over_ranks
 from setpoint.train.position import Freezing, Position, is_due, is_over, share_done
@@ -234,7 +234,7 @@ class Loop:
         self.end_reason = ended
         self.roll_back, self.liveness = roll_back, liveness
         self.until = until
-        self.engine: Engine = engine_of(job, components)
+        self.engine: Engine = build_engine(job, components)
         self.waits_always = not self.engine.is_ahead or any(
             not is_ours(callback) and callback not in self._needs_result
             for callback in self.callbacks
@@ -580,20 +580,3 @@ class Loop:
         The last row, an evaluation and a checkpoint follow as at the regular end.
         """
         self.end_reason = reason
-
-
-def engine_of(job: Job, components: Components) -> Engine:
-    """Build the engine of a job: for DeepSpeed, a pipeline, or the default one."""
-    if components.replicas.holds_state:
-        from setpoint.train.deepspeed_engine import ZeroEngine
-
-        return ZeroEngine(job, components)
-    kind, metrics = Engine, job.tracking.metrics
-    if components.pipeline is not None:
-        from setpoint.train.pipeline_engine import PipelineEngine as kind
-    engine = kind(job, components)
-    if metrics.grad_norms or metrics.param_norms or metrics.update_ratios:
-        from setpoint.train.norms import NormMetrics
-
-        engine.norms = NormMetrics(metrics, components, engine.counted_elsewhere)
-    return engine

@@ -30,6 +30,7 @@ from setpoint.train.callbacks.build_callbacks import (
 )
 from setpoint.train.config import Job
 from setpoint.train.contract import describe_accepted
+from setpoint.train.engine import explain, explain_oom
 from setpoint.train.finish import finish, log_failures
 from setpoint.train.loop import Callback, Loop
 from setpoint.train.open import (
@@ -51,7 +52,6 @@ from setpoint.train.resume import (
 from setpoint.train.run_record import compare_with_record, start_record
 from setpoint.train.run_status import command_again, stop_message
 from setpoint.train.session import Run
-from setpoint.train.step_errors import explain, explain_oom
 
 
 def train(
