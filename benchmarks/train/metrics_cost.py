@@ -32,8 +32,8 @@ from setpoint.train.build.components import build_components
 from setpoint.train.callbacks.log import LogCallback
 from setpoint.train.config import Job
 from setpoint.train.loop import Loop
-from setpoint.train.loss_mean import LossMean
 from setpoint.train.position import Position
+from setpoint.train.row_metrics import LossMean
 
 LIMIT = 1.01
 STEPS = 10

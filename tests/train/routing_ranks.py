@@ -20,7 +20,7 @@ from setpoint.parallel.config import Parallel
 from setpoint.parallel.world import world_of
 from setpoint.shapes.batch import BySource, Count, StepBatch
 from setpoint.shapes.outcome import Outcome
-from setpoint.train.objective import count_over_ranks
+from setpoint.train.step_sync import count_over_ranks
 
 from ..support.ranks import fork
 

@@ -13,7 +13,7 @@ from setpoint.train.build.components import Components
 from setpoint.train.callbacks.log import TIMING
 from setpoint.train.config import Job
 from setpoint.train.evaluation.scores import evaluation_state_of
-from setpoint.train.loss_mean import LossMean
+from setpoint.train.row_metrics import LossMean
 from setpoint.train.run import train
 from setpoint.train.run_state import States, states_of
 

@@ -16,7 +16,8 @@ from setpoint.config import resolve
 from setpoint.precision.config import LossScale
 from setpoint.precision.mixed_precision import LossScaler
 from setpoint.train.build.components import Components, build_components
-from setpoint.train.engine import Engine, Rates, build_engine
+from setpoint.train.engine import Engine, Rates
+from setpoint.train.loop import build_engine
 from setpoint.train.verdict import StepResult, Verdict
 
 from .small import small_job

@@ -64,7 +64,7 @@ def test_only_steps_with_rows_are_measured(tmp_path: Path) -> None:
     job = small_job(tmp_path / "norms", *flags, ALL[1])
     with pytest.MonkeyPatch.context() as patch:
         counted: list[int] = []
-        name = "setpoint.train.norms.norms_of_sets"
+        name = "setpoint.train.row_metrics.norms_of_sets"
         patch.setattr(name, lambda *given: counted.append(1) or norms_of_sets(*given))
         found = rows(train(job).directory)
     assert [row["step"] for row in found] == [2, 4, 5] and len(counted) == 3

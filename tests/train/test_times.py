@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 from torch.profiler import record_function
 
-from setpoint.train import step_clock as module
+from setpoint.train import step_times as module
 from setpoint.train.callbacks.log import SECONDS, SHARES
 from setpoint.train.run import train
-from setpoint.train.step_clock import StepTimes
+from setpoint.train.step_times import StepTimes
 
 from .small import small_job
 

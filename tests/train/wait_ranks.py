@@ -14,7 +14,7 @@ import torch.distributed as dist
 
 from setpoint.parallel import replicas
 from setpoint.resilience.signals import StopRequest
-from setpoint.train import step_clock as times
+from setpoint.train import step_times as times
 from setpoint.train.build.components import build_components
 from setpoint.train.loop import Loop
 from setpoint.train.position import Position

@@ -62,7 +62,8 @@ from setpoint.shapes.batch import Batch, Count, Lengths, StepBatch, total_count
 from setpoint.train.build.components import Components, build_trained
 from setpoint.train.build.job_parameters import add_adapter
 from setpoint.train.config import Job
-from setpoint.train.engine import Rates, build_engine
+from setpoint.train.engine import Rates
+from setpoint.train.loop import build_engine
 from setpoint.train.rules.model_rules import dense_on_gpu
 
 if TYPE_CHECKING:

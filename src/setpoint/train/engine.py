@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from setpoint.shapes.logged import Logged
     from setpoint.train.build.components import Components
     from setpoint.train.config import Job
-    from setpoint.train.norms import NormMetrics
+    from setpoint.train.row_metrics import NormMetrics
 
 
 class Sums(NamedTuple):
@@ -420,21 +420,6 @@ def at_equal_length(batches: Sequence[Batch]) -> list[Batch]:
     """
     length = max(batch.inputs.shape[1] for batch in batches)
     return [batch.padded(length - batch.inputs.shape[1]) for batch in batches]
-
-
-def build_engine(job: Job, components: Components) -> Engine:
-    """Build the engine of a job: for DeepSpeed, a pipeline, or the default one."""
-    if components.replicas.holds_state:
-        from setpoint.train.deepspeed_engine import ZeroEngine
-
-        return ZeroEngine(job, components)
-    kind = Engine if components.pipeline is None else PipelineEngine
-    engine, metrics = kind(job, components), job.tracking.metrics
-    if metrics.grad_norms or metrics.param_norms or metrics.update_ratios:
-        from setpoint.train.norms import NormMetrics
-
-        engine.norms = NormMetrics(metrics, components, engine.counted_elsewhere)
-    return engine
 
 
 @torch.no_grad()

@@ -1,4 +1,4 @@
-"""The training loop, from top to bottom, and the callbacks around its steps."""
+"""The training loop, from top to bottom, and the callbacks around it."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from enum import IntEnum
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from setpoint.config import RunError, SetpointError, for_error
@@ -16,16 +17,17 @@ from setpoint.parallel.hangs import has_progressed, step_begins, step_has_ended
 from setpoint.resilience.signals import Stopped
 from setpoint.shapes.batch import BySource
 from setpoint.shapes.logged import MetricLog
-from setpoint.train.engine import CompleteStep, Engine, Rates, build_engine, complete_retaken
-from setpoint.train.hooks import SessionHooks, is_ours
-from setpoint.train.objective import count_over_ranks
+from setpoint.train.engine import CompleteStep, Engine, PipelineEngine, Rates, complete_retaken
 from setpoint.train.position import Freezing, Position, is_due, is_over, share_done
-from setpoint.train.step_clock import StepSync, StepTimes, measuring_waits
+from setpoint.train.row_metrics import NormMetrics
+from setpoint.train.step_sync import StepSync, count_over_ranks
+from setpoint.train.step_times import StepTimes, measuring_waits
 from setpoint.train.verdict import StepResult, Verdict
 
 if TYPE_CHECKING:
     from torch import Tensor
 
+    from setpoint.parallel.world import World
     from setpoint.resilience.signals import StopRequest
     from setpoint.shapes.batch import Count, StepBatch
     from setpoint.shapes.logged import Reduce
@@ -59,7 +61,7 @@ PARTS_OF_PHASES = {Phase.EVALUATE: "evaluation", Phase.KEEP: "save"}
 """Time category of the callbacks of a phase; see `StepTimes`."""
 
 
-class Callback(SessionHooks):
+class Callback:
     """Base of callbacks: does nothing; subclasses override the methods they need.
 
     Callbacks of one phase run in the order in which they were added. By default a callback runs
@@ -69,6 +71,51 @@ class Callback(SessionHooks):
     phase: Phase = Phase.OBSERVE
     min_interval = 0.0
     """Minimum seconds between two calls of `after_step`."""
+
+    def before_open(
+        self, job: Job, directory: Path | None, world: World, show: Callable[[str], None]
+    ) -> None:
+        """Called on all ranks before the run directory is compared with the job and opened.
+
+        Only for callbacks that exist by then: objects passed to `train`, and operations.
+
+        Arguments:
+            directory: the run directory; None for a new one.
+            show: prints a line.
+        """
+
+    def rehearsed(self, job: Job, directory: Path | None) -> tuple[str, str] | None:
+        """Row of `train --dry-run` about `before_open`; nothing is written."""
+
+    def before_build(self, run: Any, ending: ExitStack) -> None:
+        """Called on all ranks once the job matches its record, before anything is built.
+
+        For the same callbacks as `before_open`.
+
+        Arguments:
+            run: with `job`, `directory`, `world`, and `shown`, which prints lines.
+            ending: closed at the end of the session, with the error that ends it.
+        """
+
+    def opened(self, run: Any, stack: ExitStack) -> None:
+        """Called when the run directory is locked, before the newest checkpoint is loaded.
+
+        Arguments:
+            run: with `job`, `directory`, `events`, `progress`, `trackers`, and the `store` of
+                checkpoints.
+            stack: closed at the end of the session, when all is recorded.
+        """
+
+    def fetch(self, newer_than: int | None) -> bool:
+        """Fetch a valid checkpoint if newer local ones are damaged; called on all ranks.
+
+        Arguments:
+            newer_than: step of the newest valid checkpoint; None without one.
+
+        Returns:
+            True if the store has a newer one now.
+        """
+        return False
 
     def start(self, loop: Loop) -> None:
         """Called once, before the first step of this session."""
@@ -121,13 +168,6 @@ class Callback(SessionHooks):
                 training ended before its duration was over, if a callback has called `end`.
         """
 
-    def recorded(self, loop: Loop, done: bool) -> None:
-        """Called last in a session without an error: all files of the run are written.
-
-        Arguments:
-            done: True if the run is finished, so there is no later session.
-        """
-
     def close(self, loop: Loop) -> None:
         """Called once at the end of the loop, also after an error or Ctrl-C, even in `start`.
 
@@ -135,8 +175,24 @@ class Callback(SessionHooks):
             loop: at the end of the session. Undo here all changes of `start`.
         """
 
+    def recorded(self, loop: Loop, done: bool) -> None:
+        """Called last in a session without an error: all files of the run are written.
 
-def _interval(callback: Callback) -> float:
+        Arguments:
+            done: True if the run is finished, so there is no later session.
+        """
+
+    def summary(self) -> list[tuple[str, str]]:
+        """Rows for the summary table at the end of training."""
+        return []
+
+
+def is_ours(callback: Callback) -> bool:
+    """True if a callback belongs to Setpoint, so its declared methods are all it does."""
+    return type(callback).__module__.partition(".")[0] == "setpoint"
+
+
+def interval_of(callback: Callback) -> float:
     """The `min_interval` of a callback.
 
     Raises:
@@ -227,7 +283,7 @@ class Loop:
         self._due = {
             id(callback): now + interval
             for callback in callbacks
-            if (interval := _interval(callback))
+            if (interval := interval_of(callback))
         }
         self.stop = stop
         self.position = self.previous = position
@@ -580,3 +636,16 @@ class Loop:
         The last row, an evaluation and a checkpoint follow as at the regular end.
         """
         self.end_reason = reason
+
+
+def build_engine(job: Job, components: Components) -> Engine:
+    """Build the engine of a job: for DeepSpeed, a pipeline, or the default one."""
+    if components.replicas.holds_state:
+        from setpoint.train.deepspeed_engine import ZeroEngine
+
+        return ZeroEngine(job, components)
+    kind = Engine if components.pipeline is None else PipelineEngine
+    engine, metrics = kind(job, components), job.tracking.metrics
+    if metrics.grad_norms or metrics.param_norms or metrics.update_ratios:
+        engine.norms = NormMetrics(metrics, components, engine.counted_elsewhere)
+    return engine

@@ -13,7 +13,7 @@ from setpoint.config import SetpointError
 from setpoint.loss.columns import count_correct, count_correct_from_hidden
 from setpoint.loss.config import LossConfig, tokens_named
 from setpoint.loss.cross_entropy import FromHidden, LossOutput, PerToken, Weighs
-from setpoint.shapes.batch import IGNORE_INDEX, BySource, Count
+from setpoint.shapes.batch import IGNORE_INDEX, Count
 from setpoint.shapes.outcome import (
     Outcome,
     Routing,
@@ -26,9 +26,8 @@ from setpoint.units.dtype import DType
 
 if TYPE_CHECKING:
     from setpoint.parallel.pipeline import Pipeline, Stage
-    from setpoint.parallel.replica_groups import ReplicaGroups
     from setpoint.parallel.world import World
-    from setpoint.shapes.batch import Batch, StepBatch
+    from setpoint.shapes.batch import Batch
     from setpoint.shapes.outcome import Columns, Projection
     from setpoint.train.config import Job
 
@@ -209,31 +208,6 @@ class Objective:
         count = int(valid.sum())
         weight = count if weights is None else weights[valid].sum(dtype=torch.float64)
         return Count(batch.tokens, count, float(weight), valid)
-
-
-def count_over_ranks(
-    step: StepBatch, world: World, groups: ReplicaGroups | None = None
-) -> tuple[Count, BySource, float | None]:
-    """Sum the counts of all ranks in one host collective, and one over replica groups.
-
-    Returns:
-        counts of the step on all ranks, and by source; the mean of the ranks' epochs, where each
-        has its own.
-    """
-    if world.size == 1 and groups is None:
-        return step.rank_total, step.by_source, step.epoch
-    numbers = [*step.rank_total[:3], *step.by_source.sequences, *step.by_source.targets]
-    numbers.append(step.epoch or 0.0)
-    *sums, epochs = world.sum_numbers(*(number * world.gives_counts for number in numbers))
-    epoch = None if step.epoch is None else epochs / world.data_size
-    if groups is not None:
-        tensor = torch.tensor(sums, dtype=torch.float64, device=world.device)
-        groups.sum_counts(tensor)
-        sums = tensor.tolist()
-    tokens, targets, weight, *counts = sums
-    integers, sources = tuple(int(count) for count in counts), len(counts) // 2
-    by_source = BySource(integers[:sources], integers[sources:])
-    return Count(int(tokens), int(targets), weight), by_source, epoch
 
 
 def sum_by_source(per_token: Tensor, batch: Batch, sources: int) -> Tensor:

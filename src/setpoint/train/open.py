@@ -42,7 +42,6 @@ from setpoint.track.progress import LoggedProgress, Progress, make_progress
 from setpoint.track.run_directory import RunDirectory
 from setpoint.track.trackers import Trackers
 from setpoint.train.build.assets import fallback_files
-from setpoint.train.build.utilization import utilization_of
 from setpoint.train.config import Job
 from setpoint.train.contract import (
     check_contract,
@@ -51,6 +50,7 @@ from setpoint.train.contract import (
     split_paths,
 )
 from setpoint.train.finish import record_failure
+from setpoint.train.row_metrics import utilization_of
 from setpoint.train.run_name import draw_seed, find_run, follow_load
 from setpoint.train.run_record import compare_with_record
 from setpoint.train.run_status import watch_stops

@@ -22,8 +22,8 @@ from setpoint.train.contract import recorded_job
 from setpoint.train.evaluation.scores import evaluation_state_of
 from setpoint.train.frozen import FrozenParameters
 from setpoint.train.loop import Loop
-from setpoint.train.loss_mean import LossMean
 from setpoint.train.position import Position, is_over
+from setpoint.train.row_metrics import LossMean
 from setpoint.train.run_record import dropped_since
 from setpoint.train.run_state import restore, states_of
 from setpoint.train.session import Run

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass, field
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from torch import Tensor, dtype
 
@@ -32,9 +32,12 @@ from setpoint.train.evaluation.scores import (
     evaluation_point,
     restore_training_weights,
 )
-from setpoint.train.loss_mean import LossMean
 from setpoint.train.position import Position, is_over
+from setpoint.train.step_sync import meet
 from setpoint.units import DType
+
+if TYPE_CHECKING:
+    from setpoint.train.row_metrics import LossMean
 
 WEIGHTS_ONLY = "weights_only"
 """Key in the state of a checkpoint that cannot be resumed."""
@@ -202,22 +205,6 @@ class OptimizerState:
                 for name, param in components.weights.named_parameters()
             }
         convert_state(self.job.precision, components.optimizer, dtypes)
-
-
-def meet(metrics: MetricLog, world: World) -> None:
-    """Merge the logged metrics of all ranks on the main rank, and reset the others.
-
-    All ranks call it at the same point; they communicate only if one of them has logged.
-    """
-    metrics.settle()
-    if world.size == 1 or not (metrics.meets or metrics.always):
-        return
-    # Ranks of the axis `tensor` compute the same.
-    coordinates = tuple(i for axis, i in world.coordinates.items() if axis != "tensor")
-    metrics.merge(world.all_of((coordinates, metrics.totals)))
-    metrics.meets = False
-    if not world.is_main:
-        metrics.take()
 
 
 @dataclass(slots=True)

@@ -25,11 +25,10 @@ if TYPE_CHECKING:
     from setpoint.track.progress import LoggedProgress, Progress
     from setpoint.track.trackers import Trackers
     from setpoint.train.build.components import Components
-    from setpoint.train.build.utilization import Utilization
     from setpoint.train.evaluation.scores import EvaluationState, Scores
     from setpoint.train.frozen import FrozenParameters
     from setpoint.train.loop import Callback, Loop
-    from setpoint.train.loss_mean import LossMean
+    from setpoint.train.row_metrics import LossMean, Utilization
     from setpoint.train.run_state import States
     from setpoint.train.warm_start import Loaded
 

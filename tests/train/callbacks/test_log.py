@@ -17,8 +17,8 @@ from setpoint.track.progress import Progress
 from setpoint.track.run_directory import RunDirectory
 from setpoint.track.trackers import Trackers
 from setpoint.train.callbacks.log import LogCallback, RecordCallback
-from setpoint.train.loss_mean import LossMean
 from setpoint.train.position import Position
+from setpoint.train.row_metrics import LossMean
 from setpoint.train.run import train
 from setpoint.train.verdict import StepResult
 

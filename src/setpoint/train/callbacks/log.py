@@ -1,4 +1,4 @@
-"""Callbacks that report: rows of metrics, skipped steps, memory, and the changed record."""
+"""Rows of metrics: mean loss, MFU and speed; and notes on skipped steps, memory and the record."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from setpoint.track.progress import Reading
 from setpoint.train.loop import Callback, Phase
 from setpoint.train.position import share_done
 from setpoint.train.run_record import change_record
-from setpoint.train.run_state import meet
-from setpoint.train.step_clock import PARTS
+from setpoint.train.step_sync import meet
+from setpoint.train.step_times import PARTS
 from setpoint.train.verdict import skipped_metrics
 
 if TYPE_CHECKING:

@@ -16,11 +16,11 @@ from setpoint.model.layers import count_parameters
 from setpoint.model.parameters import FORMULAS
 from setpoint.plan.preflight import preflight
 from setpoint.train.build.components import build_components
-from setpoint.train.build.utilization import Utilization, utilization_of
 from setpoint.train.config import Job
+from setpoint.train.row_metrics import Utilization, utilization_of
 from setpoint.train.run import train
 
-from ..small import events, small_job
+from .small import events, small_job
 
 allow_imports(__name__)
 CPU = torch.device("cpu")

@@ -1,4 +1,4 @@
-"""Step timing by category, and the synchronization of ranks once per step."""
+"""Times of steps by category, and of waiting for other ranks within them."""
 
 from __future__ import annotations
 
@@ -6,17 +6,10 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from threading import current_thread, get_ident
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import distributed
-
-from setpoint.resilience.signals import Abandoned
-
-if TYPE_CHECKING:
-    from setpoint.parallel.world import World
-    from setpoint.resilience.signals import StopRequest
-    from setpoint.shapes.logged import MetricLog
 
 PARTS: tuple[str, ...] = (
     "data", "forward", "backward", "optimizer", "communication", "device", "evaluation", "save",
@@ -196,92 +189,3 @@ def measuring_waits(times: StepTimes) -> Iterator[None]:
         yield
     finally:
         work.wait, streams.wait_event = wait, wait_event
-
-
-class StepSync:
-    """Synchronizes stops, saves and step seconds of all ranks by one collective per step.
-
-    The time of a rank after it has reported counts for the next step, so that the position is the
-    same on all ranks.
-
-    Arguments:
-        began: start of the step, by `time.perf_counter`.
-        saves_now: a checkpoint was asked for in the last step, on any rank.
-    """
-
-    def __init__(
-        self, world: World, stop: StopRequest, metrics: MetricLog, times: StepTimes
-    ) -> None:
-        self.world, self.stop, self.metrics, self.times = world, stop, metrics, times
-        self.is_shared = world.size > 1
-        self.saves_now = False
-        self.began = 0.0
-        # Stop flag after the last collective; None before the first.
-        self._stopping: bool | None = None
-        # Seconds before the step that this rank has not reported, those that it has reported of the
-        # step, and their mean over all ranks.
-        self._unshared = self._reported = self._mean = 0.0
-
-    @property
-    def is_stopping(self) -> bool:
-        """True to stop before the next step; all ranks give the same answer."""
-        if not self.is_shared:
-            return self.stop.requested
-        if self._stopping is None:
-            self._agree(self.world.any(self.stop.requested))
-        return bool(self._stopping)
-
-    def check(self) -> None:
-        """Abandon repeatable work, on all ranks or on none.
-
-        Raises:
-            Abandoned: if a stop was asked for.
-        """
-        if not self.is_shared:
-            self.stop.check()
-            return
-        self._agree(bool(self._stopping) or self.world.any(self.stop.requested))
-        if self._stopping:
-            raise Abandoned
-
-    def exchange(self) -> None:
-        """Exchange stop and save requests, logged metrics and seconds with the other ranks."""
-        flags = [self.stop.saves_now]
-        if self.is_shared:
-            self._reported = time.perf_counter() - self.began + self._unshared
-            flags += [self.stop.requested, bool(self.metrics)]
-            with self.times("communication"):
-                *sums, seconds = self.world.sum_numbers(*flags, self._reported)
-            flags = [number > 0 for number in sums]
-            self._mean = seconds / self.world.size
-        self.saves_now, *shared = flags
-        if self.saves_now:
-            self.stop.answer_save()
-        if shared:
-            is_stopping, self.metrics.meets = shared
-            self._agree(is_stopping)
-
-    def end_step(self) -> float:
-        """Seconds of the step, averaged over the ranks."""
-        spent = time.perf_counter() - self.began + self._unshared
-        if not self.is_shared:
-            self._unshared = 0.0
-            return spent
-        self._unshared = spent - self._reported
-        return self._mean
-
-    def retake_step(self) -> None:
-        """Count the seconds of a retaken step towards its next attempt."""
-        self._unshared += time.perf_counter() - self.began
-
-    def _agree(self, stopping: bool) -> None:
-        """Record a stop request of any rank, with one reason for all ranks.
-
-        Arguments:
-            stopping: the same on all ranks.
-        """
-        if stopping and not self._stopping:
-            requests = self.world.all_of((self.stop.signal, self.stop.reason))
-            signal, reason = next((sig, why) for sig, why in requests if sig is not None)
-            self.stop.agree(signal, reason)
-        self._stopping = stopping
