@@ -51,8 +51,7 @@ length = 200
 OWN = """\
 from setpoint.model.config import TransformerConfig
 from setpoint.optim.config import AdamWConfig
-from setpoint.train.batch_config import BatchConfig
-from setpoint.train.config import Job
+from setpoint.train.config import BatchConfig, Job
 
 
 def small():

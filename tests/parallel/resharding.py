@@ -24,10 +24,9 @@ from setpoint.resilience.signals import StopRequest
 from setpoint.shapes.placed import in_memory, whole_of
 from setpoint.train.build.components import Components, build_components
 from setpoint.train.config import Job
-from setpoint.train.frozen import FrozenParameters
 from setpoint.train.loop import Loop
 from setpoint.train.position import Position
-from setpoint.train.run_state import States, restore, snapshot
+from setpoint.train.run_state import FrozenParameters, States, restore, snapshot
 from setpoint.train.warm_start import warm_start
 
 from ..checkpoint.stored import load as load_stored

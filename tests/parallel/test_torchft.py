@@ -28,7 +28,7 @@ from setpoint.parallel.config import TorchFT
 from setpoint.parallel.replica_groups import ReplicaGroups
 from setpoint.parallel.world import World
 from setpoint.shapes.batch import Count
-from setpoint.train.replica_recovery import PeerShard
+from setpoint.train.resume import PeerShard
 from tests.support.tensors import read
 
 from ..conftest import ROOT

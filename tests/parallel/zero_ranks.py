@@ -19,9 +19,9 @@ from setpoint.parallel.world import World, world_of
 from setpoint.parallel.zero import ZeroReplicas, load_deepspeed
 from setpoint.resilience.signals import StopRequest
 from setpoint.train.build.components import build_components
-from setpoint.train.frozen import FrozenParameters
 from setpoint.train.loop import Loop
 from setpoint.train.position import Position
+from setpoint.train.run_state import FrozenParameters
 from setpoint.train.warm_start import warm_start
 
 from ..support.ranks import fork_group

@@ -24,8 +24,7 @@ from setpoint.parallel.config import Parallel, Sharding
 from setpoint.parallel.pipelining import Pipelining
 from setpoint.parallel.world import World
 from setpoint.precision.config import Precision
-from setpoint.train.batch_config import BatchConfig
-from setpoint.train.config import Job
+from setpoint.train.config import BatchConfig, Job
 
 from ..model.huggingface_families import FAMILIES
 from ..model.pretrained.ours import directory

@@ -12,8 +12,7 @@ import setpoint.presets  # noqa: F401 - registers `tiny`
 from setpoint.config import ConfigError
 from setpoint.config.composition import compose
 from setpoint.model.divisors import nearest_multiples
-from setpoint.train.batch_config import batch_equation, solve_batch
-from setpoint.train.config import Job
+from setpoint.train.config import Job, batch_equation, solve_batch
 
 from ..support.snapshots import compare
 

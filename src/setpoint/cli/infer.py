@@ -45,7 +45,7 @@ from setpoint.model.pretrained.locate import locate
 from setpoint.model.pretrained.recorded_model import job_of
 from setpoint.parallel.rank import launched, own_rank
 from setpoint.track.progress import make_work_progress
-from setpoint.train.batch_config import BatchConfig
+from setpoint.train.config import BatchConfig
 
 if TYPE_CHECKING:
     from setpoint.infer.inference import OnText, Results

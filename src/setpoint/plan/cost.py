@@ -16,8 +16,7 @@ from setpoint.plan.timeline import Page, html_of, seconds
 from setpoint.plan.topology import Topology
 from setpoint.plan.workload import Workload
 from setpoint.report.page.html import write_page
-from setpoint.train.batch_config import limits_of
-from setpoint.train.config import Job
+from setpoint.train.config import Job, limits_of
 from setpoint.units.size import in_units
 
 UNPRICED = "unknown: no --price"

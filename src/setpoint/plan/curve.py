@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from setpoint.config import SetpointError
 from setpoint.optim.schedule.config import Piecewise, Plateau
 from setpoint.optim.schedule.curves import ScheduleTime, measure, nearest, phase_ends
-from setpoint.train.batch_config import steps_before
+from setpoint.train.config import steps_before
 from setpoint.units import Duration
 
 if TYPE_CHECKING:

@@ -10,8 +10,7 @@ from setpoint.config.resolving.checks import Verification
 from setpoint.config.values.origin import COMMAND_LINE, ENVIRONMENT, FILE
 from setpoint.model.config import HuggingFaceConfig, ModelConfig, TransformerConfig
 from setpoint.model.parameters import FORMULAS, count_parameters_of, training_flops
-from setpoint.train.batch_config import batch_equation
-from setpoint.train.config import Job
+from setpoint.train.config import Job, batch_equation
 from setpoint.train.rules.model_rules import known_vocabulary
 from setpoint.train.run_name import run_directory_of
 

@@ -7,8 +7,7 @@ from setpoint.config import preset
 from setpoint.data.config import Data
 from setpoint.data.sources.config import Questions
 from setpoint.presets.tiny import tiny
-from setpoint.train.batch_config import BatchConfig
-from setpoint.train.config import Job
+from setpoint.train.config import BatchConfig, Job
 from setpoint.train.evaluation.config import Evaluation
 from setpoint.units import Duration, Period
 

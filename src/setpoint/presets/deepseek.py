@@ -15,8 +15,7 @@ from setpoint.model.attention.config import MLA, YarnScaling
 from setpoint.model.config import TransformerConfig
 from setpoint.model.moe.config import MoE, SigmoidTopK
 from setpoint.presets.recipes import published, small
-from setpoint.train.batch_config import BatchConfig
-from setpoint.train.config import Job
+from setpoint.train.config import BatchConfig, Job
 
 STRETCH = 40.0
 HEAD = 128 + 64

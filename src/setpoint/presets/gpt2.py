@@ -13,8 +13,7 @@ from collections.abc import Callable
 from setpoint.config import preset
 from setpoint.model.config import LayerNormConfig, TransformerConfig
 from setpoint.presets.recipes import published, sized, small
-from setpoint.train.batch_config import BatchConfig
-from setpoint.train.config import Job
+from setpoint.train.config import BatchConfig, Job
 
 
 def _size(

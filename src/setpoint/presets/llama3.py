@@ -14,8 +14,7 @@ from setpoint.memory.config import Full
 from setpoint.model.attention.config import Llama3Scaling
 from setpoint.model.config import TransformerConfig
 from setpoint.presets.recipes import published, sized, small
-from setpoint.train.batch_config import BatchConfig
-from setpoint.train.config import Job
+from setpoint.train.config import BatchConfig, Job
 
 
 def _size(

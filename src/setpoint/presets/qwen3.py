@@ -14,8 +14,7 @@ from setpoint.config import preset
 from setpoint.model.config import TransformerConfig
 from setpoint.model.moe.config import MoE
 from setpoint.presets.recipes import published, sized, small
-from setpoint.train.batch_config import BatchConfig
-from setpoint.train.config import Job
+from setpoint.train.config import BatchConfig, Job
 
 
 def _size(

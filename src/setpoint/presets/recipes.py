@@ -16,8 +16,7 @@ from setpoint.optim.schedule.config import Cosine
 from setpoint.parallel.config import Parallel
 from setpoint.precision.config import Precision
 from setpoint.resilience.config import GarbageCollection, TrainingResilience
-from setpoint.train.batch_config import BatchConfig
-from setpoint.train.config import Job
+from setpoint.train.config import BatchConfig, Job
 from setpoint.train.evaluation.config import Evaluation
 from setpoint.units import Duration, Period
 

@@ -7,8 +7,7 @@ from setpoint.model.config import TransformerConfig
 from setpoint.optim.config import AdamWConfig
 from setpoint.optim.schedule.config import Cosine
 from setpoint.precision.config import Precision
-from setpoint.train.batch_config import BatchConfig
-from setpoint.train.config import Job
+from setpoint.train.config import BatchConfig, Job
 from setpoint.train.evaluation.config import Evaluation
 from setpoint.units import Duration, Period
 

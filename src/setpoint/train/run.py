@@ -45,6 +45,7 @@ from setpoint.train.open import (
 from setpoint.train.position import is_over
 from setpoint.train.resume import (
     make_states,
+    replica_groups,
     restore_or_load,
     resume,
     roll_back,
@@ -112,8 +113,6 @@ def train(
             start_record(run)
             run.loop = loop_of(run, [*build_callbacks(run), *run.outer_callbacks], until)
             if run.job.parallel.torchft is not None:
-                from setpoint.train.replica_recovery import replica_groups
-
                 stack.enter_context(replica_groups(run, run.loop))
             run_loop(run, run.loop)
             return finish(run, run.loop)

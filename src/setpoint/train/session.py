@@ -26,10 +26,9 @@ if TYPE_CHECKING:
     from setpoint.track.trackers import Trackers
     from setpoint.train.build.components import Components
     from setpoint.train.evaluation.scores import EvaluationState, Scores
-    from setpoint.train.frozen import FrozenParameters
     from setpoint.train.loop import Callback, Loop
     from setpoint.train.row_metrics import LossMean, Utilization
-    from setpoint.train.run_state import States
+    from setpoint.train.run_state import FrozenParameters, States
     from setpoint.train.warm_start import Loaded
 
 Stamp = tuple[int | None, tuple[int, ...]]

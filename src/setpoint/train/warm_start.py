@@ -29,7 +29,7 @@ from setpoint.train.run_state import OF_FILES, WEIGHTS_ONLY, DataState, States, 
 if TYPE_CHECKING:
     from setpoint.train.build.components import Components
     from setpoint.train.config import Job
-    from setpoint.train.frozen import FrozenParameters
+    from setpoint.train.run_state import FrozenParameters
 
 SHOWN = 6
 EXCLUDED = "excluded"

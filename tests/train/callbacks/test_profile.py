@@ -21,11 +21,11 @@ from setpoint.parallel.world import World
 from setpoint.resilience.signals import StopRequest
 from setpoint.track.progress import Progress
 from setpoint.train.build.components import build_components
-from setpoint.train.callbacks.profile import ProfileCallback
 from setpoint.train.callbacks.upkeep import (
     CollectCallback,
     CompileCallback,
     EmptyCacheCallback,
+    ProfileCallback,
     watching_callbacks,
 )
 from setpoint.train.loop import Callback, Loop, Phase

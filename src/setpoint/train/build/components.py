@@ -50,7 +50,6 @@ from setpoint.shapes.batch import WHOLE, SequenceParts
 from setpoint.shapes.protocols import Parameter
 from setpoint.track.console import short_count
 from setpoint.track.progress import Work, no_work
-from setpoint.train.batch_config import steps_before
 from setpoint.train.build.assets import Assets, assets_of
 from setpoint.train.build.job_data import (
     build_datasets,
@@ -67,7 +66,7 @@ from setpoint.train.build.job_parameters import (
     groups_of,
     trained_parameters,
 )
-from setpoint.train.config import Job
+from setpoint.train.config import Job, steps_before
 from setpoint.train.evaluation.config import HELD_OUT
 from setpoint.train.objective import Objective, PipelineObjective, build_pipeline, require_tokens
 from setpoint.train.position import LearningRate

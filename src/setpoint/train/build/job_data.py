@@ -29,7 +29,7 @@ from setpoint.data.sides import named_corpus
 from setpoint.data.stream import Stream
 from setpoint.model.config import marks_padding
 from setpoint.track.progress import Work, no_work
-from setpoint.train.batch_config import steps_before
+from setpoint.train.config import steps_before
 
 if TYPE_CHECKING:
     from setpoint.data.sources.config import SourceConfig

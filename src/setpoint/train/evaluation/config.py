@@ -12,13 +12,8 @@ from setpoint.units import Period
 
 if TYPE_CHECKING:
     from setpoint.config.types.base import FieldType
-    from setpoint.train.batch_config import BatchConfig
 
 HELD_OUT = "held_out"
-LONG_EVALUATION = "evaluation-longer-than-training"
-LONG_EVALUATION_MEANS = "an evaluation takes longer than the training between two of them"
-BACKWARD = 3
-"""A token of training costs as much as three that are only read: forward 1, backward 2."""
 SEQUENCES = 64
 """The default: every 100 steps of 8 sequences, evaluating them takes 3 % of the training."""
 Metric = Literal["loss", "perplexity", "bits_per_byte", "accuracy"]
@@ -105,17 +100,6 @@ class Evaluation(Config, role=RUNTIME):
 
     baselines: bool = False
     """N-gram baselines: show the validation loss of n-gram models of the training text as well."""
-
-    def may_be_long(self, batch: BatchConfig) -> bool:
-        """True if only the data tells whether an evaluation is shorter than training."""
-        counts = [self.sequences_of(name) for name in self.names]
-        if self.every.unit not in ("steps", "tokens"):
-            return False
-        per_step = batch.global_size * batch.sequence_length
-        interval = self.every.count * (per_step if self.every.unit == "steps" else 1)
-        if None in counts:
-            return True
-        return sum(count or 0 for count in counts) * batch.sequence_length > BACKWARD * interval
 
     @property
     def names(self) -> tuple[str, ...]:

@@ -12,7 +12,7 @@ from setpoint.data.tokenizers.config import HuggingFace
 from setpoint.model.config import TransformerConfig
 from setpoint.optim.config import ImportedOptimizer, LionConfig, MuonConfig, ScheduleFreeAdamWConfig
 from setpoint.optim.schedule.config import Decaying, InverseSqrt, Piecewise, Plateau, Spanning
-from setpoint.train.batch_config import limits_of
+from setpoint.train.config import limits_of
 from setpoint.units import Duration, Length
 
 if TYPE_CHECKING:

@@ -22,7 +22,7 @@ from setpoint.data.tokenizers.config import TokenIds
 from setpoint.loss.config import Weighing, tokens_named
 from setpoint.model.config import TransformerConfig
 from setpoint.model.divisors import nearest_divisors, nearest_multiples
-from setpoint.train.batch_config import batch_equation, steps_before
+from setpoint.train.config import batch_equation, steps_before
 from setpoint.train.rules.model_rules import known_vocabulary, tokenizer_needs
 from setpoint.units import Duration
 

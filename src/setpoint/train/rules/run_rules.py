@@ -11,10 +11,7 @@ from setpoint.memory.config import Operators
 from setpoint.model.config import HuggingFaceConfig, TransformerConfig
 from setpoint.optim.schedule.config import Plateau
 from setpoint.train.evaluation.config import (
-    BACKWARD,
     HELD_OUT,
-    LONG_EVALUATION,
-    LONG_EVALUATION_MEANS,
     METRICS,
     Best,
 )
@@ -24,6 +21,10 @@ if TYPE_CHECKING:
     from setpoint.data.sources.config import SourceConfig
     from setpoint.profile.config import Profiling
     from setpoint.train.config import Job
+
+LONG_EVALUATION = "evaluation-longer-than-training"
+BACKWARD = 3
+"""A token of training costs as much as three that are only read: forward 1, backward 2."""
 
 
 @rule(when=lambda job: not job.checkpoint.keep_best)
@@ -46,10 +47,24 @@ def best_problems(job: Job) -> Iterator[Problem]:
             return
 
 
+def may_be_long(job: Job) -> bool:
+    """True if only the data tells whether an evaluation is shorter than training."""
+    section = job.evaluation
+    if section is None or section.every.unit not in ("steps", "tokens"):
+        return False
+    counts = [section.sequences_of(name) for name in section.names]
+    if None in counts:
+        return True
+    length = job.batch.sequence_length
+    per_step = job.batch.global_size * length
+    interval = section.every.count * (per_step if section.every.unit == "steps" else 1)
+    return sum(count or 0 for count in counts) * length > BACKWARD * interval
+
+
 @rule(
     needs="files",
-    when=lambda job: job.evaluation is not None and job.evaluation.may_be_long(job.batch),
-    cautions={LONG_EVALUATION: LONG_EVALUATION_MEANS},
+    when=may_be_long,
+    cautions={LONG_EVALUATION: "an evaluation takes longer than the training between two of them"},
 )
 def long_evaluation(job: Job) -> Iterator[Caution]:
     """Evaluations that take longer than the training between them."""
