@@ -246,7 +246,7 @@ def training_loop(
     from setpoint.track.progress import make_progress
     from setpoint.train.callbacks.build_callbacks import build_callbacks
     from setpoint.train.loop import Loop
-    from setpoint.train.open import compare, open_record
+    from setpoint.train.open import compare, open_directory
     from setpoint.train.resume import resume
     from setpoint.train.run_record import start_record
 
@@ -258,7 +258,7 @@ def training_loop(
     )
     with StopRequest() as stop:
         run.stop = stop
-        with open_record(run):
+        with open_directory(run):
             resume(run)
             start_record(run)
             with run.progress:

@@ -418,8 +418,8 @@ BREAKS = [
     ),
     Break(
         "train/evaluation/scores.py",
-        "value < self.best - min_delta",
-        "value <= self.best - min_delta",
+        "value < self.reference - min_delta",
+        "value <= self.reference - min_delta",
         "train/evaluation train/callbacks/test_evaluate.py",
     ),
     Break(

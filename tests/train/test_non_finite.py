@@ -300,6 +300,6 @@ def test_a_first_step_is_no_fault_of_the_learning_rate(tmp_path: Path) -> None:
     policy = NonFiniteSteps(job.resilience.non_finite)
     first = StepResult(Verdict.REFUSED, policy=policy, wrong="the loss is nan")
     with pytest.raises(RunError, match=r"model.pretrained = weights may hold NaN"):
-        policy.count(first, job, can_roll_back=False)
+        policy.apply(first, job, can_roll_back=False)
     with pytest.raises(RunError, match=r"Lower optimizer.lr \("):
-        policy.count(replace(first, began=Position(step=1)), job, can_roll_back=False)
+        policy.apply(replace(first, began=Position(step=1)), job, can_roll_back=False)

@@ -20,7 +20,7 @@ from setpoint.track.progress import Progress
 from setpoint.train.build.components import build_components
 from setpoint.train.config import Job
 from setpoint.train.loop import Callback, Loop
-from setpoint.train.open import compare, open_record
+from setpoint.train.open import compare, open_directory
 from setpoint.train.resume import resume
 from setpoint.train.run import train
 from setpoint.train.run_record import facts_of, start_record
@@ -209,7 +209,7 @@ def test_each_session_has_a_number_of_its_own(tmp_path: Path) -> None:
     numbers: list[int] = []
     for session in range(3):
         run = built(small_job(tmp_path, "checkpoint.every=last_step"), tmp_path / "run", Notes())
-        with open_record(run):
+        with open_directory(run):
             resume(run)
             start_record(run)
             if session == 1:
@@ -222,7 +222,7 @@ def test_a_new_run_writes_its_record_and_starts(tmp_path: Path) -> None:
     notes = Notes()
     run = built(small_job(tmp_path, "tracking.peak_flops=1e12"), tmp_path / "run", notes)
     assert not run.directory.exists()
-    with open_record(run):
+    with open_directory(run):
         resume(run)
         start_record(run)
         use = run.utilization

@@ -565,7 +565,7 @@ class Loop:
             callback.bad_step(self, step.batch, step.total, result)
         if result.policy is not None:
             now, self.position = self.position, result.began  # where an error says that it ended
-            result.policy.count(result, self.job, can_roll_back=self.roll_back is not None)
+            result.policy.apply(result, self.job, can_roll_back=self.roll_back is not None)
             self.position = now
         if result.verdict is not Verdict.ROLLED_BACK:
             self.result = result

@@ -99,7 +99,7 @@ def open_run(
 
 
 @contextmanager
-def open_record(run: Run) -> Iterator[None]:
+def open_directory(run: Run) -> Iterator[None]:
     """Lock the run directory, compare its data, and open the writers.
 
     An error that ends the session is recorded in this rank's log and in the events.

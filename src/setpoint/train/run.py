@@ -36,7 +36,7 @@ from setpoint.train.loop import Callback, Loop
 from setpoint.train.open import (
     compare_on_all_ranks,
     device_line,
-    open_record,
+    open_directory,
     open_run,
     place_of,
     progress_of,
@@ -105,7 +105,7 @@ def train(
             run.components = build_components(
                 run.job, run.needs_initial_weights, run.shown.work, *run.fallback, run.world
             )
-        with open_record(run), ExitStack() as stack:
+        with open_directory(run), ExitStack() as stack:
             run.outer_callbacks = [*early, *package_callbacks(run)]
             for callback in run.outer_callbacks:
                 callback.opened(run, stack)

@@ -48,7 +48,7 @@ class Run:
         accept: fields and sections of the fingerprint that may differ from the record.
         stamp: the record and the checkpoints as they were when they were compared.
         fallback: the files that are read from a checkpoint, as the originals are gone.
-        files: of the run directory, which is not to be written to before `open_record` locks it.
+        files: of the run directory, which is not to be written to before `open_directory` locks it.
         accepted: what differs from the record; None for a new run.
     """
 
@@ -76,7 +76,7 @@ class Run:
     # Set by `build_components`.
     components: Components = field(init=False)
 
-    # Set by `open_record`, which locks the directory.
+    # Set by `open_directory`, which locks the directory.
     record: Mapping[str, str] = field(init=False)
     """Files that record the job, by name; rendering them takes several ms."""
     store: CheckpointStore = field(init=False)

@@ -105,8 +105,8 @@ class BadStepPolicy:
             return Verdict.ROLLED_BACK
         return Verdict.SKIPPED if self.skips else Verdict.REFUSED
 
-    def count(self, result: StepResult, job: Job, can_roll_back: bool) -> None:
-        """Count a bad step, or end the run.
+    def apply(self, result: StepResult, job: Job, can_roll_back: bool) -> None:
+        """Apply the policy to a bad step: count a skip, or end the run; rollbacks are the loop's.
 
         Raises:
             RunError: the policy ends the run.

@@ -117,9 +117,9 @@ def test_an_equal_value_and_the_least_gain_itself_are_no_gain() -> None:
     metric = EvaluationState()
     for value, gain in ((1.0, 0.0), (1.0, 0.0), (0.5, 0.5)):
         metric.observe(value, gain)
-    assert (metric.best, metric.evals_without_gain) == (1.0, 2)
+    assert (metric.reference, metric.evals_without_gain) == (1.0, 2)
     metric.observe(0.25, 0.5)
-    assert (metric.best, metric.evals_without_gain) == (0.25, 0)
+    assert (metric.reference, metric.evals_without_gain) == (0.25, 0)
 
 
 def of_transformers(values: list[float], patience: int, tmp_path: Path, greater: bool) -> int:
@@ -218,7 +218,7 @@ def test_when_values_no_longer_compare(tmp_path: Path, name: str) -> None:
     found.load_state_dict(state)
     assert found.changed == expected
     if expected:
-        assert (found.step, found.best, found.evals_without_gain) == (8, None, 0)
+        assert (found.step, found.reference, found.evals_without_gain) == (8, None, 0)
     else:
         assert found == standing
 
@@ -236,7 +236,7 @@ def test_checkpoints_that_say_nothing(tmp_path: Path) -> None:
     job = small_job(tmp_path)
     found = evaluation_state_of(job, build_components(job))
     found.load_state_dict({})
-    assert (found.step, found.best, found.evals_without_gain) == (-1, None, 0)
+    assert (found.step, found.reference, found.evals_without_gain) == (-1, None, 0)
     assert found.changed == []
 
 

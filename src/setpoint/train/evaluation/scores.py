@@ -183,7 +183,7 @@ def restore_training_weights(components: Components, training: Named) -> None:
 
 
 STATE = "evaluation"  # its name in the state of checkpoints
-KEYS = ("measure", "step", "best", "lowest", "evals_without_gain", "due")
+KEYS = ("measure", "step", "reference", "lowest", "evals_without_gain", "due")
 """The attributes that the state holds."""
 
 
@@ -196,8 +196,8 @@ class EvaluationState:
     Arguments:
         measure: the metric and its data; only values of equal measures can be compared.
         step: of the last evaluation; -1 before the first.
-        best: the lowest value that was a gain; None before the first.
-        lowest: the lowest of all, for the reason of an early stop.
+        reference: value that the next gain has to beat by `min_delta`; None before the first.
+        lowest: the lowest value of all, which may be a gain too small to count.
         due: an evaluation at the present step that a stop cut short, True if it counts for
             patience and plateaus; None if there is none.
         changed: fields in which the measure differs from that of the checkpoint.
@@ -205,7 +205,7 @@ class EvaluationState:
 
     measure: dict[str, Any] = field(default_factory=dict)
     step: int = -1
-    best: float | None = None
+    reference: float | None = None
     evals_without_gain: int = 0
     due: bool | None = None
     changed: list[str] = field(default_factory=list)
@@ -219,9 +219,9 @@ class EvaluationState:
         """
         if not math.isnan(value) and (self.lowest is None or value < self.lowest):
             self.lowest = value
-        first = self.best is None and not math.isnan(value)
-        if first or (self.best is not None and value < self.best - min_delta):
-            self.best, self.evals_without_gain = value, 0
+        first = self.reference is None and not math.isnan(value)
+        if first or (self.reference is not None and value < self.reference - min_delta):
+            self.reference, self.evals_without_gain = value, 0
         else:
             self.evals_without_gain += 1
 
@@ -235,7 +235,7 @@ class EvaluationState:
             f"{best.metric.replace('_', ' ')} on {best.data} has not improved"
             f"{by * (stopping.min_delta > 0)} for {self.evals_without_gain} evaluations"
         )
-        lowest = self.best if self.lowest is None else self.lowest
+        lowest = self.reference if self.lowest is None else self.lowest
         if lowest is None:
             return f"{text}; it was always NaN"
         return f"{text}; the best was {-lowest if best.direction == 'max' else lowest:.6g}"
@@ -247,7 +247,7 @@ class EvaluationState:
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Go on from a checkpoint.
 
-        Where the measure has changed, values from before do not compare: the best is sought anew.
+        Where the measure has changed, earlier values do not compare, and the counts start anew.
         """
         saved = EvaluationState(**state)
         self.step, self.due = saved.step, saved.due
@@ -256,10 +256,10 @@ class EvaluationState:
             self.changed = [key for key in today if before.get(key) != today[key]]
         # Without an evaluation all is kept for a session that evaluates again.
         if not today or (before and not self.changed):
-            self.measure, self.best, self.lowest = before, saved.best, saved.lowest
+            self.measure, self.reference, self.lowest = before, saved.reference, saved.lowest
             self.evals_without_gain = saved.evals_without_gain
         else:
-            self.best, self.lowest, self.evals_without_gain = None, None, 0
+            self.reference, self.lowest, self.evals_without_gain = None, None, 0
 
 
 def value_of(section: Evaluation, scores: Scores) -> float:
