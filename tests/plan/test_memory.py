@@ -8,6 +8,7 @@ import pytest
 import torch
 from torch import nn
 
+from setpoint.config import resolve
 from setpoint.config.values.user_code import allow_imports
 from setpoint.memory.usage import measure
 from setpoint.optim.config import ImportedOptimizer, OptimizerConfig
@@ -21,10 +22,22 @@ from setpoint.train.evaluation.scores import evaluation_point
 from setpoint.train.loop import Loop
 from setpoint.train.position import Position
 
+from ..support.variants import forget
 from ..train.small import small_job
 
 allow_imports(__name__)
 BF16 = ("precision.params=bf16", "precision.compute=bf16")
+
+
+class Sign(torch.optim.SGD):
+    """An optimizer of a user's own."""
+
+    class Config(OptimizerConfig, type="sign_of_a_test"):
+        """Its section."""
+
+
+forget(OptimizerConfig, __name__)
+
 CASES: dict[str, tuple[str, ...]] = {
     "adamw": (),
     "amsgrad": ("optimizer.amsgrad=true",),
@@ -106,7 +119,10 @@ def test_every_optimizer_is_compared(tmp_path: Path) -> None:
 
 def test_what_only_the_optimizer_knows(tmp_path: Path) -> None:
     job = small_job(tmp_path, "optimizer={type=import, target=torch.optim.Adam}")
-    assert not Workload.of(job, 257).state_is_known
+    assert Workload.of(job, 257).unknown_state == "torch.optim.Adam"
+    draft = job.evolve()
+    draft.optimizer = Sign.Config()
+    assert Workload.of(resolve(draft), 257).unknown_state == "Sign.Config"
 
 
 def planned(job: Job) -> RankMemory:

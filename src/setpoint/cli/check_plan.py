@@ -107,14 +107,15 @@ class PlanReport:
             return
         for name, title in PARTS.items():
             size = getattr(memory, name)
-            if name == "optimizer" and not self.workload.state_is_known:
-                yield f"  {title}", "unknown here"
+            if name == "optimizer" and (optimizer := self.workload.unknown_state):
+                yield f"  {title}", f"unknown here: that of {optimizer}; --fake-step may know"
             elif name == "activations" and memory.unknown:
                 yield f"  {title}", f"unknown here: {memory.unknown}; --fake-step may know"
             elif size:
                 yield f"  {title}", in_units(size)
-        yield "  total", in_units(memory.total)
-        yield "  checkpoint, of all ranks", in_units(self.checkpoint)
+        without = ", without optimizer state" * bool(self.workload.unknown_state)
+        yield f"  total{without}", in_units(memory.total)
+        yield f"  checkpoint, of all ranks{without}", in_units(self.checkpoint)
 
 
 def make_plan(job: Job, rank: int = 0) -> PlanReport:

@@ -181,10 +181,10 @@ def least_memory(space: SearchSpace) -> Least:
 
 
 def _require_known_state(space: SearchSpace) -> None:
-    if not space.workload.state_is_known:
+    if space.workload.unknown_state:
         raise SetpointError(
-            "the memory of a step is unknown: the optimizer is imported, and so "
-            "is the size of its state"
+            f"the memory of a step is unknown: only {space.workload.unknown_state} itself knows "
+            f"the size of its optimizer state"
         )
 
 

@@ -95,7 +95,8 @@ def weight_of(
     """
     numbers = prod(param.shape)
     division, heads, inner = ("whole", (), 0) if model is None else _division(model, param)
-    state, is_factored = state_widths(job, param) if is_trained else ((0, 0), False)
+    widths = state_widths(job, param) if is_trained else None
+    state, is_factored = widths or ((0, 0), False)
     formats = job.precision
     stored = sharded = gathered = quantized.get(param.name, numbers * WIDTHS[formats.params])
     if param.name not in quantized:
@@ -262,6 +263,7 @@ class Workload(NamedTuple):
         computes: format of matrix products, as `precision.compute`.
         from_hidden: whether the loss never stores all logits.
         takes_columns: whether the loss supports logits of a part of the vocabulary.
+        unknown_state: the optimizer, if only itself knows its state; empty if that is known.
         weights_on_host: whether weights, gradients and optimizer state are in host memory.
         averaged: bytes per number of the copy made to evaluate averaged weights.
         unknown: reason why kept activations are unknown; empty if they are known.
@@ -283,7 +285,7 @@ class Workload(NamedTuple):
     from_hidden: bool
     takes_columns: bool
     optimizer: str
-    state_is_known: bool
+    unknown_state: str
     weights_on_host: bool
     averaged: int
     unknown: str
@@ -375,12 +377,21 @@ def _workload_of(job: Job, vocabulary: int) -> Workload:
         from_hidden=type(job.loss).from_hidden,
         takes_columns=type(job.loss).takes_columns,
         optimizer=str(type(job.optimizer).__setpoint__.tag),
-        state_is_known=not isinstance(job.optimizer, ImportedOptimizer),
+        unknown_state=_unknown_state(job),
         weights_on_host=job.parallel.sharding.offload,
         averaged=WIDTHS[stored] if isinstance(job.optimizer, ScheduleFreeAdamWConfig) else 0,
         unknown=unknown,
         steps=job.total_steps(),
     )
+
+
+def _unknown_state(job: Job) -> str:
+    """Name of an optimizer whose state is unknown: imported, or a class of the user's own."""
+    optimizer = job.optimizer
+    if state_widths(job, Parameter("weight", (1, 1), "matrix")) is not None:
+        return ""
+    is_imported = isinstance(optimizer, ImportedOptimizer)
+    return str(optimizer.target) if is_imported else type(optimizer).__qualname__
 
 
 def _kinds_of(

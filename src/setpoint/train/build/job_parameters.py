@@ -137,11 +137,12 @@ def adapter_report(job: Job, adapter: Described) -> AdapterReport:
     return report_of(others, width, width)
 
 
-def state_widths(job: Job, parameter: Parameter) -> tuple[tuple[int, int], bool]:
+def state_widths(job: Job, parameter: Parameter) -> tuple[tuple[int, int], bool] | None:
     """Bytes of optimizer state for each number of a parameter and for each parameter.
 
     Returns:
-        both, and True if it keeps the numbers that `factored` counts.
+        both, and True if it keeps the numbers that `factored` counts; None for an imported
+        optimizer and a class of a user's own, which alone know their state.
     """
     optimizer = job.optimizer
     kept = job.precision.updated
@@ -163,7 +164,7 @@ def state_widths(job: Job, parameter: Parameter) -> tuple[tuple[int, int], bool]
         case AdafactorConfig():
             return (width, STEP), True
         case _:
-            return (0, 0), False
+            return None
 
 
 def factored(shape: tuple[int, ...]) -> int:
