@@ -20,7 +20,7 @@ from setpoint.optim.config import OptimizerConfig
 from setpoint.optim.optimizer import Undo, counts_of, step_unless, takes_flag
 from setpoint.parallel.determinism import explain as explain_determinism
 from setpoint.precision.mixed_precision import compute_in
-from setpoint.shapes.batch import Batch, BySource
+from setpoint.shapes.batch import BySource
 from setpoint.shapes.logged import MetricLog
 from setpoint.shapes.outcome import Routing
 from setpoint.train.objective import Objective, add_routing, sum_by_source
@@ -373,8 +373,15 @@ class PipelineEngine(Engine):
         components, scaler = self.components, self.components.scaler
         losses = torch.zeros(2, device=components.device)
         scaler.scale(losses)  # makes its tensors, on ranks without a loss, too
-        whole_rows = at_equal_length([batch.to(components.device) for batch in step.batches])
-        batches = [components.sequence.cut(batch) for batch in whole_rows]
+        # Stages exchange tensors of one shape, so that shorter micro-batches are padded at the end:
+        # causal attention hides that, and positions, where given, mark it for experts.
+        length = max(batch.inputs.shape[1] for batch in step.batches)
+        batches = [
+            components.sequence.cut(
+                batch.to(components.device).padded(length - batch.inputs.shape[1])
+            )
+            for batch in step.batches
+        ]
         routing: Routing | None = None
         by_source: Tensor | None = None
         loss = components.objective.loss
@@ -410,16 +417,6 @@ class PipelineEngine(Engine):
             self.pipeline.run((rows, length), compute)
         self.pipeline.sum_shared()
         return Sums(losses, routing, by_source)
-
-
-def at_equal_length(batches: Sequence[Batch]) -> list[Batch]:
-    """Pad micro-batches at the end to the longest of them; padding does not count.
-
-    Stages exchange tensors of one shape in a step. What is there is not moved, so causal attention
-    hides the padding, and where positions are given they mark it for experts.
-    """
-    length = max(batch.inputs.shape[1] for batch in batches)
-    return [batch.padded(length - batch.inputs.shape[1]) for batch in batches]
 
 
 @torch.no_grad()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
-from pathlib import Path
 from typing import Any, TextIO
 
 from setpoint.config import RunError, SetpointError, fingerprint, traceback_to_show
@@ -49,7 +48,11 @@ def finish(run: Run, loop: Loop) -> Run:
         why["untrained"] = f"all {position.step:,} steps were skipped: nothing was trained"
         run.progress.note(f"warning: {why['untrained']}")
     if loss is None or not scores:  # of the sessions before
-        rows = _rows_at(run.files.metrics, position.step)
+        rows = {
+            row["kind"]: row
+            for row in readable_rows(run.files.metrics)
+            if row.get("step") == position.step and "kind" in row
+        }
         loss = rows["train"].get("mean_loss") if loss is None and "train" in rows else loss
         scores = scores or (scores_in(rows["evaluation"]) if "evaluation" in rows else {})
     run.status, run.final_position, run.reason, run.cause = status, position, reason, run.stop.cause
@@ -68,12 +71,6 @@ def _skipped(run: Run) -> int:
     components = run.components
     policies = skipped_metrics(components.non_finite, components.spikes)
     return sum(policies.values()) + components.scaler.skipped
-
-
-def _rows_at(path: Path, step: int) -> dict[str, dict[str, Any]]:
-    """The rows of a step by kind."""
-    rows = readable_rows(path)
-    return {row["kind"]: row for row in rows if row.get("step") == step and "kind" in row}
 
 
 @contextmanager

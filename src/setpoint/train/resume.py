@@ -150,7 +150,7 @@ def restore_or_load(run: Run, checkpoint: LoadedCheckpoint | None, folder: Path)
     for cause, event in rollbacks.items():
         policy = components.spikes if cause == "spike" else components.non_finite
         if policy is not None:
-            policy.resume_after_rollbacks(step, event["rollbacks"])
+            policy.target, policy.rollbacks = step, event["rollbacks"]
         state = {**state, "loader": event["data"]}
     checkpoint = run.frozen.completed(replace(checkpoint, state=state))
     run.started = restore(job, run.states, checkpoint)

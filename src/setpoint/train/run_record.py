@@ -74,7 +74,7 @@ def _write_start(run: Run) -> None:
             run.progress.note(f"dropped: {value}")
         run.events.write("start", step=run.started.step, **facts)
         _write_loaded(run)
-        write_environment(run.files, run.components, run.job)
+        _write_environment(run, environment(secrets=declared_secrets(run.job)))
         _write_config(run)
         return
     accepted = run.accepted
@@ -128,13 +128,13 @@ def change_record(run: Run) -> None:
     """Update configuration and data in the record, after the first step with them."""
     if run.accepted is not None and run.evaluations.changed:
         run.store.forget_best()
-    run.world.on_main(lambda: _write_changed(run))
 
+    def write() -> None:
+        if run.accepted is not None and run.accepted.data:
+            _write_environment(run, _read_environment(run.files))
+        _write_config(run)
 
-def _write_changed(run: Run) -> None:
-    if run.accepted is not None and run.accepted.data:
-        write_data(run.files, run.components)
-    _write_config(run)
+    run.world.on_main(write)
 
 
 def _write_config(run: Run) -> None:
@@ -258,28 +258,14 @@ LISTED_PREPARED = 1_000
 """The same for prepared data, whose files are known: listing 90,000 takes half a second."""
 
 
-def write_data(run: RunDirectory, components: Components) -> None:
-    """Update the record of the data to today's documents.
+def _write_environment(run: Run, facts: Mapping[str, Any]) -> None:
+    """Record the environment of the first session, with today's documents.
 
     Raises:
         RunError: if it cannot be written.
     """
-    facts = {
-        **_read_environment(run),
-        "data": {side: describe(data) for side, data in _splits(components)},
-    }
-    run.write_json(ENVIRONMENT, facts)
-
-
-def write_environment(run: RunDirectory, components: Components, job: Job) -> None:
-    """Record environment and data of a new run.
-
-    Raises:
-        RunError: if it cannot be written.
-    """
-    facts = environment(secrets=declared_secrets(job))
-    facts["data"] = {side: describe(data) for side, data in _splits(components)}
-    run.write_json(ENVIRONMENT, facts)
+    data = {side: describe(data) for side, data in _splits(run.components)}
+    run.files.write_json(ENVIRONMENT, {**facts, "data": data})
 
 
 def compare_with_record(

@@ -290,7 +290,11 @@ class FrozenParameters:
             return None
         world = self.components.world
         base, place = self._loaded or world.on_main(lambda: _pretrained_base(pretrained))
-        frozen = self._local_frozen()
+        frozen = {  # of this rank, by their names in checkpoints
+            name: tensor.detach()
+            for name, tensor in self.components.model.state_dict(keep_vars=True).items()
+            if isinstance(tensor, nn.Parameter) and not tensor.requires_grad
+        }
         equal = self._unchanged(frozen, base, place)
         facts = {name: ((DTYPES[part.dtype],), name in equal) for name, part in frozen.items()}
         parts = world.all_of(facts)
@@ -316,15 +320,6 @@ class FrozenParameters:
         model = skeleton(config, self.components.tokenizer.vocab_size)
         add_adapter(self.job, model)
         return model
-
-    def _local_frozen(self) -> dict[str, Tensor]:
-        """The frozen parameters of this rank, by their names in checkpoints."""
-        state = self.components.model.state_dict(keep_vars=True)
-        return {
-            name: tensor.detach()
-            for name, tensor in state.items()
-            if isinstance(tensor, nn.Parameter) and not tensor.requires_grad
-        }
 
     def _unchanged(self, frozen: dict[str, Tensor], base: Base, place: Place) -> set[str]:
         """The parameters that equal the weights bit by bit."""

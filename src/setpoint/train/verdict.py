@@ -166,10 +166,6 @@ class BadStepPolicy:
         self.rollbacks += 1
         return self.rollbacks
 
-    def resume_after_rollbacks(self, target: int, rollbacks: int) -> None:
-        """Restore the rollbacks of earlier sessions."""
-        self.target, self.rollbacks = target, rollbacks
-
     def state_dict(self) -> dict[str, Any]:
         """State for a checkpoint; empty if nothing was skipped."""
         return {"in_a_row": self.in_a_row, "skipped": self.skipped} if self.skipped else {}

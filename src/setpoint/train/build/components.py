@@ -230,7 +230,16 @@ def build_components(
             "with takes_documents = True."
         )
     _build_feeds(job, components, sampler)
-    components.schedule = _build_schedule(job, components.train_data)
+    size, epoch_rows = job.batch.global_size, components.train_data.epoch_rows
+    components.schedule = LearningRate(
+        job.schedule,
+        tokens_per_step=size * job.batch.sequence_length,
+        epochs_per_step=size / epoch_rows if epoch_rows else 0.0,
+        phases=[
+            (steps_before(phase.start, job.batch), phase.lr_factor) for phase in job.data.all_phases
+        ],
+        merge=None if job.adapter is None else job.adapter.merge,
+    )
     components.assets = assets_of(
         job.model, components.tokenizer, components.pretrained, keys, job.data.sources
     )
@@ -283,19 +292,6 @@ def _build_feeds(job: Job, components: Components, sampler: Sampler) -> None:
         data_rank=world.data_rank,
         data_size=world.data_size,
         **loader_options(loader.of_evaluation, world.device),
-    )
-
-
-def _build_schedule(job: Job, train: Sequences) -> LearningRate:
-    size = job.batch.global_size
-    return LearningRate(
-        job.schedule,
-        tokens_per_step=size * job.batch.sequence_length,
-        epochs_per_step=size / train.epoch_rows if train.epoch_rows else 0.0,
-        phases=[
-            (steps_before(phase.start, job.batch), phase.lr_factor) for phase in job.data.all_phases
-        ],
-        merge=None if job.adapter is None else job.adapter.merge,
     )
 
 

@@ -102,7 +102,9 @@ class LogCallback(Callback):
             more |= loop.engine.norms.columns()
         meet(loop.metrics, loop.components.world)
         more |= loop.metrics.take()
-        row = self.row(position, result, more, self._waited(loop), due)
+        seconds = loop.stepping - self.stepping
+        data_wait = (loop.waited - self.waited) / seconds if seconds > 0 else None
+        row = self.row(position, result, more, data_wait, due)
         self.start(loop)
         self.trackers.write(row)
         done = share_done(loop.job.duration, position)
@@ -117,11 +119,6 @@ class LogCallback(Callback):
                 fraction=done,
             )
         )
-
-    def _waited(self, loop: Loop) -> float | None:
-        """Share of step time spent waiting for data since the last row."""
-        seconds = loop.stepping - self.stepping
-        return (loop.waited - self.waited) / seconds if seconds > 0 else None
 
     def _times(self, loop: Loop) -> dict[str, float]:
         """Seconds and shares of the parts of steps, and of other time, since the last row."""
