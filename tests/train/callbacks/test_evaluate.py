@@ -183,7 +183,7 @@ def test_what_only_the_end_asks_for_does_not_count(tmp_path: Path) -> None:
     assert list(scores) == [2, 3] and scores[3] < scores[2]
     newest = run / "checkpoints" / (run / "checkpoints" / "latest").read_text().strip()
     state = json.loads((newest / "state.json").read_text())
-    assert state["evaluation"]["best"] == state["schedule"]["plateau"]["best"] == scores[2]
+    assert state["evaluation"]["reference"] == state["schedule"]["plateau"]["best"] == scores[2]
 
 
 def test_a_run_that_ended_early_goes_on_only_with_more_patience(tmp_path: Path) -> None:
