@@ -241,6 +241,15 @@ def test_wrong_values_cause_no_further_problems() -> None:
     assert set(flag_problems("--model", "${seed}")) == {"model"}
 
 
+def test_items_of_a_refused_list_are_not_missed(tmp_path: Path) -> None:
+    file = tmp_path / "exp.toml"
+    file.write_text("sources = [{type = 'synthetic'}, {type = 'synthetic', documents = 0}]\n")
+    flags = ["--sources.1.documents=4", "--sources.append=txt"]
+    environ = {"SETPOINT__SOURCES__1__LENGTH": "3"}
+    problems = problems_of(lambda: compose(Job, str(file), flags=flags, environ=environ).resolve())
+    assert [p.path for p in problems] == ["sources.1.documents", "sources.append"]
+
+
 def test_a_required_section_that_was_wrong_is_not_reported_as_missing() -> None:
     class Root(Config):
         source: Text

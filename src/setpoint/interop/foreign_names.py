@@ -221,7 +221,8 @@ def _optimizer(key: ForeignKey, path: str) -> Answer:
     if word in ("adam", "torch_adam"):
         values = {path: "adamw", "optimizer.weight_decay": 0}
         return Replacement(values, "Adam is AdamW without it")
-    is_adamw = word.startswith("adamw") or word in ("torch_adamw", "adam_w")
+    is_adamw = word.startswith("adamw") and word.isidentifier()
+    is_adamw = is_adamw or word in ("torch_adamw", "adam_w")
     return Replacement({path: "adamw" if is_adamw else word})
 
 

@@ -114,6 +114,8 @@ class Editor:
         self._reached: dict[tuple[int, int], tuple[Path, Node, Origin]] = {}
         # What was reported as lost to a variant, which a later flag may still undo.
         self._lost: list[Problem] = []
+        # The fields whose value was refused, so that the items of a list are not known.
+        self._refused: set[Path] = set()
 
     def report(
         self, path: Path, value: object, origin: Origin, error: Invalid, suggestion: str = ""
@@ -234,7 +236,9 @@ class Editor:
         """Set a whole field or section; a refusal says what to type instead where that is known."""
         try:
             self._assign_value(slot, value, origin)
+            self._refused.discard(slot.path)
         except Invalid as error:
+            self._refused.add(slot.path)
             root = type(self.root)
             raise explained(root, slot.info, value, error, slot.path, origin) from None
 
@@ -551,6 +555,8 @@ class Editor:
             for part in error.parts:
                 inside = part.at[len(rest) :]
                 place = part.at[: len(rest)] if len(part.at) >= len(rest) else rest
+                if len(part.at) < len(rest) and slot.path in self._refused:
+                    continue  # the item is in a list that was refused
                 self.report((*slot.path, *place), value, origin, part.but(at=inside))
 
     def _edit_section(
