@@ -218,7 +218,7 @@ def _nearby(path: Path) -> str:
         return f"{folder} cannot be listed."
     if not entries:
         return f"{os.path.abspath(folder)} is empty."
-    more = ", ..." if len(entries) > NEARBY else ""
+    more = f" and {len(entries) - NEARBY} more" if len(entries) > NEARBY else ""
     return f"{os.path.abspath(folder)} holds {', '.join(entries[:NEARBY])}{more}."
 
 
