@@ -170,3 +170,14 @@ def test_all_problems_of_all_layers_come_together(
     text = transcript([line])
     compare("cli/all_problems_together", text)
     assert "error: 5 problems" in text
+
+
+def test_a_reference_that_leads_to_no_such_section(cli: CommandLine) -> None:
+    for line in (
+        "check small.toml --data='${model}'",
+        "check small.toml --parallel='${model}' --world-size 2",
+        "check small.toml --parallel='${model}' --gpu h100 --plan",
+        "train small.toml --parallel='${model}' --nproc 2",
+        "sweep small.toml --parallel='${model}' --seed 1,2 --dry-run",
+    ):
+        assert "refers to model, which is a section with type" in cli.refused(line), line

@@ -19,6 +19,7 @@ from setpoint.config import (
     SetpointError,
     chain_of,
     compose,
+    fields_of,
     is_record,
     leaves,
     nearest,
@@ -28,7 +29,9 @@ from setpoint.config.files.read import parse_bytes, read_file
 from setpoint.config.layers.environment_variables import prefix_of
 from setpoint.config.layers.presets import UnknownPreset, preset_named, presets
 from setpoint.config.record.record import Table, leaf_table, recorded_table
+from setpoint.config.types.compound import SectionType
 from setpoint.config.values.origin import COMMAND_LINE, ENVIRONMENT, Recorded
+from setpoint.config.values.reference import Reference
 from setpoint.config.values.user_code import find_user_function
 
 if TYPE_CHECKING:
@@ -108,6 +111,8 @@ def open_source(
             f"words after -- are overrides in the spelling of another system, for a SOURCE that is "
             f"a file of it, DIALECT:FILE; got {label}"
         )
+    if any(isinstance(vars(composition.draft).get(name), Reference) for name in _sections(root)):
+        composition.resolve()  # refuses it: the reference leads to no such section
     _set_ranks_and_device(composition, given)
     composition.notes[:0] = notes
     if arguments.has("--strict"):
@@ -122,6 +127,11 @@ def open_source(
     _print_new_notes(composition.notes, arguments)
     composition.label = label
     return composition
+
+
+def _sections(root: type[Config]) -> list[str]:
+    """The fields of a root that hold a section in any case, which commands read and set."""
+    return [name for name, info in fields_of(root).items() if isinstance(info.type, SectionType)]
 
 
 def _print_new_notes(notes: list[str], arguments: Arguments) -> None:

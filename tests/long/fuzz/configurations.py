@@ -598,6 +598,8 @@ def prepared() -> Iterator[None]:
         (Path(folder) / "dir").mkdir()
         os.chdir(folder)
         try:
+            with contextlib.suppress(ImportError):
+                import torch  # noqa: F401 - which a value may call for, and takes seconds
             for words in (["check", "tiny", "--plan"], ["schedule", "tiny"], ["list", "presets"]):
                 _command(Case("cli", words=tuple(words)))
             yield
