@@ -129,7 +129,7 @@ def test_a_hugging_face_model_brings_its_tokenizer(tmp_path: Path) -> None:
 
 
 def test_a_family_that_transformers_alone_knows(tmp_path: Path) -> None:
-    keys = {"model_type": "llama4_text", "vocab_size": 500, "max_position_embeddings": 99}
+    keys = {"model_type": "qwen3_next", "vocab_size": 500, "max_position_embeddings": 99}
     (tmp_path / "config.json").write_text(json.dumps(keys))
     weights, ids = InferenceWeights(path=str(tmp_path)), TokenIds()
     found = complete(Inference(weights=weights, tokenizer=ids, evaluation=EvaluationTask()))
@@ -142,8 +142,8 @@ def test_a_family_that_transformers_alone_knows(tmp_path: Path) -> None:
     # What only Setpoint's own models have is none of this model's.
     for flag in ("model.dim=12", "model=transformer"):
         (said,) = problems(tmp_path, "tokenizer=bytes", flag)
-        assert "has model_type 'llama4_text', and the transformer lacks" in said
-    keys["architectures"] = ["Llama4ForSequenceClassification"]
+        assert "has model_type 'qwen3_next', and the transformer lacks" in said
+    keys["architectures"] = ["Qwen3NextForSequenceClassification"]
     (tmp_path / "config.json").write_text(json.dumps(keys))
     (said,) = problems(tmp_path, "tokenizer=bytes")
     assert "has model_type" in said

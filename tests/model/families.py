@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from setpoint.model.attention.config import MLA
+from setpoint.model.attention.config import MLA, AttentionTemperature
 from setpoint.model.config import LayerNormConfig, RMSNormConfig
 from setpoint.model.moe.config import MoE, SigmoidTopK
 
@@ -53,6 +53,24 @@ SPARSE: dict[str, dict[str, Any]] = {
             route_scale=2.5,
             sequence_balance_loss=0.3,
             router=SigmoidTopK(),
+        ),
+    },
+    "llama4": {
+        "attention_pattern": ("chunked", "full"),
+        "attention_chunk": 5,
+        "attention_temperature": AttentionTemperature(interval=3, scale=0.5),
+        "rope_pattern": (True, False),
+        "qk_norm": True,
+        "qk_norm_pattern": (True, False),
+        "qk_norm_weights": False,
+        "moe": MoE(
+            experts=4,
+            top_k=1,
+            expert_dim=16,
+            every=2,
+            shared_experts=1,
+            scale_inputs=True,
+            router=SigmoidTopK(bias_rate=None, normalize=False),
         ),
     },
 }

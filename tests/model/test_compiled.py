@@ -21,7 +21,7 @@ from .small import VOCAB, small_model
 pytestmark = pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor")
 
 # Whose two layers are not alike.
-MIXED = ("gemma3", "deepseek")
+MIXED = ("gemma3", "deepseek", "llama4")
 
 
 def head(hidden: Tensor, projection: Projection) -> Tensor:

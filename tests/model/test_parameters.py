@@ -163,6 +163,8 @@ MORE = [
     {"norm": LayerNormConfig(bias=False), "norm_placement": "post", "layers": 1},
     {"norm": RMSNormConfig(zero_centered=True), "norm_placement": "both", "qk_norm": True},
     {"qk_norm": True, "qk_norm_across_heads": True, "kv_heads": 1, "norm_placement": "post"},
+    {"qk_norm": True, "qk_norm_pattern": (False, True, True), "kv_heads": 1, "layers": 4},
+    {"qk_norm": True, "qk_norm_weights": False},
     {"qk_norm": True, "merge_qkv": True, "qkv_bias": True, "norm": LayerNormConfig()},
     {"mla": MLA(**LATENT), "attention_output_bias": True, "norm": LayerNormConfig()},
     {"mla": MLA(**LATENT, query_rank=5), "moe": MoE(experts=3), "activation": "relu_squared"},
@@ -197,6 +199,7 @@ FLOP_SHAPES = [
     {},
     {"tie_embeddings": True, "kv_heads": 1},
     {"layers": 5, "attention_pattern": ("sliding", "sliding", "full"), "sliding_window": 5},
+    {"layers": 3, "attention_pattern": ("chunked", "full"), "attention_chunk": 5},
     {"layers": 2, "attention_pattern": ("sliding",), "sliding_window": 40},
     {"mla": MLA(**LATENT, query_rank=7)},
     {"layers": 4, "moe": MoE(experts=4, top_k=1, expert_dim=12, every=2, packed=False)},
@@ -216,6 +219,9 @@ def met(config: TransformerConfig, length: int) -> int:
         if kind == "sliding":
             assert config.sliding_window is not None
             mask = mask.triu(1 - config.sliding_window)
+        if kind == "chunked":
+            chunks = torch.arange(length) // config.attention_chunk
+            mask &= chunks[:, None] == chunks
         total += int(mask.sum())
     return total
 
@@ -248,12 +254,13 @@ def test_products_are_those_torch_counts(changes):
     counts = count_parameters_of(config, VOCAB)
     products = counter.get_total_flops() - sum(attention.values())
     assert products == 6 * counts.in_products * tokens.numel()
-    if config.sliding_window is None:
+    parts = {"sliding_window", "attention_chunk"}
+    if not parts & {*changes}:
         assert flops(config, "palm") * tokens.numel() == counter.get_total_flops()
-    # Without a window the mask leaves (S + 1) / 2 of S positions.
+    # Without a window or chunks the mask leaves (S + 1) / 2 of S positions.
     full = small_config(
-        **{k: v for k, v in changes.items() if k != "sliding_window"}
-        | ({"attention_pattern": ("full",)} if "sliding_window" in changes else {})
+        **{k: v for k, v in changes.items() if k not in parts}
+        | ({"attention_pattern": ("full",)} if parts & {*changes} else {})
     )
     whole = flops(full, "palm") - 6 * counts.in_products
     halved = flops(full, "palm_causal") - 6 * counts.in_products

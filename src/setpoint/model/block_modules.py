@@ -197,12 +197,29 @@ class RMSNorm(nn.Module):
         """Normalize the last axis."""
         # 1 + weight in fp32: bf16 has too few digits near one for a small weight.
         factor = 1.0 + self.weight.float() if self.zero_centered else self.weight
-        # Eager PyTorch has a fused backward on CUDA but none on the CPU, and compilers fuse the
-        # plain form: only eager, undistributed fp32 on a CPU takes our own function.
-        formats = () if torch.compiler.is_compiling() else FUSED.get(type(x), ())
-        if x.is_cpu and x.dtype == factor.dtype and x.dtype in formats:
-            return rms_norm_cpu(x, factor, self.eps)
-        return F.rms_norm(x, (x.shape[-1],), factor.to(x.dtype), self.eps)
+        return rms_norm(x, factor, self.eps)
+
+
+class UnweightedNorm(nn.Module):
+    """RMSNorm without a weight, of queries and keys."""
+
+    def __init__(self, config: TransformerConfig, dim: int) -> None:
+        super().__init__()
+        self.eps = config.norm_eps
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Normalize the last axis."""
+        return rms_norm(x, x.new_ones(x.shape[-1]), self.eps)
+
+
+def rms_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
+    """Apply RMSNorm to the last axis."""
+    # Eager PyTorch has a fused backward on CUDA but none on the CPU, and compilers fuse the plain
+    # form: only eager, undistributed fp32 on a CPU takes our own function.
+    formats = () if torch.compiler.is_compiling() else FUSED.get(type(x), ())
+    if x.is_cpu and x.dtype == weight.dtype and x.dtype in formats:
+        return rms_norm_cpu(x, weight, eps)
+    return F.rms_norm(x, (x.shape[-1],), weight.to(x.dtype), eps)
 
 
 class _RMSNormFunction(torch.autograd.Function):

@@ -21,7 +21,13 @@ from setpoint.config import (
     field,
     rule,
 )
-from setpoint.model.attention.config import MLA, Backend, Kind, RopeScaling
+from setpoint.model.attention.config import (
+    MLA,
+    AttentionTemperature,
+    Backend,
+    Kind,
+    RopeScaling,
+)
 from setpoint.model.divisors import nearest_divisors
 from setpoint.model.moe.config import MoE
 
@@ -118,6 +124,13 @@ RULES = (
 )  # fmt: skip
 
 
+PARTIAL: dict[Kind, tuple[str, str]] = {
+    "sliding": ("sliding_window", "a sliding window"),
+    "chunked": ("attention_chunk", "chunked attention"),
+}
+"""Kinds of attention to a part of the earlier positions: the field with their size, and a name."""
+
+
 class PretrainedAdapter(Config):
     """Adapter in PEFT's format, merged into the pretrained weights at the start of a run."""
 
@@ -200,12 +213,16 @@ class TransformerConfig(
     """RoPE scaling for contexts longer than the original one; null: none."""
 
     attention_pattern: tuple[Kind, ...] = ("full",)
-    """Attention type of each layer (layer_types), repeated over the layers: `full`, or `sliding`
-    for sliding-window attention."""
+    """Attention type of each layer (layer_types), repeated over the layers: `full`, `sliding` for
+    sliding-window attention, or `chunked`."""
 
     sliding_window: int | None = field(default=None, ge=1)
     """Sliding window size: positions that a query attends to in a sliding layer, including its
     own."""
+
+    attention_chunk: int | None = field(default=None, ge=1)
+    """Chunk size (attention_chunk_size, Llama 4): in a chunked layer a query attends to the
+    positions of its chunk, counted from the start of its document."""
 
     attention_scale: float | None = field(default=None, gt=0, lt=math.inf)
     """Softmax scale of attention: factor of the query-key products; null: 1 / sqrt(head_dim), or
@@ -213,6 +230,10 @@ class TransformerConfig(
 
     attention_soft_cap: float | None = field(default=None, gt=0, lt=math.inf)
     """Attention logit soft-capping: scores x become cap * tanh(x / cap) (Gemma 2); null: none."""
+
+    attention_temperature: AttentionTemperature | None = None
+    """Attention temperature by position, in layers without RoPE (attn_temperature_tuning, Llama 4);
+    null: none."""
 
     logit_soft_cap: float | None = field(default=None, gt=0, lt=math.inf)
     """Final logit soft-capping: logits x become cap * tanh(x / cap) (Gemma 2); null: none."""
@@ -223,6 +244,12 @@ class TransformerConfig(
     qk_norm_across_heads: bool = False
     """QK-norm over all heads (OLMo 2): normalize the queries of all heads as one vector, and the
     keys."""
+
+    qk_norm_pattern: tuple[bool, ...] = (True,)
+    """Layers with QK-norm, repeated over the layers."""
+
+    qk_norm_weights: bool = True
+    """Weights of QK-norm; false: RMS norm without weights (Llama 4's L2 norm)."""
 
     qkv_bias: bool = False
     """QKV bias: bias in the query, key and value projections (attention_bias)."""
@@ -397,6 +424,10 @@ class TransformerConfig(
         pattern = self.rope_pattern
         return self.positions == "rotary" and pattern[layer % len(pattern)]
 
+    def norms_queries(self, layer: int) -> bool:
+        """True if a layer normalizes its queries and keys."""
+        return self.qk_norm and self.qk_norm_pattern[layer % len(self.qk_norm_pattern)]
+
     def standard_head_dim(self) -> int:
         """Default head dimension."""
         # At least 2, so that too many heads are reported by the check, in its words.
@@ -467,20 +498,22 @@ class TransformerConfig(
             )
 
     def _wrong_windows(self) -> Iterator[Problem]:
-        """Sliding layers need a window, and the pattern an item."""
+        """Sliding layers need a window, chunked ones a chunk, and the pattern an item."""
         if not self.attention_pattern:
             yield Problem(
                 "attention_pattern",
                 "is empty",
                 valid=('["full"]', '["sliding", "full"]'),
             )
-        elif self.count_layers("sliding") and self.sliding_window is None:
-            yield Problem(
-                "sliding_window",
-                "must be set for layers with a sliding window",
-                valid=tuple(str(max(1, self.max_sequence_length // part)) for part in (4, 2)),
-                also=("attention_pattern",),
-            )
+            return
+        for kind, (name, attention) in PARTIAL.items():
+            if self.count_layers(kind) and getattr(self, name) is None:
+                yield Problem(
+                    name,
+                    f"must be set for layers with {attention}",
+                    valid=tuple(str(max(1, self.max_sequence_length // part)) for part in (4, 2)),
+                    also=("attention_pattern",),
+                )
 
     def _wrong_rope(self) -> Iterator[Problem]:
         """Pairs of components are rotated, in one layer at least."""
@@ -500,6 +533,13 @@ class TransformerConfig(
                 f"none of the {self.layers} layers is rotated",
                 valid=("[true]",),
                 hint='Or set positions to "none".',
+            )
+        if not any(self.qk_norm_pattern[: self.layers]):
+            yield Problem(
+                "qk_norm_pattern",
+                f"none of the {self.layers} layers has the norms",
+                valid=("[true]",),
+                hint="Or set qk_norm to false.",
             )
 
     def _wrong_mla(self) -> Iterator[Problem]:
@@ -551,17 +591,26 @@ class TransformerConfig(
             return "mla.rope_head_dim is the number of rotated dimensions"
         return self._nothing_rotated()
 
-    @dead("qk_norm_across_heads")
-    def _qk_norm_across_heads_is_dead(self) -> str | None:
+    @dead("attention_temperature")
+    def _attention_temperature_is_dead(self) -> str | None:
+        rotated = all(map(self.rotates, range(self.layers)))
+        return "all layers rotate queries and keys (rope_pattern)" if rotated else None
+
+    @dead("qk_norm_across_heads", "qk_norm_pattern", "qk_norm_weights")
+    def _qk_norm_options_are_dead(self) -> str | None:
         return None if self.qk_norm else "qk_norm is false"
 
     @dead("rope_base_sliding")
     def _rope_base_sliding_is_dead(self) -> str | None:
-        return self._nothing_rotated() or self._no_window()
+        return self._nothing_rotated() or self._no_layer("sliding")
 
     @dead("sliding_window")
     def _sliding_window_is_dead(self) -> str | None:
-        return self._no_window()
+        return self._no_layer("sliding")
+
+    @dead("attention_chunk")
+    def _attention_chunk_is_dead(self) -> str | None:
+        return self._no_layer("chunked")
 
     @dead("qk_norm", "qkv_bias", "attention_sinks", "merge_qkv")
     def _grouped_queries_are_dead(self) -> str | None:
@@ -612,20 +661,20 @@ class TransformerConfig(
 
     def _nothing_rotated_in_full(self) -> str | None:
         """Reason why the RoPE base and scaling of full layers are unused, or None."""
-        if self.rope_base_sliding is not None and not self.count_layers("full"):
+        if self.rope_base_sliding is not None and self.count_layers("sliding") == self.layers:
             return "all layers have a sliding window, and rope_base_sliding is what they rotate by"
         return self._nothing_rotated()
 
-    def _no_window(self) -> str | None:
-        """Reason why no layer has a sliding window, or None."""
-        if self.count_layers("sliding"):
+    def _no_layer(self, kind: Kind) -> str | None:
+        """Reason why no layer is of a kind, or None."""
+        if self.count_layers(kind):
             return None
-        if "sliding" in self.attention_pattern:
+        if kind in self.attention_pattern:
             return (
                 f"of attention_pattern the first {self.layers} count, as many as there are layers, "
-                f"and none of these is sliding"
+                f"and none of these is {kind}"
             )
-        return "no layer has a sliding window (attention_pattern)"
+        return f"no layer has {PARTIAL[kind][1]} (attention_pattern)"
 
 
 class ImportedModel(

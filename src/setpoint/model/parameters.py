@@ -7,6 +7,8 @@ from math import prod
 from typing import TYPE_CHECKING, NamedTuple
 
 from setpoint.config import SetpointError
+from setpoint.model.attention.config import Kind as AttentionKind
+from setpoint.model.attention.selection import kind_of, kinds_of, reach
 from setpoint.model.config import LayerNormConfig, NormConfig, TransformerConfig
 from setpoint.shapes.protocols import Kind, Parameter, StagePart
 
@@ -118,7 +120,7 @@ def _block(c: TransformerConfig, layer: int) -> Iterator[Sized]:
     before, after = c.norm_placement in ("pre", "both"), c.norm_placement in ("post", "both")
     if before:
         yield from _norm(c.norm, "attention_norm", c.dim)
-    attention = _attention(c) if c.mla is None else _latent(c)
+    attention = _attention(c, layer) if c.mla is None else _latent(c)
     for name, shape, kind in attention:
         yield f"attention.{name}", shape, kind
     if after:
@@ -133,7 +135,7 @@ def _block(c: TransformerConfig, layer: int) -> Iterator[Sized]:
         yield from _norm(c.norm, "feed_forward_output_norm", c.dim)
 
 
-def _attention(c: TransformerConfig) -> Iterator[Sized]:
+def _attention(c: TransformerConfig, layer: int) -> Iterator[Sized]:
     query, key_value = c.heads * c.head_dim, c.kv_heads * c.head_dim
     if c.attention_sinks:
         yield "sinks", (c.heads,), "vector"
@@ -143,7 +145,7 @@ def _attention(c: TransformerConfig) -> Iterator[Sized]:
         yield from _linear("query", query, c.dim, c.qkv_bias)
         yield from _linear("key", key_value, c.dim, c.qkv_bias)
         yield from _linear("value", key_value, c.dim, c.qkv_bias)
-    if c.qk_norm:
+    if c.norms_queries(layer) and c.qk_norm_weights:
         sizes = (query, key_value) if c.qk_norm_across_heads else (c.head_dim, c.head_dim)
         yield from _norm(c.norm, "query_norm", sizes[0])
         yield from _norm(c.norm, "key_norm", sizes[1])
@@ -270,14 +272,14 @@ def _counts_by_part(c: TransformerConfig, rows: int) -> dict[str, ParameterCount
     output = _count(c, _output(c, rows))
     if c.tie_embeddings:
         output = output._replace(in_products=output.in_products + rows * c.dim)
-    # Layers with experts are alike, and so are those without.
-    kinds: dict[bool, ParameterCounts] = {}
+    # Layers with experts are alike, and so are those without, but for norms of queries.
+    kinds: dict[tuple[bool, bool], ParameterCounts] = {}
     counts = {"embedding": _count(c, _embedding(c, rows))}
     for layer in range(c.layers):
-        sparse = c.moe is not None and c.moe.has_experts(layer)
-        if sparse not in kinds:
-            kinds[sparse] = _count(c, _block(c, layer))
-        counts[f"{LAYER}{layer}"] = kinds[sparse]
+        kind = c.moe is not None and c.moe.has_experts(layer), c.norms_queries(layer)
+        if kind not in kinds:
+            kinds[kind] = _count(c, _block(c, layer))
+        counts[f"{LAYER}{layer}"] = kinds[kind]
     return {**counts, "output": output}
 
 
@@ -303,11 +305,8 @@ def part_sizes(
     for name, counts in _counts_by_part(config, rows).items():
         parameters, products = counts.parameters, counts.in_products
         if name.startswith(LAYER):
-            layer = int(name.removeprefix(LAYER))
-            pattern = config.attention_pattern
-            sliding = pattern[layer % len(pattern)] == "sliding"
-            reach = window_of(config, sequence_length) if sliding else sequence_length
-            products += pair_size(config) * reach
+            kind = kind_of(config, int(name.removeprefix(LAYER)))
+            products += pair_size(config) * most_attended(config, kind, sequence_length)
         elif name == "output" and config.tie_embeddings:
             parameters += rows * config.dim
         sizes.append(StagePart(name, parameters, 6 * products))
@@ -333,29 +332,36 @@ def pair_size(c: TransformerConfig) -> int:
     return c.heads * (c.mla.nope_head_dim + c.mla.rope_head_dim + c.mla.value_head_dim)
 
 
-def window_of(c: TransformerConfig, sequence_length: int) -> int:
-    """Most positions of a sequence that a layer with a window attends to."""
-    window = c.sliding_window
-    return sequence_length if window is None else min(sequence_length, window)
+def most_attended(c: TransformerConfig, kind: AttentionKind, sequence_length: int) -> int:
+    """Most positions of a sequence that a query attends to in a layer of a kind."""
+    return min(sequence_length, reach(c, kind) or sequence_length)
 
 
-def attended(c: TransformerConfig, sequence_length: int, is_causal: bool = False) -> int:
+def causal_pairs(length: float, most: float, is_chunked: bool = False) -> float:
+    """Pairs of queries and keys under a causal mask.
+
+    Arguments:
+        most: size of the window, or of the chunks; at most the length.
+    """
+    if is_chunked:
+        chunks, rest = divmod(length, most)
+        return (chunks * most * (most + 1) + rest * (rest + 1)) / 2
+    return most * (most + 1) / 2 + (length - most) * most
+
+
+def attended(c: TransformerConfig, sequence_length: int, is_causal: bool = False) -> float:
     """Elements of queries and values in the attention of all layers to a sequence.
 
     Returns:
         the sum over positions i = 1 .. S, which attend to min(S, W) positions each, or with
-        is_causal to min(i, W).
+        is_causal to min(i, W), or in chunks to (i - 1) % W + 1.
     """
-    length, window, sliding = (
-        sequence_length,
-        window_of(c, sequence_length),
-        c.count_layers("sliding"),
-    )
-    full, slid = length * length, length * window
-    if is_causal:
-        full = length * (length + 1) // 2
-        slid = window * (window + 1) // 2 + (length - window) * window
-    return pair_size(c) * ((c.layers - sliding) * full + sliding * slid)
+    length, pairs = sequence_length, 0
+    for kind in kinds_of(c):
+        most = most_attended(c, kind, length)
+        seen = causal_pairs(length, most, kind == "chunked") if is_causal else length * most
+        pairs += c.count_layers(kind) * seen
+    return pair_size(c) * pairs
 
 
 class Formula(NamedTuple):
@@ -371,12 +377,13 @@ _PALM = "N parameters in matrix products of a token"
 FORMULAS = {
     "palm": Formula(
         "6 N + 6 sum over layers of H (Q + V) min(S, W)",
-        f"{_PALM}, {_HEADS}, a window of W; attention as if it were not causal (PaLM, Chowdhery et "
-        f"al., 2022, appendix B)",
+        f"{_PALM}, {_HEADS}, a window or chunks of W; attention as if it were not causal (PaLM, "
+        f"Chowdhery et al., 2022, appendix B)",
     ),
     "palm_causal": Formula(
         "6 N + 6 sum over layers of H (Q + V) / S * sum over i = 1 .. S of min(i, W)",
-        f"{_PALM}, {_HEADS}, a window of W; palm with what a causal mask leaves of attention",
+        f"{_PALM}, {_HEADS}, a window of W, in chunks (i - 1) % W + 1; palm with what a causal "
+        f"mask leaves of attention",
     ),
     "all_parameters": Formula(
         "6 P + 6 L H (Q + V) S",

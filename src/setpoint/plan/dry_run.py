@@ -369,6 +369,8 @@ def _on_cpu(job: Job) -> Job:
             draft.data.packing.isolate, draft.model.attention_soft_cap = False, None
             if job.model.sliding_window is not None:
                 draft.model.sliding_window = job.batch.sequence_length
+            if job.model.attention_chunk is not None:
+                draft.model.attention_chunk = job.batch.sequence_length
         if dense is None or not dense.scores:
             draft.model.attention_dropout = 0.0
         name = job.model.attention_backend

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Literal, NamedTuple
 from setpoint.model.attention.config import Backend
 from setpoint.model.attention.selection import LIMITS, chosen, kind_of
 from setpoint.model.config import LayerNormConfig, RMSNormConfig
-from setpoint.model.parameters import embedding_rows, window_of
+from setpoint.model.parameters import embedding_rows, most_attended
 from setpoint.train.build.job_parameters import WIDTHS
 
 if TYPE_CHECKING:
@@ -125,7 +125,7 @@ def _is_dense(backend: Backend) -> bool:
 
 def _has_window(job: Job, c: TransformerConfig, layer: int) -> bool:
     length = job.batch.sequence_length
-    return kind_of(c, layer) == "sliding" and window_of(c, length) < length
+    return most_attended(c, kind_of(c, layer), length) < length
 
 
 def _formats(job: Job) -> str:
@@ -146,12 +146,12 @@ def _norm(job: Job, c: TransformerConfig) -> str:
 
 def _attention(job: Job, c: TransformerConfig, layer: int) -> ModelPiece:
     backend = _backend(job, c, layer)
-    words = ["attention" if c.mla is None else "latent"]
+    words, norms = ["attention" if c.mla is None else "latent"], c.norms_queries(layer)
     sizes = {"D": c.dim, "H": c.heads}
     if c.mla is None:
         sizes |= {"K": c.kv_heads, "Q": c.head_dim}
         words += ["merged"] if c.merge_qkv else []
-        words += [_norm(job, c)] if c.qk_norm else []
+        words += [_norm(job, c) if c.qk_norm_weights else "rms_norm"] if norms else []
     else:
         m = c.mla
         sizes |= {"N": m.nope_head_dim, "R": m.rope_head_dim, "W": m.value_head_dim}

@@ -15,12 +15,13 @@ from setpoint.config import SetpointError
 from setpoint.model.attention.selection import kind_of
 from setpoint.model.config import TransformerConfig
 from setpoint.model.parameters import (
+    causal_pairs,
+    most_attended,
     pair_size,
     parameters_of,
     part_of,
     part_sizes,
     predicted_tokens,
-    window_of,
 )
 from setpoint.optim.config import ImportedOptimizer, ScheduleFreeAdamWConfig
 from setpoint.optim.grouping import is_frozen
@@ -188,6 +189,7 @@ class Kind(NamedTuple):
         float8: those of `products` in 8 bits.
         pair: elements of a query and a value of all heads, with 2 FLOPs each per attended position.
         window: maximum number of attended positions; 0 without attention.
+        is_chunked: whether it is the size of chunks.
         length: sequence length.
         pieces: keys by which activations are looked up.
         size: parameters and FLOPs by which pipeline stages are balanced.
@@ -199,6 +201,7 @@ class Kind(NamedTuple):
     float8: tuple[int, int]
     pair: int
     window: int
+    is_chunked: bool
     length: int
     pieces: tuple[ModelPiece, ...]
     size: Size
@@ -216,8 +219,7 @@ class Kind(NamedTuple):
         """Mean number of attended positions in documents of a length."""
         if not self.window:
             return 0.0
-        s, w = length, min(self.window, length)
-        return (w * (w + 1) / 2 + (s - w) * w) / s
+        return causal_pairs(length, min(self.window, length), self.is_chunked) / length
 
     @property
     def forward_flops(self) -> float:
@@ -425,16 +427,15 @@ def _kinds_of(
     for size in sizes:
         is_layer = size.name not in ("embedding", "output")
         layer = int(size.name.partition(".")[2]) if is_layer else 0
-        window = 0
-        if is_layer:
-            window = window_of(model, length) if kind_of(model, layer) == "sliding" else length
+        attention = kind_of(model, layer)
         kind = Kind(
             "layer" if is_layer else size.name,  # pyright: ignore[reportArgumentType]
             tuple(w._replace(times=n) for w, n in weights.get(size.name, {}).items()),
             tuple(products.get(size.name, (0, 0))),  # pyright: ignore[reportArgumentType]
             tuple(float8.get(size.name, (0, 0))),  # pyright: ignore[reportArgumentType]
             pair_size(model) if is_layer else 0,
-            window,
+            most_attended(model, attention, length) if is_layer else 0,
+            is_layer and attention == "chunked",
             length,
             tuple(
                 layer_pieces(job, model, layer)
@@ -474,7 +475,7 @@ def _whole_model(job: Job, vocabulary: int) -> Kind:
     matrices = sum(weight.numbers * weight.times for weight in all_weights if len(weight.shape) > 1)
     length = job.batch.sequence_length
     size = Size("model", 0, 0)
-    return Kind("model", all_weights, (0, matrices), (0, fast), 0, 0, length, (), size)
+    return Kind("model", all_weights, (0, matrices), (0, fast), 0, 0, False, length, (), size)
 
 
 def vocabulary_of(job: Job) -> int:

@@ -29,6 +29,10 @@ LAYOUTS = {
     "last four, left padding": layout(queries=4, positions=LEFT_PADDED, padded=True),
     "last four, documents": layout(queries=4, documents=DOCUMENTS),
     "last six, right padding": layout(queries=6, positions=RIGHT_PADDED, padded=True),
+    "chunks": layout().chunked(4),
+    "last four, chunks": layout(queries=4).chunked(3),
+    "documents in chunks": layout(documents=DOCUMENTS, positions=ANEW, padded=True).chunked(2),
+    "left padding, chunks": layout(positions=LEFT_PADDED, padded=True).chunked(5),
 }
 
 

@@ -51,6 +51,7 @@ def layouts() -> dict[str, tuple[RowLayout, int | None]]:
     documents = torch.arange(S).expand(B, S) // torch.tensor([[7], [19]])
     lengths = Lengths.of_places(None, documents)
     restarted = torch.cat((torch.arange(20), torch.arange(S - 20))).expand(B, S)
+    anew = torch.arange(S).expand(B, S) % torch.tensor([[7], [19]])
     padded = torch.arange(S).expand(B, S).clone()
     padded[0, 30:] = -1
     padded[1, :5] = -1
@@ -65,6 +66,11 @@ def layouts() -> dict[str, tuple[RowLayout, int | None]]:
         "documents": (other(documents=documents, lengths=lengths), None),
         "documents in a window": (other(documents=documents, positions=restarted, padded=True), 9),
         "lengths in a window": (other(documents=documents, lengths=lengths), 9),
+        "chunks": (plain.chunked(7), None),
+        "chunks of documents": (
+            other(documents=documents, lengths=lengths, positions=anew).chunked(5),
+            None,
+        ),
         "padding": (other(positions=padded, padded=True), None),
         "padding in a window": (other(positions=padded, padded=True), 7),
     }

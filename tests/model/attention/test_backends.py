@@ -9,7 +9,6 @@ from setpoint.model.attention.attention import make_backend, unavailable_reason
 from setpoint.model.attention.backends import SDPA, Eager, RowLayout, Scores, visible
 from setpoint.model.attention.flex import Flex
 from setpoint.model.attention.varlen import Flash, Varlen
-from setpoint.model.huggingface.attention_interface import chunked
 from setpoint.shapes.batch import Lengths
 
 from . import kernels
@@ -83,7 +82,9 @@ def test_values_of_another_size(name):
     compare(BACKENDS[name], LAYOUTS["documents"], inputs=draw(value_size=6))
 
 
-@pytest.mark.parametrize("layout", ["plain", "right padding", "last four, documents"])
+@pytest.mark.parametrize(
+    "layout", ["plain", "right padding", "last four, documents", "last four, chunks"]
+)
 def test_flex(layout):
     places = LAYOUTS[layout]
     inputs = draw(queries=places.queries, size=16, value_size=16, grad=False)
@@ -161,13 +162,20 @@ def test_chunks_are_documents_to_kernels_of_lengths():
     positions = torch.tensor([[0, 1, 2, 3, 0, 1, 2, 3, 4, 5, 6], [*range(8), -1, -1, -1]])
     lengths = Lengths.of_runs(numbers.numpy())
     whole = RowLayout(LENGTH, LENGTH, BATCH, numbers.device, positions, True, numbers, lengths)
-    places = chunked(whole, 3, 0)
+    places = whole.chunked(3)
     assert places.lengths is not None
     assert places.lengths.starts.tolist() == [0, 3, 4, 7, 10, 11, 14, 17, 19, 22]
     compare(BACKENDS["varlen"], places, inputs=draw())
     alone = visible(places, None)[0, 0]
     assert alone[3].nonzero().flatten().tolist() == [3]
     assert alone[9].nonzero().flatten().tolist() == [7, 8, 9]
+
+
+def test_a_query_sees_its_chunk():
+    numbers = torch.arange(LENGTH)
+    allowed = (numbers[:, None] // 4 == numbers // 4) & (numbers <= numbers[:, None])
+    assert torch.equal(visible(LAYOUTS["chunks"], None)[0, 0], allowed)
+    assert LAYOUTS["plain"].chunked(LENGTH) is LAYOUTS["plain"]
 
 
 @pytest.mark.parametrize("window", [None, 1, 3, 20])
@@ -194,9 +202,10 @@ def sees(places, row, s, other, window) -> bool:
         return False
     if window is not None and positions[at] - positions[other] >= window:
         return False
-    return places.documents is None or bool(
-        places.documents[row, at] == places.documents[row, other]
-    )
+    if places.documents is None:
+        return True
+    documents = places.documents.expand(BATCH, -1)
+    return bool(documents[row, at] == documents[row, other])
 
 
 @pytest.mark.parametrize("window", [None, 1, 3, 20])

@@ -68,9 +68,10 @@ def test_each_backend_goes_on_from_a_cache(backend):
     torch.testing.assert_close(pieces[counts], whole[counts], rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.parametrize("name", ["sliding", "chunked"])
 @torch.inference_mode()
-def test_sliding_layers_keep_their_window_alone():
-    config = CONFIGS["sliding"]
+def test_layers_with_a_window_or_chunks_keep_what_is_visible(name):
+    config = CONFIGS[name]
     attention = small_attention(config)
     cache = KeyValueCache()
     x = torch.randn(1, 10 * ROOM, config.dim)
@@ -123,10 +124,15 @@ def test_what_does_not_fit_the_cache_is_refused():
 
 def test_positions_cannot_go_back_behind_a_window():
     cache = KeyValueCache()
-    cache.trim(cache.extend((1, 9), CPU, torch.arange(9), None), 3)
-    assert cache.trim(cache.extend((1, 1), CPU, torch.tensor([9]), None), 3) == 7
+    cache.trim(cache.extend((1, 9), CPU, torch.arange(9), None), "sliding", 3)
+    layout = cache.extend((1, 1), CPU, torch.tensor([9]), None)
+    assert cache.trim(layout, "sliding", 3) == 7
+    assert cache.trim(layout, "chunked", 4) == 8
+    layout = cache.extend((1, 1), CPU, torch.tensor([5]), None)
     with pytest.raises(ValueError, match="go back behind the window of 3"):
-        cache.trim(cache.extend((1, 1), CPU, torch.tensor([5]), None), 3)
+        cache.trim(layout, "sliding", 3)
+    with pytest.raises(ValueError, match="go back behind the chunk of 4"):
+        cache.trim(layout, "chunked", 4)
 
 
 def test_gradients_are_refused():

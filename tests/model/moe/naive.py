@@ -116,7 +116,9 @@ def naive(
                 continue
             taken[e] += 1
             weight = scores[t, e] / total * moe.route_scale
-            y = y + weight * network(matrices(state, e, moe.packed), token, config.activation)
+            before, after = (weight, 1.0) if moe.scale_inputs else (1.0, weight)
+            parts = matrices(state, e, moe.packed)
+            y = y + after * network(parts, before * token, config.activation)
         if moe.shared_experts:
             shared = {n: state[f"shared.{n}.weight"] for n in ("gate", "up", "down")
                       if f"shared.{n}.weight" in state}  # fmt: skip

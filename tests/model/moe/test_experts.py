@@ -202,29 +202,35 @@ def tensors(gated: bool) -> list[torch.Tensor | None]:
     return made if gated else [*made[:2], None, *made[3:]]
 
 
-def composed(x, weights, gate, up, down, factors, activation):
+def composed(x, weights, gate, up, down, factors, activation, scales_inputs):
     """The same by single operations, row by row."""
     y = [torch.zeros(3, dtype=torch.float64) for _ in range(4)]
     for row, slot in enumerate(SLOTS.tolist()):
         expert, token = int((row >= ENDS).sum()), x[slot // 2]
+        weight = weights.flatten()[slot]
+        if scales_inputs:
+            if factors is not None:  # of the row, not of its weight
+                weight = weight.detach() + (weight - weight.detach()) / factors[row]
+            token, weight = token * weight, 1.0
         inner = activation(token @ (up if gate is None else gate)[expert])
         inner = inner if gate is None else inner * (token @ up[expert])
         out = inner @ down[expert]
         if factors is not None:
             out = out.detach() + (out - out.detach()) * factors[row]
-        y[slot // 2] = y[slot // 2] + weights.flatten()[slot] * out
+        y[slot // 2] = y[slot // 2] + weight * out
     return torch.stack(y)
 
 
 @pytest.mark.parametrize("gated", [True, False])
 @pytest.mark.parametrize("name", FUNCTIONS)
 @pytest.mark.parametrize("scaled", [True, False])
-def test_values_and_gradients(gated: bool, name: str, scaled: bool) -> None:
+@pytest.mark.parametrize("scales_inputs", [True, False])
+def test_values_and_gradients(gated: bool, name: str, scaled: bool, scales_inputs: bool) -> None:
     inputs, activation = tensors(gated), FUNCTIONS[name]
     factors = torch.linspace(0.5, 2, 7, dtype=torch.float64) if scaled else None
-    kernels = ExpertKernels(looped_product, looped_gradient, activation, 2)
+    kernels = ExpertKernels(looped_product, looped_gradient, activation, 2, scales_inputs)
     found = grouped_experts(*inputs, Assignments(SLOTS, ENDS, factors), kernels)
-    expected = composed(*inputs, factors, activation)
+    expected = composed(*inputs, factors, activation, scales_inputs)
     torch.testing.assert_close(found, expected)
     given, upstream = [t for t in inputs if t is not None], torch.randn_like(expected)
     ours = torch.autograd.grad(found, given, upstream)
@@ -237,7 +243,7 @@ def test_what_it_keeps() -> None:
     """The inputs, the two products, and a weight for each row."""
     kept: list[int] = []
     inputs = tensors(gated=True)
-    kernels = ExpertKernels(looped_product, looped_gradient, F.silu, 2)
+    kernels = ExpertKernels(looped_product, looped_gradient, F.silu, 2, scales_inputs=False)
     with torch.autograd.graph.saved_tensors_hooks(
         lambda tensor: kept.append(tensor.numel()) or tensor, lambda tensor: tensor
     ):

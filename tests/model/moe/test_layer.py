@@ -16,6 +16,7 @@ from .naive import Answer, close, naive, naive_balance, naive_z
 from .small import SigmoidTopK, SoftmaxTopK, small_layer, small_transformer
 
 BATCH, LENGTH = 3, 7
+UNBIASED = SigmoidTopK(bias_rate=None, normalize=False)
 CASES: dict[str, dict[str, Any]] = {
     "softmax": {},
     "not normalized": {"router": SoftmaxTopK(normalize=False), "top_k": 3},
@@ -28,6 +29,9 @@ CASES: dict[str, dict[str, Any]] = {
     "ungated": {"model": {"activation": "relu_squared"}, "shared_experts": 1},
     "capacity": {"capacity_factor": 0.6},
     "capacity, unpacked": {"capacity_factor": 0.8, "packed": False, "router": SigmoidTopK()},
+    "scaled inputs": {"scale_inputs": True, "router": UNBIASED, "top_k": 3},
+    "scaled inputs, ungated": {"scale_inputs": True, "model": {"activation": "relu_squared"}},
+    "scaled inputs, unpacked": {"scale_inputs": True, "packed": False, "router": UNBIASED},
     "unpacked": {"packed": False, "shared_experts": 1},
     "unpacked ungated": {"packed": False, "model": {"activation": "relu_squared"}},
 }

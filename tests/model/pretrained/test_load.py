@@ -33,7 +33,7 @@ from ...support.snapshots import compare
 from ...train.effects.model_fields import adapter_of_peft
 from .ours import change_config, directory, rewrite
 from .quantized_files import KEPT, quantize_files
-from .theirs import CASES, VOCAB, fp64_angles, logits, make
+from .theirs import CASES, VOCAB, fp64_angles, logits, make, tokens
 
 EMBEDDING = "model.embed_tokens.weight"
 UP = "model.layers.1.mlp.up_proj.weight"
@@ -300,6 +300,28 @@ def test_logits_and_weights_both_ways(case: str, tmp_path: Path) -> None:
     assert again.config == ours.config
     for name, tensor in ours.state_dict().items():
         assert torch.equal(tensor, again.state_dict()[name]), name
+
+
+def test_gradients_and_cached_logits_of_llama_4(tmp_path: Path) -> None:
+    kind, keys = CASES["llama4"]
+    theirs = make(kind, {**keys, "pad_token_id": None})  # whose embedding has no gradient
+    theirs.save_pretrained(tmp_path)
+    ours = load_pretrained(tmp_path)
+    whole = ours(tokens())
+    for result in (whole, theirs(tokens()).logits):
+        result.square().mean().backward()
+    names = {
+        "embedding": "model.embed_tokens",
+        "layers.0.feed_forward.router": "model.layers.0.feed_forward.router",
+        "layers.2.attention.value": "model.layers.2.self_attn.v_proj",
+    }
+    for name, hf_name in names.items():
+        grads = [m.get_submodule(n).weight.grad for m, n in ((ours, name), (theirs, hf_name))]
+        torch.testing.assert_close(*grads, rtol=1e-4, atol=1e-6)
+    cache = ours.make_cache()
+    with torch.inference_mode():
+        parts = [ours(part, cache=cache) for part in tokens().split([30, *[1] * 18], dim=1)]
+    torch.testing.assert_close(torch.cat(parts, dim=1), whole, rtol=1e-5, atol=1e-5)
 
 
 def test_every_family_is_compared() -> None:

@@ -91,6 +91,16 @@ OSS: dict[str, Any] = {
     "sliding_window": 7,
     "rope_parameters": {**YARN, "truncate": False},
 }
+LLAMA4: dict[str, Any] = {
+    "num_hidden_layers": 4,
+    "head_dim": 16,
+    "intermediate_size": 24,
+    "intermediate_size_mlp": 40,
+    "num_local_experts": 6,
+    "attention_chunk_size": 7,
+    "floor_scale": 5,
+    "attn_scale": 0.5,
+}
 DEEPSEEK_YARN = {**YARN, "mscale": 1.0, "mscale_all_dim": 0.7, "beta_fast": 32, "beta_slow": 1}
 
 # model_type, and the keys that differ from BASE.
@@ -279,6 +289,29 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
             "attention_bias": False,
             "layer_types": ["full_attention"] * 3,
             "rope_parameters": DEFAULT_ROPE,
+        },
+    ),
+    "llama4": ("llama4_text", LLAMA4),
+    "llama4, two experts in every other layer": (
+        "llama4_text",
+        {
+            **LLAMA4,
+            "num_experts_per_tok": 2,
+            "interleave_moe_layer_step": 2,
+            "no_rope_layers": [0, 1, 1, 0],
+            "use_qk_norm": False,
+            "attention_bias": True,
+            "rope_parameters": LLAMA3,
+        },
+    ),
+    "llama4, other layers, without a temperature": (
+        "llama4_text",
+        {
+            **LLAMA4,
+            "moe_layers": [2, 3],
+            "layer_types": ["chunked_attention", "full_attention"] * 2,
+            "attn_temperature_tuning": False,
+            "tie_word_embeddings": True,
         },
     ),
     "gpt2": ("gpt2", {}),

@@ -233,6 +233,9 @@ MUP = ("model.mup.base_dim=4",)
 LAYER_NORM = ("model.norm=layer_norm",)
 TORCH_NORM = ("model.norm={type=import, target=torch.nn.LayerNorm}",)
 WIDTHS = "kv_rank=6, rope_head_dim=4, nope_head_dim=4, value_head_dim=4"
+CHUNKS = ('model.attention_pattern=["chunked"]', "model.attention_chunk=4")
+UNROTATED = ("model.layers=2", "model.rope_pattern=[true, false]")
+TEMPERATURE = ("model.attention_temperature={interval=2, scale=0.5}",)
 LATENT = (f"model.mla={{{WIDTHS}}}",)
 LINEAR = ("model.rope_scaling={type=linear, factor=2}",)
 LLAMA3 = ("model.rope_scaling={type=llama3, factor=2, original_length=100}",)
@@ -336,11 +339,21 @@ ROWS: dict[str, Row] = {
     "TransformerConfig.attention_pattern": ('model.attention_pattern=["sliding", "full"]', logits,
         BOTH_KINDS),
     "TransformerConfig.sliding_window": ("model.sliding_window=3", logits, SLIDING),
+    "TransformerConfig.attention_chunk": ("model.attention_chunk=3", logits, CHUNKS),
+    "TransformerConfig.attention_temperature": (TEMPERATURE[0], logits, UNROTATED),
+    "AttentionTemperature.interval": ("model.attention_temperature.interval=3", logits,
+        (*UNROTATED, *TEMPERATURE)),
+    "AttentionTemperature.scale": ("model.attention_temperature.scale=0.9", logits,
+        (*UNROTATED, *TEMPERATURE)),
     "TransformerConfig.attention_scale": ("model.attention_scale=0.1", logits, ()),
     "TransformerConfig.attention_soft_cap": ("model.attention_soft_cap=0.5", logits, ()),
     "TransformerConfig.logit_soft_cap": ("model.logit_soft_cap=0.5", logits, ()),
     "TransformerConfig.qk_norm": ("model.qk_norm=true", weights, ()),
     "TransformerConfig.qk_norm_across_heads": ("model.qk_norm_across_heads=true", weights,
+        ("model.qk_norm=true",)),
+    "TransformerConfig.qk_norm_pattern": ("model.qk_norm_pattern=[true, false]", weights,
+        ("model.qk_norm=true", "model.layers=2")),
+    "TransformerConfig.qk_norm_weights": ("model.qk_norm_weights=false", weights,
         ("model.qk_norm=true",)),
     "TransformerConfig.qkv_bias": ("model.qkv_bias=true", weights, ()),
     "TransformerConfig.attention_output_bias": ("model.attention_output_bias=true", weights, ()),
@@ -393,6 +406,7 @@ ROWS: dict[str, Row] = {
         (*EXPERTS, "model.moe.shared_experts=1")),
     "MoE.bias": ("model.moe.bias=true", weights, EXPERTS),
     "MoE.router": ("model.moe.router=sigmoid_top_k", logits, EXPERTS),
+    "MoE.scale_inputs": ("model.moe.scale_inputs=true", logits, EXPERTS),
     "MoE.route_scale": ("model.moe.route_scale=2.5", logits, EXPERTS),
     "MoE.groups": ("model.moe.groups=2", logits, GROUPS),
     "MoE.top_groups": ("model.moe.top_groups=2", logits, GROUPS),

@@ -160,6 +160,12 @@ MET: tuple[tuple[str, ...], ...] = (
         "model.attention_backend=sdpa_flash",
         "parallel.device=auto",
     ),
+    (
+        "model.attention_pattern=[chunked]",
+        "model.attention_chunk=8",
+        "model.attention_backend=sdpa_flash",
+        "parallel.device=auto",
+    ),
 )
 # Refused on a CPU, and with device = auto where there is no GPU.
 WITHOUT_GPU: tuple[tuple[str, ...], ...] = (

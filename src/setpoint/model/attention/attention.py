@@ -25,9 +25,10 @@ from setpoint.model.attention.selection import (
     kind_of,
     kinds_of,
     query_size,
+    reach,
 )
 from setpoint.model.attention.varlen import PACKAGES, Flash, Varlen, has_package, use_flash
-from setpoint.model.block_modules import build_norm, cast_once
+from setpoint.model.block_modules import UnweightedNorm, build_norm, cast_once
 from setpoint.model.initialize import ConstantInit, Initializer, NormalInit
 from setpoint.shapes.outcome import weight_in_use
 
@@ -37,7 +38,7 @@ if TYPE_CHECKING:
 
 
 class Attention(nn.Module):
-    """Grouped-query attention, causal, optionally in a sliding window.
+    """Grouped-query attention, causal, optionally in a sliding window or in chunks.
 
     Softmax(scale * Q K^T) V per head (Vaswani et al., 2017); query heads share key-value heads
     (Ainslie et al., 2023). Queries and keys may be normalized per head (Henry et al., 2020) before
@@ -69,10 +70,12 @@ class Attention(nn.Module):
             self.key = nn.Linear(config.dim, kv_dim, bias=bias)
             self.value = nn.Linear(config.dim, kv_dim, bias=bias)
         self.rotates = config.rotates(layer)
-        self.norms_all_heads = config.qk_norm and config.qk_norm_across_heads
+        norms = config.norms_queries(layer)
+        self.norms_all_heads = norms and config.qk_norm_across_heads
         sizes = (query_dim, kv_dim) if self.norms_all_heads else (config.head_dim,) * 2
-        self.query_norm = build_norm(config, sizes[0]) if config.qk_norm else None
-        self.key_norm = build_norm(config, sizes[1]) if config.qk_norm else None
+        build = build_norm if config.qk_norm_weights else UnweightedNorm
+        self.query_norm = build(config, sizes[0]) if norms else None
+        self.key_norm = build(config, sizes[1]) if norms else None
         self.output = nn.Linear(query_dim, config.dim, bias=config.attention_output_bias)
         self.sinks = nn.Parameter(torch.empty(config.heads)) if config.attention_sinks else None
 
@@ -110,6 +113,8 @@ class Attention(nn.Module):
                 context.apply_rotary(query, self.kind),
                 context.apply_rotary(key, self.kind),
             )
+        else:
+            query = context.apply_temperature(query)
         key, value = context.update_cache(self.layer, self.kind, key, value)
         dropout = self.dropout if self.training else 0.0
         scores = Scores(self.scale, self.soft_cap, dropout, self.sinks)
@@ -208,6 +213,7 @@ class LatentAttention(nn.Module):
             query = self.query(x)
         # Head counts are read off the shapes: under tensor parallelism they are the local ones.
         query = query.unflatten(-1, (-1, self.nope_head_dim + self.rope_head_dim))
+        query = query if self.rotates else context.apply_temperature(query)
         query_nope, query_rope = query.split((self.nope_head_dim, self.rope_head_dim), dim=-1)
         query_rope = context.apply_rotary(query_rope, self.kind) if self.rotates else query_rope
         latent, shared = self.key_value_down(x).split((self.kv_rank, self.rope_head_dim), dim=-1)
@@ -289,16 +295,22 @@ class AttentionContext:
 
     Arguments:
         cache: keys and values of earlier tokens; None outside generation.
+        temperature: (..., S, 1, 1) fp32 factors of queries without RoPE; None: 1.
     """
 
     positions: Tensor
     views: dict[Kind, KindView]
     cache: KeyValueCache | None = None
+    temperature: Tensor | None = None
 
     def apply_rotary(self, x: Tensor, kind: Kind) -> Tensor:
         """Rotate queries or keys by their positions, if the model uses RoPE."""
         angles = self.views[kind].rotation
         return x if angles is None else rotate(x, angles)
+
+    def apply_temperature(self, query: Tensor) -> Tensor:
+        """Scale queries without RoPE by their positions, if the model does."""
+        return query if self.temperature is None else (query * self.temperature).to(query.dtype)
 
     def attend(
         self, kind: Kind, query: Tensor, key: Tensor, value: Tensor, scores: Scores
@@ -386,9 +398,11 @@ def attention_context(
     rotations: dict[tuple[float, bool], Rotation] = {}
     views: dict[Kind, KindView] = {}
     for kind in kinds_of(config):
-        window = config.sliding_window if kind == "sliding" else None
-        first = 0 if cache is None or window is None else cache.trim(layout, window)
-        masked, cached = layout.is_masked(window), cache is not None
+        size = reach(config, kind)
+        first = 0 if cache is None or size is None else cache.trim(layout, kind, size)
+        window = size if kind == "sliding" else None
+        shown = layout.chunked(size) if kind == "chunked" and size is not None else layout
+        masked, cached = shown.is_masked(window), cache is not None
         ring = groups is not None and groups.ring is not None
         key = (x.device, dtype, masked, cached, ring)
         if key not in backends:
@@ -401,9 +415,9 @@ def attention_context(
         name, backend = backends[key]
         if groups is not None:
             backend = over_ranks(backend, name, groups)
-        mask = backend.prepare_mask(layout.without_first(first), window)
+        mask = backend.prepare_mask(shown.without_first(first), window)
         views[kind] = KindView(backend, mask, _rotation(config, kind, positions, rotations), first)
-    return AttentionContext(positions, views, cache)
+    return AttentionContext(positions, views, cache, _temperature(config, positions))
 
 
 def over_ranks(backend: Backend, name: BackendName, groups: ContextGroups) -> Backend:
@@ -436,6 +450,15 @@ def _rotation(
             positions, size, base, None if separate else config.rope_scaling
         )
     return rotations[base, separate]
+
+
+def _temperature(config: TransformerConfig, positions: Tensor) -> Tensor | None:
+    """Factors of queries in layers without RoPE; see `AttentionTemperature`."""
+    if config.attention_temperature is None:
+        return None
+    interval, scale = config.attention_temperature.interval, config.attention_temperature.scale
+    steps = (positions.clamp(min=0) + 1).div(interval, rounding_mode="floor")
+    return (1 + scale * steps.to(torch.float32).log1p())[..., None, None]
 
 
 def _check_shape(name: str, given: Tensor, *shapes: tuple[int, ...]) -> None:

@@ -6,17 +6,17 @@ import math
 from abc import ABC, abstractmethod
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, NamedTuple
+from itertools import pairwise
+from typing import Any, NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from setpoint.config import SetpointError
-
-if TYPE_CHECKING:
-    from setpoint.shapes.batch import Lengths
+from setpoint.shapes.batch import Lengths
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +54,28 @@ class RowLayout:
             window < self.keys if self.lengths is not None or self.positions is None else True
         )
         return narrow or self.documents is not None or (self.padded and self.lengths is None)
+
+    def chunked(self, size: int) -> RowLayout:
+        """Make each chunk of a document a document (Llama 4), which all backends can isolate."""
+        is_counted = self.positions is None or self.lengths is not None  # below `keys`
+        if size >= self.keys and is_counted:
+            return self
+        positions, documents, starts = self.positions, self.documents, None
+        if torch.compiler.is_compiling():  # whose graphs hold no arrays of the host
+            pass
+        elif self.lengths is not None and (documents is None or positions is not None):
+            starts = self.lengths.starts
+        elif positions is None and documents is None and self.queries == self.keys:
+            starts = np.arange(self.batch + 1) * self.keys
+        if positions is None:
+            positions = torch.arange(self.keys, device=self.device)[None]
+        chunks = positions.div(size, rounding_mode="floor")
+        chunks = chunks if documents is None else (documents.long() << 32) + chunks
+        lengths = None
+        if starts is not None:
+            runs = [np.arange(begin, end, size) for begin, end in pairwise(starts)]
+            lengths = Lengths.of(np.append(np.concatenate(runs), starts[-1])).to(self.device)
+        return replace(self, documents=chunks, lengths=lengths)
 
     def without_first(self, count: int) -> RowLayout:
         """Drop the first keys, which no query sees."""

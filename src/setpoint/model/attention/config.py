@@ -8,8 +8,8 @@ from typing import Literal
 
 from setpoint.config import Config, Problem, field, rule
 
-Kind = Literal["full", "sliding"]
-"""Attention type of a layer: full or sliding window."""
+Kind = Literal["full", "sliding", "chunked"]
+"""Attention type of a layer: full, sliding window, or chunked."""
 
 Backend = Literal[
     "auto",
@@ -46,6 +46,20 @@ class MLA(Config):
 
     value_head_dim: int = field(ge=1)
     """v_head_dim: head dimension of values."""
+
+
+class AttentionTemperature(Config):
+    """Attention temperature by position (Llama 4), in layers without RoPE.
+
+    The query at position p, from 0 in each document, is multiplied by
+    1 + scale * ln(1 + floor((p + 1) / interval)).
+    """
+
+    interval: int = field(default=8192, ge=1)
+    """Llama 4's floor_scale: number of positions with the same factor."""
+
+    scale: float = field(default=0.1, gt=0, lt=inf)
+    """Llama 4's attn_scale: growth of the factor."""
 
 
 class RopeScaling(Config):

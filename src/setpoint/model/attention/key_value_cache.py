@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from typing import TypeVar
+
 import torch
 from torch import Tensor
 
 from setpoint.model.attention.backends import RowLayout
+from setpoint.model.attention.config import Kind
 
+T = TypeVar("T", int, Tensor)
 ROOM = 64
 """Smallest number of slots of a layer."""
 
@@ -21,7 +25,7 @@ class KeyValueCache:
             model(prompt, cache=cache)
             model(next_token, cache=cache)
 
-    Layers with a sliding window drop what later positions cannot see.
+    Layers with a sliding window or chunks drop what later positions cannot see.
     """
 
     def __init__(self) -> None:
@@ -31,7 +35,7 @@ class KeyValueCache:
         self._positions: Tensor | None = None
         self._documents: Tensor | None = None
         self._padded = False
-        self._trimmed = 0
+        self._trimmed: dict[Kind, int] = {}
 
     def extend(
         self,
@@ -74,22 +78,26 @@ class KeyValueCache:
             documents=self._documents,
         )
 
-    def trim(self, layout: RowLayout, window: int) -> int:
-        """Find the first slot that a query sees through a window, now or later.
+    def trim(self, layout: RowLayout, kind: Kind, size: int) -> int:
+        """Find the first slot that a query of some layers sees, now or later.
+
+        Arguments:
+            size: of the window or of chunks.
 
         Raises:
             ValueError: positions went back to trimmed slots.
         """
         old = layout.keys - layout.queries
         if layout.positions is None:
-            first = max(0, old - window + 1)
+            first = max(0, _first_visible(old, kind, size))
         else:
-            first = _first_in_reach(layout.positions, old, window)
-        if first < self._trimmed:
+            first = _first_in_reach(layout.positions, old, kind, size)
+        if first < self._trimmed.get(kind, 0):
+            name = "window" if kind == "sliding" else "chunk"
             raise ValueError(
-                f"positions go back behind the window of {window}; start with an empty cache"
+                f"positions go back behind the {name} of {size}; start with an empty cache"
             )
-        self._trimmed = first
+        self._trimmed[kind] = first
         return first
 
     def append(self, layer: int, tensors: tuple[Tensor, ...], first: int) -> tuple[Tensor, ...]:
@@ -168,12 +176,17 @@ def _join(before: Tensor, after: Tensor) -> Tensor:
     return torch.cat((before.expand(rows, -1), after.expand(rows, -1)), dim=1)
 
 
-def _first_in_reach(positions: Tensor, old: int, window: int) -> int:
+def _first_visible(position: T, kind: Kind, size: int) -> T:
+    """First position that a query sees through a window, or in its chunk."""
+    return position - size + 1 if kind == "sliding" else position // size * size
+
+
+def _first_in_reach(positions: Tensor, old: int, kind: Kind, size: int) -> int:
     """The first of the old slots that a row's next position, or a later one, can see."""
     before, new = positions[:, :old], positions[:, old:]
     # Padding sees nothing; rows of padding only see what their last token saw.
     earliest = new.where(new >= 0, torch.iinfo(new.dtype).max).amin(dim=1, keepdim=True)
     last = before.amax(dim=1, keepdim=True) if old else earliest
     earliest = earliest.where((new >= 0).any(dim=1, keepdim=True), last + 1)
-    reached = ((before >= 0) & (earliest - before < window)).any(dim=0)
+    reached = ((before >= 0) & (before >= _first_visible(earliest, kind, size))).any(dim=0)
     return int(reached.int().argmax()) if bool(reached.any()) else old

@@ -14,6 +14,7 @@ from setpoint.model.attention.backends import RowLayout, Scores
 from setpoint.model.attention.selection import (
     EVERYWHERE,
     chosen,
+    kinds_of,
     placement_problems,
     query_size,
     supporting,
@@ -84,14 +85,15 @@ def _attempt(
         for heads in sizes
     )
     layout = RowLayout(queries=LENGTH, keys=LENGTH, batch=1, device=device)
-    windows = {LENGTH // 2 if kind == "sliding" else None for kind in config.attention_pattern}
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         try:
-            for window in windows:
+            for kind in kinds_of(config):
+                window = LENGTH // 2 if kind == "sliding" else None
+                shown = layout.chunked(LENGTH // 2) if kind == "chunked" else layout
                 dropout = config.attention_dropout if training else 0.0
                 scores = Scores(None, config.attention_soft_cap, dropout)
-                mask = backend.prepare_mask(layout, window)
+                mask = backend.prepare_mask(shown, window)
                 mixed = backend.attend(query, key, value, mask, scores)
                 if training:
                     mixed.sum().backward()

@@ -184,8 +184,8 @@ def find_dense(
         documents: whether these are isolated.
     """
     for kind in kinds_of(config):
-        window = config.sliding_window if kind == "sliding" else None
-        masked = documents or (window is not None and window < length)
+        size = reach(config, kind)
+        masked = documents or (size is not None and size < length)
         name = chosen(config, "cuda", compute, masked=masked, ring=ring)
         scores = name in ("eager", "sdpa_math")
         if scores or (masked and LIMITS[name].masks == "dense"):
@@ -294,6 +294,11 @@ def kind_of(config: TransformerConfig, layer: int) -> Kind:
 def kinds_of(config: TransformerConfig) -> list[Kind]:
     """Kinds of attention of a model's layers."""
     return list(dict.fromkeys(config.attention_pattern[: config.layers]))
+
+
+def reach(config: TransformerConfig, kind: Kind) -> int | None:
+    """Size of the window or of the chunks of a kind of attention; None: unlimited."""
+    return {"sliding": config.sliding_window, "chunked": config.attention_chunk}.get(kind)
 
 
 def attention_scale(config: TransformerConfig) -> float | None:

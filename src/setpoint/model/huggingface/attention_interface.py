@@ -14,7 +14,6 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -31,7 +30,6 @@ from setpoint.model.attention.backends import (
 from setpoint.model.attention.config import Backend as BackendName
 from setpoint.model.attention.selection import Demands, candidates, unsupported
 from setpoint.model.block_modules import cast_once
-from setpoint.shapes.batch import Lengths
 
 if TYPE_CHECKING:
     from setpoint.shapes.batch import ContextGroups
@@ -263,7 +261,10 @@ def make_mask(
         # Queries that see nothing are padding; they see all, as a softmax needs a key.
         dense = allowed | ~allowed.any(dim=-1, keepdim=True)
     elif chunk is not None and chunk < kv_offset + kv_length:
-        layout = chunked(layout, chunk, kv_offset)
+        if layout.positions is None and kv_offset:
+            positions = torch.arange(kv_offset, kv_offset + kv_length, device=device)[None]
+            layout = replace(layout, positions=positions)
+        layout = layout.chunked(chunk)
     cached = q_length != kv_length and groups is None
     mask = AttentionMask(layout, window, groups, dense, cached)
     autocast = torch.is_autocast_enabled(device.type)
@@ -375,25 +376,6 @@ def _layout(
         positions=positions,
         padded=positions is not None,
     )
-
-
-def chunked(layout: RowLayout, chunk: int, first: int) -> RowLayout:
-    """A layout in which chunks of a document are documents of their own (Llama 4)."""
-    positions = layout.positions
-    if positions is None:
-        positions = torch.arange(first, first + layout.keys, device=layout.device)[None]
-    chunks = positions.div(chunk, rounding_mode="floor")
-    documents = chunks
-    if layout.documents is not None:
-        most = (first + layout.keys) // chunk + 1
-        documents = (layout.documents * most + chunks).where(layout.documents >= 0, -1)
-    lengths = layout.lengths
-    if lengths is not None:
-        runs = zip(lengths.starts[:-1], lengths.starts[1:], strict=True)
-        starts = [np.arange(begin, end, chunk) for begin, end in runs]
-        starts = np.concatenate((*starts, lengths.starts[-1:]))
-        lengths = Lengths.of(starts).to(lengths.cumulative.device)
-    return replace(layout, documents=documents, lengths=lengths)
 
 
 class Rows(NamedTuple):

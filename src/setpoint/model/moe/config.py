@@ -36,9 +36,9 @@ class SigmoidTopK(
     (Wang et al., 2024; DeepSeek-V3).
     """
 
-    bias_rate: float = field(default=0.001, ge=0, lt=inf)
+    bias_rate: float | None = field(default=0.001, ge=0, lt=inf)
     """Bias update speed (gamma of auxiliary-loss-free balancing, DeepSeek-V3): change in an
-    expert's bias per step; 0: no bias."""
+    expert's bias per step; 0: the biases stay; null: no bias (Llama 4)."""
 
     bias_schedule: Literal["constant", "cosine_decay", "linear_warmup"] = "constant"
     """Schedule of bias_rate. cosine_decay: to zero at the end of training; linear_warmup: from
@@ -46,7 +46,9 @@ class SigmoidTopK(
 
     @dead("bias_schedule")
     def _bias_schedule_is_dead(self) -> str | None:
-        return "bias_rate is 0" if self.bias_rate == 0 else None
+        if self.bias_rate:
+            return None
+        return "bias_rate is 0" if self.bias_rate == 0 else "bias_rate is null"
 
 
 class MoE(Config):
@@ -82,6 +84,10 @@ class MoE(Config):
 
     router: RouterConfig = field(factory=SoftmaxTopK)
     """Router: chooses the experts of each token."""
+
+    scale_inputs: bool = False
+    """Scale the inputs of experts by their weights (score_before_experts, Llama 4) instead of the
+    outputs."""
 
     route_scale: float = field(default=1.0, gt=0, lt=inf)
     """Routed scaling factor (routed_scaling_factor): factor of the experts' weights."""

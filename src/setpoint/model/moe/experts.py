@@ -192,6 +192,14 @@ class _ScaleGradient(torch.autograd.Function):
         return grad * factors.unsqueeze(1).to(grad.dtype), None
 
 
+def scale_rows(rows: Tensor, weights: Tensor, assigned: Assignments) -> tuple[Tensor, Tensor]:
+    """Scale the inputs of experts by their weights; weights of 1 remain for the outputs."""
+    row_weights = weights.flatten().index_select(0, assigned.slots).unsqueeze(1)
+    if assigned.factors is not None:  # those of outputs, which are not for weights
+        row_weights = _ScaleGradient.apply(row_weights, 1 / assigned.factors)
+    return rows * row_weights, torch.ones_like(weights)
+
+
 def weighted_sums(rows: Tensor, weights: Tensor, assigned: Assignments) -> Tensor:
     """Sum weight * row over the choices of each token."""
     if assigned.factors is not None:
@@ -304,12 +312,14 @@ class ExpertKernels(NamedTuple):
         product: (R, in) rows, (E, in, out) matrices and `ends`, to (R, out).
         gradient: of the matrices in such a product: rows, the gradient of the product, `ends`.
         activation: elementwise; of the gate where there is one.
+        scales_inputs: whether weights scale the inputs of experts, not their outputs.
     """
 
     product: MatrixProduct
     gradient: MatrixProduct
     activation: Callable[[Tensor], Tensor]
     top_k: int
+    scales_inputs: bool
 
 
 class _GroupedExperts(torch.autograd.Function):
@@ -333,16 +343,19 @@ class _GroupedExperts(torch.autograd.Function):
         kernels: ExpertKernels,
     ) -> Tensor:
         rows = x.index_select(0, slots.div(kernels.top_k, rounding_mode="floor"))
+        row_weights = weights.flatten().index_select(0, slots).unsqueeze(1)
+        if kernels.scales_inputs:
+            rows *= row_weights
         gates = None if gate is None else kernels.product(rows, gate, ends)
         values = kernels.product(rows, up, ends)
         del rows
-        row_weights = weights.flatten().index_select(0, slots).unsqueeze(1)
         ctx.save_for_backward(x, gate, up, down, gates, values, row_weights, slots, ends, factors)
         ctx.kernels, ctx.shape = kernels, (*weights.shape, x.shape[1])
 
         def result() -> Tensor:
             inner = kernels.activation(values if gates is None else gates)
-            inner = (inner if gates is None else inner.mul_(values)) * row_weights
+            inner = inner if gates is None else inner.mul_(values)
+            inner = inner if kernels.scales_inputs else inner * row_weights
             out = kernels.product(inner, down, ends)
             return sum_choices(spread(out, slots, weights.numel()).view(ctx.shape))
 
@@ -354,7 +367,7 @@ class _GroupedExperts(torch.autograd.Function):
         ctx: Any, grad: Tensor
     ) -> tuple[Tensor | None, ...]:
         x, gate, up, down, gates, values, row_weights, slots, ends, factors = ctx.saved_tensors
-        product, gradient, activation, top_k = ctx.kernels
+        product, gradient, activation, top_k, scales_inputs = ctx.kernels
         tokens = slots.div(top_k, rounding_mode="floor")
         with torch.enable_grad():
             source = (values if gates is None else gates).detach().requires_grad_()
@@ -366,7 +379,7 @@ class _GroupedExperts(torch.autograd.Function):
         grad_out = grad.index_select(0, tokens)
         grad_inner = product(grad_out, down.transpose(1, 2), ends)
         grad_row_weights = (grad_inner * inner).sum(dim=1)
-        scale = row_weights
+        scale = torch.ones_like(row_weights) if scales_inputs else row_weights
         if factors is not None:
             scale = scale * factors.unsqueeze(1).to(scale.dtype)
         grad_down = gradient(inner.mul_(scale), grad_out, ends)
@@ -381,9 +394,16 @@ class _GroupedExperts(torch.autograd.Function):
         grad_rows = product(grad_values, up.transpose(1, 2), ends)
         if gate is not None:
             grad_rows += product(grad_source, gate.transpose(1, 2), ends)
+        if scales_inputs:
+            grad_row_weights = (grad_rows * x.index_select(0, tokens)).sum(dim=1)
+            if factors is not None:
+                grad_row_weights /= factors
+            grad_rows.mul_(row_weights)
         grad_x = sum_choices(spread(grad_rows, slots, len(x) * top_k).view(ctx.shape))
         del grad_rows
         rows = x.index_select(0, tokens)
+        if scales_inputs:
+            rows.mul_(row_weights)
         grad_gate = None if gate is None else gradient(rows, grad_source, ends)
         del grad_source
         grad_up = gradient(rows, grad_values, ends)
@@ -427,6 +447,7 @@ class PackedExperts(nn.Module):
         self.std, self.down_std = config.hidden_std, config.residual_std
         self.activation = activation(config.activation)
         self.shift = VALUES.get(config.activation)
+        self.scales_inputs = config.moe.scale_inputs
         count, dim, inner = config.moe.experts, config.dim, config.moe.width(config.ffn_dim)
         self.projections = ("gate", "up", "down") if config.is_gated else ("up", "down")
         self.gate = nn.Parameter(torch.empty(count, dim, inner)) if config.is_gated else None
@@ -499,7 +520,9 @@ class PackedExperts(nn.Module):
         is_plain = self.adapter is None and not stored and not self.biased and self.shift is None
         if is_plain and not torch.compiler.is_compiling():
             gate, down = dense.get("gate"), dense["down"]
-            kernels = ExpertKernels(product, gradient, self.activation, weights.shape[1])
+            kernels = ExpertKernels(
+                product, gradient, self.activation, weights.shape[1], self.scales_inputs
+            )
             assigned = assigned._replace(ends=ends)
             return grouped_experts(x, weights, gate, up, down, assigned, kernels)
 
@@ -519,6 +542,8 @@ class PackedExperts(nn.Module):
             return result + local_part(getattr(self, f"{name}_bias")).to(result.dtype)[groups]
 
         rows = gather(x, slots, weights.shape[1])
+        if self.scales_inputs:
+            rows, weights = scale_rows(rows, weights, assigned)
         inner = self.activation(multiply(self.projections[0], rows))
         if "gate" in self.projections:
             values = multiply("up", rows)
@@ -572,10 +597,13 @@ class UnpackedExperts(nn.ModuleDict):
                 for expert in range(config.moe.experts)
             }
         )
+        self.scales_inputs = config.moe.scale_inputs
 
     def forward(self, x: Tensor, weights: Tensor, assigned: Assignments) -> Tensor:
         """Sum weight * expert(token) over the choices of each token; see `PackedExperts`."""
         rows = gather(cast_once(x), assigned.slots, weights.shape[1])
+        if self.scales_inputs:
+            rows, weights = scale_rows(rows, weights.to(rows.dtype), assigned)
         # An expert without rows is called as well: its gradient is zero then, as that of a packed
         # one, and not missing, which optimizers would take for "leave it alone".
         parts = zip(self.values(), rows.split(_differences(assigned.ends).tolist()), strict=True)

@@ -59,7 +59,7 @@ class Router(nn.Module):
     """(E,) fp32, added to scores where experts are chosen, and nowhere else; None if absent."""
 
     bias_rate: float = 0.0
-    """Change of the bias at a step."""
+    """Change of the bias at a step, if there is one."""
 
     bias_schedule: str = "constant"
     """Schedule of `bias_rate`."""
@@ -119,16 +119,17 @@ class SigmoidRouter(Router):
 
     def __init__(self, config: configs.SigmoidTopK, *, model: TransformerConfig) -> None:
         super().__init__(config, model=model)
+        if config.bias_rate is None:
+            return
         self.bias_rate, self.bias_schedule = config.bias_rate, config.bias_schedule
         # Not a parameter: it is updated by counting, not by gradients, so that no optimizer, weight
         # decay or clipping may touch it. `update_biases` does, once per step.
         self.bias = torch.zeros(self.weight.shape[0], dtype=torch.float32)
 
     def decide(self, logits: Tensor) -> RouterOutput:
-        """Choose the experts with the highest sums of score and bias."""
-        assert self.bias is not None
+        """Choose the experts with the highest sums of score and bias, if there is one."""
         scores = torch.sigmoid(logits)
-        ranked = scores.detach() + self.bias
+        ranked = scores.detach() if self.bias is None else scores.detach() + self.bias
         experts = choose(ranked, self.top_k, self.groups, self.top_groups, rank_by=2)
         shares = scores / (scores.sum(dim=-1, keepdim=True) + TINY)
         return RouterOutput(logits, shares, experts, self.weigh(scores, experts))

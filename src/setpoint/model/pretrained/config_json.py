@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, Final, NamedTuple, cast
 
@@ -49,16 +50,16 @@ LACKING: Final = {
          "granitemoehybrid", "zamba2"),
         "state-space layers",
     ),
-    **dict.fromkeys(
-        ("llama4", "llama4_text"),
-        "attention in chunks, norms without weights, a temperature by position, and weights on "
-        "the inputs of experts",
-    ),
+    "llama4": "an image encoder; llama4_text is supported",
     "deepseek_v32": "sparse attention",
 }  # fmt: skip
 """Layers that Setpoint's transformer lacks, by `model_type`."""
 
-_ROUTERS: Final = {"softmax_top_k": SoftmaxTopK, "sigmoid_top_k": SigmoidTopK}
+_ROUTERS: Final = {
+    "softmax_top_k": SoftmaxTopK,
+    "sigmoid_top_k": SigmoidTopK,
+    "sigmoid_top_k without bias": partial(SigmoidTopK, bias_rate=None),
+}
 
 
 def config_from_pretrained(path: str | Path) -> TransformerConfig:
@@ -290,5 +291,6 @@ def _weight_fields(section: Mapping[str, Any]) -> dict[str, Any]:
     """The fields of a section, and of its router, that affect weights or logits."""
     kept = {key: value for key, value in section.items() if key not in TRAINING}
     if "router" in kept:
-        kept["router"] = {k: v for k, v in kept["router"].items() if k not in TRAINING}
+        router = {k: v for k, v in kept["router"].items() if k not in TRAINING}
+        kept["router"] = {**router, "bias": kept["router"].get("bias_rate") is not None}
     return kept

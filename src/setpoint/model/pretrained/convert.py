@@ -13,6 +13,7 @@ from typing import Any, Final, NamedTuple, cast
 from setpoint.config import Config
 from setpoint.model.attention.selection import kind_of, query_size
 from setpoint.model.config import LayerNormConfig, RMSNormConfig, TransformerConfig
+from setpoint.model.moe.config import SigmoidTopK
 from setpoint.model.pretrained.config_document import ConfigDocument
 from setpoint.model.pretrained.weight_names import TensorNames
 
@@ -39,8 +40,16 @@ UNGATED: Final = {
 }
 """Activations without a gate, by their names in config.json."""
 
-SECTIONS: Final = {"MLA": "latent attention", "MoE": "a mixture of experts", "MuP": "muP"}
+SECTIONS: Final = {
+    "MLA": "latent attention",
+    "MoE": "a mixture of experts",
+    "MuP": "muP",
+    "AttentionTemperature": "a temperature by position",
+}
 """Names of sections that have no variants."""
+
+PATTERNS: Final = ("attention_pattern", "rope_pattern", "qk_norm_pattern")
+"""Fields with an item for each layer, which repeat."""
 
 REQUIRED: Final = object()
 """Default of a required key."""
@@ -67,7 +76,7 @@ def value_at(config: Config, path: str) -> Any:
 
 
 def layer_kinds(config: TransformerConfig) -> list[str]:
-    """Attention type of each layer, `full` or `sliding`."""
+    """Attention type of each layer."""
     return [kind_of(config, layer) for layer in range(config.layers)]
 
 
@@ -78,7 +87,7 @@ def meaning_of(config: TransformerConfig, path: str) -> object:
         None for the default attention scale; the attention types of all layers; norms and sections
         by name; where all layers are sliding, their RoPE base as the only one, without scaling.
     """
-    if config.rope_base_sliding is not None and not config.count_layers("full"):
+    if config.rope_base_sliding is not None and config.count_layers("sliding") == config.layers:
         if path in ("rope_base_sliding", "rope_scaling"):
             return None
         if path == "rope_base":
@@ -88,7 +97,7 @@ def meaning_of(config: TransformerConfig, path: str) -> object:
         return None
     if path == "moe.expert_dim":
         return expert_width(config)
-    if path in ("attention_pattern", "rope_pattern"):
+    if path in PATTERNS:
         return _repeated(value, config.layers)
     return named(value)
 
@@ -111,6 +120,8 @@ def named(value: object) -> object:
         return "rms_norm, zero-centered" if value.zero_centered else "rms_norm"
     if isinstance(value, LayerNormConfig):
         return "layer_norm" if value.bias else "layer_norm without bias"
+    if isinstance(value, SigmoidTopK):
+        return "sigmoid_top_k" if value.bias_rate is not None else "sigmoid_top_k without bias"
     if isinstance(value, Config):
         return type(value).__setpoint__.tag or SECTIONS[type(value).__name__]
     return value
@@ -170,11 +181,15 @@ PLAIN: Final[Mapping[str, object]] = {
     "rope_pattern": (True,),
     "attention_pattern": ("full",),
     "sliding_window": None,
+    "attention_chunk": None,
     "attention_scale": None,
     "attention_soft_cap": None,
+    "attention_temperature": None,
     "logit_soft_cap": None,
     "qk_norm": False,
     "qk_norm_across_heads": False,
+    "qk_norm_pattern": (True,),
+    "qk_norm_weights": True,
     "qkv_bias": False,
     "attention_sinks": False,
     "attention_output_bias": False,
@@ -197,6 +212,7 @@ EXPERTS: Final[Mapping[str, object]] = {
     "moe.shared_experts": 0,
     "moe.shared_gate": False,
     "moe.bias": False,
+    "moe.scale_inputs": False,
     "moe.route_scale": 1.0,
     "moe.groups": 1,
     "moe.top_groups": 1,
@@ -254,7 +270,7 @@ class Family(TensorNames):
             meaning, value = meaning_of(config, path), named(fields[path])
             if path == "attention_scale" and _same(value, query_size(config) ** -0.5):
                 value = None
-            if path in ("attention_pattern", "rope_pattern"):
+            if path in PATTERNS:
                 value = _repeated(fields[path], config.layers)
             if not _same(meaning, value):
                 text = f"= {shown(meaning)}; it must be {shown(value)}"
@@ -273,6 +289,8 @@ def without_effect(config: TransformerConfig) -> set[str]:
         fields |= {"ffn_dim", "ffn_bias"}
     if "sliding" not in layer_kinds(config):
         fields |= {"sliding_window", "rope_base_sliding"}
+    if "chunked" not in layer_kinds(config):
+        fields |= {"attention_chunk"}
     return fields
 
 
@@ -452,6 +470,30 @@ class DenseLayers(AnyKey):
             document.refuse(self.name, "only the first layers can be without experts, as in [0, 1]")
             return 0
         return len(dense)
+
+
+class ExpertLayers(KeyRule):
+    """`moe_layers`, or `interleave_moe_layer_step`: the layers with experts."""
+
+    def read(self, document: ConfigDocument, known: Fields) -> Fields:
+        every, layers = document.integer("interleave_moe_layer_step", 1), known["layers"]
+        listed: Any = document.value("moe_layers")
+        if listed is None:
+            return {"moe.every": every, "moe.first_dense": 0}
+        if isinstance(listed, list) and listed and all(type(layer) is int for layer in listed):
+            first, *later = sorted({layer for layer in listed if 0 <= layer < layers})
+            for step in (later[0] - first if later else first + 1, 1):
+                for dense in (0, first):
+                    repeated = [i for i in range(dense, layers) if (i + 1) % step == 0]
+                    if repeated == [first, *later]:
+                        return {"moe.every": step, "moe.first_dense": dense}
+        document.refuse("moe_layers", "must be every n-th layer, from some layer on")
+        return {}
+
+    def write(self, config: TransformerConfig) -> dict[str, Any]:
+        assert config.moe is not None
+        layers = [layer for layer in range(config.layers) if config.moe.has_experts(layer)]
+        return {"moe_layers": layers, "interleave_moe_layer_step": config.moe.every}
 
 
 @dataclass(frozen=True)

@@ -21,6 +21,7 @@ from setpoint.model.pretrained.convert import (
     DenseLayers,
     Derived,
     EvenHeads,
+    ExpertLayers,
     Family,
     Fields,
     Groups,
@@ -32,10 +33,13 @@ from setpoint.model.pretrained.convert import (
     expert_width,
 )
 from setpoint.model.pretrained.positions import (
+    Chunks,
     LatentRope,
     Rope,
     RopeByKind,
     RopeLayers,
+    RotatedNorms,
+    Temperature,
     Windows,
     all_alike,
     every_nth_full,
@@ -185,10 +189,10 @@ MLA_NAME: Final = "latent attention"
 MOE: Final = "a mixture of experts"
 
 
-def packed(name: str, *projections: str) -> Names:
+def packed(name: str, *projections: str, interleaved: bool = False) -> Names:
     """Names of packed expert projections that are one tensor in the files."""
     modules = (f"feed_forward.experts.{projection}" for projection in projections)
-    return fused(f"mlp.experts.{name}", *modules, packed=True)
+    return fused(name, *modules, packed=True, interleaved=interleaved)
 
 
 SANDWICH: Final[Names] = {
@@ -616,11 +620,53 @@ GPT_OSS = Family(
         "attention.sinks": "self_attn.sinks",
         "feed_forward.router": "mlp.router",
         "feed_forward.router.logit_bias": "mlp.router.bias",
-        **packed("gate_up_proj", "gate", "up"),
-        **packed("down_proj", "down"),
-        **packed("gate_up_proj_bias", "gate_bias", "up_bias"),
-        **packed("down_proj_bias", "down_bias"),
+        **packed("mlp.experts.gate_up_proj", "gate", "up", interleaved=True),
+        **packed("mlp.experts.down_proj", "down"),
+        **packed("mlp.experts.gate_up_proj_bias", "gate_bias", "up_bias", interleaved=True),
+        **packed("mlp.experts.down_proj_bias", "down_bias"),
     },
+)
+
+LLAMA4 = Family(
+    model_type="llama4_text",
+    architecture="Llama4ForCausalLM",
+    rules=(
+        *decoder(kv_heads=8, head_dim=128, length=131_072, eps=1e-5),
+        Int("intermediate_size_mlp", "ffn_dim", 16_384),
+        Int("intermediate_size", "moe.expert_dim", 8192, get=expert_width),
+        Rope(500_000.0),
+        RopeLayers(),
+        Chunks(),
+        RotatedNorms(),
+        Temperature(),
+        BIASES,
+        Int("num_local_experts", "moe.experts", 16),
+        Int("num_experts_per_tok", "moe.top_k", 1),
+        ExpertLayers(),
+        Number("router_aux_loss_coef", "moe.balance_loss", 0.001),
+        NO_JITTER,
+        NO_ROUTER_LOGITS,
+    ),
+    fixed={
+        "moe": MOE,
+        "moe.router": "sigmoid_top_k without bias",
+        "moe.router.normalize": False,
+        "moe.scale_inputs": True,
+        "moe.shared_experts": 1,
+    },
+    names={
+        **DECODER,
+        "feed_forward.gate": "feed_forward.gate_proj",
+        "feed_forward.up": "feed_forward.up_proj",
+        "feed_forward.down": "feed_forward.down_proj",
+        "feed_forward.router": "feed_forward.router",
+        "feed_forward.shared.gate": "feed_forward.shared_expert.gate_proj",
+        "feed_forward.shared.up": "feed_forward.shared_expert.up_proj",
+        "feed_forward.shared.down": "feed_forward.shared_expert.down_proj",
+        **packed("feed_forward.experts.gate_up_proj", "gate", "up"),
+        **packed("feed_forward.experts.down_proj", "down"),
+    },
+    interleaved=True,
 )
 
 GEMMA2 = Family(
@@ -740,6 +786,7 @@ FAMILIES: Final = {
         GLM4,
         GLM4_MOE,
         GPT_OSS,
+        LLAMA4,
     )
 }
 """Families by `model_type`, the simplest first: a model is exported as the first that fits."""

@@ -8,10 +8,16 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final, NamedTuple, TypeVar, cast
+from typing import Any, ClassVar, Final, NamedTuple, TypeVar, cast
 
 from setpoint.config import SetpointError
-from setpoint.model.attention.config import LinearScaling, Llama3Scaling, RopeScaling, YarnScaling
+from setpoint.model.attention.config import (
+    AttentionTemperature,
+    LinearScaling,
+    Llama3Scaling,
+    RopeScaling,
+    YarnScaling,
+)
 from setpoint.model.attention.selection import query_size
 from setpoint.model.config import TransformerConfig
 from setpoint.model.pretrained.config_document import LARGEST, ConfigDocument, reasons
@@ -82,6 +88,27 @@ def smollm3_pattern(document: ConfigDocument, layers: int, window: int | None) -
     return ["full" if rotates or window is None else "sliding" for rotates in rotated]
 
 
+def read_layer_types(
+    document: ConfigDocument, layers: int, names: Mapping[str, str], usual: list[str]
+) -> list[str]:
+    """Attention types of all layers, from `layer_types`.
+
+    Arguments:
+        names: the types that a family has, by their names in the file.
+        usual: types without the key.
+    """
+    types = document.value("layer_types")
+    if types is None:
+        return usual
+    is_list = isinstance(types, list) and all(isinstance(name, str) for name in types)
+    if not is_list or len(types) != layers or any(name not in names for name in types):
+        document.refuse(
+            "layer_types", f"must list a type for each of {layers} layers: {', '.join(names)}"
+        )
+        return usual
+    return [names[name] for name in types]
+
+
 @dataclass(frozen=True)
 class Windows(KeyRule):
     """Sliding windows: `sliding_window` and `layer_types`.
@@ -109,19 +136,10 @@ class Windows(KeyRule):
             document.value("sliding_window")  # without effect, perhaps 0
         else:
             window = document.integer("sliding_window", self.default, optional=True)
-        kinds = list(self.otherwise(document, layers, window))
-        types = document.value("layer_types")
-        if types is not None:
-            is_list = isinstance(types, list) and all(isinstance(name, str) for name in types)
-            if not is_list or len(types) != layers or any(name not in KINDS for name in types):
-                document.refuse(
-                    "layer_types",
-                    f"must list a type for each of {layers} layers: {', '.join(KINDS)}",
-                )
-                return {}
-            if not self.listed and kinds != [KINDS[name] for name in types]:
-                document.refuse("layer_types", "all layers have the type given by sliding_window")
-            kinds = [KINDS[name] for name in types]
+        usual = list(self.otherwise(document, layers, window))
+        kinds = read_layer_types(document, layers, KINDS, usual)
+        if not self.listed and kinds != usual:
+            document.refuse("layer_types", "all layers have the type given by sliding_window")
         if "sliding" not in kinds:
             return {"attention_pattern": ("full",), "sliding_window": None}
         if window is None:
@@ -240,10 +258,10 @@ class Rope(KeyRule):
 
 
 def rope_layers(document: ConfigDocument, layers: int) -> list[bool]:
-    """Rotated layers of a SmolLM 3."""
+    """Rotated layers of SmolLM 3 and Llama 4."""
     every = document.integer("no_rope_layer_interval", 4)
     listed = document.value("no_rope_layers")
-    if listed is None:
+    if listed in (None, []):
         return [(index + 1) % every != 0 for index in range(layers)]
     if not isinstance(listed, list) or len(listed) < layers or {*listed} - {0, 1}:
         document.refuse("no_rope_layers", f"must have 0 or 1 for each of {layers} layers")
@@ -259,6 +277,76 @@ class RopeLayers(KeyRule):
 
     def write(self, config: TransformerConfig) -> dict[str, Any]:
         return {"no_rope_layers": [int(config.rotates(layer)) for layer in range(config.layers)]}
+
+
+class Chunks(KeyRule):
+    """Chunked attention in layers with RoPE: `attention_chunk_size` and `layer_types`.
+
+    It must follow `RopeLayers`.
+    """
+
+    names: ClassVar = {"full_attention": "full", "chunked_attention": "chunked"}
+
+    def read(self, document: ConfigDocument, known: Fields) -> Fields:
+        layers, rotated = known["layers"], known["rope_pattern"]
+        chunk = document.integer("attention_chunk_size", 8192)
+        usual = ["chunked" if rotated[i % len(rotated)] else "full" for i in range(layers)]
+        kinds = read_layer_types(document, layers, self.names, usual)
+        chunk = chunk if "chunked" in kinds else None
+        return {"attention_pattern": shortest_pattern(kinds), "attention_chunk": chunk}
+
+    def write(self, config: TransformerConfig) -> dict[str, Any]:
+        names = {kind: name for name, kind in self.names.items()}
+        return {
+            "attention_chunk_size": config.attention_chunk or config.max_sequence_length,
+            "layer_types": [names.get(kind, kind) for kind in layer_kinds(config)],
+        }
+
+
+class RotatedNorms(KeyRule):
+    """`use_qk_norm`: norms of queries and keys without weights, in layers with RoPE.
+
+    Llama 4 has them after RoPE, which keeps the length of vectors. It must follow `Rope` and
+    `RopeLayers`.
+    """
+
+    def read(self, document: ConfigDocument, known: Fields) -> Fields:
+        if not document.flag("use_qk_norm", True):
+            return {}
+        if isinstance(known["rope_scaling"], YarnScaling):
+            document.refuse("use_qk_norm", "undoes the scale of queries and keys by YaRN")
+        pattern = known["rope_pattern"]
+        return {"qk_norm": True, "qk_norm_weights": False, "qk_norm_pattern": pattern}
+
+    def write(self, config: TransformerConfig) -> dict[str, Any]:
+        return {"use_qk_norm": config.qk_norm}
+
+
+class Temperature(KeyRule):
+    """`attn_temperature_tuning`: scales of queries by position, in layers without RoPE.
+
+    It must follow `RopeLayers`.
+    """
+
+    def read(self, document: ConfigDocument, known: Fields) -> Fields:
+        is_tuned = document.flag("attn_temperature_tuning", True)
+        interval = document.integer("floor_scale", 8192)
+        scale = document.number("attn_scale", 0.1)
+        if scale < 0:
+            document.refuse("attn_scale", "must not be negative")
+        if not is_tuned or scale <= 0 or all(known["rope_pattern"]):
+            return {}
+        return {"attention_temperature": AttentionTemperature(interval=interval, scale=scale)}
+
+    def write(self, config: TransformerConfig) -> dict[str, Any]:
+        tuned = config.attention_temperature
+        if tuned is None:
+            return {"attn_temperature_tuning": False}
+        return {
+            "attn_temperature_tuning": True,
+            "floor_scale": tuned.interval,
+            "attn_scale": tuned.scale,
+        }
 
 
 @dataclass(frozen=True)

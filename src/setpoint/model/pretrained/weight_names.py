@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from setpoint.config import RunError, SetpointError
 from setpoint.files.tensor_header import CODES, FLOATS, Shape, TensorInfo
-from setpoint.model.moe.config import SigmoidTopK
 from setpoint.model.parameters import fused_parts_of, parameters_of
 from setpoint.model.pretrained.tensor_files import dense_tensors, list_tensors
 
@@ -85,7 +84,8 @@ def tensor_shapes(config: TransformerConfig, tokens: int) -> dict[str, Shape]:
     """
     shapes = {p.name: tuple(p.shape) for p in parameters_of(config, tokens)}
     moe = config.moe
-    if moe is not None and isinstance(moe.router, SigmoidTopK):
+    is_biased = moe is not None and getattr(moe.router, "bias_rate", None) is not None
+    if moe is not None and is_biased:
         for layer in range(config.layers):
             if moe.has_experts(layer):
                 shapes[f"layers.{layer}.feed_forward.router.bias"] = (moe.experts,)
@@ -99,13 +99,15 @@ class HfModule(NamedTuple):
         name: `{}` stands for the number of an expert.
         fused: modules here that are concatenated along its outputs; (): one module.
         transposed: its matrix is (inputs, outputs).
-        packed: it contains all experts, with the outputs of fused modules interleaved.
+        packed: it contains all experts.
+        interleaved: the outputs of fused packed modules alternate.
     """
 
     name: str
     fused: tuple[str, ...] = ()
     transposed: bool = False
     packed: bool = False
+    interleaved: bool = False
 
 
 Names = Mapping[str, str | HfModule]
@@ -113,10 +115,14 @@ Names = Mapping[str, str | HfModule]
 
 
 def fused(
-    name: str, *modules: str, transposed: bool = False, packed: bool = False
+    name: str,
+    *modules: str,
+    transposed: bool = False,
+    packed: bool = False,
+    interleaved: bool = False,
 ) -> dict[str, str | HfModule]:
     """Entries of `Names` for modules that are one matrix in the files."""
-    return dict.fromkeys(modules, HfModule(name, modules, transposed, packed))
+    return dict.fromkeys(modules, HfModule(name, modules, transposed, packed, interleaved))
 
 
 QKV: Final = ("attention.query", "attention.key", "attention.value")
@@ -215,8 +221,11 @@ class TensorNames:
             transposed = b.kind == "weight" and hf.transposed != b.inputs_first
             if hf.packed:
                 count, dim = len(hf.fused), 1 if b.module.endswith("_bias") else 2
-                transposed, start = False, hf.fused.index(b.module)
-                hf_block = Part(dim, start, b.rows, count) if count > 1 else None
+                transposed, index = False, hf.fused.index(b.module)
+                if hf.interleaved:
+                    hf_block = Part(dim, index, b.rows, count)
+                elif count > 1:
+                    hf_block = Part(dim, index * b.rows, b.rows)
             elif hf.fused:
                 index = hf.fused.index(b.module)
                 start = sum(rows[b.layer, module, b.kind] for module in hf.fused[:index])

@@ -224,13 +224,15 @@ CONFLICTS = (
         "data.packing.isolate", "needs an attention mask, which sdpa_flash does not support on "
         "GPUs", ("false",), ("model.attention_backend", "parallel.device"), "Or set "
         "model.attention_backend to auto, flex, varlen or flash_attention_2."),
-    Conflict(lambda job: job.model.attention_backend == "sdpa_flash"
-        and job.parallel.device != "cpu" and job.model.sliding_window
-        and job.model.sliding_window < job.batch.sequence_length,
-        "model.attention_backend", "does not support masks on GPUs, but model.sliding_window = "
-        "{model.sliding_window} needs one for sequences of {batch.sequence_length} tokens",
+    *(Conflict(
+        lambda job, path=path: job.model.attention_backend == "sdpa_flash"
+        and job.parallel.device != "cpu" and job[path]
+        and job[path] < job.batch.sequence_length,
+        "model.attention_backend", f"does not support masks on GPUs, but {path} = {{{path}}} needs "
+        "one for sequences of {batch.sequence_length} tokens",
         ("auto", "flex", "varlen", "flash_attention_2"),
-        ("model.sliding_window", "parallel.device")),
+        (path, "parallel.device"))
+      for path in ("model.sliding_window", "model.attention_chunk")),
     # The adapter.
     Conflict(lambda job: job.adapter.quantize and job.precision.float8,
         "adapter.quantize", "cannot be combined with float8: quantized weights are dequantized to "

@@ -175,7 +175,8 @@ def dense_on_gpu(job: Job) -> Dense | None:
     if not isinstance(model, TransformerConfig):
         return None
     documents = bool(job.data.packing.isolate) and job.data.packing.method != "none"
-    needs_mask = model.sliding_window or model.attention_soft_cap or names_attention_backend(model)
+    is_partial = model.sliding_window or model.attention_chunk
+    needs_mask = is_partial or model.attention_soft_cap or names_attention_backend(model)
     if not (documents or needs_mask or model.attention_sinks):
         return None
     from setpoint.model.attention.selection import find_dense  # most jobs have no use for it
@@ -216,7 +217,12 @@ def mask_cautions(job: Job) -> Iterator[Caution]:
         and device_problem(demands_of(model), name, "cuda", compute) is None
         and (LIMITS[name].lse or job.parallel.degrees["ring"] == 1)
     ]
-    fields = ("model.attention_soft_cap", "model.attention_dropout", "model.sliding_window")
+    fields = (
+        "model.attention_soft_cap",
+        "model.attention_dropout",
+        "model.sliding_window",
+        "model.attention_chunk",
+    )
     also = [field for field in fields if getattr(model, field.partition(".")[2])]
     tensors = "the scores of all heads" if attention.scores else "a mask"
     yield Caution(
