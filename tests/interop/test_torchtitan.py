@@ -188,10 +188,27 @@ def test_decisions_and_unknown_flavors(tmp_path: Path) -> None:
     kinds = {report.key: report.kind for report in document.reports}
     assert kinds["training.dataset"] == kinds["model.tokenizer_path"] == "needs a decision"
     assert recognize(str(tmp_path / "job.toml")) == "torchtitan"
-    problems = read(tmp_path, model={"name": "llama4", "flavor": "17bx16e"}).problems
+    problems = read(tmp_path, model={"name": "flux", "flavor": "flux-dev"}).problems
     assert [problem.path for problem in problems] == ["model.name"]
     problems = read(tmp_path, model={"name": "qwen3", "flavor": "9B"}).problems
     assert [problem.path for problem in problems] == ["model.flavor"]
+
+
+def test_chunks_of_llama_4(tmp_path: Path) -> None:
+    """The first of four layers has neither chunks nor positions; documents are isolated."""
+    document = read(tmp_path, model={"name": "llama4", "flavor": "17bx128e_irope"})
+    model, data = (document.data[name] for name in ("model", "data"))
+    assert isinstance(model, dict) and isinstance(data, dict)
+    assert model["attention_pattern"] == ["full", "chunked", "chunked", "chunked"]
+    assert model["rope_pattern"] == [False, True, True, True]
+    assert "rope_scaling" not in model and model["moe"]["scale_inputs"]
+    assert data["packing"]["isolate"]
+    assert any("chunks" in report.text for report in document.reports)
+    plain = read(tmp_path, model={"name": "llama4", "flavor": "17bx16e"})
+    assert (
+        "attention_chunk" not in plain.data["model"]
+        and not plain.data["data"]["packing"]["isolate"]
+    )
 
 
 def test_a_command_prints_a_note_once(
@@ -215,12 +232,14 @@ def test_named_configurations_are_jobs(name: str) -> None:
     assert job.batch.global_size == PRESETS[name]["training.local_batch_size"] * ranks
 
 
-@pytest.mark.parametrize("flavor", FLAVORS["qwen3"])
-def test_parameters_of_qwen3_are_those_of_transformers(tmp_path: Path, flavor: str) -> None:
+@pytest.mark.parametrize(
+    ("name", "flavor"), [(name, flavor) for name in ("qwen3", "llama4") for flavor in FLAVORS[name]]
+)
+def test_parameters_are_those_of_transformers(tmp_path: Path, name: str, flavor: str) -> None:
     import torch
     from transformers import AutoConfig, AutoModelForCausalLM
 
-    model = converted(tmp_path, model={"name": "qwen3", "flavor": flavor}).model
+    model = converted(tmp_path, model={"name": name, "flavor": flavor}).model
     assert isinstance(model, TransformerConfig)
     sizes: dict[str, Any] = {
         "hidden_size": model.dim, "num_hidden_layers": model.layers, "head_dim": model.head_dim,
@@ -228,8 +247,14 @@ def test_parameters_of_qwen3_are_those_of_transformers(tmp_path: Path, flavor: s
         "vocab_size": model.vocab_size, "tie_word_embeddings": model.tie_embeddings,
         "intermediate_size": model.ffn_dim,
     }  # fmt: skip
-    kind = "qwen3"
-    if model.moe is not None:
+    kind = name
+    if name == "llama4":
+        assert model.moe is not None
+        kind = "llama4_text"
+        sizes |= {"num_local_experts": model.moe.experts, "intermediate_size": model.moe.expert_dim,
+                  "intermediate_size_mlp": model.ffn_dim,
+                  "interleave_moe_layer_step": model.moe.every}  # fmt: skip
+    elif model.moe is not None:
         kind = "qwen3_moe"
         sizes |= {"num_experts": model.moe.experts, "moe_intermediate_size": model.moe.expert_dim}
     with torch.device("meta"):

@@ -223,13 +223,15 @@ def _model(c: Conversion) -> None:
         if kind == "np_layernorm":
             c.report("differs", "model.norm_type", "norms have weights and biases; none there")
     if "moe" in FLAVORS[name][flavor]:
-        if FLAVORS[name][flavor]["moe"]["router"]["type"] == "softmax_top_k":
+        moe = FLAVORS[name][flavor]["moe"]
+        if moe["router"]["type"] == "softmax_top_k":
             text = "experts are balanced by no bias, which goes with a sigmoid; there by one"
             c.report("differs", "model.name", text)
-        if all(FLAVORS[name][flavor].get(part) for part in ("moe", "ffn_dim")) and not (
-            FLAVORS[name][flavor]["moe"].get("first_dense")
-        ):  # fmt: skip
-            del c.data["model"]["ffn_dim"]
+        if not moe.get("first_dense") and moe.get("every", 1) == 1:  # all layers have experts
+            c.data["model"].pop("ffn_dim", None)
+    if "attention_chunk" in FLAVORS[name][flavor]:
+        text = "chunks begin with each document where documents are isolated; there with the row"
+        c.report("differs", "model.flavor", text)
     if name == "llama3" and c.given("model.tokenizer_path"):
         del c.data["model"]["rope_scaling"]  # of 0.1, which scales no positions
     # In 0.3, whose configurations have names, positions are scaled for rows of any length.
@@ -421,7 +423,8 @@ def _data(c: Conversion) -> None:
         c.set_items("data.sources", [source], "training.dataset_path", "training.dataset")
     name, flavor = str(c.value("model.name")), str(c.value("model.flavor"))
     large = name == "deepseek_v3" and not flavor.startswith("debugmodel")
-    mask = c.value("model.attn_mask_type") or ("block_causal" if large else "causal")
+    isolates = large or flavor.endswith("_irope")
+    mask = c.value("model.attn_mask_type") or ("block_causal" if isolates else "causal")
     isolate = mask == "block_causal" or KERNEL.search(flavor) is not None
     c.set("data.packing.isolate", isolate, "model.flavor")
     c.set("data.held_out", 0)

@@ -68,6 +68,38 @@ def _gpt_oss(dim: int, layers: int, experts: int, vocab_size: int) -> dict[str, 
                          "truncate": False}, "vocab_size": vocab_size}  # fmt: skip
 
 
+def _llama4(*sizes: int, experts: int, expert_dim: int, chunk: int = 8192, scaled: bool = True,
+            vocab_size: int = 202_048, **moe: Any) -> dict[str, dict[str, Any]]:  # fmt: skip
+    """Decoders of Llama 4: with RoPE in all layers, and with chunks and NoPE layers (iRoPE)."""
+    router = {"type": "sigmoid_top_k", "normalize": False, "bias_rate": 1e-3}
+    fields = _llama2(
+        *sizes,
+        rope_base=500_000.0,
+        vocab_size=vocab_size,
+        moe=_experts(
+            experts, 1, expert_dim, shared_experts=1, scale_inputs=True, router=router, **moe
+        ),
+    )
+    if scaled:
+        fields["rope_scaling"] = {
+            "type": "llama3",
+            "factor": 16.0,
+            "original_length": 8192,
+            "low_frequency_factor": 1.0,
+            "high_frequency_factor": 1.0,
+        }
+    return {"": fields, "_irope": {
+        **fields, "rope_pattern": [False, True, True, True], "attention_chunk": chunk,
+        "attention_pattern": ["full", "chunked", "chunked", "chunked"]}}  # fmt: skip
+
+
+LLAMA4 = {
+    "debugmodel": _llama4(256, 6, 16, 16, 768, experts=8, expert_dim=512, every=2, chunk=256,
+                          vocab_size=2048),
+    "17bx16e": _llama4(5120, 48, 40, 8, 16_384, experts=16, expert_dim=8192),
+    "17bx128e": _llama4(5120, 48, 40, 8, 16_384, experts=128, expert_dim=8192, every=2,
+                        scaled=False),
+}  # fmt: skip
 PLAIN = {"type": "softmax_top_k", "normalize": False}
 SIGMOID = {"type": "sigmoid_top_k", "bias_rate": 1e-3}
 FLAVORS: Mapping[str, Mapping[str, Mapping[str, Any]]] = {
@@ -110,6 +142,8 @@ FLAVORS: Mapping[str, Mapping[str, Mapping[str, Any]]] = {
             256, 8, 2048, shared_experts=1, first_dense=3, router=SIGMOID, route_scale=2.5,
             groups=8, top_groups=4), vocab_size=129_280),
     },
+    "llama4": {size + end: fields
+               for size, kinds in LLAMA4.items() for end, fields in kinds.items()},
     "gpt_oss": {
         "debugmodel": _gpt_oss(256, 4, 8, 2048),
         "20b": _gpt_oss(2880, 24, 32, 201_088),

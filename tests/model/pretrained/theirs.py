@@ -311,6 +311,7 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
             "moe_layers": [2, 3],
             "layer_types": ["chunked_attention", "full_attention"] * 2,
             "attn_temperature_tuning": False,
+            "rope_parameters": {**LLAMA3, "high_freq_factor": 1.0},  # as that of low frequencies
             "tie_word_embeddings": True,
         },
     ),

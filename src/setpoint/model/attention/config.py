@@ -89,12 +89,12 @@ class Llama3Scaling(RopeScaling, type="llama3"):
 
     @rule
     def _check_factors(self) -> Iterator[Problem]:
-        if self.low_frequency_factor >= self.high_frequency_factor:
+        if self.low_frequency_factor > self.high_frequency_factor:
             yield Problem(
                 "low_frequency_factor",
-                f"{self.low_frequency_factor:g} must be below high_frequency_factor = "
+                f"{self.low_frequency_factor:g} must not be above high_frequency_factor = "
                 f"{self.high_frequency_factor:g}",
-                valid=("1",) if self.high_frequency_factor > 1 else (),
+                valid=("1",) if self.high_frequency_factor >= 1 else (),
                 also=("high_frequency_factor",),
             )
 

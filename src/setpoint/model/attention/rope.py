@@ -112,11 +112,15 @@ def llama3_scaling(radians: Tensor, scaling: Llama3Scaling) -> Tensor:
 
     A plane turns t = original_length / wavelength times. It keeps the share
     k = (t - low) / (high - low), cut to 0 .. 1, of its frequency and has the rest divided by the
-    factor: f' = k f + (1 - k) f / factor, where low and high are the two frequency factors.
+    factor: f' = k f + (1 - k) f / factor, where low and high are the two frequency factors. If
+    these are equal, as in Llama 4, k is 0 below them and 1 from them on.
     """
     low, high = scaling.low_frequency_factor, scaling.high_frequency_factor
     turns = scaling.original_length * radians / (2 * math.pi)
-    kept = ((turns - low) / (high - low)).clamp(0, 1)
+    if low == high:
+        kept = (turns >= low).to(turns.dtype)
+    else:
+        kept = ((turns - low) / (high - low)).clamp(0, 1)
     return kept * radians + (1 - kept) * radians / scaling.factor
 
 
