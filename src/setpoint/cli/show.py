@@ -33,6 +33,7 @@ from setpoint.config import (
 from setpoint.config.draft.hints import location_hint
 from setpoint.config.draft.walk import Leaf, dropped_values, entries_of, to_minimal
 from setpoint.config.files.file_document import names_file
+from setpoint.config.files.write import WRITERS
 from setpoint.config.layers.list_edits import item_index
 from setpoint.config.layers.presets import presets
 from setpoint.config.record.record import (
@@ -142,9 +143,8 @@ def _written(
     """The values as a file in TOML, YAML or JSON, with origins as comments or, in JSON, values."""
     every = list(leaves(config)) if with_origins else []
     entries = [entry for leaf in every for entry in entries_of(config, leaf) or [leaf]]
-    if chosen == "json":
-        from setpoint.config.files.write import write_json as write_json
-
+    comments = {leaf.path: leaf.describe_origin() for leaf in entries} if with_origins else None
+    if chosen == "json":  # which has no comments
         if with_origins:
             origins = {
                 leaf.key: leaf.describe_origin()
@@ -152,15 +152,8 @@ def _written(
                 if path is None or within(leaf.key, path) or within(path, leaf.key)
             }
             data = {"config": data, "origins": origins}
-        return write_json(data if schema is None else {"$schema": schema, **data})
-    comments = {leaf.path: leaf.describe_origin() for leaf in entries} if with_origins else None
-    if chosen == "yaml":
-        from setpoint.config.files.write import write_yaml as write_yaml
-
-        return write_yaml(data, comments)
-    from setpoint.config.files.write import write_toml as write_toml
-
-    return write_toml(data, comments)
+        data = data if schema is None else {"$schema": schema, **data}
+    return WRITERS[chosen](data, comments)
 
 
 def _progress_line(source: str | None) -> str:

@@ -30,7 +30,7 @@ from .values.node import Chain, Node, chain_of, set_chain, state_of, value_or_mi
 from .values.origin import DEFAULT, FILE, Origin, python_origin
 from .values.reference import Reference, is_reference
 from .values.scalar import ImportPath
-from .values.user_code import error_in_words as error_in_words
+from .values.user_code import error_in_words
 from .words.errors import ConfigError, Invalid, Problem, SetpointError
 from .words.names import did_you_mean
 from .words.plain_data import MISSING, PlainScalar, children, listed, literal, rebuild
@@ -38,8 +38,6 @@ from .words.text import DATA, for_error, parse_flow, problem_of
 
 if TYPE_CHECKING:
     from inspect import Parameter
-
-    from .values.origin import Origin
 
 
 COMPONENTS: dict[str, type[Node]] = {}

@@ -20,7 +20,7 @@ FORMATS: dict[str, Format] = {".toml": "toml", ".yaml": "yaml", ".yml": "yaml", 
 """Format of a file by its suffix.
 
 A further format needs its suffix here, a limit below, a reader in `read.parse`, a writer in
-`files/write.py`, a form of overrides in `draft/hints.py`, and a place in the commands `show`
+`write.WRITERS`, a form of overrides in `draft/hints.py`, and a place in the commands `show`
 (--format), `migrate` (rewriting) and `--stdin-format`.
 """
 MIB = 1024 * 1024

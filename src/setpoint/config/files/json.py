@@ -112,12 +112,10 @@ def scan_json(text: str, name: str) -> FilePosition:
     import json
 
     root = FilePosition(0)
-    open_: list[
-        tuple[FilePosition, bool]
-    ] = []  # mappings and lists around a token; True for a mapping
-    value: FilePosition | None = (
-        root  # of the value that comes next; None where a key or an item does
-    )
+    # The mappings, with True, and lists around a token.
+    open_: list[tuple[FilePosition, bool]] = []
+    # Of the value that comes next; None where a key or an item does.
+    value: FilePosition | None = root
     for match in re.finditer(_TOKEN, text, re.DOTALL | re.VERBOSE):
         token, offset = match[0], match.start()
         if token == ":":

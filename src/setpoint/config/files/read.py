@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, assert_never, cast
+from typing import TYPE_CHECKING, cast
 
 from .file_document import FORMATS, MAX_BYTES, MIB, FileDocument, FileError
 
@@ -48,21 +48,17 @@ def parse(text: str, format: Format, name: str) -> FileDocument:
         FileError: the text is not of that format, or breaks one of the limits.
     """
     # Each format's reader is imported when a file of that format is read.
-    match format:
-        case "toml":
-            from .toml import parse_toml
+    if format == "toml":
+        from .toml import parse_toml
 
-            return parse_toml(text, name)
-        case "yaml":
-            from .yaml import parse_yaml
+        return parse_toml(text, name)
+    if format == "yaml":
+        from .yaml import parse_yaml
 
-            return parse_yaml(text, name)
-        case "json":
-            from .json import parse_json
+        return parse_yaml(text, name)
+    from .json import parse_json
 
-            return parse_json(text, name)
-        case _:
-            assert_never(format)
+    return parse_json(text, name)
 
 
 def _too_large(size: int, format: Format) -> str:

@@ -142,9 +142,8 @@ class _Scanner:
         self._token = next(self._source, _END)
         self._headers: set[FilePosition] = set()
         self._values: set[FilePosition] = set()
-        self._last_items: dict[
-            FilePosition, FilePosition
-        ] = {}  # of the arrays that [[headers]] make
+        # Of the arrays that [[headers]] make.
+        self._last_items: dict[FilePosition, FilePosition] = {}
 
     def document(self) -> None:
         table: FilePosition | None = self.root

@@ -18,7 +18,7 @@ from ..words.text import quoted
 from .file_document import is_list, is_mapping
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
     from typing import Any
 
     from ..words.names import Path
@@ -296,3 +296,11 @@ def _yaml_text(text: str) -> str:
 def _yaml_scalar(value: object) -> str:
     text = _yaml_text(value) if isinstance(value, str) else scalar(value)
     return text if isinstance(value, str) else _YAML_NUMBERS.get(text, text)
+
+
+WRITERS: dict[str, Callable[[Mapping[str, object], Comments | None], str]] = {
+    "toml": write_toml,
+    "yaml": write_yaml,
+    "json": write_json,
+}
+"""The writer of each format; see `FORMATS`."""

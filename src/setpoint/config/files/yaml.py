@@ -96,7 +96,10 @@ class _Builder:
     def take(self, event: Event) -> None:
         kind = type(event).__name__
         if kind == "DocumentStartEvent":
-            self._document(event)
+            self._documents += 1
+            if self._documents > 1:
+                message = "expected the end of the file; one file is one document"
+                raise self._error(event.start_mark.index, message)
         elif kind in ("SequenceEndEvent", "MappingEndEvent"):
             self._close()
         elif kind in ("ScalarEvent", "AliasEvent", "SequenceStartEvent", "MappingStartEvent"):
@@ -112,12 +115,6 @@ class _Builder:
                 self._alias(event)
             else:
                 self._start({} if kind == "MappingStartEvent" else [], event)
-
-    def _document(self, event: Event) -> None:
-        offset = event.start_mark.index
-        self._documents += 1
-        if self._documents > 1:
-            raise self._error(offset, "expected the end of the file; one file is one document")
 
     def _key(self, frame: _Frame, kind: str, event: Event) -> tuple[str, int]:
         offset = event.start_mark.index

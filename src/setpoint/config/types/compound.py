@@ -21,7 +21,6 @@ from ..words.text import DATA, parse_flow, parse_list
 from .base import FieldType, dump_item, read_item, refuse_choice, replace_in_item
 
 if TYPE_CHECKING:
-    from ..values.origin import Origin
     from ..words.names import Path
 
 

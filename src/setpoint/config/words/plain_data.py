@@ -49,11 +49,7 @@ MISSING = Missing()
 
 
 class PlainScalar(str):
-    """Unquoted text, to be read by the type of its field.
-
-    Arguments:
-        text: the text as it stands in the file, the flag or the environment variable.
-    """
+    """Unquoted text of a file, a flag or a variable, to be read by the type of its field."""
 
     __slots__ = ()
 
