@@ -27,7 +27,8 @@ from setpoint.files.atomic import Written
 
 
 def test_round_trip(tmp_path: Path) -> None:
-    manifest = Manifest(5, 0.1, {"b": Written(1, "x"), "a": Written(2, "y")})
+    files = {"b": Written(1, "x"), "a": Written(2, "y")}
+    manifest = Manifest(5, 0.1, files, {"tokens": 12, "epochs": 0.3})
     (tmp_path / "manifest.json").write_bytes(manifest.render())
     assert read_manifest(tmp_path) == manifest
     assert json.loads(manifest.render())["format"] == FORMAT == 1
@@ -36,13 +37,14 @@ def test_round_trip(tmp_path: Path) -> None:
 @pytest.mark.parametrize("entry", [{"bytes": 20}, {"blake3": "x"}, [], None, "x"])
 def test_entries_that_none_writes(tmp_path: Path, entry: object) -> None:
     """Sealed rightly, by whom nobody knows."""
-    content = {"format": FORMAT, "step": 5, "metric": None, "files": {"a": entry}}
+    content = {"format": FORMAT, "step": 5, "metric": None, "position": {}, "files": {"a": entry}}
     (tmp_path / "manifest.json").write_bytes(_seal(content))
     with pytest.raises(DamagedCheckpoint):
         read_manifest(tmp_path)
-    (tmp_path / "manifest.json").write_bytes(_seal({**content, "format": "1", "files": {}}))
-    with pytest.raises(DamagedCheckpoint):
-        read_manifest(tmp_path)
+    for wrong in ({"format": "1"}, {"position": [1]}, {"position": {"tokens": "12"}}):
+        (tmp_path / "manifest.json").write_bytes(_seal({**content, "files": {}, **wrong}))
+        with pytest.raises(DamagedCheckpoint):
+            read_manifest(tmp_path)
 
 
 def test_a_newer_format_is_no_damage(tmp_path: Path) -> None:

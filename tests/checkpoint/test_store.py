@@ -13,7 +13,6 @@ from hypothesis import strategies as st
 
 from setpoint.checkpoint.folder import (
     At,
-    Positions,
     Retention,
     is_named,
     protected_by_pointers,
@@ -259,9 +258,7 @@ AT = st.sampled_from([None, "powers_of_two", (3, 17)])
 
 def left(rule: Retention, steps: set[int], protected: dict[int, str]) -> set[int]:
     """What stays of checkpoints; a step has 0.3 epochs."""
-    found = rule.reasons(
-        steps, protected, lambda step, unit: step if unit == "steps" else 0.3 * step
-    )
+    found = rule.reasons(steps, protected, lambda step, _: 0.3 * step)
     assert list(found) == sorted(steps)
     return {step for step, why in found.items() if why}
 
@@ -329,7 +326,7 @@ def test_by_position(tmp_path: Path) -> None:
 def test_what_has_no_readable_position_stays(tmp_path: Path) -> None:
     store = CheckpointStore(tmp_path, keep=1, keep_every=Period("1000 tokens"))
     save(store, 1)
-    (tmp_path / "step-00000001" / "state.json").write_text("{")
+    (tmp_path / "step-00000001" / "manifest.json").write_text("{")
     fresh = CheckpointStore(tmp_path, keep=1, keep_every=Period("1000 tokens"))
     for step in (2, 3):
         save(fresh, step)
@@ -362,12 +359,3 @@ def test_a_store_that_does_not_write_changes_nothing(tmp_path: Path) -> None:
     found = reader.load_newest()
     assert found is not None and found.step == 2
     assert sorted(path.name for path in tmp_path.iterdir()) == before
-
-
-def test_positions_are_read_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    save(CheckpointStore(tmp_path), 1)
-    positions = Positions(tmp_path)
-    assert positions.distance(1, "tokens") == 10
-    monkeypatch.setattr("setpoint.checkpoint.folder.read_verified", None)
-    assert positions.distance(1, "epochs") == pytest.approx(0.3)
-    assert positions.distance(1, "steps") == 1

@@ -27,14 +27,7 @@ from setpoint.config import SetpointError
 from setpoint.files.atomic import is_alive, read_small, retried, sync_directory, write_file
 from setpoint.units import Period
 
-from .manifest import (
-    STATE,
-    DamagedCheckpoint,
-    Manifest,
-    decode_state,
-    read_manifest,
-    read_verified,
-)
+from .manifest import DamagedCheckpoint, Manifest, read_manifest
 
 PointerName = Literal["latest", "best"]
 """The two files that name a checkpoint."""
@@ -303,7 +296,7 @@ class Retention:
         Arguments:
             protected: steps to keep in any case, with the reason; older ones do not count for
                 `keep`.
-            distance: position of the run at a step, in a unit of periods; None if unknown.
+            distance: position of the run at a step, in another unit of periods; None if unknown.
 
         Returns:
             step to reasons, oldest first; a checkpoint without reasons may be removed.
@@ -324,40 +317,13 @@ class Retention:
                 why.append("at")
             if every is None:
                 continue
-            position = distance(step, every.unit)
+            position = step if every.unit == "steps" else distance(step, every.unit)
             if position is None:
                 why.append("position unknown")
             elif (number := every.multiples_in(position)) and number not in taken:
                 taken.add(number)
                 why.append(f"every {every}")
         return reasons
-
-
-class Positions:
-    """Cached positions of a run at its checkpoints."""
-
-    def __init__(self, root: Path) -> None:
-        self.root = root
-        self._read: dict[int, dict[str, float] | None] = {}
-
-    def distance(self, step: int, unit: str) -> float | None:
-        """The position of a checkpoint in a unit of periods; None if it cannot be read."""
-        if unit == "steps":
-            return step
-        if self._read.get(step) is None:
-            self._read[step] = self._position_at(step)
-        return (self._read[step] or {}).get(unit)
-
-    def _position_at(self, step: int) -> dict[str, float] | None:
-        folder = list_checkpoints(self.root).get(step)
-        try:
-            if folder is None:
-                return None
-            state = decode_state(bytes(read_verified(folder, read_manifest(folder), STATE)))
-        except (SetpointError, KeyError, ValueError):
-            return None
-        position = state.get("position")
-        return position if isinstance(position, dict) else None
 
 
 def protected_by_pointers(root: Path) -> dict[int, str] | None:

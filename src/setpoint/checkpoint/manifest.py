@@ -12,7 +12,7 @@ import os
 import re
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -62,11 +62,13 @@ class Manifest:
         metric: what selects the best checkpoint, lower is better (what is to rise is negated); None
             if it was not measured.
         files: file name to size and checksum; the manifest itself is not among them.
+        position: of the run, by unit of periods; empty if unknown.
     """
 
     step: int
     metric: float | None
     files: dict[str, Written]
+    position: Mapping[str, float] = field(default_factory=dict)
 
     def render(self) -> bytes:
         """The text of the file, canonical, so that any other text is damage.
@@ -75,7 +77,15 @@ class Manifest:
             JSON in UTF-8 with a line break at its end.
         """
         files = {name: encode_written(written) for name, written in sorted(self.files.items())}
-        return _seal({"format": FORMAT, "step": self.step, "metric": self.metric, "files": files})
+        return _seal(
+            {
+                "format": FORMAT,
+                "step": self.step,
+                "metric": self.metric,
+                "position": self.position,
+                "files": files,
+            }
+        )
 
     def wrong_size(self, sizes: Mapping[str, int]) -> str:
         """Name the first file that is missing or has another size; empty where none does."""
@@ -163,7 +173,10 @@ def parse_manifest(directory: Path, text: bytes) -> Manifest:
             # Files get these names, and a checksum does not say who wrote it.
             if name in (".", "..") or not _PLAIN(name):
                 raise DamagedCheckpoint(directory, f"{MANIFEST} names the file {name!r}")
-        return Manifest(content["step"], content["metric"], files)
+        position = content["position"]
+        if not all(isinstance(value, int | float) for value in position.values()):
+            raise DamagedCheckpoint(directory, f"{MANIFEST} has the position {position}")
+        return Manifest(content["step"], content["metric"], files, position)
 
 
 def encode_written(written: Written) -> dict[str, Any]:

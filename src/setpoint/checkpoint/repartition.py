@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple, cast
 
@@ -29,7 +30,6 @@ from setpoint.checkpoint.manifest import (
     MANIFEST,
     TENSORS,
     DamagedCheckpoint,
-    Manifest,
     file_of_rank,
     files_of_stems,
     read_manifest,
@@ -141,8 +141,7 @@ def _write(
             for name, tensor in named.items()
         }
         written[stem + INDEX] = write_file(folder / (stem + INDEX), [encode_index(index)])
-    content = Manifest(manifest.step, manifest.metric, written).render()
-    write_file(folder / MANIFEST, [content])
+    write_file(folder / MANIFEST, [replace(manifest, files=written).render()])
 
 
 def _write_file(

@@ -143,6 +143,7 @@ class Save:
     Arguments:
         step, metric, texts, on_saved: see `CheckpointStore.save`.
         memory: of its copies; None where tensors are written as they are.
+        position: of the run, see `Manifest`.
         size: bytes of its tensors.
         refused: error that cancels it, shared with all ranks when they write.
     """
@@ -152,6 +153,7 @@ class Save:
     texts: Mapping[str, str | bytes] | None = None
     on_saved: OnSaved | None = None
     memory: HostMemory | None = None
+    position: Mapping[str, float] = field(default_factory=dict)
     size: int = 0
     files: Staged = field(default_factory=dict)
     refused: Exception | None = None

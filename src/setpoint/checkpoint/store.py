@@ -29,7 +29,6 @@ from . import staging
 from .folder import (
     POINTERS,
     At,
-    Positions,
     Retention,
     StagedPointer,
     UnreadPointer,
@@ -118,7 +117,7 @@ class CheckpointStore:
         self._thread = Worker("setpoint-checkpoint")
         self._pending: deque[Save] = deque()
         self._free: list[HostMemory] = []
-        self._positions = Positions(self.root)
+        self._positions: dict[int, Mapping[str, float]] = {}
         self._prepared = False
 
     @property
@@ -156,7 +155,8 @@ class CheckpointStore:
         Arguments:
             step: steps done; at least that of the newest checkpoint.
             tensors: file stem to name to tensor.
-            state: everything else, as JSON (see `encode_state`).
+            state: everything else, as JSON (see `encode_state`); its `position` is also in the
+                manifest.
             metric: what selects the best checkpoint, lower is better (what is to rise is negated);
                 None or NaN never wins.
             texts: file name to content, such as the record of the configuration.
@@ -351,6 +351,7 @@ class CheckpointStore:
     def _stage(self, save: Save, tensors: Tensors, state: Mapping[str, Any]) -> Save:
         """Assign shares to the ranks, and stage this one's."""
         share, index = staging.share_of(self.world, tensors)
+        save.position = state.get("position", {})
         save.size = sum(tensor.nbytes for named in share.values() for tensor in named.values())
         try:
             save.files = staging.stage(share, state, save.memory, self.world, index)
@@ -486,7 +487,8 @@ class CheckpointStore:
                 content = text if isinstance(text, bytes) else text.encode()
                 files[name] = write_file(folder / name, [content])
             # The manifest comes last: without it nothing counts.
-            manifest = Manifest(step, None if metric is None else float(metric), files).render()
+            metric = None if metric is None else float(metric)
+            manifest = Manifest(step, metric, files, save.position).render()
             write_file(folder / MANIFEST, [manifest])
             sync_directory(folder)
             for listener in self.sealed:
@@ -591,7 +593,16 @@ class CheckpointStore:
         for step in (step for protection in self.protections for step in protection()):
             protected.setdefault(step, "protected")
         checkpoints = list_checkpoints(self.root)
-        reasons = self.retention.reasons(checkpoints, protected, self._positions.distance)
+
+        def distance(step: int, unit: str) -> float | None:
+            if step not in self._positions:
+                try:
+                    self._positions[step] = read_manifest(checkpoints[step]).position
+                except SetpointError:
+                    return None
+            return self._positions[step].get(unit)
+
+        reasons = self.retention.reasons(checkpoints, protected, distance)
         for step in (step for step, why in reasons.items() if not why):
             try:
                 compare_sizes(checkpoints[step], read_manifest(checkpoints[step]))

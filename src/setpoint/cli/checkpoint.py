@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Any
 from setpoint.checkpoint.config import Checkpoint
 from setpoint.checkpoint.folder import (
     PointerName,
-    Positions,
     Retention,
     directory_name,
     list_checkpoints,
@@ -327,7 +326,12 @@ def _prune_local(root: Path, arguments: Arguments, removes: bool) -> list[Decisi
             for step, entry in entries.items()
             if entry.damage
         }
-        reasons = rule.reasons(entries, protected, Positions(root).distance)
+
+        def distance(step: int, unit: str) -> float | None:
+            manifest = entries[step].manifest
+            return None if manifest is None else manifest.position.get(unit)
+
+        reasons = rule.reasons(entries, protected, distance)
         removed = [entries[step] for step, why in reasons.items() if not why]
         if removes and removed and run is not None:
             log = EventLog(run / "events.jsonl")

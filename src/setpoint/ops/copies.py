@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import ExitStack
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from setpoint.checkpoint.config import Remote
 from setpoint.checkpoint.folder import Retention, list_checkpoints
-from setpoint.checkpoint.manifest import STATE, decode_state
-from setpoint.config import RunError
+from setpoint.checkpoint.manifest import read_manifest
+from setpoint.config import RunError, SetpointError
 from setpoint.ops.fetching import bring_back, fetch_undamaged, would_fetch
 from setpoint.ops.remote_run import remote_of
 from setpoint.ops.uploads import RECORD, UploadReport, Uploads
@@ -162,11 +162,12 @@ class RemoteCopies(Callback):
         """Queue a checkpoint for upload, if due."""
         assert self.uploads is not None
         try:
-            position = Position(**decode_state((path / STATE).read_bytes())["position"])
-        except OSError:
+            numbers: Mapping[str, Any] = read_manifest(path).position
+        except SetpointError:
             # It is the thread that finds out and says what is wrong with the checkpoint.
             self.uploads.add(step)
             return
+        position = Position(**numbers)
         every = self.config.every
         if every is None or is_due(every, self._saved, position, last=False):
             self.uploads.add(step)

@@ -22,10 +22,8 @@ from setpoint.checkpoint.config import Remote
 from setpoint.checkpoint.folder import POINTERS, PointerName, Retention, directory_name, step_of
 from setpoint.checkpoint.manifest import (
     MANIFEST,
-    STATE,
     DamagedCheckpoint,
     Manifest,
-    decode_state,
     parse_manifest,
 )
 from setpoint.checkpoint.places import (
@@ -72,12 +70,6 @@ class RemoteRun(RemoteFolder):
         url: of the run, not of the folder of all runs.
         by_size, alive: see `RemoteFolder`.
     """
-
-    def __init__(
-        self, url: str, *, by_size: bool = False, alive: Callable[[], None] = lambda: None
-    ) -> None:
-        super().__init__(url, by_size=by_size, alive=alive)
-        self._positions: dict[int, dict[str, float]] = {}
 
     def steps(self) -> list[int]:
         """The steps of all checkpoints, complete or not, ascending.
@@ -294,21 +286,6 @@ class RemoteRun(RemoteFolder):
                 gone.append(directory_name(number))
         return gone
 
-    def distance(self, step: int, unit: str) -> float | None:
-        """Position of the run at a checkpoint, in a unit of periods; None if unknown.
-
-        Raises:
-            RemoteError: if the service does not answer.
-        """
-        if unit == "steps":
-            return step
-        if step not in self._positions:
-            checkpoint = self.find(step)
-            with self._asking():
-                content = self._read(self._path(step, STATE))
-            self._positions[step] = _position_in(content, checkpoint)
-        return self._positions[step].get(unit)
-
     def reasons(self, rule: Retention) -> tuple[dict[int, list[str]], list[int]]:
         """Reasons to keep each checkpoint, and the incomplete ones.
 
@@ -322,7 +299,7 @@ class RemoteRun(RemoteFolder):
             step = self.pointer(name)
             if step is not None:
                 protected[step] = f"{protected[step]}, {name}" if step in protected else name
-        complete: list[int] = []
+        complete: dict[int, Manifest] = {}
         unfinished: list[int] = []
         for step in self.steps():
             try:
@@ -332,12 +309,16 @@ class RemoteRun(RemoteFolder):
                     raise
                 continue
             if checkpoint is not None:
-                complete.append(step)
+                complete[step] = checkpoint.manifest
                 continue
             with self._asking():
                 if self._read(self._path(step, SET_ASIDE)) is None:
                     unfinished.append(step)
-        return rule.reasons(complete, protected, self.distance), unfinished
+
+        def distance(step: int, unit: str) -> float | None:
+            return complete[step].position.get(unit)
+
+        return rule.reasons(complete, protected, distance), unfinished
 
     def prune(self, rule: Retention, waiting: Collection[int] = ()) -> list[str]:
         """Remove checkpoints without a reason to keep, and leftovers of abandoned uploads.
@@ -434,15 +415,6 @@ def _damage(step: int, reason: str) -> DamagedCheckpoint:
 def _compare(step: int, name: str, actual: Written, expected: Written) -> None:
     if difference := actual.difference(expected):
         raise _damage(step, f"{name} {difference}")
-
-
-def _position_in(content: bytes | None, checkpoint: RemoteCheckpoint | None) -> dict[str, float]:
-    """The recorded position in a state; empty if invalid."""
-    expected = None if checkpoint is None else checkpoint.manifest.files.get(STATE)
-    if content is None or expected is None or Written.of(content) != expected:
-        return {}
-    position = decode_state(content).get("position")
-    return position if isinstance(position, dict) else {}
 
 
 def remote_of(section: Remote, path: Path) -> RemoteRun:

@@ -292,7 +292,8 @@ def import_checkpoint(foreign: Foreign, job: Job, target: Path) -> int:
             for name, text in texts.items():
                 content = text.encode() if isinstance(text, str) else text
                 files[name] = write_file(draft / name, [content])
-            write_file(draft / MANIFEST, [Manifest(step, None, files).render()])
+            manifest = Manifest(step, None, files, state["position"])
+            write_file(draft / MANIFEST, [manifest.render()])
     except OSError as error:
         raise SetpointError(f"{target} cannot be written: {error.strerror}") from error
     return step
