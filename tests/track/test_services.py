@@ -35,8 +35,8 @@ from setpoint.track.config import (
     Wandb,
 )
 from setpoint.track.run_directory import RunDirectory
-from setpoint.track.services import _aim_name, build_service, flat, scalars
-from setpoint.track.trackers import RunFacts
+from setpoint.track.services import _aim_name, flat, scalars
+from setpoint.track.trackers import Background, RunFacts, Tracker, _driven
 
 WAIT = 300.0
 """Seconds that a busy machine may need."""
@@ -57,12 +57,19 @@ def row(step: int, loss: float) -> dict[str, Any]:
     return {"kind": "train", "time": "2026-11-23", "step": step, "loss": loss, "mfu": None}
 
 
+def build(config: ServiceConfig, run: RunDirectory) -> Background:
+    """The tracker of a service in its thread."""
+    tracker = _driven(str(type(config).__setpoint__.tag), config, config.build(run_directory=run))
+    assert isinstance(tracker, Background)
+    return tracker
+
+
 def train(config: ServiceConfig, path: Path, step: int, *rows: dict[str, Any]) -> None:
     """A session that goes on at a step; it must come to its end without a word."""
     lines: list[str] = []
     config = resolve(config)
     with RunDirectory.create(path) as run:
-        tracker = build_service(config, run_directory=run)
+        tracker = build(config, run)
         tracker.describe(replace(FACTS, session=1 if not step else 2))
         tracker.open(step, {}, lines.append)
         for each in rows:
@@ -197,7 +204,7 @@ def test_a_server_that_hangs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
         RunDirectory.create(tmp_path / "run") as run,
     ):
         uri = f"http://127.0.0.1:{server.getsockname()[1]}"
-        tracker = build_service(resolve(Mlflow(uri=uri, patience=0.5)), run_directory=run)
+        tracker = build(resolve(Mlflow(uri=uri, patience=0.5)), run)
         tracker.describe(FACTS)
         tracker.open(0, {}, lines.append)
         for each in FIRST:
@@ -459,9 +466,10 @@ def test_every_field_reaches_the_service(
 
     def calls(**options: Any) -> tuple[list[str], str | None]:
         found: list[str] = []
-        monkeypatch.setattr(importlib, "import_module", lambda name: Recorded(found, name))
-        with RunDirectory.create(tmp_path / "run") as run:
-            tracker = build_service(resolve(kind(**{**usual, **options})), run_directory=run).inner
+        with RunDirectory.create(tmp_path / "run") as run, monkeypatch.context() as patch:
+            config = resolve(kind(**{**usual, **options}))
+            tracker: Tracker = config.build(run_directory=run)
+            patch.setattr(importlib, "import_module", lambda name: Recorded(found, name))
             tracker.describe(FACTS)
             tracker.open(0, {"id": FACTS.run_id}, lambda _: None)
             tracker.write(row(1, 3.0))
@@ -483,9 +491,9 @@ def test_the_description_reaches_the_service(
 ) -> None:
     monkeypatch.setattr("importlib.util.find_spec", lambda name: True)
     calls: list[str] = []
-    monkeypatch.setattr(importlib, "import_module", lambda name: Recorded(calls, name))
     with RunDirectory.create(tmp_path / "run") as run:
-        tracker = build_service(resolve(kind()), run_directory=run).inner
+        tracker: Tracker = resolve(kind()).build(run_directory=run)
+        monkeypatch.setattr(importlib, "import_module", lambda name: Recorded(calls, name))
         tracker.describe(replace(FACTS, description="of the run in words"))
         tracker.open(0, {"id": FACTS.run_id}, lambda _: None)
     assert any("of the run in words" in call for call in calls)
@@ -497,9 +505,9 @@ def test_rows_that_come_again_are_told_apart(
 ) -> None:
     monkeypatch.setattr("importlib.util.find_spec", lambda name: True)
     calls: list[str] = []
-    monkeypatch.setattr(importlib, "import_module", lambda name: Recorded(calls, name))
     with RunDirectory.create(tmp_path / "run") as run:
-        tracker = build_service(resolve(kind()), run_directory=run).inner
+        tracker: Tracker = resolve(kind()).build(run_directory=run)
+        monkeypatch.setattr(importlib, "import_module", lambda name: Recorded(calls, name))
         tracker.describe(replace(FACTS, session=5))
         tracker.open(2, {"id": FACTS.run_id}, lambda _: None)
         tracker.write(row(3, 3.0))
@@ -540,12 +548,12 @@ def test_aim_needs_an_old_setuptools_for_its_list_of_packages_alone(
 
 def test_the_queue_and_the_patience_are_those_of_the_section(tmp_path: Path) -> None:
     with RunDirectory.create(tmp_path / "run") as run:
-        tracker = build_service(resolve(TensorBoard(queue=3, patience=0.5)), run_directory=run)
+        tracker = build(resolve(TensorBoard(queue=3, patience=0.5)), run)
         assert (tracker.limit, tracker.patience) == (3, 0.5)
         folder = tmp_path / "file"
         folder.write_text("")  # no event file can be made in it
         config = resolve(TensorBoard(directory=str(folder), required=True, patience=WAIT))
-        tracker = build_service(config, run_directory=run)
+        tracker = build(config, run)
         tracker.describe(FACTS)
         with pytest.raises(RunError, match="tracker tensorboard is required and cannot be opened:"):
             tracker.open(0, {}, lambda _: None)

@@ -240,11 +240,11 @@ def test_which_trackers_are_driven_by_a_thread() -> None:
         synchronous = False
 
     inner = Keeping()
-    driven = _driven("some", inner)
+    driven = _driven("some", TrackerConfig(), inner)
     assert isinstance(driven, Background) and driven.inner is inner
-    assert isinstance(_driven("freed", Freed()), Background)
+    assert isinstance(_driven("freed", TrackerConfig(), Freed()), Background)
     for tracker in (Exact(), Said(), driven):
-        assert _driven("some", tracker) is tracker
+        assert _driven("some", TrackerConfig(), tracker) is tracker
 
 
 @pytest.mark.parametrize("answers", [True, False])

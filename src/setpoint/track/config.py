@@ -78,16 +78,16 @@ class ServiceConfig(TrackerConfig, role=RUNTIME):
         yield self.package
 
 
-_SERVICE = {
-    "owner": "setpoint.track.services:build_service",
-    "role": RUNTIME,
-    "rules": (
-        Rule("setpoint.track.services:missing_problems", "A package that is not installed"),
-    ),
-}  # fmt: skip
+MISSING = Rule("setpoint.track.services:missing_problems", "A package that is not installed")
 
 
-class TensorBoard(ServiceConfig, type="tensorboard", **_SERVICE):
+class TensorBoard(
+    ServiceConfig,
+    type="tensorboard",
+    owner="setpoint.track.services:TensorBoardTracker",
+    role=RUNTIME,
+    rules=(MISSING,),
+):
     """Event files of TensorBoard."""
 
     package = ("tensorboard", "tensorboard")
@@ -102,10 +102,10 @@ class TensorBoard(ServiceConfig, type="tensorboard", **_SERVICE):
 class Wandb(
     ServiceConfig,
     type="wandb",
-    owner=_SERVICE["owner"],
+    owner="setpoint.track.services:WandbTracker",
     role=RUNTIME,
     rules=(
-        *_SERVICE["rules"],
+        MISSING,
         Rule(
             "setpoint.track.services:login_problems",
             "A missing login for Weights & Biases",
@@ -140,7 +140,13 @@ class Wandb(
     """Directory of its local files; null: logs in the run directory."""
 
 
-class Mlflow(ServiceConfig, type="mlflow", **_SERVICE):
+class Mlflow(
+    ServiceConfig,
+    type="mlflow",
+    owner="setpoint.track.services:MlflowTracker",
+    role=RUNTIME,
+    rules=(MISSING,),
+):
     """MLflow: a tracking server, a database or a folder."""
 
     package = ("mlflow", "mlflow")
@@ -158,7 +164,13 @@ class Mlflow(ServiceConfig, type="mlflow", **_SERVICE):
     """Id of an existing run to continue; null: the run directory's own."""
 
 
-class Aim(ServiceConfig, type="aim", **_SERVICE):
+class Aim(
+    ServiceConfig,
+    type="aim",
+    owner="setpoint.track.services:AimTracker",
+    role=RUNTIME,
+    rules=(MISSING,),
+):
     """Aim: a repository in a folder or on a server."""
 
     package = ("aim", "aim")
@@ -188,7 +200,13 @@ class Aim(ServiceConfig, type="aim", **_SERVICE):
             yield ("pkg_resources", "setuptools<81")
 
 
-class Trackio(ServiceConfig, type="trackio", **_SERVICE):
+class Trackio(
+    ServiceConfig,
+    type="trackio",
+    owner="setpoint.track.services:TrackioTracker",
+    role=RUNTIME,
+    rules=(MISSING,),
+):
     """Trackio: a local database, or a Hugging Face Space."""
 
     package = ("trackio", "trackio")
@@ -209,7 +227,13 @@ class Trackio(ServiceConfig, type="trackio", **_SERVICE):
     """Directory of the database; null: TRACKIO_DIR of the environment, else Trackio's own."""
 
 
-class Comet(ServiceConfig, type="comet", **_SERVICE):
+class Comet(
+    ServiceConfig,
+    type="comet",
+    owner="setpoint.track.services:CometTracker",
+    role=RUNTIME,
+    rules=(MISSING,),
+):
     """Comet. Credentials come from the environment or `comet login`."""
 
     package = ("comet_ml", "comet-ml")

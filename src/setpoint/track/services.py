@@ -27,7 +27,7 @@ from setpoint.config import Caution, Problem
 from setpoint.files.atomic import not_linked, write_text
 
 from .config import NO_LOGIN
-from .trackers import Background, RunFacts, Tracker
+from .trackers import RunFacts, Tracker
 
 if TYPE_CHECKING:
     from .config import Aim, Comet, Mlflow, ServiceConfig, System, TensorBoard, Trackio, Wandb
@@ -133,7 +133,7 @@ class Service(Tracker):
     session: int
     """Session number, to distinguish re-logged steps."""
 
-    def __init__(self, config: Any, run_directory: RunDirectory) -> None:
+    def __init__(self, config: Any, *, run_directory: RunDirectory) -> None:
         self.config, self.run_directory = config, run_directory
 
     def describe(self, facts: RunFacts) -> None:
@@ -434,23 +434,3 @@ class CometTracker(Service):
     def close(self) -> None:
         """End the experiment."""
         self.run.end()
-
-
-KINDS: dict[str, type[Service]] = {
-    "tensorboard": TensorBoardTracker,
-    "wandb": WandbTracker,
-    "mlflow": MlflowTracker,
-    "aim": AimTracker,
-    "trackio": TrackioTracker,
-    "comet": CometTracker,
-}
-"""By the type of the section."""
-
-
-def build_service(config: ServiceConfig, *, run_directory: RunDirectory) -> Background:
-    """Build the tracker of a service, run in a separate thread."""
-    kind = str(type(config).__setpoint__.tag)
-    inner = KINDS[kind](config, run_directory)
-    return Background(
-        kind, inner, limit=config.queue, patience=config.patience, required=config.required
-    )

@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 from setpoint.config import RunError, SetpointError
 from setpoint.files.threads import Worker
 
+from .config import ServiceConfig, TrackerConfig
+
 if TYPE_CHECKING:
-    from .config import TrackerConfig
     from .run_directory import RunDirectory
 
 
@@ -268,13 +269,21 @@ class _Rows(Tracker):
             self.inner.close()
 
 
-def _driven(name: str, built: Any) -> Tracker:
+def _driven(name: str, section: TrackerConfig, built: Any) -> Tracker:
     """The tracker, in a separate thread unless it is synchronous."""
     if not isinstance(built, Tracker):
         return Background(name, _Rows(built))
-    if isinstance(built, Background) or _is_exact(type(built)):
+    if _is_exact(type(built)):
         return built
-    return Background(name, built)
+    if not isinstance(section, ServiceConfig):
+        return Background(name, built)
+    return Background(
+        name,
+        built,
+        limit=section.queue,
+        patience=section.patience,
+        required=section.required,
+    )
 
 
 def _is_exact(kind: type) -> bool:
@@ -311,7 +320,7 @@ class Trackers:
             if not callable(getattr(tracker, "write", None)):
                 kind = type(tracker).__name__
                 raise SetpointError(f"tracking.trackers: {kind} (type = {tag}) has no write(row)")
-            self.built[name] = _driven(name, tracker)
+            self.built[name] = _driven(name, section, tracker)
 
     def open(self, facts: RunFacts, step: int, note: Callable[[str], None]) -> None:
         """Open each tracker at a step, after `load_state_dict`."""
