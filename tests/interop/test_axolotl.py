@@ -62,6 +62,8 @@ def factor(step: int, total: int, warmup: int, least: float, end: float) -> floa
     ("max_steps: 60\nwarmup_steps: 5\ncosine_min_lr_ratio: 0.1\n", 5, 0.1, 1.0),
     ("max_steps: 60\nwarmup_ratio: 0.1\ncosine_min_lr_ratio: 0.2\ncosine_constant_lr_ratio: 0.5\n",
      6, 0.2, 0.5),
+    ("max_steps: 200\nwarmup_steps: 0\n", 0, 0.0, 1.0),
+    ("max_steps: 200\nwarmup_ratio: 0\n", 0, 0.0, 1.0),
 ])  # fmt: skip
 def test_rates_are_those_of_its_formula(
     tmp_path: Path, text: str, warmup: int, least: float, end: float
@@ -165,3 +167,32 @@ def test_a_former_name_that_is_null_leaves_the_name_of_today(tmp_path: Path) -> 
     assert job.batch.sequence_length == 2048
     base = BASE.replace("sequence_len: 2_048", "max_packed_sequence_len: 96")
     assert converted(tmp_path, base=base).batch.sequence_length == 96
+
+
+def test_evaluations_of_an_epoch_begin_before_training(tmp_path: Path) -> None:
+    evaluation = converted(tmp_path, "evals_per_epoch: 4\n").evaluation
+    assert evaluation is not None and evaluation.before_training
+    assert str(evaluation.every) == "0.25 epochs"
+
+
+def test_a_part_of_a_split_and_a_shortest_text_are_reported(tmp_path: Path) -> None:
+    entry = "  - path: a/b\n    split: train[:10%]\n    type: alpaca\n"
+    base = BASE.replace("  - path: tatsu-lab/alpaca\n    type: alpaca\n", entry)
+    document = read(tmp_path, base=base)
+    (source,) = document.data["data"]["sources"]  # pyright: ignore[reportIndexIssue]
+    assert source["paths"] == ["hf://datasets/a/b@~parquet/default/train/*.parquet"]
+    assert any("not [:10%]" in report.text for report in document.reports)
+    base = base.replace("type: alpaca", "type: completion")
+    kinds = {r.key: r.kind for r in read(tmp_path, "min_sample_len: 9\n", base).reports}
+    assert kinds["min_sample_len"] == "differs"
+
+
+@pytest.mark.parametrize(("dtype", "kind", "quantized"), [
+    ("int4", "qlora", "nf4"), ("nf4", "qlora", "nf4"), ("int8", "lora", "int8"),
+])  # fmt: skip
+def test_weights_under_an_adapter_are_quantized(
+    tmp_path: Path, dtype: str, kind: str, quantized: str
+) -> None:
+    text = f"adapter: lora\npeft: {{backend: torchao, weight_dtype: {dtype}}}\n"
+    adapter: Any = read(tmp_path, text).data["adapter"]
+    assert (adapter["type"], adapter["quantize"]["type"]) == (kind, quantized)

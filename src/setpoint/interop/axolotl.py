@@ -52,7 +52,10 @@ KEYS = {
         lr_scheduler="cosine"),
     "neftune_noise_alpha": Key(None, refused="no noise is added to embeddings (NEFTune)"),
     **keys_of("", load_in_8bit=False, load_in_4bit=False, lora_dropout=0.0),
-    "peft": Key(None, refused="weights are quantized by adapter.quantize; LoftQ is not there"),
+    "peft.loftq_config": Key(None, refused="initial matrices are LoRA's own (LoftQ)"),
+    "peft.backend": Key(None, idle=KERNELS),
+    "peft.group_size": Key(None, refused="each format of adapter.quantize has a group size"),
+    "peft.weight_dtype": Key(None),
     "gptq": Key(None, refused="GPTQ weights are not supported", essential=True),
     "fsdp_version": Key(None, idle="shards are those of FSDP2"),
     "output_dir": Key("./model-out", "workspace"),
@@ -408,6 +411,7 @@ def _sources(c: Conversion, entries: list[dict[str, Any]], key: str) -> list[dic
 def _source(c: Conversion, entry: dict[str, Any], key: str) -> dict[str, Any]:
     """A source of one entry: text of a column, or conversations of rows."""
     path, kind = str(entry.get("path") or entry.get("name")), entry.get("type")
+    is_text = kind in TEXTS or key == "pretraining_dataset" or kind is None
     files = entry.get("data_files") or []
     files = [str(file) for file in (files if isinstance(files, list) else [files])]
     is_path = path.startswith((".", "/", "~")) or "://" in path or path == "json"
@@ -416,7 +420,7 @@ def _source(c: Conversion, entry: dict[str, Any], key: str) -> dict[str, Any]:
         path, files = files[0] if files else path, files[1:]
     split = entry.get("split") or "train"
     source: dict[str, Any]
-    if kind in TEXTS or key == "pretraining_dataset" or kind is None:
+    if is_text:
         default = "text" if kind or key[0] == "p" else "input_ids"
         column = entry.get("field") or entry.get("text_column") or default
         if local:
@@ -429,7 +433,10 @@ def _source(c: Conversion, entry: dict[str, Any], key: str) -> dict[str, Any]:
             if c.value("hf_use_auth_token"):
                 source["token"] = "env:HF_TOKEN"
     else:
-        base = f"hf://datasets/{path}"
+        base, (split, bracket, rows) = f"hf://datasets/{path}", str(split).partition("[")
+        if bracket:
+            text = f"all rows of {split} are read, not [{rows}: set data.sources.N.filter.shards"
+            c.report("needs a decision", key, text)
         hub = [f"{base}/{file}" for file in files] or [
             f"{base}@~parquet/{entry.get('name') or 'default'}/{split}/*.parquet"
         ]
@@ -438,6 +445,8 @@ def _source(c: Conversion, entry: dict[str, Any], key: str) -> dict[str, Any]:
     limits = {"shards": entry.get("shards") or c.number("dataset_shard_num"),
               "shard": entry.get("shards_idx") or c.number("dataset_shard_idx"),
               "shortest": c.number("min_sample_len")}  # fmt: skip
+    if limits["shortest"] and is_text:
+        c.report("differs", "min_sample_len", "a number of bytes of text; there of tokens")
     if limits["shards"] or limits["shortest"]:
         source["filter"] = {name: value for name, value in limits.items() if value is not None}
     return {name: value for name, value in source.items() if value is not None}
@@ -487,13 +496,15 @@ def _schedule(c: Conversion, total: int | None) -> None:
     name, share = c.value("lr_scheduler"), c.number("cosine_constant_lr_ratio")
     keys = ("warmup_steps", "warmup_ratio")
     share = share if name == "cosine" and share and share < 1 else 1
-    if not steps and (total or not ratio) and total:
-        steps = int(ratio * total) if ratio else min(int(0.03 * total), 100)
-    if steps or total:
-        c.set("schedule.warmup", f"{2 if steps == 1 else int(steps or 0)} steps", *keys)
+    if steps is None and total:
+        steps = min(int(0.03 * total), 100) if ratio is None else int(ratio * total)
+    if steps is not None:
+        c.set("schedule.warmup", f"{2 if steps == 1 else int(steps)} steps", *keys)
     else:
-        c.set("schedule.warmup", f"{100 * (ratio or 0.03) / share:.10g} %", *keys)
-        if not ratio:
+        c.set(
+            "schedule.warmup", f"{100 * (0.03 if ratio is None else ratio) / share:.10g} %", *keys
+        )
+        if ratio is None:
             c.report("differs", "warmup_steps", "3 % of all steps, there at most 100 of them")
     if name == "one_cycle":
         c.report("needs a decision", "lr_scheduler", "set [schedule]; piecewise takes any phases")
@@ -554,11 +565,17 @@ def _adapter(c: Conversion) -> None:
         c.number("jagged_restart_steps") if c.value("relora") else 0
     )
     kind = "relora" if steps else "dora" if c.value("peft_use_dora") else "lora"
-    four, eight = c.value("load_in_4bit"), c.value("load_in_8bit")
-    kind = "qlora" if name == "qlora" and kind == "lora" else kind
+    dtype = c.value("peft.weight_dtype")
+    four = c.value("load_in_4bit") or name == "qlora" or dtype in ("int4", "nf4")
+    eight = c.value("load_in_8bit") or dtype == "int8"
+    if dtype not in (None, "int4", "nf4", "int8"):
+        c.wrong("peft.weight_dtype", "one of int4, nf4, int8")
+    if dtype == "int4":
+        c.report("differs", "peft.weight_dtype", "NF4 in blocks; there int4 with a scale each")
+    kind = "qlora" if four and kind == "lora" else kind
     c.set("adapter.type", kind, "adapter", "peft_use_dora", "relora")
-    if four or name == "qlora":
-        c.set("adapter.quantize.type", "nf4", "load_in_4bit", "adapter")
+    if four:
+        c.set("adapter.quantize.type", "nf4", "load_in_4bit", "peft.weight_dtype", "adapter")
     elif eight:
         c.set("adapter.quantize.type", "int8", "load_in_8bit")
         text = "weights alone are in 8 bits; there LLM.int8() computes in 8 bits, too"
@@ -623,7 +640,7 @@ def _precision(c: Conversion) -> None:
         c.report("not converted", "gradient_checkpointing", "activations are offloaded to no disk")
     if kind in ("offload", "unsloth") or c.value("activation_offloading"):
         c.set("memory.activation_offload", {}, "activation_offloading", "gradient_checkpointing")
-    known = ("LigerPlugin", "CutCrossEntropyPlugin")
+    known = ("LigerPlugin", "CutCrossEntropyPlugin", "KernelsPlugin")
     for plugin in c.names("plugins"):
         if plugin.rpartition(".")[2] not in known:
             c.report("refused", "plugins", f"{plugin}: code of Axolotl's is not run")
@@ -682,8 +699,7 @@ def _records(c: Conversion, total: int | None) -> None:
         c.set("evaluation", None, "val_set_size", "eval_steps")
     else:
         c.set("evaluation.sequences", None, "val_set_size")
-        if c.number("eval_steps") or c.value("eval_strategy"):
-            c.set("evaluation.before_training", True, "eval_steps", "eval_strategy")
+        c.set("evaluation.before_training", True, "eval_steps", "eval_strategy", "evals_per_epoch")
         if patience := c.number("early_stopping_patience"):
             c.set("evaluation.early_stopping.patience", patience, "early_stopping_patience")
     best = bool(c.value("load_best_model_at_end") or c.number("early_stopping_patience"))
@@ -730,7 +746,7 @@ DIALECT = Dialect(
               "model_revision": "revision_of_model", "evaluation_strategy": "eval_strategy",
               "attention": "attn_implementation",
               "sequence_parallel_degree": "context_parallel_size", "model_kwargs": "device_map",
-              "max_packed_sequence_len": "sequence_len", "peft.loftq_config": "peft",
+              "max_packed_sequence_len": "sequence_len",
               "dataset_num_proc": "dataset_processes",
               "relora_warmup_steps": "jagged_restart_warmup_steps",
               "relora_anneal_steps": "jagged_restart_anneal_steps",

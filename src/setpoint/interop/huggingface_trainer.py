@@ -137,7 +137,7 @@ KEYS |= {
             "jit_mode_eval": None, "use_ipex": None, "tpu_num_cores": None, "torchdynamo": None,
             "tpu_metrics_debug": None, "per_gpu_eval_batch_size": None, "dispatch_batches": None,
             "split_batches": None, "fsdp_min_num_params": None, "tp_size": None,
-            "fsdp_transformer_layer_cls_to_wrap": None, "use_cache": None},
+            "fsdp_transformer_layer_cls_to_wrap": None, "use_cache": False},
         "the command says what is done: `setpoint train`": {
             "do_train": False, "do_eval": False, "do_predict": False},
     }.items()
