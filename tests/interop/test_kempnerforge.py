@@ -181,3 +181,8 @@ def test_evaluation_reads_its_own_data(tmp_path: Path) -> None:
     # 5 batches of 4 on each of 2 * 3 data ranks.
     assert job.evaluation is not None and job.evaluation.sequences == 5 * 4 * 6
     assert [getattr(source, "paths", None) for source in job.data.validation] == [("held/*.npy",)]
+
+
+@pytest.mark.parametrize(("count", "kept"), [(5, 5), (0, None), (-1, None)])
+def test_no_number_of_checkpoints_keeps_all(tmp_path: Path, count: int, kept: int | None) -> None:
+    assert converted(tmp_path, checkpoint={"keep_last_n": count}).checkpoint.keep == kept

@@ -412,6 +412,8 @@ def _evaluation(c: Conversion) -> None:
 
 def _records(c: Conversion) -> None:
     """Run directories, trackers, profiles and health checks."""
+    if c.number(keep := "checkpoint.keep_last_n") <= 0:
+        c.set("checkpoint.keep", None, keep)
     window = "checkpoint.dyn_ckpt_window"
     if any(c.given(f"{window}.{end}") for end in ("start", "stop", "strategy")):
         start, stop = c.number(f"{window}.start"), c.number(f"{window}.stop")

@@ -1,4 +1,7 @@
-"""The arguments of Megatron-LM's pretraining scripts, release core 0.15, with their defaults."""
+"""The arguments of Megatron-LM's pretraining scripts, release core 0.15, with their defaults.
+
+Compared with megatron/training/arguments.py at commit 000c4ac (core 0.15): names and defaults.
+"""
 
 from __future__ import annotations
 
@@ -125,10 +128,29 @@ REFUSED = {
         is-hybrid-model hybrid-override-pattern hybrid-attention-ratio hybrid-mlp-ratio
         heterogeneous-layers-config-path heterogeneous-layers-config-encoded-json spec
         mamba-state-dim mamba-head-dim mamba-num-groups mamba-num-heads mrope-section
+        disable-mamba-mem-eff-path ict-head-size ict-load bert-load titles-data-path
     """,
     "a session ends at the duration or by a signal": "exit-interval",
     "reinforcement learning is not supported": """
-        perform-rl-step grpo-prompts-per-step grpo-group-size
+        perform-rl-step grpo-prompts-per-step grpo-group-size grpo-iterations
+        grpo-clamp-eps-lower grpo-clamp-eps-upper grpo-kl-beta grpo-entropy-term-weight
+        grpo-filter-groups-with-same-reward grpo-default-temperature grpo-default-top-p
+        langrl-inference-server-type langrl-inference-server-conversation-template
+        langrl-external-server langrl-env-config rl-prompts-per-eval
+        rl-offload-optimizer-during-inference rl-offload-kv-cache-during-training
+        rl-remove-kv-cache-during-training rl-reset-cuda-graphs rl-partial-rollouts
+        rl-inference-logprobs-is-correction rl-importance-sampling-truncation-coef
+        rl-calculate-intra-group-similarity rl-use-sequence-packing rl-sequence-packing-bin-size
+        rl-sequence-packing-algo
+    """,
+    "a lost rank ends the session, and `setpoint launch` starts it again": """
+        inprocess-restart inprocess-max-iterations inprocess-monitor-thread-interval
+        inprocess-monitor-process-interval inprocess-progress-watchdog-interval
+        inprocess-heartbeat-interval inprocess-soft-timeout inprocess-hard-timeout
+        inprocess-heartbeat-timeout inprocess-barrier-timeout inprocess-completion-timeout
+        inprocess-last-call-wait inprocess-termination-grace-time inprocess-granularity
+        inprocess-active-world-size inprocess-empty-cuda-cache adlr-autoresume
+        adlr-autoresume-interval
     """,
     "conversations are a source of type conversations": "sft sft-tokenizer-prompt-format",
     "the further file it names is not read": """
@@ -148,7 +170,10 @@ REFUSED = {
         account-for-embedding-in-pipeline-split
         account-for-loss-in-pipeline-split enable-full-sharding-in-hsdp fp16-lm-cross-entropy
         check-for-spiky-loss check-for-large-grads error-injection-rate error-injection-type
-        inprocess-restart adlr-autoresume kitchen-config-file kitchen-recipe-number
+        kitchen-config-file kitchen-recipe-number dump-param-to-param-group-map
+        fp8-quantizer-factory fp4-quantizer-factory non-persistent-global-ckpt-dir
+        non-persistent-local-ckpt-dir non-persistent-local-ckpt-algo replication replication-jump
+        replication-factor
         delay-wgrad-compute muon-no-split-qkv muon-fp32-matmul-prec muon-tp-mode
     """,
 }
@@ -219,6 +244,12 @@ IDLE = {
         legacy-tokenizer trust-remote-code disable-msc enable-msc bert-no-binary-head onnx-safe
         enable-ft-package calc-ft-timeouts run-workload-inspector-server flash-decode
         max-tokens-to-oom inference-max-seq-length inference-max-requests cache-mla-latents
+        inference-batch-times-seqlen-threshold inference-max-batch-size inference-dynamic-batching
+        inference-dynamic-batching-buffer-size-gb inference-dynamic-batching-block-size
+        inference-dynamic-batching-num-cuda-graphs inference-wandb-logging-step-interval
+        decode-only-cuda-graphs use-legacy-static-engine disable-chunked-prefill
+        nccl-all-reduce-for-prefill mlp-chunks-for-prefill output-bert-embeddings
+        bert-embedder-type moe-pad-experts-for-cuda-graph-inference
     """,
 }
 for reason, names in IDLE.items():

@@ -303,7 +303,10 @@ def _loop(c: Conversion) -> None:
               "CrossEntropyLoss": "cross_entropy",
               "LinearCrossEntropyLoss": "linear_cross_entropy"}  # fmt: skip
     package, name = component(c, "loss")
-    if "rlhf" in package or name not in losses:
+    if "rlhf" in package:
+        c.wrong("loss._component_", "a supervised loss: preferences are not trained on")
+        return
+    if name not in losses:
         c.wrong("loss._component_", "one of " + ", ".join(losses))
         return
     c.set("loss.type", losses[name], "loss._component_")
