@@ -278,6 +278,10 @@ def test_a_vocabulary_that_the_file_does_not_say(tmp_path: Path) -> None:
     document = read(tmp_path, text=other)
     assert document.data["tokenizer"] == {"type": "huggingface", "path": "a.model"}
     assert ("vocab-size", "needs a decision") in [(r.key, r.kind) for r in document.reports]
+    tokenizer = "--tokenizer-type HuggingFaceTokenizer --tokenizer-model folder\n"
+    document = read(tmp_path, tokenizer)
+    assert "vocab_size" not in document.data["model"]  # pyright: ignore[reportOperatorIssue]
+    assert ("vocab-size", "without effect") in [(r.key, r.kind) for r in document.reports]
 
 
 @given(st.lists(PIECES, max_size=30))

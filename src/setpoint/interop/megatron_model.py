@@ -73,7 +73,11 @@ def _decoder(c: Conversion) -> None:
     if padded := c.number("padded-vocab-size"):
         c.set("model.vocab_size", padded, "padded-vocab-size")
         return
-    if kind == "GPT2BPETokenizer" or (not kind and c.value("merge-file")):
+    if kind == "HuggingFaceTokenizer" and c.value("tokenizer-model") and size:
+        size = None
+        text = "in Megatron-LM, too: the tokenizer has the number of its tokens"
+        c.report("without effect", "vocab-size", text)
+    elif kind == "GPT2BPETokenizer" or (not kind and c.value("merge-file")):
         size = size or 50_257
     elif kind == "NullTokenizer" and size:
         size += 1  # the end of a document
