@@ -123,7 +123,7 @@ def test_what_is_reported(tmp_path: Path) -> None:
     types = "  - {path: a, type: completion, field: body}\n  - {path: b, type: gpteacher}\n"
     base = BASE.replace("  - path: tatsu-lab/alpaca\n    type: alpaca\n", types)
     document = read(tmp_path, base=base)
-    first, second = document.data["data"]["sources"]  # pyright: ignore[reportIndexIssue]
+    first, second = document.data["data"]["sources"]
     assert (first["type"], first["field"], second["name"]) == ("huggingface", "body", "source-1")
     assert "needs a decision" in {r.kind for r in document.reports if r.key == "datasets"}
 
@@ -153,7 +153,7 @@ def test_padding_tokens_and_offload_to_a_disk_are_reported(tmp_path: Path) -> No
     ("flex_attention: true\nsdp_attention: true", "flex_attention"),
 ])  # fmt: skip
 def test_kernels_of_attention(tmp_path: Path, text: str, backend: str) -> None:
-    assert converted(tmp_path, text).model.attention_backend == backend
+    assert getattr(converted(tmp_path, text).model, "attention_backend", None) == backend
 
 
 def test_activations_are_offloaded_between_compiled_layers(tmp_path: Path) -> None:
@@ -179,7 +179,7 @@ def test_a_part_of_a_split_and_a_shortest_text_are_reported(tmp_path: Path) -> N
     entry = "  - path: a/b\n    split: train[:10%]\n    type: alpaca\n"
     base = BASE.replace("  - path: tatsu-lab/alpaca\n    type: alpaca\n", entry)
     document = read(tmp_path, base=base)
-    (source,) = document.data["data"]["sources"]  # pyright: ignore[reportIndexIssue]
+    (source,) = document.data["data"]["sources"]
     assert source["paths"] == ["hf://datasets/a/b@~parquet/default/train/*.parquet"]
     assert any("not [:10%]" in report.text for report in document.reports)
     base = base.replace("type: alpaca", "type: completion")
@@ -194,5 +194,5 @@ def test_weights_under_an_adapter_are_quantized(
     tmp_path: Path, dtype: str, kind: str, quantized: str
 ) -> None:
     text = f"adapter: lora\npeft: {{backend: torchao, weight_dtype: {dtype}}}\n"
-    adapter: Any = read(tmp_path, text).data["adapter"]
+    adapter = read(tmp_path, text).data["adapter"]
     assert (adapter["type"], adapter["quantize"]["type"]) == (kind, quantized)

@@ -111,7 +111,7 @@ def test_patterns_of_modules_are_those_of_the_same_layers(
     tmp_path: Path, pattern: str, targets: list[str] | None
 ) -> None:
     document = read(tmp_path, lora={"module_name_pattern": pattern, "params": {"r": 8}})
-    adapter: Any = document.data["adapter"]
+    adapter = document.data["adapter"]
     assert adapter.get("targets") == targets
     is_decision = "lora.module_name_pattern" in {report.key for report in document.reports}
     is_problem = [problem.path for problem in document.problems] == ["lora.module_name_pattern"]
@@ -160,7 +160,7 @@ def test_inference_is_a_job_of_its_own(tmp_path: Path, capsys: pytest.CaptureFix
 
 def test_decay_of_adam_is_in_the_gradient(tmp_path: Path) -> None:
     adam: dict[str, Any] = {"name": "adam", "lr": 1e-3, "weight_decay": 0.1}
-    optimizer: Any = read(tmp_path, optimizer=adam).data["optimizer"]
+    optimizer = read(tmp_path, optimizer=adam).data["optimizer"]
     assert (optimizer["type"], optimizer["target"]) == ("import", "torch.optim.Adam")
     decoupled = {**adam, "decoupled_weight_decay": True}
     optimizer = read(tmp_path, optimizer=decoupled).data["optimizer"]
@@ -185,7 +185,7 @@ def test_trackers_and_profiles_of_release_0_24(
     del trainer["pipelining"]
     document = read(tmp_path, trainer={**trainer, "profiling": profile})
     assert document.problems == []
-    data: Any = document.data
+    data = document.data
     assert data["tracking"]["trackers"][1:] == ([expected] if expected else [])
     assert (data["profiling"]["wait"], data["profiling"]["stacks"]) == (4, False)
     assert data["parallel"]["pipelining"]["schedule"] == "gpipe"

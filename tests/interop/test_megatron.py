@@ -213,7 +213,7 @@ def test_what_is_reported(tmp_path: Path) -> None:
     yaml.write_text(
         "MODEL_ARGS:\n  --num-layers: 2\n  --hidden-size: 64\n  --num-attention-heads: 4\n"
     )
-    assert read_foreign("megatron", str(yaml)).data["model"]["layers"] == 2  # pyright: ignore[reportIndexIssue]
+    assert read_foreign("megatron", str(yaml)).data["model"]["layers"] == 2
 
 
 PIECES = st.sampled_from([
@@ -272,7 +272,7 @@ def test_models_of_other_kinds_are_refused(tmp_path: Path) -> None:
 def test_a_vocabulary_that_the_file_does_not_say(tmp_path: Path) -> None:
     plain = PLAIN.replace("--vocab-size 100", "")
     llama = read(tmp_path, text=f"{plain}--tokenizer-type Llama2Tokenizer")
-    assert llama.data["model"]["vocab_size"] == 32_000  # pyright: ignore[reportIndexIssue]
+    assert llama.data["model"]["vocab_size"] == 32_000
     assert llama.data["tokenizer"] == {"type": "ids"}
     other = f"{plain}--tokenizer-type GPTSentencePieceTokenizer --tokenizer-model a.model"
     document = read(tmp_path, text=other)
@@ -280,7 +280,7 @@ def test_a_vocabulary_that_the_file_does_not_say(tmp_path: Path) -> None:
     assert ("vocab-size", "needs a decision") in [(r.key, r.kind) for r in document.reports]
     tokenizer = "--tokenizer-type HuggingFaceTokenizer --tokenizer-model folder\n"
     document = read(tmp_path, tokenizer)
-    assert "vocab_size" not in document.data["model"]  # pyright: ignore[reportOperatorIssue]
+    assert "vocab_size" not in document.data["model"]
     assert ("vocab-size", "without effect") in [(r.key, r.kind) for r in document.reports]
 
 

@@ -120,8 +120,7 @@ def test_positions_are_scaled_since_release_0_2(tmp_path: Path) -> None:
 
     def scaling(document: ConvertedDocument) -> Any:
         assert document.problems == []
-        model: Any = document.data["model"]
-        return model.get("rope_scaling", {})
+        return document.data["model"].get("rope_scaling", {})
 
     assert scaling(read(tmp_path))["factor"] == 8.0
     assert scaling(read(tmp_path, model={"tokenizer_path": "tokenizer.model"})) == {}
@@ -145,8 +144,8 @@ def test_overrides_of_release_0_3() -> None:
     assert job.parallel.async_tensor_parallel and job.parallel.sequence_parallel
     assert str(job.evaluation.every) == "500 steps"
     words = ["--parallelism.tensor_parallel_degree=2", "--parallelism.enable_sequence_parallel=no"]
-    parallel: Any = read_foreign("torchtitan", "llama3_8b", words).data["parallel"]
-    assert parallel["sequence_parallel"] is False
+    document = read_foreign("torchtitan", "llama3_8b", words)
+    assert document.data["parallel"]["sequence_parallel"] is False
 
 
 def test_keys_of_release_0_2(tmp_path: Path) -> None:
@@ -172,8 +171,7 @@ def test_keys_of_release_0_2(tmp_path: Path) -> None:
 
 def test_masks_of_large_and_named_models_isolate_documents(tmp_path: Path) -> None:
     def isolates(source: ConvertedDocument) -> bool:
-        data: Any = source.data["data"]
-        return data["packing"]["isolate"]
+        return source.data["data"]["packing"]["isolate"]
 
     flavors = {"debugmodel": False, "16B": True, "debugmodel_flex_attn": True}
     for flavor, isolated in flavors.items():
@@ -301,8 +299,7 @@ def test_products_that_overlap_messages_need_divided_matrices(tmp_path: Path) ->
     (report,) = [r for r in read(tmp_path, parallelism=given).reports if "async" in r.key]
     assert report.kind == "not converted"
     divided = read(tmp_path, parallelism={**given, "tensor_parallel_degree": 2})
-    parallel: Any = divided.data["parallel"]
-    assert parallel["async_tensor_parallel"]
+    assert divided.data["parallel"]["async_tensor_parallel"]
 
 
 @pytest.mark.parametrize(("converters", "tables", "expected"), [
@@ -319,7 +316,7 @@ def test_quantized_products(
 ) -> None:
     document = read(tmp_path, model={"converters": converters}, **tables)
     assert document.problems == []
-    data: Any = document.data
+    data = document.data
     assert data["precision"]["float8"] == expected
     alone = ("model.converters", "differs") in [(r.key, r.kind) for r in document.reports]
     assert alone == (converters == ["quantize.grouped_mm.float8"])

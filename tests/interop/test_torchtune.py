@@ -157,7 +157,7 @@ def test_adapters_are_on_its_projections(tmp_path: Path) -> None:
 ])  # fmt: skip
 def test_keys_have_fields(tmp_path: Path, rest: str, expected: str) -> None:
     document = read(tmp_path, rest=rest)
-    value: Any = document.data
+    value = document.data
     for name in expected.partition("=")[0].split("."):
         value = value[name]
     assert document.problems == [] and str(value) == expected.partition("=")[2]

@@ -161,6 +161,7 @@ class ConvertedDocument(FileDocument):
     """
 
     __slots__ = ("dialect", "notes", "places", "problems", "reports")
+    data: dict[str, Any]
 
     def __init__(self, name: str, dialect: Dialect, conversion: Conversion) -> None:
         super().__init__(name, "json", conversion.data, "", lambda: FilePosition(0))
