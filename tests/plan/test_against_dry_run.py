@@ -37,6 +37,7 @@ JOBS: dict[str, tuple[int, int, tuple[str, ...]]] = {
     "masters": (1, 0, BF16),
     "autocast": (1, 0, ("precision.compute=bf16",)),
     "experts": (1, 0, ("model.moe={experts: 4}",)),
+    "scaled inputs of experts": (1, 0, ("model.moe={experts: 4, scale_inputs: true}",)),
     "replicas": (2, 1, ()),
     "shards": (2, 1, ("parallel.shard=2",)),
     "shards that do not divide": (3, 2, ("parallel.shard=3", "batch.global_size=12")),
@@ -108,6 +109,7 @@ JOBS: dict[str, tuple[int, int, tuple[str, ...]]] = {
 ON_GPU = ("parallel.device=cuda", "precision.compute=bf16", "parallel.shard=2", "model.kv_heads=2")
 ISOLATED = "data.packing.isolate=true"
 WINDOW = ("model.attention_pattern=[sliding]", "model.sliding_window=16")
+CHUNKED = ("model.attention_pattern=[chunked]", "model.attention_chunk=16")
 DROPPED = "model.attention_dropout=0.1"
 CHUNKS = ("loss=chunked_cross_entropy", "loss.chunk_size=256")
 GPU_JOBS: dict[str, tuple[str, ...]] = {
@@ -117,6 +119,8 @@ GPU_JOBS: dict[str, tuple[str, ...]] = {
     "a dense mask": (ISOLATED, "model.attention_backend=sdpa", *CHUNKS),
     "a window, as a kernel hides it": (*WINDOW, *CHUNKS),
     "a window, as a mask": (*WINDOW, "model.attention_backend=sdpa", *CHUNKS),
+    "attention in chunks": (*CHUNKED, *CHUNKS),
+    "attention in chunks, as a mask": (*CHUNKED, "model.attention_backend=sdpa", *CHUNKS),
     "attention dropout": (DROPPED, *CHUNKS),
     "attention dropout under a mask": (DROPPED, ISOLATED, *CHUNKS),
     "attention sinks": ("model.attention_sinks=true", *WINDOW, *CHUNKS),
