@@ -134,11 +134,6 @@ class LearningRate:
             data, _, metric = self.curve.config.monitor.rpartition(".")
             self.curve.observe(scores[data].metric(metric))
 
-    @property
-    def has_state(self) -> bool:
-        """True if the rate depends on more than the position."""
-        return self.by == "epoch" or isinstance(self.curve, PlateauCurve)
-
     def state_dict(self) -> dict[str, Any]:
         """State of the schedule for a checkpoint, beside the position.
 

@@ -33,7 +33,7 @@ from setpoint.train.run_record import dropped_since
 from setpoint.train.run_state import OF_FILES, FrozenParameters, restore, snapshot, states_of
 from setpoint.train.session import Run
 from setpoint.train.verdict import rollbacks_to
-from setpoint.train.warm_start import other_frozen, refuse_changed, warm_start
+from setpoint.train.warm_start import describe_refrozen, refuse_changed, warm_start
 
 if TYPE_CHECKING:
     from setpoint.train.verdict import StepResult
@@ -64,7 +64,7 @@ def resume(run: Run) -> None:
     if checkpoint is not None:
         run.resumed_at = checkpoint.step
         run.store.set_aside_after(checkpoint.step)
-        for line in other_frozen(components, checkpoint) if _is_refrozen(run) else ():
+        for line in describe_refrozen(components, checkpoint) if _is_refrozen(run) else ():
             note(line)
     elif run.loaded is not None:
         if job.model.pretrained is not None and components.pretrained is None:

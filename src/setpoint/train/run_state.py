@@ -95,21 +95,15 @@ class _Plain(Protocol):
 
 @dataclass(slots=True)
 class PlainState:
-    """State of plain values, under one key.
-
-    Arguments:
-        rare: whether to omit an empty state.
-    """
+    """State of plain values, under one key; an empty one is omitted."""
 
     key: str
     owner: _Plain
     trained: bool = True
-    rare: bool = False
 
     def capture(self, into: Snapshot, stack: ExitStack) -> None:
         """See `Stateful.capture`."""
-        state = self.owner.state_dict()
-        if state or not self.rare:
+        if state := self.owner.state_dict():
             into.state[self.key] = state
 
     def restore(self, saved: LoadedCheckpoint) -> None:
@@ -377,11 +371,11 @@ def states_of(
         other_data: whether the documents may differ from those of the checkpoint.
         other_frozen: whether the frozen parameters may differ.
     """
-    schedule, scaler, spikes = components.schedule, components.scaler, components.spikes
     plain: dict[str, _Plain | None] = {
-        "schedule": schedule if schedule.has_state else None,
-        "scaler": scaler if scaler.is_enabled() else None,
-        "spikes": spikes,
+        "schedule": components.schedule,
+        "scaler": components.scaler,
+        "spikes": components.spikes,
+        "non_finite": components.non_finite,
     }
     weights: States = {
         "model": ModelState(components),
@@ -397,8 +391,7 @@ def states_of(
         "data": DataState(job, components, other_data),
         **weights,
         **{key: PlainState(key, owner) for key, owner in plain.items() if owner is not None},
-        "non_finite": PlainState("non_finite", components.non_finite, rare=True),
-        "trackers": PlainState("trackers", trackers, trained=False, rare=True),
+        "trackers": PlainState("trackers", trackers, trained=False),
         "evaluation": PlainState("evaluation", evaluations, trained=False),
         "loss_mean": PlainState("loss_mean", mean, trained=False),
         "metrics": LoggedState(MetricLog() if metrics is None else metrics, components.world),

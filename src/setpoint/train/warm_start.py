@@ -172,7 +172,7 @@ def warm_start(
     return loaded, position
 
 
-def other_frozen(components: Components, checkpoint: LoadedCheckpoint) -> Iterator[str]:
+def describe_refrozen(components: Components, checkpoint: LoadedCheckpoint) -> Iterator[str]:
     """Notes on the optimizer state of parameters whose freezing changed; all ranks call it."""
     trained = dict.fromkeys(_trained(components), "frozen before")
     groups = checkpoint.state["optimizer"]["groups"]
