@@ -182,7 +182,6 @@ def restore_training_weights(components: Components, training: Named) -> None:
     components.weights.master_to_params()
 
 
-STATE = "evaluation"  # its name in the state of checkpoints
 KEYS = ("measure", "step", "reference", "lowest", "evals_without_gain", "due")
 """The attributes that the state holds."""
 
