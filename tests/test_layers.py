@@ -108,10 +108,6 @@ ALLOWED: dict[tuple[str, str], str] = {
     ): "the record of a run is a job's",
     (
         "setpoint.model.pretrained.recorded_model",
-        "setpoint.checkpoint.loading",
-    ): "the weights of a run",
-    (
-        "setpoint.model.pretrained.recorded_model",
         "setpoint.checkpoint.manifest",
     ): "the weights of a run",
     (

@@ -39,16 +39,16 @@ class Begun(NamedTuple):
 def begun(job: Job, world: World | None = None) -> Begun:
     read: list[int] = []
 
-    real = read_tensor.TensorReader._box
+    real = read_tensor._read_stored
 
-    def count(self: Any, *given: Any) -> torch.Tensor:
-        tensor = real(self, *given)
+    def count(*given: Any) -> torch.Tensor:
+        tensor = real(*given)
         read.append(tensor.nbytes)
         return tensor
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(tensor_file, "ROW", 0)  # rows of these matrices are short
-        patch.setattr(read_tensor.TensorReader, "_box", count)
+        patch.setattr(read_tensor, "_read_stored", count)
         model = build_components(job, world=world).model
     weights = {name: whole_of(value) for name, value in model.state_dict().items()}
     held = sum(local_part(each).nbytes for each in model.parameters())
@@ -92,13 +92,13 @@ def all_hear_of_what_cannot_be_read(folder: Path, files: Path) -> None:
     flags = (*COMMON, *RANKS, BROADCASTS, f"model.pretrained={path.parent}")
     job = small_job(folder, *flags, without=("accumulation",))
 
-    def gone(self: Any, *given: Any) -> torch.Tensor:
+    def gone(*given: Any) -> torch.Tensor:
         raise SetpointError(f"{path} cannot be read: Input/output error")
 
     rank = dist.get_rank()
     with pytest.MonkeyPatch.context() as patch:
         if rank == 0:
-            patch.setattr(read_tensor.TensorReader, "_read", gone)
+            patch.setattr(read_tensor, "_read_stored", gone)
         error = SetpointError if rank == 0 else RunError
         with pytest.raises(error, match=r"model.safetensors cannot be read: Input/output error"):
             build_components(job)

@@ -33,7 +33,7 @@ from setpoint.model.huggingface.language_model import HuggingFaceModel
 from setpoint.model.huggingface.model_parallel import experts_of
 from setpoint.model.pretrained.base_model import is_built_in
 from setpoint.model.pretrained.config_json import family_for
-from setpoint.model.pretrained.fill import EMBEDDING, rows_of
+from setpoint.model.pretrained.fill import EMBEDDING
 from setpoint.model.pretrained.locate import CONFIG, TOKENIZER_FILES
 from setpoint.model.pretrained.peft_files import BEFORE, WEIGHTS
 from setpoint.model.pretrained.peft_files import CONFIG as ADAPTER_CONFIG
@@ -300,7 +300,7 @@ def _form_of_ours(model: Transformer, family: str | None) -> _Form:
     family_config = family_for(model.config, family, origin)
     by_weight = _by_weight(adapters_of(model))
     pieces: dict[str, list[Piece]] = defaultdict(list)
-    for piece in pieces_of(family_config, model.config, *rows_of(model)):
+    for piece in pieces_of(family_config, model.config, model.vocab_size):
         pieces[piece.hf_name].append(piece)
     form = _Form()
     for hf_name, weight_pieces in pieces.items():

@@ -16,7 +16,7 @@ from setpoint.model.build import skeleton
 from setpoint.model.moe.config import MoE, SigmoidTopK
 from setpoint.model.pretrained.config_json import read_config
 from setpoint.model.pretrained.fill import Weights, weights_of
-from setpoint.model.pretrained.read_tensor import TensorReader
+from setpoint.model.pretrained.read_tensor import FileTensor
 
 from .ours import directory, model
 
@@ -38,11 +38,14 @@ def test_a_stage_of_a_pipeline_reads_its_own_layers(
     stage.embedding = None
     del stage.layers["0"], stage.layers["1"]
     read: list[str] = []
-    real = TensorReader.read
-    names = {info: name for name, info in found.infos.items()}
-    monkeypatch.setattr(
-        TensorReader, "read", lambda self, info: read.append(names[info]) or real(self, info)
-    )
+    real = FileTensor.box
+    names = {tensor: name for name, tensor in found.tensors.items()}
+
+    def box(self: FileTensor, *given: Any) -> torch.Tensor:
+        read.append(names[self])
+        return real(self, *given)
+
+    monkeypatch.setattr(FileTensor, "box", box)
     found.fill(stage, device="cpu", dtype=None)
     assert {name.split("layers.")[-1][0] for name in read if "layers." in name} == {"2"}
     assert "model.embed_tokens.weight" not in read
@@ -98,7 +101,8 @@ def test_a_buffer_that_no_file_holds_starts_where_it_always_does(tmp_path: Path)
 
     save_file({n: p.detach() for n, p in ours.named_parameters()}, tmp_path / "w.safetensors")
     held = read_header(tmp_path / "w.safetensors")
-    found = Weights(tmp_path, [Piece(n, n) for n in shapes], held, shapes)
+    tensors = {name: FileTensor(info) for name, info in held.items()}
+    found = Weights(tmp_path, [Piece(n, n) for n in shapes], tensors, shapes)
     found.fill(other, device="cpu", dtype=torch.bfloat16)
     biases = [b for name, b in other.named_buffers() if name.endswith("router.bias")]
     assert len(biases) == 2

@@ -19,8 +19,7 @@ from setpoint.checkpoint.manifest import MANIFEST, STATE, TENSORS, Manifest, enc
 from setpoint.checkpoint.repartition import require_free
 from setpoint.config import RunError, SetpointError, record_files, resolve
 from setpoint.files.atomic import Written, publishing, write_file
-from setpoint.files.tensor_file import DTYPES, encode_tensors
-from setpoint.files.tensor_header import TensorInfo
+from setpoint.files.tensor_file import encode_tensors
 from setpoint.interop.checkpoints.layout import Contents, ForeignSystem
 from setpoint.interop.checkpoints.systems import system_of
 from setpoint.model.build import skeleton
@@ -34,9 +33,8 @@ from setpoint.model.pretrained.config_json import (
     read_config,
 )
 from setpoint.model.pretrained.convert import Family
-from setpoint.model.pretrained.fill import Weights, rows_of
+from setpoint.model.pretrained.fill import Weights
 from setpoint.model.pretrained.locate import CONFIG, TOKENIZER_FILES, locate
-from setpoint.model.pretrained.read_tensor import TensorReader
 from setpoint.model.pretrained.save_pretrained import SHARD, save_pretrained
 from setpoint.model.pretrained.weight_names import ROWS, hf_shapes
 from setpoint.optim.config import AdamWConfig
@@ -77,8 +75,8 @@ class Foreign:
             )
         model = skeleton(config, vocab_size)
         shapes = {name: tuple(tensor.shape) for name, tensor in model.state_dict().items()}
-        rows, tokens = rows_of(model)
-        pieces = system.pieces(config, family, rows, tokens)
+        tokens: int = model.vocab_size  # pyright: ignore[reportAssignmentType]
+        pieces = system.pieces(config, family, tokens)
         named = system.arranged(tensors, config)
         embedding = next(piece.hf_name for piece in pieces if piece.name == ROWS[0])
         ignored, output = [*system.surplus], f"{system.names['output']}.weight"
@@ -97,29 +95,9 @@ class Foreign:
             for name, shape in hf_shapes(pieces, shapes).items():
                 if name.endswith(".bias"):
                     named.setdefault(name, torch.zeros(shape))
-        # Tensors have their numbers in place of positions in a file.
-        infos = {
-            name: TensorInfo(contents.path, DTYPES[t.dtype], tuple(t.shape), number, 0)
-            for number, (name, t) in enumerate(named.items())
-        }
-        weights = Weights(contents.path, pieces, infos, shapes, ignored)
-        weights.fill(model, device="cpu", dtype=None, reader=_ListReader(list(named.values())))
+        weights = Weights(contents.path, pieces, named, shapes, ignored)
+        weights.fill(model, device="cpu", dtype=None)
         return model
-
-
-class _ListReader(TensorReader):
-    """Tensors by their numbers, which are the positions of their infos."""
-
-    by_rows = False
-
-    def __init__(self, tensors: list[Tensor]) -> None:
-        super().__init__()
-        self.tensors = tensors
-
-    def read(self, info: TensorInfo, rows: tuple[int, int] | None = None) -> Tensor:
-        """See `TensorReader.read`."""
-        tensor = self.tensors[info.start]
-        return tensor if rows is None else tensor[slice(*rows)]
 
 
 def open_foreign(source: str, model: str | None, *, optimizer: bool = False) -> Foreign:

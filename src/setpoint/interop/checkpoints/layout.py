@@ -96,9 +96,7 @@ class ForeignSystem:
     other_names: Mapping[str, str] = field(default_factory=dict[str, str])
     surplus: tuple[str, ...] = ()
 
-    def pieces(
-        self, config: TransformerConfig, family: str, rows: Mapping[str, int], tokens: int
-    ) -> list[Piece]:
+    def pieces(self, config: TransformerConfig, family: str, tokens: int) -> list[Piece]:
         """Pieces of a Setpoint model, made of the tensors of `arranged`; see `pieces_of`."""
         names = TensorNames(
             names=self.names, layer=f"{_TOP}{self.layer}", interleaved=self.families[family]
@@ -108,7 +106,7 @@ class ForeignSystem:
             plain = name.removeprefix(_TOP)
             return re.sub(r"(norm[^.]*)\.weight$", rf"\1.{self.norms}", plain)
 
-        return renamed(pieces_of(names, config, rows, tokens), rename)
+        return renamed(pieces_of(names, config, tokens), rename)
 
     def arranged(self, tensors: Mapping[str, Tensor], config: TransformerConfig) -> Named:
         """The tensors by the names of the table, one for each module of each layer and expert."""

@@ -15,11 +15,11 @@ from setpoint.config import SetpointError
 from setpoint.model.huggingface.architecture import import_transformers, one_line
 from setpoint.model.pretrained.fill import coded_of
 from setpoint.model.pretrained.locate import CONFIG
-from setpoint.model.pretrained.read_tensor import TensorReader, Unread
+from setpoint.model.pretrained.read_tensor import FileTensor, TensorReader, read_rows
 from setpoint.model.pretrained.tensor_files import dense_tensors, listed
 
 if TYPE_CHECKING:
-    from setpoint.files.tensor_header import Encoding
+    from setpoint.files.tensor_header import Encoding, TensorInfo
     from setpoint.shapes.stored import Coded, Form
 
 
@@ -39,7 +39,7 @@ def read_model(
     """
     failed: list[SetpointError] = []
     infos = dense_tensors(directory)
-    tensors = {name: Unread(info, failed, reads) for name, info in infos.items()}
+    tensors = {name: UnreadTensor(info, failed, reads) for name, info in infos.items()}
     place = {} if reads else {"device_map": {"": "meta"}}
     try:
         with quiet():
@@ -81,6 +81,46 @@ def read_model(
     return model
 
 
+class UnreadTensor:
+    """A tensor that is read when it is indexed, like the slices of the safetensors library.
+
+    Those map the file into memory: if it is truncated or its disk fails, SIGBUS kills the process,
+    even later, since tensors stay mapped. Several threads may read at once.
+
+    Arguments:
+        failed: collects errors, which transformers reports in its own words.
+        reads: read the values; otherwise indexing gives a tensor on the meta device.
+
+    Raises:
+        SetpointError: at once, if torch has no such dtype.
+    """
+
+    def __init__(self, info: TensorInfo, failed: list[SetpointError], reads: bool) -> None:
+        self.tensor, self.failed, self.reads = FileTensor(info), failed, reads
+        self.dtype = self.tensor.dtype
+
+    def get_dtype(self) -> str:
+        """Name of the dtype in the file."""
+        return self.tensor.info.dtype
+
+    def get_shape(self) -> list[int]:
+        """Shape as a list."""
+        return list(self.tensor.shape)
+
+    def __getitem__(self, index: Any) -> Tensor:
+        """Read the whole tensor into memory.
+
+        Raises: as `FileTensor` does.
+        """
+        if not self.reads:
+            return torch.empty(self.tensor.shape, dtype=self.dtype, device="meta")[index]
+        try:
+            return self.tensor.whole()[index]
+        except SetpointError as error:
+            self.failed.append(error)
+            raise
+
+
 class Sources:
     """Quantized weights in the files of a model that has dequantized values.
 
@@ -109,9 +149,8 @@ class Sources:
             encodings = [cast("Encoding", info.encoding) for info in infos]
             if len(infos) == 1:
                 return None
-            with TensorReader() as reader:
-                parts = [dict(e.parts).get("factor") for e in encodings]
-                factors = [float(reader.part(e)) for e in parts if e is not None]
+            parts = [dict(e.parts).get("factor") for e in encodings]
+            factors = [float(read_rows(part)) for part in parts if part is not None]
             forms, rows = [e.form for e in encodings], [info.shape[0] for info in infos]
             joined = forms, rows, factors
             if len(set(factors)) > 1:
@@ -119,16 +158,15 @@ class Sources:
         return joined
 
     def _read(self, matrices: list[list[str]]) -> Iterator[list[Coded]]:
-        with TensorReader() as reader:
-            for names in matrices:
-                infos = [self.infos[name] for name in names]
-                read = [coded_of(info, cast("Encoding", info.encoding), reader) for info in infos]
-                if len(read) > 1 or len(infos[0].shape) == 2:
-                    yield read
-                    continue
-                for number in range(infos[0].shape[0]):  # experts that the files have packed
-                    parts = {name: part[number] for name, part in read[0].parts.items()}
-                    yield [read[0]._replace(parts=parts)]
+        for names in matrices:
+            infos = [self.infos[name] for name in names]
+            read = [coded_of(info, TensorReader()) for info in infos]
+            if len(read) > 1 or len(infos[0].shape) == 2:
+                yield read
+                continue
+            for number in range(infos[0].shape[0]):  # experts that the files have packed
+                parts = {name: part[number] for name, part in read[0].parts.items()}
+                yield [read[0]._replace(parts=parts)]
 
 
 def _sources(model: Any, names: list[str]) -> dict[str, list[list[str]]]:

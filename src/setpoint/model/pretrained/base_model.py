@@ -34,16 +34,14 @@ from setpoint.model.huggingface.language_model import HuggingFaceModel
 from setpoint.model.parameters import embedding_rows
 from setpoint.model.pretrained.check_pretrained import foreign_names, vocabulary_of
 from setpoint.model.pretrained.config_json import config_of, read_config
-from setpoint.model.pretrained.fill import Growth, PlacedWeights, Weights, weights_of
+from setpoint.model.pretrained.fill import Growth, Weights, weights_of
 from setpoint.model.pretrained.locate import Place, locate
 from setpoint.model.pretrained.read_tensor import TensorReader
 from setpoint.model.pretrained.recorded_model import (
     description_of,
     job_of,
-    list_weights,
     model_of,
     tokenizer_of,
-    weights_in_parts,
 )
 from setpoint.model.pretrained.tensor_files import list_tensors
 from setpoint.model.pretrained.weight_names import Piece
@@ -77,10 +75,8 @@ def checkpoint_weights(
         RunError: if the weights do not fit the model, or the weights it leaves out are missing.
     """
     shapes = {name: tuple(tensor.shape) for name, tensor in model.state_dict().items()}
-    coded = stored_parts(model).keys()
-    if BASE in read_manifest(directory).files:
-        checkpoint = load_directory(directory, only=("model",))
-        assert checkpoint.base is not None
+    checkpoint = load_directory(directory, only=("model",))
+    if checkpoint.base is not None:
         place = find_base(directory, checkpoint.base, config.pretrained)
         tokens = _vocab_size(model)
         if growth is not None:  # they are of the size that the checkpoint's own model has
@@ -88,13 +84,10 @@ def checkpoint_weights(
             assert isinstance(saved, TransformerConfig)
             config, tokens = saved, growth.known
         frozen = _frozen_tensors(place, checkpoint.base.tensors, config, tokens, model)
-        tensors = _complete(checkpoint, frozen, place).tensors["model"]
-        return PlacedWeights(directory, tensors, shapes, coded, growth)
-    parts = weights_in_parts(directory)
-    if parts is not None:
-        return PlacedWeights(directory, parts, shapes, coded, growth)
-    pieces = [Piece(n, n) for n in shapes]
-    return Weights(directory, pieces, list_weights(directory), shapes, coded=coded, growth=growth)
+        checkpoint = _complete(checkpoint, frozen, place)
+    tensors, coded = checkpoint.tensors["model"], stored_parts(model).keys()
+    pieces = [Piece(name, name) for name in shapes]
+    return Weights(directory, pieces, tensors, shapes, coded=coded, growth=growth)
 
 
 def start_weights(place: Place, model: nn.Module, config: TransformerConfig) -> Weights:
@@ -248,8 +241,7 @@ class Frozen(Placeable):
 
     def box(self, offset: Sequence[int], shape: Sequence[int]) -> Tensor:
         ranges = [(start, start + size) for start, size in zip(offset, shape, strict=True)]
-        with TensorReader() as reader:
-            values = self.weights.box(reader, self.name, ranges, dtype_named(self.dtypes[0]))
+        values = self.weights.box(TensorReader(), self.name, ranges, dtype_named(self.dtypes[0]))
         return _cast(values, self.dtypes[1:])
 
 
@@ -310,13 +302,11 @@ class Requantized(Placeable):
             self.last.clear()
         if key not in self.last:
             stored: Stored = self.part.module
-            with TensorReader() as reader:
-                coded = self.weights.coded_rows(reader, name, rows)
-                parts = None if coded is None else stored.parts_from(coded)
-                if parts is None:
-                    parts = stored.parts_of(
-                        self.weights.rows(reader, name, stored.full_shape, rows)
-                    )
+            reader = TensorReader()
+            coded = self.weights.coded_rows(reader, name, rows)
+            parts = None if coded is None else stored.parts_from(coded)
+            if parts is None:
+                parts = stored.parts_of(self.weights.rows(reader, name, rows))
             self.last[key] = parts
         return self.last[key]
 

@@ -26,7 +26,7 @@ from setpoint.model.pretrained.convert import Family
 from setpoint.model.pretrained.fill import weights_of
 from setpoint.model.pretrained.locate import Place, locate
 from setpoint.model.pretrained.peft import fold_adapters
-from setpoint.model.pretrained.read_tensor import SharedReader, TensorReader, weight_dtype
+from setpoint.model.pretrained.read_tensor import weight_dtype
 from setpoint.model.pretrained.recorded_model import (
     description_of,
     job_of,
@@ -115,7 +115,7 @@ def load_directory(
     model = skeleton(config, config.vocab_size)
     weights = weights_of(directory, family, model, config)
     divide(model)
-    weights.fill(model, device=device, dtype=dtype, reader=one and SharedReader(one))
+    weights.fill(model, device=device, dtype=dtype, one=one)
     # Where files that go along with the weights are found again; see `save_pretrained`.
     vars(model)["loaded_from"] = directory
     return model
@@ -150,7 +150,7 @@ def load_checkpoint(
         prepare(model)
         weights = checkpoint_weights(directory, model, config)
         divide(model)
-        weights.fill(model, device=device, dtype=dtype, reader=one and SharedReader(one))
+        weights.fill(model, device=device, dtype=dtype, one=one)
     else:
         if isinstance(config, HuggingFaceConfig) and keys is not None:
             model: nn.Module = config.build(vocab_size=vocab_size, keys=keys)
@@ -212,8 +212,7 @@ def start_from(
     if known is not None and tokens is not None and known < tokens:
         facts["grown"] = {"from": known, "to": tokens}
     if isinstance(config, TransformerConfig):
-        reader = None if one is None else SharedReader(one)
-        _start_transformer(config, model, place, device, dtype, full_model or model, reader)
+        _start_transformer(config, model, place, device, dtype, full_model or model, one)
         if config.adapters:
             facts["adapters"] = fold_adapters(config, model, full_model or model, place.directory)
         return facts
@@ -228,7 +227,7 @@ def _start_transformer(
     device: torch.device | str,
     dtype: torch.dtype | None,
     full_model: nn.Module,
-    reader: TensorReader | None,
+    one: OneReader | None,
 ) -> None:
     mismatches = differences(config, config_of(place))
     tokens: int = full_model.vocab_size  # pyright: ignore[reportAssignmentType]
@@ -244,4 +243,4 @@ def _start_transformer(
             f"loaded:\n  {lines}\n`setpoint import {place.name}` writes a configuration for them."
         )
     weights = start_weights(place, full_model, config)
-    weights.fill(model, device=device, dtype=dtype, reader=reader)
+    weights.fill(model, device=device, dtype=dtype, one=one)

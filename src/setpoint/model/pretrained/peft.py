@@ -15,7 +15,7 @@ from setpoint.config import RunError, SetpointError
 from setpoint.files.tensor_header import read_header
 from setpoint.model.initialize import plain_name
 from setpoint.model.pretrained.config_json import family_for
-from setpoint.model.pretrained.fill import EMBEDDING, block, rows_of
+from setpoint.model.pretrained.fill import EMBEDDING
 from setpoint.model.pretrained.peft_files import (
     BASE,
     BEFORE,
@@ -26,9 +26,9 @@ from setpoint.model.pretrained.peft_files import (
     changes_one,
     saves_again,
 )
-from setpoint.model.pretrained.read_tensor import Unread
+from setpoint.model.pretrained.read_tensor import FileTensor
 from setpoint.model.pretrained.recorded_model import keys_of_origin
-from setpoint.model.pretrained.weight_names import HEAD, Piece, pieces_of
+from setpoint.model.pretrained.weight_names import HEAD, Piece, block, pieces_of
 from setpoint.shapes.placed import put, whole_of
 
 if TYPE_CHECKING:
@@ -75,7 +75,7 @@ def read_adapter(files: PeftFiles) -> _Contents:
     saved: dict[str, Tensor] = {}
     base: dict[str, Tensor] = {}
     for name, info in read_header(files.path / WEIGHTS).items():
-        tensor, path = Unread(info, [])[...], name.removeprefix(BEFORE)
+        tensor, path = FileTensor(info).whole(), name.removeprefix(BEFORE)
         match = LOW_RANK.fullmatch(path)
         if match is not None:
             parts[match["module"]][match["what"]] = tensor.float()
@@ -123,7 +123,8 @@ def fold_adapters(
     """
     pieces: dict[str, list[Piece]] = defaultdict(list)
     family = family_for(config, origin=keys_of_origin(directory).get("model_type"))
-    for piece in pieces_of(family, config, *rows_of(full_model)):
+    tokens: int = full_model.vocab_size  # pyright: ignore[reportAssignmentType]
+    for piece in pieces_of(family, config, tokens):
         pieces[piece.hf_name].append(piece)
     parameters = {plain_name(name): p for name, p in model.named_parameters()}
     read = [(PeftFiles(section.path), section) for section in config.adapters]

@@ -1,4 +1,4 @@
-"""Reading of safetensors tensors one at a time, with dequantization of rows.
+"""Reading of tensors one at a time, those of safetensors files with dequantization of rows.
 
 Loading takes the memory of the model and of one tensor. Which tensors are quantized, and how, says
 `setpoint.model.pretrained.tensor_files`.
@@ -7,17 +7,16 @@ Loading takes the memory of the model and of one tensor. Which tensors are quant
 from __future__ import annotations
 
 import errno
-import os
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Final, Self
+from typing import Final
 
 import torch
 from torch import Tensor
 
 from setpoint.config import RunError, SetpointError
 from setpoint.files import tensor_file
-from setpoint.files.tensor_file import dtype_named, read_box
+from setpoint.files.tensor_file import DTYPES, dtype_named, read_box
 from setpoint.files.tensor_header import (
     FLOATS,
     TORCH_NAMES,
@@ -26,7 +25,9 @@ from setpoint.files.tensor_header import (
     Shape,
     TensorInfo,
 )
+from setpoint.model.pretrained.weight_names import Part, block
 from setpoint.shapes.peers import OneReader
+from setpoint.shapes.placed import Placeable, whole_of
 from setpoint.units.dtype import DType
 
 Rows = tuple[int, int] | None
@@ -50,165 +51,159 @@ def weight_dtype(dtype: torch.dtype | str | None) -> torch.dtype | None:
     return result
 
 
-class TensorReader:
-    """Reads tensors by position; a context manager that closes the files.
+class FileTensor(Placeable):
+    """A tensor of a safetensors file, dequantized when it is read.
 
-    The last tensor is cached, since several weights of a model may be parts of it.
+    Reading raises `DamagedFile` if the file was truncated after its header was read,
+    `SetpointError` if it cannot be read, and as `dequantize` does.
     """
 
-    by_rows = True
-    """True if it can read some rows of a tensor."""
+    __slots__ = ("info",)
 
-    def __init__(self) -> None:
-        self._files: dict[Path, int] = {}
-        self._last: tuple[TensorInfo, Rows, Tensor] | None = None
+    def __init__(self, info: TensorInfo) -> None:
+        self.info = info
 
-    def __enter__(self) -> Self:
-        return self
+    @property
+    def shape(self) -> torch.Size:
+        return torch.Size(self.info.shape)
 
-    def __exit__(self, *exception: object) -> None:
-        self._last = None
-        for descriptor in self._files.values():
-            os.close(descriptor)
-        self._files.clear()
+    @property
+    def dtype(self) -> torch.dtype:
+        """See `Placeable.dtype`.
 
-    def read(self, info: TensorInfo, rows: Rows = None) -> Tensor:
-        """Read one tensor.
+        Raises:
+            SetpointError: torch has no such dtype.
+        """
+        return _dtype_of(self.info)
+
+    def box(self, offset: Sequence[int], shape: Sequence[int]) -> Tensor:
+        box = [slice(start, start + size) for start, size in zip(offset, shape, strict=True)]
+        if self.info.encoding is None:
+            return _read_stored(self.info, box)
+        rows = (box[0].start, box[0].stop)
+        values = dequantize(self.info.encoding, self.info.shape, rows, self.dtype)
+        return values[(slice(None), *box[1:])]
+
+
+class TensorReader:
+    """Reads tensors of files or of memory one after the other.
+
+    The last tensor is cached, since several weights of a model may be parts of it.
+
+    Arguments:
+        one: the rank that reads whole tensors and sends them to the others, which must read the
+            same ones; None: this process reads its own parts.
+    """
+
+    def __init__(self, one: OneReader | None = None) -> None:
+        self.one = one
+        self._last: tuple[Tensor | Placeable, Rows, Tensor] | None = None
+
+    def read(self, source: Tensor | Placeable, rows: Rows = None) -> Tensor:
+        """Read a tensor, on all ranks together if it is sharded.
 
         Arguments:
             rows: first row and end; None: all.
-
-        Raises:
-            DamagedFile: if the file was truncated after its header was read.
-            SetpointError: if it cannot be read.
         """
-        if self._last is not None and self._last[:2] == (info, rows):
+        if self._last is not None and self._last[0] is source and self._last[1] == rows:
             return self._last[2]
         self._last = None  # its memory is free before the next one's is taken
-        tensor = self._read(info, rows)
-        self._last = (info, rows, tensor)
+        if isinstance(source, Tensor):
+            tensor = whole_of(source) if rows is None else whole_of(source)[slice(*rows)]
+        elif self.one is not None:
+            assert rows is None
+            tensor = self.one.tensor(source.whole, source.shape, source.dtype)
+        elif rows is None:
+            tensor = source.whole()
+        else:
+            size = (rows[1] - rows[0], *source.shape[1:])
+            tensor = source.box((rows[0], *(0 for _ in source.shape[1:])), size)
+        self._last = source, rows, tensor
         return tensor
 
-    def read_box(self, info: TensorInfo, ranges: Sequence[tuple[int, int]]) -> Tensor:
+    def box(
+        self, source: Tensor | Placeable, ranges: Sequence[tuple[int, int]], whole: bool = False
+    ) -> Tensor:
         """Read a box of a tensor; of a matrix, little more than its bytes.
 
         Arguments:
             ranges: first index and end in each dimension.
-
-        Raises: as `read` does.
+            whole: other boxes follow that make up the whole tensor, which is read once.
         """
-        box = [slice(start, end) for start, end in ranges]
-        is_all = box == [slice(0, size) for size in info.shape]
-        if len(box) == 2 and box[1] != slice(0, info.shape[1]) and info.encoding is None:
+        box = tuple(slice(start, end) for start, end in ranges)
+        if whole or not box or self.one is not None or isinstance(source, Tensor):
+            return self.read(source)[box]
+        if len(box) == 2 and box[1] != slice(0, source.shape[1]):
             columns = box[1].stop - box[1].start
-            if columns * dtype_named(info.dtype).itemsize >= tensor_file.ROW:
-                return self._box(info, box)
-        return self.read(info, None if is_all else ranges[0])[(slice(None), *box[1:])]
+            if columns * source.dtype.itemsize >= tensor_file.ROW:
+                sizes = [end - start for start, end in ranges]
+                return source.box([start for start, _ in ranges], sizes)
+        rows = None if ranges[0] == (0, source.shape[0]) else ranges[0]
+        return self.read(source, rows)[(slice(None), *box[1:])]
 
-    def _read(self, info: TensorInfo, rows: Rows) -> Tensor:
-        if info.encoding is not None:
-            dtype = dtype_named(info.dtype)
-            return dequantize(info.encoding, info.shape, rows, dtype, self._stored)
-        return self._stored(info, rows)
+    def block(self, source: Tensor | Placeable, part: Part | None) -> Tensor:
+        """Read a block of a tensor."""
+        if part is None:
+            return self.read(source)
+        if isinstance(source, Tensor):
+            if part.length is None:  # an expert, of which other ranks send no more
+                return whole_of(block(source, part))
+            return block(self.read(source), part)
+        ranges = [(0, size) for size in source.shape]
+        ranges[part.dim] = (part.start, part.start + (part.length or 1))
+        values = self.box(source, ranges)
+        return values.squeeze(part.dim) if part.length is None else values
 
     def part(self, info: TensorInfo) -> Tensor:
         """Read a whole tensor as stored."""
-        return self._stored(info, None)
-
-    def _stored(self, info: TensorInfo, rows: Rows) -> Tensor:
-        box = [slice(0, size) for size in info.shape]
-        if rows is not None:
-            box[0] = slice(*rows)
-        return self._box(info, box)
-
-    def _box(self, info: TensorInfo, box: Sequence[slice]) -> Tensor:
-        """Read a box of a tensor as stored."""
-        tensor = torch.empty([one.stop - one.start for one in box], dtype=dtype_named(info.dtype))
-        try:
-            if info.file not in self._files:
-                self._files[info.file] = os.open(info.file, os.O_RDONLY | os.O_CLOEXEC)
-            read_box(self._files[info.file], info, box, tensor)
-        except OSError as error:
-            if error.errno == errno.ENODATA:
-                raise DamagedFile(info.file, "it was cut short while it was read") from error
-            raise SetpointError(f"{info.file} cannot be read: {error.strerror}") from error
-        return tensor
+        if self.one is None:
+            return read_rows(info)
+        sent = self.one.tensor(
+            lambda: read_rows(info).view(-1).view(torch.uint8), (info.size,), torch.uint8
+        )
+        return sent.view(dtype_named(info.dtype)).view(info.shape)
 
 
-class SharedReader(TensorReader):
-    """Reads whole tensors on one rank, and sends them to the others."""
-
-    by_rows = False
-
-    def __init__(self, one: OneReader) -> None:
-        super().__init__()
-        self.one = one
-
-    def read_box(self, info: TensorInfo, ranges: Sequence[tuple[int, int]]) -> Tensor:
-        """See `TensorReader.read_box`; a tensor is sent once for consecutive boxes."""
-        return self.read(info)[tuple(slice(start, end) for start, end in ranges)]
-
-    def part(self, info: TensorInfo) -> Tensor:
-        """See `TensorReader.part`; sent as bytes."""
-        read = super().part
-        size, dtype = (info.size,), dtype_named(info.dtype)
-        sent = self.one.tensor(lambda: read(info).view(-1).view(torch.uint8), size, torch.uint8)
-        return sent.view(dtype).view(info.shape)
-
-    def _read(self, info: TensorInfo, rows: Rows) -> Tensor:
-        assert rows is None
-        read = super()._read
-        return self.one.tensor(lambda: read(info, None), info.shape, dtype_named(info.dtype))
+def info_of(tensor: Tensor | Placeable) -> TensorInfo:
+    """Dtype and shape of a tensor, as of one in a file."""
+    if isinstance(tensor, FileTensor):
+        return tensor.info
+    dtype = DTYPES.get(tensor.dtype, str(tensor.dtype))
+    return TensorInfo(Path(), dtype, tuple(tensor.shape), 0, 0)
 
 
-class Unread:
-    """A tensor that is read when it is indexed, like the slices of the safetensors library.
-
-    Those map the file into memory: if it is truncated or its disk fails, SIGBUS kills the process,
-    even later, since tensors stay mapped. Several threads may read at once.
+def read_rows(info: TensorInfo, rows: Rows = None) -> Tensor:
+    """Read rows of a tensor as stored.
 
     Arguments:
-        failed: collects errors, which the caller may report in its own words.
-        reads: read the values; otherwise indexing gives a tensor on the meta device.
-
-    Raises:
-        SetpointError: at once, if torch has no such dtype.
+        rows: first row and end; None: all.
     """
-
-    def __init__(self, info: TensorInfo, failed: list[SetpointError], reads: bool = True) -> None:
-        try:
-            self.dtype = dtype_named(info.dtype)
-        except KeyError:
-            raise SetpointError(
-                f"{info.file} cannot be read: it has numbers of the format {info.dtype}"
-            ) from None
-        self.info, self.failed, self.reads = info, failed, reads
-
-    def get_dtype(self) -> str:
-        """Name of the dtype in the file."""
-        return self.info.dtype
-
-    def get_shape(self) -> list[int]:
-        """Shape as a list."""
-        return list(self.info.shape)
-
-    def __getitem__(self, index: Any) -> Tensor:
-        """Read the whole tensor into memory.
-
-        Raises: as `TensorReader.read` does.
-        """
-        if not self.reads:
-            return torch.empty(self.info.shape, dtype=self.dtype, device="meta")[index]
-        try:
-            with TensorReader() as reader:
-                return reader.read(self.info)[index]
-        except SetpointError as error:
-            self.failed.append(error)
-            raise
+    box = [slice(0, size) for size in info.shape]
+    if rows is not None:
+        box[0] = slice(*rows)
+    return _read_stored(info, box)
 
 
-Read = Callable[[TensorInfo, tuple[int, int] | None], Tensor]
-"""Reads some rows of a stored tensor, or all."""
+def _read_stored(info: TensorInfo, box: Sequence[slice]) -> Tensor:
+    tensor = torch.empty([one.stop - one.start for one in box], dtype=_dtype_of(info))
+    try:
+        with info.file.open("rb") as file:
+            read_box(file.fileno(), info, box, tensor)
+    except OSError as error:
+        if error.errno == errno.ENODATA:
+            raise DamagedFile(info.file, "it was cut short while it was read") from error
+        raise SetpointError(f"{info.file} cannot be read: {error.strerror}") from error
+    return tensor
+
+
+def _dtype_of(info: TensorInfo) -> torch.dtype:
+    try:
+        return dtype_named(info.dtype)
+    except KeyError:
+        raise SetpointError(
+            f"{info.file} cannot be read: it has numbers of the format {info.dtype}"
+        ) from None
+
 
 AT_ONCE: Final = 2**22
 """Weights dequantized at a time, at most or one row of blocks, in fp32."""
@@ -224,23 +219,23 @@ LEVELS: Final = {
 
 
 def dequantize(
-    encoding: Encoding, shape: Shape, rows: tuple[int, int] | None, dtype: torch.dtype, read: Read
+    encoding: Encoding, shape: Shape, rows: tuple[int, int], dtype: torch.dtype
 ) -> Tensor:
     """Dequantize rows of a tensor, piece by piece.
 
     Arguments:
         shape: of the whole tensor.
-        rows: first row and end; None: all.
+        rows: first row and end.
         dtype: of the result, rounded from fp32.
 
     Raises:
         RunError: scales are not positive, or values are not finite.
     """
-    first, last = rows or (0, shape[0])
+    first, last = rows
     values = torch.empty((last - first, *shape[1:]), dtype=dtype)
     width = values[0].numel() if last > first else 1
     step = max(1, AT_ONCE // width)
-    reader = _DenseRows(encoding, read)
+    reader = _DenseRows(encoding)
     for start in range(first, last, step):
         end = min(start + step, last)
         if encoding.values == "levels":
@@ -289,21 +284,21 @@ def unsound(encoding: Encoding, part: str, fault: str) -> RunError:
 class _DenseRows:
     """Dequantized rows of one tensor; scales shared by all rows are read once."""
 
-    def __init__(self, encoding: Encoding, read: Read) -> None:
-        self.encoding, self.read = encoding, read
+    def __init__(self, encoding: Encoding) -> None:
+        self.encoding = encoding
         self.parts = dict(encoding.parts)
         self.factor = None
         if "factor" in self.parts:
-            factor = read(self.parts["factor"], None).float().reshape(())
+            factor = read_rows(self.parts["factor"]).float().reshape(())
             require_sound(encoding, "factor", factor)
             self.factor = factor.reciprocal() if encoding.divides else factor
         if encoding.values == "levels":
             self.absmax = self._absmax()
-            self.levels = read(self.parts["levels"], None).float()
+            self.levels = read_rows(self.parts["levels"]).float()
 
     def by_scales(self, start: int, end: int) -> Tensor:
         """Rows of (..., rows, columns)."""
-        codes = self.read(self.parts["codes"], (start, end))
+        codes = read_rows(self.parts["codes"], (start, end))
         require_sound(self.encoding, "codes", codes)
         if codes.dim() == 4:  # blocks apart
             codes = codes.flatten(2)
@@ -325,11 +320,11 @@ class _DenseRows:
         """Values of a part for each row, or one row for all."""
         info, high = self.parts[part], self.encoding.block[0]
         if not info.shape:
-            return self.read(info, None).float().reshape(1, 1)
+            return read_rows(info).float().reshape(1, 1)
         if dims > 2:  # a row has all of its blocks
-            return self.read(info, (start, end)).float()
+            return read_rows(info, (start, end)).float()
         above, below = start // high, -(-end // high)
-        blocks = self.read(info, (above, below)).float().view(below - above, -1)
+        blocks = read_rows(info, (above, below)).float().view(below - above, -1)
         if len(blocks) == 1 or high == 1:
             return blocks
         return blocks.repeat_interleave(high, 0)[start - above * high :][: end - start]
@@ -341,19 +336,19 @@ class _DenseRows:
         return scales.repeat_interleave(self.encoding.block[1], -1)[..., :columns]
 
     def _absmax(self) -> Tensor:
-        codes = self.read(self.parts["absmax"], None)
+        codes = read_rows(self.parts["absmax"])
         size, offset = self.encoding.nested
         if not size:
             require_sound(self.encoding, "absmax", codes)
             return codes.float()
-        levels = self.read(self.parts["nested_levels"], None).float()
-        outer = self.read(self.parts["nested_absmax"], None).float()
+        levels = read_rows(self.parts["nested_levels"]).float()
+        outer = read_rows(self.parts["nested_absmax"]).float()
         return levels[codes.int()] * outer.repeat_interleave(size)[: len(codes)] + offset
 
     def by_levels(self, start: int, end: int, width: int) -> Tensor:
         """Flattened values of some rows; blocks run across row boundaries."""
         first, last = start * width, end * width
-        codes = self.read(self.parts["codes"], (first // 2, -(-last // 2))).flatten()
+        codes = read_rows(self.parts["codes"], (first // 2, -(-last // 2))).flatten()
         places = torch.stack((codes >> 4, codes & 15), -1).flatten()[first % 2 :][: last - first]
         blocks = torch.arange(first, last).div(self.encoding.block[1], rounding_mode="floor")
         return self.levels[places.int()] * self.absmax[blocks]

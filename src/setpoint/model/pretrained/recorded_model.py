@@ -13,22 +13,13 @@ from setpoint.checkpoint.manifest import read_manifest, verify
 from setpoint.checkpoint.places import verify_record
 from setpoint.config import SetpointError, read_record, resolve
 from setpoint.data.tokenizers.config import HuggingFace
-from setpoint.files.tensor_header import read_header
 from setpoint.model.pretrained.config_document import read_keys
 from setpoint.model.pretrained.locate import CONFIG, MANIFEST, TOKENIZER_FILES
 
 if TYPE_CHECKING:
     from setpoint.data.tokenizers.config import TokenizerConfig
-    from setpoint.files.tensor_header import TensorInfo
     from setpoint.model.config import ModelConfig
-    from setpoint.shapes.placed import Named
     from setpoint.train.config import Job
-
-WEIGHTS: Final = "model.safetensors"
-"""File with the weights of a checkpoint."""
-
-INDEX: Final = "model.index.json"
-"""Index of weights that several ranks have written."""
 
 DESCRIPTION: Final = "pretrained.json"
 """File with the config.json of a Hugging Face model that the run started from or trains: special
@@ -123,29 +114,3 @@ def keys_of_origin(directory: Path | None) -> dict[str, Any]:
     if (directory / MANIFEST).is_file():
         return description_of(directory) or {}
     return read_keys(directory) if (directory / CONFIG).is_file() else {}
-
-
-def list_weights(checkpoint: Path) -> dict[str, TensorInfo]:
-    """List the weights of a checkpoint, after verifying every byte.
-
-    Raises:
-        DamagedCheckpoint: if the file is not what was saved.
-    """
-    verify(checkpoint, read_manifest(checkpoint), [WEIGHTS])
-    return read_header(checkpoint / WEIGHTS)
-
-
-def weights_in_parts(checkpoint: Path) -> Named | None:
-    """Weights of a checkpoint that several ranks have written in shards.
-
-    Returns:
-        tensors that are read when they are placed; None if the weights are in one file.
-
-    Raises:
-        DamagedCheckpoint: if a file is not what was saved.
-    """
-    if INDEX not in read_manifest(checkpoint).files:
-        return None
-    from setpoint.checkpoint.loading import load_directory
-
-    return load_directory(checkpoint, only=("model",)).tensors["model"]

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from setpoint.config import SetpointError
 from setpoint.files.atomic import publishing
-from setpoint.files.tensor_file import DTYPES, bytes_of, dtype_named
+from setpoint.files.tensor_file import DTYPES, bytes_of
 from setpoint.files.tensor_header import Shape, encode_header
 from setpoint.model.build import skeleton
 from setpoint.model.config import TransformerConfig
@@ -25,15 +25,14 @@ from setpoint.model.initialize import plain_name
 from setpoint.model.pretrained.base_model import checkpoint_weights, is_built_in
 from setpoint.model.pretrained.config_document import read_keys
 from setpoint.model.pretrained.config_json import TOKEN_IDS, family_for, write_config
-from setpoint.model.pretrained.fill import Weights, block, rows_of
 from setpoint.model.pretrained.load import load_pretrained
 from setpoint.model.pretrained.locate import CONFIG, GENERATION, MANIFEST, TOKENIZER_FILES, locate
 from setpoint.model.pretrained.read_tensor import TensorReader, weight_dtype
 from setpoint.model.pretrained.recorded_model import job_of, keys_of_origin, tokenizer_of
 from setpoint.model.pretrained.tensor_files import INDEX, SINGLE
-from setpoint.model.pretrained.weight_names import Piece, hf_shapes, pieces_of
+from setpoint.model.pretrained.weight_names import Piece, block, hf_shapes, pieces_of
 from setpoint.model.transformer import Transformer
-from setpoint.shapes.placed import whole_of
+from setpoint.shapes.placed import Named
 
 SHARD: Final = 5_000_000_000
 """Bytes of a file, as usual on the Hub."""
@@ -85,8 +84,9 @@ def save_pretrained(
     if token_ids is None and origin is not None and (origin / MANIFEST).is_file():
         token_ids = special_tokens(origin, tokenizer_of(origin, job_of(origin).tokenizer))
     if isinstance(model, Transformer):
-        source = _MemoryWeights(model) if weights is None else _CheckpointWeights(weights)
-        write = _writer(model, source, weights_dtype, max_shard_size, family, origin)
+        if weights is None:
+            weights = {name: tensor.detach() for name, tensor in _tensors(model)}
+        write = _writer(model, weights, weights_dtype, max_shard_size, family, origin)
     elif isinstance(model, HuggingFaceModel):
         write = partial(model.save_into, dtype=weights_dtype, max_shard_size=max_shard_size)
     else:
@@ -108,7 +108,7 @@ def save_pretrained(
     return target
 
 
-def _opened(path: str | Path) -> tuple[nn.Module, Weights | None]:
+def _opened(path: str | Path) -> tuple[nn.Module, Named | None]:
     """The model at a path, on the meta device if its weights can be read one by one."""
     place = locate(str(path))
     if place.kind != "checkpoint":
@@ -119,27 +119,7 @@ def _opened(path: str | Path) -> tuple[nn.Module, Weights | None]:
     tokenizer = tokenizer_of(place.directory, job.tokenizer)
     model = skeleton(job.model, tokenizer.vocab_size)
     vars(model)["loaded_from"] = place.directory
-    return model, checkpoint_weights(place.directory, model, job.model)
-
-
-class _MemoryWeights:
-    """Weights of a model in memory, which may be sharded."""
-
-    def __init__(self, model: nn.Module) -> None:
-        self.tensors = {name: tensor.detach() for name, tensor in _tensors(model)}
-        self._last: tuple[str, Tensor] | None = None
-
-    def dtype(self, name: str) -> torch.dtype:
-        return self.tensors[name].dtype
-
-    def read(self, reader: TensorReader, piece: Piece) -> Tensor:
-        del reader
-        if piece.block is None or piece.block.length is None:
-            return whole_of(block(self.tensors[piece.name], piece.block))
-        if self._last is None or self._last[0] != piece.name:  # of which further rows follow
-            self._last = None
-            self._last = piece.name, whole_of(self.tensors[piece.name])
-        return block(self._last[1], piece.block)
+    return model, checkpoint_weights(place.directory, model, job.model).tensors
 
 
 def _tensors(model: nn.Module) -> Iterator[tuple[str, Tensor]]:
@@ -148,22 +128,9 @@ def _tensors(model: nn.Module) -> Iterator[tuple[str, Tensor]]:
         yield plain_name(name), tensor
 
 
-class _CheckpointWeights:
-    """Weights of a checkpoint, read on demand."""
-
-    def __init__(self, weights: Weights) -> None:
-        self.weights = weights
-
-    def dtype(self, name: str) -> torch.dtype:
-        return dtype_named(self.weights.infos[name].dtype)
-
-    def read(self, reader: TensorReader, piece: Piece) -> Tensor:
-        return self.weights.read(reader, piece.name, piece.block)
-
-
 def _writer(
     model: Transformer,
-    source: _MemoryWeights | _CheckpointWeights,
+    weights: Named,
     dtype: torch.dtype | None,
     max_shard_size: int,
     name: str | None,
@@ -173,7 +140,7 @@ def _writer(
     described = keys_of_origin(origin)
     family = family_for(model.config, name, described.get("model_type"))
     buffers = {plain_name(name) for name, _ in model.named_buffers()}
-    pieces = pieces_of(family, model.config, *rows_of(model))
+    pieces = pieces_of(family, model.config, model.vocab_size)
     groups: dict[str, list[Piece]] = {}
     for piece in pieces:
         groups.setdefault(piece.hf_name, []).append(piece)
@@ -182,7 +149,7 @@ def _writer(
     for hf_name, shape in shapes.items():
         first = groups[hf_name][0].name
         cast = None if first in buffers else dtype  # which are read in fp32 only
-        planned.append(Planned(hf_name, shape, cast or source.dtype(first)))
+        planned.append(Planned(hf_name, shape, cast or weights[first].dtype))
     kinds = {tensor.dtype for tensor in planned}
     main = dtype or (kinds.pop() if len(kinds) == 1 else torch.float32)
     keys = write_config(
@@ -195,14 +162,12 @@ def _writer(
 
     def write(directory: Path) -> None:
         (directory / CONFIG).write_text(json.dumps(keys, indent=2) + "\n")
-        with TensorReader() as reader:
-            read = partial(source.read, reader)
-            write_tensors(
-                directory,
-                planned,
-                lambda name: _hf_tensor(groups[name], read, shapes[name]),
-                max_shard_size,
-            )
+        reader = TensorReader()
+
+        def make(name: str) -> Tensor:
+            return _hf_tensor(groups[name], weights, reader, shapes[name])
+
+        write_tensors(directory, planned, make, max_shard_size)
 
     return write
 
@@ -268,17 +233,15 @@ def _shards(planned: Sequence[Planned], most: int) -> Iterator[list[Planned]]:
     yield shard
 
 
-def _hf_tensor(
-    pieces: list[Piece], read: Callable[[Piece], Tensor], shape: tuple[int, ...]
-) -> Tensor:
-    first = read(pieces[0])
+def _hf_tensor(pieces: list[Piece], weights: Named, reader: TensorReader, shape: Shape) -> Tensor:
+    first = reader.block(weights[pieces[0].name], pieces[0].block)
     if len(pieces) == 1 and pieces[0].hf_block is None:
         return first.T if pieces[0].transposed else first
     full = torch.empty(shape, dtype=first.dtype, device=first.device)
     del first
     for piece in pieces:
-        source = read(piece)
-        block(full, piece.hf_block).copy_(source.T if piece.transposed else source)
+        values = reader.block(weights[piece.name], piece.block)
+        block(full, piece.hf_block).copy_(values.T if piece.transposed else values)
     return full
 
 

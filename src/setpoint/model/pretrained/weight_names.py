@@ -15,10 +15,12 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from setpoint.config import RunError, SetpointError
 from setpoint.files.tensor_header import CODES, FLOATS, Shape, TensorInfo
-from setpoint.model.parameters import fused_parts_of, parameters_of
+from setpoint.model.parameters import embedding_rows, fused_parts_of, parameters_of
 from setpoint.model.pretrained.tensor_files import dense_tensors, list_tensors
 
 if TYPE_CHECKING:
+    from torch import Tensor
+
     from setpoint.model.config import TransformerConfig
 
 
@@ -45,6 +47,11 @@ class Piece(NamedTuple):
     hf_block: Part | None = None
     transposed: bool = False
 
+    @property
+    def is_all(self) -> bool:
+        """True if both blocks are whole tensors, of the same layout."""
+        return self[2:] == (None, None, False)
+
 
 def block_shape(shape: Shape, part: Part | None) -> Shape:
     """The shape of a block."""
@@ -52,6 +59,18 @@ def block_shape(shape: Shape, part: Part | None) -> Shape:
         return shape
     size = () if part.length is None else (part.length,)
     return (*shape[: part.dim], *size, *shape[part.dim + 1 :])
+
+
+def block(tensor: Tensor, part: Part | None) -> Tensor:
+    """A block of a tensor, as a view."""
+    if part is None:
+        return tensor
+    if part.length is None:
+        return tensor.select(part.dim, part.start)
+    if part.step > 1:
+        end = part.start + (part.length - 1) * part.step + 1
+        return tensor[(*[slice(None)] * part.dim, slice(part.start, end, part.step))]
+    return tensor.narrow(part.dim, part.start, part.length)
 
 
 def hf_shapes(pieces: Iterable[Piece], shapes: Mapping[str, Shape]) -> dict[str, Shape]:
@@ -329,19 +348,18 @@ def files_of(
     directory: Path,
     family: TensorNames,
     config: TransformerConfig,
-    rows: Mapping[str, int],
     tokens: int,
 ) -> Files:
     """Match the tensors of a directory with those of a transformer.
 
     Arguments:
-        rows, tokens: see `pieces_of`.
+        tokens: see `pieces_of`.
 
     Raises:
         SetpointError: see `dense_tensors`.
     """
     infos = dense_tensors(directory)
-    pieces = pieces_of(family, config, rows, tokens)
+    pieces = pieces_of(family, config, tokens)
     if not any(name.startswith(family.base) for name in infos):
         # As the class without a head saves them; so are those of the first GPT-2.
         pieces = renamed(pieces, lambda name: name.removeprefix(family.base))
@@ -351,16 +369,13 @@ def files_of(
     return Files(pieces, infos, surplus)
 
 
-def pieces_of(
-    family: TensorNames, config: TransformerConfig, rows: Mapping[str, int], tokens: int
-) -> list[Piece]:
+def pieces_of(family: TensorNames, config: TransformerConfig, tokens: int) -> list[Piece]:
     """Pieces of a model in a family.
 
     Arguments:
-        rows: number of rows of the embedding and output matrix, by name.
-        tokens: vocabulary size, without padding rows.
+        tokens: vocabulary size, without the padding rows of the embedding and output matrix.
     """
-    if all(count == tokens for count in rows.values()):
+    if embedding_rows(config, tokens) == tokens:
         return family.pieces(config)
     kept = Part(0, 0, tokens)
     return [
@@ -380,8 +395,7 @@ def require_files(directory: Path, family: TensorNames, config: TransformerConfi
     assert config.vocab_size is not None, "every config.json has it"
     require_depth(directory, config)
     shapes = tensor_shapes(config, config.vocab_size)
-    rows = {name: shapes[name][0] for name in ROWS if name in shapes}
-    pieces, infos, surplus = files_of(directory, family, config, rows, config.vocab_size)
+    pieces, infos, surplus = files_of(directory, family, config, config.vocab_size)
     require_tensors(directory, hf_shapes(pieces, shapes), infos, surplus)
 
 
