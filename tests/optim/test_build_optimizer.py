@@ -7,8 +7,8 @@ from torch import nn
 from setpoint.config import ConfigError, ImportPath, SetpointError, resolve
 from setpoint.config.component_sections import partial
 from setpoint.config.composition import compose
-from setpoint.optim.build_optimizer import build_optimizer, title_of
 from setpoint.optim.config import AdamWConfig, ImportedOptimizer, LionConfig, OptimizerConfig
+from setpoint.optim.optimizer import build_optimizer, title_of
 
 from ..support.variants import forget
 

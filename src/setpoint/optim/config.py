@@ -502,7 +502,7 @@ class ImportedOptimizer(
     OptimizerConfig,
     ImportedComponent,
     type="import",
-    owner="setpoint.optim.build_optimizer:build_imported",
+    owner="setpoint.optim.optimizer:build_imported",
 ):
     """Any torch.optim.Optimizer by its import path; other keys are its arguments."""
 

@@ -14,10 +14,9 @@ from setpoint.config import RunError, SetpointError, error_in_words
 from setpoint.loss.cross_entropy import PerToken
 from setpoint.memory.usage import is_out_of_memory
 from setpoint.model.config import ModelConfig, TransformerConfig
-from setpoint.optim.build_optimizer import title_of
 from setpoint.optim.clip import clip_gradients
 from setpoint.optim.config import OptimizerConfig
-from setpoint.optim.optimizer import Undo, counts_of, step_unless, takes_flag
+from setpoint.optim.optimizer import Undo, counts_of, step_unless, takes_flag, title_of
 from setpoint.parallel.determinism import explain as explain_determinism
 from setpoint.precision.mixed_precision import compute_in
 from setpoint.shapes.batch import BySource

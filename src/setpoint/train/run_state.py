@@ -24,7 +24,7 @@ from setpoint.files.tensor_file import DTYPES
 from setpoint.model.build import skeleton
 from setpoint.model.config import TransformerConfig
 from setpoint.model.pretrained.locate import Place, locate
-from setpoint.optim.build_optimizer import title_of
+from setpoint.optim.optimizer import title_of
 from setpoint.parallel.world import World
 from setpoint.precision.mixed_precision import convert_state
 from setpoint.shapes.logged import MetricLog
@@ -265,7 +265,7 @@ class FrozenParameters:
             known = base, place
         self._loaded = base, known[1]
         words, outline = self.components.tokenizer.vocab_size, self._outline()
-        return completed(checkpoint, known[1], self.job.model, words, outline)
+        return completed(checkpoint, self.job.model, words, outline, known[1])
 
     def decide(self) -> str | None:
         """Choose the parameters that checkpoints omit, once the model has its initial values.

@@ -74,19 +74,13 @@ def checkpoint_weights(
         DamagedCheckpoint: if the file is not what was saved.
         RunError: if the weights do not fit the model, or the weights it leaves out are missing.
     """
+    tokens, saved = _vocab_size(model), config
+    if growth is not None:  # weights that it leaves out have the size of its own model
+        tokens, saved = growth.known, model_of(directory)
+    checkpoint = completed(load_directory(directory, only=("model",)), saved, tokens, model)
     shapes = {name: tuple(tensor.shape) for name, tensor in model.state_dict().items()}
-    checkpoint = load_directory(directory, only=("model",))
-    if checkpoint.base is not None:
-        place = find_base(directory, checkpoint.base, config.pretrained)
-        tokens = _vocab_size(model)
-        if growth is not None:  # they are of the size that the checkpoint's own model has
-            saved = model_of(directory)
-            assert isinstance(saved, TransformerConfig)
-            config, tokens = saved, growth.known
-        frozen = _frozen_tensors(place, checkpoint.base.tensors, config, tokens, model)
-        checkpoint = _complete(checkpoint, frozen, place)
-    tensors, coded = checkpoint.tensors["model"], stored_parts(model).keys()
     pieces = [Piece(name, name) for name in shapes]
+    tensors, coded = checkpoint.tensors["model"], stored_parts(model).keys()
     return Weights(directory, pieces, tensors, shapes, coded=coded, growth=growth)
 
 
@@ -115,16 +109,10 @@ def restore(directory: Path, model: nn.Module, config: ModelConfig) -> None:
         DamagedCheckpoint: if the checkpoint is not what was saved.
         RunError: if the weights do not fit the model, or the weights it leaves out are missing.
     """
-    checkpoint = load_directory(directory, only=("model",))
-    if checkpoint.base is not None:
-        place = find_base(directory, checkpoint.base, config.pretrained)
-        names = checkpoint.base.tensors
-        if isinstance(config, TransformerConfig):
-            frozen = _frozen_tensors(place, names, config, _vocab_size(model), model)
-        else:
-            frozen = _filled_tensors(model, place, config, names)
-        checkpoint = _complete(checkpoint, frozen, place)
-    load_weights(model, checkpoint)
+    tokens: int = getattr(model, "vocab_size", 0)  # of which nothing else is built
+    load_weights(
+        model, completed(load_directory(directory, only=("model",)), config, tokens, model)
+    )
 
 
 def fill_from(place: Place, model: nn.Module, config: ModelConfig) -> None:
@@ -147,24 +135,30 @@ def fill_from(place: Place, model: nn.Module, config: ModelConfig) -> None:
 
 def completed(
     checkpoint: LoadedCheckpoint,
-    place: Place,
     config: ModelConfig,
     vocab_size: int,
     model: nn.Module | None,
+    place: Place | None = None,
 ) -> LoadedCheckpoint:
-    """A checkpoint completed by the frozen parameters that it leaves out.
+    """A checkpoint completed by the frozen parameters that it leaves out, if any.
 
     Arguments:
-        place: from `find_base`.
         model: see `tensors_at`.
+        place: of these parameters; None: it is located.
 
     Raises:
-        SetpointError: if those weights belong to another model.
+        SetpointError: if those weights are missing, or belong to another model.
         RunError: if they are damaged.
     """
-    assert checkpoint.base is not None
-    frozen = tensors_at(place, checkpoint.base.tensors, config, vocab_size, checkpoint.path, model)
-    return _complete(checkpoint, frozen, place)
+    path, base = checkpoint.path, checkpoint.base
+    if base is None:
+        return checkpoint
+    place = place or find_base(path, base, config.pretrained)
+    frozen = tensors_at(place, base.tensors, config, vocab_size, path, model)
+    if lost := [name for name in base.tensors if name not in frozen]:
+        raise RunError(f"{path} leaves out {lost[0]}, which {place.directory} does not have")
+    tensors = {**checkpoint.tensors, "model": {**frozen, **checkpoint.tensors["model"]}}
+    return replace(checkpoint, tensors=tensors, base=None)
 
 
 def tensors_at(
@@ -177,13 +171,13 @@ def tensors_at(
 ) -> Named:
     """Tensors of a model from the weights that it can start from.
 
-    Those of a transformer are read when they are placed, so that each rank reads its own part;
-    other models are built once more, in host memory.
+    Those of a transformer are read when they are placed, so that each rank reads its own part.
 
     Arguments:
         names: see `Base.tensors`; unknown ones are left out.
         checkpoint: contains the config.json of a transformers model.
-        model: with its quantized weights, on the meta device or not; None: nothing is quantized.
+        model: of a transformer, with its quantized weights, on the meta device or not; None:
+            nothing is quantized. Of other models, in host memory, to be filled; None: it is built.
 
     Raises:
         SetpointError: if the weights belong to another model.
@@ -191,17 +185,11 @@ def tensors_at(
     """
     if isinstance(config, TransformerConfig):
         return _frozen_tensors(place, names, config, vocab_size, model)
-    with torch.random.fork_rng():  # whose numbers nothing else misses
-        is_hf = isinstance(config, HuggingFaceConfig)
-        keys = description_of(checkpoint) if is_hf else None
-        built = build_model(config, vocab_size, keys)
-    return _filled_tensors(built, place, config, names)
-
-
-def _filled_tensors(
-    model: nn.Module, place: Place, config: ModelConfig, names: Dtypes
-) -> dict[str, Tensor]:
-    """Tensors of a model in memory, which is filled with all weights of a place."""
+    if model is None:
+        with torch.random.fork_rng():  # whose numbers nothing else misses
+            is_hf = isinstance(config, HuggingFaceConfig)
+            keys = description_of(checkpoint) if is_hf else None
+            model = build_model(config, vocab_size, keys)
     fill_from(place, model, config)
     state = model.state_dict()
     return {name: _cast(state[name], dtypes) for name, dtypes in names.items() if name in state}
@@ -211,14 +199,6 @@ def _cast(tensor: Tensor, dtypes: Sequence[str]) -> Tensor:
     for name in dtypes:
         tensor = tensor.to(dtype_named(name))
     return tensor
-
-
-def _complete(saved: LoadedCheckpoint, frozen: Named, place: Place) -> LoadedCheckpoint:
-    assert saved.base is not None
-    if lost := [name for name in saved.base.tensors if name not in frozen]:
-        raise RunError(f"{saved.path} leaves out {lost[0]}, which {place.directory} does not have")
-    tensors = {**saved.tensors, "model": {**frozen, **saved.tensors["model"]}}
-    return replace(saved, tensors=tensors, base=None)
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -31,7 +31,7 @@ from setpoint.model.layers import count_parameters, layers_of
 from setpoint.model.parameters import stage_sizes
 from setpoint.model.pretrained.config_document import read_keys
 from setpoint.model.pretrained.recorded_model import DESCRIPTION
-from setpoint.optim.build_optimizer import build_optimizer
+from setpoint.optim.optimizer import build_optimizer
 from setpoint.parallel.determinism import seed_everything
 from setpoint.parallel.engines import zero_settings
 from setpoint.parallel.world import Replicas, World, reader_of, sequence_parts, world_of
