@@ -320,9 +320,9 @@ BREAKS = [
         "train/test_load.py",
     ),
     Break(
-        "model/pretrained/fill.py",
-        "offset[part.dim], shape[part.dim] = part.start, part.length or 1",
-        "offset[part.dim], shape[part.dim] = 0, part.length or 1",
+        "model/pretrained/read_tensor.py",
+        "ranges[part.dim] = (part.start, part.start + (part.length or 1))",
+        "ranges[part.dim] = (0, part.length or 1)",
         "cli/test_checkpoint.py",
     ),
     Break(
