@@ -29,7 +29,7 @@ from setpoint.model.layers import inputs_first, packed_experts, parameter_kinds
 from setpoint.model.parameters import fused_parts_of
 from setpoint.model.pretrained.base_model import is_built_in
 from setpoint.model.pretrained.config_json import read_config
-from setpoint.model.pretrained.load import load_checkpoint, load_directory, read_whole
+from setpoint.model.pretrained.load import load_checkpoint, load_huggingface, read_whole
 from setpoint.model.pretrained.recorded_model import tokenizer_of
 from setpoint.model.pretrained.save_pretrained import ends_of
 from setpoint.parallel.world import World, choose_device, reader_of
@@ -224,7 +224,7 @@ def _load_hugging_face(
             f"tokenizer: it has {tokens} tokens, and the model in {place.directory} has {rows}; "
             f"it belongs to another model"
         )
-    return load_directory(place.directory, job.model, family, **given)
+    return load_huggingface(place.directory, job.model, family, **given)
 
 
 def _whole_beside(checkpoint: Path) -> list[str]:

@@ -13,6 +13,10 @@ CHILD = "quantized"
 """Name of the child with such a weight, or with several by name."""
 
 
+E2M1 = (0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0)
+"""Magnitudes of a 4-bit float: one bit of sign, two of exponent, one of mantissa."""
+
+
 class Form(NamedTuple):
     """Quantization format of a matrix.
 

@@ -32,6 +32,7 @@ from setpoint.adapter.quantize.config import (
     Quantization,
     nf4_backend,
 )
+from setpoint.shapes.stored import E2M1
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -52,8 +53,6 @@ NF4_LEVELS: Final = (
 """QLoRA, Dettmers et al. (2023), appendix E."""
 NF4_GAP: Final = NF4_LEVELS[8]
 """Smallest difference of two levels."""
-E2M1: Final = (0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0)
-"""Magnitudes of a 4-bit float: one bit of sign, two of exponent, one of mantissa."""
 E2M1_BETWEEN: Final = (0.25, 0.75, 1.25, 1.75, 2.5, 3.5, 5.0)
 E2M1_MAX: Final = 6.0
 E2M1_EXPONENT: Final = 2

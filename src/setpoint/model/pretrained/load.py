@@ -77,7 +77,9 @@ def load_pretrained(
             place.directory, job.model, vocab_size, device=device, dtype=torch_dtype
         ).eval()
     config, family = read_config(place.directory)
-    return load_directory(place.directory, config, family, device=device, dtype=torch_dtype).eval()
+    return load_huggingface(
+        place.directory, config, family, device=device, dtype=torch_dtype
+    ).eval()
 
 
 def _require_device(device: torch.device | str) -> None:
@@ -90,7 +92,7 @@ def _require_device(device: torch.device | str) -> None:
         ) from error
 
 
-def load_directory(
+def load_huggingface(
     directory: Path,
     config: TransformerConfig,
     family: Family,

@@ -28,6 +28,7 @@ from setpoint.files.tensor_header import (
 from setpoint.model.pretrained.weight_names import Part, block
 from setpoint.shapes.peers import OneReader
 from setpoint.shapes.placed import Placeable, whole_of
+from setpoint.shapes.stored import E2M1
 from setpoint.units.dtype import DType
 
 Rows = tuple[int, int] | None
@@ -207,9 +208,6 @@ def _dtype_of(info: TensorInfo) -> torch.dtype:
 
 AT_ONCE: Final = 2**22
 """Weights dequantized at a time, at most or one row of blocks, in fp32."""
-
-E2M1: Final = (0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0)
-"""Magnitudes of a 4-bit float; the fourth bit is the sign."""
 
 LEVELS: Final = {
     "e2m1": (*E2M1, *(-each for each in E2M1)),
