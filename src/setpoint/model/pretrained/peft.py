@@ -32,7 +32,7 @@ from setpoint.model.pretrained.weight_names import HEAD, Piece, block, pieces_of
 from setpoint.shapes.placed import put, whole_of
 
 if TYPE_CHECKING:
-    from setpoint.model.config import TransformerConfig
+    from setpoint.model.config import PretrainedAdapter, TransformerConfig
 
 
 class _Adapter(NamedTuple):
@@ -127,8 +127,11 @@ def fold_adapters(
     for piece in pieces_of(family, config, tokens):
         pieces[piece.hf_name].append(piece)
     parameters = {plain_name(name): p for name, p in model.named_parameters()}
-    read = [(PeftFiles(section.path), section) for section in config.adapters]
-    contents = [(section, files, read_adapter(files)) for files, section in read]
+    all_files = [PeftFiles(section.path) for section in config.adapters]  # all before any is read
+    contents = [
+        (section, files, read_adapter(files))
+        for section, files in zip(config.adapters, all_files, strict=True)
+    ]
     for _, _, content in contents:
         # The base as it is filled now; another one, with more tokens perhaps, is a saved matrix.
         for name, tensor in content.base.items():
@@ -141,30 +144,12 @@ def fold_adapters(
     for section, files, (adapters, tensors, _) in contents:
         if config.tie_embeddings:
             _tie(parameters, pieces, section.path, adapters, tensors)
-        known = {f"{module}.weight" for module in adapters} | tensors.keys()
-        if unknown := sorted(known - pieces.keys()):
-            raise SetpointError(
-                f"model.adapters: {section.path} belongs to another model: it changes "
-                f"{unknown[0]}, and this one has {', '.join([*pieces][:3])}, ..."
-            )
-        for name in tensors:
+        _require_fit(section, adapters, tensors, pieces)
+        for name, tensor in tensors.items():
             if saved.setdefault(name, section.path) is not section.path:
                 raise SetpointError(
                     f"model.adapters: {section.path} {saves_again(name, saved[name])}"
                 )
-        if tensors and section.weight != 1:
-            raise SetpointError(
-                f"model.adapters: {section.path} has fully trained modules, such as "
-                f"{min(tensors)}, which cannot be scaled by {section.weight:g}\n"
-                f"Valid: weight = 1"
-            )
-        lengths = [module for module, a in adapters.items() if a.magnitude is not None]
-        if lengths and section.weight != 1:
-            raise SetpointError(
-                f"model.adapters: {section.path} has magnitudes (DoRA), which cannot be scaled "
-                f"by {section.weight:g}\nValid: weight = 1"
-            )
-        for name, tensor in tensors.items():
             for piece in pieces[name]:
                 _change(parameters, piece, partial(_replaced, tensor))
         for module, adapter in adapters.items():
@@ -172,6 +157,33 @@ def fold_adapters(
                 _change(parameters, piece, partial(_merged, adapter, section.weight))
         facts.append({"path": str(files.path), "weight": section.weight, "sha256": files.digest()})
     return facts
+
+
+def _require_fit(
+    section: PretrainedAdapter,
+    adapters: Mapping[str, _Adapter],
+    tensors: Mapping[str, Tensor],
+    pieces: Mapping[str, list[Piece]],
+) -> None:
+    """Refuse an adapter of another model, and a weight by which it cannot be scaled."""
+    known = {f"{module}.weight" for module in adapters} | tensors.keys()
+    if unknown := sorted(known - pieces.keys()):
+        raise SetpointError(
+            f"model.adapters: {section.path} belongs to another model: it changes "
+            f"{unknown[0]}, and this one has {', '.join([*pieces][:3])}, ..."
+        )
+    if section.weight == 1:
+        return
+    reason = None
+    if tensors:
+        reason = f"fully trained modules, such as {min(tensors)},"
+    elif any(adapter.magnitude is not None for adapter in adapters.values()):
+        reason = "magnitudes (DoRA),"
+    if reason is not None:
+        raise SetpointError(
+            f"model.adapters: {section.path} has {reason} which cannot be scaled by "
+            f"{section.weight:g}\nValid: weight = 1"
+        )
 
 
 def _is_filled(parameters: Mapping[str, Tensor], piece: Piece, tensor: Tensor) -> bool:
