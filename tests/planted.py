@@ -260,8 +260,8 @@ BREAKS = [
     # Optimizers and schedules.
     Break(
         "optim/muon.py",
-        'mine.mul_(1 - lr * group["weight_decay"])',
-        'mine.mul_(1 - adjusted * group["weight_decay"])',
+        'shard.mul_(1 - lr * group["weight_decay"])',
+        'shard.mul_(1 - adjusted * group["weight_decay"])',
         "optim",
     ),
     Break(

@@ -48,8 +48,8 @@ def losses_are_equal(peers: Peers) -> None:
                         found = loss(logits, targets, weights, to_logits.columns)
                     close(found.total, expected.total)
                     close(found.nats, expected.nats)
-                    assert found.each is not None
-                    close(found.each.sum(), expected.nats)
+                    assert found.per_token is not None
+                    close(found.per_token.sum(), expected.nats)
                     ours = torch.autograd.grad(found.total, (own_hidden, own))
                     close(ours[0], theirs[0])
                     close(ours[1], peers.part(theirs[1], 0))

@@ -56,7 +56,7 @@ class DenseExperts:
         # Before the parameters of a module, attributes of its own are found.
         for name in dict.fromkeys((*stored, *adapters)):
             if name in adapters:
-                weight = stored[name].dense() if name in stored else _own(module, name)
+                weight = stored[name].dense() if name in stored else _local_parameter(module, name)
                 merged = merged_weight(weight, adapters[name])
                 module.__dict__[name] = merged.to(dtype) if name in stored else merged
             else:
@@ -69,7 +69,7 @@ class DenseExperts:
                 del module.__dict__[name]
 
 
-def _own(module: nn.Module, name: str) -> Any:
+def _local_parameter(module: nn.Module, name: str) -> Any:
     return local_part(cast(Any, module._parameters[name]))
 
 

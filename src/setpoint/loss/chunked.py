@@ -74,7 +74,7 @@ class ChunkedCrossEntropyLoss(CrossEntropyLoss, FromHidden):
                     result = self._loss_and_grad(
                         projection, F.linear(states, matrix), targets, weights
                     )
-                    per_token = result.each if self.per_token else None
+                    per_token = result.per_token if self.per_token else None
                     totals.append(LossOutput(result.total, result.nats, per_token))
                     gradients.add(part, result, states, matrix)
                     del result  # before the next chunk begins
@@ -190,13 +190,13 @@ class CrossEntropyGrad(NamedTuple):
 
     Arguments:
         nats: sum of the plain cross-entropy.
-        each: (T,) its terms.
+        per_token: (T,) its terms.
         weights: (T, 1) factors of its rows, 0 for tokens that do not count.
     """
 
     total: Tensor
     nats: Tensor
-    each: Tensor
+    per_token: Tensor
     grad: Tensor
     weights: Tensor
 

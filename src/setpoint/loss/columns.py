@@ -50,7 +50,7 @@ def statistics_of_parts(
     denominator = (logits - highest.unsqueeze(-1)).exp_().sum(dim=-1)
     chosen = torch.zeros_like(denominator)
     if logits.shape[-1]:
-        place, is_local = _own(targets, columns, logits.shape[-1])
+        place, is_local = _local_targets(targets, columns, logits.shape[-1])
         chosen = logits.gather(-1, place).squeeze(-1).where(is_local, 0.0)
     total = logits.sum(dim=-1) if mean else torch.zeros_like(denominator)
     sums = torch.stack((denominator, chosen, total))
@@ -67,13 +67,13 @@ def add_to_targets(grad: Tensor, targets: Tensor, columns: Columns, value: Tenso
     """
     if not grad.shape[-1]:
         return
-    place, is_local = _own(targets, columns, grad.shape[-1])
+    place, is_local = _local_targets(targets, columns, grad.shape[-1])
     # Not scatter_add_, which has no deterministic form on every device.
     added = grad.gather(-1, place) + value.where(is_local, 0.0).unsqueeze(-1)
     grad.scatter_(-1, place, added)
 
 
-def _own(targets: Tensor, columns: Columns, width: int) -> tuple[Tensor, Tensor]:
+def _local_targets(targets: Tensor, columns: Columns, width: int) -> tuple[Tensor, Tensor]:
     """(T, 1) local columns of targets, and (T,) which of them are local."""
     place = targets - columns.first
     is_local = (place >= 0) & (place < width)

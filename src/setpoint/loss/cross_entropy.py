@@ -60,13 +60,13 @@ class LossOutput(NamedTuple):
             the tokens' weights.
         nats: fp32 scalar without gradient: the cross-entropy alone, each token with weight one,
             for metrics; divide by the number of tokens.
-        each: (B * S,) fp32 without gradient: the terms of `nats`, 0 where a target does not count;
-            None: not asked for.
+        per_token: (B * S,) fp32 without gradient: the terms of `nats`, 0 where a target does not
+            count; None: not asked for.
     """
 
     total: Tensor
     nats: Tensor
-    each: Tensor | None = None
+    per_token: Tensor | None = None
 
 
 class Weigher:
@@ -252,7 +252,7 @@ class ImportedLoss:
         total = self.loss(flat, labels)
         with torch.no_grad():
             plain = summed(flat, labels, self.per_token)
-        return LossOutput(total, plain.nats, plain.each)
+        return LossOutput(total, plain.nats, plain.per_token)
 
     def _prove_sum(self) -> None:
         """Check it on one token, on the same token twice, and on a token next to an ignored one."""

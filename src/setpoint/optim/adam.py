@@ -101,9 +101,9 @@ def adam_step(
         parameter, gradient, exp_avg, exp_avg_sq = (part.to(wide) for part in one.tensors)
         twin = Adam(parameter, gradient, exp_avg, exp_avg_sq, one.step)
         _torchs_step([twin], group, flag)
-        for mine, value in zip(one.tensors, twin.tensors, strict=True):
-            if value is not mine and mine is not one.gradient:
-                store(mine, value)
+        for tensor, value in zip(one.tensors, twin.tensors, strict=True):
+            if value is not tensor and tensor is not one.gradient:
+                store(tensor, value)
 
 
 def _is_plain(one: Adam, nearest: bool) -> bool:
@@ -206,10 +206,10 @@ class AnyPrecisionAdamW(GroupedOptimizer):
         for (name, parameter), one in zip(named, steps, strict=True):
             noise = self._noise(f"{name}/{group['updates']}", parameter)
 
-            def store(mine: Tensor, value: Tensor, noise: Iterator[Tensor] = noise) -> None:
-                if mine.dtype is torch.bfloat16 and value.dtype is torch.float32:
+            def store(tensor: Tensor, value: Tensor, noise: Iterator[Tensor] = noise) -> None:
+                if tensor.dtype is torch.bfloat16 and value.dtype is torch.float32:
                     value = round_stochastically(value, next(noise))
-                mine.copy_(value)
+                tensor.copy_(value)
 
             adam_step([one], group, store, flag_of(self))
 

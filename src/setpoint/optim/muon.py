@@ -103,7 +103,7 @@ class AllToAllExchange(Exchange):
         rows = self.shape[self.dim]
         per_rank = -(-rows // size)
         # As torch.chunk has it: the last ranks may hold less, or nothing.
-        self.held = [max(0, min(rows, per_rank * (n + 1)) - per_rank * n) for n in range(size)]
+        self.sizes = [max(0, min(rows, per_rank * (n + 1)) - per_rank * n) for n in range(size)]
         self.order = [[i for i, owner in enumerate(owners) if owner == n] for n in range(size)]
 
     def whole(self, parts: Sequence[Tensor]) -> Tensor:
@@ -117,7 +117,7 @@ class AllToAllExchange(Exchange):
 
     def parts(self, results: Tensor) -> Sequence[Tensor]:
         local_count = len(self.order[self.rank])
-        pieces = results.split(self.held, dim=self.dim + 1)
+        pieces = results.split(self.sizes, dim=self.dim + 1)
         sent = [local_count * self._count(n) for n in range(len(self.order))]
         taken = [len(owned) * self._count(self.rank) for owned in self.order]
         given = torch.cat([piece.reshape(-1) for piece in pieces])
@@ -131,7 +131,7 @@ class AllToAllExchange(Exchange):
         return received
 
     def _part(self, rank: int) -> tuple[int, ...]:
-        return (*self.shape[: self.dim], self.held[rank], *self.shape[self.dim + 1 :])
+        return (*self.shape[: self.dim], self.sizes[rank], *self.shape[self.dim + 1 :])
 
     def _count(self, rank: int) -> int:
         return torch.Size(self._part(rank)).numel()
@@ -147,20 +147,20 @@ class AllGatherExchange(Exchange):
         self.like = like
         self.group: Any = like.device_mesh.get_group(split.mesh_dim)
         rank = like.device_mesh.get_local_rank(split.mesh_dim)
-        self.own = [i for i, owner in enumerate(owners) if owner == rank]
+        self.collected = [i for i, owner in enumerate(owners) if owner == rank]
         self.count = len(owners)
 
     def whole(self, parts: Sequence[Tensor]) -> Tensor:
         gathered: list[Tensor] = []
         for number, part in enumerate(parts):
             full = whole_of(spread_like(part, self.like))
-            if number in self.own:
+            if number in self.collected:
                 gathered.append(full)
         return torch.stack(gathered) if gathered else parts[0].new_empty(0, *self.like.shape)
 
     def parts(self, results: Tensor) -> Sequence[Tensor]:
         every = results.new_zeros(self.count, *self.like.shape)
-        every[self.own] = results
+        every[self.collected] = results
         torch.distributed.all_reduce(every, group=self.group)
         return [local_part(as_placed(matrix, self.like)) for matrix in every]
 
@@ -269,16 +269,16 @@ class Muon(GroupedOptimizer):
     def update(self, group: dict[str, Any]) -> None:
         if group is self.param_groups[0]:
             self._loads.clear()
-        held = [p for p in group["params"] if p.grad is not None]
+        params = [p for p in group["params"] if p.grad is not None]
         if group["algorithm"] == "adamw":
-            held = [adam_of(p, self.state[p], self.state_dtype) for p in held]
-            adam_step(held, group, flag=flag_of(self))
+            states = [adam_of(p, self.state[p], self.state_dtype) for p in params]
+            adam_step(states, group, flag=flag_of(self))
             return
-        for p in held:
+        for p in params:
             if not self.state[p]:
                 zeros = torch.zeros_like(p, dtype=self.state_dtype)
                 self.state[p]["momentum_buffer"] = zeros
-        for portion in _portions(held):
+        for portion in _portions(params):
             parameters = [local_shard(p, p) for p in portion]
             means = [local_shard(self.state[p]["momentum_buffer"], p) for p in portion]
             with unless(flag_of(self), *parameters, *means):
@@ -298,13 +298,13 @@ class Muon(GroupedOptimizer):
         outputs, inputs = sides[::-1] if group["inputs_first"] else sides
         adjusted = lr * adjustment(group["adjust_lr"], outputs, inputs)
         for p, part in zip(params, exchange.parts(update.reshape(full.shape)), strict=True):
-            mine = local_shard(p, p)
-            part = part.to(mine.device)
+            shard = local_shard(p, p)
+            part = part.to(shard.device)
             if group["cautious_weight_decay"] and group["weight_decay"]:
-                decay_where_aligned(mine, part, lr, group["weight_decay"])
+                decay_where_aligned(shard, part, lr, group["weight_decay"])
             else:
-                mine.mul_(1 - lr * group["weight_decay"])
-            mine.add_(part, alpha=-adjusted)
+                shard.mul_(1 - lr * group["weight_decay"])
+            shard.add_(part, alpha=-adjusted)
 
     def _owners(self, params: Sequence[Tensor]) -> list[int]:
         """Assign each matrix to the rank with the least work."""

@@ -62,13 +62,13 @@ def divided_step(
     step, lr = float(state["step"]), group["lr"]
     weight = step ** group["beta2_decay"]
     alpha = _at_least(eps2, _norm(p) / sqrt(p.numel())) * min(lr, 1 / sqrt(step))
-    mine, local_gradient = local_shard(p, p), local_shard(gradient, p)
+    shard, local_gradient = local_shard(p, p), local_shard(gradient, p)
     # What is loaded of a single row or column has the shape of the weight, and is divided.
     state |= {name: whole_of(state[name]) for name in MEANS if name in state}
     means = [local_shard(value, p) for name, value in state.items() if name != "step"]
-    with unless(flag, mine, *means):
+    with unless(flag, shard, *means):
         if group["weight_decay"]:
-            mine.mul_(1 - lr * group["weight_decay"])
+            shard.mul_(1 - lr * group["weight_decay"])
         if gradient.ndim > 1:
             estimate = _estimate(gradient, state, weight, eps1)
         else:
@@ -79,9 +79,9 @@ def divided_step(
         clipped = _at_least(1.0, _norm(spread_like(update, p)) / (sqrt(p.numel()) * group["d"]))
         rate = -alpha / clipped
         if isinstance(rate, Tensor):
-            mine.add_(update.mul_(rate))
+            shard.add_(update.mul_(rate))
         else:
-            mine.add_(update, alpha=rate)
+            shard.add_(update, alpha=rate)
 
 
 def _begin(state: dict[str, Any], gradient: Tensor) -> None:

@@ -189,31 +189,33 @@ class OptimizerParams:
 
     def __init__(self, model: nn.Module, reduce: torch.dtype | None = None) -> None:
         self.model = model
-        self.held: dict[str, nn.Parameter] = {}
+        self.by_name: dict[str, nn.Parameter] = {}
         # (of the model, of the optimizer), where these are two.
         self.pairs: list[tuple[nn.Parameter, nn.Parameter]] = []
         for name, weight in model.named_parameters():
             param = weight
             if weight.requires_grad and weight.is_floating_point():
-                param = self._held(name, weight, reduce or weight.dtype)
+                param = self._optimizer_parameter(name, weight, reduce or weight.dtype)
                 if reduce not in (None, weight.dtype):
                     weight.grad_dtype = reduce
             if param is not weight:
                 self.pairs.append((weight, param))
-            self.held[name] = param
+            self.by_name[name] = param
 
-    def _held(self, name: str, weight: nn.Parameter, reduce: torch.dtype) -> nn.Parameter:
+    def _optimizer_parameter(
+        self, name: str, weight: nn.Parameter, reduce: torch.dtype
+    ) -> nn.Parameter:
         """The parameter that the optimizer gets for a trained weight."""
         del name
         return weight if reduce == weight.dtype else nn.Parameter(weight.detach())
 
     def named_parameters(self) -> Iterator[tuple[str, nn.Parameter]]:
         """The parameters of the optimizer, by the names of the model."""
-        return iter(self.held.items())
+        return iter(self.by_name.items())
 
     def parameters(self) -> list[nn.Parameter]:
         """The trained parameters, which are updated and clipped."""
-        return [param for param in self.held.values() if param.requires_grad]
+        return [param for param in self.by_name.values() if param.requires_grad]
 
     def grads_to_master(self) -> None:
         """Move the gradients to the optimizer's parameters, in their dtype.
@@ -259,7 +261,7 @@ class OptimizerParams:
         Raises:
             RunError: if one is missing.
         """
-        trained = {name: param for name, param in self.held.items() if param.requires_grad}
+        trained = {name: param for name, param in self.by_name.items() if param.requires_grad}
         missing = [name for name in trained if name not in tensors]
         if missing and not partial:
             more = f", nor {len(missing) - 1} others" if len(missing) > 1 else ""
@@ -297,7 +299,9 @@ class MasterWeights(OptimizerParams):
         super().__init__(model, reduce)
         del self._full
 
-    def _held(self, name: str, weight: nn.Parameter, reduce: torch.dtype) -> nn.Parameter:
+    def _optimizer_parameter(
+        self, name: str, weight: nn.Parameter, reduce: torch.dtype
+    ) -> nn.Parameter:
         del reduce
         if weight.dtype != self.params:
             return weight
@@ -313,10 +317,10 @@ class MasterWeights(OptimizerParams):
             torch._foreach_copy_(weights, masters)  # pyright: ignore[reportPrivateImportUsage]
 
     def state(self) -> dict[str, Tensor]:
-        return {name: param.detach() for name, param in self.held.items() if param.requires_grad}
+        return {name: param.detach() for name, param in self.by_name.items() if param.requires_grad}
 
     def model_state(self) -> dict[str, Tensor]:
-        trained = {name for name, param in self.held.items() if param.requires_grad}
+        trained = {name for name, param in self.by_name.items() if param.requires_grad}
         state = super().model_state()
         return {n: t.to(self.params) if n in trained else t for n, t in state.items()}
 

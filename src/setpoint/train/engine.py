@@ -179,8 +179,8 @@ class Engine:
                 sums = sum_over_groups(
                     components.replica_groups, self.parameters, sums, self.sources
                 )
-        for name in rates.frozen & weights.held.keys():
-            weights.held[name].grad = None
+        for name in rates.frozen & weights.by_name.keys():
+            weights.by_name[name].grad = None
         if scaler is not None:
             scaler.unscale_(optimizer)
         if self.norms is not None:
@@ -362,7 +362,7 @@ class PipelineEngine(Engine):
             stage: Objective(stage.model, loss, sources) for stage in self.pipeline.stages
         }
         # Of matrices that several ranks hold, such as tied embeddings, the norm counts one.
-        names, weights = self.pipeline.counted_elsewhere, components.weights.held
+        names, weights = self.pipeline.counted_elsewhere, components.weights.by_name
         self.counted_elsewhere = frozenset(weights[name] for name in names)
 
     def forward_backward(self, step: StepBatch, total: Count) -> Sums:
@@ -407,8 +407,8 @@ class PipelineEngine(Engine):
             share: Tensor = output.total / total.weight
             share = share if extra is None else share + extra
             losses.add_(torch.stack((share.detach(), output.nats / total.targets)))
-            if by_source is not None and output.each is not None:
-                by_source += sum_by_source(output.each, batches[number], self.sources)
+            if by_source is not None and output.per_token is not None:
+                by_source += sum_by_source(output.per_token, batches[number], self.sources)
             return scaler.scale(share)
 
         rows, length = batches[0].inputs.shape

@@ -157,7 +157,7 @@ class Objective:
             total = total + auxiliary * part
         share = total / weight
         losses = torch.stack((share.detach(), output.nats / targets))
-        return Share(share, losses, routing, output.each)
+        return Share(share, losses, routing, output.per_token)
 
     def sums(self, batch: Batch) -> LossOutput:
         """Run the model and its loss alone.

@@ -334,7 +334,7 @@ class QuantizedExperts(QuantizedWeight):
         """See `setpoint.shapes.stored.Stored`: one expert each."""
         first, last = 0, self.full_shape[0]
         if not every:
-            ranges = [self._held(part)[1][0] for part in self.parameters()]
+            ranges = [self._local_ranges(part)[1][0] for part in self.parameters()]
             first, last = min(low for low, _ in ranges), max(high for _, high in ranges)
         return [(expert, expert + 1) for expert in range(first, last)]
 
@@ -347,19 +347,19 @@ class QuantizedExperts(QuantizedWeight):
             first: index of the first.
         """
         before = self._whole_parts() if again else None
-        ranges = [self._held(each)[1][0] for each in self.parameters()]
+        ranges = [self._local_ranges(part)[1][0] for part in self.parameters()]
         for expert, matrix in enumerate(full.unbind(), first):
             if not any(low <= expert < high for low, high in ranges):
                 continue
             previous = (
-                None if before is None else {name: each[expert] for name, each in before.items()}
+                None if before is None else {name: part[expert] for name, part in before.items()}
             )
             quantized = self._quantize(self._turned(matrix).contiguous(), previous)
             self.take({name: part.unsqueeze(0) for name, part in quantized.items()}, expert)
 
     @torch.no_grad()
     def take(self, parts: Mapping[str, Tensor], first: int = 0) -> None:
-        stored = {name: self._held(bounds) for name, bounds in self.named_parameters()}
+        stored = {name: self._local_ranges(bounds) for name, bounds in self.named_parameters()}
         for name, part in parts.items():
             local, (experts, *sides) = stored[name]
             for expert, expert_part in enumerate(part.unbind(), first):
@@ -383,7 +383,7 @@ class QuantizedExperts(QuantizedWeight):
             for name in self.described
         }
 
-    def _held(self, parameter: Tensor) -> tuple[Tensor, list[tuple[int, int]]]:
+    def _local_ranges(self, parameter: Tensor) -> tuple[Tensor, list[tuple[int, int]]]:
         ranges = local_ranges(parameter)
         assert ranges is not None, "ranks hold ranges of experts, or of their sides"
         return ranges
@@ -403,7 +403,7 @@ class QuantizedExperts(QuantizedWeight):
 
     def _draw(self, key: NoiseKey, like: Tensor) -> Tensor:
         path, _, weight_name = self.name.rpartition(".")
-        first = self._held(next(self.parameters()))[1][0][0]
+        first = self._local_ranges(next(self.parameters()))[1][0][0]
         names = (f"{path}.{first + number}.{weight_name}.weight" for number in range(len(like)))
         drawn = torch.stack([self._drawn_by(key, name, like.device) for name in names])
         row, column = self.first
@@ -417,7 +417,7 @@ class _QuantizedProduct(torch.autograd.Function):
     def forward(
         ctx: Any, x: Tensor, weight: QuantizedWeight, inputs_first: bool, *parts: Tensor
     ) -> Tensor:
-        ctx.held, ctx.inputs_first, ctx.key = weight, inputs_first, weight.key()
+        ctx.weight, ctx.inputs_first, ctx.key = weight, inputs_first, weight.key()
         ctx.save_for_backward(*parts)
         dense = weight.dense_of(parts, ctx.key, x.dtype)
         return x @ dense if inputs_first else F.linear(x, dense)
@@ -428,7 +428,7 @@ class _QuantizedProduct(torch.autograd.Function):
         ctx: Any, grad: Tensor
     ) -> tuple[Tensor | None, ...]:
         parts = ctx.saved_tensors  # which may be read once
-        dense = ctx.held.dense_of(parts, ctx.key, grad.dtype)
+        dense = ctx.weight.dense_of(parts, ctx.key, grad.dtype)
         back = F.linear(grad, dense) if ctx.inputs_first else grad @ dense
         return back, None, None, *(None for _ in parts)
 
@@ -445,7 +445,7 @@ class _ExpertProduct(torch.autograd.Function):
         ends: Tensor,
         *parts: Tensor,
     ) -> Tensor:
-        ctx.held, ctx.product, ctx.key = weight, product, weight.key()
+        ctx.weight, ctx.product, ctx.key = weight, product, weight.key()
         ctx.save_for_backward(ends, *parts)
         return product(rows, weight.dense_of(parts, ctx.key, rows.dtype).transpose(1, 2), ends)
 
@@ -455,7 +455,7 @@ class _ExpertProduct(torch.autograd.Function):
         ctx: Any, grad: Tensor
     ) -> tuple[Tensor | None, ...]:
         ends, *parts = ctx.saved_tensors
-        back = ctx.product(grad, ctx.held.dense_of(parts, ctx.key, grad.dtype), ends)
+        back = ctx.product(grad, ctx.weight.dense_of(parts, ctx.key, grad.dtype), ends)
         return back, None, None, None, *(None for _ in parts)
 
 

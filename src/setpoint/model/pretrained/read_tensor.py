@@ -210,8 +210,8 @@ AT_ONCE: Final = 2**22
 """Weights dequantized at a time, at most or one row of blocks, in fp32."""
 
 LEVELS: Final = {
-    "e2m1": (*E2M1, *(-each for each in E2M1)),
-    "int4": tuple(float(each) for each in range(-8, 8)),
+    "e2m1": (*E2M1, *(-level for level in E2M1)),
+    "int4": tuple(float(code) for code in range(-8, 8)),
 }
 """Values of 4-bit codes."""
 

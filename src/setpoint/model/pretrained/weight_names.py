@@ -1,6 +1,6 @@
 """Correspondence between the tensors of Hugging Face files and of the transformer.
 
-A piece is a block of a tensor here that equals a block of a tensor in the files, perhaps
+A piece is a block of a tensor of the model that equals a block of a tensor in the files, perhaps
 transposed. The list of pieces of a model serves both directions: it tells which tensors files must
 contain, how to fill a parameter, and how to write a file.
 """
@@ -116,7 +116,7 @@ class HfModule(NamedTuple):
 
     Arguments:
         name: `{}` stands for the number of an expert.
-        fused: modules here that are concatenated along its outputs; (): one module.
+        fused: modules of the model that are concatenated along its outputs; (): one module.
         transposed: its matrix is (inputs, outputs).
         packed: it contains all experts.
         interleaved: the outputs of fused packed modules alternate.
@@ -130,7 +130,8 @@ class HfModule(NamedTuple):
 
 
 Names = Mapping[str, str | HfModule]
-"""Hugging Face modules by the names of modules here; those of a layer are relative to it."""
+"""Hugging Face modules by the names of modules of the model; those of a layer are relative to
+it."""
 
 
 def fused(
@@ -195,11 +196,10 @@ class TensorNames:
     """Tensor names of a family.
 
     Arguments:
-        names: Hugging Face modules by the names of modules here.
+        names: Hugging Face modules by the names of modules of the model.
         layer: name of a layer, with `{}` for its number.
         surplus: patterns of tensor names, without the prefix, that files may contain and that are
-            not
-        read; `{beyond}` stands for layer numbers beyond the last.
+            not read; `{beyond}` stands for layer numbers beyond the last.
         interleaved: rotated pairs are adjacent rows of the projections, not rows of two halves of a
         head.
     """
