@@ -8,14 +8,16 @@ import pytest
 import torch
 import torch.distributed as dist
 
+from setpoint.checkpoint import loading
 from setpoint.config import RunError, SetpointError
 from setpoint.files import tensor_file
-from setpoint.model import save_pretrained
+from setpoint.model import load_pretrained, save_pretrained
 from setpoint.model.pretrained import read_tensor
 from setpoint.parallel.world import World
 from setpoint.shapes.placed import local_part, whole_of
 from setpoint.train.build.components import build_components
 from setpoint.train.config import Job
+from setpoint.train.run import train
 
 from ..support.ranks import fork_group
 from ..train.small import small_job
@@ -87,6 +89,37 @@ def each_reads_what_it_is_to(folder: Path, files: Path) -> None:
             assert read == pytest.approx(share * whole, rel=0.02), (shard, read, whole)
 
 
+def a_divided_checkpoint_is_sent(folder: Path, files: Path) -> None:
+    """The first rank reads the parts of all ranks, and the others none."""
+    flags = (*COMMON, *RANKS, "parallel.shard=2")
+    run = files / "run"
+    with pytest.MonkeyPatch.context() as patch:
+        for name, value in (("WORLD_SIZE", WORLD), ("RANK", dist.get_rank())):
+            patch.setenv(name, str(value))
+            patch.setenv(f"LOCAL_{name}", str(value))
+        train(small_job(folder, *flags, "duration=1 step", without=("accumulation",)), run)
+    assert [*run.glob("checkpoints/*/model.index.json")]
+    expected = load_pretrained(run).state_dict()
+    sizes: list[int] = []
+    real = loading.read_box
+
+    def count(descriptor: int, info: Any, box: Any, into: torch.Tensor) -> None:
+        sizes.append(into.nbytes)
+        real(descriptor, info, box, into)
+
+    for option in (BROADCASTS, "parallel.load_weights=every_rank"):
+        sizes.clear()
+        job = small_job(
+            folder, *flags, f"model.pretrained={run}", option, without=("accumulation",)
+        )
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(loading, "read_box", count)
+            model = build_components(job).model
+        weights = {name: whole_of(value) for name, value in model.state_dict().items()}
+        assert all(torch.equal(tensor, expected[name]) for name, tensor in weights.items())
+        assert bool(sizes) == (option != BROADCASTS or dist.get_rank() == 0)
+
+
 def all_hear_of_what_cannot_be_read(folder: Path, files: Path) -> None:
     path = files / "weights-0" / "model.safetensors"
     flags = (*COMMON, *RANKS, BROADCASTS, f"model.pretrained={path.parent}")
@@ -108,6 +141,7 @@ def one_rank(rank: int, store: str) -> None:
     files = Path(store).parent
     folder = files / f"rank-{rank}"
     each_reads_what_it_is_to(folder, files)
+    a_divided_checkpoint_is_sent(folder, files)
     all_hear_of_what_cannot_be_read(folder, files)
 
 
