@@ -55,6 +55,11 @@ MOE = ("model.moe.experts=4", "model.moe.load_sequences=1")
 EXPERTS = {
     "divided experts": (*MOE, "model.moe.router_z_loss=1e-3"),
     "divided experts with their own biases": (*MOE, "model.moe.bias=true"),
+    "divided experts, scaled inputs": (
+        *MOE,
+        "model.moe.scale_inputs=true",
+        "model.moe.router={type: sigmoid_top_k, bias_rate: null, normalize: false}",
+    ),
     "divided experts, biases": (
         *MOE,
         "model.moe.router=sigmoid_top_k",
@@ -111,6 +116,12 @@ CASES: dict[str, tuple[str, ...]] = {
     "norms over all heads, partial RoPE": (
         "model.qk_norm=true", "model.qk_norm_across_heads=true", "model.norm_placement=post",
         "model.rope_dim=4", "model.rope_pattern=[true, false]",
+    ),
+    "chunks, a temperature, unweighted norms": (
+        "model.attention_pattern=[full, chunked]", "model.attention_chunk=20",
+        "model.rope_pattern=[false, true]", "model.qk_norm=true", "model.qk_norm_weights=false",
+        "model.qk_norm_pattern=[false, true]",
+        "model.attention_temperature={interval: 10, scale: 0.5}",
     ),
     "merged queries, keys and values": ("model.merge_qkv=true", "model.qkv_bias=true"),
     "attention sinks, clamped SwiGLU": ("model.attention_sinks=true", "model.heads=4",

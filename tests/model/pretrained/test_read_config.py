@@ -115,6 +115,40 @@ OLD: dict[str, dict[str, Any]] = {
         "task_specific_params": {"text-generation": {"do_sample": True, "max_length": 50}},
         "vocab_size": 100,
     },
+    "llama4": {
+        **LLAMA,
+        "architectures": ["Llama4ForCausalLM"],
+        "model_type": "llama4_text",
+        "num_hidden_layers": 8,
+        "attention_bias": False,
+        "attention_chunk_size": 64,
+        "attention_dropout": 0.0,
+        "attn_scale": 0.1,
+        "attn_temperature_tuning": True,
+        "cache_implementation": "hybrid",
+        "floor_scale": 32,
+        "for_llm_compression": False,
+        "head_dim": 16,
+        "interleave_moe_layer_step": 2,
+        "intermediate_size_mlp": 192,
+        "moe_layers": [1, 3, 5, 7],
+        "no_rope_layers": [],
+        "num_experts_per_tok": 1,
+        "num_local_experts": 4,
+        "output_router_logits": False,
+        "rms_norm_eps": 1e-05,
+        "rope_scaling": {
+            "factor": 16.0,
+            "high_freq_factor": 1.0,
+            "low_freq_factor": 1.0,
+            "original_max_position_embeddings": 64,
+            "rope_type": "llama3",
+        },
+        "rope_theta": 500000.0,
+        "router_aux_loss_coef": 0.001,
+        "router_jitter_noise": 0.0,
+        "use_qk_norm": True,
+    },
     "qwen3 moe": {
         **LLAMA,
         "architectures": ["Qwen3MoeForCausalLM"],
@@ -213,6 +247,7 @@ def test_files_of_transformers_4_mean_what_5_makes_of_them(case: str, tmp_path: 
 
     old = read(tmp_path, OLD[case])
     kind = OLD[case]["model_type"]
+    assert family_for(old).model_type == kind
     transformers.AutoConfig.from_pretrained(tmp_path).save_pretrained(tmp_path / "new")
     written = json.loads((tmp_path / "new/config.json").read_text())
     assert ("rope_parameters" in written) == (kind != "gpt2")

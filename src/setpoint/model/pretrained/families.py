@@ -646,6 +646,7 @@ LLAMA4 = Family(
         Number("router_aux_loss_coef", "moe.balance_loss", 0.001),
         NO_JITTER,
         NO_ROUTER_LOGITS,
+        AnyKey("for_llm_compression"),  # which nothing reads
     ),
     fixed={
         "moe": MOE,

@@ -160,7 +160,7 @@ class Windows(KeyRule):
             keys["max_window_layers"] = kinds.index("sliding") if slides else config.layers
         if self.listed:
             names = {kind: name for name, kind in KINDS.items()}
-            keys["layer_types"] = [names[kind] for kind in kinds]
+            keys["layer_types"] = [names.get(kind, kind) for kind in kinds]  # refused when read
         return keys
 
 
