@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import csv
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
+from setpoint.config import resolve
+from setpoint.track.config import Csv
 from setpoint.track.csv_file import CsvTracker
 
 
@@ -19,7 +22,8 @@ def train(step: int, **more: Any) -> dict[str, Any]:
 
 
 def session(folder: Path, step: int, *rows: dict[str, Any]) -> None:
-    tracker = CsvTracker(folder)
+    run: Any = SimpleNamespace(logs=folder)
+    tracker = CsvTracker(resolve(Csv()), run_directory=run)
     tracker.open(step, {}, lambda _: None)
     for row in rows:
         tracker.write(row)

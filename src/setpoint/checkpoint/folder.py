@@ -332,14 +332,21 @@ def protected_by_pointers(root: Path) -> dict[int, str] | None:
     Returns:
         step to pointer names; None if a pointer cannot be read, so that nothing may be removed.
     """
-    protected: dict[int, str] = {}
+    steps: dict[PointerName, int | None] = {}
     for name in POINTERS:
         try:
-            step = read_pointer(root, name)
+            steps[name] = read_pointer(root, name)
         except UnreadPointer:
             return None
         except SetpointError:
             continue
+    return names_of_steps(steps)
+
+
+def names_of_steps(steps: Mapping[PointerName, int | None]) -> dict[int, str]:
+    """The names of the pointers to each step."""
+    names: dict[int, str] = {}
+    for name, step in steps.items():
         if step is not None:
-            protected[step] = f"{protected[step]}, {name}" if step in protected else name
-    return protected
+            names[step] = f"{names[step]}, {name}" if step in names else name
+    return names

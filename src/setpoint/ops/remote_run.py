@@ -19,7 +19,14 @@ from pathlib import Path
 from typing import NamedTuple
 
 from setpoint.checkpoint.config import Remote
-from setpoint.checkpoint.folder import POINTERS, PointerName, Retention, directory_name, step_of
+from setpoint.checkpoint.folder import (
+    POINTERS,
+    PointerName,
+    Retention,
+    directory_name,
+    names_of_steps,
+    step_of,
+)
 from setpoint.checkpoint.manifest import (
     MANIFEST,
     DamagedCheckpoint,
@@ -294,11 +301,7 @@ class RemoteRun(RemoteFolder):
         Raises:
             RemoteError: if the service does not answer.
         """
-        protected: dict[int, str] = {}
-        for name in POINTERS:
-            step = self.pointer(name)
-            if step is not None:
-                protected[step] = f"{protected[step]}, {name}" if step in protected else name
+        protected = names_of_steps({name: self.pointer(name) for name in POINTERS})
         complete: dict[int, Manifest] = {}
         unfinished: list[int] = []
         for step in self.steps():

@@ -27,7 +27,7 @@ class Jsonl(TrackerConfig, type="jsonl", owner="setpoint.track.jsonl:JsonlTracke
     """`metrics.jsonl` in the run directory: one row per line, at full precision."""
 
 
-class Csv(TrackerConfig, type="csv", owner="setpoint.track.csv_file:build_csv", role=RUNTIME):
+class Csv(TrackerConfig, type="csv", owner="setpoint.track.csv_file:CsvTracker", role=RUNTIME):
     """`logs/train.csv` and `logs/evaluation.csv` in the run directory: one row per line."""
 
 

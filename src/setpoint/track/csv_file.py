@@ -23,15 +23,12 @@ class CsvTracker(Tracker):
     """Appends rows to `<kind>.csv`; a new metric adds a column.
 
     Rows after a rollback are dropped. Lists become columns `name.0`, `name.1`.
-
-    Arguments:
-        folder: of the files.
     """
 
     synchronous = True
 
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
+    def __init__(self, config: Csv, *, run_directory: RunDirectory) -> None:
+        self.folder = run_directory.logs
         self._files: dict[str, TextIO] = {}
         self._columns: dict[str, list[str]] = {}
 
@@ -108,11 +105,6 @@ class CsvTracker(Tracker):
             writer.writerow(columns)
         writer.writerows([*row, *[""] * (len(columns) - len(row))] for row in rows)
         write_text(path, text.getvalue())
-
-
-def build_csv(config: Csv, *, run_directory: RunDirectory) -> CsvTracker:
-    """Build the tracker that writes CSV files."""
-    return CsvTracker(run_directory.logs)
 
 
 def _read(path: Path) -> tuple[list[str], list[list[str]]]:
