@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import json
 import shlex
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-from setpoint.checkpoint.manifest import STATE
+from setpoint.checkpoint.manifest import STATE, decode_state
 from setpoint.checkpoint.places import newest_whole
 from setpoint.parallel.rank import launcher_process, own_rank
 from setpoint.report.goodput import Goodput, goodput
@@ -72,9 +71,9 @@ def data_position(folder: str) -> str | None:
     if directory is None:
         return None
     try:
-        position = json.loads((directory / STATE).read_bytes()).get("data")
+        position = decode_state((directory / STATE).read_bytes()).get("data")
     # Damaged, which training finds and says.
-    except (OSError, ValueError, AttributeError, RecursionError):
+    except (OSError, ValueError):
         return None
     return position if isinstance(position, str) and position else None
 
