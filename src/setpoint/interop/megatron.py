@@ -496,4 +496,7 @@ DIALECT = Dialect(
               "model-parallel-size": "tensor-model-parallel-size", "warmup": "lr-warmup-fraction"},
     prepare=_prepare,
     read=_read,
+    switches={"moe-": "num-experts", "expert-tensor-": "num-experts",
+              **dict.fromkeys(("q-lora-rank", "kv-lora-rank", "qk-head-dim", "qk-pos-emb-head-dim",
+                               "v-head-dim", "mscale"), "multi-latent-attention")},
 )  # fmt: skip

@@ -20,37 +20,31 @@ LISTS = """
 """
 """Arguments that take several values."""
 FLAGS = """
-    group-query-attention use-rotary-position-embeddings no-position-embedding
-    use-rope-scaling apply-layernorm-1p openai-gelu
-    squared-relu swiglu quick-geglu untie-embeddings-and-output-weights multi-latent-attention
-    disable-bias-linear add-qkv-bias qk-layernorm
-    recompute-activations no-bias-gelu-fusion use-pytorch-profiler profile record-memory-history
-    calculate-per-token-loss sequence-parallel manual-gc
-    no-load-optim no-load-rng finetune exit-on-missing-checkpoint fp16 bf16
-    grad-reduce-in-bf16 accumulate-allreduce-grads-in-fp32 use-distributed-optimizer
-    use-megatron-fsdp use-torch-fsdp2 torch-fsdp2-no-reshard-after-forward full-validation mock-data
-    reset-position-ids reset-attention-mask moe-router-pre-softmax moe-grouped-gemm
-    moe-router-enable-expert-bias moe-enable-deepep moe-pad-expert-input-to-capacity
-    use-precision-aware-optimizer muon-use-nesterov checkpoint-activations
-    moe-layer-recompute tp-comm-overlap
+    group-query-attention use-rotary-position-embeddings no-position-embedding use-rope-scaling
+    apply-layernorm-1p openai-gelu squared-relu swiglu quick-geglu
+    untie-embeddings-and-output-weights multi-latent-attention disable-bias-linear add-qkv-bias
+    qk-layernorm recompute-activations no-bias-gelu-fusion use-pytorch-profiler profile
+    record-memory-history calculate-per-token-loss sequence-parallel manual-gc no-load-optim
+    no-load-rng finetune exit-on-missing-checkpoint fp16 bf16 grad-reduce-in-bf16
+    accumulate-allreduce-grads-in-fp32 use-distributed-optimizer use-megatron-fsdp use-torch-fsdp2
+    torch-fsdp2-no-reshard-after-forward full-validation mock-data reset-position-ids
+    reset-attention-mask moe-router-pre-softmax moe-router-enable-expert-bias moe-enable-deepep
+    moe-pad-expert-input-to-capacity use-precision-aware-optimizer muon-use-nesterov
+    checkpoint-activations moe-layer-recompute tp-comm-overlap
 """
 UNSET = """
     num-layers hidden-size ffn-hidden-size num-attention-heads kv-channels num-query-groups
     window-size window-attn-skip-freq max-position-embeddings no-rope-freq
     rotary-seq-len-interpolation-factor padded-vocab-size vocab-size vocab-file merge-file
-    tokenizer-type tokenizer-model micro-batch-size global-batch-size
-    recompute-granularity recompute-method recompute-num-layers recompute-modules train-iters
-    train-samples exit-duration-in-mins tensorboard-dir embedding-init-method-std lr
-    lr-decay-iters lr-decay-samples lr-wsd-decay-iters lr-wsd-decay-samples lr-warmup-fraction
-    decoupled-lr save save-interval save-retain-interval load
-    pretrained-checkpoint ckpt-step loss-scale num-layers-per-virtual-pipeline-stage
-    num-virtual-stages-per-pipeline-rank
+    tokenizer-type tokenizer-model micro-batch-size global-batch-size recompute-granularity
+    recompute-method recompute-num-layers recompute-modules train-iters train-samples
+    exit-duration-in-mins tensorboard-dir embedding-init-method-std lr lr-decay-iters
+    lr-decay-samples lr-wsd-decay-iters lr-wsd-decay-samples lr-warmup-fraction decoupled-lr save
+    save-interval save-retain-interval load pretrained-checkpoint ckpt-step loss-scale
+    num-layers-per-virtual-pipeline-stage num-virtual-stages-per-pipeline-rank
     hierarchical-context-parallel-sizes start-weight-decay end-weight-decay data-path
-    train-data-path valid-data-path split seq-length expert-tensor-parallel-size
-    num-experts moe-ffn-hidden-size moe-shared-expert-intermediate-size moe-router-num-groups
-    moe-router-group-topk moe-router-topk-scaling-factor moe-z-loss-coeff
-    moe-expert-capacity-factor q-lora-rank fp8-format fp4-format
-    distributed-timeout-seconds-after-init
+    train-data-path valid-data-path split seq-length expert-tensor-parallel-size moe-ffn-hidden-size
+    moe-shared-expert-intermediate-size fp8-format fp4-format distributed-timeout-seconds-after-init
     dataloader-type ddp-bucket-size check-weight-hash-across-dp-replicas-interval
 """
 KEYS: dict[str, Key] = {
@@ -72,8 +66,7 @@ KEYS: dict[str, Key] = {
     **keys_of("", **{"hidden-dropout": 0.1, "attention-backend": "auto",
         "position-embedding-type": "learned_absolute", "rotary-base": 10_000.0,
         "rotary-percent": 1.0, "rope-scaling-factor": 8.0, "rope-type": None,
-        "make-vocab-size-divisible-by": 128, "normalization": "LayerNorm", "kv-lora-rank": 32,
-        "qk-head-dim": 128, "qk-pos-emb-head-dim": 64, "v-head-dim": 128,
+        "make-vocab-size-divisible-by": 128, "normalization": "LayerNorm",
         "rotary-scaling-factor": 1.0, "mscale": 1.0, "mscale-all-dim": 0.0, "optimizer": "adam"}),
     "weight-decay": Key(0.01, "optimizer.weight_decay"),
     **keys_of("", **{"clip-grad": 1.0, "adam-beta1": 0.9,
@@ -94,10 +87,23 @@ KEYS: dict[str, Key] = {
         "wandb-project": "", "wandb-entity": "", "wandb-exp-name": "", "fp8-recipe": "delayed",
         "exp-avg-dtype": "fp32", "exp-avg-sq-dtype": "fp32", "main-grads-dtype": "fp32",
         "main-params-dtype": "fp32", "moe-layer-freq": None, "moe-router-load-balancing-type": None,
-        "moe-router-score-function": "softmax", "moe-router-topk": 2,
+        "moe-router-score-function": "softmax",
         "moe-router-bias-update-rate": 1e-3, "moe-aux-loss-coeff": None,
         "moe-token-dispatcher-type": "allgather", "moe-flex-dispatcher-backend": "deepep",
         "moe-deepep-num-sms": 20, "moe-token-drop-policy": "probs"}),
+    "num-experts": Key(None, "model.moe.experts", optional=True),
+    "moe-router-topk": Key(2, "model.moe.top_k"),
+    "moe-router-topk-scaling-factor": Key(None, "model.moe.route_scale", optional=True),
+    "moe-router-num-groups": Key(None, "model.moe.groups", optional=True),
+    "moe-router-group-topk": Key(None, "model.moe.top_groups", optional=True),
+    "moe-z-loss-coeff": Key(None, "model.moe.router_z_loss", optional=True),
+    "moe-expert-capacity-factor": Key(None, "model.moe.capacity_factor", optional=True),
+    "moe-grouped-gemm": Key(False, "model.moe.packed", optional=True),
+    "q-lora-rank": Key(None, "model.mla.query_rank", optional=True),
+    "kv-lora-rank": Key(32, "model.mla.kv_rank"),
+    "qk-head-dim": Key(128, "model.mla.nope_head_dim"),
+    "qk-pos-emb-head-dim": Key(64, "model.mla.rope_head_dim"),
+    "v-head-dim": Key(128, "model.mla.value_head_dim"),
     "mtp-num-layers": Key(None,
         refused="multi-token prediction: its layers and their loss are left out"),
     # What goes another way here.

@@ -135,11 +135,6 @@ def _positions(c: Conversion) -> None:
 
 def _latent(c: Conversion) -> None:
     """Latent attention, with YaRN where positions are scaled."""
-    for key, field in (("q-lora-rank", "query_rank"), ("kv-lora-rank", "kv_rank"),
-                       ("qk-pos-emb-head-dim", "rope_head_dim"), ("qk-head-dim", "nope_head_dim"),
-                       ("v-head-dim", "value_head_dim")):  # fmt: skip
-        if (value := c.number(key)) is not None:
-            c.set(f"model.mla.{field}", value, key)
     for path in ("kv_heads", "head_dim", "qk_norm"):  # parts of low rank have their norms
         c.data["model"].pop(path, None)
     c.set("model.positions", "rotary", "multi-latent-attention")
@@ -179,12 +174,9 @@ def _pattern(c: Conversion, key: str, of_count: Callable[[int, int], bool]) -> l
 
 def _experts(c: Conversion) -> None:
     """Experts; the section is absent without any."""
-    experts = c.number("num-experts")
-    if not experts:
+    if not c.number("num-experts"):
         return
     path, layers = "model.moe", min(c.number("num-layers") or 0, 10_000)
-    c.set(f"{path}.experts", experts, "num-experts")
-    c.set(f"{path}.top_k", c.number("moe-router-topk"), "moe-router-topk")
     dim = c.number("hidden-size") or 0
     default = int(4 * dim * 2 / 3) // 64 * 64 if c.value("swiglu") else 4 * dim
     width = c.number("moe-ffn-hidden-size") or c.number("ffn-hidden-size") or default
@@ -221,12 +213,6 @@ def _experts(c: Conversion) -> None:
         has_bias = c.value("moe-router-enable-expert-bias")
         rate = c.number("moe-router-bias-update-rate") if has_bias else 0.0
         c.set(f"{path}.router.bias_rate", float(rate), "moe-router-bias-update-rate")
-    if factor := c.number("moe-router-topk-scaling-factor"):
-        c.set(f"{path}.route_scale", float(factor), "moe-router-topk-scaling-factor")
-    groups = {"moe-router-num-groups": "groups", "moe-router-group-topk": "top_groups"}
-    for key, field in groups.items():
-        if value := c.number(key):
-            c.set(f"{path}.{field}", value, key)
     kinds, weights = c.value("moe-router-load-balancing-type"), c.value("moe-aux-loss-coeff")
     losses = {"aux_loss": "balance_loss", "seq_aux_loss": "sequence_balance_loss",
               "global_aux_loss": "balance_loss", "none": ""}  # fmt: skip
@@ -240,16 +226,11 @@ def _experts(c: Conversion) -> None:
             c.wrong("moe-router-load-balancing-type", expected)
         elif losses[name] and value:
             c.set(f"{path}.{losses[name]}", float(value), "moe-aux-loss-coeff")
-    if weight := c.number("moe-z-loss-coeff"):
-        c.set(f"{path}.router_z_loss", float(weight), "moe-z-loss-coeff")
-    if capacity := c.number("moe-expert-capacity-factor"):
-        c.set(f"{path}.capacity_factor", float(capacity), "moe-expert-capacity-factor")
+    if c.number("moe-expert-capacity-factor"):
         c.value("moe-pad-expert-input-to-capacity")
         if c.value("moe-token-drop-policy") == "probs":
             text = "an expert drops its last tokens; there those of the lowest probability"
             c.report("differs", "moe-token-drop-policy", text)
-    if c.value("moe-grouped-gemm"):
-        c.set(f"{path}.packed", True, "moe-grouped-gemm")
     dispatcher = c.choice("moe-token-dispatcher-type", "allgather", "alltoall", "flex")
     backend = c.value("moe-flex-dispatcher-backend")
     if dispatcher == "flex" and backend == "hybridep":
