@@ -168,15 +168,12 @@ def _inference(c: Conversion) -> None:
         text = "d9d takes the weights in Python: set weights.path"
         c.report("needs a decision", "model_stage_factory.source_checkpoint", text)
         c.set("weights", {})
-    for key, field in (("batching.global_batch_size", "batch.global_size"),
-                       ("data.max_length", "batch.sequence_length"),
-                       ("determinism.base_seed", "seed"),
-                       ("data_loading.num_workers", "data.loader.workers"),
-                       ("timeout.init_timeout", "parallel.timeout"),
-                       ("timeout.step_timeout", "parallel.step_timeout")):  # fmt: skip
-        if (value := c.number(key)) is not None:
-            c.set(field, value, key)
-    c.set("data.loader.pin_memory", c.value("data_loading.pin_memory"), "data_loading.pin_memory")
+    c.copy_given({"batch.global_size": "batching.global_batch_size",
+                  "batch.sequence_length": "data.max_length", "seed": "determinism.base_seed",
+                  "data.loader.workers": "data_loading.num_workers",
+                  "data.loader.pin_memory": "data_loading.pin_memory",
+                  "parallel.timeout": "timeout.init_timeout",
+                  "parallel.step_timeout": "timeout.step_timeout"})  # fmt: skip
     c.number("batching.microbatch_size")  # of the ranks, the global size divides into
     c.set("parallel.device", "cuda")
     for axis, field in (
@@ -192,9 +189,9 @@ def _inference(c: Conversion) -> None:
         _period(c, "resilience.gc.every", "gc.period_steps")
     _profile(c)
     if c.value("profiling.enabled"):
-        for key, field in (("warmup_steps", "warmup"), ("active_steps", "active"),
-                           ("traces_dir", "directory")):  # fmt: skip
-            c.set(f"profiling.{field}", c.value(f"profiling.{key}"), f"profiling.{key}")
+        c.copy({"profiling.warmup": "profiling.warmup_steps",
+                "profiling.active": "profiling.active_steps",
+                "profiling.directory": "profiling.traces_dir"})  # fmt: skip
     if tokenizer := c.text("data.tokenizer"):
         c.tokenizer(tokenizer, "data.tokenizer")
     if path := c.text("export_to"):

@@ -614,24 +614,17 @@ def _records(c: Conversion, total: int | None) -> None:
     """Logging, trackers, profiling and garbage collection."""
     default = 1024 if total is None else math.ceil(total / 100)
     c.set("tracking.every", f"{c.number('log_interval') or default} steps", "log_interval")
-    trackers: list[dict[str, object]] = [{"type": "jsonl"}]
-    if c.value("tensorboard"):
-        trackers.append({"type": "tensorboard", "directory": c.value("tensorboard.log_dir"),
-                         "flush_every": c.value("tensorboard.flush_secs")})  # fmt: skip
-    if c.value("wandb.enabled"):
-        names = {"project": "project", "entity": "entity", "group": "group", "name": "name",
-                 "job_type": "job_type", "dir": "directory", "mode": "mode",
-                 "id": "run_id"}  # fmt: skip
-        values = {field: c.value(f"wandb.{word}") for word, field in names.items()}
-        values["project"] = values["project"] or c.value("lineage")
-        values["group"] = values["group"] or c.value("experiment")
-        trackers.append({"type": "wandb", **values, "tags": c.names("wandb.tags")})
-    if c.value("mlflow.enabled"):
-        names = {"tracking_uri": "uri", "experiment_name": "experiment", "run_id": "run_id",
-                 "run_name": "name", "tags": "tags"}  # fmt: skip
-        values = {field: c.value(f"mlflow.{word}") for word, field in names.items()}
-        trackers.append({"type": "mlflow", **values})
-    c.set_items("tracking.trackers", trackers, "wandb.enabled", "tensorboard", "mlflow.enabled")
+    c.track(
+        ("tensorboard", "tensorboard", {
+            "directory": "tensorboard.log_dir", "flush_every": "tensorboard.flush_secs"}),
+        ("wandb", "wandb.enabled", {
+            "project": "wandb.project lineage", "group": "wandb.group experiment",
+            "directory": "wandb.dir", "run_id": "wandb.id",
+            **{name: f"wandb.{name}" for name in ("entity", "name", "job_type", "mode", "tags")}}),
+        ("mlflow", "mlflow.enabled", {
+            "uri": "mlflow.tracking_uri", "experiment": "mlflow.experiment_name",
+            "run_id": "mlflow.run_id", "name": "mlflow.run_name", "tags": "mlflow.tags"}),
+    )  # fmt: skip
     metrics = ("loss", "perplexity", "accuracy")
     if c.value("score_name") not in metrics:
         c.wrong("score_name", "one of " + ", ".join(metrics))

@@ -387,15 +387,18 @@ class Conversion:
     def track(self, *trackers: tuple[str, str, Mapping[str, str]]) -> None:
         """Set the trackers, each as its type, the keys that enable it, and the keys of its fields.
 
-        Null and empty values are left out.
+        Of several keys, with a space between, the first that is neither null nor empty counts.
         """
         items: list[dict[str, object]] = [{"type": "jsonl"}]
         for kind, switches, fields in trackers:
             if any(map(self.value, switches.split())):
-                values = {field: self.value(key) for field, key in fields.items()}
-                items.append(
-                    {"type": kind, **{f: None if v == "" else v for f, v in values.items()}}
-                )
+                values = {
+                    field: next(
+                        (v for v in map(self.value, key.split()) if v not in (None, "")), None
+                    )
+                    for field, key in fields.items()
+                }
+                items.append({"type": kind, **values})
         keys = [key for _, switches, _ in trackers for key in switches.split()]
         self.set_items("tracking.trackers", items, *keys)
 

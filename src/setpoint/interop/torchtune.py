@@ -457,8 +457,7 @@ def _records(c: Conversion) -> None:
               "stacks": "with_stack", "flops": "with_flops", "directory": "output_dir"}  # fmt: skip
     for name in ("_component_", "cpu", "cuda", "xpu"):
         c.value(f"profiler.{name}")  # all that the machine has
-    for field, name in counts.items():
-        c.set(f"profiling.{field}", c.value(f"profiler.{name}"), f"profiler.{name}")
+    c.copy({f"profiling.{field}": f"profiler.{name}" for field, name in counts.items()})
 
 
 def _inference(c: Conversion) -> None:
@@ -486,9 +485,7 @@ def _inference(c: Conversion) -> None:
     if tasks := c.names("tasks"):
         c.set("harness.tasks", tasks, "tasks")
         c.set("batch.micro_size", c.number("batch_size"), "batch_size")
-        for key, field in (("limit", "limit"), ("include_path", "tasks_path")):
-            if (value := c.value(key)) is not None:
-                c.set(f"harness.{field}", value, key)
+        c.copy_given({"harness.limit": "limit", "harness.tasks_path": "include_path"})
         if c.number("max_seq_length"):
             c.report("differs", "max_seq_length", "rows are as long as the model takes them")
         return
@@ -506,9 +503,7 @@ def _inference(c: Conversion) -> None:
     if system and not templated:
         c.report("differs", "prompt", "under the chat template of the weights; one text there")
     c.set("generation.max_tokens", c.number("max_new_tokens"), "max_new_tokens")
-    for key in ("temperature", "top_k"):
-        if (value := c.number(key)) is not None:
-            c.set(f"generation.{key}", value, key)
+    c.copy_given({f"generation.{key}": key for key in ("temperature", "top_k")})
     if not c.value("enable_kv_cache"):
         c.set("generation.cache", False, "enable_kv_cache")
 
