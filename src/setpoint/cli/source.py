@@ -111,7 +111,8 @@ def open_source(
             f"words after -- are overrides in the spelling of another system, for a SOURCE that is "
             f"a file of it, DIALECT:FILE; got {label}"
         )
-    if any(isinstance(vars(composition.draft).get(name), Reference) for name in _sections(root)):
+    sections = (name for name, i in fields_of(root).items() if isinstance(i.type, SectionType))
+    if any(isinstance(vars(composition.draft).get(name), Reference) for name in sections):
         composition.resolve()  # refuses it: the reference leads to no such section
     _set_ranks_and_device(composition, given)
     composition.notes[:0] = notes
@@ -127,11 +128,6 @@ def open_source(
     _print_new_notes(composition.notes, arguments)
     composition.label = label
     return composition
-
-
-def _sections(root: type[Config]) -> list[str]:
-    """The fields of a root that hold a section in any case, which commands read and set."""
-    return [name for name, info in fields_of(root).items() if isinstance(info.type, SectionType)]
 
 
 def _print_new_notes(notes: list[str], arguments: Arguments) -> None:
