@@ -368,7 +368,7 @@ class Bounds(Struct):
         """Refuse a number outside the range, or a text that does not match the pattern.
 
         Raises:
-            Invalid: if the value lies outside.
+            Invalid: if the value lies outside; its class says who adds the path and the origin.
         """
         if isinstance(value, int | float) and not self.takes(value):
             raise Invalid(f"is out of range: it must be {self.describe()}")
