@@ -137,7 +137,7 @@ BREAKS = [
         "data/test_loader.py data",
     ),
     Break(
-        "data/sampler.py",
+        "data/order.py",
         "return EpochPosition(epoch, epoch_row, group, row)",
         "return EpochPosition(0, epoch_row, group, row)",
         "data/test_loader.py data train/test_killed_anywhere.py",

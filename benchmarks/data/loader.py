@@ -30,9 +30,8 @@ from setpoint.cli.output import table
 from setpoint.data.corpus import Corpus, JoinedRow
 from setpoint.data.document import FileRecord
 from setpoint.data.loader import Feed
-from setpoint.data.order import RowOrder
-from setpoint.data.rows import training_rows
-from setpoint.data.sampler import EpochCursor, Sampler
+from setpoint.data.rows import RowOrder, training_rows
+from setpoint.data.sampler import Sampler
 from setpoint.shapes.batch import Batch, Count
 
 SHARD, DOCUMENT, VOCABULARY = 100_000_000, 1000, 50_257
@@ -79,7 +78,7 @@ def ours(folder: Path, length: int, rows: int, workers: int) -> Next:
     windows = training_rows(corpus, length)
     return Feed(
         windows,
-        Sampler([EpochCursor(windows, RowOrder(windows, 1))]),
+        Sampler([RowOrder(windows, 1)]),
         count_of,
         micro_size=rows,
         workers=workers,

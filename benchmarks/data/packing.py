@@ -31,9 +31,9 @@ from setpoint.config import resolve
 from setpoint.data.config import Packing
 from setpoint.data.corpus import Corpus
 from setpoint.data.document import FileRecord
-from setpoint.data.packing import build_packed
+from setpoint.data.packing import Packer, build_packed
 from setpoint.data.rows import DocumentRows
-from setpoint.data.sampler import EpochCursor, Sampler
+from setpoint.data.sampler import Sampler
 from setpoint.memory.host_memory import retain_freed_memory
 from setpoint.shapes.batch import IGNORE_INDEX
 
@@ -141,12 +141,12 @@ def collated(table: pa.Table, size: int) -> int:
     return int((made[3] >= 0).sum())
 
 
-def packed_by_setpoint(corpus: Corpus, method: str, size: int) -> tuple[DocumentRows, EpochCursor]:
+def packed_by_setpoint(corpus: Corpus, method: str, size: int) -> tuple[DocumentRows, Packer]:
     """Plan all rows of an epoch, from nothing."""
     section = resolve(Packing(method=method))
     sequences, cursor = build_packed(corpus, section, length=size, seed=0, bucket=1)
-    for group in range(cursor.plan.groups):
-        cursor.plan.group(0, group)
+    for group in range(cursor.groups):
+        cursor.group(0, group)
     return sequences, cursor
 
 

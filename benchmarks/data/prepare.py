@@ -29,8 +29,8 @@ from statistics import median
 from typing import Any, NamedTuple
 
 from harness import options
-from setpoint.data.cache import prepare_all
 from setpoint.data.config import Data, Prepare
+from setpoint.data.sides import prepare_all
 from setpoint.data.sources.config import Stdlib, Text
 from setpoint.data.tokenizers.bpe import train_bpe
 from setpoint.data.tokenizers.config import HuggingFace

@@ -25,7 +25,8 @@ from setpoint.data.evaluation import (
     ngram_baselines,
     ngram_bits,
 )
-from setpoint.data.rows import DocumentRows, Parts, training_rows
+from setpoint.data.order import Parts
+from setpoint.data.rows import DocumentRows, training_rows
 from setpoint.data.sources.config import Conversations, Questions, Random, SourceConfig, Tokens
 from setpoint.data.sources.synthetic import RandomSource
 from setpoint.data.tokenizers.tokenizer import ByteTokenizer

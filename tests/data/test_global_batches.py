@@ -20,12 +20,10 @@ from setpoint.data.corpus import Corpus, build_corpus
 from setpoint.data.document import Document
 from setpoint.data.lanes import build_streamed
 from setpoint.data.loader import Feed
-from setpoint.data.order import RowOrder
 from setpoint.data.packing import build_packed
-from setpoint.data.rows import MixedSequences, Sequences, training_rows
+from setpoint.data.rows import MixedSequences, RowOrder, Sequences, training_rows
 from setpoint.data.sampler import (
     Cursor,
-    EpochCursor,
     MixtureSchedule,
     Sampler,
     Shares,
@@ -63,7 +61,7 @@ def rows_of(kind: str, number: int) -> tuple[Sequences, Cursor]:
     name = f"s{number}"
     if kind == "windows":
         windows = training_rows(corpus(number), LENGTH)
-        return windows, EpochCursor(windows, RowOrder(windows, 5, name))
+        return windows, RowOrder(windows, 5, name)
     buckets = kind == "buckets"
     method: Any = "none" if buckets else kind
     # Several groups are an epoch, where there are groups.

@@ -23,9 +23,8 @@ from setpoint.config import RunError, SetpointError
 from setpoint.data.corpus import Corpus, build_corpus
 from setpoint.data.document import Document
 from setpoint.data.loader import Feed, SentBatch
-from setpoint.data.order import RowOrder
-from setpoint.data.rows import DocumentRows, MixedSequences, training_rows
-from setpoint.data.sampler import EpochCursor, MixtureSchedule, Sampler, Shares
+from setpoint.data.rows import DocumentRows, MixedSequences, RowOrder, training_rows
+from setpoint.data.sampler import MixtureSchedule, Sampler, Shares
 from setpoint.data.tokenizers.tokenizer import ByteTokenizer
 from setpoint.shapes.batch import Batch, Count
 from setpoint.train.build.components import build_components
@@ -64,7 +63,7 @@ def feeds() -> Iterator[Any]:
 
     def make(workers: int, sequences: DocumentRows | None = None, **options: Any) -> Feed:
         sequences = sequences or windows()
-        sampler = Sampler([EpochCursor(sequences, RowOrder(sequences, 5))])
+        sampler = Sampler([RowOrder(sequences, 5)])
         options = {"micro_size": 3, "accumulation": 2} | options
         made.append(Feed(sequences, sampler, count, workers=workers, **options))
         return made[-1]
@@ -145,7 +144,7 @@ def test_a_stream_that_ends_gives_what_comes_before(feeds: Any) -> None:
     whole = windows()
     mixture = MixedSequences(["t"], [whole])
     sampler = Sampler(
-        [EpochCursor(whole, RowOrder(whole, 5, "t"))],
+        [RowOrder(whole, 5, "t")],
         MixtureSchedule(("t",), [Shares(0, (1.0,))], [12], 100),
     )
     feed = Feed(mixture, sampler, count, micro_size=3, workers=2)
@@ -264,7 +263,7 @@ def counting_corpus(size: int) -> Corpus:
 
 def feed_of(corpus: Corpus, *, sequence_length: int, seed: int, **options: int) -> Feed:
     windows = training_rows(corpus, sequence_length)
-    return Feed(windows, Sampler([EpochCursor(windows, RowOrder(windows, seed))]), count, **options)
+    return Feed(windows, Sampler([RowOrder(windows, seed)]), count, **options)
 
 
 def batches_of(feed: Feed) -> Iterator[Batch]:
@@ -502,7 +501,7 @@ def test_each_micro_batch_is_counted_by_itself() -> None:
         return Count(number, number, float(number))
 
     sequences = training_rows(counting_corpus(300), 9)
-    sampler = Sampler([EpochCursor(sequences, RowOrder(sequences, 4))])
+    sampler = Sampler([RowOrder(sequences, 4)])
     step = Feed(sequences, sampler, first_tokens, micro_size=1, accumulation=3).take()
     expected = [first_tokens(batch) for batch in step.batches]
     assert len(set(expected)) == 3 and list(step.counts) == expected

@@ -30,8 +30,8 @@ import numpy as np, torch
 from setpoint.data.corpus import Corpus
 from setpoint.data.document import FileRecord
 from setpoint.data.loader import Feed
-from setpoint.data.order import RowOrder
-from setpoint.data.sampler import EpochCursor, Sampler
+from setpoint.data.rows import RowOrder
+from setpoint.data.sampler import Sampler
 from multiprocessing.reduction import ForkingPickler
 from setpoint.data.loader import Shared
 from setpoint.data.corpus import JoinedRow
@@ -51,7 +51,7 @@ def feed(folder, workers):
         byte_count=size, files=files, digest="d", sources=("a", "b"), starts=starts,
         source=np.arange(len(starts)) % 2)
     cut = training_rows(corpus, 64)
-    sampler = Sampler([EpochCursor(cut, RowOrder(cut, 1))])
+    sampler = Sampler([RowOrder(cut, 1)])
     return Feed(cut, sampler, count, micro_size=4, workers=workers)
 
 def main(folder, how):

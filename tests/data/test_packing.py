@@ -12,6 +12,7 @@ from setpoint.data.config import Packing
 from setpoint.data.corpus import Corpus, build_corpus
 from setpoint.data.document import Document
 from setpoint.data.evaluation import cut_rows
+from setpoint.data.order import Parts
 from setpoint.data.packing import (
     COUNTED_GROUPS,
     Packer,
@@ -21,8 +22,8 @@ from setpoint.data.packing import (
     pieces_of,
     require_pieces,
 )
-from setpoint.data.rows import Cut, DocumentRows, MixedRows, MixedSequences, Parts, training_rows
-from setpoint.data.sampler import EpochCursor, Sampler
+from setpoint.data.rows import Cut, DocumentRows, MixedRows, MixedSequences, training_rows
+from setpoint.data.sampler import Sampler
 from setpoint.data.tokenizers.tokenizer import ByteTokenizer
 from setpoint.shapes.batch import IGNORE_INDEX
 
@@ -58,7 +59,7 @@ def packed(
 
 
 def packer_of(sampler: Sampler) -> Packer:
-    return cast(Packer, cast(EpochCursor, sampler.cursors[0]).plan)
+    return cast(Packer, sampler.cursors[0])
 
 
 def rows_of(rows: Parts) -> list[list[tuple[int, int]]]:

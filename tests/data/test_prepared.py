@@ -20,13 +20,12 @@ import numpy as np
 import pytest
 
 from setpoint.config import RunError, SetpointError, resolve
-from setpoint.data import cache, prepare
+from setpoint.data import prepare, sides
 from setpoint.data import token_store as store
-from setpoint.data.cache import locked, prepare_all
 from setpoint.data.config import Data, Prepare
 from setpoint.data.corpus import Corpus, PlacedRow, gather, slices
 from setpoint.data.document import Document
-from setpoint.data.sides import Sides, named_corpus, read_sides
+from setpoint.data.sides import Sides, locked, named_corpus, prepare_all, read_sides
 from setpoint.data.sources.config import (
     Conversations,
     Filter,
@@ -178,7 +177,7 @@ def test_what_is_prepared_is_not_prepared_again(
     def refuse(*_: object, **__: object) -> None:
         raise AssertionError("prepared again")
 
-    monkeypatch.setattr(cache, "prepare", refuse)
+    monkeypatch.setattr(sides, "prepare", refuse)
     prepare_all(data, ByteTokenizer())
     # Also where it is below the size from which a run prepares on its own.
     small = Data(sources=(SMALL,), prepare=Prepare(folder=str(tmp_path), above=None))
@@ -351,7 +350,7 @@ def test_documents_of_a_store_are_those_of_the_sources(tmp_path: Path) -> None:
 
 KILLED = """
 import sys
-from setpoint.data import cache, prepare
+from setpoint.data import prepare, sides
 from setpoint.data.config import Data, Prepare
 from setpoint.data.sources.config import Random
 from setpoint.data.tokenizers.tokenizer import ByteTokenizer
@@ -368,7 +367,7 @@ def slow(self, tokenizer):
 prepare.TokenizedPiece.run = slow
 section = Prepare(folder=sys.argv[1], workers=1)
 data = Data(sources=(Random(documents=60, length=200),), prepare=section)
-cache.prepare_all(data, ByteTokenizer())
+sides.prepare_all(data, ByteTokenizer())
 """
 
 
@@ -431,7 +430,7 @@ def _hold(root: Path, name: str, held: Any, done: Any) -> None:
 def test_a_second_process_waits_for_the_first(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(cache, "PAUSE", 0.01)
+    monkeypatch.setattr(sides, "PAUSE", 0.01)
     context = multiprocessing.get_context("fork")
     held, done = context.Event(), context.Event()
     holder = context.Process(target=_hold, args=(tmp_path, "x", held, done))
@@ -460,7 +459,7 @@ def test_a_second_process_waits_for_the_first(
 PREPARING = """
 import sys
 from setpoint.data.config import Data, Prepare
-from setpoint.data.cache import prepare_all
+from setpoint.data.sides import prepare_all
 from setpoint.data.sources.config import Random
 from setpoint.data.tokenizers.tokenizer import ByteTokenizer
 section = Prepare(folder=sys.argv[1], workers=1)

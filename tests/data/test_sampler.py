@@ -23,11 +23,9 @@ from setpoint.data.config import Packing
 from setpoint.data.corpus import build_corpus
 from setpoint.data.document import Document
 from setpoint.data.loader import Feed
-from setpoint.data.order import RowOrder
-from setpoint.data.packing import build_packed
-from setpoint.data.rows import DocumentRows, MixedSequences, training_rows
+from setpoint.data.packing import Packer, build_packed
+from setpoint.data.rows import DocumentRows, MixedSequences, RowOrder, training_rows
 from setpoint.data.sampler import (
-    EpochCursor,
     MixtureSchedule,
     Sampler,
     Shares,
@@ -61,10 +59,7 @@ def mixture_of(
 ) -> tuple[MixedSequences, Sampler]:
     names = [f"s{index}" for index in range(len(weights))]
     members = [windows_of(index) for index in range(len(weights))]
-    cursors = [
-        EpochCursor(each, RowOrder(each, 3, name))
-        for each, name in zip(members, names, strict=True)
-    ]
+    cursors = [RowOrder(each, 3, name) for each, name in zip(members, names, strict=True)]
     phases = [Shares(0, shares_of(weights))]
     phases += [Shares(first, shares_of(each)) for first, each in (later or {}).items()]
     whole = MixedSequences(names, members)
@@ -162,7 +157,7 @@ def test_all_sources_read_to_their_limits_are_an_error() -> None:
 
 def by_tokens(weights: list[float]) -> Sampler:
     """Sources whose documents, one in each row, are of other lengths."""
-    made: list[EpochCursor] = []
+    made: list[Packer] = []
     for index in range(len(weights)):
         lengths = range(3 + 8 * index, 9 + 8 * index)
         documents = [Document(f"s{index}/{n}", b"x" * n) for n in lengths]
@@ -241,7 +236,7 @@ def test_states_of_other_sources_are_refused_and_leave_all_as_it_was() -> None:
     with pytest.raises(SetpointError, match="recorded with .*'s0', 's1', 's2'"):
         sampler.load_state_dict(other.state_dict())
     windows = windows_of(0)
-    single = Sampler([EpochCursor(windows, RowOrder(windows, 3, "s0"))]).state_dict()
+    single = Sampler([RowOrder(windows, 3, "s0")]).state_dict()
     with pytest.raises(SetpointError, match="recorded with no mixture"):
         sampler.load_state_dict(single)
     broken = mixture_of([1, 1])[1].state_dict()

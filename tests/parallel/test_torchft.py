@@ -20,9 +20,8 @@ from setpoint.config import ConfigError, SetpointError
 from setpoint.data.corpus import build_corpus
 from setpoint.data.document import Document
 from setpoint.data.loader import Feed
-from setpoint.data.order import RowOrder
-from setpoint.data.rows import training_rows
-from setpoint.data.sampler import EpochCursor, Sampler
+from setpoint.data.rows import RowOrder, training_rows
+from setpoint.data.sampler import Sampler
 from setpoint.data.tokenizers.tokenizer import ByteTokenizer
 from setpoint.parallel.config import TorchFT
 from setpoint.parallel.replica_groups import ReplicaGroups
@@ -116,7 +115,7 @@ def test_a_group_divides_its_part_of_the_rows_among_its_ranks() -> None:
 
     def rows_of(rank: int, groups: int, group: int) -> list[int]:
         feed = Feed(
-            windows, Sampler([EpochCursor(windows, RowOrder(windows, 5))]),
+            windows, Sampler([RowOrder(windows, 5)]),
             lambda b: Count(b.tokens, b.tokens, 1.0),
             micro_size=1, accumulation=4, data_rank=rank, data_size=2,
         )  # fmt: skip

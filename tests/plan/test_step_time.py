@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from setpoint.config import SetpointError
-from setpoint.data.cache import prepare_all
 from setpoint.data.config import Data, Prepare
+from setpoint.data.sides import prepare_all
 from setpoint.data.sources.config import Random
 from setpoint.data.tokenizers.tokenizer import ByteTokenizer
 from setpoint.memory.config import Full

@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 
 from setpoint.config import SetpointError
-from setpoint.data.cache import prepare_all
 from setpoint.data.config import Data, Prepare
+from setpoint.data.sides import prepare_all
 from setpoint.data.sources.config import Text
 from setpoint.data.tokenizers.tokenizer import ByteTokenizer
 from setpoint.train import run_record

@@ -18,9 +18,8 @@ from setpoint.hub.upload import require_id
 from setpoint.track.progress import make_work_progress
 
 if TYPE_CHECKING:
-    from setpoint.data.cache import PreparedText
     from setpoint.data.inspection import Sample, Token
-    from setpoint.data.sides import Sides
+    from setpoint.data.sides import PreparedText, Sides
     from setpoint.data.tokenizers.tokenizer import Tokenizer
     from setpoint.train.config import Job
 
@@ -55,8 +54,8 @@ def prepare_job(arguments: Arguments) -> PreparedJob:
     job = checked_job(
         arguments, lambda path: "sources" in path or path.startswith(("data.", "tokenizer."))
     )
-    from setpoint.data.cache import prepare_all
     from setpoint.data.push import TRAIN, VALIDATION
+    from setpoint.data.sides import prepare_all
 
     datasets = job.evaluation.datasets if job.evaluation is not None else ()
     texts = [

@@ -73,7 +73,7 @@ class JoinedRow:
 
     def slices(self, starts: Ints, stops: Ints) -> Iterator[npt.NDArray[Any]]:
         """Many ranges; several times faster than one after the other."""
-        numbers = np.searchsorted(self.ends, starts, "right").clip(max=len(self.parts) - 1)
+        numbers = np.minimum(np.searchsorted(self.ends, starts, "right"), len(self.parts) - 1)
         before = self.firsts[numbers]
         columns = (numbers.tolist(), (starts - before).tolist(), (stops - before).tolist())
         for number, first, last in zip(*columns, strict=True):
@@ -179,12 +179,11 @@ def gather(row: TokenRow, starts: Ints, width: int) -> Ints:
     if isinstance(row, np.ndarray) and (starts <= size - width).all():
         views = as_strided(row, (size - width + 1, width), row.strides * 2, writeable=False)
         return views[starts].astype(np.int64)
-    windows = np.empty((len(starts), width), row.dtype)
-    for window, items in zip(windows, slices(row, starts, starts + width), strict=True):
-        window[: len(items)] = items
-        if len(items) < width:
-            window[len(items) :] = row[size - 1 : size]
-    return windows.astype(np.int64)
+    windows = list(slices(row, starts, starts + width))
+    for number in np.flatnonzero(starts > size - width).tolist():
+        missing = width - len(windows[number])
+        windows[number] = np.append(windows[number], np.repeat(row[size - 1 : size], missing))
+    return np.array(windows, np.int64)
 
 
 COUNTED = 1 << 16
@@ -385,6 +384,10 @@ def build_corpus(
         trained[start : start + len(mask)] = mask
     files = tuple(document.record() for document in documents)
     scores = np.array([document.score for document in documents], np.float64)  # None: NaN
+    read_at = None
+    if read is not None:  # of a divided document, whose range follows its name, that of all of it
+        names = (f.name if f.name in read else f.name.rpartition("[")[0] for f in files)
+        read_at = np.array([read[name] for name in names], np.int64)
     tokens = np.concatenate(pieces)
     return Corpus(
         side=side,
@@ -399,16 +402,9 @@ def build_corpus(
         source=np.array([source_of(file.name, sources) for file in files], np.int64),
         trained=trained,
         notes=tuple(notes),
-        read_at=None if read is None else _numbers(files, read),
+        read_at=read_at,
         scores=scores,
     )
-
-
-def _numbers(files: Sequence[FileRecord], read: Mapping[str, int]) -> npt.NDArray[np.int64]:
-    """Positions in the order of the sources; a divided document has its range after its name."""
-    names = (file.name for file in files)
-    numbers = [read[name] if name in read else read[name.rpartition("[")[0]] for name in names]
-    return np.array(numbers, np.int64)
 
 
 def encoded(

@@ -23,8 +23,9 @@ import numpy.typing as npt
 
 from setpoint.config import SetpointError
 from setpoint.data.loader import BatchLoader
+from setpoint.data.order import Parts
 from setpoint.data.packing import next_fit, pieces_of, require_pieces
-from setpoint.data.rows import Cut, DocumentRows, Parts
+from setpoint.data.rows import Cut, DocumentRows
 from setpoint.shapes.batch import Batch
 
 if TYPE_CHECKING:

@@ -25,9 +25,9 @@ from setpoint.config import SetpointError
 from setpoint.data.config import Packing
 from setpoint.data.corpus import Corpus, Ints, build_corpus, encoded
 from setpoint.data.document import Document
+from setpoint.data.order import Deal, Parts
 from setpoint.data.packing import Packer, pieces_of
-from setpoint.data.rows import DocumentRows, Parts
-from setpoint.data.sampler import Deal
+from setpoint.data.rows import DocumentRows
 from setpoint.data.stream import Found, LanePosition, Spot, Stream, StreamBlock, StreamReader
 from setpoint.data.tokenizers.tokenizer import TokenArray
 
@@ -257,8 +257,9 @@ class RowMaker:
         pieces = pieces_of(corpus, self.length, self.section.too_long)
         order = None if self.stream.shuffle else np.arange(len(pieces.starts))
         packer = Packer(
-            pieces, self.section, length=self.length, seed=self.seed, name=key, order=order
-        )
+            corpus, pieces, self.section,
+            length=self.length, seed=self.seed, name=key, order=order,
+        )  # fmt: skip
         return Parts.joined([packer.group(0, number) for number in range(packer.groups)])
 
     def encode(self, document: Document) -> TokenArray:

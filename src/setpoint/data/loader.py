@@ -542,18 +542,17 @@ class Feed:
         Raises:
             RunError: a worker died or hangs, or could not make a row.
         """
-        if self.data_rank >= self.data_size:
+        batches: tuple[Batch, ...] = ()
+        if self.data_rank < self.data_size:
+            batches = tuple(self._next() for _ in range(self.accumulation))
+        else:  # of a group beyond those that take micro-batches
             for _ in range(self.accumulation):
                 self._plan()
             self._epoch = self.sampler.epoch
-            return StepBatch((), (), total_count(()), self._by_source((), ()), self._local_epoch())
-        batches = tuple(self._next() for _ in range(self.accumulation))
         counts = tuple(self.count(batch) for batch in batches)
+        epoch = self._epoch if self.sampler.is_dealt else None
         by_source = self._by_source(batches, counts)
-        return StepBatch(batches, counts, total_count(counts), by_source, self._local_epoch())
-
-    def _local_epoch(self) -> float | None:
-        return self._epoch if self.sampler.is_dealt else None
+        return StepBatch(batches, counts, total_count(counts), by_source, epoch)
 
     def _by_source(self, batches: Sequence[Batch], counts: Sequence[Count]) -> BySource:
         number = len(self.sequences.sources)

@@ -11,9 +11,8 @@ import numpy.typing as npt
 from setpoint.config import SetpointError
 from setpoint.data.config import Packing
 from setpoint.data.corpus import LOOKED_AT, Corpus, Ints
-from setpoint.data.order import RowPlan, shuffled
-from setpoint.data.rows import DocumentRows, Parts
-from setpoint.data.sampler import EpochCursor
+from setpoint.data.order import EpochCursor, Parts, shuffled
+from setpoint.data.rows import DocumentRows
 
 COUNTED_GROUPS = 32
 """Groups whose rows are counted; with more groups the number of rows is extrapolated."""
@@ -177,7 +176,7 @@ def first_fit_decreasing(lengths: Ints, size: int) -> Ints:
     return bins
 
 
-class Packer(RowPlan):
+class Packer(EpochCursor):
     """Packing of a corpus, anew in each epoch, group by group.
 
     An epoch takes the documents in a random or given order, `group_size` at a time, so a resumed
@@ -192,6 +191,7 @@ class Packer(RowPlan):
 
     def __init__(
         self,
+        corpus: Corpus,
         pieces: DocumentPieces,
         section: Packing,
         *,
@@ -212,7 +212,9 @@ class Packer(RowPlan):
             "group_size": group_size, "too_long": section.too_long,
         }  # fmt: skip
         key = f"documents/{seed}/{name}/" if name else f"documents/{seed}/"
-        super().__init__(len(pieces.starts), group_size, key, facts)
+        super().__init__(
+            corpus, length, size=len(pieces.starts), group_size=group_size, key=key, facts=facts
+        )
 
     def passed(self, epoch: int, group: int, row: int) -> int:
         rows_before = int(self.group(epoch, group).ends[row - 1]) if row else 0
@@ -285,7 +287,7 @@ def build_packed(
     name: str = "",
     order: Ints | None = None,
     kind: str = "shuffled",
-) -> tuple[DocumentRows, EpochCursor]:
+) -> tuple[DocumentRows, Packer]:
     """Build the packed rows of a corpus.
 
     Arguments:
@@ -304,8 +306,9 @@ def build_packed(
         documents = np.searchsorted(corpus.starts, pieces.starts + 1, "right") - 1
         order = np.argsort(rank[documents], kind="stable")
     packer = Packer(
-        pieces, section, length=length, seed=seed, bucket=bucket, name=name, order=order, kind=kind
-    )
+        corpus, pieces, section,
+        length=length, seed=seed, bucket=bucket, name=name, order=order, kind=kind,
+    )  # fmt: skip
     count = packer.rows_of_epoch()
     tokens = int(pieces.lengths.sum())
     notes = [f"{tokens / (count * length):.1%} of the places of {count:,} rows hold tokens"]
@@ -323,4 +326,4 @@ def build_packed(
         row_tokens=tokens / count,
         note=", ".join(notes),
     )
-    return rows, EpochCursor(rows, packer)
+    return rows, packer

@@ -191,12 +191,27 @@ def documents_of(
     """
     documents = _checked_documents(section, where, tokenizer)
     limits = None if section.filter is None else DocumentFilter(section.filter, where=where)
-    texts = TextChecks(section.name)
-    kept = texts.watch(documents if limits is None else limits.apply(documents))
-    yield from kept if getattr(tokenizer, "separates", True) else map(_complete, kept)
-    if notes is not None:
-        summary = limits.summary(section.name) if limits is not None else ""
-        notes += [f"filter: {summary}"] * bool(summary) + texts.cautions()
+    separates, total = getattr(tokenizer, "separates", True), 0
+    counts, first = Counter[str](), dict[str, str]()  # of suspicious documents
+    for document in documents if limits is None else limits.apply(documents):
+        total, data = total + 1, document.data
+        is_blank = data[:1].isspace() and data.isspace()
+        if is_blank or b"\0" in data:
+            kind = BLANK if is_blank else WITH_NUL
+            counts[kind] += 1
+            first.setdefault(kind, document.name)
+        yield document if separates else _complete(document)
+    if notes is None:
+        return
+    if limits is not None and (summary := limits.summary(section.name)):
+        notes.append(f"filter: {summary}")
+    for kind, count in counts.items():
+        if kind != BLANK or count >= RARE * total:
+            more = f" and {count - 1:,} more" if count > 1 else ""
+            notes.append(
+                f"caution: {section.name}: {count:,} of {total:,} documents {kind}: "
+                f"{first[kind]}{more}"
+            )
 
 
 def _complete(document: Document) -> Document:
@@ -205,45 +220,6 @@ def _complete(document: Document) -> Document:
         return document
     trained = np.broadcast_to(np.True_, len(document.tokens))
     return replace(document, trained=trained)
-
-
-class TextChecks:
-    """Counter of suspicious texts: with NUL bytes, or of white space only.
-
-    Arguments:
-        source: name of the source, for messages.
-    """
-
-    def __init__(self, source: str) -> None:
-        self.source = source
-        self.documents = 0
-        self.first: dict[str, str] = {}  # names of documents
-        self.counts: Counter[str] = Counter()
-
-    def watch(self, documents: Iterable[Document]) -> Iterator[Document]:
-        """Yield the documents, and count suspicious ones."""
-        for document in documents:
-            self.documents += 1
-            data = document.data
-            if b"\0" in data:
-                self._count(WITH_NUL, document.name)
-            elif data[:1].isspace() and data.isspace():
-                self._count(BLANK, document.name)
-            yield document
-
-    def _count(self, kind: str, name: str) -> None:
-        self.counts[kind] += 1
-        self.first.setdefault(kind, name)
-
-    def cautions(self) -> list[str]:
-        """A caution for each kind of text that occurs; rare blank documents are ignored."""
-        if self.counts[BLANK] < RARE * self.documents:
-            del self.counts[BLANK]
-        return [
-            f"caution: {self.source}: {count:,} of {self.documents:,} documents {kind}: "
-            f"{self.first[kind]}" + (f" and {count - 1:,} more" if count > 1 else "")
-            for kind, count in self.counts.items()
-        ]
 
 
 def _checked_documents(

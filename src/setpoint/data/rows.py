@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -17,10 +17,8 @@ import torch
 from setpoint.config import SetpointError
 from setpoint.data.corpus import Corpus, Ints, TokenRow, gather, slices
 from setpoint.data.document import DataIdentity
+from setpoint.data.order import EpochCursor, Parts, shuffled
 from setpoint.shapes.batch import IGNORE_INDEX, PADDING, TENSORS, Batch, Lengths
-
-if TYPE_CHECKING:
-    from setpoint.data.tokenizers.tokenizer import TokenArray
 
 NAMED = 4
 """Documents that a message lists."""
@@ -66,70 +64,6 @@ class Sequences(Protocol):
         A separator belongs to the document after it.
         """
         ...
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Parts:
-    """Rows as concatenations of parts of documents.
-
-    Arguments:
-        starts: (P,) offset of the first input token of each part; targets are shifted by one.
-        lengths: (P,) number of input tokens.
-        ends: (B,) index after the last part of each row.
-        tokens: the array that `starts` refer to, of streamed rows; None: that of the corpus.
-        names: (P,) document names, of streamed rows.
-    """
-
-    starts: Ints
-    lengths: Ints
-    ends: Ints
-    tokens: TokenArray | None = None
-    names: tuple[str, ...] = ()
-
-    def __len__(self) -> int:
-        return len(self.ends)
-
-    def __getitem__(self, key: slice) -> Parts:
-        start, stop, _ = key.indices(len(self))
-        first = int(self.ends[start - 1]) if start else 0
-        last = int(self.ends[stop - 1]) if stop > start else first
-        ends = self.ends[start : max(stop, start)] - first
-        starts, lengths = self.starts[first:last], self.lengths[first:last]
-        if self.tokens is None:
-            return Parts(starts, lengths, ends)
-        low, high = (int(starts[0]), int(starts[-1] + lengths[-1]) + 1) if len(starts) else (0, 0)
-        return Parts(starts - low, lengths, ends, self.tokens[low:high], self.names[first:last])
-
-    @property
-    def token_count(self) -> int:
-        """Number of input tokens."""
-        return int(self.lengths.sum())
-
-    def pick(self, rows: Ints) -> Parts:
-        """Select rows by number."""
-        return Parts.joined([self[row : row + 1] for row in rows.tolist()])
-
-    @classmethod
-    def joined(cls, parts: Sequence[Parts]) -> Parts:
-        """Concatenate rows."""
-        if len(parts) == 1:
-            return parts[0]
-        none = np.empty(0, np.int64)
-        before = np.cumsum([0, *(len(part.starts) for part in parts)]).tolist()
-        starts = [part.starts for part in parts]
-        tokens = None
-        if parts and parts[0].tokens is not None:
-            arrays = [part.tokens for part in parts if part.tokens is not None]
-            token_offsets = np.cumsum([0, *map(len, arrays)]).tolist()
-            starts = [offsets + more for offsets, more in zip(starts, token_offsets, strict=False)]
-            tokens = np.concatenate(arrays)
-        return cls(
-            np.concatenate([none, *starts]),
-            np.concatenate([none, *(part.lengths for part in parts)]),
-            np.concatenate([none, *(p.ends + n for p, n in zip(parts, before, strict=False))]),
-            tokens,
-            tuple(name for part in parts for name in part.names),
-        )
 
 
 class Cut:
@@ -487,6 +421,43 @@ def training_rows(
     stride = length + (corpus.trained is None)
     cut = Cut(corpus, length, stride=stride, divided=isolated, order=order)
     return DocumentRows(corpus, length, numbered=cut, count=cut.count, isolated=isolated)
+
+
+PART = 4096
+"""Rows whose order is computed at once, whatever the size of the epoch."""
+
+
+class RowOrder(EpochCursor):
+    """The rows of concatenated text in a new random order each epoch or in ascending order.
+
+    Arguments:
+        rows: rows by number.
+        name: name of the source in a mixture.
+        kind: `shuffled`, or the name of the fixed order of the documents.
+    """
+
+    def __init__(
+        self, rows: DocumentRows, seed: int, name: str = "", kind: str = "shuffled"
+    ) -> None:
+        super().__init__(
+            rows.corpus,
+            rows.sequence_length,
+            size=len(rows),
+            group_size=PART,
+            key=f"windows/{seed}/{name}/" if name else f"windows/{seed}/",
+            facts={"seed": seed, "order": kind, "method": "concatenate"},
+        )
+        self.rows, self.is_shuffled = rows, kind == "shuffled"
+
+    def _rows(self, epoch: int, group: int) -> Parts:
+        places = self.places(group)
+        if self.is_shuffled:
+            places = shuffled(f"{self.key}{epoch}", self.size, places)
+        return self.rows.parts(places)
+
+    def passed(self, epoch: int, group: int, row: int) -> int:
+        """See `EpochCursor.passed`."""
+        return group * PART + row
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,41 +9,17 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from math import gcd, inf
+from math import inf
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 import numpy.typing as npt
 
 from setpoint.config import SetpointError
-from setpoint.data.order import RowPlan
-from setpoint.data.rows import MixedRows, Parts, Rows, Sequences
+from setpoint.data.order import Deal, Parts
+from setpoint.data.rows import MixedRows, Rows
 
 ALL = slice(None)
-
-
-class Deal(NamedTuple):
-    """Assignment of the rows of a step to a rank.
-
-    Arguments:
-        step_rows: rows of a step over all ranks.
-        local_rows: indices of the rank's rows within the step.
-        first: number of the first row of the next step.
-    """
-
-    step_rows: int
-    local_rows: Sequence[int]
-    first: int = 0
-
-    def lanes(self, count: int) -> list[int]:
-        """The lanes of a stream that have a row of this rank in any step.
-
-        Row i of the sequence belongs to lane i modulo `count`. A run starts with as many lanes as
-        rows per step; if it resumes with another number of rows, steps begin at varying lanes.
-        """
-        cycle = gcd(self.step_rows, count)
-        slots = {(self.first + row) % cycle for row in self.local_rows}
-        return [lane for lane in range(count) if lane % cycle in slots]
 
 
 class Cursor(Protocol):
@@ -95,102 +71,6 @@ class Cursor(Protocol):
     def close(self) -> None:
         """Clear caches and close files; taking more rows reopens them."""
         ...
-
-
-class EpochPosition(NamedTuple):
-    """Position of the next row of a plan.
-
-    Arguments:
-        epoch_row: number of the row in its epoch, for messages.
-    """
-
-    epoch: int = 0
-    epoch_row: int = 0
-    group: int = 0
-    row: int = 0
-
-
-class EpochCursor:
-    """Position in the rows of a plan, epoch after epoch: `Cursor`. All ranks plan all rows.
-
-    A batch may cross the end of an epoch, so no rows are dropped.
-    """
-
-    is_dealt = False
-
-    def __init__(self, sequences: Sequences, plan: RowPlan) -> None:
-        self.plan, self.next_row = plan, EpochPosition()
-        identity = sequences.identity
-        self.facts = {
-            "sequence_length": sequences.sequence_length,
-            "tokens": identity.tokens,
-            "digest": identity.digest,
-            **plan.facts,
-        }
-
-    @property
-    def epoch(self) -> float:
-        """See `Cursor.epoch`."""
-        epoch, _, group, row = self.next_row
-        return (epoch * self.plan.size + self.plan.passed(epoch, group, row)) / self.plan.size
-
-    def take(self, slots: npt.NDArray[np.int64], local_rows: slice) -> Parts:
-        """See `Cursor.take`."""
-        plan, parts, count = self.plan, list[Parts](), len(slots)
-        epoch, epoch_row, group, row = self.next_row
-        while count:
-            rows = plan.group(epoch, group)
-            parts.append(rows[row : row + count])
-            taken = len(parts[-1])
-            count, epoch_row, row = count - taken, epoch_row + taken, row + taken
-            if row == len(rows):
-                group, row = group + 1, 0
-            if group == plan.groups:
-                epoch, epoch_row, group = epoch + 1, 0, 0
-        self.next_row = EpochPosition(epoch, epoch_row, group=group, row=row)
-        return Parts.joined(parts)[local_rows]
-
-    def position(self) -> dict[str, Any]:
-        """See `Cursor.position`."""
-        return self.next_row._asdict()
-
-    def locate(
-        self, state: Mapping[str, Any] | None, deal: Deal, other_data: bool = False
-    ) -> EpochPosition:
-        """See `Cursor.locate`.
-
-        With other data the position is the same row of the same group, or the start of the next
-        group or epoch if there are fewer rows.
-
-        Raises:
-            SetpointError: the position does not exist.
-        """
-        if state is None:
-            return EpochPosition()
-        plan, numbers = self.plan, [state[name] for name in EpochPosition._fields]
-        epoch, epoch_row, group, row = numbers
-        valid = all(type(number) is int and number >= 0 for number in numbers)
-        if valid and other_data and group >= plan.groups:
-            epoch, epoch_row, group, row = epoch + 1, 0, 0, 0
-        valid = valid and group < plan.groups
-        rows = len(plan.group(epoch, group)) if valid else 0
-        if valid and other_data and row >= rows:
-            epoch, group = divmod(epoch * plan.groups + group + 1, plan.groups)
-            epoch_row, row = epoch_row if group else 0, 0
-        elif not valid or row >= rows:
-            raise SetpointError(
-                f"data loader state: epoch {epoch!r}, group {group!r}, row {row!r} is not a "
-                f"position.\nValid: epoch 0 or more, group 0 to {plan.groups - 1}, and a row of it."
-            )
-        return EpochPosition(epoch, epoch_row, group, row)
-
-    def move(self, position: EpochPosition) -> None:
-        """See `Cursor.move`."""
-        self.next_row = position
-
-    def close(self) -> None:
-        """See `Cursor.close`."""
-        self.plan.close()
 
 
 class Shares(NamedTuple):

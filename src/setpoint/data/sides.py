@@ -1,14 +1,29 @@
-"""Training and validation data of a job: mapped from the cache, streamed, or read into memory."""
+"""Training and validation data of a job: read into memory, mapped from the cache, or streamed.
+
+The cache holds prepared data: corpora that were tokenized once and are mapped from files.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import errno
+import fcntl
+import os
+import shutil
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, NamedTuple
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from setpoint.data.cache import cached_corpora, stored_corpora
+import numpy as np
+
+from setpoint.config import RunError, SetpointError
 from setpoint.data.corpus import Corpus, build_corpus
 from setpoint.data.document import Document
+from setpoint.data.prepare import prepare
 from setpoint.data.reading import (
     CorpusRequest,
     Show,
@@ -16,7 +31,23 @@ from setpoint.data.reading import (
     requests_of,
     split_documents,
 )
+from setpoint.data.sources.config import Tokens
+from setpoint.data.sources.tokens import prepared_folders
 from setpoint.data.stream import Stream, hold_out, open_streams
+from setpoint.data.token_store import (
+    DamagedData,
+    StoreKey,
+    StoreManifest,
+    brief_changes,
+    is_prepared,
+    key_of,
+    open_side,
+    read_inputs,
+    read_manifest,
+    size_of,
+    verify,
+)
+from setpoint.files.lock import holder, write_owner
 
 if TYPE_CHECKING:
     from setpoint.data.config import Data, Prepare
@@ -46,7 +77,7 @@ def read_sides(
         RunError: prepared data cannot be written.
     """
     train, *validation = requests_of(config, mixed)
-    streams = open_streams(config, tokenizer)
+    streams = open_streams(config, tokenizer) if config.streams else []
     read = _corpora_of(train, config.prepare, tokenizer, show) if train.sources else []
     held_out = next((corpus for corpus in read if corpus.side == "held_out"), None)
     read = [corpus for corpus in read if corpus is not held_out]
@@ -130,3 +161,263 @@ def build_corpora(
     if held_out:
         corpora.append(build(held_out, side="held_out", sources=request.names))
     return corpora
+
+
+PAUSE = 0.5  # seconds between two looks at a lock
+
+
+def stored_corpora(request: CorpusRequest, tokenizer: Tokenizer) -> list[Corpus] | None:
+    """Map the corpora of a request whose only source is one prepared folder; None for any other.
+
+    A folder that was prepared with another split is read document by document like token files.
+
+    Raises:
+        SetpointError: the folder is damaged, or of another tokenizer.
+    """
+    source = request.sources[0]
+    if len(request.sources) != 1 or not isinstance(source, Tokens) or source.filter is not None:
+        return None
+    folders: list[Path] = []
+    if len(source.paths) == 1:
+        folders = prepared_folders(source, f"{request.where}.0.paths", fetch=True)
+    if not folders:
+        return None
+    try:
+        manifest, sides = open_folder(folders[0], tokenizer)
+    except SetpointError as error:
+        raise SetpointError(f"{request.where}.0.paths: {error}") from error
+    if (manifest.described["held_out"], manifest.described["mixed"]) != (request.held_out, False):
+        return None
+    # One value for all, which takes no memory.
+    return [
+        replace(
+            corpus,
+            side=side,
+            sources=(source.name,),
+            source=np.broadcast_to(np.zeros(1, np.int32), corpus.starts.shape),
+        )
+        for side, corpus in zip((request.side, "held_out"), sides, strict=False)
+    ]
+
+
+def cached_corpora(
+    request: CorpusRequest, config: Prepare, tokenizer: Tokenizer, show: Show | None
+) -> list[Corpus] | None:
+    """Map prepared corpora, preparing them first if they are large; None for small ones."""
+    size = request.most_tokens()
+    root = cache_folder(config)
+    if not root.is_dir() and (config.above is None or (size is not None and size <= config.above)):
+        return None
+    inputs = request.inputs()
+    if inputs is None:
+        return None  # nothing says whether it is stale
+    # Compressed files, and those on other machines, hold no less than their size.
+    size = size_of(inputs) if size is None else size
+    large = config.above is not None and size > config.above
+    key = key_of(request, tokenizer, inputs)
+    if not (root / key.folder).is_dir():
+        if not large:
+            stale = find_stale(root, key, inputs)
+            if stale:
+                _say(f"data: {stale}")
+            return None
+        if any(isinstance(source, Tokens) for source in request.sources):
+            request = replace(request, in_place=True)
+            key = key_of(request, tokenizer, inputs)
+    return open_or_prepare(request, key, inputs, config, tokenizer, show)
+
+
+def open_or_prepare(
+    request: CorpusRequest,
+    key: StoreKey,
+    inputs: Sequence[str],
+    config: Prepare,
+    tokenizer: Tokenizer,
+    show: Show | None = None,
+) -> list[Corpus]:
+    """Open prepared data; prepare it first if it is missing or damaged, one process at a time.
+
+    Raises:
+        SetpointError: a source cannot be read, or a side is empty.
+        RunError: prepared data cannot be written.
+    """
+    root = cache_folder(config)
+    folder = root / key.folder
+    sides = _opened(folder, tokenizer)
+    if sides is None:
+        with locked(root, key.folder):
+            sides = _opened(folder, tokenizer)
+            if sides is None:
+                _say(find_stale(root, key, inputs))
+                _say(f"data: preparing {', '.join(request.names)} in {folder}")
+                prepare(
+                    folder, key, request, tokenizer, inputs,
+                    workers=workers_of(config), show=show,
+                )  # fmt: skip
+                sides = _opened(folder, tokenizer)
+    if sides is None:
+        raise RunError(f"{folder} was just prepared and is already damaged; check the disk")
+    return sides
+
+
+class PreparedText(NamedTuple):
+    """Summary of prepared data.
+
+    Arguments:
+        bytes: size of the text.
+    """
+
+    folder: str
+    sources: tuple[str, ...]
+    documents: int
+    tokens: int
+    bytes: int
+
+    def to_json(self) -> dict[str, Any]:
+        """The summary as JSON."""
+        return self._asdict()
+
+
+def prepare_all(
+    config: Data,
+    tokenizer: Tokenizer,
+    texts: Sequence[tuple[str, Sequence[SourceConfig], str]] = (),
+    show: Show | None = None,
+) -> list[PreparedText]:
+    """Prepare all data of a job, or verify what is prepared already.
+
+    Arguments:
+        texts: name, sources and path in the job of each evaluation data set.
+
+    Raises:
+        SetpointError: a source cannot be read, a side is empty, or a source cannot report changes
+            of its documents.
+        RunError: prepared data cannot be written.
+    """
+    for index, source in enumerate(config.sources):
+        if source.is_streamed:
+            raise SetpointError(
+                f"data.sources.{index}.streaming: a streamed source is not prepared.\nValid: false."
+            )
+    requests = requests_of(config, config.is_mixture)
+    requests += [CorpusRequest(name, tuple(sources), where) for name, sources, where in texts]
+    prepared: list[PreparedText] = []
+    for request in requests:
+        sides = stored_corpora(request, tokenizer)
+        if sides is None:
+            inputs = request.inputs()
+            if inputs is None:
+                raise unknown_inputs(request)
+            key = key_of(request, tokenizer, inputs)
+            sides = open_or_prepare(request, key, inputs, config.prepare, tokenizer, show)
+        prepared.append(
+            PreparedText(
+                folder=str(sides[0].prepared),
+                sources=request.names,
+                documents=sum(len(side.files) for side in sides),
+                tokens=sum(len(side.tokens) for side in sides),
+                bytes=sum(side.byte_count for side in sides),
+            )
+        )
+    return prepared
+
+
+def workers_of(config: Prepare) -> int:
+    """Number of processes that prepare data."""
+    return config.workers or len(os.sched_getaffinity(0))
+
+
+def cache_folder(config: Prepare) -> Path:
+    """Folder of the cache."""
+    if config.folder is not None:
+        return Path(os.path.abspath(os.path.expanduser(config.folder)))
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "setpoint" / "data"
+
+
+def _opened(folder: Path, tokenizer: Tokenizer) -> list[Corpus] | None:
+    """Open the corpora of a folder; None if it is missing or damaged, which removes it."""
+    if not folder.is_dir():
+        return None
+    try:
+        return open_folder(folder, tokenizer)[1]
+    except DamagedData as error:
+        _say(f"data: {str(error).partition(chr(10))[0]} It is prepared again.")
+        shutil.rmtree(folder, ignore_errors=True)
+        return None
+
+
+def open_folder(folder: Path, tokenizer: Tokenizer) -> tuple[StoreManifest, list[Corpus]]:
+    """Verify a folder and map its corpora.
+
+    Raises:
+        DamagedData: a file does not match the manifest.
+        SetpointError: it was prepared with another tokenizer.
+    """
+    manifest = read_manifest(folder)
+    verify(folder, manifest)
+    return manifest, [open_side(folder, manifest, side, tokenizer) for side in manifest.sides]
+
+
+def find_stale(root: Path, key: StoreKey, inputs: Sequence[str]) -> str:
+    """Message about prepared data of the same request with outdated inputs; empty if none."""
+    for folder in sorted(root.glob(f"{key.request}-*")):
+        if folder.name != key.folder and is_prepared(folder):
+            changed = brief_changes(read_inputs(folder), inputs)
+            return f"the prepared data in {folder} is stale and not used: {changed}"
+    return ""
+
+
+def _say(text: str) -> None:
+    if text and os.environ.get("LOCAL_RANK", "0") in ("", "0"):
+        sys.stderr.write(f"{text}\n")
+        sys.stderr.flush()
+
+
+@contextmanager
+def locked(root: Path, name: str) -> Iterator[None]:
+    """Hold the lock of a folder in the cache, waiting while another process holds it.
+
+    The operating system releases the lock of a killed process. Ranks wait here and not at a
+    barrier, whose timeout a long preparation would exceed.
+
+    Raises:
+        RunError: it cannot be locked.
+    """
+    path = root / f"{name}.lock"
+    try:
+        root.mkdir(parents=True, exist_ok=True)
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
+    except OSError as error:
+        if isinstance(error, (FileExistsError, NotADirectoryError)):
+            raise RunError(f"data.prepare.folder: {root} is not a folder") from error
+        raise RunError(f"data.prepare.folder: {path}: {error.strerror}") from error
+    try:
+        waits = False
+        while True:
+            try:
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            except OSError as error:
+                if error.errno not in (errno.EWOULDBLOCK, errno.EACCES):
+                    raise RunError(
+                        f"data.prepare.folder: {root} cannot be locked: {error.strerror}; put it "
+                        "on a file system that supports flock"
+                    ) from error
+            if not waits:
+                _say(f"data: {root / name} is being prepared by {holder(path)}; waiting for it")
+            waits = True
+            time.sleep(PAUSE)
+        write_owner(descriptor)
+        yield
+    finally:
+        os.close(descriptor)
+
+
+def unknown_inputs(request: CorpusRequest) -> SetpointError:
+    """Error for a source without a method `inputs`, which reports changes."""
+    return SetpointError(
+        f"{request.where}: a custom source without inputs() cannot be prepared: changes of its "
+        "documents would go unnoticed.\n"
+        "Valid: a method inputs() that yields one line for each file or table: its name, a tab, "
+        "and a state that changes with the content, such as size and modification time."
+    )

@@ -14,9 +14,9 @@ import pytest
 import torch
 
 from setpoint.config import RunError
-from setpoint.data.cache import workers_of
 from setpoint.data.loader import loader_options
-from setpoint.data.sampler import EpochCursor
+from setpoint.data.order import EpochCursor
+from setpoint.data.sides import workers_of
 from setpoint.train.build.components import (
     build_components,
 )
@@ -69,7 +69,7 @@ def ahead(job: Job) -> int:
     feed = build_components(job).feed
     feed.take()
     (cursor,) = feed.sampler.cursors
-    named = round(cursor.epoch * cast(EpochCursor, cursor).plan.size) // feed.micro_size
+    named = round(cursor.epoch * cast(EpochCursor, cursor).size) // feed.micro_size
     feed.close()
     return named
 

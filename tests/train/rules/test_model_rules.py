@@ -12,8 +12,8 @@ import torch
 from setpoint.config import ConfigError, SetpointError, resolve
 from setpoint.config.composition import compose
 from setpoint.config.resolving.checks import cautions_of, verify
-from setpoint.data.cache import prepare_all
 from setpoint.data.config import Data, Prepare
+from setpoint.data.sides import prepare_all
 from setpoint.data.sources.config import Random
 from setpoint.data.tokenizers.config import BYTES_VOCABULARY, Bytes, HuggingFace
 from setpoint.data.tokenizers.tokenizer import ByteTokenizer

@@ -12,12 +12,10 @@ from setpoint.config import SetpointError
 from setpoint.data.corpus import Corpus
 from setpoint.data.evaluation import evaluation_rows
 from setpoint.data.lanes import DataRanks, build_streamed
-from setpoint.data.order import RowOrder
 from setpoint.data.packing import build_packed
-from setpoint.data.rows import DocumentRows, MixedSequences, Sequences, training_rows
+from setpoint.data.rows import DocumentRows, MixedSequences, RowOrder, Sequences, training_rows
 from setpoint.data.sampler import (
     Cursor,
-    EpochCursor,
     MixtureSchedule,
     Sampler,
     Shares,
@@ -93,7 +91,7 @@ def _rows_of(
             kind=kind,
         )
     rows = training_rows(corpus, length, isolated=bool(section.isolate), order=order)
-    return rows, EpochCursor(rows, RowOrder(rows, seed, name, kind))
+    return rows, RowOrder(rows, seed, name, kind)
 
 
 def build_evaluation_rows(
