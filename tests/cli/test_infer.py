@@ -47,7 +47,9 @@ def test_a_job_from_a_file(cli: CommandLine, run: str) -> None:
     assert "held_out  " in shown
     assert "--- length, 4 tokens\n!" in shown
     answer = json.loads(cli.ok("infer job.toml --json --output results"))
-    assert answer["evaluation"]["held_out"]["tokens"] == 96
+    held_out = answer["evaluation"]["held_out"]
+    assert held_out["tokens"] == 96
+    assert f"{held_out['sequences']:,} of {held_out['total_sequences']:,}" in shown
     assert [text["prompt"] for text in answer["texts"]] == ["!", "a"]
     # Results are a source, too: the job that made them.
     assert json.loads(cli.ok("infer results --json")) == answer

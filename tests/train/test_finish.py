@@ -33,7 +33,9 @@ def test_a_finished_run(tmp_path: Path) -> None:
     lines = summary(outcome)
     assert lines[0] == f"small: {outcome.directory}"
     last = rows(outcome.directory)[-1]
-    assert {"state finished", "steps 6", f"held-out loss {last['held_out_loss']:.4f}"} < set(lines)
+    loss = f"held-out loss {last['held_out_loss']:.4f}"
+    extent = f"({last['held_out_sequences']} of {last['held_out_total_sequences']} sequences)"
+    assert {"state finished", "steps 6", f"{loss} {extent}"} < set(lines)
     # The baselines are judged on the very text that the model is judged on.
     components = outcome.components
     end = 12 * 16 + 1
@@ -67,9 +69,10 @@ def test_named_data_sets_and_an_early_end(tmp_path: Path) -> None:
     lines = summary(outcome)
     assert f"state finished early: {outcome.reason}" in lines
     assert outcome.reason is not None and "steps 6" in lines
-    names = [line.rpartition(" ")[0] for line in lines[-4:]]
+    names = [" ".join(line.split(" ")[:2]) for line in lines[-4:]]
     assert names == ["held-out loss", "held-out accuracy", "web loss", "web accuracy"]
-    assert lines[-2] == f"web loss {outcome.scores['web'].loss:.4f}"
+    web = outcome.scores["web"]
+    assert lines[-2] == f"web loss {web.loss:.4f} ({web.extent})"
     again = summary(train(job))
     assert [line for line in lines if not line.startswith("tokens/s")] == again
 

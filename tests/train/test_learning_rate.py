@@ -102,7 +102,7 @@ def test_by_epoch_a_state_is_where_the_epoch_began() -> None:
 def test_a_state_of_another_schedule_is_left_alone() -> None:
     plateau = of(Plateau(patience=0))
     for loss in (1.0, 1.0):
-        plateau.observe({"held_out": Score(loss, 1.0, 1.0, 9)})
+        plateau.observe({"held_out": Score(loss, 1.0, 1.0, 9, 1, 1)})
     state = plateau.state_dict()
     assert state["plateau"]["level"] == 0.5
     cosine = of(Cosine(horizon=9))
@@ -114,7 +114,10 @@ def test_a_state_of_another_schedule_is_left_alone() -> None:
 
 def test_what_is_monitored_is_looked_up() -> None:
     rate = of(Plateau(monitor="my.web.accuracy", patience=0))
-    scores = {"held_out": Score(1.0, 1.0, 1.0, 9, 0.1), "my.web": Score(1.0, 1.0, 1.0, 9, 0.25)}
+    scores = {
+        "held_out": Score(1.0, 1.0, 1.0, 9, 1, 1, 0.1),
+        "my.web": Score(1.0, 1.0, 1.0, 9, 1, 1, 0.25),
+    }
     rate.observe(scores)
     rate.observe(scores)
     assert rate.state_dict()["plateau"]["best"] == 0.25

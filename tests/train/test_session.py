@@ -87,7 +87,7 @@ def test_what_builds_no_callback_is_refused_before_anything_is_written(tmp_path:
 def test_a_run_is_shown_in_a_line(tmp_path: Path) -> None:
     outcome = train(small_job(tmp_path, "duration=1 steps"))
     assert outcome.score is not None
-    loss = f"held-out loss {outcome.score.loss:.4f}"
+    loss = f"held-out loss {outcome.score.loss:.4f} ({outcome.score.extent})"
     assert repr(outcome) == f"Run({outcome.directory}: done, at step 1, {loss})"
     assert [row["kind"] for row in outcome.history] == ["train", "evaluation"]
 

@@ -150,10 +150,11 @@ def _run_job(arguments: Arguments, job: Any, on_text: OnText | None = None) -> R
 def _scores(scores: dict[str, Any]) -> str:
     rows = [
         [name, f"{score.loss:.4f}", f"{score.perplexity:,.4f}", f"{score.bits_per_byte:.4f}",
-         f"{score.tokens:,}", f"{score.bytes:,}"]
+         score.extent.rpartition(" ")[0], f"{score.tokens:,}", f"{score.bytes:,}"]
         for name, score in scores.items()
     ]  # fmt: skip
-    return table(rows, ["text", "loss", "perplexity", "bits per byte", "tokens", "bytes"])
+    names = ["text", "loss", "perplexity", "bits per byte", "sequences", "tokens", "bytes"]
+    return table(rows, names)
 
 
 def _print_beside(arguments: Arguments, results: Results) -> None:
@@ -184,8 +185,8 @@ def evaluate(arguments: Arguments) -> int:
     """Evaluate trained weights on text.
 
     The results are the loss in nats per token, the perplexity exp(loss), and bits per byte, which
-    is comparable between tokenizers. Without --side or --text the validation split of the run's
-    data is evaluated.
+    is comparable between tokenizers. Without --side or --text the whole validation split of the
+    run's data is evaluated; training evaluates the first evaluation.sequences of it.
 
     Examples:
         setpoint evaluate tiny  the validation split of the preset's run

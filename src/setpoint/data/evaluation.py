@@ -147,9 +147,11 @@ class EvaluationFeed:
             if value is not None and value < 1:
                 raise SetpointError(f"{name}: {value} is below 1.\nValid: 1 or more.")
         self.texts = _Texts({name: sequences for name, (sequences, _) in texts.items()})
+        self.available = {name: len(sequences) for name, (sequences, _) in texts.items()}
+        """Sequences that each data set has."""
         self.totals = {
-            name: len(sequences) if limit is None else min(len(sequences), limit)
-            for name, (sequences, limit) in texts.items()
+            name: count if (limit := texts[name][1]) is None else min(count, limit)
+            for name, count in self.available.items()
         }
         """Sequences of each data set in a pass, over all ranks."""
         self.micro_size = micro_size

@@ -36,7 +36,12 @@ class TextFeed(Protocol):
 
     @property
     def totals(self) -> Mapping[str, int]:
-        """Sequences of each text, on all ranks together."""
+        """Sequences of each text in a pass, over all ranks."""
+        ...
+
+    @property
+    def available(self) -> Mapping[str, int]:
+        """Sequences that each text has, of which a pass reads the first."""
         ...
 
     @property
@@ -102,6 +107,8 @@ class Score:
         perplexity: exp(loss).
         bits_per_byte: bits of these targets, separators included, per byte of text.
         tokens: number of these targets.
+        sequences: number of sequences they are in, from the start of the text.
+        total_sequences: sequences of the whole text.
         accuracy: share of these that the most probable token predicts; None: not counted.
         bytes: of these targets; 0 if unknown, as rows of metrics leave it out.
     """
@@ -110,14 +117,32 @@ class Score:
     perplexity: float
     bits_per_byte: float
     tokens: int
+    sequences: int
+    total_sequences: int
     accuracy: float | None = None
     bytes: int = field(default=0, compare=False)
 
     @classmethod
-    def of(cls, nats: float, tokens: int, size: int, correct: int | None = None) -> Score:
+    def of(
+        cls,
+        nats: float,
+        tokens: int,
+        size: int,
+        sequences: int,
+        total_sequences: int,
+        correct: int | None = None,
+    ) -> Score:
         """Compute the score from sums; `size` is in bytes, above 0."""
         loss, accuracy = nats / tokens, None if correct is None else correct / tokens
-        return cls(loss, perplexity(loss), bits_per_byte(nats, size), tokens, accuracy, size)
+        bits = bits_per_byte(nats, size)
+        counts = tokens, sequences, total_sequences
+        return cls(loss, perplexity(loss), bits, *counts, accuracy, size)
+
+    @property
+    def extent(self) -> str:
+        """Part of the text that was evaluated: `64 of 1,234 sequences`."""
+        part = "all" if self.sequences == self.total_sequences else f"{self.sequences:,} of"
+        return f"{part} {self.total_sequences:,} sequence{'s' * (self.total_sequences != 1)}"
 
     def metric(self, name: str) -> float:
         """One of the figures, named as in `evaluation.best.metric`."""
@@ -128,7 +153,9 @@ class Score:
     def format_line(self) -> str:
         """Format the score."""
         text = f"loss {self.loss:.4f}, {self.bits_per_byte:.4f} bits per byte"
-        return text if self.accuracy is None else f"{text}, accuracy {self.accuracy:.4f}"
+        if self.accuracy is not None:
+            text += f", accuracy {self.accuracy:.4f}"
+        return f"{text} ({self.extent}, {self.tokens:,} tokens)"
 
 
 def score_text(
@@ -185,7 +212,8 @@ def score_text(
         )
     if not size:
         raise RunError(f"the {tokens} targets of {name} stand for no bytes; evaluate on more text")
-    return Score.of(nats, tokens, size, correct if counts_correct else None)
+    correct = correct if counts_correct else None
+    return Score.of(nats, tokens, size, total, feed.available[name], correct)
 
 
 def _sum_over_ranks(

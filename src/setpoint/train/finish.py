@@ -175,10 +175,13 @@ def print_summary(run: Run, stream: TextIO | None = None) -> None:
         rows.append(("goodput", f"{spent.share:.0%} of {short_time(spent.wall)}: {spent.line()}"))
     rows += [row for callback in run.outer_callbacks for row in callback.summary()]
     rows += [
-        (f"{name.replace('_', '-')} {metric}", f"{value:.4f}")
+        (f"{name.replace('_', '-')} {metric}", text)
         for name, score in run.scores.items()
-        for metric, value in (("loss", score.loss), ("accuracy", score.accuracy))
-        if value is not None
+        for metric, text in (
+            ("loss", f"{score.loss:.4f} ({score.extent})"),
+            ("accuracy", None if score.accuracy is None else f"{score.accuracy:.4f}"),
+        )
+        if text is not None
     ]
     print_table(f"{job.name}: {run.directory}", rows, stream=stream)
     if run.status:

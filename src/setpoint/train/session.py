@@ -124,7 +124,7 @@ class Run:
         if hasattr(self, "final_position"):
             words.append(f"at step {self.final_position.step}")
         if self.score is not None:
-            words.append(f"held-out loss {self.score.loss:.4f}")
+            words.append(f"held-out loss {self.score.loss:.4f} ({self.score.extent})")
         return f"Run({', '.join(words)})"
 
     @property

@@ -81,7 +81,15 @@ def test_rows_keep_their_keys_and_gain_others(tmp_path: Path) -> None:
     assert list(row) == ["kind", "step", "tokens"] + [
         f"{name}_{metric}"
         for name in ("held_out", "web")
-        for metric in ("loss", "perplexity", "bits_per_byte", "tokens", "accuracy")
+        for metric in (
+            "loss",
+            "perplexity",
+            "bits_per_byte",
+            "tokens",
+            "sequences",
+            "total_sequences",
+            "accuracy",
+        )
     ]
     assert outcome.scores == scores_in(row)
     assert outcome.score == outcome.scores["held_out"]
@@ -97,7 +105,8 @@ def test_people_see_a_line_for_each_data_set(tmp_path: Path) -> None:
     for name in ("held_out", "web"):
         score = outcome.scores[name]
         line = f"step 3: {name.replace('_', '-')} loss {score.loss:.4f}, {score.bits_per_byte:.4f}"
-        assert f"{line} bits per byte" in log
+        assert f"{line} bits per byte ({score.extent}, {score.tokens:,} tokens)" in log
+        assert score.extent.startswith("all ") == (name == "web")
 
 
 @pytest.mark.parametrize(

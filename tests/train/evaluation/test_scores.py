@@ -38,19 +38,19 @@ from setpoint.train.run import train
 from ..small import events, rows, small_job
 
 SCORES: Scores = {
-    "held_out": Score.of(300.0, 100, 90, 25),
-    "web": Score.of(71_000.0, 100, 90, 0),
-    "a.b-c": Score.of(50.0, 100, 400, 100),
+    "held_out": Score.of(300.0, 100, 90, 4, 9, 25),
+    "web": Score.of(71_000.0, 100, 90, 4, 4, 0),
+    "a.b-c": Score.of(50.0, 100, 400, 1, 1, 100),
 }
 
 
 def test_from_sums() -> None:
-    score = Score.of(300.0, 100, 90, 25)
+    score = Score.of(300.0, 100, 90, 4, 9, 25)
     assert (score.loss, score.tokens, score.accuracy) == (3.0, 100, 0.25)
     assert score.perplexity == pytest.approx(math.exp(3.0), rel=1e-15)
     assert score.bits_per_byte == pytest.approx(300 / math.log(2) / 90, rel=1e-15)
     assert score.metric("accuracy") == 0.25 and score.metric("loss") == 3.0
-    assert Score.of(300.0, 100, 90).accuracy is None
+    assert Score.of(300.0, 100, 90, 4, 9).accuracy is None
 
 
 def test_a_row_there_and_back_through_a_file(tmp_path: Path) -> None:
@@ -65,23 +65,27 @@ def test_a_row_there_and_back_through_a_file(tmp_path: Path) -> None:
 
 
 def test_what_is_not_counted_is_not_written() -> None:
-    assert set(row_of({"held_out": Score.of(3.0, 1, 1)})) == {
+    assert set(row_of({"held_out": Score.of(3.0, 1, 1, 1, 1)})) == {
         "held_out_loss", "held_out_perplexity", "held_out_bits_per_byte", "held_out_tokens",
+        "held_out_sequences", "held_out_total_sequences",
     }  # fmt: skip
 
 
-def test_rows_of_older_versions() -> None:
+def test_rows_without_perplexity() -> None:
     row = {"kind": "evaluation", "step": 3, "tokens": 9, "held_out_loss": 2.0,
-           "held_out_bits_per_byte": 2.9, "held_out_tokens": 7}  # fmt: skip
-    assert scores_in(row) == {"held_out": Score(2.0, math.exp(2.0), 2.9, 7)}
+           "held_out_bits_per_byte": 2.9, "held_out_tokens": 7, "held_out_sequences": 2,
+           "held_out_total_sequences": 5}  # fmt: skip
+    assert scores_in(row) == {"held_out": Score(2.0, math.exp(2.0), 2.9, 7, 2, 5)}
     assert scores_in({"kind": "train", "step": 3, "tokens": 9, "loss": 2.0}) == {}
 
 
 def test_format_line() -> None:
     assert SCORES["held_out"].format_line() == (
-        "loss 3.0000, 4.8090 bits per byte, accuracy 0.2500"
+        "loss 3.0000, 4.8090 bits per byte, accuracy 0.2500 (4 of 9 sequences, 100 tokens)"
     )
-    assert Score.of(3.0, 1, 1).format_line() == "loss 3.0000, 4.3281 bits per byte"
+    assert Score.of(3.0, 1, 1, 1, 1).format_line() == (
+        "loss 3.0000, 4.3281 bits per byte (all 1 sequence, 1 tokens)"
+    )
 
 
 STOP = "evaluation.early_stopping.patience"
@@ -93,7 +97,7 @@ def ends_at(values: list[float], patience: int, gain: float, tmp_path: Path, *fl
     section, standing = small_job(tmp_path, *flags).evaluation, EvaluationState()
     assert section is not None
     for number, value in enumerate(values, 1):
-        score = Score(value, value, value, 1, value)
+        score = Score(value, value, value, 1, 1, 1, value)
         standing.observe(value_of(section, {"held_out": score}), gain)
         if standing.stop_reason(section):
             return number

@@ -156,6 +156,12 @@ def _facts(run: RunData) -> Iterator[tuple[str, Any]]:
             known = [value for value in column.values if math.isfinite(value)]
             word = name.removeprefix("evaluation.").removesuffix("_loss").replace("_", "-")
             yield f"{word} loss", json_number(last(column))
+            stem = name.removesuffix("_loss")
+            counts = [
+                last(run.columns.get(f"{stem}_{c}")) for c in ("sequences", "total_sequences")
+            ]
+            if None not in counts:
+                yield f"{word} sequences", " of ".join(f"{count:,.0f}" for count in counts)
             if len(known) > 1:
                 yield f"best {word} loss", json_number(min(known))
     yield "training time", json_number(largest(run.seconds) or None)

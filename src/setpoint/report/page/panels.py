@@ -89,6 +89,12 @@ def thinned(column: Column, parts: int) -> dict[str, Any]:
     }
 
 
+def is_curve(name: str) -> bool:
+    """True if a column is drawn: neither an axis nor the extent of the evaluated text."""
+    is_extent = name.startswith("evaluation.") and name.endswith("_sequences")
+    return name.rpartition(".")[2] not in X_COLUMNS and not is_extent
+
+
 def curves_of(run: RunData, parts: int) -> dict[str, Any]:
     """All curves of a run, with steps, tokens and seconds of the kept rows.
 
@@ -96,7 +102,7 @@ def curves_of(run: RunData, parts: int) -> dict[str, Any]:
         `curves` by name, whose `at` are indices into `step`, `tokens` and `time`.
     """
     curves = {name: thinned(column, parts) for name, column in run.columns.items()
-              if name.rpartition(".")[2] not in X_COLUMNS}  # fmt: skip
+              if is_curve(name)}  # fmt: skip
     kept = sorted({row for curve in curves.values() for key in ("at", "mean_at")
                    for row in curve.get(key, ())})  # fmt: skip
     place = {row: index for index, row in enumerate(kept)}
@@ -119,7 +125,7 @@ def panels(runs: Sequence[RunData]) -> list[dict[str, Any]]:
     names: dict[str, None] = {}
     for run in runs:
         for name, column in run.columns.items():
-            if len(column.values) and name.rpartition(".")[2] not in X_COLUMNS:
+            if len(column.values) and is_curve(name):
                 names[name] = None
     result: list[dict[str, Any]] = []
 

@@ -26,6 +26,8 @@ from setpoint.train.evaluation.config import HELD_OUT, Evaluation
 
 Scores = dict[str, Score]
 """The score of each data set by its name, held-out text first."""
+COUNTS = ("tokens", "sequences", "total_sequences")
+"""The figures of a score that say of how much text it is."""
 
 
 def row_of(scores: Mapping[str, Score]) -> dict[str, float | int]:
@@ -51,13 +53,15 @@ def scores_in(row: Mapping[str, Any]) -> Scores:
     for key in row:
         name = key.removesuffix("_bits_per_byte")
         if name != key:
-            loss, bits, tokens = (row[f"{name}_{m}"] for m in ("loss", "bits_per_byte", "tokens"))
-            scores[name] = Score(loss, perplexity(loss), bits, tokens, row.get(f"{name}_accuracy"))
+            figures = (row[f"{name}_{metric}"] for metric in ("loss", "bits_per_byte", *COUNTS))
+            loss, bits, tokens, count, total = figures
+            accuracy = row.get(f"{name}_accuracy")
+            scores[name] = Score(loss, perplexity(loss), bits, tokens, count, total, accuracy)
     return scores
 
 
 def _figures(score: Score) -> Iterator[tuple[str, float | int]]:
-    for name in ("loss", "perplexity", "bits_per_byte", "tokens", "accuracy"):
+    for name in ("loss", "perplexity", "bits_per_byte", *COUNTS, "accuracy"):
         value = getattr(score, name)
         if value is not None:
             yield name, value
