@@ -298,6 +298,20 @@ def test_a_folder_whose_files_leave_a_field_without_effect(
     assert problem.path == path and "has no effect" in problem.message
 
 
+@pytest.mark.parametrize(
+    ("option", "field", "message"),
+    [("score", "text", "not a finite number"), ("field", "hard", "not a str")],
+)
+def test_check_reads_the_fields_of_the_first_row(
+    tmp_path: Path, option: str, field: str, message: str
+) -> None:
+    (tmp_path / "a.jsonl").write_text('{"text": "a", "hard": 1}\n')
+    fields: Any = {"score": "hard", option: field}
+    config = resolve(Text(paths=(str(tmp_path / "a.jsonl"),), **fields))
+    (problem,) = verify(config, ("files",)).problems
+    assert problem.path == option and message in problem.message
+
+
 def test_a_misspelt_nested_field_is_named_in_full(tmp_path: Path) -> None:
     row = {"text": "a", "meta": {"hard": 1.0, "lang": "de"}}
     (tmp_path / "a.jsonl").write_text(json.dumps(row) + "\n")

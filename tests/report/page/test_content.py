@@ -41,6 +41,16 @@ def test_what_a_run_came_to(tmp_path: Path) -> None:
     assert [event["event"] for event in run["events"]] == ["start", "save", "end"]
 
 
+def test_the_extent_of_the_evaluated_text(tmp_path: Path) -> None:
+    score = {"held_out_loss": 2.5, "held_out_sequences": 64, "held_out_total_sequences": 1234}
+    rows = [train_row(1, 5.0), {"kind": "evaluation", "step": 1, "tokens": 100, **score}]
+    page = document([read_run(write_run(tmp_path, rows), "r")], "r")
+    assert ["held-out sequences", "64 of 1,234"] in map(list, page["runs"][0]["facts"])
+    drawn = [name for panel in page["panels"] for name in panel["columns"]]
+    assert "evaluation.held_out_loss" in drawn
+    assert not [name for name in drawn if name.endswith("_sequences")]
+
+
 @pytest.mark.parametrize(
     ("last", "status"),
     [({"event": "end", "status": 75}, "stopped"), ({"event": "fault"}, "failed"),

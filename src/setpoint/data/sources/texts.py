@@ -40,8 +40,11 @@ from setpoint.data.sources.records import (
     UTF_16_BE,
     UTF_16_LE,
     fields_of,
+    holds_tokens,
     not_utf8,
     read_rows,
+    score_at,
+    text_at,
     value_at,
 )
 from setpoint.hub.fetch import is_url
@@ -368,8 +371,11 @@ def _unreadable(
         if kind != TEXT:
             fields = fields_of(config) if isinstance(config, Text) else None
             row = next(read_rows(name, file, kind, where=HERE, fields=fields))
-            for option, field in (fields or {}).items():
-                value_at(row, field, f"{HERE}.{option}")
+            if isinstance(config, Text):
+                read_field = value_at if holds_tokens(config.field) else text_at
+                read_field(row, config.field, f"{HERE}.field")
+                if config.score is not None:
+                    score_at(row, config.score, f"{HERE}.score")
             return
         with opened(file, f"{HERE}.paths") as stream:
             start = stream.read(2)

@@ -88,7 +88,7 @@ def phase_problems(job: Job) -> Iterator[Problem]:
     if job.data.anneal is not None:
         phases.append(("data.anneal", job.data.anneal))
     for path, phase in phases:
-        if phase.start.unit not in PHASE_UNITS:
+        if phase.start.unit not in PHASE_UNITS or not phase.start.count:
             continue  # which the phase itself refuses
         step = steps_before(phase.start, job.batch)
         if step <= before:
