@@ -614,6 +614,8 @@ def _records(c: Conversion, total: int | None) -> None:
     """Logging, trackers, profiling and garbage collection."""
     default = 1024 if total is None else math.ceil(total / 100)
     c.set("tracking.every", f"{c.number('log_interval') or default} steps", "log_interval")
+    if isinstance(tags := c.value("wandb.tags"), str):
+        c.values["wandb.tags"] = [tags]
     c.track(
         ("tensorboard", "tensorboard", {
             "directory": "tensorboard.log_dir", "flush_every": "tensorboard.flush_secs"}),
