@@ -1,19 +1,18 @@
 """The configuration kernel: define, construct, override, validate, compose, serialize.
 
-It knows nothing of training and imports neither torch nor anything heavy. What users and most
-packages need of it is listed in `__init__.pyi` and imported from here; what one or two packages
-need, from its module. Each part uses only those before it in this list: `words`, `values`, `files`,
-`types`, `schema`, `migrations`, `draft`, `component_sections`, `layers`, `resolving`, `record`.
-Above them stand `composition`, which puts the layers together, and `other_names`, which answers to
-the names of other systems. A name is imported from its module when it is first used, so that a
-command pays for what it needs.
+It is independent of training and imports neither torch nor other heavy packages. `__init__.pyi`
+lists the names that users and most packages need, which are imported from here; all other names are
+imported from their modules. Each part uses only the parts before it in this list: `words`,
+`values`, `files`, `types`, `schema`, `migrations`, `draft`, `component_sections`, `layers`,
+`resolving`, `record`. Above them are `composition`, which merges the layers, and `other_names`,
+which translates the names of other systems. A name is imported from its module on first use, so a
+command loads only what it needs.
 
-Four words beside those of the documentation. *Shared section*: one section that stands in several
-places of a tree, by a reference or an assignment; it is written once and built once. *Dead value*:
-a value that was given and can have no effect, since another value rules it out; an error, or
-dropped if a later layer ruled it out. *Invalid value*: one that is known to be wrong and has been
-reported; nothing is concluded from it. *Edit*: what changes an item of a list or mapping that
-stands there, such as append, insert or remove.
+Four terms in addition to those of the documentation. *Shared section*: a section at several paths
+of a tree, by a reference or an assignment; it is written and built once. *Dead value*: a given
+value that can have no effect because another value rules it out; an error, or dropped if a later
+layer ruled it out. *Invalid value*: a value already reported as wrong; nothing is concluded from
+it. *Edit*: a change to an existing list or mapping, such as appending or removing an item.
 """
 
 from .lazy import exports

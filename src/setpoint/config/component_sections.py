@@ -1,9 +1,9 @@
 """Components by import path, `{type = "import", target = "torch.optim.Adagrad", lr_decay = 0.1}`.
 
-What stands beside `target` are arguments of the callable, with its signature as their schema. They
+The keys next to `target` are arguments of the callable, with its signature as their schema. They
 are ordinary fields of the section: each has its own path, origin and place in records. Since every
-callable has others, a section takes on a subclass of its class that has a field for each argument
-that was given.
+callable has different arguments, a section becomes an instance of a subclass with one field for
+each given argument.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ COMPONENTS["name"] = ImportedName
 class ArgumentType:
     """Type of an argument of an imported component; its signature is checked elsewhere.
 
-    Components, and lists and mappings of them, are kept as in fields, so that walks find them.
+    Components, and lists and mappings of them, are stored as in fields, so walks visit them.
     """
 
     __slots__ = ()
@@ -118,7 +118,7 @@ def read_argument(value: Any, origin: Origin) -> Any:
     """Read the value of an argument.
 
     Raises:
-        Invalid: if it is neither.
+        Invalid: the value is neither a component nor plain data.
     """
     if isinstance(value, PlainScalar) and value.startswith(DATA):
         value = parse_flow(value)
@@ -234,7 +234,7 @@ def parameters_of(target: Callable[..., Any]) -> dict[str, Parameter] | None:
         return dict(inspect.signature(target, eval_str=True).parameters)
     except (ValueError, TypeError):
         return None
-    except Exception:  # an annotation names what only type checkers import
+    except Exception:  # a name in the annotation is imported for type checkers only
         return dict(inspect.signature(target).parameters)
 
 
@@ -254,7 +254,7 @@ def mistakes(section: Any) -> Iterator[Problem]:
     for error in wrong_arguments(
         target, str(section.target), given, shared_fields(section), section.runtime_arguments
     ):
-        # What is missing has no value and no origin of its own.
+        # A missing value has no value and no origin.
         path = error.at if error.at[0] in given else ("target",)
         yield Problem(".".join(map(str, path)), error.message, valid=error.valid, hint=error.hint)
 
@@ -266,10 +266,10 @@ def wrong_arguments(
     shared: tuple[str, ...] = (),
     runtime: tuple[str, ...] | None = None,
 ) -> list[Invalid]:
-    """The problems of arguments with the signature of a callable.
+    """The mismatches between arguments and the signature of a callable.
 
     Arguments:
-        runtime: what is handed over at run time, as in `ImportedComponent.runtime_arguments`.
+        runtime: arguments passed at run time, as in `ImportedComponent.runtime_arguments`.
     """
     parameters = parameters_of(target)
     if parameters is None:
@@ -319,22 +319,22 @@ def converted_argument(parameter: Parameter, value: Any) -> Any:
     """Convert a stored value for its parameter: a list to a tuple, a path to its object.
 
     Raises:
-        Invalid: if the annotation says that it does not fit.
+        Invalid: the value does not fit the annotation.
     """
     if value is None and parameter.default is None:
         return None
     if isinstance(value, Node) or components_in(value):
-        return value  # what it becomes is known when it is built
+        return value  # the built object is not known yet
     plain, annotation = listed(value), readable(parameter.annotation)
     if annotation is MISSING:
         name = getattr(parameter.annotation, "__name__", parameter.annotation)
         raise Invalid(f"is not a {name}, which is given as {{type = 'import', target = ...}}")
     try:
         kind = None if annotation is Any else compile_annotation(annotation, parameter.name)
-    except TypeError:  # no field could have it
+    except TypeError:  # an annotation that no field can have
         kind = None
     if kind is None:
-        # A file knows lists only; a default shows what is meant.
+        # Files have only lists; the default shows that a tuple is meant.
         return tuple(plain) if isinstance(parameter.default, tuple) and value else plain
     return kind.read(plain, Origin(DEFAULT))
 
@@ -374,7 +374,7 @@ def _of_class(cls: type[Any]) -> Any:
         cls, "__setpoint_scalar__"
     ):
         return cls
-    # Protocols and abstract classes say what a value can do, and plain data can do much.
+    # Protocols and abstract classes describe behavior, which plain data often has.
     builtin = cls.__module__ in ("builtins", "typing", "collections.abc", "inspect")
     abstract = getattr(cls, "_is_protocol", False) or getattr(cls, "__abstractmethods__", None)
     return Any if builtin or abstract else MISSING
@@ -392,10 +392,10 @@ def in_words(section: Any, error: Invalid) -> str:
 
 
 def construct(config: Any, **runtime: Any) -> Any:
-    """Call the target of a section; the owner of imported components that have no other.
+    """Call the target of a section; the default owner of imported components.
 
     Raises:
-        SetpointError: if the target cannot be imported or does not take the arguments.
+        SetpointError: the target cannot be imported or does not take the arguments.
     """
     return call_component(config, (), runtime)
 
@@ -404,7 +404,7 @@ def named(config: Any) -> Any:
     """Import the target of a section, without calling it.
 
     Raises:
-        SetpointError: if it cannot be imported.
+        SetpointError: the target cannot be imported.
     """
     return config.target.load()
 
@@ -416,10 +416,10 @@ def call_component(
 
     Arguments:
         config: the section; components among its arguments are built first, shared ones once.
-        optional: those of `runtime` that are left out where the target does not take them.
+        optional: names in `runtime` that are omitted if the target does not take them.
 
     Raises:
-        SetpointError: if the target cannot be imported, does not take the arguments, or raises.
+        SetpointError: the target cannot be imported, does not take the arguments, or raises.
     """
     target, title = config.target.load(), str(config.target)
     given = arguments_of(config)
@@ -446,7 +446,7 @@ def call_component(
         if name not in optional or takes_parameter(parameters, name)
     )
     if parameters is not None:
-        # The first ones are given by position.
+        # The first arguments are positional.
         rest = list(parameters)[len(args) :]
         absent = missing({name: parameters[name] for name in rest}, keywords)
         if absent:
@@ -479,8 +479,8 @@ Kinds = tuple[tuple[str, str], ...]
 class ImportedComponent(Config, owner="setpoint.config.component_sections:construct"):
     """The base of all sections that call something by its import path.
 
-    A family takes imported components by having a variant with this base. Its typed fields are
-    handed over as well, where the target takes them:
+    A family accepts imported components through a variant with this base. The variant's typed
+    fields are passed to the target as well, if it takes them:
 
         class Imported(OptimizerConfig, ImportedComponent, type="import", owner=...): ...
     """
@@ -543,7 +543,7 @@ class ImportedComponent(Config, owner="setpoint.config.component_sections:constr
         """The same component as a variant of a family, with its origins.
 
         Raises:
-            Invalid: if one of the variant's typed fields cannot take its value.
+            Invalid: one of the variant's typed fields cannot take its value.
         """
         section = cast(Any, cls)()
         for name in ("target", *kinds_of(type(self))):
@@ -571,7 +571,7 @@ class ImportedComponent(Config, owner="setpoint.config.component_sections:constr
         if refused:
             yield Problem("target", refused)
         elif self.target.loaded() is not None:
-            # Imported already, so that checking its signature imports nothing.
+            # Already imported, so checking its signature imports nothing.
             yield from self._mistakes()
 
     @rule(needs="import")
@@ -602,9 +602,9 @@ def _argument(name: str, kind: str, owner: type[Node]) -> FieldInfo:
 
 @cache
 def _class_with(cls: type[ImportedComponent], kinds: Kinds) -> type[ImportedComponent]:
-    """The subclass of a section's class that has fields for some arguments.
+    """The subclass of a section's class that has fields for the given arguments.
 
-    Equal arguments give one class, so that equal sections are of one class, too.
+    Equal arguments share one class, so equal sections have the same class.
     """
     if not kinds:
         return cls
@@ -624,8 +624,8 @@ def revive(cls: type[ImportedComponent], kinds: Kinds) -> ImportedComponent:
 
 
 if TYPE_CHECKING:
-    # Type checkers know `functools.partial`: they check the names and types of the arguments, and
-    # know the result of the call.
+    # Type checkers know `functools.partial`: they check names and types of the arguments and infer
+    # the result of the call.
     from functools import partial as partial
 
     Partial = partial
@@ -634,9 +634,9 @@ else:
     class Partial(ImportedComponent, type="import"):
         """Any callable with some of its arguments, as in `functools.partial`.
 
-        Made by `setpoint.partial`. A union takes such components by naming this class, with their
-        result in brackets: `Partial[Fraction]`, which for type checkers is `functools.partial`
-        and at run time this class. Calling it calls the target.
+        Created by `setpoint.partial`. A union accepts such components by naming this class with
+        their result in brackets: `Partial[Fraction]`, which is `functools.partial` for type
+        checkers and this class at run time. Calling it calls the target.
         """
 
         def __class_getitem__(cls, made: object) -> type:
@@ -648,10 +648,10 @@ else:
         """A callable with some of its arguments, to be called when the configuration is built.
 
         Arguments:
-            args: none; a record names its arguments.
+            args: not allowed; records need the names of arguments.
 
         Returns:
-            an imported component; a family's field makes it the family's own variant.
+            an imported component; a family's field converts it to the family's variant.
 
         Raises:
             ConfigError: for every argument that the target does not take.

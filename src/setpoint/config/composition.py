@@ -47,9 +47,9 @@ class Composition(Struct, Generic[C]):
 
     Arguments:
         problems: findings of the layers; `resolve` reports them with its own.
-        notes: what has changed since a file of an older schema was written, in words.
+        notes: changes to the schema since an older file was written, as sentences.
         sweep: the file whose table `[sweep]` describes many points; None if there is none.
-        files: all files, with what they extend, in order.
+        files: all files in order, including the files they extend.
     """
 
     draft: C
@@ -65,7 +65,7 @@ class Composition(Struct, Generic[C]):
         return f"Composition({self.label!r}, {self.draft!r}{state})"
 
     def resolve(self) -> C:
-        """Determine and check everything.
+        """Compute all derived values and run all checks.
 
         Raises:
             ConfigError: with every problem of the layers and of the resolution.
@@ -95,16 +95,15 @@ def compose(
     Arguments:
         source: a preset's name, a file, a folder with a record, `module:function`, a config, or
             None for the defaults.
-        modifiers: modifiers by name, applied in order after the environment and before the flags:
-            what is typed beats what is written.
-        files: further files, by name or read already, in order, after the source.
+        modifiers: modifiers by name, applied in order after the environment and before the flags.
+        files: further files, as names or documents, in order, applied after the source.
         environ: environment variables; None reads none.
         open_foreign: reads and converts a file of another system, named `DIALECT:FILE`, wherever a
-            file can be named; None for any other name.
+            file name is accepted; returns None for any other name.
 
     Raises:
-        SetpointError: if a layer cannot be read at all: a missing file, an unknown preset; or an
-            argument is of another kind.
+        SetpointError: a layer cannot be read at all, such as a missing file or an unknown preset;
+            or an argument has the wrong type.
     """
     if isinstance(source, os.PathLike):
         source = os.fspath(source)
@@ -131,7 +130,7 @@ def compose(
         if not failures:
             raise
         raise SetpointError("\n".join(map(str, [error, *failures]))) from None
-    # What is not known may be what an installed package brings.
+    # An unknown name may come from an installed package.
     if load_plugins(failures):
         composition = merge()
     composition.problems.extend(Problem("", str(error)) for error in failures)
@@ -142,13 +141,13 @@ def import_presets(root: type[Config]) -> None:
     """Register the presets and modifiers of a root, if it names their module.
 
     Raises:
-        SetpointError: if the module cannot be imported.
+        SetpointError: the module cannot be imported.
     """
     module = root.__setpoint__.presets
     if module is not None and module not in sys.modules:
         try:
             import_module(module)
-        except Exception:  # tried again from the working folder, with its errors in words
+        except Exception:  # imported again from the working folder, which reports its errors
             import_user_module(module, f"the presets of {root.__name__}", trusted=False)
 
 
@@ -162,10 +161,10 @@ def _merge(
     program: Mapping[str, object],
     open_foreign: OpenForeign,
 ) -> Composition[C]:
-    """Merge the layers into a draft, each over those before it.
+    """Merge the layers into a draft, each over the previous ones.
 
-    A base (config, preset, function), files, environment, modifiers, command line, program: what is
-    typed beats what is written.
+    The order is base (config, preset, function), files, environment, modifiers, command line,
+    program: typed values beat written ones.
     """
     for word, info in root.__setpoint__.fields.items():
         if word in ROOT_WORDS and (word, info.annotation) != ("silence", "tuple[str, ...]"):
@@ -207,7 +206,7 @@ def _apply_files(editor: Editor, documents: Sequence[FileDocument]) -> FileDocum
         editor.merge(values, Origin(FILE, document.name, document.where))
         editor.problems.extend(document.problems)
     for problem in editor.problems:
-        # These keys are not fields, so the search among the fields cannot find them.
+        # These keys are not fields, so the field search cannot match them.
         headers = nearest(problem.path, HEADERS, 1, likeness=0.8)
         if headers and problem.kind == UNKNOWN_KEY:
             problem.hint = f"Did you mean {headers[0]}?"
@@ -250,7 +249,7 @@ class _Sources(Generic[C]):
         if not isinstance(source, str):
             return draft_of(source), []
         _refuse_name(source)
-        if preset_named(source):  # whatever lies about under the same name
+        if preset_named(source):  # even if a file has the same name
             return self._preset(source), []
         foreign = self.open_foreign(source)
         if foreign is not None or names_file(source) or os.path.isfile(source):
@@ -376,16 +375,16 @@ def _refuse_parent(parent: str, after_preset: bool, after_file: object) -> None:
 def apply_modifiers(editor: Editor, texts: Sequence[str]) -> None:
     """Apply modifiers in order.
 
-    A modifier may put a whole section in the place of another one. The values of files and of the
-    environment that go with the old one, and those that had been dropped from it, are then listed
-    as dropped, since no chain holds them.
+    A modifier may replace a whole section. Values of files and of the environment in the old
+    section, and values already dropped from it, are then listed as dropped, since no chain contains
+    them.
     """
     for text in texts:
         draft = editor.root
         written = {leaf.path: leaf for leaf in leaves(draft) if _is_written(leaf)}
         dropped = [(leaf, reason) for leaf, reason in dropped_leaves(draft) if _is_written(leaf)]
         try:
-            # What the modifier put in may be its own, and later layers change the draft.
+            # The modifier may have inserted its own objects, and later layers change the draft.
             editor.root = draft = draft_of(call_modifier(text, draft))
         except ConfigError as error:
             editor.problems.extend(error.problems)

@@ -1,4 +1,4 @@
-"""Config itself, and what can be done with a tree of sections before and after it is resolved.
+"""`Config` and operations on trees of sections before and after they are resolved.
 
-It uses `migrations`, `schema` and what is below them.
+Uses `migrations`, `schema` and the parts below them.
 """

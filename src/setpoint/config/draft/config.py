@@ -57,8 +57,8 @@ if TYPE_CHECKING:
     class Evolve:
         """`Config.evolve`: accepts any of the fields, by name, and returns a draft of the class.
 
-        From Python 3.13 on, checkers make `__replace__` from the fields, which says exactly this.
-        Before, the constructor says it as well, unless it has required fields.
+        From Python 3.13 on, type checkers derive `__replace__` from the fields, with this
+        signature. Before, the constructor has this signature, too, unless it has required fields.
         """
 
         if sys.version_info >= (3, 13):
@@ -104,10 +104,10 @@ class Config(Node, metaclass=ConfigMeta):
             raise SetpointError(f"a field cannot be deleted: {type(self).__name__}.{name}")
 
         def __getattr__(self, name: str) -> Any:
-            # Only reached while the slot is empty: the field has not been touched.
+            # Reached only while the slot is empty, before the field is first accessed.
             info = type(self).__setpoint__.fields.get(name)
             if info is None:
-                if name.startswith("_"):  # Python and its tools ask for these on every object
+                if name.startswith("_"):  # Python and its tools look these up on every object
                     raise AttributeError(name)
                 error = unknown_key(type(self), name)
                 known = ", ".join(error.valid) or "none"
@@ -131,8 +131,8 @@ class Config(Node, metaclass=ConfigMeta):
         """Set one field from a known origin, checking its name, type and range.
 
         Raises:
-            ConfigError: if there is no such field, or it cannot take the value.
-            SetpointError: if the config is resolved and so immutable.
+            ConfigError: the field does not exist or cannot take the value.
+            SetpointError: the config is resolved and therefore immutable.
         """
         if self._state.frozen:
             raise SetpointError(
@@ -153,7 +153,7 @@ class Config(Node, metaclass=ConfigMeta):
             too_deep = Invalid("is nested too deeply, or contains itself")
             error = raised if isinstance(raised, Invalid) else too_deep
             if info is None:
-                # The whole tree is known only from its root; a section knows what is below it.
+                # Only the root sees the whole tree; a section sees its own subtree.
                 error.hint = error.hint or location_hint(type(self), name)
             path, source = (type(self).__name__, name), origin.describe((name,))
             problems = [problem_of(part, path, value, source) for part in error.parts]
@@ -178,7 +178,7 @@ class Config(Node, metaclass=ConfigMeta):
         def evolve(self, **changes: Any) -> Self:
             """Return a changed draft of this config; the config itself stays as it is.
 
-            Derived values are left to be derived again from the changed ones.
+            Derived values are computed again from the changed ones.
             """
             return self._changed(changes, 1)
 
@@ -187,7 +187,7 @@ class Config(Node, metaclass=ConfigMeta):
 
     def _changed(self, changes: dict[str, Any], depth: int) -> Self:
         copies = Copies(self)
-        # A section of this very draft, put into a second place, is one object in the other, too.
+        # A section of this draft that is also assigned elsewhere is one object in the copy, too.
         values = {
             name: value if value is self else copies.of.get(id(value), value)
             for name, value in changes.items()
@@ -199,12 +199,12 @@ class Config(Node, metaclass=ConfigMeta):
         """Return all values as plain data, for instance for `wandb.init(config=...)`.
 
         Arguments:
-            flat: one level, by dotted paths such as `optimizer.lr`, in place of nested dicts.
+            flat: return one level, with dotted paths such as `optimizer.lr`, not nested dicts.
 
         Returns:
             dicts, lists, texts, numbers, booleans and None. A variant has its `type`; secrets are
-            the references that they are; a section that stands in several places is written at the
-            first, and as a reference to it at the others.
+            their references; a shared section is written at its first path, and as a reference to
+            that at the others.
         """
         if flat:
             return {leaf.key: leaf.value for leaf in leaves(self)}
@@ -227,7 +227,7 @@ class Config(Node, metaclass=ConfigMeta):
         if not same:
             return False
 
-        # Two equal encoders are another model than one that is used twice.
+        # Two equal encoders make a different model than one encoder used twice.
         return shared_places(self) == shared_places(other)
 
     def __hash__(self) -> int:
@@ -275,12 +275,12 @@ class Config(Node, metaclass=ConfigMeta):
 
 
 def is_set(config: Config, name: str) -> bool:
-    """True if any layer has given a field a value; for methods that derive from what is given.
+    """True if any layer has set a field; for methods that derive from the given values.
 
     Raises:
-        SetpointError: if the class has no such field.
+        SetpointError: the class has no such field.
     """
-    # A deriving method sees a view; what is computed has not been given, so it does not count.
+    # A deriving method sees a view; computed values are not given, so they do not count.
     section: Config = getattr(config, "__setpoint_section__", config)
     if name not in type(section).__setpoint__.fields:
         error = unknown_key(type(section), name)
@@ -313,15 +313,15 @@ else:
             return Config
 
 
-# From configs to objects: owners are imported when they are built, and shared nodes built once.
+# From configs to objects: owners are imported when they are built; shared nodes are built once.
 
 
 @contextmanager
 def building() -> Generator[None]:
-    """Build within this block as if it were one `build`: each config object gives one object.
+    """Build everything within this block as one `build`: each config object gives one object.
 
-    For code that builds the parts of a configuration itself, one after another, some of which may
-    be one config object in several places. Blocks may be nested; the outermost one counts.
+    For code that builds the parts of a configuration one after another, where some of them may be
+    the same config object. Nested blocks belong to the outermost one.
     """
     if _built.get() is not None:
         yield
@@ -334,14 +334,14 @@ def building() -> Generator[None]:
 
 
 def build(config: Node, runtime: dict[str, Any]) -> Any:
-    """Construct what a config describes: `owner(config, **runtime)`.
+    """Build the object of a config: `owner(config, **runtime)`.
 
-    Within one outermost call, or one `with building():`, a config object that is built in two
-    places gives one object.
+    Within one outermost call, or one `with building():`, a config object at several paths gives one
+    object.
 
     Raises:
-        SetpointError: if the class has no owner, or one config is built twice with different
-            run-time arguments.
+        SetpointError: the class has no owner, or one config is built twice with different run-time
+            arguments.
     """
     built = _built.get()
     if built is None:
@@ -361,16 +361,16 @@ def build(config: Node, runtime: dict[str, Any]) -> Any:
             )
         return result
     result = owner_of(type(config))(config, **runtime)
-    # The config is kept beside the result: its identity must not be given to another object.
+    # The config is stored with the result so that its identity is not reused.
     built[id(config)] = (config, runtime, result)
     return result
 
 
 def owner_of(cls: type[Node]) -> Any:
-    """Import what a config class constructs.
+    """Import the owner of a config class.
 
     Raises:
-        SetpointError: if there is none, or it cannot be imported.
+        SetpointError: the class has no owner, or it cannot be imported.
     """
     path = cls.__setpoint__.owner
     if path is None:

@@ -67,24 +67,24 @@ point of a sweep stand where the flags of its own command line would."""
 def draft_of(config: C) -> C:
     """Return a mutable copy that shares nothing with the original.
 
-    What was computed at resolve is forgotten, so that it is computed anew; a section that stands
-    in two places of the original stands in two places of the copy.
+    Values computed at resolve are removed and computed again; shared sections are shared in the
+    copy.
     """
     return Copies(config).root
 
 
 class Copies(Generic[C]):
-    """Copies of the sections of one config, `of` by the identity of the original.
+    """Copies of the sections of one config; `of` maps the identity of an original to its copy.
 
     A shared section is copied once.
 
     Raises:
-        SetpointError: if a section contains itself, or sections are nested too deeply.
+        SetpointError: a section contains itself, or sections are nested too deeply.
     """
 
     def __init__(self, config: C) -> None:
         self.of: dict[int, Node] = {}
-        sections(config, make=False)  # refuses what would be copied without end
+        sections(config, make=False)  # refuses endless copies
         self.root: C = self._copy(config)
 
     def _copy(self, config: Node) -> Any:
@@ -133,11 +133,11 @@ def freeze(section: Node) -> None:
     """Make a section immutable, with every value in its place."""
     state = state_of(section)
     names = holders(section)
-    # Filled slots also make later reads plain attribute reads.
+    # Filled slots also turn later reads into plain attribute reads.
     fields = type(section).__setpoint__.fields.items()
     values = {name: info.default for name, info in fields if info.constant} | vars(section)
     for name in state.invalid:
-        values.pop(name, None)  # known to be wrong, and so unreadable
+        values.pop(name, None)  # invalid, and so unreadable
     for name in names:
         if name in values:
             values[name] = frozen_value(values[name])
@@ -189,7 +189,7 @@ def unpack(config: Node, packed: Packed) -> None:
     state.placed = placed
 
 
-# One variant of a section after another.
+# Changes from one variant of a section to another.
 
 
 def one_layer(origin: Origin, other: Origin) -> bool:
@@ -204,12 +204,12 @@ def one_layer(origin: Origin, other: Origin) -> bool:
 def successor(cls: type[C], history: Sequence[Node], moved: Node | None) -> C:
     """A section of a variant, with the values that layers gave to it or to an earlier variant.
 
-    It starts from the last section of that variant in this place. Values given to other variants
-    since then are applied where they fit; all others are recorded as dropped.
+    It starts from the last section of that variant at this path. Values given to other variants
+    since then are applied if they fit; all others are recorded as dropped.
 
     Arguments:
-        history: what stood there, as `history_of` gives it.
-        moved: the last of these, if it still stands there, whose inner sections move on.
+        history: the previous sections at this path, from `history_of`.
+        moved: the last of these, if it is still in place; its inner sections are moved.
     """
     classes = [type(section).__setpoint__.cls for section in history]
     start = classes.index(cls) + 1 if cls in classes else 0
@@ -256,7 +256,7 @@ def _carry_over(old: Node, new: Node, moved: bool) -> None:
         ]
 
 
-# References to sections: the section itself stands wherever one does.
+# References to sections are replaced by the sections.
 
 
 def references(value: Any) -> Iterator[tuple[Path, Reference]]:
@@ -282,19 +282,19 @@ def with_items(value: Any, changes: Mapping[Path, object], inside: Path = ()) ->
 def bind(root: Node) -> None:
     """Replace references to sections by the sections.
 
-    A reference to what is not there, or does not fit, stays as it is; a later layer may set what
-    is missing, and `resolve` reports it otherwise.
+    A reference whose target is missing or does not fit is kept; a later layer may set the target,
+    otherwise `resolve` reports it.
     """
     waiting = [
         (section, type(section).__setpoint__.fields[name])
         for _, section in sections(root)
-        if not is_frozen(section)  # else no reference has been left
+        if not is_frozen(section)  # resolved sections have no references
         for name in holders(section, make=False)
         if not isinstance(vars(section)[name], Node)
         and type(section).__setpoint__.fields[name].type.nested
         and may_refer(vars(section)[name])
     ]
-    # One reference may lead through another, whatever their order.
+    # References may lead through each other, in any order.
     while any(_bind(root, section, info) for section, info in waiting):
         pass
 
@@ -316,10 +316,10 @@ def _bind(root: Node, section: Node, info: FieldInfo) -> bool:
 
 
 def replace_shared(root: Node, old: Node, new: Node) -> None:
-    """Replace a shared section by another in all of its places.
+    """Replace a shared section at all of its paths.
 
     Raises:
-        Invalid: if one of the places cannot take it; nothing has been changed then.
+        Invalid: one of the paths cannot take it; nothing has been changed then.
     """
     places: list[tuple[Path, Node, FieldInfo, dict[Path, Node]]] = []
     for path, section in sections(root, make=False):

@@ -29,15 +29,15 @@ STRANGER = 0.9
 
 
 class OtherName(NamedTuple):
-    """Entry of a root's table `OTHER_NAMES`, by a name that another system has.
+    """Entry of a root's table `OTHER_NAMES`, keyed by a name from another system.
 
-    A name of several words joined by dots is the end of a path; with a dot in front it is the
-    whole path; `section.*` is anything in a section of that name. The longest match counts.
+    A name of several words joined by dots matches the end of a path; with a leading dot, the whole
+    path; `section.*` matches any key of a section with that name. The longest match wins.
 
     Arguments:
-        fields: our fields; several where it may be either of them.
-        answer: converts the value, see `ForeignKey` in `setpoint.config.other_names`, or is the
-            hint itself.
+        fields: the corresponding fields; several if the name is ambiguous.
+        answer: a function that converts the value, see `ForeignKey` in
+            `setpoint.config.other_names`, or the hint itself.
     """
 
     fields: tuple[str, ...] = ()
@@ -55,10 +55,10 @@ def foreign_table(root: type[Node], table: str = "OTHER_NAMES") -> Mapping[str, 
 
 
 def other_name(root: type[Node], path: str, value: object = None) -> OtherName | None:
-    """The entry for an unknown key, with those of its fields that the root has.
+    """The entry for an unknown key, with only those of its fields that the root has.
 
     Arguments:
-        value: of the key; for a mapping only sections are meant that have one of its keys.
+        value: the value of the key; for a mapping, only sections with one of its keys match.
     """
     names = foreign_table(root)
     if not names:
@@ -69,7 +69,7 @@ def other_name(root: type[Node], path: str, value: object = None) -> OtherName |
         return None  # a number is not a name
     keys = [".".join(words[start:]) for start in range(len(words))]
     if any(field.rpartition(".")[2] == words[-1] for field in fields):
-        keys.pop()  # a name of our own
+        keys.pop()  # one of the root's field names
     for key in (f".{'.'.join(words)}", *keys, *(f"{word}.*" for word in words[-2::-1])):
         entry = names.get(key)
         if entry is not None:
@@ -110,7 +110,7 @@ def is_secret_key(root: type[Node], path: str) -> bool:
         return any(info.type.is_secret() for info in fields)
     if SECRET_NAME.search(key):
         return True
-    # `tokn` is a misspelt `token`, the secret; `max_tokens` and `pad_token` count or name tokens.
+    # `tokn` is a misspelt `token`, a secret; `max_tokens` and `pad_token` count or name tokens.
     if "_" in folded(key) or folded(key) == "tokens":
         return False
     secrets = (info.name for _, info in all_fields(root) if info.type.is_secret())
@@ -140,10 +140,10 @@ def foreign_keys(root: type[Node], path: Path, value: object) -> list[tuple[Path
 
 
 def location_hint(root: type[Node], path: str, search: bool = True, value: object = None) -> str:
-    """Return a hint at the place of an unknown key; empty where nothing is close.
+    """Return a hint to the path of an unknown key; empty if nothing is close.
 
-    For a mapping as `value` only sections are meant that have one of its keys; `search` allows
-    names that are only alike.
+    If `value` is a mapping, only sections with one of its keys match; `search` also allows names
+    that are only similar.
     """
     retired = retired_hint(root, path)
     if retired:
@@ -165,11 +165,11 @@ def location_hint(root: type[Node], path: str, search: bool = True, value: objec
         likeness = (STRANGER, STRANGER) if section else (0.8, 0.85)
         places = nearby or (_similar_fields(root, paths, word, *likeness) if search else [])
     elif section:
-        if not is_known:  # of several, those in a section of the same name
+        if not is_known:  # of several, prefer those in a section of the same name
             end = f".{section.rpartition('.')[2]}.{word}"
             matches = [path for path in places if f".{path}".endswith(end)]
             places = places if len(places) == 1 else matches
-        else:  # what lies deep in another section is another thing of the same name
+        else:  # deep in another section, the same name means something else
             top = f"{section.partition('.')[0]}."
             places = [path for path in places if path.count(".") < 2 or path.startswith(top)]
         places = [*places, *nearby]
@@ -177,7 +177,7 @@ def location_hint(root: type[Node], path: str, search: bool = True, value: objec
     if not places:
         return ""
     hint = f"Did you mean {' or '.join(places[:3])}?"
-    # A name close to one of the section's own variant is of that.
+    # A name similar to a field of the section's current variant refers to that.
     is_of_some = not all(
         field_of(cls, name) for cls in classes_at(root, parents) for name in names[:1]
     )
@@ -205,11 +205,11 @@ def may_hold(root: type[Node], path: str, value: object) -> bool:
 def _similar_fields(
     root: type[Node], paths: Sequence[str], word: str, own: float, foreign: float
 ) -> list[str]:
-    """The fields anywhere whose name, or name in other systems, is nearly a word.
+    """Paths of all fields whose name, here or in other systems, resembles a word.
 
     Arguments:
-        own: the least likeness to a name of a field.
-        foreign: that to a name of another system.
+        own: the minimum similarity to a name of a field.
+        foreign: the minimum similarity to a name of another system.
     """
     import difflib
 
@@ -223,7 +223,7 @@ def _similar_fields(
         for name, entry in foreign_table(root).items()
         if "." not in name and (fields := [path for path in entry.fields if path in paths])
     }
-    # Many names invite chance likenesses; who misspells a name seldom does so in its first letter.
+    # Many names invite chance matches, and misspellings rarely change the first letter.
     matches: list[tuple[float, list[str]]] = []
     for names, likeness in ((own_names, own), (other_names, foreign)):
         first = [name for name in names if name[0] == word[0]]
@@ -238,10 +238,10 @@ def _similar_fields(
     return longer if len(longer) <= 3 else []
 
 
-# How other languages, and people, write that there is nothing.
+# Spellings of null in other languages and in prose.
 NULL_WORDS = ("none", "nil", "false", "off", "no", "~", "")
 SWITCH_WORDS = ("true", "false", "yes", "no", "on", "off")
-VALUE_ITSELF = ((), ("type",))  # where an error is about the value as a whole
+VALUE_ITSELF = ((), ("type",))  # the error is about the value as a whole
 
 
 def explained(
@@ -310,7 +310,7 @@ def written(values: Mapping[str, object], origin: Origin) -> str:
     """Format values in the syntax of the layer that an unknown key came from."""
     values = {path: _rounded(value) for path, value in values.items()}
     if origin.layer == FILE:
-        # A file cannot have a section as a text and as a table as well.
+        # A file cannot have a section both as a text and as a table.
         values = {
             f"{path}.type" if any(other.startswith(f"{path}.") for other in values) else path: value
             for path, value in values.items()
@@ -322,7 +322,7 @@ def written(values: Mapping[str, object], origin: Origin) -> str:
         if origin.layer == COMMAND_LINE:
             parts.append(f"--{path} {for_shell(value)}")
         elif origin.layer == ENVIRONMENT:
-            prefix, separator, _ = origin.label.partition("__")  # that of the root of this program
+            prefix, separator, _ = origin.label.partition("__")  # the prefix of this program's root
             name = f"{prefix if separator else 'SETPOINT'}__{path.upper().replace('.', '__')}"
             parts.append(f"{name}={for_shell(value)}")
         else:

@@ -39,7 +39,7 @@ def need_config(value: object, function: str, *, resolved: bool = False) -> None
     """Refuse an argument that is not a config, or is not resolved.
 
     Raises:
-        SetpointError: naming the function.
+        SetpointError: with the name of the function.
     """
     if not isinstance(value, Node) or (resolved and not is_frozen(value)):
         text = f"a draft of {type(value).__name__}" if isinstance(value, Node) else for_error(value)
@@ -51,7 +51,7 @@ def need_class(value: object, function: str) -> None:
     """Refuse an argument that is not a config class.
 
     Raises:
-        SetpointError: naming the function.
+        SetpointError: with the name of the function.
     """
     if not isinstance(value, ConfigMeta):
         text = f"a {type(value).__name__}" if isinstance(value, Node) else for_error(value)
@@ -86,12 +86,12 @@ def inner_sections(section: Node, make: bool = True) -> Iterator[tuple[Path, Nod
 def sections(
     config: Node, path: Path = (), repeats: list[tuple[Path, Node]] | None = None, make: bool = True
 ) -> Iterator[tuple[Path, Node]]:
-    """Every section of a tree, the root first; one that stands in several places comes once.
+    """Every section of a tree, the root first; shared sections are yielded once.
 
-    `repeats` takes the further places of such a section; for `make` see `holders`.
+    The further paths of shared sections are added to `repeats`; for `make` see `holders`.
 
     Raises:
-        SetpointError: if a section contains itself.
+        SetpointError: a section contains itself.
     """
     result: list[tuple[Path, Node]] = []
     is_open: dict[int, bool] = {}
@@ -128,7 +128,7 @@ def reached(root: Node, tag: str) -> Iterator[tuple[Path, Node, FieldInfo]]:
                 yield (*path, name), section, info
 
 
-# Sections that stand in several places.
+# Shared sections.
 
 
 def shared_places(config: Node) -> dict[Path, Path]:
@@ -151,7 +151,7 @@ def check_size(config: Node) -> None:
     """Refuse a tree in which references to sections multiply.
 
     Raises:
-        SetpointError: if its sections, each counted in every place where it stands, are too many.
+        SetpointError: the tree has too many sections, counting each at every path.
     """
     sizes: dict[int, int] = {}
 
@@ -167,7 +167,7 @@ def check_size(config: Node) -> None:
         )
 
 
-# The values at paths.
+# Values at paths.
 
 
 def value_at(node: Any, part: str | int) -> Any:
@@ -183,7 +183,7 @@ def value_at(node: Any, part: str | int) -> Any:
 def steps(node: Any, path: str) -> Iterator[tuple[Any, Path, Any]]:
     """Follow a dotted path: for each part the holder, the path so far, and the value, or MISSING.
 
-    Hyphens in names of fields are underscores; keys of a mapping may have dots of their own.
+    Hyphens in field names are underscores; keys of a mapping may contain dots.
     """
     done: Path = ()
     parts = path.split(".") if path else []
@@ -220,7 +220,7 @@ def missing_place(root: Node, path: Path) -> Invalid:
     return Invalid(f"refers to {name}, which does not exist", hint=hint)
 
 
-# Every value as a leaf, with its role and the layers that touched it.
+# Leaves: every value with its role and its layers.
 
 
 class Leaf(NamedTuple):
@@ -257,10 +257,10 @@ def effective_role(outer: Role, inner: Role) -> Role:
 def leaves(config: Node, path: Path = (), role: Role = IDENTITY) -> Iterator[Leaf]:
     """Every value of a tree, in order of declaration.
 
-    Lists of plain values are one leaf; lists of sections are walked into. A null section is a
-    leaf. The tag of a variant is a leaf named `type`. Where a section stands in several places,
-    its values are leaves of the first one; each of the others is one leaf, whose value is the
-    reference to the first: that both are one object is part of the configuration.
+    Lists of plain values are one leaf; lists of sections are walked into. A null section is a leaf.
+    The tag of a variant is a leaf named `type`. The values of a shared section are leaves at its
+    first path; each other path is one leaf, a reference to the first, because sharing one object is
+    part of the configuration.
     """
     roles: dict[int, Role] = {}
     while True:
@@ -268,15 +268,15 @@ def leaves(config: Node, path: Path = (), role: Role = IDENTITY) -> Iterator[Lea
         walk.fields(config, path, role, [])
         if not walk.promoted:
             return iter(walk.leaves)
-        # A later place counts for more than the first one, so the values do as well.
+        # A stronger role at a later path applies to the values as well.
         roles = {**roles, **walk.promoted}
 
 
 class _Walk:
     """One walk over the values of a tree.
 
-    `roles` are those that sections have by other places than their first; `promoted` are further
-    ones, which were met behind the first place.
+    `roles` are the roles of shared sections by their later paths; `promoted` are further roles
+    found after the first path was visited.
     """
 
     def __init__(self, roles: dict[int, Role]) -> None:
@@ -294,7 +294,7 @@ class _Walk:
                 continue
             field_role = effective_role(role, info.role) if info.role not in (None, role) else role
             if value is None and name in cls.added:
-                # A package that is installed and not used changes no fingerprint.
+                # An installed but unused package changes no fingerprint.
                 field_role = RUNTIME
             self._value(info.type, value, (*path, name), field_role, chains.get(name, []))
 
@@ -310,13 +310,13 @@ class _Walk:
         elif not kind.nested:
             self.leaves.append(Leaf(path, kind.dump(value), role, chain))
         elif not value:
-            # Null, or no items, where sections could stand cannot matter more than they would.
+            # Null or empty where sections are allowed: its role is at most theirs.
             roles = {cls.__setpoint__.role for cls in section_classes(kind)}
             role = effective_role(role, roles.pop()) if len(roles) == 1 else role
             self.leaves.append(Leaf(path, kind.dump(value), role, chain))
         else:
             items = kind.items(value)
-            if isinstance(value, dict):  # whose order means nothing
+            if isinstance(value, dict):  # the order of keys has no meaning
                 items = sorted(items, key=lambda item: item[0])
             for key, item, inner in items:
                 placed = state_of(item).placed if isinstance(item, Node) else None
@@ -328,7 +328,7 @@ class _Walk:
             first, known, declared = self._first[id(section)]
             if effective_role(role, known) is not role and role is not known:
                 self.promoted[id(section)] = role
-            # A reference to a later place was given at the first one.
+            # The reference to a later path was given at the first one.
             reference, role = reference_to(first), effective_role(role, cls.role)
             self.leaves.append(Leaf(path, reference, role, chain or declared))
             return
@@ -338,7 +338,7 @@ class _Walk:
             self.leaves.append(
                 Leaf((*path, "type"), cls.tag, effective_role(role, cls.role), chain)
             )
-        elif not cls.fields:  # nothing else would say that it is there
+        elif not cls.fields:  # no leaf would represent it otherwise
             self.leaves.append(Leaf(path, {}, effective_role(role, cls.role), chain))
         self.fields(section, path, role, chain)
 
@@ -355,8 +355,8 @@ def free_leaves(area: Free, path: Path, role: Role) -> Iterator[Leaf]:
 def entries_of(config: Node, leaf: Leaf) -> list[Leaf]:
     """Each entry of a mapping that a layer set, as a leaf.
 
-    A layer counts for an entry that it brings or changes; the chain of the mapping holds the whole
-    value of each layer.
+    A layer is listed for each entry that it adds or changes; the chain of the mapping contains the
+    complete value of each layer.
     """
     entries = _mapping(leaf.value)
     if not (entries and leaf.chain):
@@ -380,13 +380,13 @@ def _mapping(value: object) -> dict[str, object]:
     return cast(dict[str, object], value) if isinstance(value, dict) else {}
 
 
-# Values that a later layer has overtaken.
+# Values replaced by later layers.
 
 
 def dropped_values(config: Node, place: str = "") -> Iterator[str]:
-    """Dropped values as lines, optionally those at a path.
+    """Dropped values as lines, optionally only those at a path.
 
-    Those of a preset in one section are a line together: they were chosen for its own variant.
+    Those of a preset in one section share a line, since they were chosen for its variant.
     """
     lines: dict[tuple[object, str], list[Leaf]] = {}
     for leaf, reason in dropped_leaves(config):
@@ -409,7 +409,7 @@ def dropped_leaves(config: Node, place: Path = ()) -> Iterator[tuple[Leaf, str]]
         for name, value, origin, reason in state_of(section).dropped:
             chain = chain_of(section, name)
             if chain and chain[-1][0].layer != DEFAULT and chain[-1][0].order > origin.order:
-                continue  # another value was given since
+                continue  # another value has been set since
             inside = leaves(value, (*path, name)) if isinstance(value, Node) else ()
             given = [leaf for leaf in inside if leaf.origin.layer != DEFAULT]
             for leaf in given or [Leaf((*path, name), value, IDENTITY, [(origin, value)])]:
@@ -456,14 +456,13 @@ def to_plain(
     """A config as nested dicts and lists, complete, with `type` first in variants.
 
     Arguments:
-        config: a draft or a resolved config; fields without a value yet are left out.
-        replace_mappings: whether mappings will replace those that are there, as in a record; a
-            file adds to the ones that are there by default, so that it has to take out what is not
-            in them.
+        config: a draft or a resolved config; fields without a value yet are omitted.
+        replace_mappings: whether mappings replace existing ones, as in a record; a file adds to the
+            default entries, so it has to remove the entries that the mapping lacks.
 
     Returns:
-        plain data that reads back as an equal config; a section that stands in several places is
-        written at the first, and as a reference to it at the others.
+        plain data that reads back as an equal config; a shared section is written at its first
+        path, and as a reference to that at the others.
     """
     known = first_places(config, path) if places is None else places
     same_class = default if type(default) is type(config) else None
@@ -506,7 +505,7 @@ def plain_items(
 ) -> Any:
     """Convert a value to plain data, sections by a function.
 
-    A section that has stood before is written as a reference to its first place.
+    A section that was written already becomes a reference to its first path.
     """
     if value.__class__ in PLAIN:
         return value
@@ -529,7 +528,8 @@ def to_minimal(
 ) -> dict[str, Any]:
     """Only what differs from the defaults, with references as given and no derived values.
 
-    Composing it over the defaults gives an equal config. For `path` and `places` see `to_plain`.
+    Composing the result over the defaults gives an equal config. For `path` and `places` see
+    `to_plain`.
     """
     places = first_places(config, path) if places is None else places
     result: dict[str, Any] = {}
@@ -572,8 +572,8 @@ def to_minimal(
 def _default_of_import(config: Node, default: Node) -> tuple[Node | None, Node | None]:
     """The default for an imported component as a whole, or for its typed fields only.
 
-    To name a target is to start afresh with its arguments, so that arguments equal to the default's
-    are left out only where nothing takes arguments away.
+    Naming a target resets its arguments, so arguments equal to the default's are omitted only if
+    nothing removes arguments.
     """
     if type(default).__setpoint__.cls is not type(config).__setpoint__.cls:
         return None, None

@@ -24,8 +24,8 @@ A further format needs its suffix here, a limit below, a reader in `read.parse`,
 (--format), `migrate` (rewriting) and `--stdin-format`.
 """
 MIB = 1024 * 1024
-# With these, the largest file of each format is read within 20 s of processor time and 1 GiB.
-# JSON has the fastest reader, and is what records are written in.
+# Within these limits the largest file of each format takes at most 20 s of CPU time and 1 GiB. JSON
+# has the fastest reader and is the format of records.
 MAX_BYTES: dict[Format, int] = {"toml": MIB, "yaml": MIB // 4, "json": 8 * MIB}
 
 
@@ -71,13 +71,13 @@ class FileDocument:
     """The data of one file, with the position of every key.
 
     Arguments:
-        data: the top level mapping, of plain dicts, lists and scalars.
+        data: the top-level mapping, of plain dicts, lists and scalars.
         text: the whole text, without a byte order mark.
-        scan: finds the places in the text; called once, when a position is first asked for.
+        scan: locates the keys in the text; called once, when a position is first requested.
     """
 
     __slots__ = ("_lines", "_places", "_scan", "data", "format", "name", "text")
-    # Of a file that was converted: what is wrong with it, and what is to be known of it.
+    # Problems and notes of a converted file.
     problems: Sequence[Problem] = ()
     notes: Sequence[str] = ()
 
@@ -98,11 +98,11 @@ class FileDocument:
         self._lines: list[int] = []
 
     def locate(self, path: Path) -> tuple[int, int] | None:
-        """The position of a value's key; for an item of a list, of the item.
+        """The position of a value's key, or of an item of a list.
 
         Returns:
-            line and column, both counted from 1, the column in characters; those of the nearest
-            ancestor where the path leads deeper than the file; None if its first key is not there.
+            line and column in characters, both counted from 1; for a path deeper than the file,
+            those of the nearest ancestor; None if the first key does not exist.
         """
         if self._places is None:
             self._places = self._scan()
@@ -120,10 +120,10 @@ class FileDocument:
         return f"{self.name}:{place[0]}:{place[1]}" if place else self.name
 
     def check(self, refused: Mapping[str, str], value: object, path: Path = ()) -> None:
-        """Refuse values that no field takes, and what is nested too deeply.
+        """Refuse values that no field takes, and excessive nesting.
 
         Arguments:
-            refused: by the name of a class, what is wrong with a value of it.
+            refused: messages by the name of a class whose values are refused.
         """
         message = refused.get(type(value).__name__)
         if isinstance(value, int) and value.bit_length() > MAX_BITS:  # in hexadecimal digits
@@ -138,7 +138,7 @@ class FileDocument:
     def _position(self, offset: int) -> tuple[int, int]:
         from bisect import bisect_right
 
-        if not self._lines:  # the offset at which each line begins
+        if not self._lines:  # the offset of each line
             start = 0
             while start >= 0:
                 self._lines.append(start)
@@ -159,7 +159,8 @@ class FileError(SetpointError):
         self.message = message
 
     def __reduce__(self) -> tuple[type[FileError], tuple[str, int | None, int | None, str]]:
-        # `Exception` would call the class with the finished text alone, in another process too.
+        # `Exception` would call the class with only the finished text, for instance after
+        # unpickling.
         return type(self), (self.name, self.line, self.column, self.message)
 
 
@@ -183,8 +184,8 @@ def unexpected(
     """The error at the position where a parser stops.
 
     Arguments:
-        problem: what the parser says.
-        hints: what to do, by what stands there in lower case.
+        problem: the parser's message.
+        hints: advice by the text at the position, in lower case.
     """
     token = describe(text, offset)
     hint = hints.get(token.lower(), "")

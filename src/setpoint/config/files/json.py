@@ -47,7 +47,7 @@ def parse_json(text: str, name: str) -> FileDocument:
     """Read JSON; keys given twice, NaN, infinity and 1e999 are refused.
 
     Raises:
-        FileError: the text is not JSON, or breaks one of the limits.
+        FileError: the text is not JSON, or exceeds a limit.
     """
     start = len(text) - len(text.lstrip(" \t\r\n"))
     if start == len(text):
@@ -66,9 +66,9 @@ def parse_json(text: str, name: str) -> FileDocument:
         raise unexpected(name, text, error.pos, problem, _HINTS) from None
     except (ValueError, RecursionError) as error:
         with suppress(ValueError, IndexError):  # the text may end in the middle
-            scan_json(text, name)  # says the same with line and column
+            scan_json(text, name)  # reports the same error with line and column
         raise FileError(name, None, None, f"not valid JSON: {error}") from None
-    if "\\ud" in text or "\\uD" in text:  # perhaps half a pair, which could not be written again
+    if "\\ud" in text or "\\uD" in text:  # half of a pair, perhaps
         scan_json(text, name)
     if not is_mapping(data):
         message = "expected '{': the top level is a mapping of keys to values"
@@ -106,15 +106,15 @@ def scan_json(text: str, name: str) -> FilePosition:
     """Find the position of each key and list item of valid JSON.
 
     Raises:
-        FileError: for what is JSON and refused: a key given twice, a number that no field takes,
-            half a surrogate pair, deep nesting.
+        FileError: for JSON that is refused: a duplicate key, a number that no field takes, half a
+            surrogate pair, deep nesting.
     """
     import json
 
     root = FilePosition(0)
-    # The mappings, with True, and lists around a token.
+    # The mappings (True) and lists (False) around a token.
     open_: list[tuple[FilePosition, bool]] = []
-    # Of the value that comes next; None where a key or an item does.
+    # The path of the next value; None if a key or an item comes next.
     value: FilePosition | None = root
     for match in re.finditer(_TOKEN, text, re.DOTALL | re.VERBOSE):
         token, offset = match[0], match.start()

@@ -11,14 +11,14 @@ if TYPE_CHECKING:
 
     from .file_document import Format
 
-_MAX_LISTED = 10_000  # names of a directory that are looked at for a suggestion
+_MAX_LISTED = 10_000  # names of a directory that are considered for a suggestion
 
 
 def read_file(path: str) -> FileDocument:
-    """Read a file; its suffix says the format, and errors show its name as given.
+    """Read a file in the format of its suffix; errors show its name as given.
 
     Raises:
-        FileError: it is not there, not a file, not readable, or not what its suffix says.
+        FileError: the file is missing, not a plain file, not readable, or not of that format.
     """
     import os
 
@@ -36,7 +36,7 @@ def parse_bytes(data: bytes, format: Format, name: str) -> FileDocument:
     """Read bytes, for instance from standard input.
 
     Raises:
-        FileError: it is not UTF-8 or not of that format, or breaks one of the limits.
+        FileError: the data is not UTF-8 or not of that format, or exceeds a limit.
     """
     return parse(decode(data, format, name), format, name)
 
@@ -45,9 +45,9 @@ def parse(text: str, format: Format, name: str) -> FileDocument:
     """Read decoded text.
 
     Raises:
-        FileError: the text is not of that format, or breaks one of the limits.
+        FileError: the text is not of that format, or exceeds a limit.
     """
-    # Each format's reader is imported when a file of that format is read.
+    # Readers are imported on first use.
     if format == "toml":
         from .toml import parse_toml
 
@@ -80,7 +80,7 @@ def _missing(path: str) -> str:
             names = [entry.name for entry in islice(entries, _MAX_LISTED)]
     except OSError:
         return f"no such file; there is no directory '{folder}'"
-    # Names with other suffixes could not be read anyway.
+    # Names with other suffixes could not be read.
     names = [name for name in names if os.path.splitext(name)[1].lower() in FORMATS]
     stems = {os.path.splitext(name)[0]: name for name in sorted(names, reverse=True)}
     near = difflib.get_close_matches(os.path.splitext(missing)[0], stems, n=1)
@@ -95,7 +95,7 @@ def read_plain_file(
     """Read a file that is not a directory, pipe, socket or device, and not too large.
 
     Raises:
-        FileError: it is not there, not a plain file, too large, or cannot be read.
+        FileError: the file is missing, not a plain file, too large, or cannot be read.
     """
     import os
 
@@ -103,14 +103,14 @@ def read_plain_file(
         _refuse_special(path, os.stat(path).st_mode)
         with open(path, "rb", opener=_open_unblocked) as file:
             facts = os.fstat(file.fileno())
-            _refuse_special(path, facts.st_mode)  # it may have been replaced since
+            _refuse_special(path, facts.st_mode)  # it may have been replaced meanwhile
             data = cast("bytes | None", file.read(limit + 1))
     except FileNotFoundError:
         raise FileError(path, None, None, missing(path)) from None
     except OSError as error:
         reason = error.strerror or type(error).__name__
         raise FileError(path, None, None, f"cannot be read: {reason}") from None
-    except ValueError:  # a NUL character, or what the file system's encoding cannot express
+    except ValueError:  # a NUL or a character outside the file system's encoding
         raise FileError(repr(path), None, None, "not a valid file name") from None
     if data is None:
         raise FileError(path, None, None, "cannot be read: it holds nothing yet")
@@ -135,10 +135,10 @@ def _refuse_special(path: str, mode: int) -> None:
 
 
 def decode(data: bytes, format: Format, name: str) -> str:
-    """Decode UTF-8; a byte order mark is left out, and line ends stay as they are.
+    """Decode UTF-8; a byte order mark is removed, and line ends are kept.
 
     Raises:
-        FileError: too many bytes, or bytes that are not UTF-8.
+        FileError: the data is too large or not UTF-8.
     """
     if len(data) > MAX_BYTES[format]:
         raise FileError(name, None, None, _too_large(len(data), format))

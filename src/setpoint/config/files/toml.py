@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
     Token = tuple[str, str, int]  # kind, text and offset
 
-# By name, so that `datetime` need not be imported to ask.
+# By name, to avoid importing `datetime`.
 _REFUSED = {
     name: f"a {kind} is not a type that fields have; put it in quotes"
     for name, kind in (("date", "date"), ("datetime", "date with a time"), ("time", "time of day"))
@@ -24,7 +24,7 @@ _HINTS = {
     "'true'": "; write true",
     "'false'": "; write false",
 }
-# Possessive repeats (`*+`) keep this linear. A string that is not closed runs as far as it may.
+# Possessive repeats (`*+`) keep this linear. An unclosed string extends as far as it can.
 _TOKEN = r"""
     (?P<comment>  \#[^\n]*+ )
   | (?P<string>   \"{3} (?: [^"\\]++ | \\[\s\S] | "(?!"") )*+ (?:"{3,5})?
@@ -44,7 +44,7 @@ def parse_toml(text: str, name: str) -> FileDocument:
     """Read TOML 1.0; dates and times are refused, since no field takes them.
 
     Raises:
-        FileError: the text is not TOML, or breaks one of the limits.
+        FileError: the text is not TOML, or exceeds a limit.
     """
     import tomllib
 
@@ -86,7 +86,7 @@ def _refuse_depth(text: str, name: str) -> None:
     """Refuse nesting that would exhaust the standard library's reader.
 
     Raises:
-        FileError: brackets stand inside one another, or a key has parts, beyond the limit.
+        FileError: brackets are nested, or a key has parts, beyond the limit.
     """
     if text.count("[") + text.count("{") + text.count(".") < MAX_DEPTH:
         return
@@ -111,7 +111,7 @@ def _explain(text: str, name: str, message: str) -> FileError:
     try:
         scan_toml(text, name)
     except FileError as duplicate:
-        # Reading stops at the first error; a key given twice before that place is the error.
+        # The parser stops at the first error; report a duplicate key before that position instead.
         if (duplicate.line or 0, duplicate.column or 0) <= (error.line or 0, error.column or 0):
             return duplicate
     return error
@@ -121,7 +121,7 @@ _END: Token = ("end", "", -1)
 
 
 def scan_toml(text: str, name: str) -> FilePosition:
-    """Find the position of each key and list item, up to the first broken syntax.
+    """Find the position of each key and list item, up to the first syntax error.
 
     Arguments:
         text: the text, nested no deeper than the limit.
@@ -142,7 +142,7 @@ class _Scanner:
         self._token = next(self._source, _END)
         self._headers: set[FilePosition] = set()
         self._values: set[FilePosition] = set()
-        # Of the arrays that [[headers]] make.
+        # The arrays made by [[headers]].
         self._last_items: dict[FilePosition, FilePosition] = {}
 
     def document(self) -> None:
@@ -225,7 +225,7 @@ class _Scanner:
         if self._take("{"):
             return self._entries("}", lambda: self._key_value(place))
         start = self._token
-        # A number with a fraction, or a date with a space, is several tokens.
+        # A number with a fraction, or a date with a space, spans several tokens.
         while self._token[0] in ("bare", "string") or self._token[1] == ".":
             self._advance()
         return self._token is not start
@@ -255,5 +255,5 @@ def _unquote(key: str) -> str:
 
     try:
         return str(tomllib.loads(f"k = {key}")["k"])
-    except ValueError:  # a broken escape, which the reader of the values reports
+    except ValueError:  # a broken escape, which the TOML parser reports
         return key[1:-1]

@@ -25,9 +25,9 @@ if TYPE_CHECKING:
 
     Comments = Mapping[Path, str]
 
-WIDTH = 100  # columns; a longer list is written over several lines
+WIDTH = 100  # columns; longer lists are written over several lines
 _STEP = "  "
-# Words that this or another reader of YAML, old or new, takes for something else than text.
+# Words that some YAML reader, old or new, does not read as text.
 _YAML_WORDS = frozenset(("null", "true", "false", "yes", "no", "on", "off", "y", "n"))
 _YAML_LETTERS = frozenset("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz_/")
 _YAML_PLAIN = _YAML_LETTERS | frozenset("0123456789 .+-")
@@ -39,11 +39,11 @@ def remark(comments: list[str]) -> str:
     """Join comments for the end of a line.
 
     Arguments:
-        comments: texts, in order; line breaks and what cannot be printed become spaces. What is
-            said twice is written once.
+        comments: texts, in order; line breaks and unprintable characters become spaces, and
+            duplicates are written once.
 
     Returns:
-        `"  # one; two"`, or the empty string if nothing is left to say.
+        `"  # one; two"`, or the empty string if there is no comment.
     """
     cleaned = ["".join(c if c.isprintable() else " " for c in text) for text in comments]
     texts = dict.fromkeys(" ".join(words.split()) for words in cleaned)
@@ -60,7 +60,7 @@ def checked(value: Any, path: Path = ()) -> Any:
     Raises:
         SetpointError: a value or key that no file can hold, named with its path.
     """
-    # Subclasses (enums, numpy's float64) have a `repr` of their own, which is not to be written.
+    # Subclasses (enums, numpy's float64) have their own `repr`, which must not be written.
     if value is None or isinstance(value, bool):
         return value
     if isinstance(value, str):
@@ -92,12 +92,12 @@ def _refusal(path: Path, message: str) -> SetpointError:
 
 
 def write_json(data: Mapping[str, object], comments: Comments | None = None) -> str:
-    """Write data as JSON, two spaces a level, with lists of scalars on one line where they fit.
+    """Write data as JSON with two-space indents; lists of scalars are on one line if they fit.
 
-    Infinities and NaN, which JSON has not, become the text `"inf"`, `"-inf"` or `"nan"`.
+    Infinities and NaN, which JSON lacks, become the text `"inf"`, `"-inf"` or `"nan"`.
 
     Arguments:
-        comments: taken like those of the other writers and left out, since JSON has none.
+        comments: accepted like those of the other writers and ignored, since JSON has none.
 
     Raises:
         SetpointError: a value that no file can hold.
@@ -136,11 +136,11 @@ def scalar(value: object) -> str:
 def write_toml(data: Mapping[str, object], comments: Comments | None = None) -> str:
     """Write data as TOML: scalars and lists first, then `[tables]` and `[[lists of tables]]`.
 
-    None, which TOML has not, becomes the text `"null"`. Within a table the order of `data` is kept,
-    except that tables follow what is not one, as TOML demands.
+    None, which TOML lacks, becomes the text `"null"`. Within a table the order of `data` is kept,
+    except that tables follow all other values, as TOML requires.
 
     Arguments:
-        data: the top level mapping, of dicts, lists, text, numbers, bools and None.
+        data: the top-level mapping, of dicts, lists, text, numbers, bools and None.
         comments: by path; written at the end of the line on which the value begins.
 
     Returns:
@@ -168,9 +168,9 @@ class _TomlWriter(_Writer):
     def table(
         self, table: dict[str, object], path: Path, name: str, header: str | None, notes: list[str]
     ) -> None:
-        """Format a table with the tables inside; an empty header is left out.
+        """Format a table and its inner tables; an empty header is omitted.
 
-        A table of nothing but tables needs no line of its own: `[a.b]` makes `a`.
+        A table that contains only tables needs no header: `[a.b]` creates `a`.
         """
         start = len(self.lines)
         tables: list[tuple[Path, str, object]] = []
@@ -227,9 +227,9 @@ def _toml_key(key: str) -> str:
 
 
 def write_yaml(data: Mapping[str, object], comments: Comments | None = None) -> str:
-    """Write data as YAML 1.2, two spaces a level, with lists of scalars on one line where they fit.
+    """Write data as YAML 1.2 with two-space indents; lists of scalars are on one line if they fit.
 
-    Text stands without quotes only where every reader takes it for text.
+    Text is unquoted only if every reader takes it for text.
 
     Arguments:
         comments: by path; written at the end of the line on which the value begins.
@@ -258,7 +258,7 @@ class _YamlWriter(_Writer):
         for index, item in enumerate(items):
             inner = (*path, index)
             if is_mapping(item) and item and not self._notes(inner):
-                block = self.mapping(item, inner)  # begins beside its dash
+                block = self.mapping(item, inner)  # begins next to its dash
                 lines.append(f"- {block[0]}")
                 lines += [f"  {line}" for line in block[1:]]
             else:

@@ -1,7 +1,7 @@
-"""Reading YAML 1.2: the syntax by the events of `ruamel.yaml`, their meaning here.
+"""Reading YAML 1.2: `ruamel.yaml` gives events of the syntax; values are made here.
 
-Nothing is constructed by the library. Events arrive one by one, so that each limit holds before
-memory is spent, and nothing recurses.
+The library constructs nothing. Events arrive one by one, so each limit applies before memory is
+allocated, and nothing recurses.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 _NULLS = ("", "~", "null", "Null", "NULL")
-# By a part of what `ruamel.yaml` says; `{}` is what stands at that place.
+# By a part of the message of `ruamel.yaml`; `{}` is the text at that position.
 _WORDS = {
     "mapping values are not allowed": "expected no ':' here; text with ': ' needs quotes",
     "could not find expected ':'": "expected ':' after the key above, found {}",
@@ -48,14 +48,14 @@ _WORDS = {
 def parse_yaml(text: str, name: str) -> FileDocument:
     """Read YAML 1.2; tags, merge keys, keys given twice and several documents are refused.
 
-    Scalars without quotes become `PlainScalar`, except the nulls; no other value is guessed.
+    Unquoted scalars become `PlainScalar`, except nulls; no other value is guessed.
 
     Returns:
-        the document; empty text is an empty mapping. What lies inside an alias stands, as far as
-        positions go, where its anchor is.
+        the document; empty text is an empty mapping. Values inside an alias have the positions of
+        its anchor.
 
     Raises:
-        FileError: the text is not YAML, or breaks one of the limits.
+        FileError: the text is not YAML, or exceeds a limit.
     """
     builder = _Builder(text, name)
     for event in events(text, name):
@@ -70,7 +70,7 @@ class _Frame(Struct):
     value: dict[str, object] | list[object]
     place: FilePosition
     anchor: str | None
-    key: tuple[str, int] | None = None  # of a mapping: the key that waits for its value
+    key: tuple[str, int] | None = None  # in a mapping: the key that waits for its value
 
 
 class _Builder:
@@ -150,7 +150,7 @@ class _Builder:
         """Add a value to the open mapping or list; return its position."""
         if not self._open:
             self.places.offset = event.start_mark.index
-            # Nothing but comments, or `---` alone, is an empty file; a written null is not.
+            # Only comments, or `---` alone, is an empty file; a written null is not.
             empty = value is None and event.value == ""
             self._root = {} if empty else value
             return self.places
@@ -169,13 +169,13 @@ class _Builder:
             raise self._error(event.start_mark.index, TOO_DEEP)
         place = self._put(value, event)
         if event.anchor is not None:
-            self._anchors.pop(event.anchor, None)  # from here on it is this one
+            self._anchors.pop(event.anchor, None)  # replaced by this anchor from here on
         self._open.append(_Frame(value, place, event.anchor))
 
     def _close(self) -> None:
         frame = self._open.pop()
         if frame.anchor is not None:
-            # Unless it was given anew inside, which came later.
+            # Unless an anchor inside, which came later, has the same name.
             self._anchors.setdefault(frame.anchor, (frame.value, frame.place))
 
     def _alias(self, event: Event) -> None:
@@ -195,7 +195,7 @@ class _Builder:
             raise self._error(offset, f"aliases repeat more than {MAX_COPIED} keys and values")
         if len(self._open) + _height(value) > MAX_DEPTH:
             raise self._error(offset, TOO_DEEP)
-        place = self._put(listed(value), event)  # each alias has a copy of its own
+        place = self._put(listed(value), event)  # each alias has its own copy
         place.children = source.children
 
 
@@ -248,19 +248,19 @@ def events(text: str, name: str) -> Iterator[Event]:
         offset = offset if mark is None else min(mark.index, len(text))
         raise _explain(text, name, offset, str(error.problem)) from None
     except library.reader.ReaderError as error:
-        # A character that YAML forbids everywhere, as control characters are.
+        # A character that YAML forbids everywhere, such as a control character.
         message = f"the character U+{error.character:04X} is not allowed in YAML"
         raise error_at(name, text, error.position, message) from None
     except Exception as error:
-        # The library was not written for hostile input: an escape beyond Unicode ends in a
-        # ValueError of `chr`, for instance. Whatever it is, the text is what caused it.
+        # The library was not written for hostile input: an escape beyond Unicode, for instance,
+        # raises a ValueError of `chr`. Any such error is caused by the text.
         raise error_at(name, text, offset, f"not valid YAML near here: {error}") from None
 
 
 def _strict(base: Any, text: str, name: str) -> Any:
-    """A scanner that refuses tags and directives where they begin, before the library reads them.
+    """A scanner that refuses tags and directives before the library reads them.
 
-    Reading a tag takes the library a time that grows with the square of the tag's length.
+    The library takes time quadratic in the length of a tag.
     """
 
     class Scanner(base):
@@ -280,7 +280,7 @@ def _strict(base: Any, text: str, name: str) -> Any:
 
 
 def _explain(text: str, name: str, offset: int, problem: str) -> FileError:
-    # The library points behind the line breaks and spaces; at its end, people look at the line.
+    # The library reports the position after line breaks and spaces; show the end of the line.
     token = describe(text, offset)
     if token == "'\t'" or text[offset : offset + 1] == "\t":
         return error_at(name, text, offset, "expected spaces; YAML refuses tabs here")
