@@ -103,8 +103,7 @@ def tensor_shapes(config: TransformerConfig, tokens: int) -> dict[str, Shape]:
     """
     shapes = {p.name: tuple(p.shape) for p in parameters_of(config, tokens)}
     moe = config.moe
-    is_biased = moe is not None and getattr(moe.router, "bias_rate", None) is not None
-    if moe is not None and is_biased:
+    if moe is not None and getattr(moe.router, "bias_rate", None) is not None:
         for layer in range(config.layers):
             if moe.has_experts(layer):
                 shapes[f"layers.{layer}.feed_forward.router.bias"] = (moe.experts,)
