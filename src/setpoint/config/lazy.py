@@ -6,7 +6,7 @@ import sys
 from importlib import import_module
 from types import ModuleType
 
-# Not from `typing`, which takes most of the time of `import setpoint`.
+# Not from `typing`, which accounts for most of the time of `import setpoint`.
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -15,8 +15,8 @@ if TYPE_CHECKING:
 def exports(package: str) -> tuple[Callable[[str], object], Callable[[], list[str]], list[str]]:
     """Functions `__getattr__` and `__dir__` and the list `__all__` of a package.
 
-    The file `__init__.pyi` beside the package's `__init__.py` is the one list of its names, in
-    lines `from .home import Name as Name`; type checkers and editors read it as well.
+    `__init__.pyi` next to the package's `__init__.py` is the only list of its names, in lines `from
+    .home import Name as Name`; type checkers and editors read it as well.
     """
     module = sys.modules[package]
     with open(f"{module.__file__}i", encoding="utf-8") as stub:
@@ -36,8 +36,8 @@ def exports(package: str) -> tuple[Callable[[str], object], Callable[[], list[st
 class CallablePackage(ModuleType):
     """A package that can be called as its function of the same name.
 
-    `sp.train(job)` stays a call after `import setpoint.train`, which puts the package in the place
-    of the function.
+    `sp.train(job)` still works after `import setpoint.train`, which replaces the function by the
+    package.
     """
 
     @property

@@ -1,6 +1,6 @@
 """Changes of a root from schema to schema, the records and files they change, hints for old keys.
 
-A migration works on plain data, with the config classes of today beside it.
+A migration works on plain data, together with the current config classes.
 """
 
 from __future__ import annotations
@@ -42,8 +42,8 @@ class Tree:
 
     Arguments:
         data: nested plain data; a copy is changed.
-        origins: of a record, by dotted path; they follow their values.
-        complete: whether every value is there, as in a record; a file may leave out any.
+        origins: the origins of a record, by dotted path; they follow their values.
+        complete: whether every value is present, as in a record; a file may omit any.
     """
 
     def __init__(
@@ -60,10 +60,10 @@ class Tree:
         self.steps: list[Step] = []
 
     def find(self, pattern: str, variant: str | None = None) -> list[Path]:
-        """The places that a pattern means and that exist, of one variant or where it is not said.
+        """The existing paths that match a pattern, of one variant or with no variant stated.
 
-        In the dotted path `*` stands for each item of a list or mapping; hyphens and underscores
-        are the same; `x.type` is found in `x = "adamw"`, too.
+        In the dotted path `*` matches each item of a list or mapping; hyphens and underscores are
+        the same; `x.type` also matches `x = "adamw"`.
         """
         places = _find(self.data, tuple(pattern.split(".")), ())
         return [p for p in places if variant is None or self.variant_of(p) in (variant, None)]
@@ -90,11 +90,11 @@ class Tree:
     def move(self, old: Path, new: Path) -> None:
         """Move a value to another path, and rename references to it.
 
-        Sections on the way are made, and one that is left empty goes. Where a section on the way is
-        null, the value is left out with a note.
+        Sections on the way are created, and a section left empty is removed. If a section on the
+        way is null, the value is omitted with a note.
 
         Raises:
-            SetpointError: if something is there already, or no section can be.
+            SetpointError: the path already has a value, or a section cannot be created.
         """
         value, text = self.get(old), repr(self.plain(old))
         del self.get(old[:-1])[old[-1]]
@@ -190,7 +190,7 @@ def _find(node: Any, pattern: tuple[str, ...], path: Path) -> Iterator[Path]:
         yield path
     elif pattern == ("type",) and isinstance(node, str):
         if node != "null" and "${" not in node:
-            yield path  # the section is given by its variant's name alone
+            yield path  # the section is only the name of its variant
     else:
         for key, item in list(children(node)):
             if pattern[0] in ("*", str(key).replace("-", "_")):
@@ -218,7 +218,7 @@ class Operation(Struct):
         """Make the change.
 
         Raises:
-            SetpointError: if a value cannot be taken over.
+            SetpointError: a value cannot be migrated.
         """
         raise TypeError(f"{type(self).__name__} does not describe what it does")
 
@@ -230,7 +230,7 @@ class Operation(Struct):
         """Run a function of a migration on arbitrary data.
 
         Raises:
-            SetpointError: if it fails, or the value holds a reference.
+            SetpointError: the function fails, or the value contains a reference.
         """
         title = f"{dotted(path)} = {value!r}"
         if "${" in str(value):
@@ -256,7 +256,7 @@ class Renamed(Operation):
 
     def apply(self, tree: Tree) -> None:
         if self.of is None and "*" not in self.old:
-            # A file may refer to what it leaves to others to set.
+            # A file may refer to values that it does not set itself.
             tree.rename_references(self.old, self.new)
         for path in tree.find(self.old, self.of):
             tree.move(path, filled(self.old, self.new, path))
@@ -271,8 +271,8 @@ class Retired(Operation):
     """A field or section is gone.
 
     Arguments:
-        advice: a sentence that says why, or what to do now.
-        neutral: the value with which nothing is lost; any other one is reported.
+        advice: a sentence with the reason or the replacement.
+        neutral: the value whose removal changes nothing; any other value is reported.
     """
 
     old: str
@@ -315,14 +315,14 @@ class Converted(Operation):
 
 
 class Added(Operation):
-    """A field is new; runs before it effectively had a value, whatever today's default is.
+    """A field is new; runs before it effectively had a value, regardless of today's default.
 
     Arguments:
-        value: of every run before, in plain data, with all its fields where it is a section; or a
+        value: the value of every run before, in plain data, with all its fields for a section; or a
             function that makes it from the data.
         derived: whether the field is computed from others unless given.
-        what: a sentence for files, which mean today's default by what they leave out; to be given
-            where that default is another value than the one that runs had before.
+        what: a note for files, in which an omitted field has today's default; required if that
+            default differs from the value of earlier runs.
     """
 
     path: str
@@ -394,7 +394,7 @@ def chain(root: type[Node], start: int = 1) -> list[Operation]:
     """All changes of a root since a schema, in order.
 
     Raises:
-        SetpointError: if the root's migrations lack a schema, or know one that is still to come.
+        SetpointError: the root's migrations lack a schema, or include a future one.
     """
     info = root.__setpoint__
     table: dict[int, tuple[Operation, ...]] = {}
@@ -423,7 +423,7 @@ def schema_of(root: type[Node], data: Mapping[str, Any], name: str) -> int | Non
     """The schema that a record or a file states; None without the header.
 
     Raises:
-        SetpointError: if the header is not a header, or of a schema that this software cannot know.
+        SetpointError: the header is malformed, or its schema is newer than this software.
     """
     if HEADER not in data:
         return None
@@ -449,10 +449,10 @@ def migrate(
     origins: Mapping[str, Entry] | None = None,
     name: str = "",
 ) -> Tree:
-    """Migrate plain data to today's schema; `origins` of a record, None for a file.
+    """Migrate plain data to the current schema; `origins` of a record, None for a file.
 
     Raises:
-        SetpointError: if a value cannot be taken over.
+        SetpointError: a value cannot be migrated.
     """
     tree = Tree(data, origins, complete=origins is not None)
     for operation in chain(root, start):
@@ -467,18 +467,18 @@ def migrate(
 def migrated(
     root: type[Node], document: FileDocument, place: Path = ()
 ) -> tuple[FileDocument, list[str]]:
-    """Migrate a file to today's schema.
+    """Migrate a file to the current schema.
 
     Arguments:
-        document: the file; one without the header `setpoint = {schema = N}` is taken as it is.
-        place: the section whose fields a fragment holds; the empty path for a whole file.
+        document: the file; without the header `setpoint = {schema = N}` it is returned unchanged.
+        place: the section whose fields a fragment sets; the empty path for a whole file.
 
     Returns:
-        the document itself, or one whose data has changed and whose places are those of the old
-        keys; and what has changed, in words.
+        the document itself, or a changed one with the positions of the old keys; and the changes,
+        as sentences.
 
     Raises:
-        SetpointError: if the header is wrong or of a newer schema, or a value cannot be taken over.
+        SetpointError: the header is malformed or of a newer schema, or a value cannot be migrated.
     """
     schema = schema_of(root, document.data, document.name)
     if schema is None or schema == root.__setpoint__.schema:
@@ -526,7 +526,7 @@ def retired_hint(root: type[Node], path: str, file: str | None = None) -> str:
     """The hint for an unknown key of an older schema.
 
     Arguments:
-        file: the file that holds it; None for flags, variables and Python.
+        file: the file that contains it; None for flags, variables and Python.
 
     Returns:
         the sentence; the empty string if no schema had the key.
@@ -546,7 +546,7 @@ def retired_hint(root: type[Node], path: str, file: str | None = None) -> str:
         sentence = operation.sentence()
     elif _exists(root, tuple(path.split("."))):
         return ""
-    else:  # a whole section may have gone elsewhere, field by field
+    else:  # the fields of the section may have moved individually
         inside = [o for o in operations if o.old.startswith(f"{now}.")]
         if not inside:
             return ""

@@ -1,4 +1,4 @@
-"""Hints for keys and values of other systems: our field, with the converted value.
+"""Hints for keys and values of other systems: the Setpoint field, with the converted value.
 
 A root names a module with the tables, which is imported when a key is unknown (for Setpoint's own
 jobs `setpoint.interop.foreign_names`, with its table in `setpoint/interop/names.toml`):
@@ -12,7 +12,7 @@ jobs `setpoint.interop.foreign_names`, with its table in `setpoint/interop/names
     }
     OTHER_VALUES = {"parallel.device": {"cuda": ("gpu", "nvidia")}}
 
-`OTHER_VALUES` answers values that a field or section cannot take, by path with `*` for indices: our
+`OTHER_VALUES` maps values that a field or section cannot take, by path with `*` for indices: our
 value with the words for it, or a function as in `OTHER_NAMES`.
 """
 
@@ -56,8 +56,8 @@ class ForeignKey:
     """A key of another system, with its value.
 
     Arguments:
-        name: the last word of its path, in small letters with underscores.
-        editor: holds the draft and the other unknown keys.
+        name: the last word of its path, in lower case with underscores.
+        editor: has the draft and the other unknown keys.
     """
 
     def __init__(self, name: str, value: object, editor: Editor) -> None:
@@ -154,9 +154,9 @@ def _variant_hint(owners: Sequence[type[Node]], unknown: Unknown, editor: Editor
 
 
 def _value_hint(refused: Unknown, editor: Editor) -> str:
-    """The hint for a value that a field cannot take; empty where nothing is known.
+    """The hint for a value that a field cannot take; empty if none is known.
 
-    Of a list of such values each is answered with what is to be written for all of them.
+    Each value of a list gets a hint with the replacement for the whole list.
     """
     path = refused.path[:-1] if refused.path[-1] == "type" else refused.path
     value = refused.value

@@ -1,4 +1,4 @@
 """Layers of values on a draft: files, presets, modifiers, the environment and flags.
 
-It uses `draft`, `files` and what is below them.
+Uses `draft`, `files` and the parts below them.
 """

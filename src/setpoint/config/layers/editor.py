@@ -81,7 +81,7 @@ class Slot(NamedTuple):
     def current(self) -> Any:
         """The value before the edit; None for a required or derived field that nothing has set."""
         if self.info.name not in type(self.section).__setpoint__.fields:
-            return None  # an argument that an imported component has not been given yet
+            return None  # an argument of an imported component that is not set yet
         value = value_or_missing(self.section, self.info.name)
         return None if value is MISSING else value
 
@@ -94,7 +94,8 @@ class Editor:
     """Applies values to a draft; a value that does not fit becomes a problem, not an exception.
 
     Arguments:
-        replace_mappings: as records do, which hold complete values; a mapping of another layer
+        replace_mappings: replace mappings, as records do, which hold complete values; by default a
+            mapping adds to the existing one.
             adds to the one that is there.
     """
 
@@ -103,18 +104,18 @@ class Editor:
         self.replace_mappings = replace_mappings
         self.problems: list[Problem] = []
         self.files = ExtendingFiles(type(root))
-        # The keys that no field answers to, values of a kind that their place cannot take, and the
-        # configuration as far as it can be determined without them; for `other_names`.
+        # Unknown keys, values of the wrong kind, and the configuration as far as it can be
+        # determined without them; for `other_names`.
         self.unknown: list[Unknown] = []
         self.wrong_kind: list[Unknown] = []
         self.determined: Node | None = None
-        self._refers = False  # whether the layer that is being merged gave references
-        # By what path a layer first came to a section, which may stand in several places. What is
-        # named by its identity is kept, so that nothing else can get the same one.
+        self._refers = False  # whether the current layer contains references
+        # The path by which a layer first reached a section, which may be shared. The section is
+        # stored too, so that its identity is not reused.
         self._reached: dict[tuple[int, int], tuple[Path, Node, Origin]] = {}
-        # What was reported as lost to a variant, which a later flag may still undo.
+        # Problems of values lost to a change of variant, which a later flag may still undo.
         self._lost: list[Problem] = []
-        # The fields whose value was refused, so that the items of a list are not known.
+        # Fields whose value was refused, so their items are unknown.
         self._refused: set[Path] = set()
 
     def report(
@@ -123,10 +124,11 @@ class Editor:
         """Record what is wrong with a value.
 
         Arguments:
-            suggestion: what is suggested for an unknown key; looked for in the whole tree if empty.
+            suggestion: the suggestion for an unknown key; if empty, it is searched for in the whole
+                tree.
 
         Raises:
-            ConfigError: with what was found so far, when it is too much to read.
+            ConfigError: with the problems so far, if there are too many to read.
         """
         for part in error.parts:
             full, foreign = (*path, *part.at), False
@@ -158,7 +160,7 @@ class Editor:
     def merge(self, values: Mapping[str, object], origin: Origin) -> None:
         """Merge a whole mapping into the root, as a file does.
 
-        A tag sets the fields that the mapping does not set by their own names.
+        A tag sets those of its fields that the mapping does not set by name.
         """
         tags = values.get(TAG) if TAG not in type(self.root).__setpoint__.fields else None
         named: Mapping[str, object] = {}
@@ -248,7 +250,7 @@ class Editor:
             self._assign_section(slot, kind, mapping_in(kind, value), origin)
             return
         if isinstance(kind, AnyOfType) and not kind.option(DataType):
-            is_mapping = isinstance(value, Mapping)  # which edits a list
+            is_mapping = isinstance(value, Mapping)  # a mapping edits the list
             kind = kind.option(MappingType) or (is_mapping and kind.option(SequenceType)) or kind
         structured = isinstance(kind, MappingType | FreeType)
         sequence = isinstance(kind, SequenceType | TupleType)
@@ -338,7 +340,7 @@ class Editor:
     def _section(self, slot: Slot, kind: SectionType, origin: Origin, tag: object = None) -> Node:
         """Return the section of a field, created or switched to another variant if needed.
 
-        One that an earlier layer has set to null comes back as it was.
+        A section that an earlier layer set to null is restored.
         """
         current: Any = slot.current
         if isinstance(current, Reference):
@@ -377,14 +379,14 @@ class Editor:
     def _change_variant(
         self, history: Sequence[Node], cls: type[Node], origin: Origin, path: Path, current: object
     ) -> Node:
-        """Make a section of a variant, with all that was given for it; see `successor`.
+        """Make a section of a variant, with all values given for it; see `successor`.
 
-        What the layer that switches has set itself, and the variant has not, is reported; what an
-        earlier layer set was meant for another variant, and is only named as dropped.
+        Values that the switching layer itself set and the variant lacks are reported; those of
+        earlier layers were meant for another variant and are only listed as dropped.
 
         Arguments:
-            history: the sections that stood in the slot.
-            current: the value there now.
+            history: the previous sections of the slot.
+            current: the current value of the slot.
         """
         old = current if isinstance(current, Node) else None
         new = successor(cls, history, old)
@@ -408,7 +410,7 @@ class Editor:
         """Change an item that is a section in place, or to another variant.
 
         Raises:
-            Invalid: if it is none of these.
+            Invalid: the value does not fit the item.
         """
         value = mapping_in(kind, value)
         if not isinstance(value, Mapping):
@@ -439,7 +441,7 @@ class Editor:
             if section is None and tag is None:
                 tag = tag_of(values)
             if section is None and tag is None and len(self.problems) > known:
-                # A file was to say which variant it is, and it is known what is wrong with that.
+                # The variant was to come from a file, whose problem is already reported.
                 section = next(iter(kind.variants().values()), kind.classes[0])()
                 return None
             if section is None:
@@ -455,7 +457,7 @@ class Editor:
         """Follow a path and set the value there.
 
         Raises:
-            Invalid: if the path cannot be followed, or the value does not fit.
+            Invalid: the path cannot be followed, or the value does not fit.
         """
         key = str(rest[0])
         path = (*done, key)
@@ -464,7 +466,7 @@ class Editor:
             if len(rest) == 1:
                 node.put(key, value, origin)
             elif isinstance(current, Free) or (current is None and rest[1] not in ADDING):
-                if current is None:  # null gives way to a section
+                if current is None:  # null is replaced by a section
                     node.put(key, {}, origin)
                 self._descend(node.inside(key), rest[1:], path, value, origin)
             else:
@@ -502,7 +504,7 @@ class Editor:
             except Invalid as error:
                 if error.at != ("type",):
                     raise
-                # What is wrong is the section's type, not the field below it.
+                # The problem is the section's type, not the field below it.
                 self.report(path, {}, origin, error)
                 return
             self._descend(inner, rest[1:], path, value, origin)
@@ -522,7 +524,7 @@ class Editor:
         matches: list[str] = known.near(key)[:1] if len(rest) > 1 else []
         if matches:
             path = (*matches, *rest[1:])
-            # Of a section that takes any argument, what is there says nothing of the name.
+            # A section that accepts any argument is no evidence for the name.
             classes = classes_at(type(section), path[:-1])
             closed = [cls for cls in classes if not hasattr(cls, "__setpoint_open__")]
             if any(cls.__setpoint__.find(str(path[-1])) for cls in closed):
@@ -551,12 +553,12 @@ class Editor:
                 slot.store(stored, origin)
                 follow(current, stored, slot.path)
         except Invalid as error:
-            # The error's own path leads through the items; the value is what was to go there.
+            # The error's path leads through the items; the value is the one to be set there.
             for part in error.parts:
                 inside = part.at[len(rest) :]
                 place = part.at[: len(rest)] if len(part.at) >= len(rest) else rest
                 if len(part.at) < len(rest) and slot.path in self._refused:
-                    continue  # the item is in a list that was refused
+                    continue  # the list that contains the item was refused
                 self.report((*slot.path, *place), value, origin, part.but(at=inside))
 
     def _edit_section(
@@ -596,8 +598,8 @@ class Editor:
         """Merge a mapping into a section, after the files that it extends.
 
         Arguments:
-            section_for: gives the section for the `type` that a mapping names, if any.
-            put_preset: puts the section of a preset, whose name begins with `@`.
+            section_for: returns the section for the `type` that a mapping names, if any.
+            put_preset: applies the section of a preset, whose name begins with `@`.
         """
         if EXTENDS in values:
             if self.replace_mappings:
@@ -628,7 +630,7 @@ class Editor:
         """Make the new sections inside a value that extend files.
 
         Raises:
-            Invalid: if such a section cannot be made.
+            Invalid: such a section cannot be made.
         """
         kind = unwrapped(kind)
         if not kind.nested:
@@ -653,10 +655,10 @@ class Editor:
 
 
 def mapping_in(kind: FieldType, value: object) -> object:
-    """A mapping that is given as a text, as on the command line; other values as they are.
+    """Parse a mapping given as text, as on the command line; other values are returned unchanged.
 
     Raises:
-        Invalid: if the text begins like a mapping and cannot be read as one.
+        Invalid: the text begins like a mapping but cannot be parsed.
     """
     if not isinstance(value, PlainScalar) or not value.startswith("{"):
         return value

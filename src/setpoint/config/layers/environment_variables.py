@@ -20,7 +20,7 @@ from .editor import Editor
 from .extends import EXTENDS
 from .list_edits import EDITS, names_of
 
-Declared = Mapping[str, Origin]  # the variables that fields declare, as layers
+Declared = Mapping[str, Origin]  # the variables that fields declare, with their origins
 
 
 def prefix_of(root: type[Node]) -> str:
@@ -31,11 +31,11 @@ def prefix_of(root: type[Node]) -> str:
 def apply_declared(
     editor: Editor, environ: Mapping[str, str], declared: Declared | None = None
 ) -> Declared:
-    """Put the values of variables that fields declare into all sections of a draft.
+    """Apply the variables that fields declare to all sections of a draft.
 
-    Called before the variables with the prefix, and again at the end for the sections that later
-    layers have made: there a value goes below those of later layers. What a record says stays: such
-    a variable belongs to where a program happens to run, and a run that goes on is the same.
+    Called before the variables with the prefix, and again at the end for sections made by later
+    layers, whose values take precedence there. Values from a record are kept: such a variable
+    describes the environment of one program, and a resumed run must stay the same.
     """
     if declared is None:
         names = sorted(environmental & environ.keys())
@@ -47,10 +47,10 @@ def apply_declared(
             if origin is None or any(given is origin for given, _ in chain):
                 continue
             if any(isinstance(given, Recorded) or given.layer == RECORD for given, _ in chain):
-                continue  # a run that goes on keeps the value that it had
+                continue  # a resumed run keeps its value
             full = dotted((*path, name))
             if any(problem.path.replace("-", "_") == full for problem in editor.problems):
-                continue  # a later layer has given what it cannot take
+                continue  # a later layer has set an invalid value
             value = PlainScalar(environ[origin.label])
             try:
                 stored = info.read(value, origin)
@@ -68,11 +68,11 @@ def apply_declared(
 
 
 def apply_environment(editor: Editor, environ: Mapping[str, str]) -> None:
-    """Put the values of all variables with the prefix onto a draft.
+    """Apply the values of all variables with the prefix to a draft.
 
-    Fields are found in whatever case a variable is written; keys of the user area and of mappings
-    are taken as written. A variable becomes a problem that names no field, or one but for its
-    underscores, or several, or the same as another one. Files such as `.env` are not read.
+    Field names match in any case; keys of the user area and of mappings are case-sensitive. A
+    variable is a problem if it names no field, differs from a field in underscores, or matches
+    several fields or another variable. Files such as `.env` are not read.
     """
     prefix = prefix_of(type(editor.root))
     first: dict[tuple[str, ...], str] = {}
@@ -84,7 +84,7 @@ def apply_environment(editor: Editor, environ: Mapping[str, str]) -> None:
         except Invalid as error:
             editor.report(tuple(map(str.lower, written)), value, origin, error)
             continue
-        # Upper and lower case are the same, so that two variables may mean one field.
+        # Case is ignored, so two variables may name one field.
         other = first.setdefault(path, name)
         if other != name:
             secret = _holds_secret(type(editor.root), path)
@@ -95,7 +95,8 @@ def apply_environment(editor: Editor, environ: Mapping[str, str]) -> None:
         else:
             _set(editor, name, path, value, origin)
     for name, path in variants:
-        # Variables have no order; one that names a field says more than one that names a tag.
+        # Variables have no order; one that names a field is more specific than one that names a
+        # tag.
         value, origin = PlainScalar(environ[name]), Origin(ENVIRONMENT, name)
         editor.set_tag(path[1], value, origin, unless=lambda other: other.layer == ENVIRONMENT)
     for name in environ:
@@ -108,7 +109,7 @@ def _spelled(root: Node, written: tuple[str, ...]) -> tuple[str, ...]:
     if written[0].lower() == TAG and TAG not in type(root).__setpoint__.fields:
         return tuple(map(str.lower, written))
     path: list[str] = []
-    node: Any = root  # the value so far; MISSING or None where nothing does
+    node: Any = root  # the current value; MISSING or None if there is none
     kind: FieldType | None = None
     for index, part in enumerate(written):
         kind = kind and kind.with_items(None if node is MISSING else node, part.lower())
@@ -120,7 +121,7 @@ def _spelled(root: Node, written: tuple[str, ...]) -> tuple[str, ...]:
             secret = any(holds_secret(info.type) for info in infos)
             name = _one_of(part, ["type", EXTENDS, *(info.name for info in infos)], secret)
             if name is None and not hasattr(cast(object, node), "__setpoint_open__"):
-                # A mistake; below a name that no field has, case means nothing.
+                # A mistake; case has no meaning below an unknown field.
                 return (*path, *map(str.lower, written[index:]))
             key = name or part
             info = next((info for info in infos if info.name == key), None)
@@ -205,5 +206,5 @@ def variables(environ: Mapping[str, str], prefix: str) -> list[tuple[str, tuple[
         for name in environ
         if name.upper().startswith(prefix)
     ]
-    # A variable that chooses a variant must come before those that set its fields.
+    # A variable that chooses a variant precedes those that set its fields.
     return sorted(paths, key=lambda v: (len(v[1]) - (v[1][-1].lower() == "type"), v[0]))

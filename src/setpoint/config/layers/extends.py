@@ -33,19 +33,19 @@ class ExtendingFiles:
         self.root = root
         self.notes: list[str] = []
         self._open: list[str] = []
-        # The fragments that have been put onto a section, each once.
+        # The fragments already applied to a section, each once.
         self._applied: dict[Path, list[str]] = {}
 
     def open(self, file: str | FileDocument, place: Path = ()) -> FileDocument:
-        """Read a file, in terms of today's schema; it is open until `close`.
+        """Read a file, migrated to the current schema; it is open until `close`.
 
         Arguments:
-            file: its name, or what was read of it already.
-            place: the section whose fields it holds; the empty path for a whole configuration.
+            file: its name, or its document.
+            place: the section whose fields it sets; the empty path for a whole configuration.
 
         Raises:
-            Invalid: if it is open already, or files are nested too deeply.
-            SetpointError: if it cannot be read.
+            Invalid: the file is open already, or files are nested too deeply.
+            SetpointError: the file cannot be read.
         """
         path = os.path.realpath(file if isinstance(file, str) else file.name)
         if path in self._open:
@@ -74,9 +74,9 @@ class ExtendingFiles:
         """Iterate over the files, or presets as `@name`, that a section extends.
 
         Arguments:
-            given: their names, relative to the file of the origin; this counts for more than they.
-            presets: whether presets are taken.
-            fail: takes a name and what is wrong with it.
+            given: the names of the files, relative to the file of the origin, which overrides them.
+            presets: whether presets are accepted.
+            fail: receives a name and its error.
 
         Returns:
             the name of a preset, or the fields and the origin of a file.
@@ -139,19 +139,19 @@ def file_beside(file: str, name: str) -> str:
 
 
 def is_applied(name: str, file: str, listed: list[str], applied: Sequence[str]) -> bool:
-    """True if a file in `extends` has been applied already: it counts once.
+    """True if a file in `extends` has been applied already: it is applied once.
 
-    A file that several files extend counts before the first of them. So it cannot be named behind
-    a file that it counts before.
+    A file that several files extend is applied before the first of them, so it cannot be listed
+    after a file that it precedes.
 
     Arguments:
-        name: the file as it is written.
+        name: the file as written.
         file: its path.
-        listed: the real paths of what is named before it in the same list; it is added.
-        applied: those of all that was put on so far, in order.
+        listed: the real paths of the files before it in the same list; its own is appended.
+        applied: the real paths of all files applied so far, in order.
 
     Raises:
-        Invalid: if the order that is written cannot be kept.
+        Invalid: the written order cannot be kept.
     """
     path = os.path.realpath(file)
     if path in listed:

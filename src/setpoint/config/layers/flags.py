@@ -1,9 +1,9 @@
 """Overrides on the command line, and their order.
 
-`--optimizer.lr 1e-3` becomes one word by `with_value`, a `Flag` by `read_flags`, and is put by
-`put_flags`: `Editor.set` goes down to the section, `FieldInfo.read` has the field's type read the
-text and check its range, and the value is stored with its origin. An `Invalid` on the way becomes a
-`Problem` with path and origin in `Editor.report`.
+`with_value` joins `--optimizer.lr 1e-3` to one word, `read_flags` turns it into a `Flag`, and
+`put_flags` applies it: `Editor.set` descends to the section, `FieldInfo.read` parses the text by
+the field's type and checks its range, and the value is stored with its origin. `Editor.report`
+turns an `Invalid` on the way into a `Problem` with path and origin.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from ..words.text import for_shell
 from .editor import Editor
 from .extends import EXTENDS
 
-CHOOSING = ("type", EXTENDS)  # a fragment may choose a variant as well
+CHOOSING = ("type", EXTENDS)  # fragments may choose a variant, too
 
 
 def deletes(token: str) -> bool:
@@ -76,12 +76,12 @@ class Flag:
 
 
 def read_flags(cls: type[Node], tokens: Sequence[str]) -> list[Flag]:
-    """Read overrides for a root class, whose fields tell which flags are switches.
+    """Read overrides for a root class, whose fields determine which flags are switches.
 
-    A flag may stand before its value; a command has joined the two (`--optimizer.lr=1e-3`).
+    A flag and its value are one token; the command has joined them (`--optimizer.lr=1e-3`).
 
     Raises:
-        SetpointError: for an argument that is not an override, or lacks its value.
+        SetpointError: an argument is not an override, or lacks its value.
     """
     flags: list[Flag] = []
     index = 0
@@ -98,14 +98,14 @@ def read_flags(cls: type[Node], tokens: Sequence[str]) -> list[Flag]:
 def with_value(
     cls: type[Node], flag: str, word: str, is_argument: Callable[[str], bool] = lambda _: False
 ) -> str | None:
-    """Join a flag and the next word, if that is its value and no positional argument.
+    """Join a flag and the next word if that is its value and not a positional argument.
 
     Arguments:
-        is_argument: checks if a word can be one, asked where the flag is a switch and the word is
-            no value of it: `--deterministic exp.toml`, but not `--deterministic ture`.
+        is_argument: checks if a word can be positional; called if the flag is a switch and the word
+            is not a value of it: `--deterministic exp.toml`, but not `--deterministic ture`.
 
     Returns:
-        `--flag=word`; None if the word is something else, or the flag has its value.
+        `--flag=word`; None if the word is not its value, or the flag already has one.
     """
     if "=" in flag or not flag.startswith("--") or word.startswith("--"):
         return None
@@ -151,12 +151,12 @@ def _read_flag(cls: type[Node], token: str) -> Flag:
         return Flag(path, text, label)
     if _is_switch(cls, path):
         return Flag(path, "true", label)
-    if hint := retired_hint(cls, ".".join(path)):  # a switch that was retired has no value
+    if hint := retired_hint(cls, ".".join(path)):  # a retired switch has no value
         raise SetpointError(f"{name}: {hint}")
     is_field = path[1:] or path[0] in cls.__setpoint__.fields
     foreign = not _kinds(cls, path) and is_foreign_key(cls, ".".join(path))
     if foreign or not is_field:
-        # What names no field is answered as such, together with whatever else is wrong.
+        # Unknown fields are reported later, together with all other problems.
         return Flag(path, "true", label)
     head, _, last = name[2:].rpartition(".")
     switch = f"{head}.{last[3:]}"
@@ -187,20 +187,21 @@ def one_word(cls: type[Node], flag: str, words: Sequence[str]) -> str:
 
 
 def put_flags(editor: Editor, flags: Sequence[Flag]) -> None:
-    """Put overrides onto a draft.
+    """Apply overrides to a draft.
 
-    A later flag beats an earlier one, except that a flag that chooses a variant acts before those
-    that set the variant's fields, wherever it stands.
+    A later flag beats an earlier one, except that a flag that chooses a variant is applied before
+    those that set the variant's fields, regardless of its position.
     """
     for flag in in_order(type(editor.root), flags):
-        # Read long before, perhaps, and for several drafts.
+        # The flags may have been read long before, and for several drafts.
         editor.set(flag.path, flag.value, flag.origin.applied())
 
 
 def in_order(cls: type[Node], flags: Sequence[Flag]) -> list[Flag]:
-    """Sort overrides as they apply: as given, but a variant before the fields of its section.
+    """Sort overrides in the order of application: as given, but a variant before its fields.
 
-    It does not pass a flag that sets the section as a whole, such as `null`, or what holds it.
+    A variant is not moved before a flag that sets the section as a whole, such as to `null`, or an
+    enclosing section.
     """
     ordered: list[Flag] = []
     for flag in flags:

@@ -32,7 +32,7 @@ EDITS = (*ADDING, REMOVE)
 
 
 class ItemEdit(Struct):
-    """One value that a layer gives for something inside a list or mapping.
+    """One value that a layer sets inside a list or mapping.
 
     `prepare` makes the sections in a value that extend files; `edit_section` edits an item that is
     a section or a free area, or makes one.
@@ -44,10 +44,10 @@ class ItemEdit(Struct):
     edit_section: Callable[[FieldType, Any, Path, object, Origin, Path], object]
 
     def apply(self, kind: FieldType, current: Any, rest: Path, path: Path) -> Any:
-        """Set a value, or what `rest` leads to inside it; a section is changed in place.
+        """Set a value, or the value at `rest` inside it; a section is changed in place.
 
         Raises:
-            Invalid: whose path leads to what is wrong from outside.
+            Invalid: with the path to the error from outside.
         """
         inner, known = unwrapped(kind), not isinstance(current, Reference)
         is_area = isinstance(inner, SectionType | FreeType) and known
@@ -125,7 +125,7 @@ class ItemEdit(Struct):
             items[key] = self.apply(kind, item, rest[1:], (*path, key))
         except Invalid as error:
             raise error.inside(key) from None
-        # A section is changed in place; the list that holds it stays the same.
+        # A section is changed in place; its list stays the same.
         return current if isinstance(item, Node) and items[key] is item else items
 
 
@@ -183,10 +183,10 @@ def _place(text: str, length: int, name: str) -> int:
 
 
 def item_index(items: Sequence[Any], word: str, name: str) -> int:
-    """The index of an item that is named by its index, its `name`, or its `type`.
+    """The index of an item given by its index, its `name`, or its `type`.
 
     Raises:
-        Invalid: if no item, or more than one, is meant.
+        Invalid: no item, or more than one, matches.
     """
     try:
         index = _index(word)
@@ -203,7 +203,7 @@ def item_index(items: Sequence[Any], word: str, name: str) -> int:
 
 def _named(items: Sequence[Any], word: str, name: str) -> int:
     names = [names_of(item) for item in items]
-    for rank in (0, 1):  # a name of its own beats the kind that an item is of
+    for rank in (0, 1):  # a name takes precedence over a type
         matches = [index for index, pair in enumerate(names) if pair[rank] == word]
         if len(matches) == 1:
             return matches[0]

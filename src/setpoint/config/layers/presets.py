@@ -54,14 +54,14 @@ WRITTEN_LAYERS = (FILE, ENVIRONMENT, COMMAND_LINE, SWEEP)
 
 
 class Catalogue(MutableMapping[str, V]):
-    """A mapping whose values are imported when they are first used.
+    """A mapping whose values are imported on first use.
 
-    Iterating gives all names and imports nothing, and so does `in`; taking a value imports the
-    module that puts it here.
+    Iterating gives all names and imports nothing, nor does `in`; reading a value imports the module
+    that registers it.
     """
 
     def __init__(self) -> None:
-        # The values, or the modules that bring them.
+        # The values, or the modules that register them.
         self._values: dict[str, V | str] = {}
 
     def expect(self, module: str, *names: str) -> None:
@@ -72,8 +72,8 @@ class Catalogue(MutableMapping[str, V]):
     def __getitem__(self, name: str) -> V:
         value = self._values[name]
         if isinstance(value, str):
-            # Another thread waits here. A module that asks for its own names while it is being
-            # imported does not, and finds none.
+            # Other threads wait here. A module that looks up its own names during its import does
+            # not wait, and does not find them.
             import_module(value)
             value = self._values[name]
         if isinstance(value, str):
@@ -90,7 +90,7 @@ class Catalogue(MutableMapping[str, V]):
         return name in self._values
 
     def __iter__(self) -> Iterator[str]:
-        return iter([*self._values])  # importing one may register others
+        return iter([*self._values])  # an import may register others
 
     def __len__(self) -> int:
         return len(self._values)
@@ -102,10 +102,10 @@ presets: Catalogue[Callable[..., Node]] = Catalogue()
 def preset(function: P) -> P:
     """Register a function that returns a fresh config, under its own name.
 
-    Parameters have defaults; the docstring's first line is shown by `list`.
+    Parameters have defaults; `list` shows the first line of the docstring.
 
     Raises:
-        TypeError: if another function has the name already; a module may be loaded again.
+        TypeError: another function has the name already; reloading a module is allowed.
     """
     return _register(presets, function, "preset")
 
@@ -114,7 +114,7 @@ def modifier(function: M) -> M:
     """Register a function from config to config, under its own name.
 
     Raises:
-        TypeError: if another function has the name already; a module may be loaded again.
+        TypeError: another function has the name already; reloading a module is allowed.
     """
     return _register(modifiers, function, "modifier")
 
@@ -124,7 +124,7 @@ def _register(table: MutableMapping[str, Any], function: Any, kind: str) -> Any:
     other = table.get(name)
     if other is not None and other.__module__ != function.__module__:
         raise TypeError(f"there is already a {kind} {name!r}, in {other.__module__}")
-    # A module that is loaded again, or a cell that is run again, is another piece of code.
+    # A reloaded module or a rerun cell has another code object.
     code: Any = getattr(other, "__code__", None)
     scope = sys._getframe(2).f_code.co_consts  # pyright: ignore[reportPrivateUsage]
     other_code = code is not None and code is not getattr(function, "__code__", None)
@@ -160,10 +160,10 @@ def preset_named(text: str) -> str | None:
 
 
 def call_preset(text: str) -> Node:
-    """Make the config of a preset, named with its parameters; it is the origin of what it sets.
+    """Make the config of a preset, given with its parameters; it is the origin of its values.
 
     Raises:
-        SetpointError: if there is no such preset, or it cannot take the parameters.
+        SetpointError: the preset does not exist or cannot take the parameters.
     """
     name = text.partition("(")[0]
     function = presets.get(name.strip().replace("_", "-"))
@@ -173,10 +173,10 @@ def call_preset(text: str) -> Node:
 
 
 def call_source(function: Callable[..., object], text: str, title: str) -> Any:
-    """Call a function that makes a config, with the parameters that stand behind its name.
+    """Call a function that makes a config, with the parameters after its name.
 
     Raises:
-        SetpointError: if it cannot take the parameters, or fails.
+        SetpointError: the function cannot take the parameters, or fails.
     """
     arguments = _read_arguments(function, text, title, 0)
 
@@ -188,7 +188,7 @@ def call_modifier(text: str, draft: Node) -> Node:
     """Apply a modifier such as `smoke`, `smoke(steps=5)` or `module:function`.
 
     Raises:
-        SetpointError: if there is no such modifier, or it cannot take the parameters.
+        SetpointError: the modifier does not exist or cannot take the parameters.
     """
     name = text.partition("(")[0].strip()
     if ":" in name:
@@ -216,7 +216,7 @@ def _read_arguments(
     try:
         return _arguments(function, inside if opened else ")", skip)
     except Invalid as error:
-        # The text as typed may hold what must not be repeated.
+        # The typed text may contain a secret.
         secret = any(part.secret for part in error.parts)
         shown = f"{title.rpartition(' ')[0]} {name.strip()!r}".strip() if secret else title
         reasons = "; ".join(part.message for part in error.parts)
@@ -228,7 +228,7 @@ def _arguments(function: Callable[..., object], inside: str, skip: int) -> dict[
         raise Invalid("the parameters are not closed by )")
     code = getattr(function, "__code__", None)
     if not inside.strip(" )") and code and not (code.co_argcount + code.co_kwonlyargcount - skip):
-        return {}  # as most presets; `inspect` is not free to import
+        return {}  # as for most presets; importing `inspect` takes time
     import inspect
 
     try:
@@ -264,10 +264,10 @@ def _arguments(function: Callable[..., object], inside: str, skip: int) -> dict[
 
 
 class UnknownPreset(SetpointError):
-    """The error for a name that no preset, or no modifier, has.
+    """The error for a name that is not a preset or not a modifier.
 
     Arguments:
-        elsewhere: where else the name was looked for.
+        elsewhere: other places that were searched.
     """
 
     def __init__(self, kind: str, name: str, known: Iterable[str], elsewhere: str = "") -> None:
@@ -296,21 +296,21 @@ class UnknownPreset(SetpointError):
 
 @functools.cache
 def _installed() -> tuple[EntryPoint, ...]:
-    # What is installed is looked up once in a process, however many errors it meets.
+    # Installed packages are searched once in a process, however many errors occur.
     from importlib.metadata import entry_points
 
     return tuple(entry_points(group=ENTRY_POINTS))
 
 
 def load_plugins(failures: list[SetpointError] | None = None) -> bool:
-    """Import the modules that installed packages name as plugins, each once.
+    """Import the modules that installed packages register as plugins, each once.
 
-    Looking for them takes longer than all of `setpoint check`, so that they are asked for only
-    where a name is not known without them, and where everything is listed. `failures` takes the
-    errors of plugins that cannot be imported; without it the first is raised.
+    Searching for them takes longer than all of `setpoint check`, so they are loaded only to find an
+    unknown name or to list all names. `failures` collects the errors of plugins that cannot be
+    imported; without it the first is raised.
 
     Raises:
-        SetpointError: if a plugin cannot be imported, naming the package that brings it.
+        SetpointError: a plugin cannot be imported, with the name of its package.
     """
     loaded = False
     for entry in _installed():
@@ -331,11 +331,11 @@ def load_plugins(failures: list[SetpointError] | None = None) -> bool:
 
 
 def section_of_preset(root: type[Node], text: str, path: Path) -> Node | None:
-    """Return a draft of a section of a preset, `@name`; None if it is null there.
+    """Return a draft of a section of a preset, `@name`; None if the section is null.
 
     Raises:
-        Invalid: if there is no such preset, or it has no such section.
-        ConfigError, UserCodeError: if the preset itself is at fault.
+        Invalid: the preset does not exist or has no such section.
+        ConfigError, UserCodeError: the preset itself is faulty.
     """
     name = text.removeprefix(PRESET_PREFIX)
     if preset_named(name) is None:

@@ -1,4 +1,4 @@
 """Fingerprints and records of configurations, and comparisons of them.
 
-It uses `layers`, `resolving` and what is below them.
+Uses `layers`, `resolving` and the parts below them.
 """

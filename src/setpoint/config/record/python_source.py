@@ -26,8 +26,8 @@ RESERVED = frozenset({"Free", "Path", "float", "preset", "re", "ref"})
 def to_python(config: Config, name: str = "my_preset") -> str:
     """Write a function whose result composes to an equal config.
 
-    Only what differs from the defaults is written; derived values are left to be derived, and
-    references are written as such. A section that stands in several places is a local variable.
+    Only differences from the defaults are written; derived values are omitted, and references are
+    written as references. A shared section is a local variable.
     """
     writer = _Writer(config)
     body = writer.call(config, 1)
@@ -47,7 +47,7 @@ class _Writer:
 
     def __init__(self, root: Config) -> None:
         self.imports: set[tuple[str, str]] = set()
-        # Shared sections by identity, with the variable and the expression, inner ones first.
+        # Shared sections by identity, with their variable and expression, inner ones first.
         self.variables: dict[int, tuple[str, str]] = {}
         places = dict(sections(root))
         first = set(shared_places(root).values())
@@ -63,7 +63,7 @@ class _Writer:
             if value is MISSING:
                 continue
             default = info.initial()
-            # Compared with what stands here by default, not with what its class has by default.
+            # Compared with the default at this path, not with the class's default.
             if default is MISSING or not self._same(info.type, value, default):
                 literal = self._value(value, depth + 1)
                 arguments.append(f"{field}={literal}")

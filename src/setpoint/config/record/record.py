@@ -38,8 +38,8 @@ from ..words.text import for_error
 C = TypeVar("C", bound=Node)
 CONFIG = "config.json"
 ORIGINS = "origins.json"
-# The origins of a `config.json` that was replaced last, until they take the place of the old ones.
-# A process that is killed between the two leaves the old `origins.json`, and this beside it.
+# The origins of a replaced `config.json`, until they replace the old ones. A process killed in
+# between leaves the old `origins.json` and this file.
 NEW_ORIGINS = "origins.new.json"
 MINIMAL = "config.toml"
 ROLES = {role.name: role for role in (IDENTITY, BUDGET, RUNTIME)}
@@ -48,10 +48,10 @@ ROLES = {role.name: role for role in (IDENTITY, BUDGET, RUNTIME)}
 def record_files(config: Node) -> dict[str, str]:
     """The texts of the three files that record a config, by name.
 
-    `config.json` is complete; `origins.json` has every layer that touched each value, the winner
-    last; `config.toml` has what differs from the defaults, with origins as comments.
+    `config.json` is complete; `origins.json` has every layer that set each value, the winner last;
+    `config.toml` has the differences from the defaults, with origins as comments.
     """
-    # Those of config classes, whose absence says what to import.
+    # The modules of config classes; if one is missing, the error says what to import.
     modules = {importable_name(type(section).__module__) for _, section in sections(config)}
     header = {
         "schema": type(config).__setpoint__.schema,
@@ -90,32 +90,31 @@ def minimal_toml(config: Node) -> str:
 
 
 def read_record(root: type[C], folder: str) -> tuple[C, dict[str, Any]]:
-    """The draft that a record describes, with derived values left to be derived again.
+    """The draft that a record describes, with derived values to be derived again.
 
-    Every recorded value is kept, also where today's default is another one: a record says what
-    the run was, whatever has become of the defaults since. Each keeps the origins it had. A record
-    of an older schema is taken to today's one in memory.
+    Every recorded value is kept with its origins, even if today's default differs: a record
+    describes the run as it was. A record of an older schema is migrated in memory.
 
     Returns:
-        the draft, and the record's header (`schema`, `fingerprint`) with `notes`: what has
-        changed in a record of an older schema, in words.
+        the draft, and the record's header (`schema`, `fingerprint`) with `notes`: the changes to a
+        record of an older schema, as sentences.
 
     Raises:
-        SetpointError: if the folder holds no record, or one that cannot be read.
-        ConfigError: if today's classes cannot take the recorded values.
+        SetpointError: the folder has no record, or one that cannot be read.
+        ConfigError: today's classes cannot take the recorded values.
     """
     record = load_record(root, folder)
     recorded = record.origins
     editor = _merged(root, record, folder)
     failures: list[SetpointError] = []
-    # What is installed here is not what a record imports: it is known in every command.
+    # Records do not import the installed plugins, which may know the refused values.
     if editor.problems and load_plugins(failures):
         editor = _merged(root, record, folder)
     draft = cast(C, editor.root)
     if editor.problems:
         modules: Any = record.header.get("modules")
         names = map(str, cast(list[Any], modules) if isinstance(modules, list) else ())
-        # What is shown may be pasted into a shell, so that it must be names and nothing else.
+        # The output may be pasted into a shell, so it must contain only names.
         valid_names = [name for name in names if all(map(str.isidentifier, name.split(".")))]
         missing = [name for name in valid_names if name not in sys.modules]
         if missing and not failures:
@@ -176,7 +175,7 @@ def _chain(layers: Sequence[Mapping[str, Any]], value: object, info: FieldInfo |
     last = chain[-1][0]
     chain[-1] = (last, value)
     if last.layer == REFERENCE:
-        # Like a derived value, it is computed again, from the references as they were given.
+        # Computed again, like a derived value, from the original references.
         try:
             given = info.read(chain[-2][1], last) if info is not None and len(chain) > 1 else None
         except Invalid:
@@ -206,10 +205,10 @@ def is_record(path: str) -> bool:
 
 
 def recorded_schema(folder: str) -> int | None:
-    """The schema that a record says it is of.
+    """The schema that a record states.
 
     Raises:
-        SetpointError: if there is a record and it cannot be read.
+        SetpointError: the record exists and cannot be read.
     """
     if not is_record(folder):
         return None
@@ -237,8 +236,7 @@ def load_record(root: type[Node], folder: str) -> Record:
     """Read a record, migrated to today's schema; no file is changed.
 
     Raises:
-        SetpointError: if the folder holds no record, one that cannot be read, or one of a newer
-            schema.
+        SetpointError: the folder has no record, one that cannot be read, or one of a newer schema.
     """
     if not is_record(folder):
         raise SetpointError(f"{folder} is not a run directory: it has no {CONFIG}")
@@ -286,10 +284,10 @@ def _checked(
 
 
 def take_new_origins(folder: str) -> None:
-    """Complete the replacement of a record that a killed process left.
+    """Complete the replacement of a record that a killed process left unfinished.
 
     Raises:
-        OSError: if the folder cannot be written.
+        OSError: the folder cannot be written.
     """
     new_origins = os.path.join(folder, NEW_ORIGINS)
     if not os.path.isfile(new_origins):
@@ -299,7 +297,7 @@ def take_new_origins(folder: str) -> None:
         values = {key: value for key, value in document.data.items() if key != HEADER}
         _checked(new_origins, folder, values, _header(document))
     except SetpointError:
-        return  # config.json has not been replaced, and belongs to origins.json
+        return  # config.json was not replaced and matches origins.json
     os.replace(new_origins, os.path.join(folder, ORIGINS))
 
 
@@ -345,10 +343,10 @@ def check_integrity(
 ) -> None:
     """Refuse a record that was changed after it was written.
 
-    Nothing of today's code takes part: what was recorded is compared with what was recorded.
+    Only recorded values are compared with each other, independent of today's code.
 
     Raises:
-        SetpointError: naming the first value that is not the same in both files, or both
+        SetpointError: with the first value that differs between the two files, or both
             fingerprints.
     """
     recorded = dict(_leaves(values, "", origins))
@@ -411,7 +409,7 @@ def canonical(config: Node) -> str:
 
 def canonical_json(values: Mapping[str, object]) -> str:
     """The canonical form of values by dotted path."""
-    import json  # which a command that takes no fingerprint does not need
+    import json  # not needed without a fingerprint
 
     return json.dumps(values, sort_keys=True, separators=(",", ":"), ensure_ascii=True)
 
@@ -420,7 +418,7 @@ def fingerprint(config: Node) -> str:
     """SHA-256 over the canonical form, in hexadecimal digits; names of runs use the first eight.
 
     Raises:
-        SetpointError: for a draft, whose values are not determined yet.
+        SetpointError: the config is a draft, whose values are not determined yet.
     """
     need_config(config, "fingerprint")
     if not is_frozen(config):
@@ -433,7 +431,7 @@ def fingerprint(config: Node) -> str:
 
 def digest(text: str) -> str:
     """SHA-256 of a canonical form."""
-    import hashlib  # which a command that takes no fingerprint does not need
+    import hashlib  # not needed without a fingerprint
 
     return hashlib.sha256(text.encode("ascii")).hexdigest()
 
@@ -519,7 +517,7 @@ def recorded_table(root: type[Node], folder: str) -> tuple[Table, list[str]]:
     """The table of a record as it was written, independent of today's classes.
 
     Raises:
-        SetpointError: if the record cannot be read.
+        SetpointError: the record cannot be read.
     """
     record = load_record(root, folder)
     table = {
@@ -573,13 +571,13 @@ def differences(left: Node, right: Node, roles: Sequence[Role] | None = None) ->
 
 
 def recorded_differences(folder: str, config: Node) -> list[Difference]:
-    """Compare a record, the left side, with a config of today, under today's roles.
+    """Compare a record, the left side, with a current config, under current roles.
 
-    The record's own values are compared, not what today's defaults and derivations would make of
-    it, so that a derivation that has changed since shows as a difference, too.
+    The recorded values are compared, not values recomputed by current defaults and derivations, so
+    a changed derivation appears as a difference, too.
 
     Raises:
-        SetpointError: if the record cannot be read.
+        SetpointError: the record cannot be read.
     """
     recorded, _ = recorded_table(type(config), folder)
     table = leaf_table(config)

@@ -1,6 +1,6 @@
 """Running the checks of a tree: required values, ranges of items, and rules.
 
-`resolve` runs those that need the values only; `verify` those that need files, torch or the like.
+`resolve` runs the checks that need only values; `verify` those that need files, torch or similar.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ def wrong_values(placed: Placed) -> Iterator[Problem]:
                     reason = "must be set: nothing in this configuration derives it"
                 hint = f"Expected {info.type.describe()}"
                 hint += f", {info.bounds.describe()}." if info.bounds else "."
-                # That of the section, which a layer has made; the root and defaults have none.
+                # The origin of the section, which a layer made; the root and defaults have none.
                 _, origin = describe_value(placed[0][1], (), dotted(path))
                 origin = None if origin == "default" else origin
                 yield Problem(dotted((*path, name)), reason, hint=hint, origin=origin)
@@ -62,7 +62,7 @@ def run_checks(
     """Run the checks of sections whose values are all known, except those of unread files.
 
     Arguments:
-        met: the needs that are met; without any, only the checks without needs are run.
+        met: the needs that are met; if empty, only checks without needs run.
     """
     problems: list[Problem] = []
     cautions: list[Caution] = []
@@ -90,7 +90,7 @@ def _checks_in(
             if callable(needs):
                 try:
                     needs = needs(section)
-                except UnresolvedError:  # a value that decides it is unknown
+                except UnresolvedError:  # a value that it depends on is unknown
                     needs = NEEDS
             if not ("files" in needs and path and path[0] in unread):
                 yield path, section, name, mark, needs
@@ -108,9 +108,9 @@ def whole_problem(path: Path, section: Node, problem: Problem) -> Problem:
 
 
 def _short_origin(origin: Origin, path: Path) -> str:
-    """Describe an origin; many fields of one section that a value is derived from as one.
+    """Describe an origin; several fields of one section as one source of a derived value.
 
-    What was typed when a record was written is told apart from what has been typed now.
+    Distinguishes flags recorded earlier from flags of this command.
     """
     text = origin.describe(path)
     if isinstance(origin, Recorded) and origin.layer in (COMMAND_LINE, ENVIRONMENT):
@@ -149,7 +149,7 @@ def describe_value(section: Node, path: Path, relative: str) -> tuple[str | None
     if isinstance(value, Node):
         return type(value).__setpoint__.tag or "set", origin  # a section has no value of its own
     if isinstance(value, Free):
-        # The area itself has no origin, only its keys.
+        # Only the keys of the area have origins.
         keys = [leaf for leaf in free_leaves(value, full, IDENTITY) if leaf.chain]
         origin = ", ".join(dict.fromkeys(leaf.describe_origin() for leaf in keys)) or origin
     return for_error(value), origin
@@ -169,7 +169,7 @@ def findings_of(section: Node, name: str, mark: RuleMark) -> Iterator[Problem]:
             message = _misuse(section, finding, mark.cautions)
             yield internal_problem(method, message) if message else finding
     except UnresolvedError:
-        # It reads a value that is itself reported as missing or wrong.
+        # It reads a value already reported as missing or wrong.
         return
     except Exception as error:
         fault = method_failed(method, error)
@@ -181,7 +181,7 @@ def _misuse(section: Node, finding: Problem, cautions: Collection[str]) -> str:
     """The error for a finding with an unknown path, or an undeclared caution."""
     for path in (finding.path, *finding.also):
         for holder, inside, _ in steps(section, path):
-            # What is wrong with a callable may be an argument that is missing.
+            # The error of a callable may be a missing argument.
             if not isinstance(holder, Node) or hasattr(type(holder), "__setpoint_open__"):
                 break
             name, fields = str(inside[-1]), type(holder).__setpoint__.fields
@@ -257,10 +257,10 @@ def verify(
 
     Arguments:
         needs: the needs that are met, for instance `{"files"}`.
-        unread: top sections whose files nothing will read, so that they need not be there.
+        unread: top sections whose files will not be read and need not exist.
 
     Raises:
-        SetpointError: for a draft, and for a need that there is not.
+        SetpointError: the config is a draft, or a need is unknown.
     """
     need_config(config, "verify", resolved=True)
     words: Collection[str] = (needs,) if isinstance(needs, str) else needs
@@ -295,7 +295,7 @@ def cautions_of(config: Node) -> tuple[Caution, ...]:
     """The cautions of `resolve` that are not silenced.
 
     Raises:
-        SetpointError: for a draft.
+        SetpointError: the config is a draft.
     """
     need_config(config, "cautions_of", resolved=True)
     silenced = silenced_codes(config)
@@ -327,7 +327,7 @@ def silenced_codes(root: Node) -> tuple[str, ...]:
     if "silence" not in type(root).__setpoint__.fields:
         return ()
     codes: Any = value_or_missing(root, "silence")
-    # A section that is resolved alone may mean something else by the word.
+    # A section that is resolved alone may use the name for something else.
     if not isinstance(codes, tuple | list):
         return ()
     return tuple(cast(Sequence[str], codes))

@@ -28,8 +28,8 @@ class Pending:
     """A field with a pending value, as a whole or in some of its items.
 
     Arguments:
-        sources: what computes it, by the path inside the value; that of the whole value is empty.
-        value: a list or mapping with references inside, in which each makes way for its value.
+        sources: the sources that compute it, by path inside the value; empty for the whole value.
+        value: a list or mapping with references inside, each replaced by its value.
     """
 
     def __init__(
@@ -43,7 +43,7 @@ class Pending:
         self.value = value
         self.waiting = set(sources)
         self.failed: set[Path] = set()
-        # The fields that were read for it, in order.
+        # The fields it read, in order.
         self.reads: dict[str, None] = {}
 
     def item(self, inside: Path) -> Any:
@@ -76,22 +76,22 @@ class _Failed(Exception):
 class Computation:
     """Computes all references and derived values of a tree.
 
-    What cannot be computed is marked as invalid in its section.
+    Values that cannot be computed are marked as invalid in their section.
 
     Arguments:
-        root: the merged draft; values are stored into it.
+        root: the merged draft; values are stored in it.
     """
 
     def __init__(self, root: Node, placed: list[tuple[Path, Node]]) -> None:
         self.root = root
         self.paths = {id(section): path for path, section in reversed(placed)}
         self.problems: list[Problem] = []
-        self.shares = False  # whether a computed value has put a section into a place
+        self.shares = False  # whether a computed value made a section shared
         self._pending: dict[tuple[int, str], Pending] = {}
         self._queue: list[Pending] = []
-        # The methods that would derive values which a layer has given.
+        # Methods that would derive values that a layer has set.
         self._given: dict[tuple[int, str], tuple[Node, str]] = {}
-        self._copied = 0  # values that references to lists and mappings have repeated
+        self._copied = 0  # values repeated so far by references to lists and mappings
         self._stack: list[tuple[Pending, Path]] = []
         self._reads: list[dict[str, None]] = []
         for path, section in placed:
@@ -115,7 +115,7 @@ class Computation:
                 target = value_or_missing(target, part) if known else None
             info = type(target).__setpoint__.fields.get(name) if isinstance(target, Node) else None
             if info is None or not info.derived:
-                # That section is switched off, or is of another variant.
+                # The section is null or of another variant.
                 if inner:
                     _refuse_nowhere(type(section), method, relative)
             elif chain_of(target, name):
@@ -130,7 +130,7 @@ class Computation:
 
     def run(self) -> None:
         """Compute everything; what cannot be computed becomes a problem."""
-        for pending in self._queue:  # which grows by the fields of sections that are made
+        for pending in self._queue:  # grows by the fields of new sections
             for inside in pending.sources:
                 try:
                     self._compute(pending, inside)
@@ -159,7 +159,7 @@ class Computation:
 
     def _path_of(self, section: Node) -> Path | None:
         """The first place of a section; None if it is not part of the tree."""
-        if id(section) not in self.paths:  # it may be inside one that was taken over as it is
+        if id(section) not in self.paths:  # it may be inside a section inserted unchanged
             places = list(sections(self.root))
             self.paths = {id(inner): path for path, inner in reversed(places)} | self.paths
         return self.paths.get(id(section))
@@ -168,10 +168,10 @@ class Computation:
         """Call a method of a section, which may only read.
 
         Returns:
-            what it returns; None if it reads a value that is itself missing or wrong.
+            its result; None if it reads a value that is itself missing or wrong.
 
         Raises:
-            Exception: whatever it raises.
+            Exception: any error of the method.
         """
         self._reads.append({})
         try:
@@ -187,13 +187,13 @@ class Computation:
         info = known.fields[name]
         if not info.derived:
             return MISSING if info.required else info.initial()
-        # A section that is taken over as it was resolved is not walked.
+        # A resolved section that is inserted unchanged is not walked.
         owner, method = self._given.get((id(section), name)) or (section, known.derives.get(name))
         if method is None:
             return MISSING
         try:
             return info.read(self.observe(owner, method), Origin(DERIVED))
-        except Exception:  # no layer needs the value, so that no fault of it is reported
+        except Exception:  # no layer needs the value, so its errors are not reported
             return MISSING
 
     def _compute(self, pending: Pending, inside: Path) -> None:
@@ -214,7 +214,7 @@ class Computation:
             self._evaluate(pending, inside)
             pending.reads.update(self._reads[-1])
         except (UnresolvedError, _Failed):
-            # The missing value is reported where it is missing.
+            # The missing value is reported at its own path.
             self._mark_invalid(pending, inside)
             raise _Failed from None
         except Exception as error:
@@ -245,7 +245,7 @@ class Computation:
             value = _fitting(kind, cast(object, value))
         pending.put(inside, cast(object, value))
         if inside and kind is not None:
-            # As its container stores it, since others may read the item before that does.
+            # As stored by its container, since others may read the item before that.
             item = kind.read(pending.item(inside), Origin(REFERENCE, str(source)))
             pending.put(inside, item)
             if info.item_bounds is not None and len(inside) == 1:
@@ -274,7 +274,7 @@ class Computation:
 
     def _look_up(self, path: Path) -> object:
         node: Any = self.root
-        pending: Pending | None = None  # the field whose list or mapping is looked into
+        pending: Pending | None = None  # the field whose list or mapping is read
         inside: Path = ()
         for index, part in enumerate(path):
             if isinstance(node, Node) and part in type(node).__setpoint__.fields:
@@ -362,7 +362,7 @@ def _invalid(source: Source, error: Exception) -> Invalid:
     """The error of a value whose computation has failed.
 
     Raises:
-        Exception: the same again, if it is a fault of the engine.
+        Exception: the same error, if it is a bug of the engine.
     """
     is_known = isinstance(error, SetpointError | RecursionError)
     if isinstance(source, tuple) and (isinstance(error, ReadOnlyError) or not is_known):
@@ -437,7 +437,7 @@ class View:
         if isinstance(value, tuple | list | dict):
             items: Any = rebuild(value, self._wrapped)
             return items if isinstance(value, dict) else tuple(items)
-        # A key of the area that is not set reads as an empty area, which must not stay there.
+        # Reading an unset key of the area creates an empty area, which must be removed.
         return value.copy(frozen=False) if isinstance(value, Free) else value
 
     @property
@@ -446,5 +446,5 @@ class View:
 
     @property
     def __class__(self) -> Any:  # pyright: ignore[reportIncompatibleMethodOverride]
-        # Lets a deriving method ask isinstance(self.schedule, Cosine).
+        # Allows isinstance(self.schedule, Cosine) in a deriving method.
         return type(self._section)

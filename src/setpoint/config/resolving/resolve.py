@@ -1,7 +1,7 @@
 """From a draft to a resolved config: computed and dead values, checks, and the freeze.
 
-A dead value is one that can have no effect: refused where it was set along with what makes it dead,
-or after; dropped where a later layer has made it so.
+A dead value is one that can have no effect: refused if it was set together with the value that
+makes it dead, or later; dropped if a later layer made it dead.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ def resolve(draft: C, *, problems: Sequence[Problem] = ()) -> C:
 
     Arguments:
         draft: the configuration with all layers merged; it is not changed.
-        problems: what is wrong with values that could not be set; nothing is concluded from these.
+        problems: errors of values that could not be set; nothing is concluded from these.
 
     Raises:
         ConfigError: with every problem at once.
@@ -75,11 +75,11 @@ def resolve(draft: C, *, problems: Sequence[Problem] = ()) -> C:
         later, dead = find_dead(computation, placed, without_later_layers)
         if not later:
             break
-        # All follows anew without them; each round drops a value more, so that it comes to an end.
+        # Everything is determined again without them; each round drops a value, so this terminates.
         superseded.extend(later)
     wrong = list(wrong_values(placed))
     for _, section in placed:
-        freeze(section)  # so that no check can change what it looks at
+        freeze(section)  # checks cannot change the sections they read
     refused, cautions = run_checks(placed)
     dead_paths = {problem.path for problem in dead}
     checked = [problem for problem in (*wrong, *refused) if problem.path not in dead_paths]
@@ -104,7 +104,7 @@ def _determined(
 ) -> tuple[C, Placed, Computation]:
     """Compute all values of a copy; return it, its sections, and the computation.
 
-    `last` is the last layer that counts, if not all of them do.
+    `last` is the last layer to apply, if not all of them.
     """
     root = draft_of(draft)
     if last is not None:
@@ -138,15 +138,15 @@ def find_dead(
     placed: Placed,
     without_later_layers: Callable[[Origin], tuple[Placed, Computation]],
 ) -> tuple[list[SupersededValue], list[Problem]]:
-    """Ask all methods marked `@dead`, once every value is known.
+    """Call all methods marked `@dead`, once every value is known.
 
     Arguments:
-        without_later_layers: determines the sections and computes, without what layers after one
-            have set.
+        without_later_layers: determines the sections and computes, without the values of layers
+            after a given one.
 
     Returns:
-        the values to be dropped, which were set before what makes them dead; and a problem for
-        each that was set along with it, or after.
+        the values to be dropped, which were set before the values that make them dead; and a
+        problem for each value set together with those, or later.
     """
     superseded: list[SupersededValue] = []
     problems: list[Problem] = []
@@ -185,7 +185,7 @@ def _given_in(computation: Computation, section: Node, name: str, inside: Path) 
     first, _, rest = name.partition(".")
     info = type(section).__setpoint__.fields.get(first)
     if info is None:
-        return  # a field of another variant than the one that stands there
+        return  # a field of another variant than the current one
     chain = chain_of(section, first)
     value: Any = value_or_missing(section, first)
     given = bool(chain) and chain[-1][0].layer not in (DEFAULT, DERIVED, RECORD)
@@ -200,8 +200,8 @@ def _given_in(computation: Computation, section: Node, name: str, inside: Path) 
     elif rest:
         return
     elif given:
-        # A complete file names every value; what it leaves at the default, or as it would be
-        # derived, is not a mistake.
+        # A complete file has every value; values that are equal to the default or the derived value
+        # are not a mistake.
         if not same(chain[-1][1], computation.default_or_derived(section, first)):
             yield inside, section, first
     elif info.type.nested and value is not MISSING:
@@ -228,7 +228,7 @@ def _is_dead(placed: Placed, computation: Computation, path: Path, name: str) ->
         return False
     try:
         return bool(computation.observe(section, name))
-    except Exception:  # the reason is not known, so that nothing excuses the value
+    except Exception:  # the reason is unknown, so nothing excuses the value
         return True
 
 
@@ -255,7 +255,7 @@ def _remove(section: Node, value: SupersededValue) -> None:
         return
     origin, given = chain[-1]
     state_of(section).dropped += ((value.name, given, origin, f"no effect: {value.reason}"),)
-    # Those of a section that a factory makes stay.
+    # Values of a section made by a factory stay.
     set_chain(section, value.name, [layer for layer in chain if layer[0].layer == DEFAULT])
     _restore(section, value.name)
 
@@ -274,13 +274,13 @@ def _mark_invalid(root: Node, placed: Placed, problems: Sequence[Problem]) -> Pl
     """Mark invalid fields; return the sections that remain valid."""
     paths: set[Path] = set()
     for problem in problems:
-        # A part of a value that is wrong, such as an item of a list, makes the whole field so.
+        # A wrong part of a value, such as an item of a list, makes the whole field wrong.
         section, name, path = _field_at(root, problem.path)
         if section is None:
             continue
         *inside, last = problem.path.split(".")[len(path) :] or [""]
         is_value = not isinstance(value_or_missing(section, name), Node)
-        # A section stays, with all that is right in it, unless it is of an unknown variant.
+        # A section stays, with its valid values, unless its variant is unknown.
         if is_value or (last == "type" and not inside):
             mark_invalid(section, name)
             if last == "type":

@@ -31,24 +31,24 @@ from .field import (
     methods_of,
 )
 
-# The roots that have migrations, which may know a key that no field has.
+# The roots that have migrations, which may know an unknown key.
 versioned: list[Any] = []
-# The variables that some field declares; see `field(environment=...)`.
+# The variables that fields declare; see `field(environment=...)`.
 environmental: set[str] = set()
 RESERVED = frozenset(
     {"type", "extends", "setpoint", "build", "evolve", "set_field", "store", "to_dict"}
 )
 PLAIN_DATA = (bool, int, float, str, tuple, list, dict, set)
-SHORT_NAME = 6  # letters up to which one wrong letter leaves little alike
+SHORT_NAME = 6  # letters; in shorter names one wrong letter leaves little similarity
 
 
 class ClassInfo:
     """The fields, methods and options of one config class.
 
     Arguments:
-        above: those of the bases, whose declarations the class inherits.
-        owner: `module:name` of what `build` constructs, or None.
-        options: what the class statement says of the role and of the root; see `ConfigMeta`.
+        above: the infos of the bases, whose declarations the class inherits.
+        owner: `module:name` of the object that `build` constructs, or None.
+        options: the options of the class statement for the role and the root; see `ConfigMeta`.
     """
 
     role: Role = IDENTITY
@@ -72,14 +72,14 @@ class ClassInfo:
         for name, value in options.items():
             if value is not None or above:
                 setattr(self, name, getattr(above[0], name) if value is None else value)
-        # Of a root: what is typed before a command, such as `python train.py`, where that is known.
+        # For a root: the words typed before a command, such as `python train.py`, if known.
         self.program = "setpoint" if cls.__module__.startswith("setpoint.") else ""
         self.fields: dict[str, FieldInfo] = {}
-        # Of a root: the sections that packages have added to it.
+        # For a root: the sections that packages have added.
         self.added: dict[str, Any] = {}
         self.variants: dict[str, type] = {}
         self.derives: dict[str, str] = {}
-        # Modules with more checks, which are not imported yet.
+        # Modules with more checks, not imported yet.
         self.rules: list[str] = []
         self._checks: list[str] = []
         self._deads: list[str] = []
@@ -95,17 +95,17 @@ class ClassInfo:
         """Add fields that the class declares itself.
 
         Arguments:
-            names: local names that their annotations may use.
+            names: local names that the annotations may use.
 
         Raises:
-            DeclarationError: for options that no value satisfies.
+            DeclarationError: no value satisfies the options.
         """
         self.fields.update(fields)
         for key, info in fields.items():
             info.owner, info.namespace = self.cls, names
             info.role = info.role or self.role
             if not info.derived:
-                self.derives.pop(key, None)  # a default in place of the computation
+                self.derives.pop(key, None)  # a default replaces the computation
             if info.environment is not None:
                 environmental.add(info.environment)
             for fault in _faults_of_field(info):
@@ -135,7 +135,7 @@ class ClassInfo:
         """Register the marked methods among names.
 
         Raises:
-            DeclarationError: for a mark that names no field, and for two that compute one.
+            DeclarationError: a mark names no field, or two methods compute one field.
         """
         for name, method in namespace.items():
             mark = mark_of(method)
@@ -170,10 +170,10 @@ class ClassInfo:
         return f"`{self.program} {text}`" if self.program else f"the command `{text}`"
 
     def find(self, key: str) -> FieldInfo | None:
-        """The field that a key sets, hyphens and underscores being the same.
+        """The field that a key sets; hyphens and underscores are the same.
 
         Raises:
-            Invalid: if an imported component cannot have an argument of this name.
+            Invalid: an imported component cannot have an argument of this name.
         """
         info = self.fields.get(key) or self.fields.get(key.replace("-", "_"))
         argument = getattr(self.cls, "__setpoint_open__", None)
@@ -183,7 +183,7 @@ class ClassInfo:
         """The error for a key that no field has, with the nearest field."""
         matches = self.near(key)
         title = f"{self.cls.__name__} (type = {self.tag})" if self.tag else self.cls.__name__
-        # What was written under a misspelt key may be the secret that the right key refers to.
+        # A value under a misspelt key may be the secret that the right key refers to.
         secret = bool(matches) and self.fields[matches[0]].type.is_secret()
         hint = f"Did you mean {matches[0]}?" if matches else ""
         message = f"unknown key: {title} has no field {for_error(key)}"
@@ -201,14 +201,14 @@ else:
     _Meta = type(Protocol)  # so that abstract classes and protocols can be bases
 
 
-# `derived` is not a specifier: type checkers take its call for a default, so constructors do not
-# ask for values that will be computed.
+# `derived` is not a specifier: type checkers treat its call as a default, so constructors do not
+# require values that will be computed.
 @dataclass_transform(kw_only_default=True, field_specifiers=(field, component))
 class ConfigMeta(_Meta):
     """Turns annotations into slots and field descriptions; the rest happens when it is needed."""
 
     __setpoint__: ClassInfo
-    # As of any class: `register` is for classes without fields.
+    # As for any class: `register` is for classes without fields.
     __instancecheck__ = type.__instancecheck__
     __subclasscheck__ = type.__subclasscheck__
 
@@ -232,27 +232,27 @@ class ConfigMeta(_Meta):
 
         Arguments:
             role: the role of fields that declare none; inherited.
-            owner: `"module:name"` of what `build` constructs; a class nested in its owner as
-                `Config` needs none.
-            schema: the version of a root and of all that is below it; inherited.
+            owner: `"module:name"` of the object that `build` constructs; not needed for a class
+                nested in its owner as `Config`.
+            schema: the version of a root and of its sections; inherited.
             migrations: the module with the migrations from older versions; inherited.
             presets: the module that registers the presets and modifiers of a root, imported when
                 a configuration of it is composed; inherited.
             other_names: the module with the table `OTHER_NAMES`, see that module; inherited.
-            environment_prefix: what the variables of a root begin with: `"MYAPP"` for
-                `MYAPP__SEED`; SETPOINT if not given; inherited.
-            rules: checks that stand in modules of their own, run in this order; inherited: names
-                of modules with functions marked `@rule` or `@dead`, which take the config, and
-                are imported when one is checked; or rows, each of one function.
+            environment_prefix: the prefix of the variables of a root, such as `"MYAPP"` for
+                `MYAPP__SEED`; SETPOINT by default; inherited.
+            rules: checks in their own modules, run in this order; inherited: names of modules with
+                functions marked `@rule` or `@dead`, which take the config and are imported when one
+                is checked; or rows of one function each.
 
         Raises:
-            TypeError: for a declaration that cannot work, with the class and the field named.
+            TypeError: the declaration is invalid, with the class and the field named.
         """
         above = [base.__setpoint__ for base in bases if isinstance(base, ConfigMeta)]
         if "__module__" not in namespace:  # `type(name, bases, namespace)`
             namespace["__module__"] = _caller()
         qualified: str = namespace.setdefault("__qualname__", name)
-        # Values stand in the dictionary of the instance, so that any two classes can be mixed.
+        # Values are in the instance's dictionary, so that any two classes can be combined.
         namespace.setdefault("__slots__", ())
         namespace.update(rule.method() for rule in rules if isinstance(rule, Rule))
         fields = _declared_fields(name, namespace, above)
@@ -294,7 +294,7 @@ def _caller() -> str:
 
 
 def _enclosing_locals(qualified: str) -> Mapping[str, object] | None:
-    # A class made inside a function may name other local classes in its annotations.
+    # A class made inside a function may use other local classes in its annotations.
     if "<locals>" not in qualified:
         return None
     return dict(sys._getframe(2).f_locals)  # pyright: ignore[reportPrivateUsage]
@@ -315,10 +315,10 @@ def _annotations(namespace: Mapping[str, Any]) -> Mapping[str, object]:
 def _declared_fields(
     name: str, namespace: dict[str, Any], above: Sequence[ClassInfo]
 ) -> dict[str, FieldInfo]:
-    """Take the fields and their defaults out of a class body.
+    """Remove the fields and their defaults from a class body.
 
     Raises:
-        DeclarationError: for what would be no field, or none that a file can name.
+        DeclarationError: an attribute is not a valid field, or has a name that files cannot use.
     """
     inherited = {key: info for base in reversed(above) for key, info in base.fields.items()}
     fields: dict[str, FieldInfo] = {}
@@ -392,10 +392,10 @@ def _faults_of_class(cls: Any, namespace: Mapping[str, Any]) -> Iterator[str]:
 
 def _register_variant(cls: Any, tag: str) -> None:
     for base in cls.__mro__:
-        # Tags are unique within a family; what all configs share is none.
+        # Tags are unique within a family; the common base of all configs is none.
         if not any(isinstance(above, ConfigMeta) for above in base.__bases__):
             continue
-        # Nor do imported components: each family has its own variant for them.
+        # Imported components are no family either: each family has its own variant for them.
         if "__setpoint_open__" in base.__dict__:
             continue
         other = base.__setpoint__.variants.get(tag)
@@ -413,13 +413,13 @@ def full_name(cls: type) -> str:
 
 
 def refuse_root_word(root: Any, info: FieldInfo) -> None:
-    """Refuse a field of a root whose name means something else in files and on command lines.
+    """Refuse a field of a root whose name has another meaning in files and on command lines.
 
     Arguments:
         info: its field `tag`, `sweep` or `silence`.
 
     Raises:
-        DeclarationError: unless it is the list of codes that `silence` must be.
+        DeclarationError: unless it is `silence` as a list of codes.
     """
     kind = info.type
     if info.name == "silence" and isinstance(kind, SequenceType) and isinstance(kind.item, StrType):
@@ -438,7 +438,7 @@ def refuse_root_word(root: Any, info: FieldInfo) -> None:
 def classes_at(root: type[Node], path: tuple[str | int, ...]) -> list[type[Any]]:
     """The config classes that can stand at a path, in any of the variants along it."""
     classes: list[type[Any]] = [root]
-    item = False  # whether the next part is an index or a key, which leads to the same classes
+    item = False  # whether the next part is an index or a key, with the same classes
     for part in path:
         if item:
             item = False
@@ -486,9 +486,9 @@ def all_fields(
 
 
 def holds_secret(kind: FieldType) -> bool:
-    """True if values of a type may contain a secret, also in a section inside.
+    """True if values of a type may contain a secret, including in inner sections.
 
-    What was given must then not be repeated, also where it cannot be read at all.
+    Such a value must not be repeated, even if it cannot be read.
     """
     inside = (info for cls in section_classes(kind) for _, info in all_fields(cls))
     return kind.is_secret() or any(info.type.is_secret() for info in inside)
@@ -522,10 +522,10 @@ def add_section(
 ) -> None:
     """Add a section to a root and its subclasses, null until a layer sets a field in it.
 
-    While it is null it is not part of the fingerprint, so that other runs keep theirs.
+    While null, it is not part of the fingerprint, so other runs keep theirs.
 
     Raises:
-        TypeError: if the name is taken or no identifier, or the section is not a config class.
+        TypeError: the name is taken or not an identifier, or the section is not a config class.
     """
     if not isinstance(section, ConfigMeta):
         raise DeclarationError(

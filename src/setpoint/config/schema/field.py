@@ -75,7 +75,7 @@ class FieldInfo:
         **options: Unpack[Options],
     ) -> None:
         given = cast(dict[str, Any], options)
-        # The default as the class gives it; once `settled`, as the field has read it.
+        # The default as declared; once `settled`, as read by the field.
         self.written = default
         self.settled = False
         self.factory = factory
@@ -103,7 +103,7 @@ class FieldInfo:
         """Inherit the options of the same field of a base class that this declaration lacks.
 
         Arguments:
-            declared: True if there is a `field(...)`, which says by itself if there is a default.
+            declared: True if there is a `field(...)`, which states itself whether it has a default.
         """
         for bounds in ("bounds", "item_bounds"):
             current, inherited = getattr(self, bounds), getattr(base, bounds)
@@ -138,10 +138,10 @@ class FieldInfo:
 
     @property
     def default(self) -> Any:
-        """The default as the field stores it, read by its type when first asked for.
+        """The default as the field stores it, read by its type on first use.
 
         Raises:
-            DeclarationError: if the field cannot take it, or all configs would share it.
+            DeclarationError: the field cannot take it, or all configs would share it.
         """
         if not self.settled and self.constant:
             value = self._read_default(self.written)
@@ -158,11 +158,11 @@ class FieldInfo:
         """Create a default value that no two configs share.
 
         Raises:
-            UserCodeError: if the factory fails.
+            UserCodeError: the factory fails.
         """
         if self.factory is None:
             return self.default
-        # What the factory sets is a default, wherever it is first read.
+        # Values set by the factory are defaults, wherever they are first read.
         with running(DEFAULT, ""):
             try:
                 default = self.factory()
@@ -176,14 +176,14 @@ class FieldInfo:
             value = self._read_default(default)
         if isinstance(self.factory, type):
             return value
-        # A function may return the same object each time.
+        # A factory may return the same object each time.
         return self.type.replace_sections(value, lambda section: section.__setpoint_draft__())
 
     def _read_default(self, value: object) -> Any:
         """Read a default like a value that is set.
 
         Raises:
-            DeclarationError: if the field cannot take it.
+            DeclarationError: the field cannot take it.
         """
         if may_refer(value) and not self.type.is_secret():
             raise DeclarationError(
@@ -201,10 +201,10 @@ class FieldInfo:
             raise DeclarationError("\n".join(lines)) from None
 
     def read(self, value: object, origin: Origin) -> Any:
-        """Read a value as this field's type and check its range; a `Reference` stays one.
+        """Read a value as this field's type and check its range; a `Reference` is kept.
 
         Raises:
-            Invalid: if the field cannot take it.
+            Invalid: the field cannot take it.
         """
         result = read_item(self.type, value, origin)
         if not isinstance(result, Reference):
@@ -215,7 +215,7 @@ class FieldInfo:
         """Check a value of the right type against the field's range.
 
         Raises:
-            Invalid: if it is out of range.
+            Invalid: the value is out of range.
         """
         if value is None:
             return
@@ -223,16 +223,16 @@ class FieldInfo:
             self.bounds.check(value)
         bounds = self.item_bounds
         if bounds is not None:
-            # A reference is not a number, so the limits say nothing about it yet.
+            # A reference is not a number yet, so the limits do not apply.
             each(children(value), lambda _, item: bounds.check(item))
 
 
 def _compile(info: FieldInfo) -> FieldType:
-    """The type of a field, which the options of the field fit.
+    """The type of a field, checked against the options of the field.
 
     Raises:
-        DeclarationError: if the annotation is not one a config can have, or an option does not
-            fit, with class and field named.
+        DeclarationError: a config cannot have the annotation, or an option does not fit, with class
+            and field named.
     """
     annotation = info.annotation
     try:
@@ -253,11 +253,11 @@ def _evaluated(info: FieldInfo, annotation: str) -> Any:
     module = vars(sys.modules[info.owner.__module__])
     names = {**(info.namespace or {}), **vars(info.owner), info.owner.__name__: info.owner}
     if annotation.startswith(("Component[", "sp.Component[", "setpoint.Component[")):
-        # What it builds is for type checkers, and may be imported for them only.
+        # The result type is for type checkers, and may be imported for them only.
         names = defaultdict(lambda: Any, {**vars(builtins), **module, **names})
     try:
         return eval(annotation, dict(module), names)
-    except Exception as error:  # whatever Python has against the expression
+    except Exception as error:  # any error of Python in the expression
         raise DeclarationError(
             f"{info.full_name}: the annotation {annotation!r} cannot be read: {error}"
         ) from None
@@ -368,7 +368,7 @@ class Bounds(Struct):
         """Refuse a number outside the range, or a text that does not match the pattern.
 
         Raises:
-            Invalid: if the value lies outside; its class says who adds the path and the origin.
+            Invalid: the value is out of range; its callers add the path and the origin.
         """
         if isinstance(value, int | float) and not self.takes(value):
             raise Invalid(f"is out of range: it must be {self.describe()}")
@@ -390,7 +390,7 @@ class Role(Struct):
         return self.name.upper()
 
     def __reduce__(self) -> str:
-        return self.name.upper()  # a copy is the same object, since roles are compared by identity
+        return self.name.upper()  # a copy is the same object: roles are compared by identity
 
 
 IDENTITY = Role("identity", "affects the result: in the fingerprint, must match on resume")
@@ -416,18 +416,16 @@ def field(
         default: the default value; for sections, lists and mappings give `factory` instead.
         role: `IDENTITY`, `BUDGET` or `RUNTIME`; the class's `role=` if not given.
         tags: marks such as `"learning_rate"`; `tag.learning_rate` sets all fields that carry it.
-        gt, ge, lt, le: limits of the value, exclusive and inclusive. `lt=float("inf")` makes
-            it finite.
+        gt, ge, lt, le: limits of the value, exclusive and inclusive. `lt=float("inf")` requires a
+            finite value.
         pattern: a regular expression that a text must match as a whole.
         item_gt, item_ge, item_lt, item_le: limits of the items of a list or mapping.
-        environment: a variable such as `"WANDB_PROJECT"` that may give the value, above files and
-            below the variables of Setpoint's own; an empty one counts as none. Not for secrets,
-            which name their variable themselves.
-        per_variant: True where the value depends on the variant, as a learning rate on the
-            optimizer: one that a preset gave for a variant is dropped, and named as such, by a
-            change to a variant whose default is another one.
-
-    Returns:
+        environment: a variable such as `"WANDB_PROJECT"` that may set the value, above files and
+            below Setpoint's own variables; an empty one is ignored. Not for secrets, which name
+            their variable themselves.
+        per_variant: True if the value depends on the variant, like a learning rate on the
+            optimizer: a value that a preset set for one variant is dropped, and reported as
+            dropped, on a change to a variant with another default.
         a marker that the config class replaces; typed as the field's value for type checkers.
     """
     return FieldInfo(default, factory, **options)
@@ -437,10 +435,10 @@ def derived(**options: Unpack[Options]) -> Any:
     """Declare a field that is computed once all layers are merged, unless it is set.
 
     A method marked `@derive("name")`, of this class or of a section above it, computes it. Limits
-    hold for a given and a computed value; the options are those of `field`.
+    apply to given and computed values; the options are those of `field`.
 
     Raises:
-        DeclarationError: for a default, which would stand in the way of the computation.
+        DeclarationError: for a default, which would prevent the computation.
     """
     if "default" in options or "factory" in options:
         raise DeclarationError("derived() has no default: a method marked @derive computes it")
@@ -452,8 +450,8 @@ def component(
 ) -> Any:
     """Declare a field that takes `setpoint.partial` as well as its family's configs.
 
-    It goes with the annotation `Component[Family, Result]`, where `Result` is what the callable
-    makes: type checkers then take both when the field is set, and see the family when it is read.
+    Use it with the annotation `Component[Family, Result]`, where `Result` is the type that the
+    callable makes: type checkers then accept both when the field is set, and read the family.
 
         optimizer: Component[OptimizerConfig, Optimizer] = component(factory=AdamWConfig)
     """
@@ -509,7 +507,7 @@ def _marking(mark: Derivation | RuleMark | DeadMark) -> Callable[[F], F]:
 def derive(path: str) -> Callable[[F], F]:
     """Mark the method that computes a derived field, such as `"ffn_dim"` or `"model.vocab_size"`.
 
-    What it reads is recorded, so that `why` can name it and a cycle can be shown.
+    Its reads are recorded, so that `why` can name them and a cycle can be shown.
     """
     return _marking(Derivation(path))
 
@@ -534,20 +532,20 @@ def rule(
     """Mark a method that yields the problems of a config whose values are all known.
 
     Arguments:
-        function: a method without arguments that yields a `Problem` for each finding, with
-            paths relative to its own section; or a `Caution` for what is legal but suspicious.
-            The first line of its docstring says what a check with needs verifies.
-        needs: `"files"`, `"network"`, `"import"` (of what the configuration names) or `"torch"`;
-            such a check runs where that is at hand, and is named as skipped elsewhere. A function
-            takes the config and returns a tuple of them, for a check that needs something of
+        function: a method without arguments that yields a `Problem` for each finding, with paths
+            relative to its own section; or a `Caution` for what is legal but suspicious. The first
+            line of its docstring says what a check with needs verifies.
+        needs: `"files"`, `"network"`, `"import"` (of objects named in the configuration) or
+            `"torch"`; the check runs where all are available, and is listed as skipped elsewhere. A
+            function takes the config and returns a tuple of needs, for a check that has them for
             some configs only.
-        cautions: the codes of the cautions it may yield, each with a sentence that says what it
-            means, so that they can be listed and silenced by name.
-        when: true for a config in which there is something to look at; elsewhere the check is
-            neither run nor named as skipped.
+        cautions: the codes of the cautions it may yield, each with a sentence that explains it, so
+            that they can be listed and silenced by name.
+        when: true for a config to which the check applies; otherwise the check is neither run nor
+            listed as skipped.
 
     Raises:
-        TypeError: if a check with needs has no docstring.
+        TypeError: a check with needs has no docstring.
     """
     needed = needs if callable(needs) or isinstance(needs, tuple) else (needs,)
     mark = RuleMark(needed, cautions or {}, when)
@@ -563,12 +561,13 @@ def rule(
 def dead(*names: str, holds: tuple[object, ...] = ()) -> Callable[[F], F]:
     """Mark a method that returns why fields have no effect, so that setting them is an error.
 
-    A field may always say what holds anyway: its default, what would be derived, or null.
+    Values that change nothing are always allowed: the default, the derived value, or null.
 
     Arguments:
-        holds: further values that say what holds anyway where the method returns a reason.
+        holds: further values that change nothing if the method returns a reason.
 
     Returns:
+        a decorator for a method that returns a reason, or None while the fields have an effect.
         a decorator for a method that returns a reason, or None while the fields are read.
     """
     return _marking(DeadMark(names, holds))
@@ -578,16 +577,16 @@ def methods_of(module: ModuleType) -> Iterator[tuple[str, Callable[[Any], Any]]]
     """Rules of a class in other modules, by names that no attribute can have."""
     for name, function in vars(module).items():
         marked = isinstance(mark_of(function), RuleMark | DeadMark)
-        if marked and function.__module__ == module.__name__:  # not what it imports
+        if marked and function.__module__ == module.__name__:  # not imported functions
             yield f"{module.__name__}:{name}", function
 
 
 class Rule(Struct):
-    """A row of the table `rules` of a class: a check that is imported when it is needed.
+    """A row of the table `rules` of a class: a check that is imported when needed.
 
-    The class runs the function `target`, `"module:function"` of the config, as it runs its methods
-    marked `@rule`, or `@dead` for the fields in `dead`. `what` says in a line what it verifies or
-    refuses; the others are as for `check`.
+    The class runs the function `target`, `"module:function"` of the config, like its methods marked
+    `@rule`, or `@dead` for the fields in `dead`. `what` says in one line what it verifies or
+    refuses; the other fields are as for `check`.
     """
 
     target: str
