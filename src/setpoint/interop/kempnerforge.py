@@ -129,7 +129,7 @@ KEYS = {
     **keys_of("profiling.", enable=False, start_step=5, end_step=8),
     "profiling.trace_dir": Key("profiler_traces", "profiling.directory"),
 } | dict.fromkeys(VISION, Key(None, refused=IMAGES, essential=True))  # fmt: skip
-"""All keys, with the defaults of kempnerforge/config at commit 6990150."""
+"""All keys, with the defaults of the configuration classes."""
 
 
 def _complete(c: Conversion) -> None:

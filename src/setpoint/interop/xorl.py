@@ -177,7 +177,7 @@ KEYS = {
     "distill.distillation_loss_type": Key(None, refused=DISTILLATION),
     "distill.distillation_loss_weight": Key(None, refused=DISTILLATION),
 }  # fmt: skip
-"""All keys, with the defaults of src/xorl/arguments.py at commit dc543e1."""
+"""All keys, with the defaults of the argument classes."""
 
 
 def _complete(c: Conversion) -> None:
