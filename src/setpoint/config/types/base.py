@@ -53,24 +53,24 @@ class Reader(Protocol):
 class FieldType:
     """Type of one annotation: reads, writes and describes its values.
 
-    A type is made once per field and used for all instances; it holds no values.
+    A type is made once per field and shared by all instances; it has no values.
 
     Arguments:
-        parts: the types inside: of the items, of the alternatives, of what is optional.
+        parts: the inner types: of the items, of the alternatives, or of the optional value.
     """
 
     # The type in words; empty for a closed vocabulary.
     words = ""
     # The closed vocabulary.
     vocabulary: tuple[str, ...] = ()
-    # The JSON Schema of what `read` takes from a file, for editors; that of anything where the
-    # type has parts or sections.
+    # The JSON Schema of the values that `read` accepts from a file, for editors; unrestricted for
+    # types with parts or sections.
     json_schema: Mapping[str, Any] = {}
-    # True if a text may stand here, so that it may hold references.
+    # True if a text is allowed, which may contain references.
     takes_text = False
-    # How a typed text begins that gives a list or mapping where a text may stand as well.
+    # Openings by which a typed text is a list or mapping, if plain text is allowed as well.
     opening: tuple[str, ...] = ()
-    # True if values may contain sections, so that walks can pass over plain values quickly.
+    # True if values may contain sections; walks skip other values.
     nested = False
     parts: tuple[FieldType, ...] = ()
 
@@ -90,7 +90,7 @@ class FieldType:
         """Convert a Python value, a file's value or a plain scalar to the stored value.
 
         Raises:
-            Invalid: if it does not fit.
+            Invalid: the value does not fit.
         """
         raise self.refuse(value)
 
@@ -133,14 +133,14 @@ class FieldType:
         return any(part.lists_items(text) for part in self.parts)
 
     def with_items(self, value: Any, key: object) -> FieldType:
-        """The type, or of alternatives the one, by which a path goes on inside a value.
+        """The type, or the alternative, by which a path continues inside a value.
 
         Arguments:
-            value: what stands there; None if nothing does.
+            value: the current value; None if there is none.
             key: the next part of the path: an index, a key, or a word that edits a list.
 
         Returns:
-            a list or mapping; the type itself where the value is a single one.
+            a list or mapping type; the type itself for a single value.
         """
         return self
 
@@ -153,13 +153,13 @@ def read_item(kind: FieldType, item: object, origin: Origin) -> Any:
     """Read a value or one item; references are kept until resolve.
 
     Raises:
-        Invalid: if it does not fit.
+        Invalid: the value does not fit.
     """
     if isinstance(item, Reference) and not kind.is_secret():
         return item
     if not isinstance(item, str) or OPENING not in item or kind.is_secret():
         return kind.read(plain_scalar(item), origin)
-    # The items of a list on one line, as flags give it, may be references themselves.
+    # The items of a list on one line, as in a flag, may be references themselves.
     listed = isinstance(item, PlainScalar) and kind.lists_items(item) and not is_reference(item)
     if listed or isinstance(item, LiteralText):
         return kind.read(item, origin)
@@ -207,12 +207,12 @@ class IntType(FieldType):
         number = value
         if isinstance(value, PlainScalar):
             try:
-                # TOML has the prefixes, and a number means the same wherever it stands.
+                # TOML has the prefixes, and a number has one meaning in all layers.
                 number = int(_checked(value), 0 if _has_prefix(value) else 10)
             except ValueError:
                 if len(value) > MAX_DIGITS and value.lstrip("+-").isdigit():
                     raise Invalid(TOO_MANY_DIGITS) from None
-                # 1e6 is how people write a million tokens; it is exact as long as it is integral.
+                # 1e6 is the usual spelling of a million tokens; it is exact if it is integral.
                 number = _integral(value) if "e" in value.lower() else None
         if not isinstance(number, int) or isinstance(number, bool):
             error = self.refuse(value)
@@ -234,9 +234,9 @@ class FloatType(FieldType):
 
     def read(self, value: object, origin: Origin) -> float:
         number: Any = value
-        # A file format without infinities writes them as texts.
+        # File formats without infinities write them as texts.
         if isinstance(value, str) and (isinstance(value, PlainScalar) or value in ("inf", "-inf")):
-            number = value.lower().replace(".inf", "inf")  # as YAML writes them
+            number = value.lower().replace(".inf", "inf")  # YAML's spelling
         elif not isinstance(value, int | float) or isinstance(value, bool):
             raise self.refuse(value)
         try:
@@ -305,7 +305,7 @@ class PathType(FieldType):
 
         if isinstance(value, PurePath):
             value = value.as_posix()
-            refuse_text(value.replace(":/", "://", 1))  # as it was before it was a path
+            refuse_text(value.replace(":/", "://", 1))  # the text before it became a path
         if not isinstance(value, str):
             raise self.refuse(value)
         if not value or "\0" in value:
@@ -315,7 +315,7 @@ class PathType(FieldType):
 
     def dump(self, value: Any) -> str:
         text = escaped(value.as_posix())
-        # Bare, it would be read back as no path at all.
+        # A bare `null` would not be read back as a path.
         return f"./{text}" if text == "null" else text
 
 
@@ -357,7 +357,7 @@ class EnumType(FieldType):
         members = self.cls.__members__
         if isinstance(value, self.cls):
             unnamed = flag_names(value)[1] if isinstance(value, enum.Flag) else 0
-            if unnamed:  # which no file could say
+            if unnamed:  # a file has no name for these bits
                 raise Invalid(f"has the bits {unnamed:#b}, which no member names", self.vocabulary)
             return value
         if isinstance(value, str):
@@ -390,7 +390,7 @@ class ScalarType(FieldType):
     def read(self, value: object, origin: Origin) -> Any:
         try:
             return self.cls.read(value)
-        except Invalid as error:  # which the class raises without saying its kind
+        except Invalid as error:  # the class does not set the kind
             error.kind = WRONG_KIND
             raise
 
@@ -437,7 +437,7 @@ class PatternType(FieldType):
             pattern = compiled_pattern(str(value))
         else:
             raise self.refuse(value)
-        if pattern.pattern == "null":  # read back from a file, it would mean something else
+        if pattern.pattern == "null":  # a file would read it back as null
             raise Invalid("would be read as null", hint="Write (?:null).")
         return pattern
 
@@ -447,7 +447,7 @@ class PatternType(FieldType):
 
 def refuse_choice(value: object, choices: tuple[str, ...]) -> Invalid:
     """The error for a value outside a closed vocabulary, with the nearest word."""
-    # `fp16` is not a slip for `bf16`: of names so short, with digits, each letter counts.
+    # `fp16` is not a typo of `bf16`: in names so short, with digits, each letter matters.
     is_name = len(str(value)) <= 4 and any(char.isdigit() for char in str(value))
     near = [word for word in choices if not is_name or sorted(word) == sorted(str(value).lower())]
     hint = did_you_mean(str(value), near) if isinstance(value, str) else ""
@@ -479,15 +479,15 @@ def _integral(value: object) -> int | None:
 
 
 def compiled_pattern(text: str) -> re.Pattern[str]:
-    """Compile a regular expression; one that Python warns about is refused.
+    """Compile a regular expression; one with a warning of Python is refused.
 
     Raises:
-        Invalid: if it is none, or is ambiguous.
+        Invalid: the text is not a regular expression, or is ambiguous.
     """
     refuse_text(text)
     try:
         with warnings.catch_warnings():
-            # What Python warns about today means something else tomorrow.
+            # Expressions that Python warns about will change their meaning.
             warnings.simplefilter("error")
             return re.compile(text)
     except re.error as error:

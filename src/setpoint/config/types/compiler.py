@@ -78,7 +78,7 @@ def compile_annotation(annotation: Any, title: str) -> FieldType:
     """Compile an annotation to a type; `title` names the field in errors.
 
     Raises:
-        DeclarationError: if it is not one a config can have.
+        DeclarationError: a config cannot have the annotation.
     """
     for plain, kind in SIMPLE:
         if annotation is plain:
@@ -108,9 +108,9 @@ def _special_form(
         return LiteralType(arguments)
     if origin is typing.Union or origin is types.UnionType:
         return _union(arguments, title)
-    if hasattr(annotation, "__supertype__"):  # a NewType is for type checkers
+    if hasattr(annotation, "__supertype__"):  # NewTypes are for type checkers only
         return compile_annotation(annotation.__supertype__, title)
-    if type(annotation).__name__ == "TypeAliasType":  # of `type Name = ...`
+    if type(annotation).__name__ == "TypeAliasType":  # `type Name = ...`
         return compile_annotation(annotation.__value__, title)
     if origin is type or origin is Callable or annotation in (Callable, type):
         argument = arguments[0] if origin is type and arguments[0] is not Any else None
@@ -158,7 +158,7 @@ def _union(arguments: tuple[Any, ...], title: str) -> FieldType:
     else:
         kinds = sorted((compile_annotation(item, title) for item in parts), key=_rank)
         if any(isinstance(kind, DataType) for kind in kinds):
-            # Any text is data, so that a number means the same wherever it is typed.
+            # All texts are accepted, and a number has one meaning in all layers.
             kinds = [kind for kind in kinds if not isinstance(kind, StrType)]
         if any(kind.nested for kind in kinds) and len(kinds) > 1:
             raise DeclarationError(f"{title}: sections and plain values cannot share one field")

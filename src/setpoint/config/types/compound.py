@@ -26,9 +26,9 @@ if TYPE_CHECKING:
 
 K = TypeVar("K", int, str)
 T = TypeVar("T")
-# The word that takes items out of a list or a mapping; a mapping can therefore not hold it.
+# The word that removes items of a list or a mapping, and so cannot be a key of a mapping.
 REMOVE = "remove"
-# The words that put items into a list.
+# The words that insert items into a list.
 ADDING = ("append", "extend", "insert")
 
 
@@ -91,11 +91,11 @@ class OptionalType(ChoiceType):
 class AnyOfType(ChoiceType):
     """Alternatives of plain types, the narrowest first.
 
-    A typed text that begins with `[` or `{` is a list or mapping where one is among them. Where a
-    text is among them as well, any other typed text is one, and one in quotes is what they hold.
+    A typed text that begins with `[` or `{` is a list or mapping if either is an alternative. If
+    text is an alternative as well, any other typed text is text, without its quotes if it has any.
 
     Arguments:
-        options: the types; a value belongs to the first that takes it.
+        options: the types; the first that accepts a value is used.
     """
 
     def describe(self) -> str:
@@ -134,7 +134,7 @@ class AnyOfType(ChoiceType):
             try:
                 return option.read(value, origin)
             except Invalid as error:
-                # No other alternative may take a secret, or show it.
+                # Other alternatives must not accept a secret, or show it.
                 if error.secret or len(options) == 1 < len(self.parts):
                     raise
         raise self.refuse(value)
@@ -255,13 +255,13 @@ class MappingType(ContainerType):
         return ((key, item, self.item) for key, item in value.items())
 
     def sections(self, value: Any) -> Iterator[tuple[Path, Node]]:
-        return super().sections(dict(sorted(value.items())))  # the order of keys means nothing
+        return super().sections(dict(sorted(value.items())))  # the order of keys has no meaning
 
     def check_key(self, key: object) -> str:
-        """Refuse a key that cannot be written in a file, or that makes a path ambiguous.
+        """Refuse a key that a file cannot contain, or that makes a path ambiguous.
 
         Raises:
-            Invalid: if it is not text, or the key of a section has a dot.
+            Invalid: the key is not text, or is the key of a section and has a dot.
         """
         name = read_key(key)
         if name == REMOVE:
@@ -359,7 +359,7 @@ def read_items(kind: FieldType, value: object) -> Iterable[object]:
     """The items of a sequence given as a list, a tuple or a text such as `1,2` or `[1, 2]`.
 
     Raises:
-        Invalid: if the value is not a sequence.
+        Invalid: the value is not a sequence.
     """
     if isinstance(value, PlainScalar):
         return _parsed(kind, parse_list, value)
@@ -369,10 +369,10 @@ def read_items(kind: FieldType, value: object) -> Iterable[object]:
 
 
 def _parsed(kind: FieldType, parse: Callable[[str], T], text: str) -> T:
-    """A list or mapping that is typed as a text.
+    """Parse a list or mapping that is typed as a text.
 
     Raises:
-        Invalid: if it cannot be read; of what may be a secret, without the text.
+        Invalid: the text cannot be parsed; the error omits the text if it may be a secret.
     """
     try:
         return parse(text)
@@ -384,7 +384,7 @@ def each(items: Iterable[tuple[K, object]], read: Callable[[K, object], Any]) ->
     """Read all items, each with its index or key, and collect all errors.
 
     Raises:
-        Invalid: for all items that do not fit, each with its index or key.
+        Invalid: all errors, each with its index or key.
     """
     result: list[Any] = []
     errors: list[Invalid] = []
@@ -441,7 +441,7 @@ class SectionType(FieldType):
         """The class that a tag selects.
 
         Raises:
-            Invalid: if there is no such variant.
+            Invalid: there is no such variant.
         """
         variants = self.variants()
         if isinstance(tag, str) and str(tag) in variants:
@@ -459,8 +459,7 @@ class SectionType(FieldType):
         """The class selected by `type`, or None without one.
 
         Raises:
-            Invalid: if there is no such variant; with the words for what is lacking if it must be
-                given.
+            Invalid: there is no such variant; `message` if the tag is required and missing.
         """
         if tag is not None:
             try:
@@ -492,7 +491,7 @@ class SectionType(FieldType):
         if len(self.classes) != 1:
             return None
         cls = self.classes[0]
-        # What another package derives from a plain section adds to it, and makes it no family.
+        # A subclass of a plain section in another package extends it without making it a family.
         home, tagged = cls.__module__.partition(".")[0], cls.__setpoint__.tag is not None
         for variant in self.variants().values():
             if variant is not cls and (tagged or variant.__module__.partition(".")[0] == home):
@@ -506,7 +505,7 @@ class SectionType(FieldType):
                 raise self._untagged(type(value))
             return value
         if hasattr(value, "__setpoint_open__"):
-            # A component made by `setpoint.partial` becomes this family's variant for such ones.
+            # A component made by `setpoint.partial` becomes the family's variant for imports.
             foreign = cast(Any, value)
             variant = self.variants().get(foreign.__setpoint__.tag or "")
             if not hasattr(variant, "__setpoint_open__"):
@@ -551,14 +550,14 @@ def fill(
     put: Callable[[str, object], None] | None = None,
     fail: Callable[[str, object, Invalid], None] | None = None,
 ) -> None:
-    """Read a mapping, without its `type`, into a section: all layers and nested mappings do it so.
+    """Read a mapping, without its `type`, into a section, for all layers and nested mappings.
 
     Arguments:
-        put: sets the field of a key; `fill_field` if None. A layer also edits what stands there.
-        fail: takes the error for a key; if None, those of all keys are raised together.
+        put: sets the field of a key; `fill_field` if None. A layer also edits existing values.
+        fail: receives the error for a key; if None, the errors of all keys are raised together.
 
     Raises:
-        Invalid: for everything that does not fit, unless `fail` takes it.
+        Invalid: all errors, unless `fail` receives them.
     """
     errors: list[Invalid] = []
     put = put or (lambda key, value: fill_field(section, key, value, origin))
@@ -566,7 +565,7 @@ def fill(
     for key, error in _spelled_twice(section, values):
         fail(key, values[key], error)
     for name, value in values.items():
-        key = str(name)  # a program may give anything
+        key = str(name)  # programs may pass keys of any type
         try:
             put(key, value)
         except Invalid as error:
@@ -587,10 +586,10 @@ def _spelled_twice(section: Node, values: Mapping[str, object]) -> Iterator[tupl
 
 
 def fill_field(section: Node, key: str, value: object, origin: Origin) -> None:
-    """Set the field that a key names; a mapping adds to the default that stands there.
+    """Set the field that a key names; a mapping adds to the current default.
 
     Raises:
-        Invalid: if there is no such field, or it does not take the value.
+        Invalid: there is no such field, or it cannot take the value.
     """
     known = type(section).__setpoint__
     info = known.find(key)
@@ -599,7 +598,7 @@ def fill_field(section: Node, key: str, value: object, origin: Origin) -> None:
     if isinstance(value, Mapping):
         entries = cast(Mapping[str, object], value)
         default: Any = info.initial()
-        if isinstance(default, dict) and origin.layer != RECORD:  # which holds whole values
+        if isinstance(default, dict) and origin.layer != RECORD:  # records have complete values
             value = _merged(cast(dict[str, object], default), entries)
         elif isinstance(default, Node) and entries.get("type") in (None, default.__setpoint__.tag):
             fill(default, _fields_in(entries), origin)
@@ -615,7 +614,7 @@ def tag_of(values: Mapping[str, object]) -> object:
     """The variant that a mapping chooses by its `type`.
 
     Raises:
-        Invalid: if it is null, which chooses nothing.
+        Invalid: the `type` is null, which selects no variant.
     """
     tag = values.get("type")
     if tag is None and "type" in values:

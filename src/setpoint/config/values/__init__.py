@@ -1,4 +1,4 @@
 """Values of drafts and resolved configurations, and their origins.
 
-It uses `words` only.
+Uses only `words`.
 """

@@ -62,7 +62,7 @@ class CheckedList(list[Any]):
     def __init__(self, items: Iterable[Any], kind: ItemType) -> None:
         super().__init__(items)
         self.kind = kind
-        # Where the last change in place was made, since the section does not see it.
+        # The origin of the last change in place, which the section does not see.
         self.changed: Origin | None = None
 
     def note_change(self) -> Origin:
@@ -92,7 +92,7 @@ class CheckedList(list[Any]):
         return self
 
     def __imul__(self, count: SupportsIndex) -> NoReturn:
-        # Sections would stand in several places at once.
+        # Sections would become shared.
         raise SetpointError("a list of a configuration cannot be multiplied; assign a new list")
 
     def __setitem__(self, index: Any, value: Any) -> None:
@@ -111,7 +111,7 @@ class CheckedList(list[Any]):
     __delitem__ = _noting(list[Any].__delitem__)
 
     def __reduce_ex__(self, protocol: SupportsIndex) -> tuple[Any, ...]:
-        # A copy outside a configuration is an ordinary list.
+        # Copies outside a configuration are ordinary lists.
         return list, (list(self),)
 
 
@@ -124,7 +124,7 @@ class CheckedDict(dict[str, Any]):
         super().__init__(items)
         self.kind = kind
         self.changed: Origin | None = None
-        # What the layer that gave the mapping had in it, once it has been changed in place.
+        # The entries set by the layer that gave the mapping, before any change in place.
         self.before: dict[str, Any] | None = None
 
     def note_change(self) -> Origin:
@@ -209,7 +209,7 @@ class FrozenList(list[Any]):
         return hash(tuple(self))
 
     def __reduce_ex__(self, protocol: SupportsIndex) -> tuple[Any, ...]:
-        # Items are not appended one by one, as copying and unpickling would.
+        # Without appending items one by one, as copying and unpickling would.
         return type(self), (tuple(self), self.title)
 
 
@@ -235,8 +235,8 @@ class FrozenDict(dict[str, Any]):
 class Free:
     """A mapping of free keys to plain values; reading a missing key of a draft makes a section.
 
-    `user.probe.width = 8` works although `user.probe` was never declared. A key that is a method
-    of this class, such as `items`, is read as `user["items"]`.
+    `user.probe.width = 8` works although `user.probe` was never declared. Read a key that is a
+    method of this class, such as `items`, as `user["items"]`.
     """
 
     __slots__ = ("_frozen", "_origins", "_values")
@@ -253,7 +253,7 @@ class Free:
             self.put(key, value, python_origin(1))
 
     def __getattr__(self, key: str) -> Any:
-        # No key begins with _, but Python and its tools ask every object for such names.
+        # No key begins with _, but Python and its tools look up such names on every object.
         if key.startswith("_"):
             raise AttributeError(key)
         if key in self._values:
@@ -292,8 +292,8 @@ class Free:
         """Set one key from a known origin; a mapping is merged into the section of that name.
 
         Raises:
-            Invalid: if the value is not plain data.
-            SetpointError: if the area is part of a resolved config.
+            Invalid: the value is not plain data.
+            SetpointError: the area is part of a resolved config.
         """
         if self._frozen:
             raise SetpointError(f"user.{key} cannot be set: a resolved configuration is immutable")
@@ -326,10 +326,10 @@ class Free:
         return self._frozen
 
     def inside(self, key: str) -> Any:
-        """The value under a key, an empty area if there is none yet.
+        """The value under a key; a new empty area if there is none.
 
         Raises:
-            Invalid: if no key is like that.
+            Invalid: the key is not valid.
         """
         return self[_check_key(key)]
 
@@ -338,7 +338,7 @@ class Free:
         """Make an area from a mapping.
 
         Raises:
-            Invalid: if it is not a mapping.
+            Invalid: the value is not a mapping.
         """
         if isinstance(value, Free):
             return value
@@ -433,7 +433,7 @@ def _plain(given: object) -> Any:
     if isinstance(value, Mapping):
         entries = cast(Mapping[object, object], value)
         return FrozenDict({read_key(key): _plain(item) for key, item in entries.items()})
-    # Of subclasses, such as enums, the plain value is kept: it is what a file would hold.
+    # Subclasses, such as enums, become plain values, as a file would contain them.
     if isinstance(value, str):
         text = str.__str__(value)
         refuse_text(text)
@@ -442,7 +442,7 @@ def _plain(given: object) -> Any:
         number = float(value)
         if not isfinite(number):
             raise Invalid("is not a finite number, which not every file format could record")
-        return number + 0.0  # minus zero equals zero, and must be recorded alike
+        return number + 0.0  # minus zero equals zero; records must agree
     if value is None or isinstance(value, bool):
         return value
     if isinstance(value, int):
@@ -456,7 +456,7 @@ def _read_text(text: PlainScalar) -> object:
     """Read an unquoted text: a list, a mapping, a quoted text, or a scalar.
 
     Raises:
-        Invalid: if it begins like a list, a mapping or a quoted text and is none.
+        Invalid: the text begins like a list, a mapping or a quoted text but cannot be parsed.
     """
     if text.startswith(DATA):
         return parse_flow(text)
@@ -472,7 +472,7 @@ def read_key(key: object) -> str:
     """A key of a mapping.
 
     Raises:
-        Invalid: if it is not text: as a text it could be equal to another key.
+        Invalid: the key is not text; converted to text, it could be equal to another key.
     """
     if not isinstance(key, str):
         raise Invalid(f"has a key that is not a str: {for_error(key)}", hint=f"Write {str(key)!r}.")

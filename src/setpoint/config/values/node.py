@@ -12,7 +12,7 @@ from .containers import Free, last_change
 from .origin import DEFAULT, UNTOUCHED, Origin
 
 Chain = list[tuple[Origin, Any]]
-# One layer as a section sees it: where it comes from, and the values it gave to fields.
+# One layer as seen by a section: its origin, and the values it set.
 Layer = tuple[Origin, dict[str, Any]]
 
 
@@ -20,31 +20,31 @@ class State:
     """The state of an instance beside its values."""
 
     frozen = False
-    # Fields whose value is known to be wrong, so that nothing may be concluded from it.
+    # Fields with an invalid value, from which nothing may be concluded.
     invalid: frozenset[str] = frozenset()
-    # Values that a later layer has overtaken: (field, value, origin, reason).
+    # Values replaced by later layers: (field, value, origin, reason).
     dropped: tuple[tuple[str, Any, Origin, str], ...] = ()
-    # Of an item of a list or mapping: the layers that put it there and what it was in each, once a
-    # later layer has changed the list and left the item in it.
+    # For an item of a list or mapping that a later layer changed while keeping the item: the layers
+    # that set the item, with its value in each.
     placed: Chain | None = None
-    # Of an item of a list or mapping: the one of another variant that stood in its place.
+    # For an item of a list or mapping: the item of another variant that it replaced.
     replaced: Node | None = None
-    # Of a resolved root, once it was asked for.
+    # Of a resolved root, once computed.
     fingerprint: str | None = None
-    # What resolve found legal but suspicious, on the root; None elsewhere.
+    # The cautions of resolve, on the root; None elsewhere.
     cautions: tuple[Caution, ...] | None = None
 
     def __init__(self, layers: Iterable[Layer] = ()) -> None:
-        # The layers that set something here, first to last. What stands in a layer is not changed,
-        # only replaced, since copies of a section have its layers in common.
+        # The layers that set a field of this section, first to last. Layers are replaced, never
+        # changed, since copies of a section share them.
         self.layers: list[Layer] = [*layers]
 
 
 class Node:
     """Base of `Config` for the lower packages: fields and a state.
 
-    `Config` derives from it. What lies below `Config` asks `isinstance(value, Node)`, and takes
-    config classes for `type[Node]`.
+    `Config` derives from it. Packages below `Config` test `isinstance(value, Node)` and use
+    `type[Node]` for config classes.
     """
 
     __slots__ = ("_state",)
@@ -61,7 +61,7 @@ class Node:
         before = vars(self).get(name)
         known = any(name in given for _, given in state.layers)
         if not known and isinstance(before, Node) and before is not value and is_changed(before):
-            # A default that layers have changed, which no layer holds yet; see `history_of`.
+            # A changed default that no layer contains yet; see `history_of`.
             state.layers.insert(0, (UNTOUCHED, {name: before}))
         holder = bool(before) and isinstance(before, tuple | list | dict)
         if holder and type(self).__setpoint__.fields[name].type.nested:
@@ -77,8 +77,8 @@ class Node:
 def is_changed(value: object) -> bool:
     """True if a layer above the defaults has set something inside a value.
 
-    That is a field of a section or a key of a free area, at any depth, also in an item of a list or
-    mapping; or a list or mapping was changed in place.
+    That is a field of a section or a key of a free area, at any depth, including items of lists and
+    mappings; or a change in place to a list or mapping.
     """
     if isinstance(value, Node):
         return any(origin.layer != DEFAULT for origin, _ in state_of(value).layers) or any(
@@ -90,10 +90,10 @@ def is_changed(value: object) -> bool:
 
 
 def history_of(*values: object) -> list[Node]:
-    """The sections that stood in one place, first to last; each variant as it last was there.
+    """The previous sections at one path, first to last; each variant in its last state.
 
     Arguments:
-        values: what the layers put there, in order; what is not a section is left out.
+        values: the values that the layers set, in order; only sections are used.
     """
     last: dict[type[Node], Node] = {}
     for value in values:
@@ -127,7 +127,7 @@ def state_of(config: Node) -> State:
 def mark_invalid(config: Node, name: str) -> None:
     """Mark a field as invalid, so that reading it is an error.
 
-    Derivations and checks that read it then end without a conclusion of their own.
+    Derivations and checks that read it then stop without a result.
     """
     state = state_of(config)
     vars(config).pop(name, None)

@@ -30,8 +30,8 @@ REFERENCE = "reference"
 RECORD = "record"
 _KERNEL = "setpoint.config."
 _count = itertools.count()
-# A preset or a modifier runs ordinary Python; what it assigns is attributed to it, not to
-# "program". The pair is (layer, label) of the innermost function that is running in this thread.
+# Presets and modifiers run ordinary Python; their assignments are attributed to them, not to
+# "program". The pair is (layer, label) of the innermost such function running in this thread.
 _running: ContextVar[tuple[str, str]] = ContextVar("running", default=(PROGRAM, ""))
 
 
@@ -40,9 +40,9 @@ class Origin:
 
     Arguments:
         label: the preset, file, variable or flag by name.
-        find: `file:line[:column]`, or what finds it for a path inside the source when it is shown.
-        order: its place among all layers, later ones higher; None for the latest of them. A layer
-            that names fragments counts from when these have been put on.
+        find: `file:line[:column]`, or a function that finds it for a path inside the source.
+        order: its position among all layers, later ones higher; None for the latest. A layer with
+            fragments is ordered after them.
     """
 
     __slots__ = ("_find", "label", "layer", "order")
@@ -72,7 +72,7 @@ class Origin:
         """
         find, depth = self._find, len(new)
         if not callable(find) or self.layer not in (FILE, RECORD):
-            return self  # which finds its place by the last name, or has none
+            return self  # its place does not depend on the path
 
         def find_old(path: Path) -> str | None:
             return find((*old, *path[depth:]) if path[:depth] == new else path)
@@ -98,7 +98,7 @@ class Origin:
         return f"{name} ({place})" if place else name
 
     def __reduce__(self) -> tuple[Any, ...]:
-        # Finders hold code or whole files, which other processes do not need; see `fixed`.
+        # Finders refer to code or whole files, which other processes do not need; see `fixed`.
         find = None if callable(self._find) else self._find
         return _unpickled, (Origin, self.layer, self.label, find, self.order)
 
@@ -106,7 +106,7 @@ class Origin:
         """The same origin for another process, with its place in Python code written out.
 
         Arguments:
-            name: the field; the place in a file would need the whole path, and is left out.
+            name: the field; a place in a file would need the whole path, and is omitted.
         """
         place = None if self.layer in (FILE, RECORD) else self.place((name,))
         return Origin(self.layer, self.label, place, self.order)
@@ -115,7 +115,7 @@ class Origin:
         return f"Origin({self.layer!r}, {self.label!r})"
 
 
-# Of what no layer has touched.
+# The origin of values that no layer has set.
 UNTOUCHED = Origin(DEFAULT)
 
 
@@ -160,10 +160,10 @@ def python_origin(depth: int) -> Origin:
     """The origin of an assignment or constructor call in Python code.
 
     Arguments:
-        depth: how many frames above the caller of this function the user's line stands.
+        depth: number of frames between the caller of this function and the user's line.
     """
     frame = sys._getframe(depth + 1)  # pyright: ignore[reportPrivateUsage]
-    # The frame itself would keep all its local variables alive; code and offset do not.
+    # A frame would keep all its local variables alive; code and offset do not.
     code, offset = frame.f_code, frame.f_lasti
 
     def find(path: Path) -> str:

@@ -28,13 +28,13 @@ if TYPE_CHECKING:
 
 LENGTH = 2000
 BITS = 4096
-DEPTH = 100  # operations inside operations
+DEPTH = 100  # nested operations
 EXAMPLE = '"${model.dim * 4}"'
 LITERALLY = "To write ${ as it is, escape it as $${."
 QUOTED = r"""'(?:[^'\\]|\\.)*+'|"(?:[^"\\]|\\.)*+\""""
 PIECE = rf"\$\$\{{|\$\{{((?:{QUOTED}|[^}}'\"])*+)\}}"
 """Pattern of an escaped `$${`, or of a reference with its expression."""
-# An index `.0`; what stands in quotes, and numbers, are skipped.
+# An index `.0`; quoted text and numbers are skipped.
 INDEX = rf"{QUOTED}|(?<![\w.\]])\d[\w.]*|(?<=[\w\]])\.(\d+)(?!\w)"
 
 
@@ -58,7 +58,7 @@ class Reference:
     """An expression over other fields, `${...}`, evaluated once all layers are merged.
 
     Raises:
-        Invalid: if it is not arithmetic on fields.
+        Invalid: the expression is not arithmetic on fields.
     """
 
     __slots__ = ("_tree", "text")
@@ -84,7 +84,7 @@ class Reference:
         """Compute the value.
 
         Raises:
-            Invalid: for an undefined operation, such as a division by zero.
+            Invalid: an operation is undefined, such as a division by zero.
         """
         return evaluate(self._tree, look_up)
 
@@ -101,7 +101,7 @@ class Reference:
     def __hash__(self) -> int:
         return hash(self.text)
 
-    # A modifier that computes with a field need not know that a layer below made it a reference.
+    # Modifiers compute with a field without checking whether a layer below set a reference.
     __add__, __radd__ = _operator("+"), _operator("+", swapped=True)
     __sub__, __rsub__ = _operator("-"), _operator("-", swapped=True)
     __mul__, __rmul__ = _operator("*"), _operator("*", swapped=True)
@@ -110,10 +110,10 @@ class Reference:
 
 
 class Template(Reference):
-    """A text with references inside: `out/${name}-${seed}`; `$${` stands for `${` itself.
+    """A text with references inside: `out/${name}-${seed}`; `$${` is an escaped `${`.
 
     Raises:
-        Invalid: if one of the references is not closed, or not arithmetic on fields.
+        Invalid: a reference is not closed, or not arithmetic on fields.
     """
 
     __slots__ = ("_parts",)
@@ -166,9 +166,9 @@ def reference(text: str, in_text: bool) -> Reference:
     """Make the reference or template of a text that contains `${`.
 
     Raises:
-        Invalid: if it is neither.
+        Invalid: the text is neither.
     """
-    # In a text, the spaces around a reference are part of it.
+    # In a text, the spaces around a reference are significant.
     is_whole = is_reference(text) and (not in_text or text == text.strip())
     return Template(text) if in_text and not is_whole else Reference(text)
 
@@ -202,17 +202,17 @@ def from_environment(name: str, prefix: str = "") -> str:
 def text_of(value: object) -> str | None:
     """Format a value inside a text as `show` does; None if a text cannot contain it."""
     has_text = isinstance(value, str | int | float | Enum) or hasattr(value, "as_posix")
-    return for_flag(value) if has_text else None  # `pathlib` is not free to import
+    return for_flag(value) if has_text else None  # importing `pathlib` takes time
 
 
 def ref(expression: str) -> Any:
     """A reference for a field that is set in Python: computed once all layers are merged.
 
-    The expression is arithmetic on paths from the root, `model.dim * 4`, or a text with references
-    in it, `out/${name}`. Type checkers take it for every field's value.
+    The expression is arithmetic on paths from the root, `model.dim * 4`, or a text with references,
+    `out/${name}`. For type checkers it has the type of any field.
 
     Raises:
-        Invalid: if it is not arithmetic on fields.
+        Invalid: the expression is not arithmetic on fields.
     """
     try:
         if refers(expression):
@@ -272,7 +272,7 @@ def parse(text: str) -> ast.expr:
     """Read an expression.
 
     Raises:
-        ValueError, SyntaxError, RecursionError, MemoryError: if it is anything else.
+        ValueError, SyntaxError, RecursionError, MemoryError: the text is not an expression.
     """
     import ast
 
@@ -316,14 +316,14 @@ def _validate(node: ast.expr, depth: int = 0) -> None:
 
 
 def _power(left: float, right: float) -> float:
-    # Repeated powers grow without end; no size in a configuration needs more than this.
+    # Repeated powers grow without end; sizes in configurations need no larger ones.
     if isinstance(left, int) and abs(right) * max(left.bit_length(), 1) > BITS:
         raise Invalid(f"is too large a power: its result may have more than {BITS} bits")
     return left**right
 
 
-# By the names of operators in `ast`, which is imported for those who have an expression only; the
-# signs are as `__setpoint_combine__` takes them.
+# By the names of operators in `ast`, which is imported only to read an expression; the signs are
+# those of `__setpoint_combine__`.
 _BINARY: dict[str, tuple[str, Callable[[Any, Any], Any]]] = {
     "Add": ("+", lambda left, right: left + right),
     "Sub": ("-", lambda left, right: left - right),
@@ -339,7 +339,7 @@ def evaluate(node: ast.expr, look_up: Callable[[Path], object]) -> object:
     """Compute the value of an expression.
 
     Raises:
-        Invalid: for an undefined operation, such as a division by zero.
+        Invalid: an operation is undefined, such as a division by zero.
     """
     import ast
 
@@ -367,7 +367,7 @@ def evaluate(node: ast.expr, look_up: Callable[[Path], object]) -> object:
         raise Invalid(f"cannot be computed: the result is not a real number of at most {BITS} bits")
     if result != result:
         raise Invalid("cannot be computed: the result is not a number")
-    # What is computed of an infinity that a field holds may be one.
+    # A result may be infinite if one of the fields is.
     return result if {left, right} & {*INFINITIES} else _finite(result, "the result")
 
 

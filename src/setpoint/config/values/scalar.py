@@ -1,6 +1,6 @@
 """Values with their own readers and writers: `Scalar`, `Secret` and `ImportPath`.
 
-A secret must never be written down: a `Secret` is a reference to one, not the secret itself.
+Secrets must never be written: a `Secret` is a reference to a secret, not the secret itself.
 """
 
 from __future__ import annotations
@@ -41,11 +41,11 @@ class Struct:
 
 
 class Scalar:
-    """A value that is read from a file or a flag, and written as plain data, by its class.
+    """A value that its class reads from a file or a flag, and writes as plain data.
 
-    Values with the same plain data are equal. A subclass gives `__setpoint_scalar__`, which
-    describes it in words and is what marks such a class, also one without this base; and
-    `__setpoint_json_schema__`, a schema of what `read` takes from a file, for editors.
+    Values with the same plain data are equal. A subclass defines `__setpoint_scalar__`, its
+    description in words, which also marks such classes without this base; and
+    `__setpoint_json_schema__`, a schema of the values that `read` accepts from a file, for editors.
     """
 
     __slots__ = ()
@@ -56,7 +56,7 @@ class Scalar:
         """Read the value of a layer.
 
         Raises:
-            Invalid: if it cannot be read.
+            Invalid: the value cannot be read.
         """
         return value if isinstance(value, cls) else cast(Any, cls)(value)
 
@@ -82,8 +82,8 @@ class Scalar:
 class Revealed(str):
     """A revealed secret: a str whose repr is hidden.
 
-    Its `repr`, which debuggers, tracebacks and logs of whole objects print, hides it, and it cannot
-    be pickled. Formatted into another text it is itself, since that is how it is used.
+    Its `repr`, which debuggers, tracebacks and logs of objects print, hides it, and it cannot be
+    pickled. Formatted into another text, it is not hidden.
     """
 
     __slots__ = ()
@@ -96,11 +96,11 @@ class Revealed(str):
 
 
 class Secret(Scalar):
-    """A reference to a secret, which is read only at the moment it is used.
+    """A reference to a secret, which is read only on use.
 
     Arguments:
-        reference: `"env:NAME"` for an environment variable or `"file:PATH"` for a file's first
-            line.
+        reference: `"env:NAME"` for an environment variable or `"file:PATH"` for the first line of a
+            file.
 
     Raises:
         Invalid: for any other text, which is not repeated since it may be the secret itself.
@@ -131,10 +131,10 @@ class Secret(Scalar):
         return self.reference
 
     def reveal(self) -> Revealed:
-        """Read the secret, without surrounding white space; the text hides itself if shown.
+        """Read the secret, without surrounding white space; the `repr` of the text hides it.
 
         Raises:
-            SetpointError: if the variable is not set or the file cannot be read.
+            SetpointError: the variable is not set or the file cannot be read.
         """
         import os
 
@@ -153,17 +153,17 @@ class Secret(Scalar):
             raise SetpointError(f"the secret's file {name} is not UTF-8 text") from None
 
     def login(self, url: str, user: str = "") -> Revealed:
-        """Insert the secret into a URL, at the moment it is used.
+        """Insert the secret into a URL for immediate use.
 
         Arguments:
             url: an address such as `https://host/path`, without a login.
-            user: the name that goes with the secret; some services want none.
+            user: the user of the secret; some services need none.
 
         Returns:
-            `https://user:secret@host/path`, with both quoted; it hides itself where it is shown.
+            `https://user:secret@host/path`, with both quoted; its `repr` hides it.
 
         Raises:
-            SetpointError: if it is no such address, or the secret cannot be read.
+            SetpointError: the address is not valid, or the secret cannot be read.
         """
         from urllib.parse import quote, urlsplit, urlunsplit
 
@@ -180,14 +180,14 @@ class Secret(Scalar):
 class ImportPath(Scalar):
     """The import path of a callable: `module.name`, or `module:Class.name` inside a class.
 
-    Its form is checked at once; it is imported by `load`, by calling it, or by `build`, and only
-    from modules that are allowed (see `allow_imports`).
+    Its form is checked immediately; it is imported by `load`, by calling it, or by `build`, and
+    only from allowed modules (see `allow_imports`).
 
     Arguments:
         trusted: modules that are allowed for this path.
 
     Raises:
-        Invalid: if it is not a path, or the callable cannot be found again by one.
+        Invalid: the text is not a path, or no path leads to the callable.
     """
 
     __slots__ = ("base", "imported", "text", "trusted")
@@ -201,7 +201,7 @@ class ImportPath(Scalar):
     def __init__(self, target: str | Callable[..., Any], trusted: Sequence[str] = ()) -> None:
         self.base, self.trusted = None, tuple(trusted)
         self.text = _canonical(str(target)) if isinstance(target, str) else path_of(target)
-        # The object has been imported already, so that its module is allowed.
+        # The object is imported already, so its module is allowed.
         self.imported = None if isinstance(target, str) else self.module
 
     @classmethod
@@ -209,7 +209,7 @@ class ImportPath(Scalar):
         """Read the value of a layer.
 
         Raises:
-            Invalid: if it cannot be read.
+            Invalid: the value cannot be read.
         """
         if isinstance(value, cls):
             return value
@@ -227,7 +227,7 @@ class ImportPath(Scalar):
         """The path as a field stores it.
 
         Arguments:
-            base: the class that it must be or derive from; None for any callable.
+            base: the required class or base class; None for any callable.
         """
         path = ImportPath(self.text, tuple(dict.fromkeys((*self.trusted, *modules))))
         path.base, path.imported = base or self.base, self.imported
@@ -249,13 +249,13 @@ class ImportPath(Scalar):
         return "" if is_allowed(name, modules) else not_allowed(self.text, modules)
 
     def load(self) -> Any:
-        """Import what the path names.
+        """Import the object that the path names.
 
-        The object must come from an allowed module, too: `torch.optim` being allowed does not open
-        what its modules happen to have imported.
+        The module that defines the object must be allowed, too: allowing `torch.optim` does not
+        allow other packages that its modules import.
 
         Raises:
-            SetpointError: if it may not be imported, is not there, or cannot be called.
+            SetpointError: the object is not allowed, does not exist, or is not callable.
         """
         refused = self.refusal()
         if refused:
@@ -265,7 +265,7 @@ class ImportPath(Scalar):
         value: Any = import_user_module(qualname, self.text, trusted=False)
         for name in names:
             qualname = f"{qualname}.{name}"
-            # A package knows its modules only once they are imported; torch.optim forgets them.
+            # A package has its modules as attributes only once imported; torch.optim deletes some.
             if not colon and not hasattr(value, name) and _is_module(value, qualname):
                 value = import_user_module(qualname, self.text, trusted=False)
             elif hasattr(value, name):
@@ -275,14 +275,14 @@ class ImportPath(Scalar):
                 parent = getattr(value, "__name__", type(value).__name__)
                 hint = did_you_mean(name, public, " ")
                 raise SetpointError(f"{self}: {parent} has no {name!r}.{hint}")
-            # On the way down to an allowed module lie the packages around it; other modules that
-            # one has imported do not count.
+            # The packages that enclose an allowed module are passed through; other modules imported
+            # by one of them are refused.
             other = isinstance(value, ModuleType) and value.__name__ != qualname
             if other and not is_allowed(value.__name__, self.allowed()):
                 raise SetpointError(f"{self}: {not_allowed(value.__name__, self.allowed())}")
         home = getattr(value, "__module__", None)
         if isinstance(home, str) and not is_allowed(home, self.allowed()):
-            package, _, core = home.partition(".")  # the private core of an allowed package will do
+            package, _, core = home.partition(".")  # the private core of an allowed package
             packages = {path.partition(".")[0] for path in self.allowed()}
             if not core.startswith("_") or package not in packages:
                 raise SetpointError(f"{self}: {not_allowed(home, self.allowed())}")
@@ -311,7 +311,7 @@ def path_of(target: Any) -> str:
     """The shortest path to a callable: `torch.optim.Adagrad`, defined in `torch.optim.adagrad`.
 
     Raises:
-        Invalid: if no path leads to it.
+        Invalid: no path leads to it.
     """
     module: object = getattr(target, "__module__", None)
     name: object = getattr(target, "__qualname__", None) or getattr(target, "__name__", None)
@@ -370,5 +370,5 @@ def _is_module(package: object, name: str) -> bool:
 
     try:
         return find_spec(name) is not None
-    except (ImportError, ValueError):  # the package stands there under another name
+    except (ImportError, ValueError):  # the package has another name there
         return False

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 LIBRARY = os.path.dirname(os.__file__) + os.sep
 PACKAGE = os.path.dirname(os.path.dirname(os.path.dirname(__file__))) + os.sep
-# What runs the user's code and says nothing about a fault in it.
+# Frames that run the user's code but do not explain its errors.
 ENGINE = (
     os.path.join(PACKAGE, "config") + os.sep,
     os.path.join(PACKAGE, "cli") + os.sep,
@@ -43,10 +43,10 @@ _shows_all_frames = False
 
 
 def import_user_module(name: str, source: str, *, trusted: bool = True) -> ModuleType:
-    """Import a module by name, from the working folder as well.
+    """Import a module by name, including from the working folder.
 
     Raises:
-        SetpointError: if there is no such module, or importing it fails.
+        SetpointError: the module does not exist, or its import fails.
     """
     import importlib
 
@@ -63,12 +63,12 @@ def import_user_module(name: str, source: str, *, trusted: bool = True) -> Modul
             f"read: {error.strerror}"
         ) from None
     if not {"", folder} & set(sys.path):
-        # Last, so that a file such as random.py here cannot stand in for the standard library.
+        # Last, so that a local file such as random.py cannot shadow the standard library.
         sys.path.append(folder)
     try:
         module = importlib.import_module(name)
         package = name.partition(".")[0]
-        if trusted and package != "setpoint":  # which has functions that import anything
+        if trusted and package != "setpoint":  # setpoint has functions that import anything
             allow_imports(package)
         return module
     except ModuleNotFoundError as error:
@@ -104,10 +104,10 @@ def _missing_module(name: str, error: ModuleNotFoundError) -> str:
 
 
 def find_user_function(source: str) -> Callable[..., Any]:
-    """Import the function that `module:function` names.
+    """Import the function of `module:function`.
 
     Raises:
-        SetpointError: if there is no such module, or no such function in it.
+        SetpointError: the module does not exist or lacks the function.
     """
     module_name, _, name = source.partition(":")
     module = import_user_module(module_name, source)
@@ -137,13 +137,13 @@ def call_user_function(function: Callable[..., Any], title: str, *args: Any, **k
     """Call a preset or modifier.
 
     Raises:
-        SetpointError: if it raises one itself, or gives a config a wrong value.
-        UserCodeError: if it raises anything else, or uses the engine wrongly.
+        SetpointError: the function raises one, or sets an invalid value in a config.
+        UserCodeError: the function raises any other exception, or misuses the engine.
     """
     try:
         return function(*args, **kwargs)
     except Invalid as error:
-        # It knows a value, and neither the field nor who gave it.
+        # The error has a value, but neither the field nor the origin.
         valid = f"; valid: {', '.join(error.valid)}" if error.valid else ""
         raise SetpointError(f"{title}: {error.message}{valid}{place_of(error)}") from None
     except (ConfigError, RunError, UserCodeError):
@@ -166,7 +166,7 @@ def error_in_words(error: BaseException) -> str:
 
 def place_of(error: BaseException) -> str:
     """The line that raised an exception, as ` (own.py:12)`; empty where nothing is known."""
-    import traceback  # it brings the tokenizer, and most users' code works
+    import traceback  # slow to import, and rarely needed
 
     frames = traceback.extract_tb(error.__traceback__)
     outside = [frame for frame in frames if not frame.filename.startswith(ENGINE)]
@@ -179,8 +179,8 @@ def traceback_of(error: BaseException, program: bool = False, whole: bool = Fals
 
     Arguments:
         program: whether the outermost frames are of the script that starts the program.
-        whole: keep all frames; else those of the engine are left out, and those of packages above
-            the innermost frame of the user's.
+        whole: keep all frames; otherwise frames of the engine are removed, and frames of packages
+            above the innermost user frame.
     """
     import traceback
 
@@ -202,7 +202,7 @@ def traceback_of(error: BaseException, program: bool = False, whole: bool = Fals
 
 def _user_frames(frames: Sequence[FrameSummary], program: bool) -> list[int]:
     """The indices of the frames of the user's code, and not of a package or the library."""
-    # The script that starts the program comes before all frames of ours.
+    # The script that starts the program is above all frames of Setpoint.
     indices = (i for i, frame in enumerate(frames) if frame.filename.startswith(PACKAGE))
     start = next(indices, len(frames)) if program else 0
     return [
@@ -223,7 +223,7 @@ def raised_by_user(error: BaseException) -> bool:
 
 
 def allow_imports(*modules: str) -> None:
-    """Allow configurations of this process to name what is in some modules, or below them.
+    """Allow configurations of this process to name objects in some modules and their submodules.
 
     `--import NAME` and `module:function` on the command line do the same.
     """
@@ -231,9 +231,9 @@ def allow_imports(*modules: str) -> None:
 
 
 def allowed_modules(trusted: Sequence[str] = ()) -> tuple[str, ...]:
-    """The modules that an import path may name: those named, with what its class trusts.
+    """The modules that an import path may name: the allowed ones and those its class trusts.
 
-    The environment variable SETPOINT_IMPORTS, a list divided by commas, replaces the latter.
+    The environment variable SETPOINT_IMPORTS, a comma-separated list, replaces the latter.
     """
     given = os.environ.get(VARIABLE)
     words = trusted if given is None else [word.strip() for word in given.split(",")]
@@ -271,9 +271,9 @@ def users_traceback(error: BaseException, program: bool = False) -> str:
 
 
 def traceback_to_show(error: BaseException) -> str:
-    """The traceback that goes with an error that ends a command, of it or of its cause.
+    """The traceback to show with an error that ends a command, of the error or its cause.
 
-    It is empty where only Setpoint is involved, or what words describe.
+    It is empty if only Setpoint is involved, or if the message describes the error.
     """
     if isinstance(error, UserCodeError) and not _shows_all_frames:
         return error.traceback
@@ -282,7 +282,7 @@ def traceback_to_show(error: BaseException) -> str:
     cause = error.__cause__
     while isinstance(cause, SetpointError):
         cause = cause.__cause__
-    if cause is None or isinstance(cause, OSError):  # a disk or a network, which words describe
+    if cause is None or isinstance(cause, OSError):  # the message describes it
         return ""
     return users_traceback(cause, program=True)
 

@@ -1,4 +1,4 @@
 """The lowest package: errors, and the spelling of names, paths and values.
 
-It knows nothing of fields or sections, and imports nothing else of the kernel.
+It is independent of fields and sections, and imports no other part of the kernel.
 """

@@ -1,8 +1,7 @@
 """The errors that a user can cause, reports of several problems, and secrets hidden in them.
 
-All other exceptions are bugs. A `Secret` holds a reference and no secret; the functions here are
-for the secrets that are put where none belong: a password inside a URL, a key among its
-parameters, a token as a plain text.
+All other exceptions are bugs. A `Secret` contains no secret, only a reference; the functions here
+hide secrets in other values: a password in a URL, a key in its query, a token as plain text.
 """
 
 from __future__ import annotations
@@ -12,29 +11,29 @@ import sys
 from collections.abc import Sequence
 from typing import Any, Self, TypedDict, Unpack
 
-MAX_PROBLEMS = 1000  # in a report, and after which no more are looked for in the layers
-PAGE = 100  # columns of a list of valid values where no terminal says how wide it is
-WIDTH = 300  # of a path, a value or an origin in a report; what is longer is a mistake or hostile
+MAX_PROBLEMS = 1000  # in a report; reading the layers stops there
+PAGE = 100  # columns of a list of valid values if the width of the terminal is unknown
+WIDTH = 300  # of a path, a value or an origin in a report; longer ones are a mistake or hostile
 UNKNOWN_KEY = "unknown key"
 WRONG_KIND = "wrong kind"
 """Kinds of mistakes that hints ask for: no field has the key; a value of another type, or another
 word, than the field takes. All other mistakes have none."""
 HIDDEN = "***"
 """The text shown in place of a secret."""
-# A text without any of these holds none of the keys below.
+# A text without any of these contains none of the keys below.
 _MARKS = ("hf_", "ghp_", "gho_", "ghu_", "ghs_", "ghr_", "github_pat_",
           "glpat-", "AKIA", "xox", "sk-")  # fmt: skip
-# A login before the host. Neither `user@host:path` of ssh nor a lone user name holds a password.
+# A login before the host. In `user@host:path` of ssh, or a user name alone, there is no password.
 _LOGIN = r"(?<=://)[^/\s?#@'\"]*:(?!\*\*\*@)[^/\s?#@'\"]+(?=@)"
 _USER = r"(?<=://)[^/\s?#@'\"]+(?=@)"
-# A parameter's whole name decides: `token=` is one, `tokenizer=` is not.
+# The whole name of a parameter decides: `token=` is one, `tokenizer=` is not.
 _PARAMETER = (
     r"(?i)(?<=[?&;])((?:(?:access|auth|refresh|id|private|session|security|bearer)[_-]?)?token"
     r"|(?:x-)?api[_-]?key|(?:access|secret|private|shared)[_-]?(?:access[_-]?)?key"
     r"|password|passwd|pwd|(?:client[_-]?)?secret|sig|signature|auth|authorization|credentials?"
     r"|x-(?:amz|goog)-(?:signature|credential|security-token))=(?!\*\*\*)[^&#\s'\"]+"
 )
-# What well-known services put in front of their keys; such a text is a secret under any name.
+# Prefixes of the keys of well-known services; such a text is a secret under any name.
 _KEY = (
     r"(?<![A-Za-z0-9_])(?:hf_[A-Za-z0-9]{20,}|gh[pousr]_[A-Za-z0-9]{20,}"
     r"|github_pat_[A-Za-z0-9_]{20,}|glpat-[A-Za-z0-9_-]{20,}|AKIA[A-Z0-9]{16}(?![A-Za-z0-9])"
@@ -85,9 +84,9 @@ def printable(text: str) -> str:
 
 
 class SetpointError(Exception):
-    """An error for the user: what is wrong, where, and what would be valid.
+    """An error for the user: the problem, its location, and valid values.
 
-    The command line prints the message alone and leaves with `status`; no traceback is shown.
+    The command line prints only the message and exits with `status`, without a traceback.
     """
 
     # The configuration or the arguments are wrong.
@@ -106,11 +105,11 @@ class RunError(SetpointError):
 class UserCodeError(SetpointError):
     """A fault in a preset, modifier, factory or module of the user's own.
 
-    The command line prints the traceback from the user's code on, and leaves with status 1, since
+    The command line prints the traceback from the user's code on and exits with status 1, since
     neither the configuration nor the arguments are wrong.
 
     Arguments:
-        traceback: of the exception, without the frames of the engine.
+        traceback: the traceback of the exception, without frames of the engine.
     """
 
     status = 1
@@ -127,14 +126,15 @@ class UserCodeError(SetpointError):
 class Invalid(SetpointError):
     """An invalid value of a field, or of `Period`, `ref` and the like in Python.
 
-    `Editor.report` adds the path and the origin for what layers set, `Config.set_field` for
+    `Editor.report` adds the path and the origin for values of layers, `Config.set_field` for
     assignments in Python.
 
     Arguments:
-        valid: what would be valid, nearest first.
-        at: where inside the value, for instance `(2, "lr")` for a field of a list's third section.
-        hint: a sentence that says what to do, or the empty string.
-        secret: whether the value may be a secret, so that no report may repeat it.
+        valid: valid values, nearest first.
+        at: the path inside the value, for instance `(2, "lr")` for a field of a list's third
+            section.
+        hint: a sentence with advice, or the empty string.
+        secret: whether the value may be a secret, which reports must not repeat.
         kind: `UNKNOWN_KEY`, `WRONG_KIND` or the empty text.
     """
 
@@ -155,9 +155,10 @@ class Invalid(SetpointError):
         self.secret = secret
         self.kind = kind
         self.parts: tuple[Invalid, ...] = (self,)
-        # Of a fault in the method that computes the value: its traceback.
+        # The traceback of an error in the method that computes the value.
         self.traceback: str | None = None
-        # What a program has called itself, since no report of a configuration will name the value.
+        # The name of the function that the program called, as no report of a configuration names
+        # the value.
         self.call = ""
 
     def __str__(self) -> str:
@@ -215,14 +216,14 @@ class Details(TypedDict, total=False):
 
 
 class Problem:
-    """One finding: which field, what is wrong, and what would be valid.
+    """One finding: the field, the problem, and valid values.
 
     Arguments:
-        path: the field; relative to the section in a `@rule`, from the root in a report, from the
-            class in an assignment.
-        also: other fields that take part, shown with their values and origins.
+        path: the field; relative to the section in a `@rule`, to the root in a report, to the class
+            in an assignment.
+        also: other fields involved, shown with their values and origins.
         value: the offending value as text; filled in by the engine.
-        origin: where the value came from, as text; filled in by the engine.
+        origin: the origin of the value as text; filled in by the engine.
         kind: see `Invalid`.
     """
 
@@ -248,12 +249,12 @@ class Problem:
         self.value = value
         self.origin = origin
         self.kind = kind
-        # Of a fault in a method of a config class: its traceback, empty where nothing was raised.
+        # The traceback of an error in a method of a config class; empty if none was raised.
         self.traceback: str | None = None
 
     def placed(self, path: str, value: str | None, origin: str | None, also: list[str]) -> Self:
         """The finding with its path from the root."""
-        from copy import copy  # brings weakref, which a command without an error does not need
+        from copy import copy  # imports weakref, which is needed only with an error
 
         problem = copy(self)
         problem.path, problem.value, problem.origin = path, value, origin
@@ -308,7 +309,7 @@ class Caution(Problem):
     def __init__(self, code: str, path: str, message: str, **details: Unpack[Details]) -> None:
         super().__init__(path, message, **details)
         self.code = code
-        # The path of the section whose check has found it; filled in by the engine.
+        # The path of the section whose check yielded it; filled in by the engine.
         self.section: tuple[str | int, ...] = ()
 
     def render(self, valid: bool = True) -> str:
@@ -332,11 +333,11 @@ class ConfigError(SetpointError):
     def __init__(self, problems: Sequence[Problem]) -> None:
         self.problems = tuple(sorted(problems, key=_position))
         if any(problem.traceback is not None for problem in self.problems):
-            self.status = UserCodeError.status  # the code is wrong, whatever else is
+            self.status = UserCodeError.status  # the code is wrong, regardless of other problems
         super().__init__(self.render())
 
     def __reduce__(self) -> tuple[type[ConfigError], tuple[tuple[Problem, ...]]]:
-        # `Exception` would call the class with the finished text, in another process too.
+        # `Exception` would call the class with only the finished text, as in unpickling.
         return type(self), (self.problems,)
 
     def render(self) -> str:
@@ -344,7 +345,7 @@ class ConfigError(SetpointError):
         count = len(self.problems)
         head = f"{count} problem{'s' if count != 1 else ''} in the configuration"
         parts = [head]
-        listed: set[tuple[str, ...]] = set()  # the keys of a section stand once
+        listed: set[tuple[str, ...]] = set()  # the keys of a section are listed once
         for problem in self.problems[:MAX_PROBLEMS]:
             is_repeated = problem.kind == UNKNOWN_KEY and problem.valid in listed
             parts.append(problem.render(valid=not is_repeated))
@@ -358,7 +359,7 @@ def wrapped_list(before: str, words: Sequence[str]) -> str:
     """Join words by commas, wrapped at the width of the terminal, or of a page without one.
 
     Arguments:
-        before: the beginning of the first line; the others are indented as far as it reaches.
+        before: the beginning of the first line; the other lines are indented by its length.
     """
     width = PAGE
     if sys.stderr is not None and sys.stderr.isatty():
@@ -382,7 +383,7 @@ def _short(text: str) -> str:
 
 
 def _position(problem: Problem) -> list[tuple[bool, int, str]]:
-    # Item 10 of a list follows item 9.
+    # Item 10 of a list comes after item 9.
     return [
         (False, int(part), "") if part.isdecimal() and len(part) < 10 else (True, 0, part)
         for part in problem.path.split(".")

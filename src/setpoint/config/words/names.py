@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-SHORT = 2  # letters of a name that is taken as it is
-PREFIX = 4  # letters that may stand for a longer word
-# Bytes of a path and of each of its parts; Linux takes 4096, and something is put below it.
+SHORT = 2  # letters of a name without abbreviations
+PREFIX = 4  # minimum letters of an abbreviation
+# Bytes of a path and of each of its parts; Linux allows 4096, and files are put below it.
 MAX_PATH = 4000
 MAX_NAME = 255
 FORGOTTEN = "For one of your own, import its module: --import MODULE"
@@ -16,19 +16,19 @@ Path = tuple[str | int, ...]
 def nearest(
     name: str, candidates: Iterable[str], count: int = 3, likeness: float = 0.6
 ) -> list[str]:
-    """The names nearest to one that was typed.
+    """The names nearest to a typed one.
 
     Arguments:
-        count: how many to return at most.
-        likeness: how alike two names must be, between 0 and 1 (difflib's ratio); more where the
-            candidates are many and a chance likeness would mislead.
+        count: the maximum number to return.
+        likeness: the minimum similarity of two names, between 0 and 1 (difflib's ratio); higher if
+            many candidates make chance matches likely.
     """
     import difflib
 
     word = folded(name)
     options = {folded(option): option for option in reversed(list(candidates))}
     matches = difflib.get_close_matches(word, [*options][::-1], n=count, cutoff=likeness)
-    # A part of the name as typed, or whole words of it: `data` is not meant by `dataloader`.
+    # A part of the typed name, or whole words of it: `dataloader` does not mean `data`.
     inside = [option for option in [*options][::-1] if _is_part(word, option)]
     return [options[option] for option in dict.fromkeys([*matches, *inside])][:count]
 
@@ -45,7 +45,7 @@ def _words(name: str) -> str:
 def _is_part(word: str, option: str) -> bool:
     """True if one name consists of words of the other, or of the beginning of one.
 
-    What was typed may have one word more: `data_dir` means `data`, `sample_packing_size` not
+    The typed name may have one more word: `data_dir` means `data`, `sample_packing_size` not
     `packing`.
     """
     inside, option_words = _words(word), _words(option)

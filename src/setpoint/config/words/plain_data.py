@@ -10,12 +10,12 @@ from typing import Any, cast
 from .errors import Invalid, SetpointError, credential_in
 from .names import Path
 
-MAX_DEPTH = 64  # mappings and lists inside one another, the file itself being the first
-MAX_DIGITS = 4300  # of a whole number; the bound of Python itself
-MAX_BITS = 14_284  # every number of so few bits has at most MAX_DIGITS digits
-MAX_COPIED = 100_000  # values that references and aliases to lists and mappings repeat
-MAX_NESTING = 16  # files that extend one another
-# The messages are shared by the readers, so that the same mistake reads the same everywhere.
+MAX_DEPTH = 64  # nested mappings and lists, including the file itself
+MAX_DIGITS = 4300  # of an integer; the limit of Python
+MAX_BITS = 14_284  # integers with at most this many bits have at most MAX_DIGITS digits
+MAX_COPIED = 100_000  # values repeated by references and aliases to lists and mappings
+MAX_NESTING = 16  # nested `extends` of files
+# The readers share these messages, so that the same mistake gives the same message.
 TOO_BIG = "is too large for a floating-point number"
 TOO_DEEP = f"nested deeper than {MAX_DEPTH} levels"
 TOO_LONG = f"a number of {{}} digits is refused; at most {MAX_DIGITS} are read"
@@ -26,7 +26,8 @@ OPENING = "${"
 ESCAPED = "$${"
 INFINITIES = (float("inf"), float("-inf"))
 _PLAIN = frozenset((bool, int, str))
-# Plain scalars of the core schema of YAML 1.2.2, section 10.3.2; its nulls are taken by the reader.
+# Plain scalars of the core schema of YAML 1.2.2, section 10.3.2, except null, which the reader
+# handles.
 _TRUE = ("true", "True", "TRUE")
 _FALSE = ("false", "False", "FALSE")
 _INFINITE = r"[-+]?\.(inf|Inf|INF)"
@@ -58,8 +59,8 @@ def guess(text: PlainScalar) -> bool | int | float | str:
     """The value of a plain scalar without a field type.
 
     Raises:
-        SetpointError: the text is a whole number of more than 4,300 decimal digits, or a number
-            beyond the largest float, which must not become infinite unseen.
+        SetpointError: the text is an integer of more than 4,300 decimal digits, or a number beyond
+            the largest float, which must not become infinite silently.
     """
     if text in _TRUE or text in _FALSE:
         return text in _TRUE
@@ -68,7 +69,7 @@ def guess(text: PlainScalar) -> bool | int | float | str:
         if digits > MAX_DIGITS:
             raise SetpointError(TOO_LONG.format(digits))
         number = int(text, 0 if text[:2] in ("0x", "0o") else 10)
-        if number.bit_length() > MAX_BITS:  # hexadecimal digits are worth more than decimal ones
+        if number.bit_length() > MAX_BITS:  # hexadecimal digits have more bits than decimal ones
             raise SetpointError(TOO_MANY_DIGITS)
         return number
     if re.fullmatch(f"{_INFINITE}|{_NAN}", text):
@@ -84,7 +85,7 @@ def guess(text: PlainScalar) -> bool | int | float | str:
 class LiteralText(str):
     """A str value with a literal `${`.
 
-    It equals the same text of any other kind, and can be given to another field.
+    It equals any other str with the same text, and can be assigned to another field.
     """
 
     __slots__ = ()
@@ -124,10 +125,10 @@ def is_text(value: str) -> bool:
 
 
 def refuse_text(text: str) -> None:
-    """Refuse a text that no file could hold, or that holds a secret: every value is recorded.
+    """Refuse a text that no file could contain, or that contains a secret: every value is recorded.
 
     Raises:
-        Invalid: if it is none; the error does not repeat a secret.
+        Invalid: the text is refused; the error does not repeat a secret.
     """
     if not is_text(text):
         raise Invalid("is not valid Unicode, which no file could record")
@@ -180,8 +181,8 @@ def plain(value: Any) -> Any:
     """Convert a value of any layer, or of a resolved configuration, to JSON types.
 
     Returns:
-        None, a bool, int, float, str, list or dict; infinities as texts, a text without quotes as
-        YAML's core schema reads it, and of a section its type.
+        None, a bool, int, float, str, list or dict; infinities as texts, an unquoted text as read
+        by YAML's core schema, and a section as its type.
     """
     if value is None or value.__class__ in _PLAIN:
         return value
@@ -210,7 +211,7 @@ def plain(value: Any) -> Any:
 
 def same(left: Any, right: Any) -> bool:
     """True if two values are equal in a configuration."""
-    # True equals 1 in Python, and 1 equals 1.0; in a configuration they are different values.
+    # In Python True == 1 == 1.0; in a configuration they are different values.
     for kind in (list, tuple, Mapping):
         if isinstance(cast(object, left), kind) and isinstance(cast(object, right), kind):
             pairs = ((item, item_at(right, key)) for key, item in children(left))
@@ -230,7 +231,7 @@ def children(value: object) -> Iterable[tuple[Any, Any]]:
 def nested(value: object, path: Path = ()) -> Iterator[tuple[Path, Any]]:
     """The leaf values of nested lists, tuples and mappings, with their paths.
 
-    Any other value comes alone, with the path that was given.
+    Any other value is yielded alone, with the given path.
     """
     if isinstance(value, Mapping | list | tuple):
         for key, item in children(cast(object, value)):
@@ -240,9 +241,9 @@ def nested(value: object, path: Path = ()) -> Iterator[tuple[Path, Any]]:
 
 
 def rebuild(value: Any, function: Callable[[Any], Any]) -> Any:
-    """A list, tuple or mapping with what a function makes of each item, as a plain list or dict.
+    """A list, tuple or mapping with the function applied to each item, as a plain list or dict.
 
-    Any other value stays as it is.
+    Any other value is returned unchanged.
     """
     if isinstance(value, (list, tuple)):
         return [function(item) for item in cast(Sequence[Any], value)]

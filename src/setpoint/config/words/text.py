@@ -13,17 +13,17 @@ from .names import Path, dotted
 from .plain_data import MAX_BITS, MISSING, PlainScalar, is_own, is_text, item_at, member_text
 
 MAX_LENGTH = 100  # characters of a value in an error
-MAX_ITEMS = 50  # of a list or mapping, which an error looks at
-MAX_LEVELS = 4  # of lists and mappings inside one another in an error
-DATA = ("[", "{", '"', "'")  # how a list, a mapping or a quoted text begins
+MAX_ITEMS = 50  # items of a list or mapping shown in an error
+MAX_LEVELS = 4  # nested lists and mappings shown in an error
+DATA = ("[", "{", '"', "'")  # openings of a list, a mapping or a quoted text
 DEPTH = 32
 ENDS = ",]}\n"
 _DOUBLE_QUOTED = r'"((?:[^"\\]|\\.)*+)"'
 SHELL = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789._-+/=:@%,")
 """Characters without a meaning in shells."""
-# One way of quoting that JSON, TOML and YAML all read. Escaped are what one of them forbids
-# (control characters, non-characters), what breaks lines, and what would make a line look like
-# another (the byte order mark and the marks that turn the direction of writing).
+# A quoting that JSON, TOML and YAML all read. It escapes the characters that one of them forbids
+# (control characters, non-characters), line breaks, and characters that make a line look like
+# another (the byte order mark and marks of writing direction).
 _ESCAPES = {
     code: f"\\u{code:04x}"
     for first, last in (
@@ -40,10 +40,10 @@ _ESCAPES = {
 
 
 def part_of(value: object, path: Path) -> object:
-    """A part of a value, also of a text that stands for a list or mapping; MISSING if it has none.
+    """A part of a value, or of a text for a list or mapping; MISSING if it does not exist.
 
-    Where the path goes on and the value does not, as for the `type` of a section that is named by a
-    text, it is the value itself.
+    If the path is deeper than the value, as for the `type` of a section given as a text, the value
+    itself is returned.
     """
     part = parsed(value) if path and isinstance(value, PlainScalar) else value
     for key in path:
@@ -77,8 +77,8 @@ def for_error(value: object, limit: int | None = MAX_LENGTH, level: int = 0) -> 
     """Format a value for an error or a report: quoted text in quotes, other objects by their type.
 
     Arguments:
-        limit: the most characters; None for a value of a configuration at full length.
-        level: the lists and mappings that it stands in; it may contain itself.
+        limit: the maximum number of characters; None for a value of a configuration at full length.
+        level: the depth in lists and mappings, which may contain themselves.
     """
     items = None if limit is None else MAX_ITEMS
     if isinstance(value, PlainScalar):
@@ -198,7 +198,7 @@ def parse_flow(text: str) -> object:
     """Read a list, a mapping or a scalar, such as `{rank: 8, targets: [q, v]}`.
 
     Raises:
-        Invalid: if the text is not well formed, with the position.
+        Invalid: the text is not well formed, with the position.
     """
     reader = _Reader(str(text))
     value = reader.value(0)
@@ -211,7 +211,7 @@ def parse_list(text: str) -> list[object]:
     """Read the items of a list, `[1, 2]` or `1,2`; the empty text has none.
 
     Raises:
-        Invalid: if the text is not well formed.
+        Invalid: the text is not well formed.
     """
     stripped = str(text).strip()
     bracketed = stripped if stripped.startswith("[") else f"[{stripped}]"
@@ -224,7 +224,7 @@ class _Reader:
         self.offset = 0
 
     def fail(self, message: str) -> Invalid:
-        # The text itself is shown by the report, unless it may hold a secret.
+        # The report shows the text, unless it may contain a secret.
         return Invalid(f"cannot be read at position {self.offset + 1}: {message}")
 
     def peek(self) -> str:
@@ -270,7 +270,7 @@ class _Reader:
             return self.quoted(start)
         begin = self.offset
         while self.offset < len(self.text) and self.text[self.offset] not in ends:
-            # A reference may hold any of the closing characters.
+            # A reference may contain any of the closing characters.
             if self.text.startswith("${", self.offset):
                 end = self.text.find("}", self.offset)
                 if end < 0:
