@@ -1,4 +1,4 @@
-"""What all benchmarks share: options, turns of the sides, memory, processes, verdict."""
+"""Options, turns of the sides, clocks, memory, processes, verdict and record of all benchmarks."""
 
 from __future__ import annotations
 
@@ -8,17 +8,20 @@ import statistics
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 if TYPE_CHECKING:
     import torch
+    from torch import nn
 
     from setpoint.train.build.components import Components
     from setpoint.train.config import Job
     from setpoint.train.loop import Loop
+
+PAGE = Path(__file__).resolve().parents[1] / "docs" / "benchmarks.md"
 
 
 def options(doc: str | None, words: Sequence[str] | None = None, **defaults: Any) -> Any:
@@ -32,7 +35,8 @@ def options(doc: str | None, words: Sequence[str] | None = None, **defaults: Any
             absent.
 
     Returns:
-        the options by name, and as `rest` the words behind `--`.
+        the options by name, as `write` whether to record the results, and as `rest` the words
+        behind `--`.
     """
     words = list(sys.argv[1:] if words is None else words)
     end = words.index("--") if "--" in words else len(words)
@@ -51,6 +55,7 @@ def options(doc: str | None, words: Sequence[str] | None = None, **defaults: Any
         else:
             kind = str if default is None else type(default)
             parser.add_argument(flag, type=kind, default=default, help=f"default: {default}")
+    parser.add_argument("--write", action="store_true", help=f"put the results into {PAGE.name}")
     return parser.parse_args(words[:end], argparse.Namespace(rest=words[end + 1 :]))
 
 
@@ -65,6 +70,28 @@ def verdict(failures: Sequence[str], ok: str) -> int:
     """Print each missed bound, or that all are kept; the exit status."""
     print("\n" + ("\n".join(f"MISSED {failure}" for failure in failures) or f"ok: {ok}"))
     return 1 if failures else 0
+
+
+def record(arguments: Any, benchmark: str, results: Mapping[str, str]) -> None:
+    """With `--write`, put results into the tables of docs/benchmarks.md.
+
+    Arguments:
+        arguments: the options.
+        benchmark: the first column; further rows of a benchmark leave it empty.
+        results: the third column of rows, by their second.
+    """
+    if not arguments.write:
+        return
+    lines, left, name = PAGE.read_text().splitlines(), dict(results), ""
+    for number, line in enumerate(lines):
+        cells = [cell.strip() for cell in line.split("|")[1:-1]]
+        if len(cells) == 3:
+            name = cells[0].strip("`") or name
+            if name == benchmark and cells[1] in left:
+                lines[number] = f"| {cells[0]} | {cells[1]} | {left.pop(cells[1])} |"
+    if left:
+        raise KeyError(f"{PAGE.name} has no row of {benchmark} that shows: {'; '.join(left)}")
+    PAGE.write_text("\n".join(lines) + "\n")
 
 
 # Sides that take turns, so that whatever else the machine does hits all of them.
@@ -185,6 +212,12 @@ def _quiet() -> Iterator[None]:
         os.close(nowhere)
 
 
+def forget_peak() -> int:
+    """Let `VmHWM` start anew; the resident memory of this process now, in bytes."""
+    Path("/proc/self/clear_refs").write_text("5")
+    return memory_line("VmRSS")
+
+
 def memory_line(name: str) -> int:
     """Bytes that the system reports of this process: `VmRSS` now, `VmHWM` at most; 0 if unknown."""
     status = Path("/proc/self/status")
@@ -235,6 +268,36 @@ def run_module(module: str, *words: object, **more: Any) -> str:
     if done.returncode:
         sys.exit(f"{' '.join(command)} failed with status {done.returncode}")
     return done.stdout
+
+
+# Training by hand, and by Setpoint.
+
+
+def adamw(parameters: Iterable[nn.Parameter], config: Any) -> torch.optim.AdamW:
+    """Torch's fused AdamW with the options of Setpoint's, and weight decay of matrices only."""
+    import torch
+
+    # The fused kernel takes DTensors or other tensors, not both.
+    kinds: dict[tuple[bool, type], list[nn.Parameter]] = {}
+    for parameter in parameters:
+        kinds.setdefault((parameter.ndim >= 2, type(parameter.data)), []).append(parameter)
+    groups = [
+        {"params": members, "weight_decay": config.weight_decay if is_matrix else 0.0}
+        for (is_matrix, _), members in kinds.items()
+    ]
+    return torch.optim.AdamW(groups, lr=config.lr, betas=config.betas, eps=config.eps, fused=True)
+
+
+def setpoint_step(job: Job) -> Callable[[], float]:
+    """A step of Setpoint's loop without callbacks, which gives its loss."""
+    from setpoint.resilience.signals import StopRequest
+    from setpoint.train.build.components import build_components
+    from setpoint.train.loop import Loop
+    from setpoint.train.position import Position
+
+    loop = Loop(job, build_components(job), [], StopRequest(), Position())
+    loop.components.model.train()
+    return lambda: loop.step().loss
 
 
 @contextmanager

@@ -5,8 +5,10 @@ from __future__ import annotations
 import ast
 import functools
 import gc
+import importlib
 import os
 import signal
+import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -21,7 +23,7 @@ from setpoint.track.environment import code_revision
 from .support.forks import Forks, forked, shared
 
 ROOT = Path(__file__).resolve().parent.parent
-SOURCE = ROOT / "src"
+SOURCE, BENCHMARKS = ROOT / "src", ROOT / "benchmarks"
 
 # Nothing of what collecting tests makes is garbage; see pytest_collection_finish.
 gc.disable()
@@ -161,6 +163,16 @@ def forks() -> Forks:
 def run_module() -> Callable[..., str]:
     """Runs a module of the tests as a program of its own, such as one of several ranks."""
     return forked
+
+
+@pytest.fixture
+def load(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[str], Any]]:
+    """Imports a module of the benchmarks, which are not a package of ours."""
+    monkeypatch.syspath_prepend(str(BENCHMARKS))
+    yield importlib.import_module
+    names = {path.stem for path in BENCHMARKS.iterdir()}
+    for name in [name for name in sys.modules if name.partition(".")[0] in names]:
+        del sys.modules[name]
 
 
 @pytest.fixture(autouse=True)

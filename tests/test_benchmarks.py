@@ -1,10 +1,12 @@
-"""What the benchmarks compare is the same for all sides: their pure parts."""
+"""What the benchmarks compare is the same for all sides: their pure parts; the page of results."""
 
 from __future__ import annotations
 
+import ast
+import shutil
 import sys
 import types
-from collections.abc import Iterator
+from argparse import Namespace
 from pathlib import Path
 from typing import Any
 
@@ -14,20 +16,17 @@ from setpoint.config.composition import compose
 from setpoint.config.draft.walk import leaves, to_plain
 from setpoint.config.files.write import write_toml
 
-BENCHMARKS = Path(__file__).resolve().parent.parent / "benchmarks"
-NAMES = ("config", "harness", "model")
+from .conftest import BENCHMARKS
+
+PAGE = BENCHMARKS.parent / "docs/benchmarks.md"
+# What has a table of its own.
+ELSEWHERE = {"train.memory", "plan.published"}
 
 
 @pytest.fixture
-def tree() -> Iterator[Any]:
-    """The module that describes the common tree; the benchmarks are not a package of ours."""
-    sys.path.insert(0, str(BENCHMARKS))
-    import config.tree  # pyright: ignore[reportMissingImports]
-
-    yield config.tree
-    sys.path.remove(str(BENCHMARKS))
-    for name in [name for name in sys.modules if name.partition(".")[0] in NAMES]:
-        del sys.modules[name]
+def tree(load: Any) -> Any:
+    """The module that describes the common tree."""
+    return load("config.tree")
 
 
 def classes(tree: Any) -> Any:
@@ -49,13 +48,11 @@ def test_the_tree_is_what_setpoint_reads(tree: Any, tmp_path: Path) -> None:
     assert to_plain(config) == tree.expected() != tree.default_values()
 
 
-def test_programs_of_all_sides_are_written(tree: Any, tmp_path: Path) -> None:
+def test_programs_of_all_sides_are_written(load: Any, tree: Any, tmp_path: Path) -> None:
     from ruamel.yaml import YAML
 
-    import config.cold as cold  # pyright: ignore[reportMissingImports]
-    from config.sides import SIDES  # pyright: ignore[reportMissingImports]
-
-    for side in SIDES:
+    cold = load("config.cold")
+    for side in load("config.sides").SIDES:
         command, flags = cold.write_program(tmp_path, side)
         assert Path(command[1]).is_file() and len(flags) == 10
     for name in tree.HEADS:
@@ -67,9 +64,8 @@ def test_programs_of_all_sides_are_written(tree: Any, tmp_path: Path) -> None:
     assert values == tree.file_values()
 
 
-def test_values_that_differ_are_named(tree: Any) -> None:
-    from config.cold import differing  # pyright: ignore[reportMissingImports]
-
+def test_values_that_differ_are_named(load: Any) -> None:
+    differing = load("config.cold").differing
     read = {"a": {"x": 1, "y": [1, 2]}, "b": None}
     assert differing(read, read) == []
     assert differing(read, {"a": {"x": 1.0, "y": [1, 3]}, "c": None}) == ["a.x", "a.y", "c", "b"]
@@ -78,15 +74,12 @@ def test_values_that_differ_are_named(tree: Any) -> None:
 
 
 @pytest.mark.parametrize("name", ["llama", "qwen3", "gpt2", "gemma3"])
-def test_the_sides_of_an_architecture_are_one_model(tree: Any, name: str) -> None:
+def test_the_sides_of_an_architecture_are_one_model(load: Any, name: str) -> None:
     """Setpoint's, that of transformers and the one in plain PyTorch, forward and backward."""
     import torch
 
-    from model.architectures import sides_of  # pyright: ignore[reportMissingImports]
-    from model.bare import Shape  # pyright: ignore[reportMissingImports]
-
-    shape = Shape(50, 32, 4, 4, 4 if name == "gpt2" else 2, 8, 48, 16, 5)
-    sides = sides_of(name, shape, torch.device("cpu"))
+    shape = load("model.bare").Shape(50, 32, 4, 4, 4 if name == "gpt2" else 2, 8, 48, 16, 5)
+    sides = load("model.architectures").sides_of(name, shape, torch.device("cpu"))
     # Token 0 is padding to transformers, and learns nothing there.
     tokens = torch.randint(1, 50, (2, 16), generator=torch.Generator().manual_seed(1))
     found = {side: body(tokens) for side, body in sides.bodies.items()}
@@ -102,10 +95,8 @@ def test_the_sides_of_an_architecture_are_one_model(tree: Any, name: str) -> Non
         torch.testing.assert_close(gradient, gradients["setpoint"], rtol=1e-3, atol=1e-5)
 
 
-def test_the_peak_of_memory_is_what_tensors_take(tree: Any) -> None:
+def test_the_peak_of_memory_is_what_tensors_take(load: Any) -> None:
     import torch
-
-    from harness import peak_bytes  # pyright: ignore[reportMissingImports]
 
     def step() -> None:
         kept = torch.empty(1 << 20)  # 4 MiB
@@ -113,27 +104,64 @@ def test_the_peak_of_memory_is_what_tensors_take(tree: Any) -> None:
             torch.empty(1 << 18)  # 1 MiB, given back each time
         del kept
 
-    assert peak_bytes(step, torch.device("cpu")) == 5 << 20
+    assert load("harness").peak_bytes(step, torch.device("cpu")) == 5 << 20
 
 
-def test_ratios_are_of_neighbouring_turns(tree: Any) -> None:
+def test_ratios_are_of_neighbouring_turns(load: Any) -> None:
     import torch
 
-    from harness import (  # pyright: ignore[reportMissingImports]
-        Clocks,
-        clocks_in_turns,
-        misses,
-        ratio,
-    )
-
+    harness = load("harness")
+    Clocks, misses = harness.Clocks, harness.misses
     order: list[str] = []
     sides = {"a": lambda: order.append("a"), "b": lambda: order.append("b")}
     cpu = torch.device("cpu")
-    clocks = clocks_in_turns(sides, 2, cpu, warm=1)
+    clocks = harness.clocks_in_turns(sides, 2, cpu, warm=1)
     assert "".join(order) == "baabba"
     assert [len(times) for times in clocks.wall.values()] == [2, 2]
     slow, fast = {"a": [2.0, 4.0], "b": [1.0, 2.0]}, {"a": [1.0, 1.0], "b": [2.0, 2.0]}
-    assert ratio(slow, "a", "b") == (0.5, 0.5, 0.5)
+    assert harness.ratio(slow, "a", "b") == (0.5, 0.5, 0.5)
     assert misses(Clocks(slow, slow), "a", "b", 0.6, cpu)
     assert not misses(Clocks(slow, fast), "a", "b", 0.6, cpu)
     assert misses(Clocks(slow, fast), "a", "b", 0.6, torch.device("cuda"))
+
+
+def table_rows(text: str) -> list[tuple[str, str, str]]:
+    """The rows of the page: the benchmark, what it shows, and the result."""
+    found: list[tuple[str, str, str]] = []
+    for line in text.splitlines():
+        cells = [cell.strip() for cell in line.split("|")[1:-1]]
+        if len(cells) == 3 and cells[0] != "benchmark" and "---" not in cells[0]:
+            found.append((cells[0].strip("`") or found[-1][0], cells[1], cells[2]))
+    return found
+
+
+def test_the_page_has_the_rows_that_benchmarks_write() -> None:
+    shown: dict[str, set[str]] = {}
+    for name, shows, _ in table_rows(PAGE.read_text()):
+        shown.setdefault(name, set()).add(shows)
+    for name in shown.keys() - ELSEWHERE:
+        tree = ast.parse((BENCHMARKS / f"{name.replace('.', '/')}.py").read_text())
+        texts = {node.value for node in ast.walk(tree) if isinstance(node, ast.Constant)}
+        assert shown[name] <= texts, name
+    recording = {
+        ".".join(path.relative_to(BENCHMARKS).with_suffix("").parts)
+        for path in BENCHMARKS.glob("*/*.py")
+        if " record(" in path.read_text()
+    }
+    assert recording == shown.keys() - ELSEWHERE
+
+
+def test_results_are_written_into_the_page(
+    load: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    harness = load("harness")
+    page = Path(shutil.copy(PAGE, tmp_path))
+    monkeypatch.setattr(harness, "PAGE", page)
+    before = table_rows(page.read_text())
+    name, shows, _ = before[1]
+    harness.record(Namespace(write=False), name, {shows: "39 ms"})
+    assert table_rows(page.read_text()) == before
+    harness.record(Namespace(write=True), name, {shows: "new"})
+    assert table_rows(page.read_text()) == [before[0], (name, shows, "new"), *before[2:]]
+    with pytest.raises(KeyError, match="nothing"):
+        harness.record(Namespace(write=True), name, {"nothing": "new"})

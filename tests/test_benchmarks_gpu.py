@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import importlib
 import json
 import sys
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -19,18 +17,6 @@ from setpoint.model.parameters import training_flops
 from setpoint.profile.profiler import without_chatter
 
 from .support.forks import Forks
-
-BENCHMARKS = Path(__file__).resolve().parent.parent / "benchmarks"
-NAMES = ("gpu", "model")
-
-
-@pytest.fixture
-def load(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
-    """Imports a module of the benchmarks, which are not a package of ours."""
-    monkeypatch.syspath_prepend(str(BENCHMARKS))
-    yield importlib.import_module
-    for name in [name for name in sys.modules if name.partition(".")[0] in NAMES]:
-        del sys.modules[name]
 
 
 def job_of(load: Any, name: str, folder: Path, small: bool = True, **values: Any) -> Any:

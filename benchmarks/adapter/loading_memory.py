@@ -16,24 +16,20 @@ import sys
 import tempfile
 from pathlib import Path
 
-from harness import options, run_module
-from setpoint.train import prepare_threads
+import torch
 
-prepare_threads()  # as `setpoint train` does, before torch is imported
-
-import torch  # noqa: E402
-
-from setpoint.adapter.config import QLoRA  # noqa: E402
-from setpoint.adapter.quantize.weight import quantize_base  # noqa: E402
-from setpoint.adapter.targets import quantized_sites, sites_of  # noqa: E402
-from setpoint.cli.output import table  # noqa: E402
-from setpoint.config import resolve  # noqa: E402
-from setpoint.model.build import materialize, skeleton  # noqa: E402
-from setpoint.model.initialize import initialize  # noqa: E402
-from setpoint.model.pretrained.config_json import read_config  # noqa: E402
-from setpoint.model.pretrained.fill import weights_of  # noqa: E402
-from setpoint.model.pretrained.save_pretrained import save_pretrained  # noqa: E402
-from setpoint.train.build.job_parameters import trained_parameters  # noqa: E402
+from harness import forget_peak, memory_line, options, record, run_module
+from setpoint.adapter.config import QLoRA
+from setpoint.adapter.quantize.weight import quantize_base
+from setpoint.adapter.targets import quantized_sites, sites_of
+from setpoint.cli.output import table
+from setpoint.config import resolve
+from setpoint.model.build import materialize, skeleton
+from setpoint.model.initialize import initialize
+from setpoint.model.pretrained.config_json import read_config
+from setpoint.model.pretrained.fill import weights_of
+from setpoint.model.pretrained.save_pretrained import save_pretrained
+from setpoint.train.build.job_parameters import trained_parameters
 
 MIB = 2**20
 
@@ -56,6 +52,9 @@ def main() -> int:
             wrong += side != "dense" and peak > held + 3 * 4 * largest + 64 * MIB
             rows.append((side, *(f"{each / MIB:,.0f}" for each in (held, peak, 4 * largest))))
     print(table(rows, ("base", "held MiB", "peak MiB", "largest matrix in fp32 MiB")))
+    (_, dense, *_), (_, held, peak, _) = rows
+    result = f"peak {peak} MiB, then {held}; {dense} without quantization"
+    record(given, "adapter.loading_memory", {"memory of loading bf16 weights as nf4": result})
     return 1 if wrong else 0
 
 
@@ -89,22 +88,14 @@ def load(folder: Path, quantized: bool) -> tuple[int, int, int]:
         sites = quantized_sites(adapter, sites_of(trained_parameters(model)))
         quantize_base(adapter.quantize, model, sites, 1)
     weights = weights_of(folder, family, whole, config)
-    Path("/proc/self/clear_refs").write_text("5")  # the peak starts anew
-    before = status("VmRSS")
+    before = forget_peak()
     weights.fill(model, device="cpu", dtype=torch.bfloat16)
     held = sum(each.nbytes for each in model.parameters())
     return (
-        status("VmHWM") - before,
+        memory_line("VmHWM") - before,
         held,
         max(each.numel() // (len(each) if each.dim() == 3 else 1) for each in whole.parameters()),
     )
-
-
-def status(field: str) -> int:
-    """A size of this process, in bytes."""
-    lines = Path("/proc/self/status").read_text().splitlines()
-    (line,) = (line for line in lines if line.startswith(f"{field}:"))
-    return int(line.split()[1]) * 1024
 
 
 if __name__ == "__main__":

@@ -13,18 +13,14 @@ from __future__ import annotations
 import sys
 import time
 
-from harness import options
-from setpoint.train import prepare_threads
+import torch
+from torch import Tensor
 
-prepare_threads()  # as `setpoint train` does, before torch is imported
-
-import torch  # noqa: E402
-from torch import Tensor  # noqa: E402
-
-from setpoint.adapter.quantize.config import FP8, MXFP4, NF4, NVFP4, Int8, Quantization  # noqa: E402
-from setpoint.adapter.quantize.formats import Box, format_of  # noqa: E402
-from setpoint.cli.output import table  # noqa: E402
-from setpoint.config import resolve  # noqa: E402
+from harness import options, record
+from setpoint.adapter.quantize.config import FP8, MXFP4, NF4, NVFP4, Int8, Quantization
+from setpoint.adapter.quantize.formats import Box, format_of
+from setpoint.cli.output import table
+from setpoint.config import resolve
 
 FORMATS: dict[str, tuple[Quantization, float]] = {
     "nf4": (NF4(), 0.095),
@@ -58,21 +54,17 @@ def main() -> int:
         mean, most = errors(normal, format.dequantize(parts, box))
         tails, top = errors(heavy, format.dequantize(format.quantize(heavy), box))
         wrong += mean > bound
+        bits = format.bits(given.rows, given.columns)
         rows.append(
-            (
-                name,
-                f"{format.bits(given.rows, given.columns):.3f}",
-                f"{mean:.4f}",
-                f"{bound}",
-                f"{most:.4f}",
-                f"{tails:.4f}",
-                f"{top:.4f}",
-                f"{middle - start:.3f}",
-                f"{end - middle:.3f}",
-            )
-        )
+            (name, f"{bits:.3f}", f"{mean:.4f}", f"{bound}", f"{most:.4f}", f"{tails:.4f}",
+             f"{top:.4f}", f"{middle - start:.3f}", f"{end - middle:.3f}")
+        )  # fmt: skip
     heads = ("format", "bits", "normal: rms", "bound", "largest", "heavy tails: rms", "largest")
     print(table(rows, (*heads, "quantize s", "dequantize s")))
+    result = ", ".join(f"{name} {error}" for name, _, error, *_ in rows)
+    record(given, "adapter.quantization_error", {
+        "relative error of quantized normal weights": result
+    })  # fmt: skip
     return 1 if wrong else 0
 
 

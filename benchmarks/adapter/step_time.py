@@ -12,23 +12,15 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from setpoint.train import prepare_threads
+import torch
 
-prepare_threads()  # before torch is imported
-
-import torch  # noqa: E402
-
-import setpoint.presets  # noqa: E402, F401 - registers the preset
-from harness import clocks_in_turns, options, ratio  # noqa: E402
-from setpoint.adapter.apply import merge_all  # noqa: E402
-from setpoint.config.composition import compose  # noqa: E402
-from setpoint.infer.exporting import write_peft  # noqa: E402
-from setpoint.model import save_pretrained  # noqa: E402
-from setpoint.resilience.signals import StopRequest  # noqa: E402
-from setpoint.train.build.components import build_components  # noqa: E402
-from setpoint.train.config import Job  # noqa: E402
-from setpoint.train.loop import Loop  # noqa: E402
-from setpoint.train.position import Position  # noqa: E402
+from harness import adamw, clocks_in_turns, options, ratio, record, setpoint_step
+from setpoint.adapter.apply import merge_all
+from setpoint.config.composition import compose
+from setpoint.infer.exporting import write_peft
+from setpoint.model import save_pretrained
+from setpoint.train.build.components import build_components
+from setpoint.train.config import Job
 
 TOLERANCE = 1e-3
 """Relative difference of the losses at which a speed is void."""
@@ -52,19 +44,12 @@ def job_of(model: str, adapter: str) -> Job:
     return compose(Job, "tiny", flags=[f"--{flag}" for flag in flags]).resolve()
 
 
-def ours(job: Job) -> Callable[[], float]:
-    """A step of Setpoint's loop, which gives its loss."""
-    loop = Loop(job, build_components(job), [], StopRequest(), Position())
-    loop.components.model.train()
-    return lambda: loop.step().loss
-
-
 def theirs(job: Job, folder: Path) -> Callable[[], float]:
     """A step of PEFT with the same first values, on the same rows."""
     from peft import PeftModel
     from transformers import AutoModelForCausalLM
 
-    components, options = build_components(job), job.optimizer
+    components = build_components(job)
     assert job.adapter is not None
     write_peft(components.model, job.adapter, folder / "adapter")
     feed = components.feed
@@ -72,24 +57,16 @@ def theirs(job: Job, folder: Path) -> Callable[[], float]:
     save_pretrained(components.model, folder / "base")
     base: Any = AutoModelForCausalLM.from_pretrained(folder / "base", attn_implementation="sdpa")
     model = PeftModel.from_pretrained(base, str(folder / "adapter"), is_trainable=True).train()
-    held = [each for each in model.parameters() if each.requires_grad]
-    decays: Any = options
-    groups = [
-        {"params": [p for p in held if (p.ndim >= 2) == wide],
-         "weight_decay": decays.weight_decay if wide else 0.0}
-        for wide in (True, False)
-    ]  # fmt: skip
-    optimizer = torch.optim.AdamW(
-        [group for group in groups if group["params"]],
-        lr=options.lr, betas=decays.betas, eps=decays.eps, fused=True,
-    )  # fmt: skip
+    trained = [each for each in model.parameters() if each.requires_grad]
+    config: Any = job.optimizer
+    optimizer = adamw(trained, config)
 
     def step() -> float:
         (batch,) = feed.take().batches
         logits = model(input_ids=batch.inputs, use_cache=False).logits
         loss = torch.nn.functional.cross_entropy(logits.flatten(0, 1), batch.targets.flatten())
         loss.backward()
-        torch.nn.utils.clip_grad_norm_(held, decays.clip_norm)
+        torch.nn.utils.clip_grad_norm_(trained, config.clip_norm)
         optimizer.step()
         optimizer.zero_grad(set_to_none=True)
         return loss.item()
@@ -102,10 +79,11 @@ def main(given: list[str] | None = None) -> int:
     chosen = options(
         __doc__, given, model=("12M", *list(MODELS)), adapters=list(ADAPTERS), rounds=20, steps=3
     )
+    speeds: list[str] = []
     for adapter in chosen.adapters:
         job = job_of(chosen.model, adapter)
         with tempfile.TemporaryDirectory() as folder:
-            steps = {"setpoint": ours(job), "peft": theirs(job, Path(folder))}
+            steps = {"setpoint": setpoint_step(job), "peft": theirs(job, Path(folder))}
             losses = {name: list[float]() for name in steps}
 
             def turn(name: str, steps: Any = steps, losses: Any = losses) -> None:
@@ -124,6 +102,8 @@ def main(given: list[str] | None = None) -> int:
             f"takes {best:.1f} ms; losses agree to {apart:.1g}",
             flush=True,
         )
+        speeds.append(f"{adapter} {cpu}")
+    record(chosen, "adapter.step_time", {"a step with an adapter against PEFT": ", ".join(speeds)})
     return 0
 
 

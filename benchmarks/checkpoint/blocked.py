@@ -18,16 +18,13 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from setpoint.train import prepare_threads
+import torch
+from torch import Tensor
 
-prepare_threads()  # before torch is imported
-
-import torch  # noqa: E402
-from torch import Tensor  # noqa: E402
-
-from checkpoint.states import WIDTH, arguments_of, joined, states_of  # noqa: E402
-from setpoint.checkpoint.store import CheckpointStore  # noqa: E402
-from setpoint.parallel.world import World  # noqa: E402
+from checkpoint.states import WIDTH, arguments_of, joined, states_of
+from harness import record
+from setpoint.checkpoint.store import CheckpointStore
+from setpoint.parallel.world import World
 
 BOUND = 0.1
 """Of the time that a save takes, in which training waits for one in the background."""
@@ -48,6 +45,7 @@ def main(given: list[str] | None = None) -> int:
     """Measure all sizes."""
     arguments = arguments_of(__doc__, given)
     missed = False
+    shares: list[str] = []
     for megabytes in arguments.megabytes:
         states, world = states_of(megabytes), World(torch.device("cpu"))
         folder = Path(tempfile.mkdtemp(dir=arguments.folder))
@@ -82,6 +80,7 @@ def main(given: list[str] | None = None) -> int:
         sync, waits = (statistics.median(seconds[name][1:]) for name in ("sync", "async"))
         alone, longer = (statistics.median(beside[name][1:]) for name in ("sync", "async"))
         missed |= waits > BOUND * sync
+        shares.append(f"{megabytes} MB {waits / sync:.1%}")
         print(
             f"{megabytes} MB: {waits:.3f} s in the background ({first:.3f} s the first time), "
             f"{sync:.3f} s else: {waits / sync:.1%}; passes take {longer:.3f} s beside the write, "
@@ -89,6 +88,10 @@ def main(given: list[str] | None = None) -> int:
             flush=True,
         )
     print(f"bound: {BOUND:.0%}: {'missed' if missed else 'kept'}")
+    record(arguments, "checkpoint.blocked", {
+        "time that training waits for an asynchronous save, over a synchronous one; bound 10 %":
+            ", ".join(shares)
+    })  # fmt: skip
     return int(missed and not arguments.free)
 
 

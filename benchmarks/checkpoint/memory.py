@@ -13,34 +13,18 @@ import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
-from setpoint.train import prepare_threads
+import torch
 
-prepare_threads()  # before torch is imported
-
-import torch  # noqa: E402
-
-from checkpoint.states import arguments_of, bytes_of, joined, put_into, size_on_disk, states_of  # noqa: E402
-from setpoint.checkpoint.loading import load_directory  # noqa: E402
-from setpoint.checkpoint.places import checkpoint_to_load  # noqa: E402
-from setpoint.checkpoint.store import CheckpointStore  # noqa: E402
+from checkpoint.states import arguments_of, bytes_of, joined, put_into, size_on_disk, states_of
+from harness import forget_peak, memory_line, record
+from setpoint.checkpoint.loading import load_directory
+from setpoint.checkpoint.places import checkpoint_to_load
+from setpoint.checkpoint.store import CheckpointStore
 
 SLACK = 40_000_000
 """Bytes beside the bounds: libraries that are loaded at first use, chunks of files, threads."""
 BOUNDS = {"save": 0.0, "save in the background": 1.02, "load": 0.0}
 """Bytes that each takes at most beside the states, in parts of these."""
-
-
-def highest() -> int:
-    """The most memory of this process since `forget_highest`, in bytes."""
-    for line in Path("/proc/self/status").read_text().splitlines():
-        if line.startswith("VmHWM:"):
-            return int(line.split()[1]) * 1024
-    raise AssertionError("the kernel does not say VmHWM")
-
-
-def forget_highest() -> None:
-    """Count from the memory of this moment on."""
-    Path("/proc/self/clear_refs").write_text("5")
 
 
 def in_a_process(act: Callable[[], int]) -> int:
@@ -68,11 +52,10 @@ def taken(megabytes: int, what: str, folder: Path) -> int:
     if what == "load":
         for each in joined(states).values():
             each.zero_()
-    forget_highest()
-    before = highest()
+    before = forget_peak()
     if what == "load":
         put_into(states, load_directory(checkpoint_to_load(str(folder))))
-        found = highest() - before
+        found = memory_line("VmHWM") - before
         assert all(each.any() for each in joined(states).values())
         return found
     elif what == "save":
@@ -82,7 +65,7 @@ def taken(megabytes: int, what: str, folder: Path) -> int:
         for step in (1, 2):
             store.save(step, states, {})
         store.wait()
-    return highest() - before
+    return memory_line("VmHWM") - before
 
 
 def main(given: list[str] | None = None) -> int:
@@ -90,6 +73,7 @@ def main(given: list[str] | None = None) -> int:
     arguments = arguments_of(__doc__, given)
     torch.set_num_threads(1)
     missed = False
+    shares: list[str] = []
     for megabytes in arguments.megabytes:
         size = in_a_process(lambda n=megabytes: bytes_of(states_of(n)))
         folder = Path(tempfile.mkdtemp(dir=arguments.folder))
@@ -97,6 +81,7 @@ def main(given: list[str] | None = None) -> int:
             for what, bound in BOUNDS.items():
                 found = in_a_process(lambda n=megabytes, w=what, f=folder: taken(n, w, f))
                 missed |= found > bound * size + SLACK
+                shares.append(f"{megabytes} MB, {what} {found / size:.2f}")
                 print(f"{megabytes} MB, {what}: {found / size:.2f} of the states, bound {bound:g}")
             shutil.rmtree(folder / "background")
             disk = size_on_disk(folder)
@@ -107,6 +92,9 @@ def main(given: list[str] | None = None) -> int:
         finally:
             shutil.rmtree(folder)
     print(f"beside {SLACK / 1e6:.0f} MB; bounds {'missed' if missed else 'kept'}")
+    record(arguments, "checkpoint.memory", {
+        "host memory beyond the states, as a multiple of them": ", ".join(shares)
+    })  # fmt: skip
     return int(missed and not arguments.free)
 
 

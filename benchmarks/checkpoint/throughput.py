@@ -17,18 +17,14 @@ import time
 import warnings
 from pathlib import Path
 
-from setpoint.train import prepare_threads
+from safetensors.torch import load_file, save_file
+from torch.distributed import checkpoint as dcp
 
-prepare_threads()  # before torch is imported
-
-from safetensors.torch import load_file, save_file  # noqa: E402
-from torch.distributed import checkpoint as dcp  # noqa: E402
-
-from checkpoint.states import arguments_of, bytes_of, forget, joined, put_into, states_of  # noqa: E402
-from harness import ratio  # noqa: E402
-from setpoint.checkpoint.loading import load_directory  # noqa: E402
-from setpoint.checkpoint.places import checkpoint_to_load  # noqa: E402
-from setpoint.checkpoint.store import CheckpointStore  # noqa: E402
+from checkpoint.states import arguments_of, bytes_of, forget, joined, put_into, states_of
+from harness import ratio, record
+from setpoint.checkpoint.loading import load_directory
+from setpoint.checkpoint.places import checkpoint_to_load
+from setpoint.checkpoint.store import CheckpointStore
 
 BOUNDS = {"safetensors": 0.8, "dd": 0.8, "dcp": 1.0}
 """Of the speed of each other side, what Setpoint's is at least."""
@@ -97,8 +93,8 @@ def _dd(*words: str) -> None:
     subprocess.run(["dd", "bs=4M", *words], check=True, capture_output=True)
 
 
-def compare(what: str, sides: Sides, rounds: int) -> bool:
-    """Measure all sides in turns, and print their speeds."""
+def compare(what: str, sides: Sides, rounds: int) -> tuple[bool, str]:
+    """Measure all sides in turns, and print their speeds: whether a bound is missed, the ratios."""
     names = ["setpoint", *BOUNDS]
     times: dict[str, list[float]] = {name: [] for name in names}
     for round_ in range(-1, rounds):
@@ -108,14 +104,15 @@ def compare(what: str, sides: Sides, rounds: int) -> bool:
             getattr(sides, f"{what}_{name}")()
             if round_ >= 0:
                 times[name].append(time.perf_counter() - began)
-    size, missed = bytes_of(sides.states), False
+    size, missed, ratios = bytes_of(sides.states), False, list[str]()
     speeds = ", ".join(f"{name} {size / min(each) / 1e6:.0f} MB/s" for name, each in times.items())
     print(f"{what} of {size / 1e6:.0f} MB, best: {speeds}")
     for name, bound in BOUNDS.items():
         found = ratio(times, "setpoint", name)
         missed |= found.median < bound
+        ratios.append(f"{name} {found.median:.2f}")
         print(f"  beside {name}: {found}, bound {bound}", flush=True)
-    return missed
+    return missed, ", ".join(ratios)
 
 
 def main(given: list[str] | None = None) -> int:
@@ -126,10 +123,15 @@ def main(given: list[str] | None = None) -> int:
     for megabytes in arguments.megabytes:
         sides = Sides(megabytes, Path(tempfile.mkdtemp(dir=arguments.folder)))
         try:
-            for what in ("save", "load"):
-                missed |= compare(what, sides, arguments.rounds)
+            results = {what: compare(what, sides, arguments.rounds) for what in ("save", "load")}
         finally:
             sides.close()
+        missed |= any(behind for behind, _ in results.values())
+    record(arguments, "checkpoint.throughput", {
+        "speed of a save of the last size against the others; bounds 0.8, 0.8, 1":
+            results["save"][1],
+        "speed of a load of it; the same bounds": results["load"][1],
+    })  # fmt: skip
     print("bounds missed" if missed else "bounds kept")
     return int(missed and not arguments.free)
 

@@ -19,7 +19,7 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from harness import clean_environment, cpu_milliseconds, options, verdict
+from harness import clean_environment, cpu_milliseconds, options, record, verdict
 from setpoint.cli.output import table
 from setpoint.config.files.write import write_toml, write_yaml
 
@@ -69,6 +69,17 @@ def main(words: list[str] | None = None) -> int:
         ],
         headings=("side", LOAD, MANUAL, "refuses a wrong"),
     ))  # fmt: skip
+
+    def against(what: str) -> str:
+        ours, *others = (f"{side} {medians[side, what]:.0f}" for side in sides)
+        return f"{ours} ms; {', '.join(others)}"
+
+    record(arguments, "config.cold", {
+        "CPU time of processes that load 250 values with a file and ten flags": against(LOAD),
+        "`--help` of the same": against(MANUAL),
+        "`setpoint check tiny` with overrides, next to a Python that does nothing":
+            f"{medians[CHECK, LOAD]:.0f} ms; {medians['python -c pass', LOAD]:.1f}",
+    })  # fmt: skip
     careful = [side for side in sides if {"key", "type"} <= {*refused[side]} and side != OURS]
     slow = [
         f"{what}: Setpoint takes {medians[OURS, what] / medians[side, what]:.2f} of {side}"

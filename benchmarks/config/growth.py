@@ -17,7 +17,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from harness import options, verdict
+from harness import options, record, verdict
 from setpoint.cli.output import table
 from setpoint.config import Config
 from setpoint.config.composition import compose
@@ -79,7 +79,8 @@ LEAVES = 17  # of one section: thirteen values, and two items of a tag and a siz
 
 
 def main(words: list[str] | None = None) -> int:
-    rounds = options(__doc__, words, rounds=15).rounds
+    arguments = options(__doc__, words, rounds=15)
+    rounds = arguments.rounds
     gc.disable()  # collections come at moments of their own
     costs = [_measure(size, rounds) for size in SIZES]
     exponents = {
@@ -93,6 +94,12 @@ def main(words: list[str] | None = None) -> int:
         headings=("step", *(f"{count} leaves" for count, _ in costs), "exponent"),
     ))  # fmt: skip
     steep = [f"{step}: exponent {each:.2f}" for step, each in exponents.items() if each > STEEPEST]
+    last, slowest = costs[-1][1]["compose + resolve"], max(exponents.values())
+    record(arguments, "config.growth", {
+        "growth of compose and resolve with the number of values, 255 to 3,995":
+            f"exponent {min(exponents.values()):.2f} to {slowest:.2f} (bound {STEEPEST}); "
+            f"{1e3 * last:.1f} ms for 3,995",
+    })  # fmt: skip
     return verdict(steep, f"no exponent is above {STEEPEST}")
 
 

@@ -27,7 +27,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from harness import options, verdict
+from harness import options, record, verdict
 from setpoint.cli.output import table
 
 from . import tree
@@ -211,6 +211,19 @@ def main(words: list[str] | None = None) -> int:
     ]
     print(f"CPU us for {tree.LEAVES} leaves, medians of {arguments.rounds} interleaved runs\n")
     print(table(rows, headings=("side", *BOUNDS)))
+
+    def against(*names: str) -> str:
+        return "; ".join(
+            f"{name}: " + ", ".join(f"{side} {medians[side, name]:.0f}" for side, step in medians
+                                    if step == name)
+            for name in names
+        ) + " us"  # fmt: skip
+
+    record(arguments, "config.warm", {
+        "merging and checking parsed layers in one process, 250 values": against("layers"),
+        "changing three fields, with a check": against("fork"),
+        "validating plain data; serializing": against("validate", "serialize"),
+    })  # fmt: skip
     ratios = {step: medians["setpoint", step] / medians["pydantic", step] for step in BOUNDS}
     return verdict(
         [

@@ -6,7 +6,6 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import setpoint.presets  # noqa: F401 - registers the presets
 from setpoint.config.composition import compose
 from setpoint.model.config import TransformerConfig
 from setpoint.train.config import Job

@@ -12,17 +12,13 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable
 
-from setpoint.train import prepare_threads
+import torch
+from torch import Tensor, nn
 
-prepare_threads()  # as `setpoint train` does, before torch is imported
-
-import torch  # noqa: E402
-from torch import Tensor, nn  # noqa: E402
-
-from harness import clocks_in_turns, devices, misses, options, peak_bytes, ratio, verdict  # noqa: E402  # noqa: E402
-from model.architectures import ARCHITECTURES, Body, Sides, sides_of  # noqa: E402
-from model.bare import Shape  # noqa: E402
-from setpoint.cli.output import table  # noqa: E402
+from harness import clocks_in_turns, devices, misses, options, peak_bytes, ratio, record, verdict
+from model.architectures import ARCHITECTURES, Body, Sides, sides_of
+from model.bare import Shape
+from setpoint.cli.output import table
 
 SHAPES = {
     "cpu": (Shape(512, 512, 4, 8, 4, 64, 1408, 512, 128), 2),
@@ -67,11 +63,23 @@ def main() -> int:
         f"{max(2, arguments.rounds)} rounds; ratios: median (10 %-90 %)\n"
     )
     print(table(rows, headings=HEADINGS))
+    cells = {title: row for title, *row in rows}
+    names = list(dict.fromkeys(title.partition(" ")[0] for title in cells))
+
+    def by_precision(column: int) -> str:
+        return ", ".join(
+            f"{name} " + " / ".join(cells[title][column] for title in cells
+                                    if title.startswith(f"{name} "))
+            for name in names
+        )  # fmt: skip
+
+    record(arguments, "model.blocks", {
+        "4 layers, dim 512, against `transformers`, fp32 / bf16": by_precision(2),
+        "against plain PyTorch; bound 0.98": by_precision(4),
+        "peak memory of a step, MiB": by_precision(5),
+        "the same of `transformers`": by_precision(6),
+    })  # fmt: skip
     return verdict(failed, "ahead of transformers, at least 0.98 of plain PyTorch")
-
-
-def _default() -> str:
-    return "cuda" if torch.cuda.is_available() else "cpu"
 
 
 def _run(body: Body, tokens: Tensor, precision: str) -> Tensor:

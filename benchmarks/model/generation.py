@@ -13,17 +13,13 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
-from setpoint.train import prepare_threads
+import torch
 
-prepare_threads()  # as `setpoint train` does, before torch is imported
-
-import torch  # noqa: E402
-
-from harness import clocks_in_turns, devices, misses, options, ratio, verdict  # noqa: E402
-from model.architectures import ARCHITECTURES, theirs_and_ours  # noqa: E402
-from model.bare import Shape  # noqa: E402
-from setpoint.cli.output import table  # noqa: E402
-from setpoint.infer.generation import Sampling, generate  # noqa: E402
+from harness import clocks_in_turns, devices, misses, options, ratio, record, verdict
+from model.architectures import ARCHITECTURES, theirs_and_ours
+from model.bare import Shape
+from setpoint.cli.output import table
+from setpoint.infer.generation import Sampling, generate
 
 # By device: the shape, prompts, their tokens, and new tokens with and without a cache.
 SHAPES = {
@@ -71,6 +67,11 @@ def main() -> int:
     )
     print(table(rows, headings=HEADINGS))
     print(f"\nwhat the cache gains, by architecture and prompts: {'; '.join(gains)}")
+    cached = (row for row in rows if row[1:3] == ["1", "yes"])
+    record(arguments, "model.generation", {
+        "greedy tokens with a cache against `transformers`, one prompt":
+            ", ".join(f"{row[0]} {row[-1]}" for row in cached)
+    })  # fmt: skip
     return verdict(failed, "ahead of transformers, with the cache and without it")
 
 

@@ -14,20 +14,16 @@ import sys
 from collections.abc import Callable
 from typing import NamedTuple
 
-from setpoint.train import prepare_threads
+import torch
+from torch import Tensor, nn
 
-prepare_threads()  # as `setpoint train` does, before torch is imported
-
-import torch  # noqa: E402
-from torch import Tensor, nn  # noqa: E402
-
-from harness import clocks_in_turns, devices, options, peak_bytes, ratio, verdict  # noqa: E402
-from setpoint.cli.output import table  # noqa: E402
-from setpoint.config import resolve  # noqa: E402
-from setpoint.model.config import TransformerConfig  # noqa: E402
-from setpoint.model.initialize import initialize  # noqa: E402
-from setpoint.model.moe.config import MoE  # noqa: E402
-from setpoint.model.moe.layer import MoELayer  # noqa: E402
+from harness import clocks_in_turns, devices, options, peak_bytes, ratio, record, verdict
+from setpoint.cli.output import table
+from setpoint.config import resolve
+from setpoint.model.config import TransformerConfig
+from setpoint.model.initialize import initialize
+from setpoint.model.moe.config import MoE
+from setpoint.model.moe.layer import MoELayer
 
 
 class Shape(NamedTuple):
@@ -91,6 +87,10 @@ def main() -> int:
         f"ratios: median (10 %-90 %)\n"
     )
     print(table(rows, headings=HEADINGS))
+    record(arguments, "model.moe", {
+        "one MoE layer against `transformers`' Qwen3-MoE":
+            ", ".join(f"{title} {against}" for title, _, _, _, against, *_ in rows)
+    })  # fmt: skip
     return verdict(failed, "beyond noise no slower than either")
 
 

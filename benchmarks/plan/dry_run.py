@@ -13,7 +13,7 @@ import tempfile
 import time
 from pathlib import Path
 
-from harness import options
+from harness import options, record
 
 GIB = 2**30
 MODEL_405B = """
@@ -48,6 +48,7 @@ def main(given: list[str] | None = None) -> int:
     chosen = options(__doc__, given, jobs=list(JOBS)[:3])
     print(f"{'job':42} {'seconds':>8} {'CPU':>6} {'aim':>6} {'resident':>9}")
     missed = False
+    times: list[str] = []
     for name in chosen.jobs:
         text, flags, aim = JOBS[name]
         with tempfile.TemporaryDirectory() as folder:
@@ -55,7 +56,9 @@ def main(given: list[str] | None = None) -> int:
             path.write_text(text)
             seconds, cpu, memory = _run("check", str(path), *flags, "--fake-step")
         print(f"{name:42} {seconds:8.1f} {cpu:6.1f} {aim:6.0f} {memory / GIB:5.2f} GiB", flush=True)
+        times.append(f"{name}: {seconds:.1f} s")
         missed |= seconds > aim or memory > GIB
+    record(chosen, "plan.dry_run", {"time of a dry run on one process": "; ".join(times)})
     return int(missed)
 
 

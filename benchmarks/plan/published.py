@@ -13,7 +13,6 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
-import setpoint.presets  # noqa: F401 - registers the presets
 from harness import options
 from setpoint.config.composition import compose
 from setpoint.plan.gpus import gpu_named
@@ -251,7 +250,7 @@ def compared(run: Run) -> Compared:
 
 def main(given: list[str] | None = None) -> int:
     """Print all runs."""
-    chosen = options(__doc__, given, write=False, runs="", parts=False)
+    chosen = options(__doc__, given, runs="", parts=False)
     rows = [compared(run) for run in RUNS if chosen.runs in run.name]
     lines = table(rows)
     print("\n".join(lines))

@@ -14,28 +14,19 @@ import subprocess
 import sys
 import tempfile
 import time
-from pathlib import Path
 from typing import Any
 
-from harness import options
-from setpoint.train import prepare_threads
+import torch.distributed as dist
+from tests.support.ranks import fork_group
 
-prepare_threads()  # before torch is imported
-
-import torch  # noqa: E402
-import torch.distributed as dist  # noqa: E402
-
-from scale.overhead import MODELS, job_of, ours  # noqa: E402
-
-ROOT = Path(__file__).resolve().parents[2]
+from harness import options, record, setpoint_step
+from scale.overhead import MODELS, job_of
 
 
 def weak(rank: int, store: str, arguments: Any, ranks: int) -> None:
     """One rank of a job whose global batch grows with the ranks."""
-    torch.set_num_threads(1)
-    dist.init_process_group("gloo", init_method=f"file://{store}", rank=rank, world_size=ranks)
     job = job_of(arguments.model, ranks)
-    step = ours(job)
+    step = setpoint_step(job)
     for _ in range(2):
         step()
     seconds: list[float] = []
@@ -44,28 +35,28 @@ def weak(rank: int, store: str, arguments: Any, ranks: int) -> None:
         began = time.perf_counter()
         step()
         seconds.append(time.perf_counter() - began)
-    dist.destroy_process_group()
     if rank == 0:
         tokens = job.batch.global_size * job.batch.sequence_length
         print(f"{tokens / statistics.median(seconds):.1f}", file=arguments.answers, flush=True)
 
 
-def scaled(arguments: Any) -> None:
-    """Print the tokens a second of 1, 2, 4 ranks, and the share of N times one."""
-    from tests.support.ranks import fork
-
+def scaled(arguments: Any) -> list[str]:
+    """Print the tokens a second of 1, 2, 4 ranks; the shares of N times one."""
     alone = 0.0
+    shares: list[str] = []
     for ranks in arguments.ranks:
         with tempfile.TemporaryFile("w+") as answers:
             arguments.answers = answers
-            code = fork(lambda rank, store, n=ranks: weak(rank, store, arguments, n), ranks)
+            code = fork_group(lambda rank, store, n=ranks: weak(rank, store, arguments, n), ranks)
             if code:
                 raise SystemExit(code)
             answers.seek(0)
             speed = float(answers.read())
         alone = alone or speed / ranks
         share = speed / (alone * ranks)
+        shares.append(f"{ranks} ranks {share:.0%}")
         print(f"{ranks} ranks: {speed:,.0f} tokens/s, {share:.0%} of {ranks} times one", flush=True)
+    return shares
 
 
 def started(ranks: int) -> tuple[float, float]:
@@ -89,19 +80,24 @@ def started(ranks: int) -> tuple[float, float]:
 
 def main(given: list[str] | None = None) -> int:
     """Measure both."""
-    sys.path.insert(0, str(ROOT))
     arguments = options(
         __doc__, given, ranks=[1, 2, 4], model=("4M", *list(MODELS)), steps=10, starts=3
     )
     print(f"{len(os.sched_getaffinity(0))} cores, one thread a rank")
-    scaled(arguments)
+    shares = scaled(arguments)
     alone = (0.0, 0.0)
+    starts: list[str] = []
     for ranks in arguments.ranks if arguments.starts else ():
         runs = [started(ranks) for _ in range(arguments.starts)]
         wall, cpu = (statistics.median(each) for each in zip(*runs, strict=True))
         alone = (wall, cpu) if ranks == 1 else alone
         against = f", {cpu / (ranks * alone[1]):.2f} of {ranks} times one" if alone[1] else ""
+        starts.append(f"{ranks} ranks {wall:.1f} s")
         print(f"{ranks} ranks: a run of a step in {wall:.1f} s; CPU {cpu:.1f} s{against}")
+    record(arguments, "scale.growth", {
+        "weak scaling: tokens/s of N ranks over N times those of one": ", ".join(shares),
+        "time of a run of one step": ", ".join(starts),
+    })  # fmt: skip
     return 0
 
 

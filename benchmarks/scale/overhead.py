@@ -11,27 +11,19 @@ import sys
 import time
 from collections.abc import Callable
 from itertools import count
-from pathlib import Path
 from typing import Any, NamedTuple
 
-from setpoint.train import prepare_threads
+import torch
+import torch.distributed as dist
+from tests.support.ranks import fork_group
+from torch import nn
 
-prepare_threads()  # before torch is imported
-
-import torch  # noqa: E402
-import torch.distributed as dist  # noqa: E402
-from torch import nn  # noqa: E402
-
-import setpoint.presets  # noqa: E402, F401 - registers the preset
-from harness import options, ratio  # noqa: E402
-from scale import sides as hands  # noqa: E402
-from setpoint.config.composition import compose  # noqa: E402
-from setpoint.parallel.world import World  # noqa: E402
-from setpoint.resilience.signals import StopRequest  # noqa: E402
-from setpoint.train.build.components import build_components  # noqa: E402
-from setpoint.train.config import Job  # noqa: E402
-from setpoint.train.loop import Loop  # noqa: E402
-from setpoint.train.position import Position  # noqa: E402
+from harness import adamw, options, ratio, record, setpoint_step
+from scale import sides as hands
+from setpoint.config.composition import compose
+from setpoint.parallel.world import World
+from setpoint.train.build.components import build_components
+from setpoint.train.config import Job
 
 BOUND = 1 / 1.03
 """Setpoint's step takes at most 3 % longer."""
@@ -116,37 +108,19 @@ def job_of(model: str, ranks: int, *flags: str) -> Job:
     return compose(Job, "tiny", flags=[f"--{flag}" for flag in given]).resolve()
 
 
-def ours(job: Job) -> Callable[[], float]:
-    """A step of Setpoint's loop, which gives its loss."""
-    loop = Loop(job, build_components(job), [], StopRequest(), Position())
-    loop.components.model.train()
-    return lambda: loop.step().loss
-
-
 def by_hand(job: Job, alone: Job, axis: Axis, steps: int) -> Callable[[], float]:
     """A step of plain PyTorch on the same rows of the same data, which gives the mean loss."""
     feed = build_components(job).feed
     batches = [feed.take().batches for _ in range(steps)]
     whole = build_components(alone, world=World(torch.device("cpu"))).model
     model, passes, clip = axis.by_hand(whole.train(), dist.get_world_size())
-    options: Any = job.optimizer
-    every = list(model.parameters())
-    # The fused kernel takes DTensors or other tensors, not both.
-    kinds: dict[tuple[bool, type], list[nn.Parameter]] = {}
-    for each in every:
-        kinds.setdefault((each.ndim >= 2, type(each.data)), []).append(each)
-    groups = [
-        {"params": held, "weight_decay": options.weight_decay if decays else 0.0}
-        for (decays, _), held in kinds.items()
-    ]
-    optimizer = torch.optim.AdamW(
-        groups, lr=options.lr, betas=options.betas, eps=options.eps, fused=True
-    )
+    parameters = list(model.parameters())
+    optimizer = adamw(parameters, job.optimizer)
     number = count()
 
     def step() -> float:
         mean = passes(batches[next(number)])
-        clip(every)
+        clip(parameters)
         optimizer.step()
         optimizer.zero_grad(set_to_none=True)
         dist.all_reduce(mean)
@@ -188,8 +162,8 @@ def measure(rank: int, store: str, arguments: Any) -> None:
     """One rank of all axes; rank 0 prints, and fails where a bound is missed."""
     ranks = arguments.ranks
     torch.set_num_threads(arguments.threads)
-    dist.init_process_group("gloo", init_method=f"file://{store}", rank=rank, world_size=ranks)
     missed: list[str] = []
+    speeds: list[str] = []
     for name in arguments.axes:
         axis = AXES[name]
         if ranks < axis.least or axis.divides % ranks:
@@ -197,7 +171,7 @@ def measure(rank: int, store: str, arguments: Any) -> None:
         job = job_of(arguments.model, ranks, *axis.model, *axis.flags(ranks))
         alone = job_of(arguments.model, 1, *axis.model)
         steps = (arguments.rounds + 1) * arguments.steps
-        sides = {"setpoint": ours(job), "by hand": by_hand(job, alone, axis, steps)}
+        sides = {"setpoint": setpoint_step(job), "by hand": by_hand(job, alone, axis, steps)}
         found = in_turns(sides, arguments.rounds, arguments.steps)
         assert found.apart < TOLERANCE, f"{name}: losses are {found.apart:.2g} apart"
         if rank:
@@ -209,19 +183,21 @@ def measure(rank: int, store: str, arguments: Any) -> None:
             f"takes {best:.1f} ms; losses agree to {found.apart:.1g}",
             flush=True,
         )
+        speeds.append(f"`{name}` {speed.median:.3f}")
         # Others who use the machine show in the clock, and waiting for ranks in CPU time.
         if max(speed.median, work.median) < BOUND:
             missed.append(f"{name}: {max(speed.median, work.median):.3f} is below {BOUND:.3f}")
-    dist.destroy_process_group()
+    if rank == 0:
+        record(arguments, "scale.overhead", {
+            "a step on two ranks against PyTorch by hand, wall time; bound 0.971":
+                ", ".join(speeds)
+        })  # fmt: skip
     if missed and not arguments.free:
         raise SystemExit("; ".join(missed))
 
 
 def main(given: list[str] | None = None) -> int:
     """Fork the ranks and wait for them."""
-    sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
-    from tests.support.ranks import fork
-
     arguments = options(
         __doc__,
         given,
@@ -233,7 +209,7 @@ def main(given: list[str] | None = None) -> int:
         threads=1,
         free=False,
     )
-    return fork(lambda rank, store: measure(rank, store, arguments), arguments.ranks)
+    return fork_group(lambda rank, store: measure(rank, store, arguments), arguments.ranks)
 
 
 if __name__ == "__main__":

@@ -13,24 +13,20 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable
 
-from setpoint.train import prepare_threads
+import torch
+from torch import Tensor, nn
 
-prepare_threads()  # as `setpoint train` does, before torch is imported
-
-import torch  # noqa: E402
-from torch import Tensor, nn  # noqa: E402
-
-from harness import clocks_in_turns, devices, options, peak_bytes, ratio, verdict  # noqa: E402  # noqa: E402
-from setpoint.cli.output import table  # noqa: E402
-from setpoint.config import resolve  # noqa: E402
-from setpoint.loss.config import ChunkedCrossEntropy  # noqa: E402
-from setpoint.memory.config import ActivationOffload, CheckpointedParts, Full, Memory, Operators  # noqa: E402
-from setpoint.model.config import TransformerConfig  # noqa: E402
-from setpoint.model.initialize import initialize  # noqa: E402
-from setpoint.model.layers import layers_of  # noqa: E402
-from setpoint.shapes.batch import Batch  # noqa: E402
-from setpoint.train.objective import Objective  # noqa: E402
-from setpoint.units import ByteSize  # noqa: E402
+from harness import clocks_in_turns, devices, options, peak_bytes, ratio, verdict
+from setpoint.cli.output import table
+from setpoint.config import resolve
+from setpoint.loss.config import ChunkedCrossEntropy
+from setpoint.memory.config import ActivationOffload, CheckpointedParts, Full, Memory, Operators
+from setpoint.model.config import TransformerConfig
+from setpoint.model.initialize import initialize
+from setpoint.model.layers import layers_of
+from setpoint.shapes.batch import Batch
+from setpoint.train.objective import Objective
+from setpoint.units import ByteSize
 
 # dim, layers, heads, width of the feed-forward networks, sequence, sequences, vocabulary
 SHAPES = {"cpu": (256, 6, 8, 768, 256, 4, 4096), "cuda": (2048, 16, 16, 5632, 4096, 2, 32_000)}

@@ -19,7 +19,7 @@ import time
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from harness import options, verdict
+from harness import options, record, verdict
 from setpoint.cli.output import table
 
 BOUND = 1.3
@@ -62,6 +62,10 @@ def main(given: Sequence[str] | None = None) -> int:
         statistics.median(a[clock] / b[clock] for a, b in zip(rest, imports, strict=True))
         for clock in (0, 1)
     ]
+    record(arguments, "train.startup", {
+        "time from the command to the first step, without the data, over that of `import torch`":
+            f"{ratios[1]:.2f} by CPU time (bound {BOUND})"
+    })  # fmt: skip
     words = f"all but the data is {ratios[0]:.2f} of torch alone, {ratios[1]:.2f} by CPU time"
     return verdict([f"{words}, above {BOUND}"] * (min(ratios) > BOUND), f"{words}; at most {BOUND}")
 

@@ -7,25 +7,21 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
 
-from setpoint.train import prepare_threads
+import numpy
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+from torch.optim.lr_scheduler import LambdaLR
+from torch.utils.data import Dataset
 
-prepare_threads()  # as `setpoint train` does, before torch is imported
-
-import numpy  # noqa: E402
-import torch  # noqa: E402
-from torch import Tensor, nn  # noqa: E402
-from torch.nn import functional as F  # noqa: E402
-from torch.optim.lr_scheduler import LambdaLR  # noqa: E402
-from torch.utils.data import Dataset  # noqa: E402
-
-import setpoint.presets  # noqa: E402, F401 - registers the preset
-from setpoint.config.composition import compose  # noqa: E402
-from setpoint.data.order import shuffled  # noqa: E402
-from setpoint.model.config import TransformerConfig  # noqa: E402
-from setpoint.optim.config import AdamWConfig  # noqa: E402
-from setpoint.optim.schedule.config import Cosine  # noqa: E402
-from setpoint.train.build.components import Components, build_components  # noqa: E402
-from setpoint.train.config import Job  # noqa: E402
+from harness import adamw
+from setpoint.config.composition import compose
+from setpoint.data.order import shuffled
+from setpoint.model.config import TransformerConfig
+from setpoint.optim.config import AdamWConfig
+from setpoint.optim.schedule.config import Cosine
+from setpoint.train.build.components import Components, build_components
+from setpoint.train.config import Job
 
 FIXED = (
     "checkpoint.every=never",
@@ -121,14 +117,7 @@ class Work:
 
     def optimizer(self, parameters: Iterable[nn.Parameter]) -> torch.optim.Optimizer:
         """Torch's AdamW with Setpoint's groups."""
-        options, every = self.optimizer_options, list(parameters)
-        groups: list[dict[str, Any]] = [
-            {"params": [p for p in every if p.ndim >= 2], "weight_decay": options.weight_decay},
-            {"params": [p for p in every if p.ndim < 2], "weight_decay": 0.0},
-        ]
-        return torch.optim.AdamW(
-            groups, lr=options.lr, betas=options.betas, eps=options.eps, fused=True
-        )
+        return adamw(parameters, self.optimizer_options)
 
     def factor(self, step: int) -> float:
         """Of the learning rate: a linear warm-up, then half a cosine."""
