@@ -28,7 +28,7 @@ from ..support.ranks import fork_group
 from ..train.effects.checkpoint_fields import late_copies
 from ..train.small import assert_same_run, small_job
 
-FLAGS = ("duration=9 steps", "checkpoint.keep=null", "checkpoint.every=2 steps")
+FLAGS = ("duration=5 steps", "checkpoint.keep=null", "checkpoint.every=2 steps")
 SHARDED = ("parallel.shard=2", "parallel.world_size=2", "batch.accumulation=1")
 ASYNC = ("checkpoint.mode=async", "checkpoint.in_flight=2")
 
@@ -44,7 +44,7 @@ def a_run_saves_the_same(world: World, folder: Path) -> None:
         return
     assert_same_run(gone_on, waited)
     steps = list_checkpoints(gone_on / "checkpoints")
-    assert list(steps) == [2, 4, 6, 8, 9]
+    assert list(steps) == [2, 4, 5]
     for directory in steps.values():
         verify_directory(directory)
         for file in directory.glob("*-of-00002.safetensors"):

@@ -63,7 +63,7 @@ def test_losses_on_other_sequences_do_not_compete(tmp_path: Path) -> None:
 # It learns, falls apart, and is judged every second step.
 FALLS = ("schedule=constant", "optimizer.lr=0.3", "optimizer.clip_norm=null", "model.dropout=0",
          "evaluation.every=2 steps", "checkpoint.every=3 steps", "tracking.every=5 steps",
-         "evaluation.accuracy=true", "duration=60 steps", "name=q",
+         "evaluation.accuracy=true", "duration=46 steps", "name=q",
          "batch.micro_size=4", "batch.accumulation=1")  # fmt: skip
 STOP = "evaluation.early_stopping.patience"
 ALIKE = "{name=NAME, sources=[{type=random, documents=9, length=90, alphabet=8, seed=SEED}]}"
@@ -166,7 +166,7 @@ def test_training_ends_when_it_gets_no_better(tmp_path: Path) -> None:
     free = scores_of(train(small_job(tmp_path, *FALLS, "name=free")).directory)
     outcome = train(small_job(tmp_path, *FALLS, f"{STOP}=3"))
     run, end = outcome.directory, expected_end(free, 3)
-    assert outcome.status == 0 and outcome.final_position.step == end < 60
+    assert outcome.status == 0 and outcome.final_position.step == end < 46
     assert end % 5 and end % 3, "neither a row nor a checkpoint is due there"
     # The same run up to there, with the last row, evaluation and checkpoint of an end.
     assert scores_of(run) == {step: loss for step, loss in free.items() if step <= end}
@@ -218,11 +218,11 @@ def test_a_run_that_ended_early_goes_on_only_with_more_patience(tmp_path: Path) 
         first.final_position.step + 4
         <= longer.final_position.step
         == oracle.final_position.step
-        < 60
+        < 46
     )
     assert scores_of(longer.directory) == scores_of(oracle.directory)
     on = train(small_job(tmp_path, *FALLS))
-    assert (on.started, on.final_position.step, on.reason) == (longer.final_position, 60, None)
+    assert (on.started, on.final_position.step, on.reason) == (longer.final_position, 46, None)
 
 
 @pytest.mark.parametrize("change", ["evaluation.best.metric=accuracy", "evaluation.best.data=web",
@@ -293,7 +293,7 @@ def test_a_callback_that_ends_the_loop(tmp_path: Path, end: int, phase: Phase) -
         ender.phase = phase
         return [ender]
 
-    job = small_job(tmp_path, *FALLS)
+    job = small_job(tmp_path, *FALLS, "duration=12 steps")
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("setpoint.train.run.package_callbacks", added)
         outcome = train(job)
@@ -306,6 +306,6 @@ def test_a_callback_that_ends_the_loop(tmp_path: Path, end: int, phase: Phase) -
     folder = run / "checkpoints" / f"step-{end:08d}"
     assert read_manifest(folder).metric == scores_of(run)[end]
     # Its duration is not over: without that callback it goes on, and has lost no row.
-    assert train(job).final_position.step == 60
+    assert train(job).final_position.step == 12
     assert list(scores_of(run))[: len(judged)] == judged
     assert [row["step"] for row in rows(run) if row["kind"] == "train"][:3] == [5, end, 10]

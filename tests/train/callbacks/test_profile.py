@@ -84,8 +84,8 @@ def test_a_run_that_is_profiled(tmp_path: Path, capsys: pytest.CaptureFixture[st
 
 def test_nothing_else_changes(tmp_path: Path) -> None:
     with_all = [f"profiling.{name}=true" for name in ALL]
-    plain = train(small_job(tmp_path / "a", "duration=6 steps")).directory
-    flags = ("duration=6 steps", *WINDOW, *with_all)
+    plain = train(small_job(tmp_path / "a", "duration=4 steps")).directory
+    flags = ("duration=4 steps", *WINDOW, "profiling.active=1", *with_all)
     profiled = train(small_job(tmp_path / "b", *flags)).directory
     assert rows(profiled) == rows(plain)
     assert essence(profiled) == essence(plain)

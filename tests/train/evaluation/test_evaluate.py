@@ -165,8 +165,8 @@ def test_conversations_as_they_are_trained(tmp_path: Path, method: str) -> None:
     train_chats = write_chats(tmp_path / "train.jsonl", 0)
     chats = write_chats(tmp_path / "held.jsonl", 1)
     job = small_job(
-        tmp_path, *chat_flags(tmp_path, method), "optimizer.lr=3e-2", "evaluation.every=5 steps",
-        "checkpoint.every=5 steps", "checkpoint.keep=null",
+        tmp_path, *chat_flags(tmp_path, method), "optimizer.lr=3e-2", "duration=15 steps",
+        "evaluation.every=5 steps", "checkpoint.every=5 steps", "checkpoint.keep=null",
     )  # fmt: skip
     components = build_components(job)
     # Whether training reads a token in front of a conversation.
