@@ -30,6 +30,7 @@ from setpoint.train.config import Job
 from setpoint.train.run import train
 
 from ..support.snapshots import compare
+from ..support.tensors import same_tensors
 from ..train.small import assert_same_run, small_job
 from .huggingface_families import family_job
 from .pretrained.theirs import saved
@@ -57,15 +58,11 @@ def weights(model: torch.nn.Module) -> dict[str, torch.Tensor]:
     return {name: tensor.clone() for name, tensor in model.state_dict().items()}
 
 
-def same(left: dict[str, torch.Tensor], right: dict[str, torch.Tensor]) -> bool:
-    return left.keys() == right.keys() and all(torch.equal(left[n], right[n]) for n in left)
-
-
 def test_the_seed_decides_the_weights(tmp_path: Path) -> None:
     first, again = (weights(build_components(gpt2(tmp_path)).model) for _ in range(2))
     other = weights(build_components(gpt2(tmp_path, "seed=7")).model)
-    assert same(first, again)
-    assert not same(first, other)
+    assert same_tensors(first, again)
+    assert not same_tensors(first, other)
 
 
 def test_it_is_the_model_of_transformers_with_tied_weights(tmp_path: Path) -> None:
@@ -284,7 +281,7 @@ def test_a_run_is_loaded_and_written_as_transformers_does(tmp_path: Path) -> Non
 
     run = train(gpt2(tmp_path, "duration=4 steps", "evaluation=null", "checkpoint.keep_best=true"))
     model = load_pretrained(run.directory)
-    assert same(weights(model), weights(run.components.model))
+    assert same_tensors(weights(model), weights(run.components.model))
     for dtype in (None, "bf16"):
         folder = save_pretrained(model, tmp_path / f"exported-{dtype}", dtype=dtype)
         theirs = transformers.AutoModelForCausalLM.from_pretrained(folder)
@@ -308,7 +305,7 @@ def test_it_starts_from_weights_and_takes_overrides(
         made.model.get_parameter(key), ours.get_parameter("layers.0.feed_forward.up.weight")
     )
     fresh = build_components(job(tmp_path, f"model.config={folder}"))
-    assert not same(weights(made.model), weights(fresh.model))
+    assert not same_tensors(weights(made.model), weights(fresh.model))
     less = build_components(
         job(tmp_path, f"model.config={folder}", "model.overrides.num_hidden_layers=1")
     )
@@ -316,7 +313,7 @@ def test_it_starts_from_weights_and_takes_overrides(
     # Weights of a run of the same kind do as well, if the architecture is named.
     run = train(job(tmp_path, f"model.config={folder}", "duration=2 steps")).directory
     again = build_components(job(tmp_path, f"model.config={folder}", f"model.pretrained={run}"))
-    assert same(weights(again.model), weights(load_pretrained(run)))
+    assert same_tensors(weights(again.model), weights(load_pretrained(run)))
 
 
 def test_files_that_fail_while_they_are_read_are_an_error_in_words(

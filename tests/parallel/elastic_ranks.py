@@ -20,8 +20,8 @@ from setpoint.train.config import Job
 from setpoint.train.loop import Callback, Loop, Phase
 from setpoint.train.verdict import StepResult
 
+from ..support.ranks import free_port
 from ..train.small import small_job
-from .faulty_ranks import free_port
 
 
 class Dies(Callback):

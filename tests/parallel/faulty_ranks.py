@@ -6,7 +6,6 @@ ended.
 
 import os
 import signal
-import socket
 import sys
 import time
 from collections.abc import Callable, Sequence
@@ -22,6 +21,7 @@ from setpoint.train.loop import Callback, Loop, Phase
 from setpoint.train.run import train
 from setpoint.train.verdict import StepResult
 
+from ..support.ranks import free_port
 from ..train.small import small_job
 
 AT_ONCE = 2
@@ -89,12 +89,6 @@ def one_rank(rank: int, port: int, phase: str, event: str, job: Job) -> None:
         print(f"rank {rank}: {error}", flush=True)
         return
     print(f"rank {rank}: done", flush=True)
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("localhost", 0))
-        return probe.getsockname()[1]
 
 
 def run_case(phase: str, event: str, folder: Path) -> None:

@@ -16,10 +16,11 @@ from setpoint.cli.main import main
 from setpoint.shapes.placed import as_placed
 from setpoint.track.heartbeat import read_heartbeats
 
+from ..support.ranks import free_port
 from ..train.small import events, rows
 from .test_faults import saved_step
 from .test_launch import Launched, folder, processes_of, words
-from .test_torchrun import free_port, the_run
+from .test_torchrun import the_run
 
 __all__ = ["folder"]
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-import socket
 import subprocess
 import sys
 from collections.abc import Callable
@@ -12,18 +11,13 @@ from pathlib import Path
 
 import pytest
 
+from ..support.ranks import free_port
 from ..train.small import events
 from .test_faults import saved_step
 from .test_launch import Launched, folder, kill_rank, words
 
 __all__ = ["folder"]
 pytestmark = pytest.mark.slow
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("localhost", 0))
-        return probe.getsockname()[1]
 
 
 class Agent(Launched):

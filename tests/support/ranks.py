@@ -7,6 +7,7 @@ a launcher takes.
 from __future__ import annotations
 
 import os
+import socket
 import sys
 import tempfile
 import traceback
@@ -51,3 +52,10 @@ def fork_group(one_rank: Callable[[int, str], None], world: int) -> int:
         distributed.destroy_process_group()
 
     return fork(joined, world)
+
+
+def free_port() -> int:
+    """A port of this machine that nothing listens at."""
+    with socket.socket() as probe:
+        probe.bind(("localhost", 0))
+        return probe.getsockname()[1]

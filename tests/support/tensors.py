@@ -1,9 +1,10 @@
-"""Batches made by hand, and the tensors of a checkpoint."""
+"""Batches made by hand, the tensors of a checkpoint, and their comparison."""
 
 from __future__ import annotations
 
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from setpoint.shapes.batch import IGNORE_INDEX, Batch
@@ -19,3 +20,8 @@ def make_batch(inputs: Tensor, targets: Tensor, **rest: Any) -> Batch:
 def read(named: Named) -> dict[str, Tensor]:
     """All of them, in memory."""
     return {name: in_memory(each) for name, each in named.items()}
+
+
+def same_tensors(left: dict[str, Tensor], right: dict[str, Tensor]) -> bool:
+    """True if both have the same names and equal tensors."""
+    return left.keys() == right.keys() and all(torch.equal(left[n], right[n]) for n in left)

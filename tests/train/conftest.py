@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 import torch
@@ -12,6 +13,7 @@ import torch._dynamo
 from ..support.forks import Forks
 from .commands import Commands
 from .poison import Poison, poison_runs
+from .small import Kept
 
 
 @pytest.fixture(scope="session")
@@ -40,3 +42,14 @@ def nothing_stays_for_the_next_test() -> Iterator[None]:
 def poison(monkeypatch: pytest.MonkeyPatch) -> Poison:
     """Let every training of the test meet bad batches, numbered from 1 in the order of the data."""
     return lambda *bad, value=math.nan: poison_runs(monkeypatch, bad, value)
+
+
+@pytest.fixture(scope="package")
+def six_steps(tmp_path_factory: pytest.TempPathFactory) -> Kept:
+    return Kept(tmp_path_factory.mktemp("six"), "duration=6 steps", "schedule=constant")
+
+
+@pytest.fixture
+def run(six_steps: Kept) -> Path:
+    """A run of six steps with a constant schedule."""
+    return six_steps.again()

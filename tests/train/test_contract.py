@@ -17,24 +17,13 @@ from setpoint.train.contract import check_contract, describe_accepted
 from setpoint.train.run import Run, train
 from setpoint.train.run_name import find_run
 
-from .small import Kept, essence, events, rows, small_job, snapshot
+from .small import essence, events, rows, small_job, snapshot
 
 
 def resume(run: Path, *flags: str) -> Run:
     """What `setpoint train RUN_DIRECTORY FLAGS` does."""
     draft, _ = read_record(Job, str(run))
     return train(compose(Job, draft, flags=flags).resolve(), run)
-
-
-@pytest.fixture(scope="module")
-def six_steps(tmp_path_factory: pytest.TempPathFactory) -> Kept:
-    return Kept(tmp_path_factory.mktemp("six"), "duration=6 steps", "schedule=constant")
-
-
-@pytest.fixture
-def run(six_steps: Kept) -> Path:
-    """A run of six steps with a constant schedule."""
-    return six_steps.again()
 
 
 @pytest.mark.parametrize(

@@ -37,17 +37,6 @@ def accepted(run: Path, *flags: str, accept: Sequence[str] = ()) -> Accepted:
     return check_contract(str(run), resolved(run, flags), accept)
 
 
-@pytest.fixture(scope="module")
-def six_steps(tmp_path_factory: pytest.TempPathFactory) -> Kept:
-    return Kept(tmp_path_factory.mktemp("six"), "duration=6 steps", "schedule=constant")
-
-
-@pytest.fixture
-def run(six_steps: Kept) -> Path:
-    """A run of six steps with a constant schedule."""
-    return six_steps.again()
-
-
 def test_an_accepted_difference_is_recorded_with_both_values_and_origins(run: Path) -> None:
     flags = ("optimizer.lr=0.5", "duration=8 steps")
     outcome = resume(run, *flags, accept=["optimizer.lr"])
@@ -338,12 +327,7 @@ def first(optimizer: Optimizer, key: str) -> object:
     ],
 )
 def test_an_accepted_change_survives_a_kill_before_the_next_save(
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    base: str,
-    change: str,
-    key: str,
-    value: object,
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, base: str, change: str, key: str, value: object
 ) -> None:
     flags = ("duration=9 steps", "schedule=constant", "evaluation=null", base)
     update, seen = Loop.take_step, list[object]()

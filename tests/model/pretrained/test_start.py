@@ -19,6 +19,7 @@ from setpoint.train.config import Job
 from setpoint.train.run import train
 
 from ...support.snapshots import compare
+from ...support.tensors import same_tensors
 from ...train.small import assert_same_run, events, small_job
 
 SHORT = ("duration=4 steps", "evaluation=null", "checkpoint.keep_best=true")
@@ -37,10 +38,6 @@ def parameters(model: torch.nn.Module) -> dict[str, torch.Tensor]:
     return {name: p.detach().clone() for name, p in model.named_parameters()}
 
 
-def same(left: dict[str, torch.Tensor], right: dict[str, torch.Tensor]) -> bool:
-    return left.keys() == right.keys() and all(torch.equal(left[n], right[n]) for n in left)
-
-
 def test_a_run_starts_from_a_run_a_checkpoint_and_a_directory(tmp_path: Path) -> None:
     run = trained(tmp_path)
     save_pretrained(load_pretrained(run), tmp_path / "exported")
@@ -48,9 +45,9 @@ def test_a_run_starts_from_a_run_a_checkpoint_and_a_directory(tmp_path: Path) ->
     places = [run, run / "checkpoints/latest", run / "checkpoints/step-00000004"]
     for place in [*places, tmp_path / "exported"]:
         components = build_components(job_from(tmp_path, place))
-        assert same(parameters(components.model), ours), place
+        assert same_tensors(parameters(components.model), ours), place
         assert all(p.dtype == torch.float32 for p in components.model.parameters())
-    assert not same(parameters(build_components(small_job(tmp_path, *SHORT)).model), ours)
+    assert not same_tensors(parameters(build_components(small_job(tmp_path, *SHORT)).model), ours)
 
 
 def test_it_is_part_of_what_is_learned_and_recorded(tmp_path: Path) -> None:
@@ -97,7 +94,7 @@ def test_other_models_of_the_users_start_from_checkpoints_only(tmp_path: Path) -
     run = trained(tmp_path, *flags)
     components = build_components(job_from(tmp_path, run, *flags))
     saved = load_pretrained(run)
-    assert same(parameters(components.model), parameters(saved))
+    assert same_tensors(parameters(components.model), parameters(saved))
     folder = save_pretrained(load_pretrained(trained(tmp_path)), tmp_path / "exported")
     refused = job_from(tmp_path, folder, *flags)
     with pytest.raises(SetpointError, match="a model of type = import can start from a run"):
@@ -161,7 +158,7 @@ def test_training_only_settings_may_differ(tmp_path: Path) -> None:
         "model.init_std=1",
         "model.max_sequence_length=32",
     )
-    assert same(parameters(build_components(job).model), parameters(load_pretrained(run)))
+    assert same_tensors(parameters(build_components(job).model), parameters(load_pretrained(run)))
 
 
 def test_a_run_without_its_checkpoints_is_not_trained_from_nothing(
