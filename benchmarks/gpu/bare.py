@@ -23,7 +23,7 @@ from torch.nn.attention.flex_attention import create_block_mask, flex_attention
 from torch.profiler import ProfilerActivity, profile, schedule
 from torch.utils.checkpoint import checkpoint
 
-from model.bare import RMSNorm, rotate
+from model.bare import Attention, LlamaBlock, RMSNorm, Shape
 
 ROWS = 1024
 """Of the logits that exist at a time."""
@@ -32,52 +32,15 @@ MEDIAN, SPREAD = 700.0, 0.8
 LR, CLIP = 3e-4, 1.0
 
 
-class Mixer(nn.Module):
-    """Grouped queries with rotary positions."""
+class FlexibleAttention(Attention):
+    """Attention among packed documents by the masks of `mask_of`."""
 
-    def __init__(self, s: dict[str, Any]) -> None:
-        super().__init__()
-        self.size, self.grouped = s["head_dim"], s["heads"] != s["kv_heads"]
-        wide, narrow = s["heads"] * self.size, s["kv_heads"] * self.size
-        self.query = nn.Linear(s["dim"], wide, bias=False)
-        self.key = nn.Linear(s["dim"], narrow, bias=False)
-        self.value = nn.Linear(s["dim"], narrow, bias=False)
-        self.output = nn.Linear(wide, s["dim"], bias=False)
-        norms = [RMSNorm(self.size, s["eps"]) if s["qk_norm"] else None for _ in range(2)]
-        self.query_norm, self.key_norm = norms
-
-    def forward(self, x: Tensor, cos: Tensor, sin: Tensor, mask: Any) -> Tensor:
-        """Mix (B, S, dim) between positions."""
-        batch, length, _ = x.shape
-        q, k, v = (
-            part(x).view(batch, length, -1, self.size)
-            for part in (self.query, self.key, self.value)
-        )
-        if self.query_norm is not None and self.key_norm is not None:
-            q, k = self.query_norm(q), self.key_norm(k)
-        v = v.transpose(1, 2)
-        q, k = (rotate(part.transpose(1, 2), cos, sin).to(v.dtype) for part in (q, k))
+    def attend(self, q: Tensor, k: Tensor, v: Tensor, mask: Any) -> Tensor:
+        """See `Attention.attend`."""
         if mask is None or isinstance(mask, Tensor):
-            mixed = F.scaled_dot_product_attention(
-                q, k, v, attn_mask=mask, is_causal=mask is None, enable_gqa=self.grouped
-            )
-        else:
-            mixed = flex_attention(q, k, v, block_mask=mask, enable_gqa=self.grouped)
-        return self.output(mixed.transpose(1, 2).reshape(batch, length, -1))
-
-
-class Gated(nn.Module):
-    """SwiGLU."""
-
-    def __init__(self, s: dict[str, Any]) -> None:
-        super().__init__()
-        self.gate = nn.Linear(s["dim"], s["ffn_dim"], bias=False)
-        self.up = nn.Linear(s["dim"], s["ffn_dim"], bias=False)
-        self.down = nn.Linear(s["ffn_dim"], s["dim"], bias=False)
-
-    def forward(self, x: Tensor) -> Tensor:
-        """Transform (B, S, dim)."""
-        return self.down(F.silu(self.gate(x)) * self.up(x))
+            return super().attend(q, k, v, mask)
+        mixed: Any = flex_attention(q, k, v, block_mask=mask, enable_gqa=self.grouped)
+        return mixed
 
 
 class Experts(nn.Module):
@@ -121,28 +84,19 @@ def products(rows: Tensor, matrices: Tensor, ends: Tensor) -> Tensor:
     return torch.cat([part @ own for part, own in zip(rows.split(sizes), matrices, strict=True)])
 
 
-class Layer(nn.Module):
-    """Norms before attention and feed-forward."""
-
-    def __init__(self, s: dict[str, Any]) -> None:
-        super().__init__()
-        self.attention_norm, self.attention = RMSNorm(s["dim"], s["eps"]), Mixer(s)
-        self.feed_forward_norm = RMSNorm(s["dim"], s["eps"])
-        self.feed_forward = Experts(s) if s["experts"] else Gated(s)
-
-    def forward(self, x: Tensor, cos: Tensor, sin: Tensor, mask: Any) -> Tensor:
-        """Apply the layer."""
-        x = x + self.attention(self.attention_norm(x), cos, sin, mask)
-        return x + self.feed_forward(self.feed_forward_norm(x))
-
-
 class Model(nn.Module):
     """Tokens to hidden states; `output` makes logits of them."""
 
     def __init__(self, s: dict[str, Any]) -> None:
         super().__init__()
+        shape = Shape(*(s[name] for name in Shape._fields[:-1]), window=0)
         self.embedding = nn.Embedding(s["vocab_size"], s["dim"])
-        self.layers = nn.ModuleList(Layer(s) for _ in range(s["layers"]))
+        self.layers = nn.ModuleList(
+            LlamaBlock(shape, s["eps"], s["qk_norm"], FlexibleAttention) for _ in range(s["layers"])
+        )
+        if s["experts"]:
+            for layer in self.layers:
+                layer.feed_forward = Experts(s)
         self.norm = RMSNorm(s["dim"], s["eps"])
         self.output = nn.Linear(s["dim"], s["vocab_size"], bias=False)
         if s["tied"]:
@@ -156,13 +110,13 @@ class Model(nn.Module):
         """(B, S) to (B, S, dim)."""
         exponents = torch.arange(0, self.size, 2, device=tokens.device) / self.size
         angles = positions[:, None, :, None] / self.base**exponents
-        cos, sin = angles.cos(), angles.sin()
+        turn = angles.cos(), angles.sin()
         x = self.embedding(tokens)
         for layer in self.layers:
             if self.recompute:
-                x = checkpoint(layer, x, cos, sin, mask, use_reentrant=False)
+                x = checkpoint(layer, x, turn, mask, use_reentrant=False)
             else:
-                x = layer(x, cos, sin, mask)
+                x = layer(x, turn, mask)
         return self.norm(x)
 
 

@@ -1,3 +1,6 @@
 """Setpoint's models beside those of transformers and plain PyTorch."""
 
-import setpoint.train  # noqa: F401 - makes idle threads of OpenMP sleep, before torch is imported
+import os
+
+# Idle threads sleep, as in `setpoint train`; `gpu.bare` imports nothing of Setpoint.
+os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")

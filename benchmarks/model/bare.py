@@ -6,7 +6,7 @@ from its modules.
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -80,7 +80,7 @@ class Attention(nn.Module):
         self.query_norm, self.key_norm = norm, key_norm
         self.grouped = shape.heads != shape.kv_heads
 
-    def forward(self, x: Tensor, turn: tuple[Tensor, Tensor], mask: Tensor | None) -> Tensor:
+    def forward(self, x: Tensor, turn: tuple[Tensor, Tensor], mask: Any) -> Tensor:
         """Mix (B, S, dim) between positions."""
         batch, length, _ = x.shape
         q = self.query(x).view(batch, length, -1, self.size)
@@ -88,11 +88,15 @@ class Attention(nn.Module):
         v = self.value(x).view(batch, length, -1, self.size).transpose(1, 2)
         if self.query_norm is not None and self.key_norm is not None:
             q, k = self.query_norm(q), self.key_norm(k)
-        q, k = rotate(q.transpose(1, 2), *turn), rotate(k.transpose(1, 2), *turn)
-        mixed = F.scaled_dot_product_attention(
+        q, k = (rotate(part.transpose(1, 2), *turn).to(v.dtype) for part in (q, k))
+        mixed = self.attend(q, k, v, mask)
+        return self.output(mixed.transpose(1, 2).reshape(batch, length, -1))
+
+    def attend(self, q: Tensor, k: Tensor, v: Tensor, mask: Any) -> Tensor:
+        """From (B, heads, S, size) to the same; causal without a mask."""
+        return F.scaled_dot_product_attention(
             q, k, v, attn_mask=mask, is_causal=mask is None, enable_gqa=self.grouped
         )
-        return self.output(mixed.transpose(1, 2).reshape(batch, length, -1))
 
 
 class GatedFeedForward(nn.Module):
@@ -115,17 +119,19 @@ class GatedFeedForward(nn.Module):
 class LlamaBlock(nn.Module):
     """Llama, and with norms on queries and keys Qwen3."""
 
-    def __init__(self, shape: Shape, eps: float, qk_norm: bool) -> None:
+    def __init__(
+        self, shape: Shape, eps: float, qk_norm: bool, attention: type[Attention] = Attention
+    ) -> None:
         super().__init__()
         norms = [RMSNorm(shape.head_dim, eps) if qk_norm else None for _ in range(2)]
         self.attention_norm = RMSNorm(shape.dim, eps)
-        self.attention = Attention(shape, *norms)
+        self.attention = attention(shape, *norms)
         self.feed_forward_norm = RMSNorm(shape.dim, eps)
         self.feed_forward = GatedFeedForward(shape, gelu=False)
 
-    def forward(self, x: Tensor, turn: tuple[Tensor, Tensor]) -> Tensor:
+    def forward(self, x: Tensor, turn: tuple[Tensor, Tensor], mask: Any = None) -> Tensor:
         """Apply the layer."""
-        x = x + self.attention(self.attention_norm(x), turn, None)
+        x = x + self.attention(self.attention_norm(x), turn, mask)
         return x + self.feed_forward(self.feed_forward_norm(x))
 
 
