@@ -83,7 +83,7 @@ def test_a_run_that_saves_in_the_background_saves_the_same(
         disk.opens.clear()
 
     monkeypatch.setattr(CheckpointStore, "_finish", finishing)
-    monkeypatch.setattr(Save, "ends", lambda *_: True)
+    monkeypatch.setattr(Save, "wait", lambda *_: True)
     gone_on = train(small_job(tmp_path / "async", *rest, "checkpoint.in_flight=3")).directory
     assert disk.threads == {False}
     steps = list_checkpoints(gone_on / "checkpoints")

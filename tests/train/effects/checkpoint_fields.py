@@ -137,13 +137,13 @@ def copies(job: Job) -> int:
 
 def patience(job: Job) -> str:
     """The outcome of a run whose last checkpoint is written only after the wait has timed out."""
-    ends = Save.ends
+    wait = Save.wait
 
     def ending(pending: Any, until: float | None) -> bool:
-        return until is None or ends(pending, until)
+        return until is None or wait(pending, until)
 
     with waiting_disk(), pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Save, "ends", ending)
+        patch.setattr(Save, "wait", ending)
         try:
             train(job)
         except RunError as error:
