@@ -118,12 +118,7 @@ BREAKS = [
         "inputs, targets = windows[:, :-1].copy(), windows[:, :-1].copy()",
         "data train/test_loop.py",
     ),
-    Break(
-        "data/rows.py",
-        "targets[~valid] = IGNORE_INDEX",
-        "targets[:0] = IGNORE_INDEX",
-        "data",
-    ),
+    Break("data/rows.py", "targets[~valid] = IGNORE_INDEX", "targets[:0] = IGNORE_INDEX", "data"),
     Break(
         "data/rows.py",
         "target_tokens = int(np.count_nonzero(trained))",
@@ -277,10 +272,7 @@ BREAKS = [
         "optim",
     ),
     Break(
-        "optim/schedule_free.py",
-        "p.copy_(y)",
-        "p.lerp_(y, 0.999)",
-        "optim train/test_averaging.py",
+        "optim/schedule_free.py", "p.copy_(y)", "p.lerp_(y, 0.999)", "optim train/test_averaging.py"
     ),
     Break(
         "optim/clip.py",
@@ -338,17 +330,9 @@ BREAKS = [
         "checkpoint/test_crashes.py",
     ),
     Break(
-        "checkpoint/store.py",
-        "sync_directory(folder)\n",
-        "pass\n",
-        "checkpoint/test_crashes.py",
+        "checkpoint/store.py", "sync_directory(folder)\n", "pass\n", "checkpoint/test_crashes.py"
     ),
-    Break(
-        "files/atomic.py",
-        "if self != expected:",
-        "if self.size == 0:",
-        "checkpoint",
-    ),
+    Break("files/atomic.py", "if self != expected:", "if self.size == 0:", "checkpoint"),
     Break(
         "checkpoint/folder.py",
         "why.append(protected[step])",

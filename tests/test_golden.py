@@ -27,7 +27,7 @@ def message(changes: dict[str, list[str]]) -> str:
     lines = [
         "the configuration that comes out is another one than before. If that is meant, run "
         "`make golden`, read its diff, and say in CHANGELOG.md what changes for whom; if a field "
-        "is new or has gone, docs/config/migrate.md says what else is needed.",
+        "is new or has gone, docs/config/migrate.md says what else is needed."
     ]
     for name, found in changes.items():
         lines.append(f"tests/golden/{name}")
@@ -97,14 +97,8 @@ def test_a_changed_role_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
             lambda job: setattr(job.resilience, "gc", GarbageCollection()),
             ["+resilience.gc: resilience.GarbageCollection"],
         ),
-        (
-            lambda job: setattr(job.tracking, "trackers", []),
-            ["+tracking.trackers = []  # runtime"],
-        ),
-        (
-            lambda job: setattr(job, "profiling", Profiling()),
-            ["+profiling: profile.Profiling"],
-        ),
+        (lambda job: setattr(job.tracking, "trackers", []), ["+tracking.trackers = []  # runtime"]),
+        (lambda job: setattr(job, "profiling", Profiling()), ["+profiling: profile.Profiling"]),
     ],
 )
 def test_a_changed_preset_is_seen(

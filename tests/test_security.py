@@ -197,9 +197,7 @@ def test_hostile_runs_are_data_to_every_command(
     assert found["traps"] >= 40 and found["commands"] >= (700 if which == "all" else 20)
 
 
-def test_no_secret_is_written_or_shown(
-    run: tuple[Path, subprocess.CompletedProcess[str]],
-) -> None:
+def test_no_secret_is_written_or_shown(run: tuple[Path, subprocess.CompletedProcess[str]]) -> None:
     folder, done = run
     files = [path for path in folder.rglob("*") if path.is_file()]
     assert len(files) > 15

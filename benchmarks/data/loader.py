@@ -77,11 +77,7 @@ def ours(folder: Path, length: int, rows: int, workers: int) -> Next:
     )
     windows = training_rows(corpus, length)
     return Feed(
-        windows,
-        Sampler([RowOrder(windows, 1)]),
-        count_of,
-        micro_size=rows,
-        workers=workers,
+        windows, Sampler([RowOrder(windows, 1)]), count_of, micro_size=rows, workers=workers
     ).take
 
 

@@ -77,8 +77,7 @@ def test_merges_come_at_multiples_of_the_interval(
 ) -> None:
     merges: list[tuple[Any, ...]] = []
     monkeypatch.setattr(
-        "setpoint.train.build.adapter.merge_adapters",
-        lambda *given: merges.append(given[-2:]),
+        "setpoint.train.build.adapter.merge_adapters", lambda *given: merges.append(given[-2:])
     )
     job = job_of(tmp_path, "relora", "duration=7 steps")
     Loop(job, build_components(job), [], StopRequest(), Position()).run()

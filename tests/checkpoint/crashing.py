@@ -163,8 +163,5 @@ def limited(root: Path) -> dict[str, object]:
 
 if __name__ == "__main__":
     torch.set_num_threads(1)
-    modes: dict[str, Callable[..., object]] = {
-        "random": at_random,
-        "limit": limited,
-    }
+    modes: dict[str, Callable[..., object]] = {"random": at_random, "limit": limited}
     print(json.dumps(modes[sys.argv[1]](Path(sys.argv[2]), *map(int, sys.argv[3:]))))

@@ -74,9 +74,7 @@ def test_a_missing_permission_is_no_damage(tmp_path: Path) -> None:
 
 leaves = st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text()
 trees = st.recursive(
-    leaves,
-    lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner),
-    max_leaves=20,
+    leaves, lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner), max_leaves=20
 )
 
 

@@ -11,13 +11,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from setpoint.checkpoint.folder import (
-    At,
-    Retention,
-    is_named,
-    protected_by_pointers,
-    read_pointer,
-)
+from setpoint.checkpoint.folder import At, Retention, is_named, protected_by_pointers, read_pointer
 from setpoint.checkpoint.places import find_checkpoint
 from setpoint.checkpoint.store import CheckpointStore
 from setpoint.config import SetpointError

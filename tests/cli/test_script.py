@@ -167,9 +167,7 @@ def test_a_record_is_a_source(script: Call) -> None:
     assert script("diff out quick")[0] == 1
 
 
-def test_modules_that_import_the_script_see_the_same_classes(
-    script: Call,
-) -> None:
+def test_modules_that_import_the_script_see_the_same_classes(script: Call) -> None:
     assert script("--import mine long")[1].startswith("1000 steps")
     assert script("mine:long")[1].startswith("1000 steps")
     assert script("train:quick")[1].startswith("10 steps")
@@ -557,9 +555,7 @@ def test_a_fault_of_the_users_code_shows_its_line(place: str, tmp_path: Path) ->
     assert "setpoint/" not in done.stderr
 
 
-def test_commands_that_a_script_does_not_have(
-    script: Call,
-) -> None:
+def test_commands_that_a_script_does_not_have(script: Call) -> None:
     for word in ("train", "compare a b", "run --steps 3"):
         status, out, err = script(word)
         assert (status, out) == (2, "")

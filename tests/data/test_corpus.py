@@ -12,14 +12,7 @@ from hypothesis import strategies as st
 
 from setpoint.config import SetpointError, resolve
 from setpoint.data.config import Data
-from setpoint.data.corpus import (
-    Corpus,
-    JoinedRow,
-    build_corpus,
-    files_digest,
-    gather,
-    slices,
-)
+from setpoint.data.corpus import Corpus, JoinedRow, build_corpus, files_digest, gather, slices
 from setpoint.data.document import Document, FileRecord
 from setpoint.data.evaluation import cut_rows
 from setpoint.data.reading import documents_of, split_position
@@ -231,10 +224,7 @@ class Given:
         (None, "gave None.\nValid: an iterator of setpoint.data.document.Document(name, data)"),
         (3, "gave 3, of type int."),
         (["a text"], "gave an item that is 'a text', of type str."),
-        (
-            [wrong("given/x", "text")],
-            "the document 'given/x', whose data is 'text', of type str",
-        ),
+        ([wrong("given/x", "text")], "the document 'given/x', whose data is 'text', of type str"),
         ([wrong("given/x", "text")], "Encode it: text.encode()."),
         ([wrong(3, b"text")], "a document whose name is 3, of type int"),
         ([Document("x", b"text")], "'x', and data.sources.0.name = 'given'.\nValid: names that"),
@@ -351,9 +341,5 @@ def test_reads_as_one_array(parts: list[list[int]], data: st.DataObject) -> None
 
 def test_record_has_name_size_and_the_known_sha256_of_abc() -> None:
     record = Document("t/a", b"abc").record()
-    assert record == (
-        "t/a",
-        3,
-        "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad",
-    )
+    assert record == ("t/a", 3, "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad")
     assert json.loads(json.dumps(record)) == list(record)

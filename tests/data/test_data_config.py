@@ -98,11 +98,7 @@ def test_variants_are_chosen_by_type() -> None:
     ],
 )
 def test_each_field_changes_the_fingerprint(changed: Data) -> None:
-    base = [
-        Data(),
-        Data(sources=(Random(),)),
-        Data(sources=(Text(paths=("a",)),)),
-    ]
+    base = [Data(), Data(sources=(Random(),)), Data(sources=(Text(paths=("a",)),))]
     same = [fingerprint(resolve(changed)) == fingerprint(resolve(data)) for data in base]
     assert same == [changed == data for data in base]
 

@@ -22,14 +22,7 @@ from setpoint.data.lanes import build_streamed
 from setpoint.data.loader import Feed
 from setpoint.data.packing import build_packed
 from setpoint.data.rows import MixedSequences, RowOrder, Sequences, training_rows
-from setpoint.data.sampler import (
-    Cursor,
-    MixtureSchedule,
-    Sampler,
-    Shares,
-    merged_state,
-    shares_of,
-)
+from setpoint.data.sampler import Cursor, MixtureSchedule, Sampler, Shares, merged_state, shares_of
 from setpoint.data.sources.config import Text
 from setpoint.data.stream import open_streams
 from setpoint.data.tokenizers.tokenizer import ByteTokenizer

@@ -144,8 +144,7 @@ def test_a_stream_that_ends_gives_what_comes_before(feeds: Any) -> None:
     whole = windows()
     mixture = MixedSequences(["t"], [whole])
     sampler = Sampler(
-        [RowOrder(whole, 5, "t")],
-        MixtureSchedule(("t",), [Shares(0, (1.0,))], [12], 100),
+        [RowOrder(whole, 5, "t")], MixtureSchedule(("t",), [Shares(0, (1.0,))], [12], 100)
     )
     feed = Feed(mixture, sampler, count, micro_size=3, workers=2)
     try:

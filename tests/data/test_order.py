@@ -36,11 +36,7 @@ def splitmix64(state: int, count: int) -> list[int]:
 
 
 def test_the_oracle_gives_the_published_first_words_of_seed_1234567() -> None:
-    assert splitmix64(1234567, 3) == [
-        6457827717110365317,
-        3203168211198807973,
-        9817491932198370423,
-    ]
+    assert splitmix64(1234567, 3) == [6457827717110365317, 3203168211198807973, 9817491932198370423]
 
 
 @given(key=st.text(), count=st.integers(0, 300))

@@ -26,14 +26,7 @@ from setpoint.data.config import Data, Prepare
 from setpoint.data.corpus import Corpus, PlacedRow, gather, slices
 from setpoint.data.document import Document
 from setpoint.data.sides import Sides, locked, named_corpus, prepare_all, read_sides
-from setpoint.data.sources.config import (
-    Conversations,
-    Filter,
-    Random,
-    SourceConfig,
-    Text,
-    Tokens,
-)
+from setpoint.data.sources.config import Conversations, Filter, Random, SourceConfig, Text, Tokens
 from setpoint.data.token_store import MANIFEST, stored_documents
 from setpoint.data.tokenizers.config import TokenIds
 from setpoint.data.tokenizers.tokenizer import ByteTokenizer

@@ -13,13 +13,7 @@ from tokenizers import trainers as training
 TEXT = ["hello world, hello the world of the words; the wörds", "def f(x):\n    return x + 1\n"]
 END, BEGIN = "<|endoftext|>", "<|begin|>"
 # Control tokens of the chat templates chatml and llama3.
-CHAT = (
-    "<|im_start|>",
-    "<|im_end|>",
-    "<|start_header_id|>",
-    "<|end_header_id|>",
-    "<|eot_id|>",
-)
+CHAT = ("<|im_start|>", "<|im_end|>", "<|start_header_id|>", "<|end_header_id|>", "<|eot_id|>")
 
 
 def byte_level(

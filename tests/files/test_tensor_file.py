@@ -59,8 +59,7 @@ def test_types_and_shapes(tmp_path: Path, dtype: torch.dtype) -> None:
     )
 )
 def test_any_mixture(
-    tmp_path_factory: pytest.TempPathFactory,
-    entries: list[tuple[torch.dtype, list[int], str]],
+    tmp_path_factory: pytest.TempPathFactory, entries: list[tuple[torch.dtype, list[int], str]]
 ) -> None:
     tensors = {name: of(dtype, *shape) for dtype, shape, name in entries}
     loaded = round_trip(tmp_path_factory.mktemp("mixture"), tensors)

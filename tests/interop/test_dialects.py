@@ -11,13 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from setpoint.cli.main import main
-from setpoint.interop.dialect import (
-    DIALECTS,
-    REQUIRED,
-    Conversion,
-    dialect_named,
-    read_foreign,
-)
+from setpoint.interop.dialect import DIALECTS, REQUIRED, Conversion, dialect_named, read_foreign
 
 EXAMPLES = ("learning_rate", "batch_size", "precision")
 """Keys of a class in DanLing's documentation, which a file may have or not."""

@@ -153,11 +153,7 @@ def test_equal_to_autograd(options: dict[str, Any], weighted: bool) -> None:
     (wanted,) = torch.autograd.grad(expected.total, flat)
     before = flat.detach().clone()
     found = cross_entropy_grad(
-        flat.detach(),
-        targets,
-        weights,
-        z_loss=loss.z_loss,
-        label_smoothing=loss.label_smoothing,
+        flat.detach(), targets, weights, z_loss=loss.z_loss, label_smoothing=loss.label_smoothing
     )
     assert torch.equal(flat.detach(), before), "logits are left as they are"
     torch.testing.assert_close(found.total, expected.total.detach(), rtol=1e-14, atol=0)

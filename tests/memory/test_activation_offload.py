@@ -7,11 +7,7 @@ from torch.autograd.graph import saved_tensors_hooks
 from torch.multiprocessing.reductions import StorageWeakRef
 
 from setpoint.config import resolve
-from setpoint.memory.activation_offload import (
-    Offload,
-    SavedTensors,
-    offload_activations,
-)
+from setpoint.memory.activation_offload import Offload, SavedTensors, offload_activations
 from setpoint.memory.config import (
     ActivationOffload,
     CheckpointedParts,

@@ -77,10 +77,7 @@ def test_bf16_keeps_its_dtype_and_takes_statistics_in_fp32():
     y = norm(x)
     assert y.dtype == torch.bfloat16
     torch.testing.assert_close(
-        y.double(),
-        reference.norm(x.double(), norm.weight.double(), 1e-5),
-        rtol=1e-2,
-        atol=1e-2,
+        y.double(), reference.norm(x.double(), norm.weight.double(), 1e-5), rtol=1e-2, atol=1e-2
     )
 
 

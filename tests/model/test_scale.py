@@ -33,11 +33,9 @@ def test_initial_sizes_of_all_parameters():
     changes = {"dim": 256, "heads": 4, "kv_heads": 4, "ffn_dim": 512, "positions": "learned"}
     model = small_model(**changes, init_std=0.2, mup=MuP(base_dim=64))
     for name, parameter in model.named_parameters():
-        std = {
-            "embedding.weight": 0.2,
-            "position_embedding.weight": 0.2,
-            "output.weight": 0.2,
-        }.get(name, 0.1)
+        std = {"embedding.weight": 0.2, "position_embedding.weight": 0.2, "output.weight": 0.2}.get(
+            name, 0.1
+        )
         if parameter.ndim == 1:
             continue
         if name.endswith(("attention.output.weight", "down.weight")):

@@ -90,11 +90,7 @@ def flat(model: nn.Module) -> Tensor:
 def assert_resumes(make: Callable[[Groups], torch.optim.Optimizer], dtype: torch.dtype) -> None:
     """Stop after some steps, and go on from the saved state, bit for bit."""
     from setpoint.checkpoint.manifest import decode_state, encode_state
-    from setpoint.checkpoint.optimizer_state import (
-        capture_optimizer,
-        options_of,
-        restore_optimizer,
-    )
+    from setpoint.checkpoint.optimizer_state import capture_optimizer, options_of, restore_optimizer
 
     model = network(dtype)
     optimizer = make(groups(model))

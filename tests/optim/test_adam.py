@@ -89,8 +89,7 @@ def test_the_mean_square_does_not_stand_still() -> None:
 
 
 @pytest.mark.parametrize(
-    ("weights", "state"),
-    [(torch.float32, BF16), (BF16, torch.float32), (BF16, None), (BF16, BF16)],
+    ("weights", "state"), [(torch.float32, BF16), (BF16, torch.float32), (BF16, None), (BF16, BF16)]
 )
 @pytest.mark.parametrize("rounding", ["nearest", "stochastic"])
 def test_formats(weights: torch.dtype, state: torch.dtype | None, rounding: str) -> None:

@@ -118,10 +118,7 @@ def problems(config) -> list[tuple[str, str]]:
 def test_patterns_that_match_nothing():
     config = resolve(
         MuonConfig(
-            no_decay_patterns=(
-                "upp",
-                "scale",
-            ),
+            no_decay_patterns=("upp", "scale"),
             adamw_patterns=("embedding",),
             groups=[Group(pattern="embeding", lr_multiplier=2.0)],
         )

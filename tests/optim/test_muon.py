@@ -35,12 +35,7 @@ def one_by_one(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "at_once", lambda device: 1)
 
 
-CHOICES = [
-    {},
-    {"nesterov": False, "momentum": 0.8},
-    {"adjust_lr": "match_rms_adamw"},
-    {"steps": 3},
-]
+CHOICES = [{}, {"nesterov": False, "momentum": 0.8}, {"adjust_lr": "match_rms_adamw"}, {"steps": 3}]
 
 
 def oracle(model: nn.Module, fields: dict[str, Any]) -> list[torch.optim.Optimizer]:
@@ -159,11 +154,7 @@ def test_adjustment(adjust_lr: Any, rows: int, columns: int, factor: float) -> N
 
 @pytest.mark.parametrize(
     ("weights", "state"),
-    [
-        (torch.float32, torch.bfloat16),
-        (torch.bfloat16, torch.float32),
-        (torch.bfloat16, None),
-    ],
+    [(torch.float32, torch.bfloat16), (torch.bfloat16, torch.float32), (torch.bfloat16, None)],
 )
 def test_formats_of_the_state(weights: torch.dtype, state: torch.dtype | None) -> None:
     model = network(weights)

@@ -223,10 +223,7 @@ CASES |= EXPERTS
 # What the schedules of a pipeline of two or four ranks need.
 STAGED = ("model.layers=4", "batch.accumulation=4")
 # How the ranks may be divided.
-SHAPES = {
-    2: ["shard=1", "shard=2"],
-    4: ["shard=1", "shard=2", "shard=4"],
-}
+SHAPES = {2: ["shard=1", "shard=2"], 4: ["shard=1", "shard=2", "shard=4"]}
 EXPERT_SHAPES = {
     2: ["shard=2,expert=2", "tensor=2,expert=2", "ring=2,expert=2"],
     4: ["shard=4,expert=2", "shard=4,expert=4", "shard=4,expert=2,expert_mesh_order=expert_major",
@@ -339,10 +336,7 @@ def compare(folder: Path, name: str, flags: tuple[str, ...], shapes: list[str]) 
 
 
 def both(
-    folder: Path,
-    flags: tuple[str, ...],
-    shape: str,
-    known: dict[tuple[int, bool, bool], Trained],
+    folder: Path, flags: tuple[str, ...], shape: str, known: dict[tuple[int, bool, bool], Trained]
 ) -> tuple[Trained, Trained]:
     """What all ranks train, and what one does."""
     degrees = [f"parallel.{degree}" for degree in shape.split(",")]

@@ -80,11 +80,7 @@ def test_ranks_fetch_their_share_and_go_on_exactly() -> None:
     [(2, "shard", 3), pytest.param(4, "shard, replicate", 4, marks=pytest.mark.slow)],
 )
 def test_killed_anywhere_it_equals_the_undisturbed_run(
-    tmp_path: Path,
-    run_module: Callable[..., str],
-    ranks: int,
-    story: str,
-    kills: int,
+    tmp_path: Path, run_module: Callable[..., str], ranks: int, story: str, kills: int
 ) -> None:
     words = map(str, (tmp_path, ranks, kills, story))
     printed = run_module("tests.parallel.killed_ranks", *words).splitlines()[-1]

@@ -179,8 +179,7 @@ def test_a_file_for_many_ranks_is_accepted_on_one(tmp_path: Path, axis: str, opt
 
 
 @pytest.mark.parametrize(
-    ("axis", "option"),
-    [case for case in CASES if case[1] != "engine=deepspeed"],
+    ("axis", "option"), [case for case in CASES if case[1] != "engine=deepspeed"]
 )
 def test_an_axis_of_one_rank_leaves_an_option_dead(tmp_path: Path, axis: str, option: str) -> None:
     with pytest.raises(ConfigError, match="has no effect|no proper divisor"):

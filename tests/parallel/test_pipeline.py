@@ -28,8 +28,7 @@ from .test_equal import compare
 
 V_SHAPED = "pipeline=2,pipelining.schedule=zbv_zero_bubble"
 splits = pytest.mark.skipif(
-    any(Pipelining(schedule="zbv_zero_bubble")._check_torch()),
-    reason="needs a newer torch",
+    any(Pipelining(schedule="zbv_zero_bubble")._check_torch()), reason="needs a newer torch"
 )
 CASES = ("tied embeddings", "uneven rows", "experts with auxiliary losses")
 
@@ -124,12 +123,7 @@ def test_an_older_torch_has_no_backward_pass_in_two_parts(monkeypatch: pytest.Mo
     )
 
 
-CUT = (
-    "parallel.world_size=2",
-    "parallel.pipeline=2",
-    "model.layers=4",
-    "batch.accumulation=4",
-)
+CUT = ("parallel.world_size=2", "parallel.pipeline=2", "model.layers=4", "batch.accumulation=4")
 
 
 @given(st.lists(st.tuples(st.integers(1, 9), st.integers(1, 9)), min_size=1, max_size=7), st.data())

@@ -141,10 +141,7 @@ def test_a_part_of_a_tensor_is_for_the_same_part_alone() -> None:
 @pytest.mark.parametrize(
     ("flags", "said"),
     [
-        (
-            ("batch.micro_size=4",),
-            "2 replica groups do not divide the 1 micro-batches",
-        ),
+        (("batch.micro_size=4",), "2 replica groups do not divide the 1 micro-batches"),
         (("seed=null",), "each replica group would draw a different seed"),
         (("parallel.torchft.replica_id=2",), "2 is not a number of 2 groups"),
         (("parallel.torchft.min_replica_size=3",), "3 groups are more than there are, 2"),

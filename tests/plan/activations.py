@@ -41,11 +41,7 @@ from setpoint.plan.memory import TABLE, value_of  # noqa: E402
 from setpoint.plan.meter import Meter, metering  # noqa: E402
 from setpoint.plan.pieces import ModelPiece, layer_pieces, outer_pieces  # noqa: E402
 from setpoint.precision.mixed_precision import compute_in  # noqa: E402
-from setpoint.shapes.batch import (  # noqa: E402
-    Batch,
-    ContextGroups,
-    SequenceParts,
-)
+from setpoint.shapes.batch import Batch, ContextGroups, SequenceParts  # noqa: E402
 from setpoint.shapes.outcome import Outcome  # noqa: E402
 from setpoint.train.config import Job  # noqa: E402
 from setpoint.train.objective import Objective  # noqa: E402

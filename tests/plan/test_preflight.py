@@ -56,11 +56,7 @@ def test_a_thousand_ranks() -> None:
     assert found.problems == []
     assert "parallel: the device is there (needs torch)" in found.skipped
     assert all("(needs torch)" in reason for reason in found.skipped)
-    assert found.to_json() == {
-        "facts": found.facts,
-        "cautions": [],
-        "skipped": found.skipped,
-    }
+    assert found.to_json() == {"facts": found.facts, "cautions": [], "skipped": found.skipped}
 
 
 def test_missing_files_are_found(tmp_path: Path) -> None:

@@ -97,10 +97,7 @@ def test_after_the_last_cycle_nothing_stays(tmp_path: Path) -> None:
     profiler.close()
 
 
-@pytest.mark.parametrize(
-    ("steps", "kept"),
-    [(1, None), (2, None), (3, (3, 3)), (4, (3, 4))],
-)
+@pytest.mark.parametrize(("steps", "kept"), [(1, None), (2, None), (3, (3, 3)), (4, (3, 4))])
 def test_a_session_that_ends_within_a_cycle(
     tmp_path: Path, steps: int, kept: tuple[int, int] | None
 ) -> None:
@@ -383,8 +380,7 @@ def test_only_as_many_rows_as_are_asked_for() -> None:
 
 
 @pytest.mark.parametrize(
-    ("ranks", "paths"),
-    [((0,), []), (None, []), ((0, 1, 2), ["profiling.ranks.2"])],
+    ("ranks", "paths"), [((0,), []), (None, []), ((0, 1, 2), ["profiling.ranks.2"])]
 )
 def test_ranks(ranks: tuple[int, ...] | None, paths: list[str]) -> None:
     found = rank_problems(resolve(Profiling(ranks=ranks)), resolve(Parallel(world_size=2)))

@@ -95,9 +95,7 @@ def test_a_request_for_a_checkpoint_stops_nothing() -> None:
     assert signal.getsignal(signal.SIGUSR2) == before
 
 
-def test_a_request_that_was_answered_is_not_answered_again(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_request_that_was_answered_is_not_answered_again(monkeypatch: pytest.MonkeyPatch) -> None:
     """The ranks may have agreed on it before all of them, or one of them twice, have heard it."""
     clock = [100.0]
     monkeypatch.setattr(signals.time, "monotonic", lambda: clock[0])

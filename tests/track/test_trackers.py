@@ -79,10 +79,7 @@ def test_each_goes_on_with_its_own_state(tmp_path: Path) -> None:
     second = session(tmp_path, 2, first, Jsonl, Counting.Config, Counting.Config)
     assert Counting.opened == [(0, {}), (2, {"count": 2}), (2, {})]
     del second["jsonl"]
-    assert second == {
-        "counting-of-a-test": {"count": 4},
-        "counting-of-a-test.1": {"count": 2},
-    }
+    assert second == {"counting-of-a-test": {"count": 4}, "counting-of-a-test.1": {"count": 2}}
 
 
 def test_states_of_trackers_that_are_away_are_kept(tmp_path: Path) -> None:

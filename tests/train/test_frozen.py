@@ -144,10 +144,7 @@ QLORA = "adapter={type: qlora, rank: 2, b_std: 0.5, quantize: {type: nf4, group_
 
 @pytest.mark.parametrize(
     ("base", "adapter"),
-    [
-        ("run", "adapter={type: dora, rank: 2, b_std: 0.5, train: [norm]}"),
-        ("hf", QLORA),
-    ],
+    [("run", "adapter={type: dora, rank: 2, b_std: 0.5, train: [norm]}"), ("hf", QLORA)],
     ids=["dora", "qlora"],
 )
 def test_what_an_adapter_freezes_is_left_out(

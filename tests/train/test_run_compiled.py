@@ -336,10 +336,7 @@ def test_the_next_job_is_not_compiled_and_finds_nothing_changed(tmp_path: Path) 
 
 @pytest.mark.parametrize(
     "model",
-    [
-        ("model=import", f"model.target={__name__}.Table"),
-        ("model.layers=2", "model.dropout=0"),
-    ],
+    [("model=import", f"model.target={__name__}.Table"), ("model.layers=2", "model.dropout=0")],
     ids=["small", "transformer"],
 )
 @pytest.mark.slow

@@ -19,10 +19,7 @@ BASE = (
     "evaluation.every=2 steps", "tracking.every=1 steps",
 )  # fmt: skip
 BELOW = "memory.activation_checkpointing"
-ALL = (
-    f"{BELOW}=full",
-    "memory.activation_offload={limit=4 KiB, smallest=0}",
-)
+ALL = (f"{BELOW}=full", "memory.activation_offload={limit=4 KiB, smallest=0}")
 WAYS: dict[str, tuple[str, ...]] = {
     "full": (f"{BELOW}=full",),
     "reentrant parts": (f"{BELOW}={{type=parts, reentrant=true}}",),

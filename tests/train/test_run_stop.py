@@ -58,10 +58,7 @@ def oracle(commands: Commands, tmp_path_factory: pytest.TempPathFactory) -> Path
 
 @pytest.mark.parametrize(
     ("number", "status", "words"),
-    [
-        (signal.SIGHUP, 75, "SIGHUP"),
-        (signal.SIGINT, 130, "interrupted"),
-    ],
+    [(signal.SIGHUP, 75, "SIGHUP"), (signal.SIGINT, 130, "interrupted")],
 )
 def test_a_signal_saves_at_that_very_step_and_leaves(
     commands: Commands, tmp_path: Path, oracle: Path, number: int, status: int, words: str

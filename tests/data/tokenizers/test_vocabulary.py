@@ -14,11 +14,7 @@ from setpoint.config import SetpointError, resolve
 from setpoint.config.resolving.checks import verify
 from setpoint.data.tokenizers.config import Bytes, HuggingFace
 from setpoint.data.tokenizers.tokenizer import ByteTokenizer
-from setpoint.data.tokenizers.vocabulary import (
-    find_tokenizer,
-    read_vocabulary,
-    vocabulary_size,
-)
+from setpoint.data.tokenizers.vocabulary import find_tokenizer, read_vocabulary, vocabulary_size
 
 from ..tokenizers_here import byte_level, sentence_piece
 

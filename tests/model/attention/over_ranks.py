@@ -104,13 +104,7 @@ def compare(rank: int, ring: int, ulysses: int, split: Any) -> None:
                 own = [parts.take(each) for each in whole]
                 # A ring computes blocks itself; the kernel of sequences is for GPUs.
                 inner = make_backend("sdpa" if kernel == "varlen" else kernel)
-                found = gradients(
-                    over_ranks(inner, kernel, context),
-                    own,
-                    layout,
-                    window,
-                    options,
-                )
+                found = gradients(over_ranks(inner, kernel, context), own, layout, window, options)
                 for what, one, other in zip("oqkv", found, expected, strict=True):
                     torch.testing.assert_close(
                         one, parts.take(other), rtol=1e-9, atol=1e-10,

@@ -9,13 +9,7 @@ from setpoint.config.values.user_code import allow_imports
 from setpoint.model.attention import attention as module
 from setpoint.model.attention import probe, varlen
 from setpoint.model.attention.attention import choose_backend, unavailable_reason
-from setpoint.model.attention.backends import (
-    FASTEST_ON_GPU,
-    SDPA,
-    Eager,
-    RowLayout,
-    repeat_heads,
-)
+from setpoint.model.attention.backends import FASTEST_ON_GPU, SDPA, Eager, RowLayout, repeat_heads
 from setpoint.model.attention.flex import Flex
 from setpoint.model.attention.probe import device_problems
 from setpoint.model.attention.selection import (

@@ -39,10 +39,7 @@ GEMMA: dict[str, Any] = {
 # Fields of ours, and the class that transformers makes of them.
 OURS: dict[str, tuple[dict[str, Any], str]] = {
     "plain": ({}, "LlamaForCausalLM"),
-    "heads that do not divide": (
-        {"dim": 20, "heads": 3, "head_dim": 8},
-        "MistralForCausalLM",
-    ),
+    "heads that do not divide": ({"dim": 20, "heads": 3, "head_dim": 8}, "MistralForCausalLM"),
     "padded vocabulary": ({"vocab_size": None, "vocab_multiple_of": 64}, "LlamaForCausalLM"),
     "window": ({"attention_pattern": ("sliding",), "sliding_window": 3}, "MistralForCausalLM"),
     "windows": (
@@ -115,10 +112,7 @@ UNWRITABLE: dict[str, dict[str, Any]] = {
     "no positions": {"positions": "none"},
     "muP": {"mup": MuP(base_dim=8)},
     "scales": {"residual_scale": 0.5, "logit_scale": 2.0, "qk_norm": True},
-    "a router of another kind": {
-        "qk_norm": True,
-        "moe": MoE(experts=4, router=SigmoidTopK()),
-    },
+    "a router of another kind": {"qk_norm": True, "moe": MoE(experts=4, router=SigmoidTopK())},
     "experts that drop": {
         "qk_norm": True,
         "moe": MoE(experts=4, router=SoftmaxTopK(), capacity_factor=1.0),

@@ -348,10 +348,7 @@ def make(kind: str, keys: dict[str, Any]) -> Any:
 @contextmanager
 def fp64_angles() -> Iterator[None]:
     """Let models that are made and run here compute angles of RoPE in fp64, as ours do."""
-    with (
-        patch.object(torch, "float", torch.float64),
-        patch.object(Tensor, "float", Tensor.double),
-    ):
+    with patch.object(torch, "float", torch.float64), patch.object(Tensor, "float", Tensor.double):
         yield
 
 

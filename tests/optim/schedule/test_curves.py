@@ -41,12 +41,7 @@ from ...support.cases import few
 
 W, T, D, M, A = 7, 60, 20, 0.1, 0.2
 """Updates of the warm-up, of the run and of the last decay; the floor; where the warm-up begins."""
-SHARED: dict[str, Any] = {
-    "warmup": W,
-    "warmup_from": A,
-    "horizon": T,
-    "floor": M,
-}
+SHARED: dict[str, Any] = {"warmup": W, "warmup_from": A, "horizon": T, "floor": M}
 SECTIONS: dict[str, ScheduleConfig] = {
     "none": NoSchedule(),
     "constant": Constant(warmup=W, warmup_from=A),

@@ -22,15 +22,8 @@ from setpoint.plan.workload import Workload
 from setpoint.resilience.signals import StopRequest
 from setpoint.track.jsonl import read_jsonl
 from setpoint.train.build.components import build_components
-from setpoint.train.build.job_parameters import (
-    freeze,
-    groups_of,
-    rows_of,
-    trained_parameters,
-)
-from setpoint.train.build.job_parameters import (
-    trained as trained_of,
-)
+from setpoint.train.build.job_parameters import freeze, groups_of, rows_of, trained_parameters
+from setpoint.train.build.job_parameters import trained as trained_of
 from setpoint.train.loop import Callback, Loop
 from setpoint.train.position import Position
 from setpoint.train.run import train
@@ -86,10 +79,7 @@ def test_the_loop_multiplies_the_rate_of_the_schedule(tmp_path: Path) -> None:
 
 
 def test_a_rate_of_zero_leaves_parameters_alone(tmp_path: Path) -> None:
-    flags = (
-        'optimizer.groups=[{pattern="^embedding|norm", lr_multiplier=0}]',
-        "duration=3 steps",
-    )
+    flags = ('optimizer.groups=[{pattern="^embedding|norm", lr_multiplier=0}]', "duration=3 steps")
     job = small_job(tmp_path, *flags)
     components = build_components(job)
     before = {name: p.detach().clone() for name, p in components.model.named_parameters()}

@@ -57,10 +57,7 @@ def recording() -> bool:
 def test_a_run_that_is_profiled(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     flags = ("duration=8 steps", *WINDOW, "profiling.repeat=2", "tracking.progress=lines")
     run = train(small_job(tmp_path, *flags)).directory
-    assert traces(run) == [
-        "traces/rank-0/steps-3-4.json.gz",
-        "traces/rank-0/steps-7-8.json.gz",
-    ]
+    assert traces(run) == ["traces/rank-0/steps-3-4.json.gz", "traces/rank-0/steps-7-8.json.gz"]
     found = read_trace(run / "traces/rank-0/steps-3-4.json.gz")
     # Two micro-batches a step.
     assert spans(found) == ["step 3", *PARTS, "step 4", *PARTS]

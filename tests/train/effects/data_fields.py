@@ -17,9 +17,7 @@ from setpoint.config import RunError
 from setpoint.data.loader import loader_options
 from setpoint.data.order import EpochCursor
 from setpoint.data.sides import workers_of
-from setpoint.train.build.components import (
-    build_components,
-)
+from setpoint.train.build.components import build_components
 from setpoint.train.config import Job
 from setpoint.train.evaluation.scores import evaluate
 

@@ -25,9 +25,7 @@ from setpoint.model.config import TransformerConfig
 from setpoint.model.moe import experts
 from setpoint.resilience.signals import StopRequest
 from setpoint.shapes.outcome import Projection
-from setpoint.train.build.components import (
-    build_components,
-)
+from setpoint.train.build.components import build_components
 from setpoint.train.build.job_parameters import adapted
 from setpoint.train.config import Job
 from setpoint.train.loop import Loop

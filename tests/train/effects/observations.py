@@ -7,9 +7,7 @@ from typing import Any
 import torch
 
 from setpoint.resilience.signals import StopRequest
-from setpoint.train.build.components import (
-    build_components,
-)
+from setpoint.train.build.components import build_components
 from setpoint.train.config import Job
 from setpoint.train.loop import Callback, Loop
 from setpoint.train.position import Position

@@ -6,9 +6,7 @@ from collections.abc import Callable
 
 from setpoint.config.record.record import fingerprint
 from setpoint.resilience.signals import StopRequest
-from setpoint.train.build.components import (
-    build_components,
-)
+from setpoint.train.build.components import build_components
 from setpoint.train.config import Job
 from setpoint.train.loop import Loop
 from setpoint.train.position import Position

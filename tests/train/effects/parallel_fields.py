@@ -24,11 +24,7 @@ from setpoint.parallel.replica_groups import ReplicaGroups
 from setpoint.parallel.replicas import TorchReplicas
 from setpoint.parallel.sharding import shard
 from setpoint.parallel.world import World, choose_device, noise_axes, reader_of
-from setpoint.train.build.components import (
-    Components,
-    build_model_parts,
-    divide_model,
-)
+from setpoint.train.build.components import Components, build_model_parts, divide_model
 from setpoint.train.config import Job
 from setpoint.train.open import settings_of
 from setpoint.train.run_name import run_directory_of

@@ -20,9 +20,7 @@ from setpoint.resilience.signals import StopRequest
 from setpoint.track.config import Prometheus
 from setpoint.track.jsonl import JsonlTracker
 from setpoint.track.trackers import Tracker
-from setpoint.train.build.components import (
-    build_components,
-)
+from setpoint.train.build.components import build_components
 from setpoint.train.callbacks.log import TIMING
 from setpoint.train.config import Job
 from setpoint.train.finish import print_summary

@@ -8,12 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from transformers import (
-    EarlyStoppingCallback,
-    TrainerControl,
-    TrainerState,
-    TrainingArguments,
-)
+from transformers import EarlyStoppingCallback, TrainerControl, TrainerState, TrainingArguments
 
 from setpoint.config import SetpointError
 from setpoint.config.record.record import fingerprint

@@ -54,14 +54,8 @@ FLOAT8 = ("precision.compute=bf16", "precision.float8={}")
         ((PIECEWISE, "schedule.phases=[{length: 20, target: 1}, {target: 0}]"), []),
         ((PIECEWISE, "schedule.phases=[{length: 20, target: 1}]"), []),
         ((PIECEWISE, "schedule.phases=[{length: 301, target: 1}]"), [HORIZON]),
-        (
-            (PIECEWISE, "schedule.start=1", "schedule.phases=[{length: 20, target: 0}]"),
-            [HORIZON],
-        ),
-        (
-            (PIECEWISE, "schedule.horizon=400", "schedule.phases=[{target: 1}]"),
-            [HORIZON],
-        ),
+        ((PIECEWISE, "schedule.start=1", "schedule.phases=[{length: 20, target: 0}]"), [HORIZON]),
+        ((PIECEWISE, "schedule.horizon=400", "schedule.phases=[{target: 1}]"), [HORIZON]),
         (("schedule=plateau", "evaluation.every=50 steps"), []),
         (("schedule=plateau",), ["plateau-beyond-run"]),
         (("checkpoint.at=[5, 9999]",), ["saved-after-the-end"]),

@@ -168,12 +168,7 @@ def test_fused_and_short_on_a_cpu(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
 
 @pytest.mark.parametrize(
     ("flags", "wanted"),
-    [
-        ((), False),
-        (PATTERN, False),
-        ((*PATTERN, IMPORTED), True),
-        ((IMPORTED,), False),
-    ],
+    [((), False), (PATTERN, False), ((*PATTERN, IMPORTED), True), ((IMPORTED,), False)],
 )
 def test_patterns(flags: tuple[str, ...], wanted: bool, tmp_path: Path) -> None:
     skipped = [str(each) for each in verify(small_job(tmp_path, *flags), ()).skipped]
