@@ -73,7 +73,7 @@ def manifest_of(directory: Path) -> Manifest:
     """Read the manifest of a checkpoint, and compare its step with the directory name.
 
     Raises:
-        DamagedCheckpoint: if it is of another step; and as `read_manifest` raises.
+        DamagedCheckpoint: the manifest is of another step; further errors as `read_manifest`.
     """
     manifest = read_manifest(directory)
     if step_of(directory.name.partition(".")[0]) not in (None, manifest.step):
@@ -115,7 +115,7 @@ def list_checkpoints(root: Path) -> dict[int, Path]:
     """Checkpoints by step, valid or damaged; the directory need not exist."""
     checkpoints: dict[int, Path] = {}
     paths = root.iterdir() if root.is_dir() else ()
-    # Those with an ending first: a process that died between the two renames of a replacement left
+    # Names with an ending first: a process that died between the two renames of a replacement left
     # the only copy as `.old`.
     for path in sorted(paths, key=lambda path: ("." not in path.name, path.name)):
         old = _UNFINISHED.fullmatch(path.name)
@@ -129,9 +129,9 @@ def publish(staged: Path, target: Path) -> None:
     """Rename a complete, flushed directory to its final name.
 
     Arguments:
-        staged: the directory, in the same place as `target`.
-        target: the final path; a directory there is replaced. After a crash at any point,
-            `list_checkpoints` finds one of the two complete.
+        staged: the directory, with the same parent as `target`.
+        target: the final path; an existing directory is replaced. After a crash at any point,
+            `list_checkpoints` returns one of the two, complete.
     """
     root = target.parent
     old = root / f"{target.name}.old-{os.getpid()}"
@@ -161,7 +161,7 @@ def remove(directory: Path, name: str) -> None:
 def clear_leftovers(root: Path) -> None:
     """Remove leftovers of dead processes, and undo interrupted replacements.
 
-    Only the one process that writes to the directory may call this.
+    Only the process that writes to the directory may call this.
     """
     for left in unfinished(root):
         if left.pid != os.getpid() and is_alive(left.pid):
@@ -170,7 +170,7 @@ def clear_leftovers(root: Path) -> None:
         if left.kind == "old" and not target.exists():
             os.rename(left.path, target)
         elif left.kind == "old":
-            # Half an `old` would be taken for a whole one if this process died here.
+            # A partial `old` would pass for a complete one if this process died here.
             remove(left.path, left.target)
         elif left.path.is_dir():
             shutil.rmtree(left.path)
@@ -187,7 +187,7 @@ class UnreadPointer(SetpointError):
 
 
 class StagedPointer:
-    """New content of a pointer, flushed to a file beside it.
+    """New content of a pointer, flushed to a file next to it.
 
     After staging, moving the pointer is only a rename, which succeeds on a full disk.
     """
@@ -208,7 +208,7 @@ class StagedPointer:
         sync_directory(self.target.parent)
 
     def discard(self) -> None:
-        """Remove the staged file, if it was not moved.
+        """Remove the staged file, if the pointer was not moved.
 
         If the disk fails, the next session removes it.
         """
@@ -220,8 +220,8 @@ def read_pointer(root: Path, name: PointerName) -> int | None:
     """The step that a pointer names.
 
     Raises:
-        UnreadPointer: if the file cannot be read.
-        SetpointError: if its content is not a checkpoint name.
+        UnreadPointer: the file cannot be read.
+        SetpointError: the content is not a checkpoint name.
     """
     path = root / name
     if not os.path.lexists(path):
@@ -294,7 +294,7 @@ class Retention:
         """Reasons to keep each checkpoint.
 
         Arguments:
-            protected: steps to keep in any case, with the reason; older ones do not count for
+            protected: steps to keep in any case, with the reason; older ones are not counted for
                 `keep`.
             distance: position of the run at a step, in another unit of periods; None if unknown.
 
@@ -306,7 +306,7 @@ class Retention:
             every = None
         newest = set(known if self.keep is None else known[-self.keep :])
         reasons: dict[int, list[str]] = {step: [] for step in known}
-        # The first checkpoint of an interval is kept, which removals do not change.
+        # The first checkpoint of an interval is kept, so removals do not change the selection.
         taken: set[int] = set()
         for step, why in reasons.items():
             if step in protected:
@@ -330,7 +330,8 @@ def protected_by_pointers(root: Path) -> dict[int, str] | None:
     """The steps of the pointers `latest` and `best`.
 
     Returns:
-        step to pointer names; None if a pointer cannot be read, so that nothing may be removed.
+        step to pointer names; None if a pointer cannot be read, in which case nothing may be
+        removed.
     """
     steps: dict[PointerName, int | None] = {}
     for name in POINTERS:

@@ -60,7 +60,7 @@ class FilePart(NamedTuple):
     """A box of a tensor, stored in one file under the tensor's name.
 
     Arguments:
-        offset: its first element in the tensor.
+        offset: the position of its first element in the tensor.
     """
 
     file: str
@@ -116,7 +116,7 @@ class StoredTensor(Placeable):
     """A tensor stored in one or more files, read lazily.
 
     Arguments:
-        files: file name to the parts that it holds, shared by the tensors of a checkpoint.
+        files: file name to the parts in it, shared by the tensors of a checkpoint.
     """
 
     layout: StoredLayout
@@ -169,15 +169,15 @@ class TensorFiles(Mapping[str, Mapping[str, TensorInfo]]):
     They are not memory-mapped: a failing disk would kill the process with SIGBUS.
 
     Arguments:
-        directory: of the checkpoint, verified against its manifest.
-        names: of the files.
-        identities: of the files when they were verified; one that has changed since is refused.
+        directory: the directory of the checkpoint, verified against its manifest.
+        names: the names of the files.
+        identities: the identities of the files at verification; a file changed since is refused.
     """
 
     def __init__(self, directory: Path, names: Sequence[str], identities: Identities) -> None:
         self.directory, self.names, self.identities = directory, tuple(names), identities
         self._headers: dict[str, dict[str, TensorInfo]] = {}
-        # Descriptors that no thread reads from, those that were read from last at the end.
+        # Descriptors not in use by a thread, the most recently used ones last.
         self._idle: dict[str, int] = {}
         self._lock = Lock()
         finalize(self, _close, self._idle)
@@ -199,15 +199,15 @@ class TensorFiles(Mapping[str, Mapping[str, TensorInfo]]):
         return self._headers[name]
 
     def read(self, name: str, tensor: str, box: Sequence[slice], into: Tensor) -> None:
-        """Read a box of a tensor, as it lies in a file.
+        """Read a box of a tensor, in the layout of the file.
 
         Arguments:
             box: a slice for each dimension.
-            into: of the shape of the box; it may be a view.
+            into: a tensor of the shape of the box; it may be a view.
 
         Raises:
-            DamagedCheckpoint: if the disk fails, or the file is not what it was.
-            RunError: if it cannot be read.
+            DamagedCheckpoint: the disk fails, or the file has changed since its verification.
+            RunError: the file cannot be read.
         """
         with as_damaged(self.directory):
             info = self[name][tensor]
@@ -277,10 +277,10 @@ def open_tensors(
     Its files must have been verified; tensors are read lazily.
 
     Arguments:
-        identities: of the files before they were.
+        identities: the identities of the files before the verification.
 
     Raises:
-        DamagedCheckpoint: if an index is not what was saved.
+        DamagedCheckpoint: an index differs from what was saved.
     """
     files = TensorFiles(
         directory, [name for name in manifest.files if name.endswith(TENSORS)], identities
@@ -303,7 +303,7 @@ def _require_whole(layouts: Mapping[str, StoredLayout], files: Collection[str]) 
     """Refuse tensors with missing parts, and files that are not in the manifest.
 
     Raises:
-        ValueError: naming the tensor.
+        ValueError: with the name of the tensor.
     """
     for name, (_, shape, parts) in layouts.items():
         if sum(prod(part.shape) for part in parts) != prod(shape):
@@ -332,11 +332,11 @@ class LoadedCheckpoint:
 
     Arguments:
         tensors: file stem to name to tensor. They are read when they are placed
-            (`setpoint.shapes.placed`), from files that have been compared with the manifest.
-        metric: what selects the best checkpoint, lower is better; None if it was not measured.
-        partial: whether something was left out: what it lacks stays as it is.
-        base: the frozen parameters that it does not hold; None where it holds all, or they have
-            been put in (`setpoint.model.pretrained.base_model`).
+            (`setpoint.shapes.placed`), from files that were compared with the manifest.
+        metric: the metric that selects the best checkpoint, lower is better; None if not measured.
+        partial: whether something was omitted; the missing state stays unchanged.
+        base: the frozen parameters that it omits; None if it has all parameters, or if they have
+            been inserted (`setpoint.model.pretrained.base_model`).
     """
 
     step: int
@@ -349,14 +349,14 @@ class LoadedCheckpoint:
 
 
 def agree(world: World | None, error: SetpointError | None) -> None:
-    """Raise on every rank if a rank could not read.
+    """Raise on every rank if reading failed on any rank.
 
     Arguments:
-        world: of the ranks that read together; None: this process alone.
-        error: of this rank, if any.
+        world: the ranks that read together; None: this process alone.
+        error: the error of this rank, if any.
 
     Raises:
-        SetpointError: the error of this rank, or else of another one.
+        SetpointError: the error of this rank, or else of another rank.
     """
     own_refusal = None
     if error is not None:
@@ -380,15 +380,15 @@ def load_directory(
     """Verify and read a checkpoint.
 
     Arguments:
-        only: the file stems to verify and open, beside the state; None opens all tensors, and
-            verifies every file.
-        world: of the ranks that read it, each of which compares some of the files.
+        only: the file stems to verify and open, in addition to the state; None opens all tensors
+            and verifies every file.
+        world: the ranks that read it, each of which compares some of the files.
 
     Raises:
-        DamagedCheckpoint: naming the file that is missing or not what was saved.
-        RunError: if a file cannot be read.
-        SetpointError: if a newer Setpoint wrote it.
-        KeyError: if a stem of `only` was never saved.
+        DamagedCheckpoint: a file, named in the error, is missing or differs from what was saved.
+        RunError: a file cannot be read.
+        SetpointError: a newer Setpoint wrote it.
+        KeyError: a stem of `only` was never saved.
     """
     manifest = manifest_of(directory)
     files = files_of_stems(manifest.files)
@@ -397,8 +397,8 @@ def load_directory(
             if stem not in files:
                 raise KeyError(f"{directory} has no tensors {stem!r}, only {', '.join(files)}")
     stems = [stem for stem in files if only is None or stem in only]
-    # All before any is read, since what is read goes where the run has its own. The rest is
-    # compared as it is read.
+    # All files are compared before any tensor is read, since tensors are read into those of the
+    # run. The other files are compared as they are read.
     compared = manifest.files if only is None else chain(*(files[stem] for stem in stems))
     names = {*compared} - {STATE, BASE}
     identities = file_identities(directory, names)
@@ -417,9 +417,9 @@ def verify_directory(directory: Path) -> float | None:
     """Verify a checkpoint without reading its tensors into memory.
 
     Raises:
-        DamagedCheckpoint: naming the file that is missing or not what was saved.
-        RunError: if a file cannot be read.
-        SetpointError: if a newer Setpoint wrote it.
+        DamagedCheckpoint: a file, named in the error, is missing or differs from what was saved.
+        RunError: a file cannot be read.
+        SetpointError: a newer Setpoint wrote it.
     """
     manifest = read_manifest(directory)
     verify(directory, manifest, manifest.files)
@@ -433,10 +433,10 @@ def load_weights(
 
     Arguments:
         checkpoint: if it is partial, weights that it lacks stay unchanged.
-        elsewhere: names of tensors that other ranks hold.
+        elsewhere: names of tensors on other ranks.
 
     Raises:
-        RunError: if a tensor is missing, surplus, or of another shape, each named.
+        RunError: a tensor, named in the error, is missing, unexpected, or of another shape.
     """
     saved, state = checkpoint.tensors["model"], model.state_dict()
     if checkpoint.partial:
@@ -461,11 +461,11 @@ def refuse_misfits(
     """Refuse weights that do not fit a model.
 
     Arguments:
-        shapes: of the tensors of the model.
-        elsewhere: names of tensors that other ranks hold.
+        shapes: the shapes of the model's tensors.
+        elsewhere: names of tensors on other ranks.
 
     Raises:
-        RunError: if a tensor is missing, surplus, or of another shape, each named.
+        RunError: a tensor, named in the error, is missing, unexpected, or of another shape.
     """
     wrong = [f"{name} is missing" for name in shapes if name not in saved]
     known = {*shapes, *elsewhere}

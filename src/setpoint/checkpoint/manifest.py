@@ -1,7 +1,7 @@
 """The JSON files of a checkpoint, and verification of all its files by `manifest.json`.
 
-`manifest.json` has sizes and checksums, `state.json` everything but tensors, and `base.json` names
-frozen parameters that are omitted and the weights that contain them.
+`manifest.json` has sizes and checksums, `state.json` everything but tensors, and `base.json` the
+names of omitted frozen parameters and of the weights that contain them.
 """
 
 from __future__ import annotations
@@ -59,10 +59,10 @@ class Manifest:
     """The content of `manifest.json`.
 
     Arguments:
-        metric: what selects the best checkpoint, lower is better (what is to rise is negated); None
-            if it was not measured.
-        files: file name to size and checksum; the manifest itself is not among them.
-        position: of the run, by unit of periods; empty if unknown.
+        metric: the metric that selects the best checkpoint, lower is better (negated if higher is
+            better); None if not measured.
+        files: file name to size and checksum, except for the manifest itself.
+        position: the position of the run, by unit of periods; empty if unknown.
     """
 
     step: int
@@ -74,7 +74,7 @@ class Manifest:
         """The text of the file, canonical, so that any other text is damage.
 
         Returns:
-            JSON in UTF-8 with a line break at its end.
+            JSON in UTF-8 with a final line break.
         """
         files = {name: encode_written(written) for name, written in sorted(self.files.items())}
         return _seal(
@@ -128,12 +128,12 @@ def ranks_in(files: Collection[str]) -> int:
 
 
 def read_manifest(directory: Path) -> Manifest:
-    """Read a checkpoint's manifest alone.
+    """Read only the manifest of a checkpoint.
 
     Raises:
-        DamagedCheckpoint: if it is missing or not what was written.
-        RunError: if it cannot be read.
-        SetpointError: if a newer Setpoint wrote it.
+        DamagedCheckpoint: the manifest is missing or differs from what was written.
+        RunError: the manifest cannot be read.
+        SetpointError: a newer Setpoint wrote it.
     """
     try:
         text = retried(read_small, directory / MANIFEST)
@@ -146,11 +146,11 @@ def parse_manifest(directory: Path, text: bytes) -> Manifest:
     """Read the text of a manifest.
 
     Arguments:
-        directory: of the checkpoint, for messages.
+        directory: the directory of the checkpoint, for messages.
 
     Raises:
-        DamagedCheckpoint: if it is not what was written.
-        SetpointError: if a newer Setpoint wrote it.
+        DamagedCheckpoint: the text differs from what was written.
+        SetpointError: a newer Setpoint wrote it.
     """
     try:
         content = json.loads(text)
@@ -161,7 +161,7 @@ def parse_manifest(directory: Path, text: bytes) -> Manifest:
     if not is_whole:
         raise DamagedCheckpoint(directory, f"{MANIFEST} does not match its own checksum")
     with as_damaged(directory):
-        # Only now is the number one that was written, and not a flipped bit.
+        # The checksum excludes a flipped bit in this number.
         if content["format"] > FORMAT:
             raise SetpointError(
                 f"checkpoint {directory} has the format {content['format']}, and this Setpoint "
@@ -170,7 +170,7 @@ def parse_manifest(directory: Path, text: bytes) -> Manifest:
         files: dict[str, Written] = {}
         for name, entry in content["files"].items():
             files[name] = decode_written(entry)
-            # Files get these names, and a checksum does not say who wrote it.
+            # Files are opened by these names, and a checksum does not authenticate their author.
             if name in (".", "..") or not _PLAIN(name):
                 raise DamagedCheckpoint(directory, f"{MANIFEST} names the file {name!r}")
         position = content["position"]
@@ -191,10 +191,10 @@ def decode_written(entry: Mapping[str, Any]) -> Written:
 
 @contextmanager
 def as_damaged(directory: Path) -> Iterator[None]:
-    """Context for decoding files of a checkpoint, which may come from anybody.
+    """Context for decoding files of a checkpoint, which may come from any source.
 
     Raises:
-        DamagedCheckpoint: their content is invalid.
+        DamagedCheckpoint: the content is invalid.
     """
     try:
         yield
@@ -213,10 +213,10 @@ def verify(directory: Path, manifest: Manifest, names: Collection[str]) -> None:
         names: the files to compare; each must be in the manifest.
 
     Raises:
-        DamagedCheckpoint: naming a file that is missing or differs.
-        RunError: if a file is there and cannot be read.
+        DamagedCheckpoint: a file, named in the error, is missing or differs.
+        RunError: a file exists but cannot be read.
     """
-    # The largest first, so that none is left to one thread at the end.
+    # The largest first, so that no thread reads one alone at the end.
     order = sorted(names, key=lambda name: (-manifest.files[name].size, name))
 
     def compare(number: int) -> None:
@@ -232,14 +232,14 @@ def verify(directory: Path, manifest: Manifest, names: Collection[str]) -> None:
 
 
 def read_verified(directory: Path, manifest: Manifest, name: str) -> bytes:
-    """Read a file whose content, as it was read, is compared with the manifest.
+    """Read a file and compare the bytes read with the manifest.
 
     Raises:
-        DamagedCheckpoint: if it is missing or differs.
-        RunError: if it is there and cannot be read.
+        DamagedCheckpoint: the file is missing or differs.
+        RunError: the file exists but cannot be read.
     """
     try:
-        _compare_size(directory, name, manifest)  # before memory is taken for it
+        _compare_size(directory, name, manifest)  # before memory is allocated
         content = retried((directory / name).read_bytes)
     except OSError as error:
         raise unreadable(directory, name, error) from error
@@ -252,8 +252,8 @@ def compare_sizes(directory: Path, manifest: Manifest) -> None:
     """Compare the sizes of all files with the manifest.
 
     Raises:
-        DamagedCheckpoint: naming a file that is missing or has another size.
-        RunError: if one cannot be accessed.
+        DamagedCheckpoint: a file, named in the error, is missing or has another size.
+        RunError: a file cannot be accessed.
     """
     for name in sorted(manifest.files):
         try:
@@ -277,9 +277,9 @@ def unreadable(directory: Path, name: str, error: OSError) -> RunError:
     """The error for a file that could not be read.
 
     Returns:
-        `DamagedCheckpoint` if the file is gone, a link to itself, or the disk fails, and an older
-        checkpoint may do; otherwise a plain error, such as a missing permission, which the user can
-        fix.
+        `DamagedCheckpoint` if the file is gone, a link to itself, or on a failing disk, so that an
+        older checkpoint may be usable; otherwise a plain error, such as a missing permission, which
+        the user can fix.
     """
     if isinstance(error, FileNotFoundError | NotADirectoryError):
         return DamagedCheckpoint(directory, f"{name} is missing")
@@ -301,13 +301,13 @@ def encode_state(state: Mapping[str, Any]) -> bytes:
     Floats are written exactly; NaN and the infinities as Python's `json` writes them.
 
     Arguments:
-        state: None, bool, int, float, str, lists and dicts with texts as keys, nested at will.
+        state: None, bool, int, float, str, lists and dicts with text keys, nested at any depth.
 
     Returns:
-        UTF-8 text that ends in a line break.
+        UTF-8 text with a final line break.
 
     Raises:
-        TypeError: if JSON would return something else than was given, naming the place.
+        TypeError: JSON would not preserve a value, whose path is in the error.
     """
     _check(state, "state")
     return (json.dumps(state, indent=1) + "\n").encode()
@@ -317,7 +317,7 @@ def decode_state(content: bytes | bytearray) -> dict[str, Any]:
     """Read what `encode_state` wrote.
 
     Raises:
-        ValueError: if it is not JSON, or not a mapping.
+        ValueError: the content is not JSON, or not a mapping.
     """
     try:
         state = json.loads(content)
@@ -331,7 +331,7 @@ def decode_state(content: bytes | bytearray) -> dict[str, Any]:
 def _check(value: Any, place: str) -> None:
     if isinstance(value, Mapping):
         for key, item in value.items():
-            # JSON silently turns every key into a string, so 1 would come back as "1".
+            # JSON silently turns keys into strings: 1 would come back as "1".
             if not isinstance(key, str):
                 raise TypeError(f"{place} has the key {key!r}; only texts are keys in JSON")
             _check(item, f"{place}.{key}")
@@ -347,11 +347,11 @@ class Base:
     """The weights that contain the frozen parameters that a checkpoint omits.
 
     Arguments:
-        name: as `model.pretrained` has it.
-        directory: where they were.
+        name: the value of `model.pretrained`.
+        directory: their directory when the checkpoint was saved.
         files: their sizes and checksums, which identify them.
-        tensors: the omitted names, each with the safetensors dtypes that its values are rounded to,
-            in order.
+        tensors: the omitted names, each with the safetensors dtypes to which its values are
+            rounded, in order.
     """
 
     name: str
@@ -386,7 +386,7 @@ def read_base(directory: Path, manifest: Manifest) -> Base | None:
     """Read `base.json`; None for a checkpoint with all parameters.
 
     Raises:
-        DamagedCheckpoint: if the file is damaged or invalid.
+        DamagedCheckpoint: the file is damaged or invalid.
     """
     if BASE not in manifest.files:
         return None

@@ -1,7 +1,7 @@
 """An optimizer's state as named tensors and JSON, lossless.
 
-A `state_dict` of torch numbers the parameters; here they are named, so that a checkpoint is
-readable and independent of the order of the groups.
+PyTorch's `state_dict` numbers the parameters; here they are named, so that a checkpoint is readable
+and independent of the order of the groups.
 """
 
 from __future__ import annotations
@@ -54,15 +54,15 @@ def capture_optimizer(
     build are not saved.
 
     Arguments:
-        named_parameters: of the model; all that the optimizer updates must be among them.
-        built: what `options_of` returned when the optimizer was built.
+        named_parameters: the parameters of the model, including all that the optimizer updates.
+        built: the result of `options_of` when the optimizer was built.
 
     Returns:
-        tensors by `<parameter>/<state>`, for instance `blocks.0.norm.weight/exp_avg` (they are the
-        optimizer's own, not copies), and the rest as JSON has it.
+        tensors by `<parameter>/<state>`, for instance `blocks.0.norm.weight/exp_avg` (the
+        optimizer's tensors, not copies), and the rest as JSON values.
 
     Raises:
-        SetpointError: if the optimizer updates a parameter without a name.
+        SetpointError: the optimizer updates a parameter without a name.
     """
     groups = _named_groups(optimizer, named_parameters)
     names = [name for group in groups for name in group]
@@ -78,7 +78,7 @@ def capture_optimizer(
     return tensors, {
         "type": type(optimizer).__name__,
         "groups": entries,
-        # torch numbers the parameters through all groups, in order.
+        # PyTorch numbers the parameters across all groups, in order.
         "parameters": {
             names[number]: split_tensors(value, names[number], tensors)
             for number, value in optimizer.state_dict()["state"].items()
@@ -87,10 +87,10 @@ def capture_optimizer(
 
 
 def join_states(states: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """Merge the states of ranks that hold different parameters.
+    """Merge the states of ranks with different parameters.
 
     Arguments:
-        states: without their tensors, as `capture_optimizer` gives them, with the same groups.
+        states: results of `capture_optimizer` without their tensors, with the same groups.
     """
     parameters: dict[str, Any] = {}
     for state in states:
@@ -106,7 +106,7 @@ def part_of_state(state: Mapping[str, Any], elsewhere: Collection[str]) -> dict[
     """Remove some parameters from a state.
 
     Arguments:
-        elsewhere: the names of these.
+        elsewhere: the names of the parameters to remove.
     """
     groups = [
         {**group, "parameters": [name for name in group["parameters"] if name not in elsewhere]}
@@ -127,16 +127,16 @@ def restore_optimizer(
 ) -> None:
     """Restore the state from `capture_optimizer`; the options stay as built.
 
-    Unlike torch's `load_state_dict` alone, the tensors keep the type they were saved with, also
-    where it is not the parameter's.
+    Unlike PyTorch's `load_state_dict` alone, the tensors keep the dtype they were saved with, even
+    if it differs from the parameter's.
 
     Arguments:
         tensors: the named tensors; they are copied.
-        partial: whether other parameters may be trained, or in other groups: what has no state
-            starts anew, and state that nothing has a use for is left out.
+        partial: whether the trained parameters or their groups may differ: parameters without state
+            start afresh, and unused state is ignored.
 
     Raises:
-        SetpointError: if type, groups or names differ; the optimizer is unchanged then.
+        SetpointError: type, groups or names differ; the optimizer is unchanged then.
     """
     named = dict(named_parameters)
     groups = _named_groups(optimizer, named.items())
@@ -173,7 +173,7 @@ def restore_optimizer(
 def _regrouped(state: Mapping[str, Any], groups: Sequence[Sequence[str]]) -> dict[str, Any]:
     """A saved state, rearranged for these parameter groups.
 
-    What was counted in a group goes with the first of its parameters that a group has.
+    Each group takes the counters of the saved group of its first saved parameter.
     """
     entry_of = {name: entry for entry in state["groups"] for name in entry["parameters"]}
     entries: list[dict[str, Any]] = []
@@ -198,7 +198,7 @@ def saved_states(
         partial: see `restore_optimizer`.
 
     Raises:
-        SetpointError: if type, groups or names differ.
+        SetpointError: type, groups or names differ.
     """
     groups = _named_groups(optimizer, named_parameters)
     state = _fitting_state(optimizer, groups, state, partial)
@@ -208,7 +208,8 @@ def saved_states(
 def _begin_maxima(optimizer: Optimizer) -> None:
     """Initialize the AMSGrad maximum of weights that were saved without it.
 
-    torch creates it only at the first step of a weight; starting at 0, it is the maximum since.
+    PyTorch creates it only at the first step of a weight; starting at 0, it is the maximum since
+    then.
     """
     for group in optimizer.param_groups:
         for parameter in group["params"] if group.get("amsgrad") else ():
@@ -250,7 +251,7 @@ def _fitting_state(
     """A saved state for these parameter groups, see `restore_optimizer`.
 
     Raises:
-        SetpointError: if type, groups or names differ.
+        SetpointError: type, groups or names differ.
     """
     if partial:
         state = _regrouped(state, groups)
@@ -343,11 +344,11 @@ def split_tensors(value: Any, name: str, tensors: dict[str, Tensor]) -> Any:
 
     Arguments:
         value: tensors, None, bool, int, float, str; lists, tuples and dicts of these.
-        name: of the value; the tensors inside it are named `<name>/<key>/...`.
-        tensors: filled with what is found; the tensors are not copied.
+        name: the name of the value; the tensors inside are named `<name>/<key>/...`.
+        tensors: the dict to fill; the tensors are not copied.
 
     Raises:
-        TypeError: for anything else, naming it.
+        TypeError: for any other value, with its name.
     """
     if isinstance(value, Tensor):
         tensors[name] = value
@@ -372,7 +373,7 @@ def join_tensors(value: Any, tensors: Named) -> Any:
         the value; its tensors are copies.
 
     Raises:
-        KeyError: if a tensor is not there.
+        KeyError: a tensor is missing.
     """
     if isinstance(value, dict):
         if _TENSOR in value:

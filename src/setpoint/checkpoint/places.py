@@ -49,10 +49,10 @@ def find_checkpoint(path: Path) -> Path | None:
     """The directory of the checkpoint at a path. Imports no torch.
 
     Arguments:
-        path: of a checkpoint, or `latest` or `best` in the folder of a run's checkpoints.
+        path: a checkpoint, or `latest` or `best` in the checkpoint folder of a run.
 
     Raises:
-        SetpointError: if it names a checkpoint that is not there, in a folder that has others.
+        SetpointError: the path names a missing checkpoint in a folder that has others.
     """
     if (path / MANIFEST).is_file():
         return path
@@ -96,10 +96,10 @@ def checkpoint_to_load(name: str) -> Path:
 
 
 def split_url(url: str) -> tuple[str, int | PointerName | None]:
-    """Split the URL of a run, its checkpoints, or one of these.
+    """Split the URL of a run, of its checkpoints, or of one of them.
 
     Returns:
-        the URL of the run; and the step or the pointer that is named, None for the newest.
+        the URL of the run; and the named step or pointer, None for the newest.
     """
     run = url.rstrip("/")
     above, _, last = run.rpartition("/")
@@ -112,10 +112,10 @@ def split_url(url: str) -> tuple[str, int | PointerName | None]:
 
 
 def refuse_url(name: str) -> None:
-    """Refuse a URL where a path is wanted.
+    """Refuse a URL in place of a path.
 
     Raises:
-        SetpointError: it is one.
+        SetpointError: the name is a URL.
     """
     if is_url(name):
         raise SetpointError(
@@ -150,9 +150,9 @@ def verify_record(directory: Path) -> None:
     """Compare the record in a checkpoint with the checkpoint's manifest.
 
     Raises:
-        DamagedCheckpoint: if a file of the record is missing or differs.
-        RunError: if it cannot be read.
-        SetpointError: if there is none, or a newer Setpoint wrote the checkpoint.
+        DamagedCheckpoint: a file of the record is missing or differs.
+        RunError: the record cannot be read.
+        SetpointError: the checkpoint has no record, or a newer Setpoint wrote it.
     """
     manifest = read_manifest(directory)
     if CONFIG not in manifest.files:
@@ -185,12 +185,12 @@ class CheckpointEntry:
     """A checkpoint, complete or not.
 
     Arguments:
-        kind: `set aside` for one that could not be read, `unfinished` for what a save has not
-            completed, or a removal.
-        written: when its manifest was, in seconds since 1970; None without one.
-        size: bytes of all its files.
-        manifest: None where it cannot be read.
-        damage: what is wrong with it at first sight: lengths of files are compared, not contents.
+        kind: `set aside` for one that could not be read, `unfinished` for an incomplete save or
+            removal.
+        written: the time of its manifest, in seconds since 1970; None without one.
+        size: total bytes of its files.
+        manifest: None if it cannot be read.
+        damage: the damage visible without reading contents: only file sizes are compared.
     """
 
     path: Path
@@ -230,10 +230,10 @@ class FileComparison(NamedTuple):
 
 
 class CheckpointPlace(NamedTuple):
-    """Checkpoints on a disk; `RemotePlace` has the same methods for those at a URL.
+    """Checkpoints on a disk; `RemotePlace` has the same methods for checkpoints at a URL.
 
     Arguments:
-        root: the folder that holds them.
+        root: the folder that contains them.
         only: a single checkpoint; None for all.
     """
 
@@ -274,7 +274,7 @@ class CheckpointPlace(NamedTuple):
         """Compare every byte of a checkpoint with its checksums, file by file.
 
         Raises:
-            SetpointError: if its manifest cannot be read, or is that of another step.
+            SetpointError: the manifest cannot be read, or is of another step.
         """
         manifest = manifest_of(entry.path)
         for name, written in sorted(manifest.files.items()):
@@ -294,11 +294,11 @@ def find_place(path: str) -> CheckpointPlace:
     """The checkpoints at a path.
 
     Arguments:
-        path: of a run, of the folder with its checkpoints, or of one checkpoint, which may be
-            damaged, or `latest` or `best` in such a folder.
+        path: a run, its checkpoint folder, one checkpoint, which may be damaged, or `latest` or
+            `best` in such a folder.
 
     Raises:
-        SetpointError: if there are none.
+        SetpointError: there are none.
     """
     refuse_url(path)
     given = Path(os.path.expanduser(path))

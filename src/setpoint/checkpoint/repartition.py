@@ -1,7 +1,7 @@
-"""Rewriting of a checkpoint with whole tensors or in another number of parts.
+"""Rewriting a checkpoint with whole tensors or divided into another number of parts.
 
 One tensor is in memory at a time, two while the copy is compared with the original. The copy gets
-its name after that comparison.
+its final name after that comparison.
 """
 
 from __future__ import annotations
@@ -43,18 +43,18 @@ from setpoint.shapes.placed import Named, Placeable, in_memory
 def convert(
     source: Path, target: Path, parts: int | None, frozen: Mapping[str, Placeable] | None = None
 ) -> None:
-    """Write a checkpoint with its tensors in another division.
+    """Write a checkpoint with its tensors divided differently.
 
     Arguments:
         target: the new directory, of any name.
-        parts: into how many files the tensors of a stem are divided, by rows, as that many ranks
-            would; None: whole tensors.
-        frozen: the parameters that the source leaves out, where the copy is to hold them; None:
-            it leaves them out as well.
+        parts: the number of files of each stem, with the tensors divided by rows as for that many
+            ranks; None: whole tensors.
+        frozen: the parameters omitted by the source, if the copy is to contain them; None: the copy
+            omits them, too.
 
     Raises:
-        DamagedCheckpoint: the source is not what was saved.
-        SetpointError: there is something at the target, or the disk refuses.
+        DamagedCheckpoint: the source differs from what was saved.
+        SetpointError: the target exists, or cannot be written.
     """
     require_free(target)
     try:
@@ -69,7 +69,8 @@ def require_free(target: Path) -> None:
     """Refuse a target that is not empty, or lies among the checkpoints of a run.
 
     Raises:
-        SetpointError: it is a file, a directory that is not empty, or would be one of these.
+        SetpointError: the target is a file, a nonempty directory, or among the checkpoints of a
+            run.
     """
     if any(os.path.lexists(target.parent / name) for name in POINTERS):
         raise SetpointError(
@@ -188,7 +189,7 @@ def _compare(source: Path, copy: Path, frozen: Mapping[str, Placeable]) -> None:
     """Read the copy back, and compare each tensor bit by bit with the original.
 
     Raises:
-        RunError: naming one that differs.
+        RunError: a tensor, named in the error, differs.
     """
     originals, copies = _tensors(source), _tensors(copy)
     for stem, tensors in originals.items():
@@ -228,11 +229,11 @@ class TensorDifference(NamedTuple):
     """A tensor that differs between two checkpoints.
 
     Arguments:
-        left, right: None where a checkpoint lacks it.
+        left, right: None if a checkpoint lacks it.
         norm: 2-norm of the left one.
-        difference: 2-norm of left - right; this and the next two are None where a side is missing
-            or the shapes differ.
-        relative: difference / norm; infinite where the norm is 0.
+        difference: 2-norm of left - right; this and the next two are None if a side is missing or
+            the shapes differ.
+        relative: difference / norm; infinite if the norm is 0.
         largest: the largest absolute difference of an element.
     """
 
@@ -277,7 +278,7 @@ def state_differences(
     return {
         path: (a.get(path), b.get(path))
         for path in paths
-        if repr(a.get(path)) != repr(b.get(path))  # by which NaN is NaN
+        if repr(a.get(path)) != repr(b.get(path))  # NaN equals NaN
     }
 
 

@@ -1,6 +1,6 @@
 """The files of a checkpoint that each rank writes: its share of the tensors, copied or not.
 
-The planner of torch's distributed checkpoints balances the shares; replicated parts are written
+The planner of PyTorch's distributed checkpoints balances the shares; replicated parts are written
 once.
 """
 
@@ -47,7 +47,7 @@ class HostMemory:
     """Host memory for copies of tensors, reused by each save.
 
     Arguments:
-        pinned: whether it is page-locked, for faster copies from a GPU.
+        pinned: whether the memory is page-locked, for faster copies from a GPU.
     """
 
     def __init__(self, pinned: bool = False) -> None:
@@ -56,7 +56,7 @@ class HostMemory:
         self._used = 0
         self._unchanged: frozenset[int] = frozenset()
         self._due: list[_Copy] = []
-        # What is copied until `finish`: by threads of the host, and by a stream of the GPU.
+        # Tensors to copy until `finish`: by threads of the host, and by a stream of the GPU.
         self._later: list[_Copy] = []
         self._finishing = Lock()
         self._stream: torch.cuda.Stream | None = None
@@ -66,7 +66,7 @@ class HostMemory:
         """Begin new copies, over the previous ones.
 
         Arguments:
-            unchanged: tensors that stay unchanged until `finish`, with others that share their
+            unchanged: tensors that stay unchanged until `finish`, as do others that share their
                 memory.
         """
         self._used = 0
@@ -76,7 +76,7 @@ class HostMemory:
         """A contiguous copy, complete after `wait` and `finish`."""
         size = tensor.numel() * tensor.element_size()
         if self._used == len(self._held) or len(self._held[self._used][1]) != size:
-            # What is saved changes rarely: the checkpoint of weights alone at the end.
+            # The saved tensors change rarely, for the checkpoint of weights alone at the end.
             del self._held[self._used :]
             buffer = torch.empty(size, dtype=torch.uint8, pin_memory=self.pinned)
             self._held.append((buffer, bytes_of(buffer)))
@@ -111,8 +111,8 @@ class HostMemory:
     def finish(self) -> None:
         """Wait for all copies; any thread may call it.
 
-        Copies that have not begun are made by this thread. After a failure or Ctrl-C, the next
-        call repeats them all.
+        This thread makes the copies that have not begun. After a failure or Ctrl-C, the next call
+        repeats them all.
         """
         with self._finishing:
             _copy_all(self._later)
@@ -124,7 +124,7 @@ class HostMemory:
 
 def _copy_all(due: Sequence[_Copy]) -> None:
     def copy(number: int) -> None:
-        # Without the lock of the interpreter; torch's own threads would meet after each tensor.
+        # Runs without the GIL; PyTorch's own threads would synchronize after each tensor.
         into, source = (np.frombuffer(memory, np.uint8) for memory in due[number])
         np.copyto(into, source)
 
@@ -142,9 +142,9 @@ class Save:
 
     Arguments:
         step, metric, texts, on_saved: see `CheckpointStore.save`.
-        memory: of its copies; None where tensors are written as they are.
-        position: of the run, see `Manifest`.
-        size: bytes of its tensors.
+        memory: the memory of its copies; None if tensors are written without a copy.
+        position: the position of the run, see `Manifest`.
+        size: total bytes of its tensors.
         refused: error that cancels it, shared with all ranks when they write.
     """
 
@@ -183,16 +183,16 @@ def stage(
     """Prepare the files of this rank's share of the tensors, and on the main rank the JSON files.
 
     Arguments:
-        tensors: its share, see `share_of`.
+        tensors: this rank's share, see `share_of`.
         state: content of `state.json`.
         into: memory for copies, so that tensors may change before they are written, those marked
-            unchanged after its `finish`; None: they are not copied.
+            unchanged only after its `finish`; None: they are not copied.
         world: the ranks that save together.
         index: location of the parts of all ranks, by stem.
 
     Raises:
-        SetpointError: if a tensor cannot be saved.
-        TypeError: if the state has values that JSON does not preserve.
+        SetpointError: a tensor cannot be saved.
+        TypeError: the state has values that JSON does not preserve.
     """
     files: Staged = {}
     for stem, named in tensors.items():
@@ -219,8 +219,8 @@ def share_of(world: World, tensors: Tensors) -> tuple[Tensors, Index]:
     """Assign the parts of tensors to ranks; all ranks call it.
 
     Returns:
-        the parts that this rank writes, as `tensors`; and on the main rank the index of all parts.
-        A single rank writes whole tensors, without an index.
+        the parts that this rank writes, in the form of `tensors`; and on the main rank the index of
+        all parts. A single rank writes whole tensors, without an index.
     """
     if world.size == 1:
         return tensors, {}

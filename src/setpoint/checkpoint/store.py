@@ -73,7 +73,7 @@ class CheckpointStore:
         root: the directory, `checkpoints/` of a run; created by the first save.
         world: the ranks that share the directory; None: this process alone.
         in_flight: maximum number of pending saves in the background; 0: saves are synchronous.
-        pinned: whether they copy tensors to page-locked memory.
+        pinned: whether background saves copy tensors to page-locked memory.
         timeout: of collectives of the background threads, in seconds.
         keep, keep_every, keep_at: retention, see `Retention`.
         keep_best: whether the checkpoint with the lowest metric is marked `best` and kept.
@@ -133,10 +133,10 @@ class CheckpointStore:
     def prepare(self) -> None:
         """Clean up after a killed writer, and complete a save that lacked only its pointers.
 
-        All ranks call it before loading; the main rank, which holds the run's lock, does the work.
+        All ranks call it before loading; the main rank, which has the run's lock, does the work.
 
         Raises:
-            SetpointError: if the directory cannot be written.
+            SetpointError: the directory cannot be written.
         """
         self.world.on_main(self._prepare)
 
@@ -153,26 +153,26 @@ class CheckpointStore:
         """Save a checkpoint, complete once all ranks have written.
 
         Arguments:
-            step: steps done; at least that of the newest checkpoint.
+            step: completed steps; at least that of the newest checkpoint.
             tensors: file stem to name to tensor.
             state: everything else, as JSON (see `encode_state`); its `position` is also in the
                 manifest.
-            metric: what selects the best checkpoint, lower is better (what is to rise is negated);
-                None or NaN never wins.
+            metric: the metric that selects the best checkpoint, lower is better (negated if higher
+                is better); with None or NaN the checkpoint is never the best.
             texts: file name to content, such as the record of the configuration.
-            on_saved: called with its directory after `latest` was moved.
+            on_saved: called with the directory after `latest` was moved.
             unchanged: tensors that stay unchanged until this rank calls `finish_copies`.
 
         Returns:
-            its directory, which does not exist yet in the background.
+            the directory, which does not exist yet if it is written in the background.
 
         Raises:
-            RunError: if the disk is full or fails, now or for an earlier save in the background;
-                `latest`, `best` and what they name are as before then, and what was written is
+            RunError: the disk is full or fails, now or for an earlier save in the background;
+                `latest`, `best` and their checkpoints are unchanged, and the files written are
                 removed.
         """
         if not self.in_flight:
-            # Nothing changes the tensors before they are written.
+            # The tensors do not change before they are written.
             save = self._stage(Save(step, metric, texts), tensors, state)
             path = self._write(save, self.world)
             if on_saved is not None:
@@ -204,7 +204,7 @@ class CheckpointStore:
             True while others are pending.
 
         Raises:
-            RunError: one has failed, as `save` raises it.
+            RunError: a save has failed, as raised by `save`.
         """
         while self._pending:
             written = self._pending[0].written
@@ -217,10 +217,10 @@ class CheckpointStore:
         """Wait for all pending saves.
 
         Arguments:
-            timeout: in seconds; None: unlimited.
+            timeout: the limit in seconds; None: unlimited.
 
         Raises:
-            RunError: one has failed or timed out.
+            RunError: a save has failed or timed out.
         """
         until = None if timeout is None else time.monotonic() + timeout
         while self._pending:
@@ -233,7 +233,7 @@ class CheckpointStore:
         """Wait for pending saves after a failed run, whose other ranks may be gone.
 
         Returns:
-            steps that could not be saved, and why.
+            steps that could not be saved, with the reasons.
         """
         failed: list[tuple[int, str]] = []
         until = None if timeout is None else time.monotonic() + timeout
@@ -258,7 +258,7 @@ class CheckpointStore:
             on_damaged: called with each damaged checkpoint that is skipped.
 
         Raises:
-            RunError: if all are damaged, or a file cannot be read.
+            RunError: all are damaged, or a file cannot be read.
             SetpointError: the ranks do not see the same checkpoints.
         """
         self.wait()
@@ -286,7 +286,7 @@ class CheckpointStore:
                 if on_damaged is not None:
                     on_damaged(error.path, error.reason)
         if reasons:
-            # Starting again from nothing would bury what is left; that is the user's to decide.
+            # Starting over would hide the damaged checkpoints; leave that decision to the user.
             raise RunError(
                 f"no checkpoint in {self.root} is whole ({'; '.join(reasons)}); "
                 "to start over, train into another run directory or move these away"
@@ -294,10 +294,10 @@ class CheckpointStore:
         return None
 
     def forget_best(self) -> None:
-        """Reset the best: the next checkpoint with a metric becomes it.
+        """Reset the best checkpoint: it will be the next one with a metric.
 
         Raises:
-            SetpointError: if the directory cannot be written.
+            SetpointError: the directory cannot be written.
         """
 
         def forget() -> None:
@@ -315,7 +315,7 @@ class CheckpointStore:
             self.world.on_main(forget)
 
     def set_aside_after(self, step: int) -> None:
-        """Set aside the checkpoints after `step`, where the run continues from there.
+        """Set aside the checkpoints after `step`, if the run continues from there.
 
         Call it after loading and before training, so that a skipped checkpoint is not mistaken for
         a newer state of this run. The pointers move before each rename.
@@ -324,15 +324,15 @@ class CheckpointStore:
             step: the newest to keep; -1 sets all aside.
 
         Raises:
-            RunError: if they cannot be renamed.
+            RunError: the checkpoints cannot be renamed.
         """
 
         def rename() -> None:
             self._prepare()
             checkpoints = list_checkpoints(self.root)
             try:
-                # One by one, and `latest` first, so that what a crash leaves is the store before or
-                # after one of them: `prepare` lets both pointers name again what is newer than it.
+                # One by one, and `latest` first, so that a crash leaves the store as before or
+                # after one of them: `prepare` moves both pointers back to newer checkpoints.
                 for s in sorted((s for s in checkpoints if s > step), reverse=True):
                     stay = [other for other in checkpoints if other < s]
                     point(self.root, "latest", stay[-1] if stay else None)
@@ -355,7 +355,7 @@ class CheckpointStore:
         save.size = sum(tensor.nbytes for named in share.values() for tensor in named.values())
         try:
             save.files = staging.stage(share, state, save.memory, self.world, index)
-        except Exception as error:  # such as a tensor that cannot be saved: the others wait to hear
+        except Exception as error:  # the other ranks wait for the result
             if self.world.size == 1:
                 problem = self._in_words(save, error)
                 raise problem from problem.__cause__
@@ -366,7 +366,7 @@ class CheckpointStore:
         """Write the shares of all ranks, and commit or discard the checkpoint.
 
         Arguments:
-            world: of all ranks; a thread needs a separate one.
+            world: all ranks; a thread needs a separate one.
 
         Raises:
             RunError: a disk error of any rank.
@@ -400,7 +400,7 @@ class CheckpointStore:
             raise RunError(f"rank {rank}: {text}") from refused
 
         def commit() -> Path:
-            if save.refused is not None:  # the run has given up waiting
+            if save.refused is not None:  # the run has stopped waiting
                 self._discard(folder)
                 raise save.refused
             return self._commit(save, folder, files)
@@ -430,7 +430,7 @@ class CheckpointStore:
         self._pending.clear()
         return error
 
-    # What follows is done by the main rank alone.
+    # The following methods run on the main rank only.
 
     def _prepare(self) -> None:
         if self._prepared or not self.writes:
@@ -452,7 +452,7 @@ class CheckpointStore:
         """Create the temporary folder of a checkpoint, for `_commit` or `_discard`.
 
         Raises:
-            RunError: if there are newer checkpoints, or the disk fails.
+            RunError: there are newer checkpoints, or the disk fails.
         """
         self._prepare()
         newest = max(self.steps, default=step)
@@ -475,7 +475,7 @@ class CheckpointStore:
         """
         step, metric = save.step, save.metric
         if metric is None:
-            # Saved again at one step (on Ctrl-C, say), a checkpoint keeps what was measured there.
+            # A checkpoint saved again at the same step (on Ctrl-C, say) keeps its metric.
             metric = self._metric_of(step)
         target = self.root / directory_name(step)
         pointers: list[StagedPointer] = []
@@ -486,7 +486,7 @@ class CheckpointStore:
             for name, text in texts.items():
                 content = text if isinstance(text, bytes) else text.encode()
                 files[name] = write_file(folder / name, [content])
-            # The manifest comes last: without it nothing counts.
+            # The manifest is written last: a folder without it is not a checkpoint.
             metric = None if metric is None else float(metric)
             manifest = Manifest(step, metric, files, save.position).render()
             write_file(folder / MANIFEST, [manifest])
@@ -513,7 +513,7 @@ class CheckpointStore:
     def _discard(self, folder: Path) -> None:
         """Remove the folder of a failed save."""
         shutil.rmtree(folder, ignore_errors=True)
-        # If only pointers were missing, the next save first moves them.
+        # If only the pointers were missing, the next save moves them first.
         self._prepared = False
 
     @contextmanager
@@ -523,7 +523,7 @@ class CheckpointStore:
         """Clean up if the block fails.
 
         Raises:
-            RunError: in place of an `OSError`.
+            RunError: replaces an `OSError`.
         """
         try:
             yield
@@ -573,7 +573,7 @@ class CheckpointStore:
             return False
         except SetpointError:
             return True
-        # Saved again at the same step, the best must prove itself against nothing but itself.
+        # Saved again at the same step, the best is not compared with itself.
         if best is None or best == step:
             return True
         record = self._metric_of(best)
