@@ -1,4 +1,4 @@
-"""The command line: a file is a chapter of commands; each parses, calls down and prints.
+"""The command line: each file is a chapter of commands, which parse, call other packages and print.
 
-Any function of it raises `SetpointError` for what the user got wrong; the message says what.
+Functions raise `SetpointError` for user errors, with the explanation in the message.
 """

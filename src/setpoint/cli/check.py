@@ -126,7 +126,7 @@ def _preflight(config: Config, arguments: Arguments) -> Preflight:
     for text in arguments.values("--using"):
         needs |= {need for need in NEEDS if need in text.split(",")}
     if "torch" in needs or arguments.has(FAKE_STEP):
-        needs.add("import")  # what is built of it imports what it names anyway
+        needs.add("import")  # building it imports the named objects anyway
     report = _verify(config, needs)
     is_elsewhere = arguments.has("--world-size") or arguments.has("--gpu")
     if isinstance(config, Job) and config.parallel.world_size != 1:
@@ -136,7 +136,7 @@ def _preflight(config: Config, arguments: Arguments) -> Preflight:
         for problem in report.problems:
             hint = "For a job of another machine, --world-size N leaves this one out."
             problem.hint = f"{problem.hint} {hint}".lstrip()
-    if arguments.has("--gpu"):  # which is not this machine's
+    if arguments.has("--gpu"):  # that GPU may not be in this machine
         report.problems = [each for each in report.problems if each.path != "parallel.device"]
     if report.problems:
         raise ConfigError(report.problems)
@@ -160,7 +160,7 @@ def _add_run(job: Job, report: Preflight, arguments: Arguments) -> None:
     folder = run_directory_given(arguments.source)
     if folder is None and job.seed is not None:
         report.facts["run directory"] = find_run(job)
-    if folder is not None:  # whose name need not be that of today's fingerprint
+    if folder is not None:  # its name may differ from the current fingerprint
         report.facts["run directory"] = folder
         from setpoint.train.run_status import data_position
 

@@ -166,7 +166,7 @@ def _facts(entry: CheckpointEntry, pointers: dict[PointerName, Any]) -> dict[str
         "ranks": entry.ranks,
         "tensors": entry.stems,
         "leaves_out_frozen": entry.leaves_out,
-        # JSON has no NaN, which stands for a metric that never wins.
+        # JSON lacks NaN, which stands for a metric that never wins.
         "metric": metric if metric == metric else None,
         "named_by": names if entry.kind == "checkpoint" else [],
         "damage": entry.damage or None,
@@ -320,7 +320,7 @@ def _prune_local(root: Path, arguments: Arguments, removes: bool) -> list[Decisi
             raise RunError(f"latest or best in {root} cannot be read, so nothing may be removed")
         surveyed = CheckpointPlace(root).survey()
         entries = {entry.step: entry for entry in surveyed if entry.kind == "checkpoint"}
-        # A damaged one may be all that is left of its step.
+        # A damaged checkpoint may be the only one of its step.
         protected |= {
             step: "cannot be read" if entry.manifest is None else "damaged"
             for step, entry in entries.items()

@@ -145,7 +145,7 @@ def _plot(runs: list[ComparedRun], result: Table, arguments: Arguments) -> Plot:
         raise SetpointError("there is nothing to draw: no run has a metric")
     name, x = next(iter(paths)), arguments.value("--x")
     if x is None:
-        # One evaluation at the end is not a curve; the training loss is.
+        # A single evaluation at the end is not a curve; use the training loss.
         curves = [n for n, path in paths.items() if any(len(m.curve(path)) > 1 for m in metrics)]
         name = (curves or [name])[0]
         series = [Series(run.label, run.metrics.curve(paths[name])) for run in runs]

@@ -19,8 +19,8 @@ from setpoint.config.resolving.checks import known_cautions
 from setpoint.config.schema.class_info import known_tags
 from setpoint.config.values.node import value_or_missing
 
-# NAME stands for the command that is completed, FUNCTION for a name in the shell; what is typed
-# as the command is called with `__complete`.
+# NAME is the command to complete, FUNCTION its name in the shell; the typed words are arguments of
+# the command `__complete`.
 BASH = """_FUNCTION() {
   local found
   COMPREPLY=()
@@ -88,7 +88,7 @@ class CommandLine(NamedTuple):
 
     Arguments:
         names: its commands.
-        command: the command of a name; of another word what runs without one, None if nothing does.
+        command: the command of a name; for another word the default command, None if there is none.
     """
 
     names: Collection[str]
@@ -115,8 +115,8 @@ def at_cursor(words: Sequence[str], position: int) -> tuple[list[str], str, int]
     """Join words that bash has split at `=` and `:`.
 
     Returns:
-        the words before the cursor, the word at the cursor, and how many of its first characters
-        the shell does not count as part of that word.
+        the words before the cursor, the word at the cursor, and the number of its first characters
+        that the shell does not count as part of it.
     """
     parts: list[str] = []
     split, continues = 0, False
@@ -148,7 +148,7 @@ def candidates(before: Sequence[str], current: str, line: CommandLine = SETPOINT
     command = line.command(first)
     if command is None:
         return
-    if first == "sweep" and "," in current:  # candidates for the point behind the last comma
+    if first == "sweep" and "," in current:  # candidates for the point after the last comma
         points, _, last = current.rpartition(",")
         flag, equals, _ = points.partition("=")
         start = f"{flag}=" if equals else ""
@@ -195,7 +195,7 @@ def _settable(command: Command, before: Sequence[str]) -> Iterator[str]:
         arguments = command.parse(before)
         source = arguments.source or ""
         is_data = bool(preset_named(source)) or names_file(source)
-        # What is typed halfway shall import nothing of the user's.
+        # Completing an unfinished command must not import user code.
         composes = is_data and not arguments.has("--import")
         draft = open_source(source, arguments).draft if composes else None
     except SetpointError:
@@ -207,7 +207,7 @@ def _settable(command: Command, before: Sequence[str]) -> Iterator[str]:
 def _can_set(section: object, path: Sequence[str]) -> bool:
     """True unless a section on the way is of a variant without the field."""
     for name in path:
-        if not isinstance(section, Config):  # null, a list, or not known
+        if not isinstance(section, Config):  # null, a list, or unknown
             return True
         if name not in type(section).__setpoint__.fields:
             return False
@@ -277,7 +277,7 @@ def sources(current: str) -> Iterator[str]:
     if current and not current.startswith((os.curdir, os.sep)):
         try:
             yield from _revisions(current)
-        except SetpointError:  # no git, or a repository that it does not read
+        except SetpointError:  # no git, or a repository it cannot read
             return
 
 
@@ -298,7 +298,7 @@ def _revisions(current: str) -> Iterator[str]:
     repository = revision.repository_of(folder)
     if repository is None:
         return
-    parts = split_revision(f"{current}_")  # so that there is something behind the colon
+    parts = split_revision(f"{current}_")  # ensures a part after the colon
     if parts is None:
         yield from (f"{name}:" for name in revision.branches_and_tags(repository))
         return

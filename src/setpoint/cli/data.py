@@ -123,7 +123,7 @@ def data_push(arguments: Arguments) -> int:
         secret = None if token is None else str(Secret(token).reveal())
     except Invalid as error:
         raise SetpointError(f"--token {error}") from None
-    require_id(repository)  # before hours of preparation
+    require_id(repository)  # fail before hours of preparation
     prepared = prepare_job(arguments)
     from setpoint.data.push import Target, push
 
@@ -167,7 +167,7 @@ def tokenizer_train(arguments: Arguments) -> int:
     folder = Path(os.path.expanduser(output))
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise SetpointError(f"--output {output} already exists; give a new folder")
-    # The tokenizer that is yet to be made has the tokens of a template.
+    # The new tokenizer will have the tokens of a template.
     job = checked_job(
         arguments, lambda path: path.startswith("data.sources.") and not path.endswith(".template")
     )
@@ -275,7 +275,7 @@ def _first_rows(data: JobData, count: int, source: str | None) -> list[Sample]:
     samples: list[Sample] = []
     taken, most = 0, max(sequences.epoch_rows or STREAMED, count)
     while len(samples) < count and taken < most:
-        # Rows that are packed together come out the same however many are taken at once.
+        # The packing of rows does not depend on the number taken at once.
         step = min(max(count, 16 if source else count), most - taken)
         rows = samples_of(sequences, sampler.take(step), data.tokenizer, taken)
         samples += [row for row in rows if source in (None, row.source)]
@@ -298,7 +298,7 @@ def _title(sample: Sample) -> str:
 def _text(sample: Sample) -> str:
     """Render the text, with a heading where a document begins."""
     marks = not colours()
-    # Between bytes there are too many marks to read anything.
+    # With marks between single bytes the text would be unreadable.
     ends = marks and any(len(token.data) > 1 for token in sample.tokens if not token.control)
     lines: list[str] = []
     document: int | None = -1
@@ -323,7 +323,7 @@ def _text(sample: Sample) -> str:
         if not marks:
             run.append(_coloured(token, text, index))
             continue
-        # The first token of a row is never a target, and looks like the one behind it.
+        # The first token of a row is never a target; show it like the next one.
         if (token if index or len(sample.tokens) < 2 else sample.tokens[1]).trained == masked:
             run.append("]]" if masked else "[[")
             masked = not masked
@@ -337,7 +337,7 @@ def _coloured(token: Token, text: str, index: int) -> str:
     codes = ["35"] if token.control else []
     codes += ["1"] if token.trained else ["2"]
     codes += ["48;5;236"] * (index % 2)
-    # A ground that is still on at the end of a line would fill the line.
+    # A background colour at the end of a line would fill the line.
     return "\n".join(styled(line, ";".join(codes)) if line else "" for line in text.split("\n"))
 
 
@@ -424,7 +424,7 @@ def _row_counts(data: JobData) -> dict[str, Any]:
         return {"note": "seed is null, and what is packed together depends on it"}
     try:
         sequences, _ = build_training_data(data.job, data.corpora.train)
-    except SetpointError as error:  # too little data for one row; the rest is worth knowing
+    except SetpointError as error:  # too little data for one row; still show the rest
         return {"note": str(error)}
     members = getattr(sequences, "members", (sequences,))
     notes = [note for member in members if (note := getattr(member, "note", ""))]

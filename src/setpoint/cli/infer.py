@@ -219,7 +219,7 @@ def _evaluation(arguments: Arguments) -> Any:
     sets: list[DataSet] = []
     for path in arguments.values("--text"):
         folder, last = os.path.split(path.rstrip("/"))
-        # A glob is named by its folder.
+        # A glob is named after its folder.
         stem = os.path.splitext(os.path.basename(folder) if "*" in last else last)[0]
         name = re.sub(r"[^A-Za-z0-9_.\-]", "-", stem) or "text"
         if name in (*sides, *(data_set.name for data_set in sets)):
@@ -313,7 +313,7 @@ def generate(arguments: Arguments) -> int:
         results = _run_job(arguments, job)
         if isinstance(results, int):
             return results
-        texts = (  # of a conversation the answer alone
+        texts = (  # for a conversation, only the answer
             text.text if text.messages is not None else text.prompt + text.text
             for text in results.texts
         )
@@ -330,7 +330,7 @@ def generate(arguments: Arguments) -> int:
 
     def show(_: int, piece: str) -> None:
         if not begun:
-            # Not before: what is wrong with weights or device is said instead.
+            # Not earlier: errors of weights or device come first.
             begun.append(True)
             sys.stdout.write(before)
         sys.stdout.write(piece)
@@ -375,9 +375,9 @@ def _generation(arguments: Arguments) -> Any:
     values["stop_tokens"] = tuple(tokens) or None
     values["stop"] = tuple(_text(text, "--stop") for text in arguments.values("--stop")) or None
     prompts = [_prompt(text) for text in arguments.values("--prompt")]
-    if prompts:  # the ranks have no standard input
+    if prompts:  # ranks have no standard input
         arguments.options["--prompt"] = prompts
-    # A line end to begin with; a conversation begins with its message.
+    # Begin with a line break; a conversation begins with its message.
     has_others = arguments.has("--prompts-file") or arguments.has("--chat")
     values["prompts"] = tuple(prompts or ([] if has_others else ["\n"]))
     return set_fields(arguments, Generation(), values)
@@ -400,7 +400,7 @@ def _prompt(text: str) -> str:
 
 def _text(text: str, name: str) -> str:
     try:
-        # Bytes that are not text can arrive as halves of surrogate pairs, which nothing encodes.
+        # Invalid bytes can arrive as halves of surrogate pairs, which cannot be encoded.
         text.encode()
     except UnicodeError as error:
         raise SetpointError(f"{name} is not UTF-8: {error}") from None
@@ -481,7 +481,7 @@ def _sections(place: Place) -> dict[str, Any]:
     longest = sections["model"].get("max_sequence_length")
     usual = BatchConfig.__setpoint__.fields["sequence_length"].default
     if isinstance(longest, int) and longest < usual:
-        # So that the file is whole: sequences of the usual length would not fit.
+        # Makes the file valid: sequences of the default length would not fit.
         sections["batch"] = {"sequence_length": longest}
     if (place.directory / "tokenizer.json").is_file():
         sections["tokenizer"] = {"type": "huggingface", "path": place.name}
@@ -494,7 +494,7 @@ def _fields_of_weights(config: TransformerConfig) -> dict[str, Any]:
     values = {name: plain[name] for name in (*SIZES, *PLAIN)}
     try:
         resolve(TransformerConfig(**values))
-    except ConfigError as error:  # what has no effect in such a model
+    except ConfigError as error:  # fields without effect in such a model
         for problem in error.problems:
             values.pop(problem.path.partition(".")[0], None)
     return values

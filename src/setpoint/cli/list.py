@@ -143,7 +143,7 @@ def _rows(root: type[Config], kind: str) -> Iterator[dict[str, Any]]:
         for code, meaning in known_cautions(root).items():
             yield {"code": code, "help": meaning}
     else:
-        variants = (  # a field of several variants has the same ones in each
+        variants = (  # the same for every variant that has the field
             (path, cls)
             for path, info in all_fields(root)
             if info.type.nested
@@ -180,7 +180,7 @@ def _search_fields(root: type[Config], words: str) -> Iterator[dict[str, Any]]:
     exact = re.sub(r"[\W_]+", "_", words)
     listed: set[int] = set()
     for path, info in all_fields(root):
-        if id(info) in listed:  # of a section in several places the first counts
+        if id(info) in listed:  # a shared section is listed once
             continue
         listed.add(id(info))
         row = _field(path, info)
@@ -290,7 +290,7 @@ def schema(arguments: Arguments) -> int:
     sweeps, program = None, arguments.command.program
     if arguments.value("--job") == "inference":
         program = Program(program.name, INFERENCE)
-    elif not program.is_own:  # a script of one's own has no sweeps
+    elif not program.is_own:  # a user's script has no sweeps
         from setpoint.sweep.sweep_file import SweepTable as sweeps
     text = _schema_text(json_schema(program.root, sweeps))
     name = arguments.value("--output")

@@ -117,7 +117,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     words = list(sys.argv[1:] if arguments is None else arguments)
     if is_process:
         show_users_frames(program=True)
-    # Before anything else is imported, which takes time enough for Ctrl-C.
+    # Before any other import, since imports take long enough for a Ctrl-C.
     stop = StopRequest()
     stop.owns_process = True
     stop.resumable = words[:1] in (["train"], ["sweep"])  # nothing can be lost yet
@@ -131,7 +131,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
                 leave(status)
     except KeyboardInterrupt as error:
-        # Between two lines of the above.
+        # Between two of the lines above.
         return interrupted(error)
     if is_process:
         _prepare_exit(status)
@@ -154,23 +154,23 @@ def _prepare_exit(status: int) -> None:
     for number in NAMES:
         if signal.getsignal(number) != signal.SIG_IGN:
             signal.signal(number, signal.SIG_DFL)
-    for number in (SAVE, PREEMPT):  # there is nothing left to save, nor to be ended by it
+    for number in (SAVE, PREEMPT):  # there is nothing left to save or preempt
         signal.signal(number, signal.SIG_IGN)
     trackers = sys.modules.get("setpoint.track.trackers")
     saves = sys.modules.get("setpoint.files.threads")
     if (trackers and trackers.unfinished) or (saves and saves.is_any_busy()):
-        # They have had their time, and would take more of it.
+        # Their timeout has passed, and waiting would take longer.
         sys.stdout.flush()
         sys.stderr.flush()
         os._exit(status)
-    # On its way out Python would search all objects for cycles, again and again, which takes a
-    # tenth of the time of `setpoint check`.
+    # At exit, Python would search all objects for cycles repeatedly, which takes a tenth of the
+    # time of `setpoint check`.
     gc.freeze()
 
 
 def _dispatch(words: list[str]) -> int:
     if "RANK" in os.environ:
-        # A rank ends with its launcher also while it starts.
+        # A rank must end with its launcher, even during its start.
         from setpoint.parallel.rank import enter
 
         enter()
@@ -253,15 +253,15 @@ def has_torch() -> bool:
     """True if PyTorch is installed; nothing is imported."""
     if "torch" in sys.modules:
         return sys.modules["torch"] is not None
-    # As `importlib.util.find_spec`, which is not free to import.
+    # Like `importlib.util.find_spec`, whose import takes time.
     return any(finder.find_spec("torch", None) is not None for finder in sys.meta_path)
 
 
 class Loading:
-    """Context in which torch is imported; a `SetpointError` if it is missing.
+    """Context for importing torch; raises a `SetpointError` if it is missing.
 
-    There is no garbage collection in the block, and none of the hundreds of thousands of objects
-    that stay until the end. A process that has torch already is left as it is.
+    Garbage collection is off in the block, and skips the hundreds of thousands of new objects,
+    which live until the end. It does nothing if torch is imported already.
     """
 
     def __enter__(self) -> None:
@@ -289,10 +289,10 @@ def guarded(command: Callable[[], int], words: Sequence[str]) -> int:
 
         show_all_frames(True)
     for name in ("stdout", "stderr"):
-        if getattr(sys, name) is None:  # closed, as after `>&-`: what is printed goes nowhere
+        if getattr(sys, name) is None:  # closed, as after `>&-`: discard output
             setattr(sys, name, open(os.devnull, "w"))  # noqa: SIM115 - open until the end
     if isinstance(sys.stdout, TextIOWrapper):
-        # A terminal that cannot show a character gets its escape rather than no answer at all.
+        # Escape characters that the terminal cannot show, to avoid an error.
         sys.stdout.reconfigure(errors="backslashreplace")
     gc.set_threshold(*RARELY)
     try:
@@ -302,7 +302,7 @@ def guarded(command: Callable[[], int], words: Sequence[str]) -> int:
     except SetpointError as error:
         if _was_quit(error):
             return interrupted(KeyboardInterrupt(QUIT))
-        with suppress(OSError):  # the reader of standard error has left, or its disk is full
+        with suppress(OSError):  # standard error is closed, or its disk full
             name = joined(words)[0] if words else ""
             is_json = "--json" in words and name in COMMANDS
             options = command_of(name).options if is_json else []
@@ -311,7 +311,7 @@ def guarded(command: Callable[[], int], words: Sequence[str]) -> int:
     except KeyboardInterrupt as error:
         return interrupted(error)
     except BrokenPipeError:
-        # The reader of our output has left, as `| head` does; Python must not complain at exit.
+        # The reader has closed the pipe, as in `| head`; Python must not complain at exit.
         _abandon_output()
         return FAILED
     except OSError as error:
@@ -337,8 +337,8 @@ def _was_quit(error: Exception) -> bool:
 def show_users_frames(program: bool = False) -> None:
     """Print tracebacks of exceptions in the user's code without the frames that lead to it.
 
-    Nothing is caught: only `sys.excepthook` is replaced, and only Python's own, so that debuggers
-    and hooks of others see what they always do.
+    Nothing is caught: only Python's own `sys.excepthook` is replaced, so debuggers and other hooks
+    work as usual.
     """
     if sys.excepthook is not sys.__excepthook__:
         return
@@ -390,7 +390,7 @@ def report(error: SetpointError, for_machines: bool = False) -> None:
         _print_or_abandon(json_text(answer))
     else:
         _print_or_abandon()
-    # Of a rank, its launcher prints the traceback.
+    # The launcher prints the traceback of a rank.
     traced = getattr(error, "rank_traceback", "") or traceback_to_show(error)
     if "RANK" in os.environ and is_said_elsewhere(error, traced):
         return
@@ -427,7 +427,7 @@ def is_said_elsewhere(error: SetpointError, traced: str = "") -> bool:
         wait_until_reported,
     )
 
-    if launched() == 1:  # a launcher with one rank left
+    if launched() == 1:  # a launcher with one remaining rank
         from setpoint.config import log_of
 
         return leave(error.status, str(error), more={"traceback": traced, "log": log_of(error)})

@@ -75,7 +75,7 @@ def run(arguments: Arguments) -> int:
     write, start = arguments.has("--write"), arguments.integer("--from")
     if start is not None and start > root.__setpoint__.schema:
         raise SetpointError(f"--from must be at most {root.__setpoint__.schema}, got {start}")
-    # All are read and worked out before the first is written.
+    # Read and compute all before writing the first.
     notes: list[str] = []
     plans: list[tuple[str, list[Change]]] = []
     for name in arguments.positional:
@@ -87,7 +87,7 @@ def run(arguments: Arguments) -> int:
         if not changes:
             print(f"{name}: nothing to change; it has schema {root.__setpoint__.schema}")
         elif write:
-            if changes[0].is_record:  # no run may be going on in the directory meanwhile
+            if changes[0].is_record:  # the run must not be in progress
                 with RunDirectory.create(name) as directory:
                     texts = {change.path.name: change.after for change in changes}
                     directory.write_record(texts, root.__setpoint__.schema)
@@ -156,7 +156,7 @@ def rewrite_document(document: FileDocument, tree: Tree, schema: int) -> str:
 
     Arguments:
         tree: its data without the header, after the migration.
-        schema: for the header, which is added if need be.
+        schema: the schema for the header, which is added if it is missing.
     """
     before: Any = guessed(document.data.get(HEADER))
     header: dict[str, Any] = {**(before if isinstance(before, dict) else {}), "schema": schema}
@@ -224,7 +224,7 @@ def rewrite_toml(text: str, steps: Sequence[Step], header: dict[str, Any]) -> st
         for key, value in header.items():
             document[HEADER][key] = value
         return kit.dumps(document)
-    # Above everything but comments that speak of the file: `#:schema` has to stay on top.
+    # At the top, but below comments about the file: `#:schema` has to be first.
     lines = text.splitlines(keepends=True)
     top = next((n for n, line in enumerate(lines) if not line.startswith("#:")), len(lines))
     return "".join([*lines[:top], f"{HEADER} = {{schema = {header['schema']}}}\n", *lines[top:]])
@@ -236,7 +236,7 @@ def _move_in_toml(kit: Any, document: Any, old: Keys, new: Keys) -> None:
         return
     item = section[old[-1]]
     del section[old[-1]]
-    # A plain value takes the remark behind it along; a table would bring its title, too.
+    # A plain value keeps its trailing comment; a table would bring its title, too.
     _put_in_toml(kit, document, new, item.unwrap() if hasattr(item, "append") else item)
 
 

@@ -17,12 +17,12 @@ INFERENCE = "setpoint.infer.config:Inference"
 
 
 class Program:
-    """A command line and the config class that it is about.
+    """A command line and its config class.
 
     Arguments:
-        name: what is typed before a command, as in `python train.py`.
-        root: the class of the configuration; of Setpoint's own jobs the place where it is
-            defined, which is imported when it is needed.
+        name: the words before a command, as in `python train.py`.
+        root: the class of the configuration; for Setpoint's own jobs its location, which is
+            imported when needed.
     """
 
     __slots__ = ("_root", "name")
@@ -65,14 +65,15 @@ class Option(NamedTuple):
     """One option of a command, as opposed to an override of the configuration.
 
     Arguments:
-        flag: `--name METAVAR`; without a metavar it is a switch. Words in lower case, separated
-            by `|`, are the values it takes, and N among them or alone is an int.
-        repeat: it may be given several times, and of several words some, separated by commas.
-        type: `int` and `float` are read as fields read them.
+        flag: `--name METAVAR`; without a metavar it is a switch. Words in lower case, separated by
+            `|`, are its valid values, and N among them or alone is an int.
+        repeat: it may be given several times, or with several of its words, separated by commas.
+        type: `int` and `float` are parsed as in fields.
         at_least: the smallest number; by default 1 for an int and 0 for a float.
-        requires: options that must be given beside it, separated by spaces; `--a|--b` is one of
-            several, `--a=value` an option with that value. Those that a command lacks do not count.
-        excludes: options that contradict it, likewise.
+        requires: options that must be given as well, separated by spaces; `--a|--b` is one of
+            several, `--a=value` an option with that value. Options that a command lacks are
+            ignored.
+        excludes: conflicting options, in the same form.
     """
 
     flag: str
@@ -119,7 +120,7 @@ class Option(NamedTuple):
         title, least = ("an int", 1) if kind is int else ("a float", 0)
         least = least if self.at_least is None else self.at_least
         try:
-            if not text.isascii() or "_" in text:  # which Python reads, and no field does
+            if not text.isascii() or "_" in text:  # valid for Python, but not in fields
                 raise ValueError
             number = kind(text)
         except ValueError:
@@ -168,7 +169,7 @@ NOT_OF_SCRIPTS = (WORLD_SIZE, STRICT, JOB_KIND, HELP, STDIN, STDIN_FORMAT)
 class Arguments:
     """The arguments of one call: `positional`, `overrides` as typed, `foreign` ones, and `options`.
 
-    `noted` are the notes that were printed, which the call does not print again.
+    `noted` are the printed notes, which are not printed again.
     """
 
     __slots__ = ("command", "foreign", "noted", "options", "overrides", "positional")
@@ -215,15 +216,14 @@ class Arguments:
 class Command:
     """A command: its manual page, its options, and the function that it decorates.
 
-    The docstring of the function is the manual: what the command does, and under `Examples:` a
-    line for each, with its meaning after two spaces.
+    The docstring of the function is the manual: a description of the command and, under
+    `Examples:`, one line for each, with its meaning after two spaces.
 
     Arguments:
-        usage: its name in lower case, and its arguments: `[X]` may be left out, `X...` is one or
-            more.
-        options: its options; `--help` is added, and those of standard input where files are taken.
-        about: further paragraphs of the manual, which commands share. The meaning of SOURCE is
-            added where there are OVERRIDES and the manual does not say it.
+        usage: its name in lower case, and its arguments: `[X]` is optional, `X...` is one or more.
+        options: its options; `--help` is added, and those of standard input if files are accepted.
+        about: further paragraphs of the manual, shared by commands. The meaning of SOURCE is added
+            if there are OVERRIDES and the manual does not explain it.
     """
 
     def __init__(
@@ -276,7 +276,7 @@ class Command:
     @property
     def _documentation(self) -> tuple[str, str]:
         text = (self.run.__doc__ or "") if hasattr(self, "run") else ""
-        text = text.replace("\n    ", "\n").strip()  # `inspect.cleandoc` is not free to import
+        text = text.replace("\n    ", "\n").strip()  # importing `inspect` takes time
         description, _, examples = text.partition("\n\nExamples:\n")
         return description, examples
 
@@ -299,7 +299,7 @@ class Command:
         sets_fields = "OVERRIDES" in self.usage
         parsed = Arguments(self)
         if "--" in tokens:
-            # What follows has the spelling of the system whose file the source is.
+            # The words after it are in the syntax of the source's system.
             end = tokens.index("--")
             tokens, parsed.foreign = tokens[:end], [*tokens[end + 1 :]]
             if not parsed.foreign:
@@ -323,7 +323,7 @@ class Command:
                     if equals:
                         raise SetpointError(f"{name} is a switch and accepts no value")
                 elif not equals:
-                    # A value that looks like an option is far more often a value left out.
+                    # A value that looks like an option most likely means a missing value.
                     if index >= len(tokens) or tokens[index].startswith("--"):
                         raise SetpointError(f"{name} needs a value: {name} {option.metavar}")
                     text, index = tokens[index], index + 1
@@ -331,13 +331,13 @@ class Command:
                     raise SetpointError(f"{option.name} is given twice")
                 parsed.options.setdefault(option.name, []).append(text)
             elif not (_is_override(token) if sets_fields else _is_flag(token)) or (
-                # A number below zero, as in `replay RUN -3`, is refused by the command.
+                # Negative numbers, as in `replay RUN -3`, are refused by the command.
                 has_room and not parsed.overrides and token[0] == "-" and token[1:].isdecimal()
             ):
                 if sets_fields and parsed.overrides and not has_room:
                     self._refuse_value(parsed.overrides, [token, *tokens[index:]])
                     self._refuse_file(token)
-                    parsed.overrides.append(token)  # which is refused as no override
+                    parsed.overrides.append(token)  # refused later as an invalid override
                 else:
                     parsed.positional.append(token)
             else:
@@ -360,7 +360,7 @@ class Command:
 
     def _check(self, parsed: Arguments, table: dict[str, Option]) -> None:
         """Check the values of options, and that none is without effect or contradicts another."""
-        # `-` stands for a source that arrives on standard input, also where no source is given.
+        # `-` is a source on standard input, even if no source is given.
         words = [word.strip("[]") for word in self.usage.split()]
         if parsed.has(STDIN.name) and words[len(parsed.positional) :][:1] == ["SOURCE"]:
             parsed.positional.append("-")
@@ -549,7 +549,7 @@ def _is_override(token: str) -> bool:
         return deletes(token) and not os.path.exists(token)
     if token.startswith("-"):
         return _is_flag(token)
-    # Not the parameters of a preset, tiny(width=64), closed or not, nor a folder of a sweep.
+    # Neither the parameters of a preset, tiny(width=64), closed or not, nor a folder of a sweep.
     return bool(equals) and "(" not in name and not (os.sep in name and os.path.isdir(token))
 
 
@@ -591,12 +591,12 @@ def refuse_misspelt_options(arguments: Arguments, root: type[Config] | None = No
             continue
         command = arguments.command
         if word.removeprefix("no_") in fields or retired_hint(root, word):
-            continue  # a field, or what was one once and is answered as one
+            continue  # a field, or a retired one, which has its own error
         if not nearest(word, fields, 1, LIKE_FIELD):
             _refuse_like_option(command, name)
         if is_foreign_key(root, word):
-            continue  # a field by its name elsewhere
-        # Beside others it is reported with what is wrong there, as a key that is not known.
+            continue  # a field by its name in another system
+        # With other overrides it is reported as an unknown key, together with their errors.
         if not equals and len(overrides) == 1:
             meant = did_you_mean(name, [f"--{field}" for field in fields], " ")
             raise SetpointError(
@@ -608,14 +608,14 @@ def refuse_misspelt_options(arguments: Arguments, root: type[Config] | None = No
 def _refuse_like_option(command: Command, flag: str) -> None:
     """Refuse a flag that is similar to an option; strict, since an unknown field is likelier.
 
-    An option whose help is "Number of rows" is meant by `--rows` as well.
+    An option whose help is "Number of rows" also matches `--rows`.
     """
     from difflib import SequenceMatcher
 
     word = flag.lstrip("-").replace("-", "_").lower()
     for option in command.options:
         name = option.name[2:].replace("-", "_")
-        # Swapped letters are common, and weigh heavily in short words.
+        # Swapped letters are common, and reduce the similarity of short words most.
         meant = sorted(name) == sorted(word) or (name in RANKS and word in RANKS)
         meant = meant or (bool(word) and option.help.startswith(f"Number of {word}"))
         if meant or SequenceMatcher(None, word, name).ratio() > CLOSE:

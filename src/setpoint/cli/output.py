@@ -24,8 +24,8 @@ def emit(
 
     Arguments:
         facts: plain data, or a function that makes it.
-        text: likewise a text or a function; the other of the two is not called.
-        notes: printed on standard error behind the text.
+        text: a text, or a function that makes it; only one of the two functions is called.
+        notes: printed on standard error after the text.
     """
     if not arguments.has("--json"):
         print(text() if callable(text) else text, flush=True)
@@ -90,9 +90,9 @@ def _indented(rows: Sequence[tuple[str, str]]) -> list[str]:
 
 def colours(stream: TextIO | None = None) -> bool:
     """True if a stream, by default standard output, shows colours."""
-    if not (stream or sys.stdout).isatty():  # asked first, since a page asks for each of its words
+    if not (stream or sys.stdout).isatty():  # first, since pages call this for every word
         return False
-    # https://no-color.org: set to anything but the empty text.
+    # https://no-color.org: set to any nonempty text.
     return not (os.environ.get("NO_COLOR") or os.environ.get("TERM") == "dumb")
 
 
@@ -101,7 +101,7 @@ def styled(text: str, code: str, stream: TextIO | None = None) -> str:
 
     Arguments:
         code: the parameter of the terminal's "select graphic rendition" sequence (ECMA-48).
-        stream: where it will be printed; standard output if None.
+        stream: the output stream; standard output if None.
     """
     return f"\033[{code}m{text}\033[0m" if colours(stream) else text
 
@@ -142,7 +142,7 @@ def hidden(rows: Sequence[object], most: int | None) -> list[str]:
 
 def table(rows: Sequence[Sequence[str]], headings: Sequence[str] = ()) -> str:
     """Align columns by spaces; on a narrow terminal rich folds the cells."""
-    from setpoint.track.console import aligned  # not for --help, which prints none
+    from setpoint.track.console import aligned  # not needed for --help
 
     lines = aligned([headings, *rows] if headings else rows)
     if sys.stdout.isatty():
@@ -185,7 +185,7 @@ def print_cautions(cautions: Iterable[Caution], *, silence: bool = True) -> None
     """Print cautions on standard error.
 
     Arguments:
-        silence: whether to say how a caution is silenced.
+        silence: whether to explain how to silence a caution.
     """
     from setpoint.config import Problem
 

@@ -196,7 +196,7 @@ def schedule(arguments: Arguments) -> int:
     notes = [f"{label}: {note}" for label, _, curve in curves for note in curve.notes]
     emit(arguments, lambda: {"curves": [_curve_facts(*curve) for curve in curves]}, text, notes)
     if not arguments.has("--json"):
-        for _, job, _ in curves:  # so that an unusual curve is noticed
+        for _, job, _ in curves:  # an unusual curve should be noticed
             print_cautions(cautions_of(job))
     return 0
 
@@ -235,7 +235,7 @@ def _at(curve: Curve, point: Point) -> str:
 
 
 def _rate_plot(curves: list[tuple[str, Job, Curve]]) -> Plot:
-    # Curves over different units have only their own length in common.
+    # Curves over different units are scaled to their own length.
     units = {_axis(curve) for _, _, curve in curves}
     axis = units.pop() if len(units) == 1 else "share of the run"
     series: list[Series] = []
@@ -249,7 +249,7 @@ def _rate_plot(curves: list[tuple[str, Job, Curve]]) -> Plot:
 def _drawing(curves: list[tuple[str, Job, Curve]]) -> str:
     try:
         return chart(_rate_plot(curves), colour=colours())
-    except SetpointError:  # the package that draws lines is not installed
+    except SetpointError:  # the plotting package is not installed
         return "\n\n".join(_bars(label, curve) for label, _, curve in curves)
 
 

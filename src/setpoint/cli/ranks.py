@@ -23,7 +23,7 @@ SEVERAL = """
 def adopt_launcher(composition: Composition[Any]) -> None:
     """Take the number of ranks from the launcher, unless a layer of this command sets it.
 
-    What a record says of it was true of its launcher.
+    A value from a record was true only for its launcher.
     """
     size = os.environ.get("WORLD_SIZE")
     parallel = composition.draft.parallel

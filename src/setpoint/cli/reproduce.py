@@ -128,7 +128,7 @@ def rerun(arguments: Arguments) -> int:
         raise SetpointError(f"--output {output} is the run itself, which is only read")
     if output.exists() and not output.is_dir():
         raise SetpointError(f"--output {output} is a file; give a directory")
-    load_record(Job, str(path))  # it is as it was written
+    load_record(Job, str(path))  # as it was written
     prepare(arguments)
     with Loading():
         from setpoint.runs import reproduction
@@ -180,7 +180,7 @@ def _train_again(
     imports = arguments.values("--import")
     try:
         status = reproduction.train_again(job, flags, folder, steps.last, imports, threads)
-    except SetpointError as error:  # without advice on resuming, and naming the run
+    except SetpointError as error:  # names the run, without advice on resuming
         reason = str(error).replace(str(folder), str(run)).partition("\n")[0]
         raise SetpointError(f"{run} cannot be trained again: {reason}") from None
     if status:
@@ -204,7 +204,7 @@ def _print_comparison(
         "problems": problems,
     }
     lines = [*_lines(run, result), *(f"  {problem}" for problem in problems)]
-    emit(arguments, facts, printable("\n".join(lines)))  # a record may hold anything
+    emit(arguments, facts, printable("\n".join(lines)))  # a record may contain anything
     return is_equal
 
 

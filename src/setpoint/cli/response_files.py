@@ -30,9 +30,9 @@ def expand_responses(
     """Replace the names of response files by their words.
 
     Arguments:
-        words: of a command line. One that begins with `@` names a file; in `name=@text` it does
-            not begin the word, and nothing is read.
-        takes_section: true for a flag of a section, so that `@NAME` behind it is a preset.
+        words: the words of a command line. A word that begins with `@` names a file; in
+            `name=@text` it does not begin the word, so nothing is read.
+        takes_section: true for a flag of a section, after which `@NAME` is a preset.
     """
     left = MAX_BYTES
 
@@ -78,9 +78,9 @@ def _read_response(name: str, word: str, where: str, limit: int) -> bytes:
 def split(text: str, name: str) -> list[Word]:
     """Split the text of a response file into words as a POSIX shell does.
 
-    Quotes of both kinds group, a backslash takes the next character as it is or joins two lines,
-    and `#` at the beginning of a word makes the rest of the line a comment. `shlex` would take `#`
-    inside a word for a comment as well, and say no lines.
+    Both kinds of quotes group words, a backslash escapes the next character or joins two lines, and
+    `#` at the beginning of a word starts a comment. `shlex` would also start a comment at `#`
+    inside a word, and reports no line numbers.
     """
     text = text.replace("\r\n", "\n")
     words: list[Word] = []
@@ -106,7 +106,7 @@ def split(text: str, name: str) -> list[Word]:
 
 def _unquoted(part: re.Match[str]) -> str:
     if part["double"] is not None:
-        # Between double quotes a backslash escapes only these; elsewhere it is itself.
+        # Between double quotes a backslash escapes only these; otherwise it is literal.
         return re.sub(r'\\(["\\$`])|\\\n', lambda match: match[1] or "", part["double"])
     if part["single"] is not None:
         return part["single"]

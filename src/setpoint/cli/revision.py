@@ -1,8 +1,8 @@
-"""`REV:preset`, `REV:path/file.toml`: the configuration as a git revision makes it.
+"""`REV:preset`, `REV:path/file.toml`: the configuration as of a git revision.
 
-The revision is written into a temporary folder, and a process of its own, which imports Setpoint
-from there if the revision holds Setpoint's sources, writes the record that is then compared or
-used. The repository is only read: neither it nor its index or working tree is changed.
+The revision is written to a temporary folder, and a separate process, which imports Setpoint from
+there if the revision contains Setpoint's sources, writes the record to compare or use. The
+repository is only read: its index and working tree are not changed.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ class Revision(NamedTuple):
     """A commit of a repository, and the requested source.
 
     Arguments:
-        start: the working folder as a path from the top folder; empty at the top, and in another
+        start: the working folder relative to the top folder; empty at the top, and in another
             repository.
         what: a path, a preset or `module:function`.
     """
@@ -119,7 +119,7 @@ def find_revision(name: str, inner: str, imports: Sequence[str]) -> Revision:
     if repository and commit:
         start = os.path.relpath(os.path.realpath(folder), os.path.realpath(repository))
         revision = Revision(repository, commit, "" if start == os.curdir else start, inner)
-        # The history of a preset of Setpoint is that of Setpoint's own checkout.
+        # The history of Setpoint's presets is in Setpoint's own checkout.
         function = presets.get(inner.partition("(")[0].replace("_", "-"))
         is_built_in = (
             not imports if function is None else function.__module__.startswith("setpoint.")
@@ -171,8 +171,7 @@ def _locate(tree: str, revision: Revision, source: str) -> tuple[str, str]:
     start = start if os.path.isdir(start) else tree
     if not _is_path(inner):
         return start, inner
-    # The working folder need not be among the files of the commit for a path to start from it, and
-    # git itself reads REV:path from the top.
+    # The working folder may be missing in the commit, and git itself reads REV:path from the top.
     from_top = os.path.normpath(os.path.join(revision.start, inner))
     for folder, path in ((start, inner), (tree, from_top), (tree, inner)):
         full = os.path.normpath(os.path.join(folder, path))
@@ -197,7 +196,7 @@ def _write_record(request: dict[str, object], tree: str, start: str, title: str)
 
     today = os.path.abspath(os.path.join(os.path.dirname(__file__), os.pardir, os.pardir))
     python_path = os.environ.get("PYTHONPATH")
-    # The last is for a revision that holds no Setpoint: today's code reads it then.
+    # The last path is for a revision without Setpoint, which today's code reads.
     paths = [start, os.path.join(tree, "src"), tree, *([python_path] if python_path else []), today]
     environment = {name: value for name, value in os.environ.items() if "SETPOINT__" not in name}
     environment["PYTHONPATH"] = os.pathsep.join(paths)
@@ -222,7 +221,7 @@ def _write_record(request: dict[str, object], tree: str, start: str, title: str)
             ) from None
         finally:
             if process.poll() is None:
-                # Too late, or Ctrl-C: it ends with us, and whatever it has started as well.
+                # Timeout or Ctrl-C: end the process and its children.
                 os.killpg(process.pid, signal.SIGKILL)
     if process.returncode == 0:
         return
@@ -312,7 +311,7 @@ def extract(repository: str, commit: str, folder: str) -> None:
 def _git(folder: str, *arguments: str) -> subprocess.CompletedProcess[bytes]:
     import subprocess
 
-    # Neither a lock on the index nor a question at the terminal; messages in one language.
+    # Neither lock the index nor prompt at the terminal; messages in one language.
     quiet = {"GIT_OPTIONAL_LOCKS": "0", "GIT_TERMINAL_PROMPT": "0", "LC_ALL": "C"}
     try:
         return subprocess.run(

@@ -113,7 +113,7 @@ def runs_list(arguments: Arguments) -> int:
         result.sort(order, arguments.has("--reverse"))
     hidden = len(shown) - MAX_RUNS
     if hidden > 0 and not any(map(arguments.has, ("--all", "--csv", "--json"))):
-        # The first of an order, the newest without one.
+        # The first of a given order, otherwise the newest.
         result.rows = result.rows[:MAX_RUNS] if order else result.rows[-MAX_RUNS:]
         notes.append(f"{hidden} more runs are not shown; --all shows them")
     print_runs(arguments, result, notes)

@@ -35,16 +35,16 @@ def run(
 ) -> NoReturn:
     """Make a config class the command line of a script, and end the process with its exit status.
 
-    `python train.py SOURCE --a.b 1` merges all layers, resolves, runs all checks, those with needs
-    included, shows cautions, and calls `main` with the frozen config; SOURCE may be left out.
-    `python train.py check`, `show`, `why`, `diff`, `list`, `fingerprint`, `schema`, `migrate` and
-    `completion` do what they do for Setpoint's own jobs, and call nothing; `sweep` starts the
-    script once for each point. What is wrong with the configuration is
-    printed in words, with exit status 2, before `main` is called.
+    `python train.py SOURCE --a.b 1` merges all layers, resolves, runs all checks, including those
+    with needs, shows cautions, and calls `main` with the frozen config; SOURCE is optional. `python
+    train.py check`, `show`, `why`, `diff`, `list`, `fingerprint`, `schema`, `migrate` and
+    `completion` work as for Setpoint's own jobs, without calling `main`; `sweep` starts the script
+    once for each point. Errors in the configuration are printed, with exit status 2, before `main`
+    is called.
 
     Arguments:
-        main: the work. A whole number that it returns is the exit status; a `SetpointError` that
-            it raises itself is printed in words, one that it causes with its traceback.
+        main: the work. An int that it returns is the exit status; a `SetpointError` that it raises
+            itself is printed as a message, one that it causes with its traceback.
         arguments: the words after the script's name; those of the process if None.
 
     Raises:
@@ -53,8 +53,8 @@ def run(
     need_class(root, "run")
     config, status = _run_command_line(root, sys.argv[1:] if arguments is None else arguments)
     if "torch" not in sys.modules and not gc.get_freeze_count():
-        # What is there now lives until the end, so that no collection need look at it again; those
-        # at the exit took a tenth of the time of a small script. What `main` makes is collected.
+        # Existing objects live until the end, so no collection need visit them; those at exit took
+        # a tenth of the time of a small script. Objects made by `main` are collected.
         gc.freeze()
     sys.exit(status if config is None else _call(main, config))
 
@@ -64,13 +64,13 @@ def load(
     source: str | os.PathLike[str] | None = None,
     arguments: Sequence[str] | None = None,
 ) -> C:
-    """The resolved config of a script or notebook: what `run` would hand to `main`.
+    """The resolved config of a script or notebook, as `run` would pass it to `main`.
 
-    `load(Job)` in a script reads the command line as `run` does, commands and `--help` included,
-    which end the process, as does a configuration that is wrong: it is printed in words, with
-    exit status 2. With a source or arguments nothing else of the command line is read, and in a
-    notebook or at a prompt it never is, since its words are not meant for the configuration; what
-    is wrong is then raised.
+    `load(Job)` in a script reads the command line as `run` does, including commands and `--help`,
+    which end the process; so does an invalid configuration, whose errors are printed, with exit
+    status 2. With a source or arguments the rest of the command line is not read, and in a notebook
+    or at a prompt it never is, since its words are not meant for the configuration; errors are then
+    raised.
 
     Arguments:
         source: a preset, a file, a folder with a record, or `module:function`.
@@ -80,12 +80,12 @@ def load(
         the frozen config; cautions and notes are printed on standard error.
 
     Raises:
-        ConfigError: with all problems, where the command line is not read.
+        ConfigError: with all problems, if the command line is not read.
         SetpointError: likewise, if a source or layer cannot be read at all.
-        SystemExit: where the command line is read, after a command, `--help` or an error.
+        SystemExit: if the command line is read, after a command, `--help` or an error.
     """
     need_class(root, "load")
-    # In a notebook or at a prompt, `sys.argv` is its own command line.
+    # In a notebook or at a prompt, `sys.argv` is the command line of that program.
     prompt = hasattr(sys, "ps1") or hasattr(builtins, "__IPYTHON__")
     is_interactive = prompt and not hasattr(sys.modules["__main__"], "__file__")
     if source is not None or arguments is not None or is_interactive:
@@ -191,7 +191,7 @@ def _refuse_command(program: Program, words: list[str]) -> None:
 
 
 def _command(name: str, program: Program) -> Command:
-    if name == "sweep":  # another than Setpoint's
+    if name == "sweep":  # differs from Setpoint's
         from setpoint.cli.sweep import sweep_script
 
         return sweep_script.of(program)
@@ -220,7 +220,7 @@ def _call(main: Callable[[Any], object], config: Any) -> int:
         result = main(config)
     except SetpointError as error:
         if not isinstance(error, RunError | UserCodeError) and not raised_by_user(error):
-            # It is main that has used Setpoint wrongly; the command line was right.
+            # `main` has misused Setpoint; the command line was valid.
             print(traceback_of(error), file=sys.stderr)
             return UserCodeError.status
         report(error)
@@ -228,7 +228,7 @@ def _call(main: Callable[[Any], object], config: Any) -> int:
     except KeyboardInterrupt:
         print("interrupted", file=sys.stderr)
         return INTERRUPTED
-    # True and False are whole numbers to Python, and mean the opposite as exit statuses.
+    # For Python, bools are ints, with the opposite meaning as exit statuses.
     return result if isinstance(result, int) and not isinstance(result, bool) else 0
 
 
@@ -269,8 +269,8 @@ def _program(root: type[Config]) -> Program:
 def _name_main_module() -> None:
     """Register the script under its own module name, so that importing it does not run it again.
 
-    A module with presets says `from train import Job`; imported again, the script would define
-    another class of that name, of which no config is an instance.
+    A module with presets has `from train import Job`; if the script were imported again, its
+    classes would be different ones, and no config an instance of them.
     """
     script = sys.modules["__main__"]
     file, spec = (getattr(script, name, None) for name in ("__file__", "__spec__"))

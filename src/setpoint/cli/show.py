@@ -144,7 +144,7 @@ def _written(
     every = list(leaves(config)) if with_origins else []
     entries = [entry for leaf in every for entry in entries_of(config, leaf) or [leaf]]
     comments = {leaf.path: leaf.describe_origin() for leaf in entries} if with_origins else None
-    if chosen == "json":  # which has no comments
+    if chosen == "json":  # JSON has no comments
         if with_origins:
             origins = {
                 leaf.key: leaf.describe_origin()
@@ -201,7 +201,7 @@ def _branch(value: Any, path: list[str]) -> Any:
 def _without_nulls(data: dict[str, Any], minimal: object, section: object) -> dict[str, Any]:
     """The values of a section without those that are null by default."""
     differs = cast(dict[str, Any], minimal) if isinstance(minimal, dict) else {}
-    # A variant's `type` is not a field, and to ask for it would look for the nearest name.
+    # A variant's `type` is not a field; looking it up would search for the nearest name.
     fields = type(section).__setpoint__.fields if isinstance(section, Config) else {}
     kept: dict[str, Any] = {}
     for key, value in data.items():
@@ -239,7 +239,7 @@ def why(arguments: Arguments) -> int:
     name, _ = leaf_path(config, path)
     every = list(leaves(config))
     matches = [leaf for leaf in every if within(leaf.key, name)]
-    if not matches:  # an entry of a mapping, whose key is as it was written
+    if not matches:  # an entry of a mapping, whose keys are literal
         entries = (entry for leaf in every for entry in entries_of(config, leaf))
         matches = [entry for entry in entries if entry.key == name]
     dropped = list(dropped_values(config, name))
@@ -270,7 +270,7 @@ def leaf_path(config: Config, typed: str) -> tuple[str, str]:
     """Normalize a typed path: fields with underscores, items of lists by index.
 
     Returns:
-        the path, and why it names no item of a list, if it does not.
+        the path, and the reason why it names no item of a list, if any.
     """
     node: Any = config
     parts = typed.split(".")
@@ -285,7 +285,7 @@ def leaf_path(config: Config, typed: str) -> tuple[str, str]:
             except SetpointError as error:
                 return typed, str(error)
             parts[depth], node = str(index), node[index]
-        elif isinstance(node, Mapping | Free):  # whose keys are as they were written
+        elif isinstance(node, Mapping | Free):  # its keys are literal
             parts[depth] = part if part in node or plain not in node else plain
             node = dict(node.items()).get(parts[depth])
     return ".".join(parts), ""
@@ -307,8 +307,8 @@ def path_and_source(positional: list[str], program: Program) -> tuple[str, str |
                 f"which value of {first}? For instance: {program.name} why {example} {first}"
             )
         return first, None
-    # A folder may be called `data`, and a file `model.toml`: what is a field stays one, unless
-    # the other word can be nothing else.
+    # A folder may be called `data`, and a file `model.toml`: a name of a field is the field, unless
+    # the other word can only be one.
     if _is_field(first):
         swap = _is_field(second) and _is_source(first) and not _is_source(second)
     else:
@@ -339,7 +339,7 @@ def _meant(program: Program, name: str, every: list[Leaf]) -> str:
         return place
     keys = [leaf.key for leaf in every]
     inside = [key.removeprefix(f"{section}.") for key in keys if key.startswith(f"{section}.")]
-    if inside:  # a path is like those beside it, whatever its last name is
+    if inside:  # compare with the names in the same section, regardless of the path's last name
         names = list(dict.fromkeys(key.partition(".")[0] for key in inside))
         close = nearest(name.rpartition(".")[2], names, 1)
         return f"Did you mean {section}.{close[0]}?" if close else f"Valid: {', '.join(names)}"
@@ -380,7 +380,7 @@ def _facts(config: Config, leaf: Leaf) -> dict[str, object]:
 def _explain(config: Config, leaf: Leaf) -> str:
     lines = [bold(f"{leaf.key} = {in_full(leaf.value)}")]
     layers = [(in_full(value), origin) for value, origin in _layers(leaf)]
-    # One long value shall not push the origins of the others off the screen.
+    # A long value must not push the origins of the others off the screen.
     width = max((len(value) for value, _ in layers if len(value) <= 40), default=0)
     for index, (value, origin) in enumerate(layers):
         mark = ">" if index == len(layers) - 1 else " "
@@ -409,7 +409,7 @@ def _help(config: Config, leaf: Leaf) -> str:
     if isinstance(node, dict) and above:  # an entry of a mapping
         return _help(config, Leaf(above, None, leaf.role, []))
     if not isinstance(node, Config):
-        return ""  # in the user area, where keys are free
+        return ""  # in the user area, where all keys are allowed
     info = type(node).__setpoint__.fields[str(leaf.path[-1])]
     return field_help(info.owner, info.name)
 
@@ -483,7 +483,7 @@ def _known_path(typed: str, tables: list[Table], arguments: Arguments) -> str:
     """A path to ignore, as the tables spell it."""
     fields = [name for name, _ in all_fields(arguments.command.program.root)]
     keys = [key for table in tables for key in table]
-    for path in (typed, typed.replace("-", "_")):  # keys of mappings are as they were written
+    for path in (typed, typed.replace("-", "_")):  # keys of mappings are literal
         if path in fields or any(within(key, path) for key in keys):
             return path
     meant = did_you_mean(typed, [*fields, *keys], " ")
@@ -509,7 +509,7 @@ def render(rows: list[Difference], sources: list[str]) -> list[str]:
     for row in rows:
         lines.append(bold(row.path) + dim(f"  ({row.role.name})"))
         texts = [_cell(entry) for entry in row.entries]
-        # One long value shall not push the other's origin off the screen.
+        # A long value must not push the other's origin off the screen.
         column = max((len(text) for text in texts if len(text) <= 40), default=0)
         for name, text, entry in zip(names, texts, row.entries, strict=True):
             origin = dim(f"  {entry.origin}") if entry is not None and entry.origin else ""

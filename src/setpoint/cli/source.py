@@ -54,7 +54,7 @@ LAYERS = ("--with", "--file", "--world-size", "--config-from-stdin")
 def open_source(
     source: str | FileDocument | None, arguments: Arguments, *, overrides: bool = True
 ) -> Composition[Any]:
-    """Merge all layers for a source, of which None stands for the defaults alone.
+    """Merge all layers for a source; None means only the defaults.
 
     Arguments:
         overrides: whether the other layers, and the environment, apply to this source.
@@ -123,7 +123,7 @@ def open_source(
     if root.__module__ == "setpoint.infer.config":
         from setpoint.infer.adopt import adopt
 
-        # What the weights come with lies under all layers, and is known only after them.
+        # Values of the weights are below all layers, and are known only after these.
         composition.problems.extend(adopt(composition.draft))
     _print_new_notes(composition.notes, arguments)
     composition.label = label
@@ -142,16 +142,16 @@ def dialect_and_file(source: str) -> tuple[str, str] | None:
     """The two sides of `DIALECT:FILE`, a file of another system; None for other sources."""
     if ":" not in source:
         return None
-    from setpoint.interop.dialect import split_dialect  # not for most commands
+    from setpoint.interop.dialect import split_dialect  # most commands do not need it
 
     return split_dialect(source)
 
 
 def open_foreign(name: str, typed: Sequence[str] = ()) -> FileDocument | None:
-    """Read and convert the file of another system that `DIALECT:FILE` names; None for others.
+    """Read and convert the file of another system that `DIALECT:FILE` names; None for other names.
 
     Arguments:
-        typed: overrides in the spelling of that system.
+        typed: overrides in the syntax of that system.
     """
     if (parts := dialect_and_file(name)) is None:
         return None
@@ -170,7 +170,7 @@ def _refuse_reports(composition: Composition[Any]) -> None:
 
 
 def _report_missing_data(composition: Composition[Any], is_training: bool) -> None:
-    """Report a file of another system that leaves the data open.
+    """Report a file of another system that does not specify the data.
 
     Training would read the default data, and is refused; other commands print a note.
     """
@@ -215,7 +215,7 @@ def _open_start(
         if not is_own:
             _refuse_other_file(source, arguments.command.name)
         return source, []
-    # Records are read by few calls, and what reads them is not free to import.
+    # Few calls read records, and importing the reader takes time.
     from setpoint.config import read_record
 
     if is_hugging_face_directory(source) and not is_own:
@@ -234,14 +234,14 @@ def _set_ranks_and_device(composition: Composition[Any], arguments: Arguments) -
     if size is not None:
         parallel = composition.draft.parallel
         origins = [origin for origin, _ in chain_of(parallel, "world_size")]
-        # The command line of the run that a record is of does not count.
+        # Ignore the command line of the recorded run.
         if any(o.layer == COMMAND_LINE and not isinstance(o, Recorded) for o in origins):
             raise SetpointError(
                 "--world-size and parallel.world_size are the same number and both are given; "
                 "leave one of them out"
             )
         parallel.set_field("world_size", size, Origin(COMMAND_LINE, "--world-size"))
-    # A GPU that is named is the one that `auto` would find where the job runs.
+    # A named GPU is the one that `auto` would select where the job runs.
     if arguments.has("--gpu") and composition.draft.parallel.device == "auto":
         origin = Origin(COMMAND_LINE, f"--gpu {arguments.value('--gpu')}")
         composition.draft.parallel.set_field("device", "cuda", origin)
@@ -266,10 +266,10 @@ def _refuse_other_file(source: str, command: str) -> None:
 
 
 def open_table(source: str, arguments: Arguments, *, overrides: bool) -> Table:
-    """The values of a source: of a record as they were written, of others as they resolve today.
+    """The values of a source: of a record as written, of others as they resolve today.
 
     Arguments:
-        overrides: whether they, and the environment, apply; a record is resolved anew by them.
+        overrides: whether they, and the environment, apply; a record is then resolved again.
     """
     prepare(arguments)
     kind, prefix = kind_of(source), prefix_of(arguments.command.program.root)
@@ -328,7 +328,7 @@ def _has_weights(path: str, depth: int) -> bool:
         with open(path, "rb") as file:
             start = file.read(1_000_000)
     except OSError:
-        return False  # what reads it says so
+        return False  # the reader of the file reports it
     if b"weights" not in start and (b"extends" not in start or depth > 8):
         return False
     data = read_file(path).data
@@ -345,8 +345,8 @@ def _has_weights(path: str, depth: int) -> bool:
 def kind_of(source: str) -> str:
     """The kind of a source: `RUN` (any folder), `CHECKPOINT`, `REVISION`, `FOREIGN` or `OTHER`.
 
-    A preset's name is the preset, and `./tiny` the folder of that name. What exists is a file or
-    folder. Of `A:B`, see `is_revision`.
+    A preset's name means the preset, and `./tiny` the folder of that name. An existing path is a
+    file or folder. For `A:B`, see `is_revision`.
     """
     if preset_named(source):
         return OTHER
@@ -372,7 +372,7 @@ def is_hugging_face_directory(source: str) -> bool:
     }:
         return False
     with open(path, "rb") as file:
-        return b'"setpoint"' not in file.read(200)  # the header of a record that lost its rest
+        return b'"setpoint"' not in file.read(200)  # the header of an incomplete record
 
 
 def split_revision(source: str) -> tuple[str, str] | None:
@@ -388,10 +388,10 @@ def split_revision(source: str) -> tuple[str, str] | None:
 
 
 def is_revision(source: str) -> bool:
-    """True if `A:B`, of which no file has the name, is a git revision and something in it.
+    """True if `A:B`, which is not the name of a file, is a git revision and an object in it.
 
-    It is one where it cannot be `module:function`: B is a path, A is not a module name, or there
-    is no module A. Where a branch has the name of a module, `heads/A:B` is the branch.
+    It is one if it cannot be `module:function`: B is a path, A is not a module name, or there is no
+    module A. If a branch has the name of a module, `heads/A:B` is the branch.
     """
     parts = split_revision(source)
     if parts is None:
@@ -414,7 +414,7 @@ def _is_module(name: str) -> bool:
         spec = PathFinder.find_spec(top, [os.getcwd(), *sys.path])
     except OSError:  # the working folder is gone
         return True
-    # Any folder would do as a "namespace package", and holds no function itself.
+    # Any folder could be a "namespace package", which has no functions.
     return spec is not None and (spec.origin is not None or "." in name)
 
 
@@ -457,7 +457,7 @@ def checkpoint_and_run(source: str) -> tuple[str, str]:
     directory = find_checkpoint(Path(source))
     if directory is None:
         raise SetpointError(f"there is no checkpoint {source}")
-    # Not `resolve`: a path is shown as it was typed.
+    # Not `resolve`: show the path as typed.
     return str(directory), os.path.normpath(os.path.join(directory, "..", ".."))
 
 
@@ -490,7 +490,7 @@ def read_standard_input(arguments: Arguments) -> FileDocument:
     """Read a configuration file from standard input; by default JSON if it begins with `{`."""
     given = arguments.value("--stdin-format")
     title = arguments.command.title
-    if sys.stdin is None or sys.stdin.closed:  # as a service has it, or after `<&-`
+    if sys.stdin is None or sys.stdin.closed:  # as in a service, or after `<&-`
         raise SetpointError("standard input is closed, so no configuration can be read from it")
     if sys.stdin.isatty():
         raise SetpointError(
@@ -498,7 +498,7 @@ def read_standard_input(arguments: Arguments) -> FileDocument:
             f"example: {title} - < exp.toml"
         )
     try:
-        # Up to the largest limit: that of the format is checked once the format is known.
+        # Up to the largest limit; the limit of the format is checked once it is known.
         data = _read(sys.stdin, max(MAX_BYTES.values()) + 1)
     except OSError as error:
         raise SetpointError(f"standard input cannot be read: {error.strerror}") from None
@@ -509,7 +509,7 @@ def read_standard_input(arguments: Arguments) -> FileDocument:
     try:
         return parse_bytes(data, format, "stdin")
     except SetpointError as error:
-        # The error itself stays; only it knows what to look at.
+        # Keep the original error, which knows its position.
         if given is not None or format != "toml" or not _is_yaml(data):
             raise
         raise SetpointError(
@@ -539,7 +539,7 @@ def variables_of(config: Config) -> str:
 
     origins = [leaf.origin for leaf in leaves(config) if leaf.chain]
     given = [o for o in origins if o.layer == ENVIRONMENT and not isinstance(o, Recorded)]
-    # The number of ranks is the launcher's to say, which is started again, too.
+    # The number of ranks comes from the launcher, which is started again, too.
     inherited = os.environ.keys() - ({"WORLD_SIZE"} if "RANK" in os.environ else set())
     names = dict.fromkeys(o.label for o in given if o.label in inherited)
     return "".join(f"{name}={shlex.quote(os.environ[name])} " for name in names)

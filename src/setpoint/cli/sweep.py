@@ -312,7 +312,7 @@ def _default_folder(source: str) -> Path:
 
 
 def _look(config: Config) -> tuple[list[Problem], list[Caution]]:
-    # What needs torch is found by the point's own process, which loads it anyway.
+    # Checks that need torch run in the process of each point, which imports it anyway.
     verification = verify(config, [need for need in NEEDS if need != "torch"])
     return list(verification.problems), list(verification.cautions)
 
@@ -321,7 +321,7 @@ def read_call(
     arguments: Arguments, finish: Callable[[Any], None], checker: PointChecker[Any]
 ) -> tuple[Composer[Any], Search | None, Axes, Space]:
     """Read the files, and the axes of the files and the command line."""
-    prepare(arguments)  # whose classes have fields that the overrides may set
+    prepare(arguments)  # its classes have fields that the overrides may set
     root, source = arguments.command.program.root, arguments.source or ""
     line = read_command_line(root, source, arguments.values("--with"), arguments.overrides)
     opener = Opener(arguments, line)
@@ -332,7 +332,7 @@ def read_call(
             "it as a file"
         )
     if line.source is not None and opener.file is None:
-        composer.base()  # reads the file, and with it the table of the sweep
+        composer.base()  # reads the file and its table of the sweep
     search, axes, space = _space(arguments, line, opener.document, opener.file is not None)
     return composer, search, axes, space
 
@@ -396,7 +396,7 @@ class Opener:
     def _put_on(self, below: Setting) -> FileDocument:
         """The file, extending one value of its axis of sources."""
         file = self.file
-        assert file is not None  # the axis is refused where it is not the file's own
+        assert file is not None  # the axis is refused for other files
         parent = self._parent(file, below)
         data = {EXTENDS: parent, **file.data}
         return MigratedDocument(file, data, lambda path: path)

@@ -44,8 +44,8 @@ class CheckedJob(NamedTuple):
 
     Arguments:
         place: the run directory.
-        given: the run directory where it is named by SOURCE, and None otherwise.
-        start: the ranks to start; None where this process trains.
+        given: the run directory named by SOURCE, or None.
+        start: the ranks to start; None if this process trains.
     """
 
     job: Job
@@ -105,7 +105,7 @@ def train_command(arguments: Arguments) -> int:
     """
     stop = active()
     if stop is not None:
-        # Nothing can be lost yet, so that the same command goes on in any case.
+        # Nothing can be lost yet, so the same command resumes in any case.
         stop.resumable = True
         stop.outlook = lambda: "nothing was trained"
     require_launch()
@@ -131,14 +131,14 @@ def plan_run(arguments: Arguments) -> CheckedJob:
         from setpoint.sweep.sweep_record import is_point
 
         if is_point(source):
-            given = run_directory_of(job)  # beside it lie runs that may differ in length alone
+            given = run_directory_of(job)  # runs next to it may differ only in duration
     report = preflight(job)
     problems = report.problems
-    # The main rank looks at other records for all, unless files that a run has kept may be needed.
+    # The main rank checks the other records for all, unless files kept by a run may be needed.
     looks = own_rank() == 0 or bool(problems)
     place = given or (find_run(job) if looks else run_directory_of(job))
     if any(map(_is_of_pretrained, problems)) and list_checkpoints(Path(place, "checkpoints")):
-        # It goes on with weights of its own, wherever those that it started from are now.
+        # It resumes with its own weights, even if the initial ones have moved.
         problems = [problem for problem in problems if not _is_of_pretrained(problem)]
     if problems:
         kept = fallback_files(job, place).fields
@@ -172,7 +172,7 @@ def _launch(plan: CheckedJob, start: Start, arguments: Arguments) -> int:
         endpoint, run_id = arguments.value("--rdzv-endpoint"), arguments.value("--rdzv-id")
         assert endpoint is not None and run_id is not None
         nodes = Nodes(start.least, start.most, endpoint, run_id, job.parallel.timeout)
-    if stop is not None:  # while nodes wait for each other, the launcher answers signals
+    if stop is not None:  # while nodes wait for each other, the launcher handles signals
         stop.outlook = lambda: stop_message(Path(place, "checkpoints"), since=-1)
     grace = job.resilience.grace_period
     return launch(words, start.ranks, Path(place, "logs"), nodes, start.restarts, grace, note)
@@ -189,7 +189,7 @@ def _train(plan: CheckedJob, arguments: Arguments) -> int:
         size = f"{count:,} parameters, " if isinstance(count, int) else ""
         print(f"{plan.place}: {size}{job.duration}", flush=True)
         for caution in plan.report.cautions:
-            if caution not in cautions_of(job):  # which the run shows and records
+            if caution not in cautions_of(job):  # the run shows and records those
                 print(f"caution: {caution.line()}", flush=True)
     with Loading():
         from setpoint.track.console import print_table
@@ -222,7 +222,7 @@ def _typed_again(arguments: Arguments, accept: Sequence[str], overrides: Sequenc
     for name in ("--nproc", "--nnodes", *RENDEZVOUS, "--max-restarts", "--until"):
         value = arguments.value(name)
         if value is None and name == "--nproc" and FOLDER in os.environ:
-            # Its launcher was given it, and starts ranks without.
+            # The option was for the launcher, whose ranks run without it.
             value = os.environ.get("LOCAL_WORLD_SIZE")
         more += [] if value is None else [name, value]
     return shlex.join(["setpoint", *words_of(arguments, accept, [*more, *overrides])])
@@ -366,10 +366,10 @@ def launch_command(arguments: Arguments) -> int:
     composition.draft.parallel.set_field("world_size", nodes * ranks, origin)
     draw_seed(composition.draft)
     job = composition.resolve()
-    # Pods have other files than this machine.
+    # Pods have different files than this machine.
     if problems := preflight(job, ("files",) if by_slurm else ()).problems:
         raise ConfigError(problems)
-    # All nodes, and all runs of the job, have the same seed.
+    # All nodes, and all runs of the job, share a seed.
     more = ["--seed", str(job.seed)] * is_drawn(job)
     place = run_directory_given(source) or find_run(job)
     request = JobRequest(
@@ -398,7 +398,7 @@ def launch_command(arguments: Arguments) -> int:
                      arguments.value("--namespace"))  # fmt: skip
     writer, text = YAML(), StringIO()
     writer.width = 10**6
-    writer.dump(json.loads(json.dumps(job_manifest)), text)  # without the anchors of what is shared
+    writer.dump(json.loads(json.dumps(job_manifest)), text)  # without anchors for shared values
     print(text.getvalue(), end="")
     return 0
 

@@ -120,7 +120,7 @@ def job_with_weights(arguments: Arguments, tasks: Mapping[str, Any]) -> Config:
         )
     if kind not in (CHECKPOINT, RUN):
         _refuse_what_is_over(job, arguments, only_instead=True)
-        # A run that took up another value under --accept keeps the name of its directory.
+        # A run that accepted a change with --accept keeps the name of its directory.
         if is_record(path):
             _refuse_another_model(path, follow_load(job, path))
     from setpoint.infer.adopt import adopt
@@ -169,16 +169,16 @@ def verified(composition: Composition[Any], arguments: Arguments) -> Any:
         raise ConfigError(verification.problems)
     if speaks(arguments):
         cautions = (caution for caution in verification.cautions if caution not in cautions_of(job))
-        # A short form has no field `silence`.
+        # The short forms have no field `silence`.
         print_cautions(cautions, silence=arguments.command.name == "infer")
     return job
 
 
 def _take_layout(composition: Composition[Job], arguments: Arguments) -> list[Leaf]:
-    """Take typed fields of `parallel` from a training job: they concern the ranks of inference.
+    """Apply typed fields of `parallel` to inference, and remove them from a training job.
 
-    The training keeps the layout of its source; of a file, which does not know the number of ranks,
-    on as many as its degrees ask for.
+    The training job keeps the layout of its source; a file does not set the number of ranks, so it
+    is the product of its degrees.
     """
     draft = composition.draft
     typed = [
@@ -210,7 +210,7 @@ def set_fields(arguments: Arguments, section: Config, values: Mapping[str, Any])
             section.set_field(name, value, origin)
         except ConfigError as error:
             for problem in error.problems:
-                # The section is not in its job yet, so that its class stands for it.
+                # The section is not in its job yet; use its class.
                 problem.path = problem.path[:1].lower() + problem.path[1:]
             raise ConfigError(error.problems) from None
     return section
@@ -288,8 +288,8 @@ def _refuse_another_model(folder: str, job: Job) -> None:
 def _refuse_what_is_over(job: Job, arguments: Arguments, only_instead: bool = False) -> None:
     """Refuse training overrides that have no effect on trained weights, such as `evaluation`.
 
-    With a preset or a file the command line may be that of the training, so that only what sounds
-    like an option of the command is refused.
+    With a preset or a file the command line may be that of the training, so only names similar to
+    an option of the command are refused.
     """
     command, source = arguments.command.name, arguments.positional[0]
     lines: list[str] = []
@@ -299,7 +299,7 @@ def _refuse_what_is_over(job: Job, arguments: Arguments, only_instead: bool = Fa
             continue
         path = [str(part) for part in leaf.path]
         option = INSTEAD.get(command, {}).get(".".join(path[:2]))
-        # Variables may be set for other commands, so that only what sounds like an option counts.
+        # Variables may be set for other commands, so only names similar to an option are refused.
         typed = leaf.origin.layer == COMMAND_LINE and not only_instead
         if not typed and not (option and leaf.origin.layer in (COMMAND_LINE, ENVIRONMENT)):
             continue
@@ -323,7 +323,7 @@ def _training(job: Job, arguments: Arguments) -> str:
     for option in COMMON:
         for value in arguments.values(option.name):
             words += [option.name, value]
-    # Overrides of `parallel` are about inference here.
+    # Overrides of `parallel` apply to inference.
     for word in arguments.overrides:
         if not within(word.lstrip("-").partition("=")[0].replace("-", "_"), "parallel"):
             words.append(word)
