@@ -179,5 +179,6 @@ def test_a_reference_that_leads_to_no_such_section(cli: CommandLine) -> None:
         "check small.toml --parallel='${model}' --gpu h100 --plan",
         "train small.toml --parallel='${model}' --nproc 2",
         "sweep small.toml --parallel='${model}' --seed 1,2 --dry-run",
+        "sweep small.toml --name='${model}' --seed 1,2 --dry-run",
     ):
-        assert "refers to model, which is a section with type" in cli.refused(line), line
+        assert "${model}" in cli.refused(line), line

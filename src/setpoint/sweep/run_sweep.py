@@ -126,10 +126,12 @@ def name_experiment(source: str) -> Callable[[Job], None]:
         if value_or_missing(draft, "experiment") is None:
             chain = chain_of(draft, "name")
             typed = bool(chain) and chain[-1][0].layer in (COMMAND_LINE, PROGRAM)
-            text = draft.name if typed else without_suffix(source)
+            # A name may be a reference, which is computed later.
+            name: object = draft.name
+            text = name if typed and isinstance(name, str) else without_suffix(source)
             word = re.sub(r"[^A-Za-z0-9_.-]+", "-", text).strip("-.")[:40]
-            name = f"sweep-{word or 'stdin'}"
-            draft.set_field("experiment", name, Origin(SWEEP, "names its folder"))
+            experiment = f"sweep-{word or 'stdin'}"
+            draft.set_field("experiment", experiment, Origin(SWEEP, "names its folder"))
 
     return finish
 
