@@ -72,10 +72,10 @@ def job_of(
     """Resolve the source of `train` with its overrides and data; see `composed`.
 
     Returns:
-        the resolved job, and the run directory where the source is one.
+        the resolved job, and the run directory if the source is one.
 
     Raises:
-        SetpointError: as of `composed`; `ConfigError` with all problems of the configuration.
+        SetpointError: as for `composed`; `ConfigError` with all problems of the configuration.
     """
     is_complete = data is None and not (overrides or world_size)
     if is_complete and isinstance(source, Job) and is_frozen(source):
@@ -100,15 +100,15 @@ def composed(
 
     Arguments:
         overrides: words as on the command line, or values by dotted path.
-        data: documents in memory, in place of `data.sources`.
+        data: documents in memory, which replace `data.sources`.
         world_size: the number of ranks; None for that of the launcher or the job.
-        caller: the function that a message names.
+        caller: the name of the function for messages.
 
     Returns:
-        the composition, and the run directory where the source is one.
+        the composition, and the run directory if the source is one.
 
     Raises:
-        SetpointError: the source is not a job, or cannot be read; data is none.
+        SetpointError: the source is not a job or cannot be read, or the data is invalid.
     """
     given = None
     composition: Composition[Job]
@@ -153,7 +153,7 @@ def words_and_values(overrides: Overrides, caller: str) -> tuple[list[str], dict
     """Overrides as words of the command line, and as values by dotted path.
 
     Raises:
-        SetpointError: they are neither.
+        SetpointError: the overrides are neither.
     """
     words = () if isinstance(overrides, Mapping) else overrides
     values = dict(overrides) if isinstance(overrides, Mapping) else {}
@@ -173,7 +173,7 @@ def _opened(source: str) -> tuple[Path | None, Composition[Job]]:
     """Open a preset, a file, a run directory or `module:function`, as on the command line."""
     if can_be_path(source) and os.path.isdir(source) and is_record(source):
         draft, _ = read_record(Job, source)
-        # The record of a point of a sweep, or of a checkpoint, is a configuration alone.
+        # The record of a point of a sweep, or of a checkpoint, is only a configuration.
         is_run = os.path.isfile(os.path.join(source, ENVIRONMENT))
         return Path(source) if is_run else None, Composition(draft, source, [], [])
     return None, compose(Job, source)
@@ -197,7 +197,7 @@ def check_arguments(directory: object, until: object, stop: object, accept: obje
     """Check the types of the other arguments of `train`.
 
     Raises:
-        SetpointError: naming the argument and what is valid.
+        SetpointError: with the argument and its valid values.
     """
     if directory is not None and not isinstance(directory, str | Path):
         raise SetpointError(f"train: directory is a path or None; got {directory!r}")
@@ -212,12 +212,12 @@ def check_arguments(directory: object, until: object, stop: object, accept: obje
 
 
 def callbacks_of(callbacks: Iterable[Callback]) -> list[Callback]:
-    """Check callbacks that were given as objects.
+    """Check callbacks that were passed as objects.
 
     Raises:
-        SetpointError: one is not a callback.
+        SetpointError: an object is not a callback.
     """
-    from setpoint.train.loop import Callback  # which loads torch
+    from setpoint.train.loop import Callback  # imports torch
 
     if isinstance(callbacks, Callback) or not isinstance(callbacks, Iterable):
         raise SetpointError(
@@ -254,16 +254,16 @@ def _set_data(draft: Job, data: Iterable[Any]) -> tuple[str, ...]:
 
 
 def memory_source(data: Iterable[Any], name: str) -> Text | Conversations:
-    """A source of documents in memory, named by its content.
+    """A source of documents in memory, with a path that depends on their content.
 
     The rows are written as JSON Lines to fsspec's file system in memory, where sources of files
     read them like any others; the digest of the content is in the path, and so in the fingerprint.
 
     Arguments:
-        name: of the function and its argument, for messages.
+        name: the function and its argument, for messages.
 
     Raises:
-        SetpointError: the data is none, or holds rows of different kinds.
+        SetpointError: the data is invalid, or has rows of different kinds.
     """
     cls: type[Text] | type[Conversations] | None = None
     lines: list[bytes] = []
@@ -326,7 +326,7 @@ def _encoded(row: Mapping[str, Any], place: str) -> bytes:
     def plain(value: Any) -> Any:
         if isinstance(value, Mapping):
             return dict(value)
-        # numpy, pandas and torch have values, arrays and tensors of their own.
+        # numpy, pandas and torch have their own types of values, arrays and tensors.
         for method in ("tolist", "item"):
             if hasattr(value, method):
                 return getattr(value, method)()

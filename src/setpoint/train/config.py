@@ -83,7 +83,7 @@ def solve_batch(
     Arguments:
         groups: replica groups, which divide the micro-batches of a step.
 
-    Indivisible sizes are rounded down here; `Job` then reports the mismatch.
+    Sizes that do not divide evenly are rounded down; `Job` then reports the mismatch.
     """
     if global_size is None:
         if micro_size is None and accumulation is None:
@@ -99,7 +99,7 @@ def solve_batch(
 
 
 def batch_equation(global_size: int, micro_size: int, accumulation: int, ranks: int) -> str:
-    """The sizes as an equation for people.
+    """The sizes as a readable equation.
 
     Returns:
         for instance `64 = 8 (micro) * 4 (accumulation) * 2 (ranks)`.
@@ -264,7 +264,7 @@ class Job(
     @derive("data.packing.isolate")
     def _derive_isolation(self) -> bool:
         method = self.data.packing.method
-        # Documents with rows for themselves ask nothing of the model.
+        # Documents in separate rows require nothing of the model.
         return method != "concatenate" and (method != "none" or self.model.takes_documents)
 
     @derive("parallel.sequence_parallel")
@@ -292,7 +292,7 @@ class Job(
         return self._batch_sizes()[2]
 
     def _batch_sizes(self) -> tuple[int, int, int]:
-        # Only what is given may be read here: the rest is what is being computed.
+        # Only given values may be read here: the others are being computed.
         batch = self.batch
         return solve_batch(
             batch.global_size if is_set(batch, "global_size") else None,
@@ -303,10 +303,10 @@ class Job(
         )
 
     def total_steps(self) -> int | None:
-        """The number of steps of the whole run, as far as the duration decides it.
+        """The number of steps of the whole run, if the duration determines it.
 
         Returns:
-            the number; None where only epochs or time end the run.
+            the number; None if only epochs or time end the run.
         """
         steps = limits_of(self.duration, self.batch).get("steps")
         return None if steps is None else int(steps)
@@ -320,7 +320,7 @@ class Job(
         section = self.schedule
         if not isinstance(section, Spanning) or not section.needs_horizon:
             return None
-        # Read only where it is given: the origin of the horizon names what it is derived from.
+        # Read only if given: the origin of the horizon names the values it is derived from.
         share = section.horizon_share if is_set(section, "horizon_share") else None
         return self.duration if share is None else self.duration.part(share)
 

@@ -1,6 +1,6 @@
-"""The resume contract: a run's record against today's configuration, field by field by role.
+"""The resume contract: compares a run's record with the current configuration, by role of fields.
 
-A refusal names both values, their origins, and the command to type.
+A refusal gives both values, their origins, and the command to type.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class ContractRefused(SetpointError):
     """A refused resume that `--accept` would let pass.
 
     Arguments:
-        command: resumes the run with `--accept`; the command line adds what was typed.
+        command: resumes the run with `--accept`; the command line adds the other typed words.
     """
 
     def __init__(self, message: str, command: str, paths: Sequence[str]) -> None:
@@ -72,7 +72,7 @@ class Accepted:
     Arguments:
         differences: raised budgets, run-time settings, and identity fields accepted by name.
         notes: changes since the record's schema.
-        data: the documents that differ, by split.
+        data: the differing documents, by split.
     """
 
     differences: list[Difference]
@@ -108,7 +108,7 @@ def accepted_path(path: str, job: Job, differences: Sequence[Difference]) -> str
     known = {*declared, *present}
     if spelled in known:
         return spelled
-    # Other variants have fields that are not part of this run.
+    # Fields of other variants are not part of this run.
     close = nearest(spelled, sorted(present), 1)
     if not close:
         words = {name.rpartition(".")[2]: name for name in reversed([*keys, *declared])}
@@ -124,13 +124,13 @@ def accepted_path(path: str, job: Job, differences: Sequence[Difference]) -> str
 
 
 def refuse_renaming(folder: str, accepted: Accepted) -> None:
-    """Refuse another name or place for a run whose directory is given.
+    """Refuse to rename or move a run whose directory is given.
 
     Arguments:
-        accepted: what `check_contract` returned.
+        accepted: the result of `check_contract`.
 
     Raises:
-        SetpointError: naming the field, which would have no effect.
+        SetpointError: with the field, which would have no effect.
     """
     for item in accepted.differences:
         if item.path in ("name", "experiment", "workspace"):
@@ -144,7 +144,7 @@ def describe_accepted(accepted: Accepted) -> list[str]:
     """The accepted differences as lines.
 
     Arguments:
-        accepted: what `check_contract` returned.
+        accepted: the result of `check_contract`.
 
     Returns:
         a line for each identity field and budget, one for all run-time settings, and one for each
@@ -185,7 +185,7 @@ def describe_idle(accepted: Accepted) -> list[str]:
     """Lines on paths of `--accept` without a difference.
 
     Arguments:
-        accepted: what `check_contract` returned.
+        accepted: the result of `check_contract`.
     """
     return [f"--accept {path}: nothing differs there from the record" for path in accepted.idle]
 
@@ -222,14 +222,14 @@ OF_ROWS = ("seed", "batch.sequence_length", "batch.global_size")
 def check_contract(
     folder: str, job: Job, accept: Sequence[str] = (), given: bool = True
 ) -> Accepted:
-    """Compare a run's record with today's configuration, field by field by role.
+    """Compare a run's record with the current configuration, field by field by role.
 
     Arguments:
-        accept: fields and sections whose identity fields may differ, as `--accept` names them.
+        accept: fields and sections whose identity fields may differ, as given to `--accept`.
 
     Raises:
-        SetpointError: if an identity field differs and is not accepted, the budget shrinks, or a
-            path to accept is invalid.
+        SetpointError: an identity field differs and is not accepted, the budget shrinks, or a path
+            to accept is invalid.
     """
     differences = recorded_differences(folder, job)
     paths = [accepted_path(path, job, differences) for path in accept]
@@ -254,7 +254,7 @@ def check_contract(
             f"\nValid: {' and '.join(moved)} as saved. {from_these_weights(folder)}"
         )
     if reshaped is not None:
-        # What is derived from the sizes, such as init_std, is not a reason of its own.
+        # Values derived from the sizes, such as init_std, are not separate reasons.
         changed = [
             item
             for item in identity
@@ -285,7 +285,7 @@ def recorded_job(folder: str) -> Job:
     """The job of a record.
 
     Raises:
-        SetpointError: if it cannot be read.
+        SetpointError: the record cannot be read.
     """
     return resolve(read_record(Job, folder)[0])
 
@@ -300,7 +300,7 @@ def _other_shape(
     for config in (saved, model):
         if not isinstance(config, TransformerConfig) or not config.parameters_known:
             return None
-        # A vocabulary that is the tokenizer's is the same on both sides.
+        # A vocabulary size from the tokenizer is the same on both sides.
         shapes.append(
             {
                 parameter.name: parameter.shape
@@ -327,7 +327,7 @@ def moved_rows(saved: Job, job: Job, identity: Sequence[Difference]) -> list[str
     """The fields that change the order of rows from a recorded job.
 
     Arguments:
-        identity: identity differences from it.
+        identity: the identity differences from the recorded job.
     """
     row_paths = _row_paths(identity)
     if not row_paths:
@@ -346,10 +346,10 @@ def moved_rows(saved: Job, job: Job, identity: Sequence[Difference]) -> list[str
 
 
 def refuse_resharding(folder: str, job: Job) -> None:
-    """Refuse other parallel degrees than those of a recorded job.
+    """Refuse parallel degrees that differ from those of a recorded job.
 
     Raises:
-        SetpointError: naming the degrees that differ.
+        SetpointError: with the degrees that differ.
     """
     before, now = (
         {"world_size": parallel.world_size, **parallel.degrees}
@@ -378,7 +378,7 @@ def _too_late(identity: Sequence[Difference]) -> list[Difference]:
         sides = item.left, item.right
         if item.path != LOSS_SCALE:
             return ABSENT not in sides
-        # Without the section the scale starts at the default; in another format there is none.
+        # Without the section the scale starts at the default; other formats have none.
         left, right = (default if side is ABSENT else side for side in sides)
         return not formats_differ and left != right
 
@@ -439,12 +439,12 @@ def identity_refusal(
     moved: Sequence[str] = (),
     longer: Sequence[Difference] = (),
 ) -> SetpointError:
-    """Error for a resume with other identity values, with the command to type instead.
+    """Error for a resume with different identity values, with the command to type instead.
 
     Arguments:
         late: the differences in fields used only at the start of a run.
-        given: True if the run directory was named, rather than found by the fingerprint.
-        reshaped: misfit of the checkpoints' weights and the model; None where they may fit.
+        given: True if the run directory was given, rather than found by the fingerprint.
+        reshaped: mismatch of the checkpoints' weights and the model; None if they may fit.
         moved: fields that change the order of the rows.
         longer: budget differences, which are allowed.
     """
@@ -477,7 +477,7 @@ def identity_refusal(
         words: list[str] = []
         for item in (*longer, *refused):
             origin = item.right_origin
-            # The command line adds what was typed beside a directory.
+            # The command line adds the words typed after a directory.
             if origin == PROGRAM if given else not origin.startswith(DERIVED):
                 words.append(f"--{item.path} {_as_argument(item.right)}")
         command = " ".join([f"setpoint train {run}", *words, f"--accept {','.join(paths)}"])

@@ -1,7 +1,7 @@
 """Engine of a step with DeepSpeed (ZeRO), and its checkpoints.
 
-Checkpoints have the files of all other runs: weights and state are gathered one after the other,
-and each rank writes its share.
+Checkpoints have the same files as all other runs: weights and states are gathered one by one, and
+each rank writes its share.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ if TYPE_CHECKING:
 class ZeroEngine(Engine):
     """Engine that reduces, clips and updates by DeepSpeed.
 
-    It clips and updates in one call, which leaves the weights as they are where the norm is not
-    finite: that is known to all ranks before they agree on the step.
+    It clips and updates in one call, which leaves the weights unchanged if the norm is not finite:
+    all ranks know that before they agree on the step.
     """
 
     def __init__(self, job: Job, components: Components) -> None:
@@ -73,10 +73,10 @@ class ZeroModel:
         }
 
     def restore(self, saved: LoadedCheckpoint) -> None:
-        """Give the model and the optimizer the most exact weights of a checkpoint.
+        """Load the most exact weights of a checkpoint into the model and the optimizer.
 
         Raises:
-            RunError: if a tensor is missing, surplus, or of another shape, each named.
+            RunError: a tensor, named in the error, is missing, unexpected, or of another shape.
         """
         newest = {**saved.tensors["model"], **saved.tensors.get("master", {})}
         tensors: dict[str, Tensor] = self.zero.whole.state_dict(keep_vars=True)
@@ -93,8 +93,8 @@ class ZeroTraining:
     """The state of the optimizer in a checkpoint; see `run_state.OptimizerState`.
 
     Arguments:
-        other_frozen: whether other parameters than those of the checkpoint may be frozen; all that
-            are trained have state, or none.
+        other_frozen: whether the frozen parameters may differ from those of the checkpoint; then
+            all trained ones have state, or none.
     """
 
     zero: ZeroReplicas
@@ -123,10 +123,10 @@ class ZeroTraining:
         into.tensors["optimizer"], into.state["optimizer"] = local, state
 
     def restore(self, saved: LoadedCheckpoint) -> None:
-        """Go on; the options of the optimizer are those of the configuration.
+        """Restore the state; the options of the optimizer come from the configuration.
 
         Raises:
-            SetpointError: the checkpoint is of another optimizer, or one that has updated some
+            SetpointError: the checkpoint is of another optimizer, or of one that has updated some
                 weights more often than others.
         """
         zero, state = self.zero, saved.state.get("optimizer")

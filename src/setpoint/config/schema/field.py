@@ -426,7 +426,9 @@ def field(
         per_variant: True if the value depends on the variant, like a learning rate on the
             optimizer: a value that a preset set for one variant is dropped, and reported as
             dropped, on a change to a variant with another default.
-        a marker that the config class replaces; typed as the field's value for type checkers.
+
+    Returns:
+        a marker that the config class replaces; for type checkers it has the type of the field.
     """
     return FieldInfo(default, factory, **options)
 

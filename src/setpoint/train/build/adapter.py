@@ -43,7 +43,7 @@ def start_adapter(
 ) -> None:
     """Allocate adapter parameters on the meta device, and initialize them.
 
-    The base has its own.
+    The parameters of the base are initialized elsewhere.
     """
     for adapter in adapters_of(model).values():
         if any(param.is_meta for param in adapter.parameters()):
@@ -58,7 +58,7 @@ def start_adapter(
 def start_magnitudes(model: nn.Module) -> None:
     """Initialize magnitudes to the row norms with the initial update.
 
-    Where ranks hold parts of a weight, all of them take part.
+    All ranks with parts of a weight take part.
     """
     for adapter, weight, params in adapters_with_weights(model).values():
         if adapter.magnitude is not None:
@@ -70,9 +70,10 @@ def start_magnitudes(model: nn.Module) -> None:
 def adapters_with_weights(
     model: nn.Module,
 ) -> dict[str, tuple[LowRank, Base, dict[str, nn.Parameter]]]:
-    """Find each adapter of a model, with the weight that it changes, and its own parameters.
+    """Find each adapter of a model, with the weight that it changes and its parameters.
 
-    They are the parameters themselves: what a module reads by their names may be this rank's part.
+    These are the parameters themselves: reading a module's attributes may give only this rank's
+    part.
     """
     modules = dict(model.named_modules())
     adapters: dict[str, tuple[LowRank, Base, dict[str, nn.Parameter]]] = {}
@@ -101,10 +102,10 @@ def full_base(weight: Base) -> Tensor:
 
 
 def replace_base(weight: Base, merged: Tensor) -> Tensor:
-    """Give a weight other values.
+    """Replace the values of a weight.
 
     Returns:
-        what they are once they are rounded, or quantized again.
+        the new values after rounding or quantization.
     """
     if isinstance(weight, QuantizedWeight):
         weight.put(merged, again=True)
@@ -135,10 +136,10 @@ def merge_adapters(
 ) -> None:
     """Merge adapters into the weights and reset them, without changing the function.
 
-    W becomes W + scale * B A, with a magnitude m / |W + scale * B A| times that, row by row. A is
-    drawn anew, by the seed, its name and the step, B is zero, and a magnitude is the length that
-    the merged rows have. Where ranks hold parts, all of them take part; one weight at a time is
-    gathered.
+    W becomes W + scale * B A, multiplied by m / |W + scale * B A| row by row if there is a
+    magnitude m. A is drawn again, seeded by the seed, its name and the step; B becomes zero, and a
+    magnitude the norm of the merged rows. All ranks with parts of a weight take part; one weight at
+    a time is gathered.
 
     Arguments:
         optimizer_state: see `adapter.merge.optimizer_state`.
@@ -146,7 +147,7 @@ def merge_adapters(
     rules = adapter_rules(model, after_merge=True)
     masters = dict(weights.named_parameters())
     for path, (adapter, weight, params) in adapters_with_weights(model).items():
-        # Those of the optimizer, which may be more exact than the model's.
+        # The optimizer's weights, which may be more exact than the model's.
         exact = {name: masters.get(f"{path}.{name}", param) for name, param in params.items()}
         merged = full_base(weight) + full_update(adapter, exact)
         if "magnitude" in exact:
@@ -155,11 +156,11 @@ def merge_adapters(
             merged = merged * factor.unsqueeze(adapter.row_dim)
         rounded = replace_base(weight, merged)
         for name in ("a", "b"):
-            # Another name for each merge, by which it is drawn.
+            # A different name for each merge, which seeds the draw.
             drawn = f"{path}.{name}@{step}"
             fill_by({drawn: exact[name]}, {drawn: rules[f"{path}.{name}"]}, seed)
         if "magnitude" in exact:
-            # Of the rounded weights, so that the factor is 1.
+            # Norms of the rounded weights, so that the factor is 1.
             put(exact["magnitude"], torch.linalg.vector_norm(rounded, dim=adapter.row_dim))
     weights.master_to_params()
     if optimizer_state == "drop":

@@ -41,18 +41,18 @@ def assets_of(
     """Read the source files of the model and the tokenizer of a new run.
 
     Arguments:
-        pretrained: what `start_from` returned; None for random weights.
-        keys: of the config.json of a model of transformers; None: of the one that it names.
-        sources: what is trained on.
+        pretrained: the result of `start_from`; None for random weights.
+        keys: the config.json of a transformers model; None: that of the model it names.
+        sources: the sources of the training data.
 
     Returns:
-        the files of a Hugging Face tokenizer; of a Hugging Face model that the run starts from or
-        trains, its settings for generation and its config.json, as `DESCRIPTION`; and of a run on
-        conversations the chat template of the first source that has one. The settings for
-        generation name all tokens that end a text.
+        the files of a Hugging Face tokenizer; for a Hugging Face model that the run starts from or
+        trains, its generation settings and its config.json, as `DESCRIPTION`; and for a run on
+        conversations the first chat template among the sources. The generation settings name all
+        tokens that end a text.
 
     Raises:
-        SetpointError: if a file cannot be read.
+        SetpointError: a file cannot be read.
     """
     from setpoint.data.tokenizers.tokenizer import HuggingFaceTokenizer
 
@@ -70,7 +70,7 @@ def assets_of(
         same_tokenizer = bool(tokenizer_file) and tokenizer_file.items() <= files.items()
         files |= _read({GENERATION: start / GENERATION, DESCRIPTION: start / config})
     if isinstance(model, HuggingFaceConfig):
-        # Without what the section overrides, which is in its record.
+        # Without the values that the section overrides, which are in its record.
         if keys is None:
             from setpoint.model.huggingface.architecture import config_keys
 
@@ -103,7 +103,7 @@ def _templates(sources: Sequence[SourceConfig], tokenizer: Tokenizer) -> Iterato
         if isinstance(source, Conversations):
             from setpoint.data.sources.conversations import ConversationsSource
 
-            # Rows of tokens need none; where others do, reading them has said so.
+            # Rows of tokens need no template; if others lack one, reading them reports it.
             with suppress(SetpointError):
                 yield ConversationsSource(source).template(tokenizer)
 
@@ -112,7 +112,7 @@ def assets_in(checkpoint: Path) -> Assets:
     """Read the assets of a checkpoint.
 
     Raises:
-        SetpointError: if a file cannot be read.
+        SetpointError: a file cannot be read.
     """
     return _read({name: checkpoint / name for name in NAMES})
 
@@ -130,11 +130,11 @@ def _read(files: Mapping[str, Path]) -> Assets:
 
 
 class FallbackFiles(NamedTuple):
-    """Checkpoints to read missing original files from; None: from the original.
+    """Checkpoints to read missing original files from; None: the original is read.
 
     Arguments:
-        tokenizer: in place of `tokenizer.path`.
-        model: in place of the config.json at `model.config`.
+        tokenizer: replaces `tokenizer.path`.
+        model: replaces the config.json at `model.config`.
     """
 
     tokenizer: Path | None = None
@@ -160,7 +160,7 @@ def fallback_files(job: Job, path: str | Path) -> FallbackFiles:
     _, checkpoint = newest_whole(Path(path) / "checkpoints")
     if checkpoint is None:
         return FallbackFiles()
-    if model:  # which may keep the name of a kind of models alone
+    if model:  # which may keep only the name of a kind of models
         assert isinstance(job.model, HuggingFaceConfig)
         kind = {"model_type": job.model.config}
         model = (checkpoint / DESCRIPTION).is_file() and read_keys(checkpoint, DESCRIPTION) != kind

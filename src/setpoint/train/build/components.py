@@ -91,33 +91,34 @@ Empty = Callable[[nn.Module, torch.device, torch.dtype], None]
 
 @dataclass(slots=True)
 class Components:
-    """The objects of one training job; a model without data, as dry runs build it, lacks the rest.
+    """The objects of one training job; dry runs build a model without data and omit the rest.
 
     Arguments:
-        corpora: what `train` is cut from: one, or of a mixture one for each source.
-        train, held_out: the two sides of the data in rows; None where nothing is held out.
-        eval_sets: the data sets of the evaluation beside these, by their names.
-        feed: gives each step its micro-batches of the training side, counted.
-        eval_feed: gives evaluations their batches; None where nothing is evaluated.
+        corpora: the corpora of `train`: one, or one for each source of a mixture.
+        train, held_out: the two splits of the data as rows; None if nothing is held out.
+        eval_sets: the other data sets of the evaluation, by name.
+        feed: gives each step its micro-batches of the training split, with their counts.
+        eval_feed: gives evaluations their batches; None if nothing is evaluated.
         model: maps (B, S) tokens to (B, S, V) logits.
-        objective: the model and its loss as one; maps tokens and targets to sums over tokens.
+        objective: the model with its loss; maps tokens and targets to sums over tokens.
         replicas: sum the gradients of all ranks.
-        sequence: which places of sequences this rank has.
-        pipeline: runs the stages of this rank; None where it has the whole model.
-        all_trained: all parameters that the whole model trains, where this rank has a part.
-        adapter: what the adapter of the model adapts, trains and freezes; None without one.
-        weights: the model's parameters as the optimizer gets them.
-        options: those of its groups as they were built, by which it is seen what it has counted.
-        schedule: from the position of the run to the factor on the peak learning rate.
+        sequence: the positions of sequences on this rank.
+        pipeline: runs the stages of this rank; None if it has the whole model.
+        all_trained: all trained parameters of the whole model, if this rank has a part of it.
+        adapter: the parameters that the adapter of the model adapts, trains and freezes; None
+            without one.
+        weights: the parameters of the model in the form given to the optimizer.
+        options: the options of its groups at the build, to detect updated counters.
+        schedule: maps the position of the run to the factor on the peak learning rate.
         scaler: scales the loss for fp16; does nothing otherwise.
-        compiled: knows whether compiled code runs; None where nothing is compiled.
-        pretrained: what the record says of the weights that the model started from; None where it
-            started from random ones, or did not start now.
-        assets: tokenizer and model files that each checkpoint keeps.
-        non_finite: decides what becomes of steps that are not finite.
-        spikes: decides what becomes of loss spikes; None where nothing does.
-        replica_groups: of torchft; None without.
-        noise: that is added to quantized weights; None without.
+        compiled: tracks whether compiled code runs; None if nothing is compiled.
+        pretrained: the recorded description of the initial weights; None if they were random, or if
+            the run did not start in this session.
+        assets: tokenizer and model files to include in each checkpoint.
+        non_finite: policy for non-finite steps.
+        spikes: policy for loss spikes; None if there is none.
+        replica_groups: those of torchft; None without.
+        noise: noise added to quantized weights; None without.
     """
 
     world: World
@@ -170,7 +171,8 @@ class Components:
     def data_position(self) -> dict[str, Any]:
         """Position in the data, equal on all ranks; a collective."""
         state = self.feed.state_dict()
-        # Of replica groups each rank knows all, and the ranks of a group may not meet here.
+        # Each rank of a replica group has all values, and the ranks of a group may not synchronize
+        # here.
         if not self.feed.sampler.is_dealt or self.replica_groups is not None:
             return state
         return merged_state(self.world.all_of(state))
@@ -191,24 +193,24 @@ def build_components(
 ) -> Components:
     """Build all components of a job; nothing is written to the run directory.
 
-    What is built works under `open.settings_of(job)`, which the caller opens before,
-    and closes when it has been trained.
+    The objects work under `open.settings_of(job)`, which the caller opens before, and closes after
+    training.
 
     Arguments:
-        fresh: whether the run begins now, so that `model.pretrained` counts; a run that goes on
-            has weights of its own.
+        fresh: whether the run starts now, so that `model.pretrained` applies; a resumed run has its
+            own weights.
         tokenizer_files: the directory with the tokenizer's files; None: `tokenizer.path`.
-        model_files: the checkpoint that keeps the config.json of a model of transformers; None:
+        model_files: the checkpoint with the config.json of a transformers model; None:
             `model.config`.
-        world: this process's place; None: that of `job.parallel`.
+        world: the world of this process; None: that of `job.parallel`.
 
     Raises:
-        SetpointError: if the data is empty or cannot be read, the device is not there, or the loss
-            does not fit the tokenizer or the model.
+        SetpointError: the data is empty or cannot be read, the device is missing, or the loss does
+            not fit the tokenizer or the model.
     """
     components = Components(world or world_of(job.parallel))
     assert job.seed is not None
-    # Models that initialize themselves do it alike on all ranks; each step draws by its own seed.
+    # Models that initialize themselves do so equally on all ranks; each step has its own seed.
     seed_everything(job.seed)
     from_files = {} if tokenizer_files is None else {"directory": tokenizer_files}
     components.tokenizer = job.tokenizer.build(**from_files)
@@ -255,11 +257,11 @@ def _build_rows(job: Job, components: Components, show: Work) -> Sampler:
         assert kept_back is not None, "the configuration is refused otherwise"
         texts = job.data.validation or job.data.sources
         components.held_out = build_evaluation_rows(job, kept_back, texts)
-    elif kept_back is not None:  # for records: nothing reads its rows
+    elif kept_back is not None:  # for records only; its rows are not read
         components.held_out = cut_rows(kept_back, job.batch.sequence_length)
     components.eval_sets = build_datasets(job, components.tokenizer, show)
     ranks = None
-    # Ranks of replica groups come and go, so no rank may wait for the tokens of another.
+    # Ranks of replica groups come and go, so no rank may wait for another's tokens.
     if job.parallel.torchft is None and any(
         isinstance(corpus, Stream) and not corpus.is_shuffled for corpus in components.corpora
     ):
@@ -307,19 +309,19 @@ def build_trained(
     """Build the model of a job, its loss and its optimizer, which need no data.
 
     Arguments:
-        components: with the world alone; takes what is built.
-        sources: of the training data.
+        components: has only the world; the built objects are added.
+        sources: the number of sources of the training data.
         fresh, keys, empty: see `build_model_parts`.
 
     Raises:
-        SetpointError: the model cannot be built, divided or stored as the job says.
+        SetpointError: the job's model cannot be built, parallelized or stored.
     """
     assert job.seed is not None
     world, device = components.world, components.device
     full, stages = build_model_parts(job, components, vocab_size, fresh, keys, empty)
     model, parallel = components.model, job.parallel
     layers = layers_of(model)
-    has_layers = bool(layers) or not stages  # the last stage may be the output alone
+    has_layers = bool(layers) or not stages  # the last stage may be only the output
     memory = job.memory
     if has_layers and memory.activation_checkpointing is not None:
         memory.activation_checkpointing.build(layers=layers)
@@ -351,7 +353,7 @@ def build_trained(
     else:
         from setpoint.parallel.replicas import TorchReplicas
 
-        # DDP would read values of the weights.
+        # DDP would read the values of the weights.
         by_hand = is_graph or empty is not None
         components.replicas = TorchReplicas(parallel, world, model, by_hand)
     loss = job.loss.build()
@@ -388,22 +390,23 @@ def build_model_parts(
 ) -> tuple[dict[str, Tensor], list[Stage]]:
     """Build a model, reduce it to the part of this rank, and initialize its weights.
 
-    Setpoint's own begins without memory, gets it on its device in the dtype that it is kept in, and
-    is filled there, so that no copy of it exists anywhere else; what shards it has its place
-    before that. Others begin in memory, as only they know how they start: those without rules have
+    Setpoint's own models are created on the meta device and divided there, then allocated on their
+    device in their storage dtype and initialized in place, so that there is no other copy. Other
+    models are created in memory, as only they know their initialization: those without rules have
     initialized themselves, from the generators of the process.
 
     Arguments:
-        fresh: whether the run begins now, so that `model.pretrained` counts.
-        keys: of the config.json of a model of transformers; None: of `model.config`.
-        empty: gives it memory of any content in place of first weights; None: it gets those.
+        fresh: whether the run starts now, so that `model.pretrained` applies.
+        keys: the config.json of a transformers model; None: `model.config`.
+        empty: allocates memory with arbitrary content without initializing weights; None: weights
+            are initialized.
 
     Returns:
-        fp32 weights by name, which become the masters, none where there are no masters; and the
-        stages of a pipeline that this rank has, none where the model is not cut.
+        fp32 weights by name, which become the masters, empty if there are no masters; and the
+        pipeline stages of this rank, empty without a pipeline.
 
     Raises:
-        SetpointError: the model cannot be built, or the weights to start from do not fit it.
+        SetpointError: the model cannot be built, or the initial weights do not fit it.
     """
     assert job.seed is not None
     world, device = components.world, components.device
@@ -418,7 +421,7 @@ def build_model_parts(
         adapted = add_adapter(job, model)
         components.all_trained = trained_parameters(model) if cut else None
         stages = divide_model(job, world, model)
-        # Masters are taken from the weights before these are rounded.
+        # Masters are copied from the weights before these are rounded.
         dtype = torch.float32 if job.precision.master else DType(job.precision.params).torch()
         if starts:
             from setpoint.model.pretrained.load import start_from
@@ -443,7 +446,7 @@ def build_model_parts(
         from setpoint.model.build import build_model
         from setpoint.model.pretrained.load import start_from
 
-        # Without memory where it gets no weights, as only a family of transformers can begin.
+        # Without memory if it gets no weights, which only a family of transformers supports.
         is_planned = empty is not None and isinstance(job.model, HuggingFaceConfig)
         with torch.device("meta") if is_planned else nullcontext():
             model = build_model(job.model, vocab_size, keys)
@@ -492,7 +495,7 @@ def divide_model(job: Job, world: World, model: nn.Module) -> list[Stage]:
         see `setpoint.parallel.divide.divide`.
 
     Raises:
-        SetpointError: `[precision]` asks for what divided parameters cannot do.
+        SetpointError: `[precision]` requires something that divided parameters do not support.
     """
     if world.mesh is None:
         return []
@@ -565,7 +568,7 @@ def data_line(job: Job, components: Components) -> str:
         lines += components.held_out.corpus.notes
         if corpora and not job.data.validation:
             lines += uneven_split(corpora, components.held_out.corpus, job.data.held_out)
-    # An epoch is all windows once, each of which is a sequence of a step.
+    # An epoch is one pass over all windows, each of which is a sequence of a step.
     per_epoch = (components.train_data.epoch_rows or 0) / job.batch.global_size
     for limit in job.duration.limits if per_epoch else ():
         if limit.unit == "epochs":

@@ -38,15 +38,15 @@ if TYPE_CHECKING:
 def build_training_data(
     job: Job, corpora: Sequence[Corpus | Stream], ranks: DataRanks | None = None
 ) -> tuple[Sequences, Sampler]:
-    """Split the training side into sequences, or pack it, and order them.
+    """Cut or pack the training split into sequences, and order them.
 
     Arguments:
-        corpora: one, or of a mixture one for each source.
+        corpora: one, or one for each source of a mixture.
         ranks: see `build_streamed`.
 
     Raises:
         SetpointError: a corpus is shorter than one sequence, or the sources of a mixture allow
-            fewer epochs than the duration takes.
+            fewer epochs than the duration requires.
     """
     step_rows = job.batch.global_size
     if not job.data.is_mixture:
@@ -97,7 +97,7 @@ def _rows_of(
 def build_evaluation_rows(
     job: Job, corpus: Corpus, sources: Sequence[SourceConfig]
 ) -> DocumentRows:
-    """Build evaluation rows of a text like those of training.
+    """Build evaluation rows of a text in the form of training rows.
 
     Raises:
         SetpointError: see `evaluation_rows`.
@@ -131,7 +131,7 @@ def describe_data_position(job: Job, state: Mapping[str, Any]) -> str:
     """The position in the data, in words: phase, rows and epochs of each source.
 
     Arguments:
-        state: that of its feed.
+        state: the state of the job's feed.
     """
     place, sections = describe_position(state), job.data.all_phases
     if not sections or not place:
@@ -165,7 +165,7 @@ def planned_in_words(job: Job, sequences: Sequences) -> str | None:
     if job.data.mixture.by == "tokens":
         if job.data.streams:
             return None
-        # Of rows then, about.
+        # Approximate for rows.
         sizes = [
             rows_of_source.row_tokens
             for rows_of_source in members
@@ -192,10 +192,10 @@ def _require_rows(job: Job, limits: Sequence[int | None]) -> None:
     """Refuse a run that needs more rows than the epochs of its sources allow."""
     steps, size, phases = job.total_steps(), job.batch.global_size, phases_of(job)
     count = planned_rows(phases, limits).total
-    # Each part of a plan with phases may be a row per source off; the rest is found on the way.
+    # Each part of a plan with phases may be off by one row per source; the rest is found later.
     tolerance = 0 if len(phases) == 1 else len(limits) * (len(limits) + len(phases))
     if len(phases) > 1 and job.data.mixture.by == "tokens":
-        return  # rows of a source hold more or fewer tokens than those of others
+        return  # rows of different sources have different numbers of tokens
     if steps is not None and steps * size > count + tolerance:
         raise SetpointError(
             f"data.sources: `epochs` allows {count:,.0f} sequences of the sources that have a "
@@ -213,10 +213,10 @@ def build_datasets(job: Job, tokenizer: Tokenizer, show: Work = no_work) -> dict
     """Read and tokenize the evaluation data sets.
 
     Returns:
-        each by its name, in the order given; empty without an evaluation.
+        the data sets by name, in the given order; empty without an evaluation.
 
     Raises:
-        SetpointError: a source cannot be read, a text is empty, or none of its documents is left.
+        SetpointError: a source cannot be read, a text is empty, or no document of it remains.
     """
     built: dict[str, DocumentRows] = {}
     section = job.evaluation

@@ -46,7 +46,7 @@ def trained(job: Job, vocabulary: int) -> list[Parameter]:
     """List the parameters that a job will train.
 
     Arguments:
-        vocabulary: how many tokens there are.
+        vocabulary: the number of tokens.
 
     Raises:
         SetpointError: the model cannot be built.
@@ -58,11 +58,11 @@ def trained(job: Job, vocabulary: int) -> list[Parameter]:
 def trainable_parameters(job: Job, vocabulary: int) -> tuple[Sequence[Parameter], int]:
     """List the parameters that a job would train without `optimizer.frozen`, with its adapter.
 
-    Those of models that are not Setpoint's own are found by building the model on the meta device.
+    For models that are not Setpoint's own, the model is built on the meta device.
 
     Returns:
-        the parameters, and how many numbers there are in those that the model itself or its
-        adapter freezes.
+        the parameters, and the number of elements in those frozen by the model itself or its
+        adapter.
 
     Raises:
         SetpointError: the model cannot be built.
@@ -90,10 +90,10 @@ def add_adapter(job: Job, model: nn.Module) -> Described | None:
     """Add the adapter of a job to its model, if any, and freeze other parameters.
 
     Arguments:
-        model: whole, on the meta device or with its weights; before ranks divide it.
+        model: the whole model, on the meta device or with its weights, before it is divided.
 
     Returns:
-        what it adapts, trains and freezes; None without one.
+        the parameters it adapts, trains and freezes; None without an adapter.
 
     Raises:
         SetpointError: the section does not fit the model.
@@ -110,7 +110,7 @@ def adapted(job: Job, vocabulary: int) -> Described | None:
     """Describe the adapter of a job from a list of parameters.
 
     Returns:
-        None without an adapter, and where only building the model tells.
+        None without an adapter, or if it requires building the model.
     """
     model = job.model
     if (
@@ -138,11 +138,11 @@ def adapter_report(job: Job, adapter: Described) -> AdapterReport:
 
 
 def state_widths(job: Job, parameter: Parameter) -> tuple[tuple[int, int], bool] | None:
-    """Bytes of optimizer state for each number of a parameter and for each parameter.
+    """Bytes of optimizer state per element of a parameter and per parameter.
 
     Returns:
-        both, and True if it keeps the numbers that `factored` counts; None for an imported
-        optimizer and a class of a user's own, which alone know their state.
+        both, and True if it has the elements counted by `factored`; None for imported optimizers
+        and user classes, whose state is unknown.
     """
     optimizer = job.optimizer
     kept = job.precision.updated
@@ -180,11 +180,11 @@ def trained_parameters(
     """List the properties of parameters that decide their groups.
 
     Arguments:
-        model: as it will be trained; also on the meta device.
-        named: what the optimizer gets for each name of the model; None: the model's own.
+        model: the model as it will be trained, possibly on the meta device.
+        named: the tensor given to the optimizer for each name of the model; None: the model's own.
 
     Raises:
-        SetpointError: the model names learning rates of parameters that are not there.
+        SetpointError: the model sets learning rates of missing parameters.
     """
     from setpoint.model.layers import inputs_first, packed_experts, parameter_kinds
     from setpoint.optim.grouping import multipliers_of
@@ -210,12 +210,12 @@ def trained_parameters(
 def freeze(
     config: OptimizerConfig, model: nn.Module, all_trained: Sequence[Parameter] | None = None
 ) -> None:
-    """Freeze the parameters that the patterns of `optimizer.frozen` are found in.
+    """Freeze the parameters whose names match patterns of `optimizer.frozen`.
 
     Tied parameters are one, under its first name.
 
     Arguments:
-        all_trained: all parameters of the model that this one is a part of; None: it is whole.
+        all_trained: all parameters of the whole model, if this is a part; None: it is whole.
 
     Raises:
         SetpointError: a pattern matches nothing, or all are frozen.
@@ -235,15 +235,15 @@ def groups_of(
     named: Iterable[tuple[str, Tensor]] | None = None,
     all_trained: Sequence[Parameter] | None = None,
 ) -> Groups:
-    """Put the parameters of a model into the groups that its optimizer is built over.
+    """Assign the parameters of a model to the parameter groups of its optimizer.
 
     Arguments:
-        named: what the optimizer gets for each name of the model; None: the model's own.
-        all_trained: all parameters of the model that this one is a part of; None: it is whole.
+        named: the tensor given to the optimizer for each name of the model; None: the model's own.
+        all_trained: all parameters of the whole model, if this is a part; None: it is whole.
 
     Returns:
-        groups of PyTorch's form; see `parameter_groups`. Those of a part are all of the whole
-        model, some of which may be empty.
+        groups in PyTorch's form; see `parameter_groups`. A part has all groups of the whole model,
+        some of which may be empty.
 
     Raises:
         SetpointError: nothing is trainable, a pattern matches nothing, or an option is wrong.
@@ -257,7 +257,7 @@ def groups_of(
     for group in groups:
         group["params"] = [(name, tensors[name]) for name, _ in group["params"] if name in tensors]
         if not group["params"]:
-            group["param_names"] = []  # torch wants them of all groups or of none
+            group["param_names"] = []  # PyTorch requires them for all groups or none
     return groups
 
 
@@ -267,7 +267,7 @@ def rows_of(
     """List the parameters of each group.
 
     Arguments:
-        all_trained: all parameters of the model that this one is a part of; None: it is whole.
+        all_trained: all parameters of the whole model, if this is a part; None: it is whole.
     """
     parameters = all_trained and _unfrozen(config, all_trained)
     return group_rows(gather(config, parameters or trained_parameters(model)), config.lr)

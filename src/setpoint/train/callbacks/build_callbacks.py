@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from setpoint.shapes.batch import Count, StepBatch
     from setpoint.train.verdict import StepResult
 
-# By import path: operations import training, never the other way round.
+# By import path: operations import training, never the reverse.
 OF_EVERY_RUN = ("setpoint.ops.chain:ChainCallback", "setpoint.ops.slow_steps:DataWaitCallback")
 OF_BAD_STEPS = "setpoint.ops.bad_batches:BadBatches"
 
@@ -48,7 +48,7 @@ def build_callbacks(run: Run) -> list[Callback]:
     export = None
     if job.checkpoint.export is not None:
         export = ExportCallback(job.checkpoint.export, run)
-    # Before anything else has taken memory: profilers, evaluations and checkpoints do.
+    # Before profilers, evaluations and checkpoints allocate memory.
     callbacks: list[Callback] = [MemoryCallback(run)]
     if run.accepted is not None and not run.had_nothing_left:
         callbacks.append(RecordCallback(run))
@@ -98,7 +98,7 @@ def package_callbacks(run: Run) -> list[Callback]:
     """Build the callbacks of sections added by packages.
 
     Raises:
-        SetpointError: a section builds something else.
+        SetpointError: a section builds an object of another type.
     """
     built: list[Callback] = []
     for name, section in added_sections(run.job).items():

@@ -53,7 +53,7 @@ class EvaluateCallback(Callback):
         """Evaluate if it is due."""
         due = self.needs_result(loop)
         if due or loop.is_over:
-            # What only the end asks for is not counted: a longer run would not have it.
+            # An evaluation only at the end is not counted: a longer run would not have it.
             self.evaluate(loop, counts=due)
 
     def rewound(self, loop: Loop) -> None:
@@ -111,7 +111,7 @@ class EvaluateCallback(Callback):
         """Value that selects the best checkpoint.
 
         Returns:
-            the metric of this very step, lower is better; None if it was not evaluated.
+            the metric of this step, lower is better; None if it was not evaluated.
         """
         if not loop.scores or self.state.step != loop.position.step:
             return None

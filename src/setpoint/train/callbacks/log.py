@@ -31,7 +31,7 @@ SECONDS, SHARES = (
     {part: f"{start}_{part}" for part in (*PARTS, "other")} for start in ("seconds", "share")
 )
 """The columns of the parts of steps."""
-# What depends on the machine and the hour; everything else in a row is exact under resume.
+# Columns that depend on the machine and the time; all others are exact under resume.
 TIMING = ("time", "seconds", "tokens_per_second", "data_wait", "mfu", "evaluation_seconds",
           "peak_rss", "peak_gpu_memory", *SECONDS.values(), *SHARES.values())  # fmt: skip
 
@@ -45,9 +45,9 @@ class LogCallback(Callback):
         self.trackers, self.progress, self.mean = run.trackers, run.progress, run.mean
         self.utilization = run.utilization
         self.logged: Position | None = None
-        # Seconds of the loop when the last row was written: in steps, and waiting for data.
+        # Seconds of the loop at the last row: in steps, and waiting for data.
         self.stepping = self.waited = 0.0
-        # Seconds of the parts of steps by then, and that time by the clock.
+        # Seconds of the parts of steps at that time, and the time by the clock.
         self.parts = dict.fromkeys(PARTS, 0.0)
         self.began = 0.0
         self.pending: StepResult | None = None
@@ -65,7 +65,7 @@ class LogCallback(Callback):
     def after_step(self, loop: Loop, result: StepResult) -> None:
         """Write a row if due; advance the bar."""
         position, every = loop.position, loop.job.tracking.every
-        if math.isfinite(result.loss):  # a step that was skipped may have none
+        if math.isfinite(result.loss):  # a skipped step may have no loss
             self.mean.add(result.loss, result.by_source)
         if loop.routing is not None:
             self.mean.routing = loop.routing
@@ -91,7 +91,7 @@ class LogCallback(Callback):
         """Write a row and show it.
 
         Arguments:
-            due: by the logging interval, rather than the end of the run.
+            due: whether the logging interval requires it, rather than the end of the run.
         """
         position = loop.position
         more = self.mean.experts | _metrics(loop) | _rates(loop, result)
@@ -113,7 +113,7 @@ class LogCallback(Callback):
                 step=position.step,
                 loss=row["mean_loss"],
                 tokens_per_second=row["tokens_per_second"],
-                # Of streamed data it is not known how much of an epoch is done.
+                # With streamed data, the completed share of an epoch is unknown.
                 seconds_left=position.seconds * (1 - done) / done if done else None,
                 mfu=row["mfu"],
                 fraction=done,
@@ -162,7 +162,7 @@ class LogCallback(Callback):
             due: see `LossMean.take`.
 
         Returns:
-            names and numbers; those in `TIMING` depend on the machine.
+            numbers by name; those in `TIMING` depend on the machine.
         """
         assert self.logged is not None
         seconds = position.seconds - self.logged.seconds
@@ -207,7 +207,7 @@ def _metrics(loop: Loop) -> dict[str, Any]:
     scaler = loop.components.scaler.metrics()
     skipped = skipped_metrics(loop.components.non_finite, loop.components.spikes)
     columns: dict[str, Any] = {**scaler, **skipped}
-    if scaler and skipped:  # gradients that overflow in fp16, and steps that are passed over
+    if scaler and skipped:  # gradients that overflow in fp16, and skipped steps
         columns[SKIPPED] = scaler[SKIPPED] + skipped[SKIPPED]
     return columns
 

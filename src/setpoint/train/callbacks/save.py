@@ -68,9 +68,9 @@ class SaveCallback(Callback):
     Each checkpoint has a copy of the record of the configuration.
 
     Arguments:
-        run: with its states; the rows of a step are on disk before a checkpoint counts on them.
-        evaluation: has the metric of the present step; None: nothing is evaluated.
-        export: exports checkpoints once they are saved; None: nothing does.
+        run: the run, with its states; rows of steps are on disk before a checkpoint relies on them.
+        evaluation: gives the metric of the current step; None: nothing is evaluated.
+        export: exports saved checkpoints; None: no exports.
     """
 
     phase = Phase.KEEP
@@ -83,11 +83,11 @@ class SaveCallback(Callback):
         section = run.job.checkpoint
         self.intervals: tuple[Period, ...] = section.intervals
         self.steps: At = section.at
-        # True while saves are under way in the background.
+        # True while saves are in progress in the background.
         self.writing = False
         # Progress as of the last checkpoint.
         self.saved: tuple[Any, ...] | None = None
-        # True if copies may overlap with the next step, which then adds to the seconds of the save.
+        # True if copies may overlap with the next step, whose time is then part of the save.
         self.overlaps = False
         self.pending_seconds: list[float] | None = None
 
@@ -131,7 +131,7 @@ class SaveCallback(Callback):
     def finish(self, loop: Loop) -> None:
         """Save progress since the last checkpoint, even if only a row or a score."""
         section = loop.job.checkpoint
-        # Only the main rank knows the rows that were written since.
+        # Only the main rank knows the rows written since.
         if not loop.components.world.on_main(lambda: self.saved == self.progress_of(loop)):
             finished = loop.is_over and self.run.evaluations.due is None
             last = section.last if finished else "full"
@@ -188,7 +188,7 @@ class SaveCallback(Callback):
                 texts[BASE] = left_out.in_dtype(to).encode()
             unchanged = taken.unchanged if self.overlaps else ()
             self.store.save(step, tensors, taken.state, metric, texts, saved, unchanged=unchanged)
-        blocked.append(time.perf_counter() - began)  # in the background it is written from here on
+        blocked.append(time.perf_counter() - began)  # the rest is written in the background
         self.pending_seconds, self.writing = blocked, True
         self.saved = self.progress_of(loop)
         loop.stop.saving = False
@@ -197,8 +197,8 @@ class SaveCallback(Callback):
 def can_overlap_save(loop: Loop) -> bool:
     """True if weights and optimizer states stay unchanged between updates.
 
-    Third-party code may change them at any time, also through torch (`Embedding` with `max_norm`):
-    objects from an import path, or from an added section, are never trusted.
+    Third-party code may change them at any time, even through PyTorch (`Embedding` with
+    `max_norm`): objects from an import path, or from an added section, are never trusted.
     """
     components, job = loop.components, loop.job
     others_change = components.replicas.holds_state or components.replica_groups is not None
@@ -226,7 +226,8 @@ class ExportProcess:
     """A running or queued export.
 
     Arguments:
-        source: folder of hard links to the files of the checkpoint, which may be removed meanwhile.
+        source: folder of hard links to the files of the checkpoint, which may be removed in
+            between.
     """
 
     source: Path
@@ -322,7 +323,7 @@ class ExportCallback(Callback):
             return
         task = ExportProcess(self.folder / f".{path.name}", target)
         task.clear()
-        # No time and no space where the disk links files; a copy otherwise.
+        # Hard links cost no time and no space; where they are unsupported, it is a copy.
         shutil.copytree(path, task.source, copy_function=_linked)
         self.tasks.append(task)
         self.poll()
@@ -358,7 +359,7 @@ class ExportCallback(Callback):
         environment = {k: v for k, v in os.environ.items() if k not in OF_RANKS}
         environment["PYTHONPATH"] = os.pathsep.join(filter(None, sys.path))
         with task.log.open("wb") as log:
-            # A session of its own: Ctrl-C is for the run alone.
+            # A separate session: Ctrl-C is only for the run.
             return subprocess.Popen(
                 command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=environment,
                 start_new_session=True,

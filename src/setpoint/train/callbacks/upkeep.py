@@ -143,13 +143,13 @@ class CompileCallback(Callback):
         self.tell(self.watch.news(), loop.position.step)
 
     def tell(self, news: News, step: int, first: float | None = None) -> None:
-        """Record, show, and end the run if that is wanted.
+        """Record and show the news, and end the run if required.
 
         Arguments:
-            first: seconds that the first step of this session took; None for later ones.
+            first: seconds of the first step of this session; None for later ones.
 
         Raises:
-            RunError: something ran eagerly, and that ends the run.
+            RunError: code ran eagerly, and the configuration ends the run for that.
         """
         if not news:
             return
@@ -244,7 +244,7 @@ def watching_callbacks(run: Run) -> list[Callback]:
     if section is not None and (section.ranks is None or run.world.rank in section.ranks):
         callbacks.append(ProfileCallback(section, run))
     if job.compile is not None:
-        # Where a fallback ends the run, its step is neither logged, evaluated nor saved.
+        # If a fallback ends the run, its step is neither logged, evaluated nor saved.
         callbacks.append(CompileCallback(job.compile, run))
     if run.stop.limits is not None and run.stop.limits.ends:
         callbacks.append(LimitsCallback(run.stop.limits))
