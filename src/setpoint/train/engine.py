@@ -42,7 +42,7 @@ class Sums(NamedTuple):
     Arguments:
         losses: (2,) fp32, this rank's shares of the loss and of the cross-entropy.
         routing: routing of the tokens of this rank; None without experts.
-        by_source: (sources,) fp64, sums of this rank's cross-entropy; None: not known.
+        by_source: (sources,) fp64, sums of this rank's cross-entropy; None if unknown.
     """
 
     losses: Tensor
@@ -77,17 +77,17 @@ def complete_retaken() -> StepResult:
 
 
 class Engine:
-    """Takes the steps of a loop, one `forward_backward` and one `update` each.
+    """Runs the steps of a loop, one `forward_backward` and one `update` each.
 
-    This one is for data, sharded and tensor parallelism.
+    This class is for data, sharded and tensor parallelism.
 
     Arguments:
         span: measures the parts of a step, and names them in the traces of a profiler.
         norms: measures gradients, weights and updates; None: not measured.
-        metrics: collects what the model and the loss log.
-        is_ahead: the device itself decides on updates, before the host knows the numbers.
+        metrics: collects the metrics logged by the model and the loss.
+        is_ahead: the device decides on updates, before the host has the numbers.
         counted_elsewhere: parameters whose norm another rank counts.
-        to_host: starts a copy of numbers to the host; its result waits for them.
+        to_host: starts a copy of numbers to the host; calling its result waits for them.
     """
 
     def __init__(self, job: Job, components: Components) -> None:
@@ -99,7 +99,7 @@ class Engine:
         self.divides_sequences = components.sequence.size > 1
         formats = job.precision
         self.autocast = compute_in(formats.compute, formats.params, self.device)
-        # None where there is nothing to scale, as everywhere but in fp16.
+        # None without scaling, which only fp16 needs.
         self.scaler = components.scaler if components.scaler.is_enabled() else None
         self.is_graph = job.compile is not None and job.compile.scope == "graph"
         self.parameters = components.weights.parameters()
@@ -148,20 +148,21 @@ class Engine:
     def backward(self, loss: Tensor) -> None:
         """Accumulate the gradients of a micro-batch.
 
-        Not called with a pipeline, whose schedule runs backward; see `setpoint.parallel.pipeline`.
+        Not called with a pipeline, whose schedule runs the backward pass; see
+        `setpoint.parallel.pipeline`.
         """
         (loss if self.scaler is None else self.scaler.scale(loss)).backward()
 
     def update(self, sums: Sums, rates: Rates) -> CompleteStep:
         """Clip, step the optimizer and update router biases, unless the numbers are bad.
 
-        One all-reduce sums the numbers of all ranks. If `is_ahead`, the device decides by them and
-        the host does not wait.
+        One all-reduce sums the numbers of all ranks. If `is_ahead`, the device uses them to decide,
+        and the host does not wait.
 
         Returns:
             a function that returns the result, equal on all ranks except for the norm, of which
-            only its finiteness is shared. Call it before the next update; it raises a RunError
-            if the loss scale has become too small.
+            only its finiteness is shared. Call it before the next update; it raises a RunError if
+            the loss scale has become too small.
 
         Raises:
             RunError: an imported optimizer fails.
@@ -245,7 +246,7 @@ class Engine:
                 routing = routing.from_flat(parts.pop())
             by_source = parts.pop(0) if by_source is not None else None
             broken, overflowed = (flag[0] > 0 for flag in parts)
-            for flag in overflows:  # by which the scale of the loss follows
+            for flag in overflows:  # which control the loss scale
                 flag.copy_(overflowed)
         scale = [] if scaler is None else [scaler.scale(torch.ones((), device=losses.device))]
         logged = self.metrics.cut() if self.metrics else None
@@ -267,8 +268,8 @@ class StepNumbers:
         logged: metrics logged so far; None without any.
         sources: number of sums by source.
         read: waits for loss, cross-entropy, sources, norm and so on.
-        undo: undoes the step in the host-side counts of the optimizer.
-        result: of `complete`.
+        undo: reverts the step in the host-side counters of the optimizer.
+        result: the result of `complete`.
     """
 
     engine: Engine
@@ -312,7 +313,7 @@ class StepNumbers:
 class HostCopy:
     """Asynchronous copies of numbers to the host, to one reused buffer.
 
-    Read each copy before the next one starts.
+    Read each copy before starting the next one.
     """
 
     def __init__(self) -> None:
@@ -330,7 +331,8 @@ class HostCopy:
         """
         count, on_gpu = len(numbers), numbers.device.type == "cuda"
         if self.numbers is None or count > len(self.numbers):
-            # Else the host would wait for the copy; and making such memory waits for the device.
+            # Otherwise the host would wait for the copy; allocating such memory waits for the
+            # device.
             self.numbers = torch.empty(2 * count, dtype=torch.float64, pin_memory=on_gpu)
             self.view = self.numbers.numpy()
         self.numbers[:count].copy_(numbers, non_blocking=on_gpu)
@@ -350,7 +352,7 @@ class HostCopy:
 class PipelineEngine(Engine):
     """Runs the micro-batches of a step through the stages of a pipeline, as an `Engine`.
 
-    All ranks of a pipeline read the same batches: what is handed on is the residual stream alone.
+    All ranks of a pipeline read the same batches: stages pass on only the residual stream.
     """
 
     def __init__(self, job: Job, components: Components) -> None:
@@ -361,7 +363,7 @@ class PipelineEngine(Engine):
         self.objectives = {
             stage: Objective(stage.model, loss, sources) for stage in self.pipeline.stages
         }
-        # Of matrices that several ranks hold, such as tied embeddings, the norm counts one.
+        # The norm counts matrices that several ranks have, such as tied embeddings, once.
         names, weights = self.pipeline.counted_elsewhere, components.weights.by_name
         self.counted_elsewhere = frozenset(weights[name] for name in names)
 
@@ -371,9 +373,9 @@ class PipelineEngine(Engine):
 
         components, scaler = self.components, self.components.scaler
         losses = torch.zeros(2, device=components.device)
-        scaler.scale(losses)  # makes its tensors, on ranks without a loss, too
-        # Stages exchange tensors of one shape, so that shorter micro-batches are padded at the end:
-        # causal attention hides that, and positions, where given, mark it for experts.
+        scaler.scale(losses)  # creates its tensors, on ranks without a loss, too
+        # Stages exchange tensors of one shape, so shorter micro-batches are padded at the end:
+        # causal attention hides the padding, and positions, if given, mark it for experts.
         length = max(batch.inputs.shape[1] for batch in step.batches)
         batches = [
             components.sequence.cut(
@@ -397,7 +399,7 @@ class PipelineEngine(Engine):
                 output, auxiliary, chosen = self.objectives[stage](batch)
             if chosen is not None:
                 routing = add_routing(routing, chosen, count.tokens / total.tokens)
-            # A mean over the tokens read here, as a share of the mean over all.
+            # A mean over the tokens of this micro-batch, as a share of the mean over all.
             extra = None if auxiliary is None else auxiliary * (count.tokens / total.tokens)
             if not stage.is_last:
                 if extra is None:
@@ -425,12 +427,12 @@ def sum_over_groups(
     """Sum the gradients, in place, and the sums of a step over all replica groups.
 
     Arguments:
-        sums: with experts they include a routing, even without a micro-batch.
+        sums: with experts they include routing, even without a micro-batch.
     """
     for weight in weights:
-        if weight.grad is None:  # of a group without a micro-batch in this step
+        if weight.grad is None:  # in a group without a micro-batch in this step
             weight.grad = torch.zeros_like(weight)
-    for dtype in dict.fromkeys(weight.dtype for weight in weights):  # in one order everywhere
+    for dtype in dict.fromkeys(weight.dtype for weight in weights):  # the same order on all ranks
         groups.sum([w.grad for w in weights if w.dtype == dtype and w.grad is not None])
     losses, routing, by_source = sums
     if sources > 1 and by_source is None:
@@ -467,7 +469,7 @@ def explain_oom(job: Job) -> Iterator[None]:
     """Replace out-of-memory errors by one with advice.
 
     Raises:
-        RunError: instead of the errors of Python, NumPy and torch.
+        RunError: replaces the errors of Python, NumPy and PyTorch.
     """
     try:
         yield
@@ -490,7 +492,7 @@ def explain(error: Exception) -> RunError | None:
     """
     from setpoint.compile.watch import explain as explain_compiling
 
-    # Compilers pass on, in an error of their own, that an operation cannot be deterministic.
+    # Compilers wrap the error that an operation cannot be deterministic in one of their own.
     return explain_determinism(error) or explain_compiling(error)
 
 
@@ -498,7 +500,7 @@ def raise_named(error: Exception, config: OptimizerConfig) -> NoReturn:
     """Re-raise an error of an optimizer step, with the name of an imported optimizer.
 
     Raises:
-        RunError: unless the error is about memory or has an explanation of its own.
+        RunError: unless the error is about memory or has its own explanation.
     """
     title = None if isinstance(error, SetpointError) else title_of(config)
     if title is None or is_out_of_memory(error) or explain(error) is not None:

@@ -30,7 +30,7 @@ from setpoint.train.verdict import skipped_metrics
 
 def finish(run: Run, loop: Loop) -> Run:
     """Record how the session ended."""
-    # A run whose last evaluation was cut short is not finished.
+    # A run whose last evaluation was interrupted is not finished.
     status = 0 if loop.is_over and run.evaluations.due is None else run.stop.status
     reason = loop.end_reason
     if loop.is_at_limit and not loop.is_over and not status:
@@ -47,7 +47,7 @@ def finish(run: Run, loop: Loop) -> Run:
     if position.step and _skipped(run) == position.step:
         why["untrained"] = f"all {position.step:,} steps were skipped: nothing was trained"
         run.progress.note(f"warning: {why['untrained']}")
-    if loss is None or not scores:  # of the sessions before
+    if loss is None or not scores:  # of earlier sessions
         rows = {
             row["kind"]: row
             for row in readable_rows(run.files.metrics)
@@ -116,9 +116,9 @@ def record_failure(run: Run, error: Exception) -> None:
 def keep_in_log(progress: LoggedProgress, error: Exception, secrets: Iterable[str]) -> None:
     """Write all frames of an error to a rank's log, and name the log in the error."""
     text = without_values(traceback_of(error, whole=True), secrets)
-    with suppress(RunError):  # what ends the run is said, whatever else fails
+    with suppress(RunError):  # the error that ends the run is reported, regardless of others
         progress.log(f"failed:\n{text}")
-        with suppress(AttributeError):  # of a class with slots
+        with suppress(AttributeError):  # a class with slots
             setattr(error, LOG_OF, str(progress.path))
 
 
@@ -136,10 +136,10 @@ def write_report(run: Run) -> None:
         return
     try:
         write_run_report(path)
-    except Exception as error:  # what is wrong with a report is not a reason to lose a run
+    except Exception as error:  # an error in a report must not end a run
         reason = str(error) if isinstance(error, RunError) else repr(error)
         run.progress.note(f"report.html is not written: {reason}")
-        with suppress(RunError):  # the disk may be full for this, too
+        with suppress(RunError):  # the disk may be full, too
             run.events.write("report_failed", error=reason)
 
 
@@ -189,7 +189,7 @@ def print_summary(run: Run, stream: TextIO | None = None) -> None:
         root, keeps = run.directory / "checkpoints", job.checkpoint.save
         left = stop_message(root, before.step, again, keeps)
         print(left, file=stream, flush=True)
-    # Whoever stops a run waits for it to leave, so nothing is counted then.
+    # A stopped run should end quickly, so nothing is counted then.
     finished, section = run.status == 0, job.evaluation
     if finished and run.score is not None and section is not None and section.baselines:
         _print_baselines(run, run.score.bits_per_byte, stream)

@@ -80,7 +80,7 @@ class Callback:
         Only for callbacks that exist by then: objects passed to `train`, and operations.
 
         Arguments:
-            directory: the run directory; None for a new one.
+            directory: the run directory; None for a new run.
             show: prints a line.
         """
 
@@ -103,17 +103,17 @@ class Callback:
         Arguments:
             run: with `job`, `directory`, `events`, `progress`, `trackers`, and the `store` of
                 checkpoints.
-            stack: closed at the end of the session, when all is recorded.
+            stack: closed at the end of the session, after everything is recorded.
         """
 
     def fetch(self, newer_than: int | None) -> bool:
         """Fetch a valid checkpoint if newer local ones are damaged; called on all ranks.
 
         Arguments:
-            newer_than: step of the newest valid checkpoint; None without one.
+            newer_than: step of the newest valid checkpoint; None if there is none.
 
         Returns:
-            True if the store has a newer one now.
+            True if the store now has a newer one.
         """
         return False
 
@@ -121,10 +121,10 @@ class Callback:
         """Called once, before the first step of this session."""
 
     def needs_result(self, loop: Loop) -> bool:
-        """True to call `after_step` at the end of the step that was just taken.
+        """True to call `after_step` at the end of the current step.
 
         The host then waits for the device. Otherwise the next step starts first, and `after_step`
-        is called before that changes the weights.
+        is called before it changes the weights.
         """
         return not is_ours(self)
 
@@ -148,7 +148,7 @@ class Callback:
         """Called for a non-finite step or a loss spike, before its policy decides.
 
         Arguments:
-            batch: this rank's.
+            batch: the batch of this rank.
             total: tokens, targets and weight of the batch of all ranks.
             result: its `wrong` is the reason.
         """
@@ -172,7 +172,7 @@ class Callback:
         """Called once at the end of the loop, also after an error or Ctrl-C, even in `start`.
 
         Arguments:
-            loop: at the end of the session. Undo here all changes of `start`.
+            loop: at the end of the session. Undo all changes made in `start`.
         """
 
     def recorded(self, loop: Loop, done: bool) -> None:
@@ -220,10 +220,10 @@ class PendingStep:
     Arguments:
         began: the position before it.
         after: the position after it, without its seconds.
-        batch: this rank's.
+        batch: the batch of this rank.
         total: counts of all ranks, and by source.
         complete: waits for its numbers and judges them.
-        data: data position before it, for replica groups, which may retake the step.
+        data: data position before it, for replica groups, which may repeat the step.
     """
 
     began: Position
@@ -239,21 +239,21 @@ class PendingStep:
 class Loop:
     """Takes steps until the duration is over or a stop is requested.
 
-    `launch` takes a step without waiting for its numbers if the engine is ahead of the host; the
+    `launch` starts a step without waiting for its numbers if the engine is ahead of the host; the
     step is then `pending`. `handle_pending` completes it and calls `after_step` of the callbacks:
-    at once if a callback `needs_result`, otherwise in the middle of the next step, before that
-    changes the weights.
+    immediately if a callback `needs_result`, otherwise during the next step, before that changes
+    the weights.
 
-    Everything at an interval is a callback. Callbacks run after each step in the order of their
-    phases, and read the loop's `previous`, `position`, `is_over` and `components`. Training is the
-    same without any.
+    All periodic actions are callbacks. Callbacks run after each step in the order of their phases,
+    and read the loop's `previous`, `position`, `is_over` and `components`. They do not affect
+    training.
 
     Arguments:
         ended: reason why training ended before its duration was over; None if it did not.
         roll_back: restores a checkpoint after a non-finite step or a loss spike, and returns its
             position; None: such a step ends the run.
-        liveness: checks that all ranks answer, before steps for which `resilience.liveness_every`
-            is due.
+        liveness: checks that all ranks answer, before steps at which `resilience.liveness_every` is
+            due.
         until: step after which the session stops; None: at the end of training.
         metrics: collects logged metrics; None: a new log.
     """
@@ -274,7 +274,7 @@ class Loop:
         self.job = job
         self.components = components
         self.callbacks = sorted(callbacks, key=lambda callback: callback.phase)
-        # Those with something to do around each step; the next call of those that pause, by id.
+        # Callbacks with work around each step; the next call of those with an interval, by id.
         self._before_update = self._overriding("before_update")
         self._after_launch = self._overriding("after_launch")
         self._after_step = self._overriding("after_step")
@@ -306,27 +306,27 @@ class Loop:
         self.freezing = Freezing(spans, trained) if spans else None
         self.merge = None if job.adapter is None else job.adapter.merge
         self.noise_rank = components.world.noise_rank
-        # The present phase, and True while a row for the present step is still to come.
+        # The current phase, and whether a row of the current step is still to come.
         self.phase, self.can_log = Phase.STEP, False
-        # The step whose numbers were not read yet, and the last one of this session whose were.
+        # The step whose numbers are not read yet, and the last completed one of this session.
         self.pending: PendingStep | None = None
         self.result: StepResult | None = None
-        # Choice of experts in the last step that was taken, by all ranks.
+        # Routing of the last step, on all ranks.
         self.routing: Routing | None = None
-        # Of the last evaluation, which callbacks make.
+        # Of the last evaluation, by callbacks.
         self.scores: Scores = {}
-        # The step that the session began with or the last rollback went back to, and its data.
+        # The step at the start of the session or after the last rollback, and its data.
         self.last_rewind = self._rewind_point()
-        # Seconds of this rank since the session began: in steps, and of these waiting for data.
+        # Seconds of this rank since the session began: in steps, and waiting for data in these.
         self.stepping = self.waited = 0.0
 
     def run(self) -> None:
         """Train until the end, or until the step after a request to stop.
 
-        If a stop is requested while all steps are saved, the present step is abandoned.
+        If a stop is requested while all steps are saved, the current step is abandoned.
 
         Raises:
-            KeyboardInterrupt: if Ctrl-C does not wait for the end of the step.
+            KeyboardInterrupt: Ctrl-C does not wait for the end of the step.
         """
         try:
             with self._open_callbacks():
@@ -351,9 +351,9 @@ class Loop:
     def _open_callbacks(self) -> Iterator[None]:
         """Start the callbacks, and close them when the loop ends in any way."""
         self.components.model.train()
-        # A rank that left in the middle of a step would leave the others waiting for it.
+        # If a rank left during a step, the others would wait for it.
         self.stop.defers = self.sync.is_shared
-        # Callbacks may be on some ranks only.
+        # Callbacks may exist on some ranks only.
         has_others = any(not is_ours(callback) for callback in self.callbacks)
         self.metrics.always = self.components.world.any(has_others)
         with ExitStack() as ending:
@@ -413,7 +413,7 @@ class Loop:
         with self.times(f"step {self.position.step + 1}"):
             pending = self.take_step()
         self.stepping += time.perf_counter() - began
-        # A device that is ahead knows the verdict itself, and the host reads it later.
+        # A device that is ahead has the verdict itself; the host reads it later.
         verdict = Verdict.TAKEN if self.engine.is_ahead else pending.complete().verdict
         if verdict is Verdict.RETAKEN:
             self.components.feed.load_state_dict(pending.data)
@@ -456,7 +456,7 @@ class Loop:
             components.noise.step = position.step
         lr = self.job.optimizer.lr * components.schedule.factor(position)
 
-        # The mean is over the tokens of the whole step, so that accumulation cannot change it.
+        # The mean is over the tokens of the whole step, so it does not depend on accumulation.
         with self.times("data"):
             start = time.perf_counter()
             batch = components.feed.take()
@@ -465,7 +465,7 @@ class Loop:
             total, by_source, epoch = count_over_ranks(batch, components.world, groups)
         if epoch is not None:
             components.feed.agree(epoch)
-        if self.sync.is_shared:  # they have met now, whatever each has done since the last step
+        if self.sync.is_shared:  # the ranks are synchronized now
             step_begins(first=not self.stepping)
         after = replace(
             position,
@@ -475,7 +475,7 @@ class Loop:
         )
         step = PendingStep(position, after, batch, total, by_source, lr, complete_retaken, data)
         if groups is not None and groups.breaks:
-            groups.commits()  # it does not, and tells the others
+            groups.commits()  # it votes against the step, for all groups
             return step
         if not total.weight:
             targets = sum(micro_batch.target_tokens for micro_batch in batch.batches)
@@ -576,7 +576,7 @@ class Loop:
         """Roll back to a checkpoint.
 
         Raises:
-            RunError: if there is none, or too many rollbacks to it.
+            RunError: there is no checkpoint, or it had too many rollbacks.
         """
         assert self.roll_back is not None
         self.can_log = False
@@ -604,7 +604,7 @@ class Loop:
         """Abandon repeatable work, such as an evaluation, on all ranks or on none.
 
         Raises:
-            Abandoned: if a stop was asked for.
+            Abandoned: a stop was requested.
         """
         has_progressed()
         self.sync.check()
@@ -619,8 +619,7 @@ class Loop:
             metrics: numbers or one-element tensors by name; no device is synchronized.
 
         Raises:
-            RunError: the row of the step is written already, or there is none; or see
-                `MetricLog.add`.
+            RunError: the step's row is written already, or does not exist; or see `MetricLog.add`.
         """
         if not self.can_log or self.phase >= Phase.LOG:
             raise RunError(
@@ -631,7 +630,7 @@ class Loop:
         self.metrics.add(reduce, metrics)
 
     def end(self, reason: str) -> None:
-        """End training early but in order; for callbacks, to be called on all ranks.
+        """End training early but cleanly; for callbacks, to be called on all ranks.
 
         The last row, an evaluation and a checkpoint follow as at the regular end.
         """

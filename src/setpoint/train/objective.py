@@ -36,10 +36,10 @@ class Share(NamedTuple):
     """Contribution of a micro-batch to the mean loss of a step.
 
     Arguments:
-        loss: fp32 scalar, where backward begins.
-        losses: (2,) fp32 without gradient, its shares of the loss and of the cross-entropy alone.
-        routing: choice of experts by its tokens; None for models without.
-        per_token: (B * S,) the cross-entropy of each token; None where it is not asked for.
+        loss: fp32 scalar, the start of the backward pass.
+        losses: (2,) fp32 without gradient, its shares of the loss and of the cross-entropy.
+        routing: routing of its tokens; None for models without experts.
+        per_token: (B * S,) the cross-entropy of each token; None if not requested.
     """
 
     loss: Tensor
@@ -51,20 +51,21 @@ class Share(NamedTuple):
 class Objective:
     """Computes the loss of micro-batches, and their weight in the mean over a global batch.
 
-    A model that supports a head is called with one, so that the loss gets hidden states where it
-    wants them, and so that the model can tell what it adds to the loss. Others give logits, or an
-    `Outcome` with logits.
+    A model that supports a head is called with one, so that the loss can get hidden states, and the
+    model can report its additions to the loss. Other models return logits, or an `Outcome` with
+    logits.
 
     Arguments:
-        model: maps (B, S) tokens to (B, S, V) logits, with the batch's positions and documents
-            where it takes these.
-        loss: is called with (logits, targets, weights), or is a `FromHidden`. Without weights in
-            the data the last one is left out; unless it is a `Weighs`, it takes none.
-        sources: of the training data; with several the loss gives single tokens if it can.
-        runs: called in the model's place; None: the model.
+        model: maps (B, S) tokens to (B, S, V) logits, given the batch's positions and documents if
+            it takes these.
+        loss: is called with (logits, targets, weights), or is a `FromHidden`. The weights are
+            omitted if the data has none; only a `Weighs` takes them.
+        sources: the number of sources of the training data; with several, the loss returns values
+            per token if it can.
+        runs: called instead of the model; None: the model.
 
     Raises:
-        SetpointError: the loss needs hidden states and the model does not give them.
+        SetpointError: the loss needs hidden states and the model does not provide them.
     """
 
     def __init__(
@@ -95,15 +96,15 @@ class Objective:
         """Run the model and its loss on a batch that is on its device.
 
         Arguments:
-            counted: (B, S) targets to look for among the most probable tokens; None: not asked for.
+            counted: (B, S) targets to look for among the most probable tokens; None: not requested.
 
         Returns:
-            The sums of the loss as a `LossOutput`, with `counted` as an `EvalSums`, and what the
-            model adds to them.
+            The sums of the loss as a `LossOutput`, with `counted` as an `EvalSums`, and the model's
+            additions to them.
 
         Raises:
-            SetpointError: the data weighs its targets and the loss cannot, or gives positions or
-                documents and the model does not take them.
+            SetpointError: the data has weights and the loss does not take them, or the data has
+                positions or documents and the model does not take them.
         """
         targets, last = batch.targets, () if batch.weights is None else (batch.weights,)
         places = position_arguments(self.model, batch)
@@ -143,8 +144,7 @@ class Objective:
 
         Arguments:
             weight, targets: of the global batch, as in `Count`.
-            part: of the mean over its tokens that the tokens of this micro-batch are, times
-                `weight`.
+            part: this micro-batch's share of the tokens of the mean, times `weight`.
 
         Raises:
             SetpointError: see `__call__`.
@@ -152,8 +152,8 @@ class Objective:
         output, auxiliary, routing = self(batch)
         total = output.total
         if auxiliary is not None:
-            # A mean over the tokens read here, whether their targets count or not: it gets its
-            # share of the mean over all, as a part of the sum that is divided below.
+            # A mean over the tokens read, whether or not their targets count: its share of the mean
+            # over all is part of the sum that is divided below.
             total = total + auxiliary * part
         share = total / weight
         losses = torch.stack((share.detach(), output.nats / targets))
@@ -171,13 +171,12 @@ class Objective:
         """Run the model once for its loss and its token accuracy.
 
         Arguments:
-            valid: (B, S) mask of the targets that count, from `count`; None: all that are not
-                marked.
+            valid: (B, S) mask of the targets that count, from `count`; None: all unmarked ones.
 
         Raises:
             SetpointError: see `__call__`.
         """
-        # The loss leaves out by itself what does not count for it.
+        # The loss itself ignores targets that do not count.
         counted = batch.targets
         if valid is not None:
             counted = counted.where(valid.to(counted.device), IGNORE_INDEX)
@@ -187,8 +186,8 @@ class Objective:
         """Count tokens, targets and their weight, by which the loss of a batch is divided.
 
         Raises:
-            SetpointError: the data weighs its targets and the loss cannot, or a weight of the data
-                is negative or no number.
+            SetpointError: the data has weights and the loss does not take them, or a weight is
+                negative or not a number.
         """
         weights = batch.weights
         if weights is None and (self.weigh is None or self.weigh.is_trivial):
@@ -211,12 +210,12 @@ class Objective:
 
 
 def sum_by_source(per_token: Tensor, batch: Batch, sources: int) -> Tensor:
-    """(sources,) fp64 sums over the targets of each source; nothing waits for the device.
+    """(sources,) fp64 sums over the targets of each source, without waiting for the device.
 
-    Added in one order, whatever the device, which an `index_add_` on a GPU would not be.
+    The order of summation does not depend on the device, unlike that of `index_add_` on a GPU.
 
     Arguments:
-        per_token: (B * S,), 0 where a target does not count.
+        per_token: (B * S,), 0 if a target does not count.
         batch: its sources are on the host.
     """
     source = batch.source if batch.sources is None else batch.sources.flatten()
@@ -224,7 +223,7 @@ def sum_by_source(per_token: Tensor, batch: Batch, sources: int) -> Tensor:
     values = per_token.double().view(len(source), -1).sum(dim=1)
     order = source.argsort(stable=True).to(per_token.device, non_blocking=True)
     lengths = source.bincount(minlength=sources).to(per_token.device, non_blocking=True)
-    # `unsafe` spares a look at the lengths, for which the host would wait.
+    # `unsafe` skips a check of the lengths, for which the host would wait.
     return torch.segment_reduce(values[order], "sum", lengths=lengths, unsafe=True)
 
 
@@ -233,7 +232,7 @@ def add_routing(before: Routing | None, routing: Routing, share: float) -> Routi
 
     Arguments:
         before: the sum so far; None: nothing yet.
-        share: its part of the tokens of the whole batch, for what are means over tokens.
+        share: its part of the tokens of the whole batch, for values that are means over tokens.
     """
     counts, dropped, *means = routing
     new = Routing(counts, dropped, *(mean * share for mean in means))
@@ -244,7 +243,7 @@ def require_tokens(loss: LossConfig, vocab_size: int) -> None:
     """Refuse a loss that names tokens missing from the tokenizer.
 
     Raises:
-        SetpointError: with the token and those that there are.
+        SetpointError: with the missing token and the existing ones.
     """
     for field, token in tokens_named(loss):
         if token >= vocab_size:
@@ -258,14 +257,14 @@ def build_pipeline(job: Job, world: World, model: nn.Module, stages: Sequence[St
     """Build the pipeline of this rank's stages; all ranks call it.
 
     Arguments:
-        model: the part of this rank, with its weights.
+        model: the part on this rank, with its weights.
     """
     from setpoint.compile.split_backward import backward_pass
     from setpoint.parallel.pipeline import Pipeline
 
     group = world.group("pipeline")
     assert group is not None
-    # Autocast leaves the residual stream in the dtype of the weights.
+    # With autocast the residual stream keeps the dtype of the weights.
     formats, pipelining = job.precision, job.parallel.pipelining
     dtype = DType(formats.params).torch()
     transfer = DType(pipelining.sent(formats.compute, formats.params)).torch()
@@ -286,11 +285,11 @@ def build_pipeline(job: Job, world: World, model: nn.Module, stages: Sequence[St
 class PipelineObjective(Objective):
     """Objective of a pipeline-parallel model, for evaluation.
 
-    All ranks of the pipeline call it with the same batch. Those without the last stage get zeros,
-    so that sums over all ranks are those of the batch.
+    All ranks of the pipeline call it with the same batch. Ranks without the last stage return
+    zeros, so that sums over all ranks are those of the batch.
 
     Arguments:
-        model: the part of this rank.
+        model: the part on this rank.
     """
 
     def __init__(self, model: nn.Module, loss: Any, sources: int, pipeline: Pipeline) -> None:

@@ -110,27 +110,27 @@ class Evaluation(Config, role=RUNTIME):
         """Look up the section of a data set.
 
         Returns:
-            the section; None for what `data.held_out` keeps back, which has none, and for others.
+            the section; None for the split of `data.held_out`, which has none, and for other names.
         """
         return next((dataset for dataset in self.datasets if dataset.name == data), None)
 
     def sequences_of(self, data: str) -> int | None:
-        """Look up how many sequences of a data set are evaluated.
+        """Look up the number of evaluated sequences of a data set.
 
         Returns:
-            the number, from the start; None: all there are.
+            the number, from the start; None: all of them.
         """
         given = self.dataset(data)
         return self.sequences if given is None else given.sequences
 
     def basis_of(self, data: str) -> str:
-        """Describe on what and when a data set is evaluated.
+        """Describe which data of a data set is evaluated, and when.
 
         Returns:
-            text that differs where the metrics would. What is held out follows from the section
-            data, and is not part of it.
+            text that differs if the metrics would. The held-out split is determined by the section
+            data, and is not included.
         """
-        import json  # for plateaus only
+        import json  # only for plateaus
 
         given, sequences = self.dataset(data), self.sequences_of(data)
         when = f"every {self.every}" + (" and before training" if self.before_training else "")

@@ -47,7 +47,7 @@ def scores_in(row: Mapping[str, Any]) -> Scores:
     """Read scores back from a row of metrics.
 
     Returns:
-        the scores; of rows without any, none.
+        the scores; empty for a row without any.
     """
     scores: Scores = {}
     for key in row:
@@ -75,16 +75,16 @@ def evaluate(
 ) -> Scores:
     """Evaluate the model on all data sets, the same sequences of each at each call.
 
-    Ranks divide the sequences of each among them; the scores are those of all, on every rank.
+    The ranks divide the sequences of each data set; the scores cover all of them, on every rank.
 
     Arguments:
         job: the resolved configuration; its evaluation is not null.
-        components: the objects of the job; nothing of their state changes.
-        between: called before each batch; what it raises ends the evaluation, and it raises the
-            same on all ranks.
+        components: the objects of the job; their state does not change.
+        between: called before each batch; an error that it raises ends the evaluation, on all
+            ranks.
 
     Raises:
-        RunError: none of the targets of a data set counts.
+        RunError: no target of a data set counts.
     """
     section, feed, objective = job.evaluation, components.eval_feed, components.objective
     assert section is not None and feed is not None
@@ -116,7 +116,7 @@ def evaluate(
 
 
 def eval_slice(job: Job, held_out: DocumentRows) -> Corpus:
-    """The part of the held-out side that `evaluate` looks at, for comparison on equal terms.
+    """The part of the held-out split that `evaluate` uses, for comparison on equal terms.
 
     Arguments:
         job: the resolved configuration; its evaluation is not null.
@@ -142,10 +142,10 @@ class Averages(Protocol):
     """Optimizer whose result is an average of its iterates."""
 
     def averaged(self) -> AbstractContextManager[Mapping[Tensor, Tensor]]:
-        """Put the average into the parameters, and bring them back bit for bit at the end.
+        """Replace the parameters by their average, and restore them bit for bit at the end.
 
         Returns:
-            a context; it gives the points that are trained, by the parameter.
+            a context; it yields the trained values by parameter.
         """
         ...
 
@@ -155,11 +155,11 @@ def evaluation_point(components: Components) -> Iterator[dict[str, Tensor]]:
     """Switch the model to its evaluation weights, which are saved and used.
 
     Arguments:
-        components: the objects of a job; for most optimizers nothing is done.
+        components: the objects of a job; no effect for most optimizers.
 
     Returns:
-        a context, after which all weights are what they were, bit for bit. It gives the weights
-        that are trained, by their names, where they are others.
+        a context, after which all weights are restored bit for bit. It yields the trained weights
+        by name, if they differ.
     """
     optimizer = components.optimizer
     if not isinstance(optimizer, Averages):
@@ -178,7 +178,7 @@ def restore_training_weights(components: Components, training: Named) -> None:
     """Restore the trained weights after loading the evaluation weights.
 
     Arguments:
-        training: the weights that `evaluation_point` gave when they were saved.
+        training: the weights that `evaluation_point` yielded when they were saved.
     """
     for name, param in components.weights.named_parameters():
         if name in training:
@@ -194,14 +194,14 @@ KEYS = ("measure", "step", "reference", "lowest", "evals_without_gain", "due")
 class EvaluationState:
     """State of a run's evaluations: the last one, and gains of its metric for early stopping.
 
-    Values are negated if higher is better. The store chooses the best of the checkpoints.
+    Values are negated if higher is better. The store selects the best checkpoint.
 
     Arguments:
         measure: the metric and its data; only values of equal measures can be compared.
-        step: of the last evaluation; -1 before the first.
-        reference: value that the next gain has to beat by `min_delta`; None before the first.
+        step: the step of the last evaluation; -1 before the first.
+        reference: value that the next gain must beat by `min_delta`; None before the first.
         lowest: the lowest value of all, which may be a gain too small to count.
-        due: an evaluation at the present step that a stop cut short, True if it counts for
+        due: an evaluation of the current step that was interrupted by a stop, True if it counts for
             patience and plateaus; None if there is none.
         changed: fields in which the measure differs from that of the checkpoint.
     """
@@ -248,16 +248,16 @@ class EvaluationState:
         return {key: getattr(self, key) for key in KEYS}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on from a checkpoint.
+        """Restore the state from a checkpoint.
 
-        Where the measure has changed, earlier values do not compare, and the counts start anew.
+        If the measure has changed, earlier values cannot be compared, and the counts are reset.
         """
         saved = EvaluationState(**state)
         self.step, self.due = saved.step, saved.due
         today, before = self.measure, saved.measure
         if today and before:
             self.changed = [key for key in today if before.get(key) != today[key]]
-        # Without an evaluation all is kept for a session that evaluates again.
+        # Without an evaluation the state is kept for a session that evaluates again.
         if not today or (before and not self.changed):
             self.measure, self.reference, self.lowest = before, saved.reference, saved.lowest
             self.evals_without_gain = saved.evals_without_gain
