@@ -73,13 +73,13 @@ def open_run(
     Nothing is written to the run directory except files fetched from a URL.
 
     Arguments:
-        directory: of the run; None: see `find_run`.
+        directory: the run directory; None: see `find_run`.
         ending: closed at the end of the session.
-        callbacks: those that exist before the run.
+        callbacks: the callbacks that exist before the run.
 
     Raises:
         SetpointError: the configuration and the record contradict each other, or the job cannot be
-            trained here.
+            trained on this machine.
     """
     world = world_of(job.parallel)
     shown = progress_of(job, world)
@@ -105,8 +105,8 @@ def open_directory(run: Run) -> Iterator[None]:
     An error that ends the session is recorded in this rank's log and in the events.
 
     Raises:
-        SetpointError: if the data is not that of the run, or another process writes or has written
-            to the directory. The run is unchanged then.
+        SetpointError: the data differs from that of the run, or another process writes or has
+            written to the directory. The run is unchanged then.
     """
     job, world, section = run.job, run.world, run.job.checkpoint
     with locked_directory(world, run.directory) as files, ExitStack() as ending:
@@ -122,7 +122,7 @@ def open_directory(run: Run) -> Iterator[None]:
             run.shown, files.logs / f"rank-{world.rank}.log", final_step(job)
         )
         ending.callback(run.progress.close)
-        run.progress.log(device_line(job, world.device))  # which is shown since it is known
+        run.progress.log(device_line(job, world.device))  # which is now known
         keep_hangs_in(files.logs)
         run.trackers = Trackers()
         ending.callback(run.trackers.close)
@@ -153,7 +153,7 @@ def open_directory(run: Run) -> Iterator[None]:
         try:
             yield
         except Exception as error:
-            # A run that is recorded has begun, and is not only refused.
+            # A recorded run has started, and is not merely refused.
             is_recorded = isinstance(error, RunError) and run.files.config.exists()
             if (
                 run.loop
@@ -169,8 +169,8 @@ def open_directory(run: Run) -> Iterator[None]:
 def locked_directory(world: World, path: Path) -> Iterator[RunDirectory]:
     """The run directory, locked by the main rank, and read-only for the others.
 
-    If no run was recorded, as after a refused first start, it is removed at the end, unless it has
-    stacks of a hanging rank.
+    If no run was recorded, as after a refused first start, the directory is removed at the end,
+    unless it contains the stacks of a hanging rank.
 
     Raises:
         SetpointError: see `RunDirectory.create`; on all ranks.
@@ -187,7 +187,7 @@ def locked_directory(world: World, path: Path) -> Iterator[RunDirectory]:
         try:
             yield directory
         except BaseException as error:
-            # What the log says of a failure is wanted; a refusal says all of it.
+            # The log of a failure is useful; a refusal is fully described by its message.
             is_refused = isinstance(error, SetpointError | KeyboardInterrupt) and not log_of(error)
             raise
         finally:
@@ -230,11 +230,11 @@ def compare(
     """Compare a job with the record of its run directory, except for the data.
 
     Arguments:
-        directory: of the run, if given.
+        directory: the run directory, if given.
         place: the directory returned by `place_of`; None: search for it.
 
     Raises:
-        SetpointError: if they contradict each other, or the job cannot be trained here.
+        SetpointError: they contradict each other, or the job cannot be trained on this machine.
     """
     need_config(job, "train", resolved=True)
     accept = split_paths(accept)
@@ -245,7 +245,7 @@ def compare(
     _refuse_ranks(job)
     path = Path(directory or place or find_run(job))
     job = follow_load(job, path)
-    # What needs nothing was checked at resolve; missing files are found while the data is read.
+    # Checks without needs ran at resolve; missing files are reported when the data is read.
     problems = verify(job, set(NEEDS) - {"files"}).problems
     if problems:
         raise ConfigError(problems)
@@ -281,7 +281,7 @@ def missing_checkpoints(path: Path) -> str | None:
     """Describe the lost training of a run without checkpoints, so it is not overwritten.
 
     Returns:
-        None for a run that was killed before its first checkpoint: it starts again.
+        None for a run that was killed before its first checkpoint: it starts over.
     """
     rows = since_restart(path / "events.jsonl")
     saves = [row for row in rows if row.get("event") == "save"]

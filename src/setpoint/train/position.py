@@ -25,8 +25,8 @@ class Position:
     """Progress of a run: steps, tokens, epochs and seconds.
 
     Arguments:
-        tokens: that the model has read in training, without padding.
-        epochs: passes over the training data, a fraction inside one.
+        tokens: tokens read by the model in training, without padding.
+        epochs: passes over the training data, fractional during a pass.
         seconds: time spent training, over all sessions of the run.
     """
 
@@ -60,7 +60,7 @@ def share_done(duration: Duration, position: Position) -> float:
 
 
 def is_due(period: Period, before: Position, now: Position, last: bool) -> bool:
-    """True if a multiple of the period lies in the step that was just taken.
+    """True if a multiple of the period lies in the last step.
 
     Returns:
         True if it is due; `"last_step"` is due once, at the end, and `"never"` is not.
@@ -69,7 +69,7 @@ def is_due(period: Period, before: Position, now: Position, last: bool) -> bool:
         return False
     if period.unit == "last_step":
         return last
-    # Counting multiples, not differences, makes a resumed run fire where the other one fires.
+    # Counting multiples, not differences, keeps a resumed run at the same steps.
     done, earlier = now.in_unit(period.unit), before.in_unit(period.unit)
     return period.multiples_in(done) > period.multiples_in(earlier)
 
@@ -77,14 +77,14 @@ def is_due(period: Period, before: Position, now: Position, last: bool) -> bool:
 class LearningRate:
     """Learning rate factor of the next step, by the position of the run.
 
-    By tokens a place in steps is how many full batches the tokens make that were trained on, which
-    need not be whole. By epochs it is where the present epoch began. How far a step goes in time
-    is not known before it, and counts as 0.
+    With a duration in tokens, the position in steps is the number of full batches that the trained
+    tokens make, possibly fractional. With epochs, it is that of the start of the current epoch. The
+    time that a step takes is not known before it, and counts as 0.
 
     Arguments:
         tokens_per_step: tokens in a full batch.
-        epochs_per_step: the share of an epoch that a full batch is.
-        phases: first step and factor of each phase of the data, by rising steps.
+        epochs_per_step: the fraction of an epoch in a full batch.
+        phases: first step and factor of each phase of the data, in increasing order of steps.
         merge: merges of an adapter, after which the rate may rise again.
     """
 
@@ -102,14 +102,14 @@ class LearningRate:
         self.phases = tuple(phases)
         self.merge = merge
         self.extent = {"steps": 1, "tokens": tokens_per_step, "epochs": epochs_per_step}
-        # The present epoch, and where its first step began; none before the first.
+        # The current epoch and the position of its first step; none before the first.
         self.epoch, self.began = -1, Position()
 
     def factor(self, position: Position) -> float:
         """Compute the factor of the step that begins at a position.
 
         Arguments:
-            position: not before the one of the last call.
+            position: not before that of the previous call.
         """
         factor = self.curve(self._place(position))
         if self.merge is not None:
@@ -135,10 +135,10 @@ class LearningRate:
             self.curve.observe(scores[data].metric(metric))
 
     def state_dict(self) -> dict[str, Any]:
-        """State of the schedule for a checkpoint, beside the position.
+        """State of the schedule for a checkpoint, in addition to the position.
 
         Returns:
-            plain values; empty where there is nothing.
+            plain values; empty if there are none.
         """
         state: dict[str, Any] = {}
         if self.by == "epoch":
@@ -148,11 +148,10 @@ class LearningRate:
         return state
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on where a state was taken.
+        """Restore a saved state.
 
         Arguments:
-            state: from `state_dict`, perhaps of another schedule that was given up since; what
-                this one has no use for is left alone.
+            state: from `state_dict`, possibly of another schedule; unused values are ignored.
         """
         if self.by == "epoch" and "epoch" in state:
             self.began = Position(**state["epoch"]["began"])
@@ -164,11 +163,11 @@ class LearningRate:
 class Freezing:
     """Parameters frozen at a position.
 
-    Their gradients are computed and dropped before the optimizer sees them, so that it leaves them
-    and their state alone: structures that engines have built over the parameters stay valid.
+    Their gradients are computed and dropped before the optimizer sees them, so it changes neither
+    them nor their state: structures that engines have built over the parameters stay valid.
 
     Arguments:
-        names: of all parameters that are trained at some time.
+        names: the names of all parameters that are trained at any time.
     """
 
     def __init__(self, spans: Sequence[FrozenSpan], names: Iterable[str]) -> None:

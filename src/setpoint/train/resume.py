@@ -47,8 +47,8 @@ def resume(run: Run) -> None:
     """Restore the components from the newest checkpoint, or load those that the job names.
 
     Raises:
-        SetpointError: if the checkpoint does not belong to this job.
-        RunError: if all checkpoints are damaged.
+        SetpointError: the checkpoint does not belong to this job.
+        RunError: all checkpoints are damaged.
     """
     job, components, note = run.job, run.components, run.progress.note
     make_states(run)
@@ -59,7 +59,7 @@ def resume(run: Run) -> None:
         restore_or_load(run, checkpoint, folder)
         source = checkpoint or run.loaded
         if source is not None:
-            # What the run began with; files may have moved or changed since.
+            # The initial state of the run; files may have moved or changed since.
             components.assets = assets_in(source.path) or components.assets
     if checkpoint is not None:
         run.resumed_at = checkpoint.step
@@ -84,7 +84,7 @@ def resume(run: Run) -> None:
                 f"to train.\nValid: evaluation among checkpoint.exclude, which starts new counts"
             )
     if run.had_nothing_left and run.accepted is not None and run.accepted.learned:
-        # What was accepted by name is not trained with any more.
+        # Differences accepted by name are not used in training any more.
         run.identity = recorded_job(str(run.directory))
     if not run.had_nothing_left:
         note(data_line(job, components))
@@ -101,8 +101,8 @@ def make_states(run: Run, other_data: bool = True) -> None:
     """Create the states of a run: of components, metrics and trackers.
 
     Arguments:
-        other_data: whether the documents may differ from those of the checkpoint; a kill may come
-            before there is one with them, so that the record is compared.
+        other_data: whether the documents may differ from those of the checkpoint; a run may be
+            killed before it has a checkpoint with them, so the record is compared.
     """
     job, components = run.job, run.components
     run.evaluations = evaluation_state_of(job, components)
@@ -135,7 +135,7 @@ def restore_or_load(run: Run, checkpoint: LoadedCheckpoint | None, folder: Path)
         folder: for downloads; shared by all ranks.
 
     Raises:
-        SetpointError: if the checkpoint does not belong to this job.
+        SetpointError: the checkpoint does not belong to this job.
     """
     job, components = run.job, run.components
     if checkpoint is None:
@@ -183,7 +183,7 @@ def _newest_checkpoint(run: Run) -> LoadedCheckpoint | None:
     try:
         newest = run.store.load_newest(on_damaged)
     except SetpointError:
-        # Where all are damaged here, there may be others elsewhere.
+        # If all local ones are damaged, there may be others at a URL.
         if not passed or not any(callback.fetch(None) for callback in run.outer_callbacks):
             raise
         newest = run.store.load_newest(report)
@@ -221,7 +221,7 @@ def _start_again(run: Run) -> None:
             for number in count(1)
             if not (place := metrics.with_name(f"metrics.{number}.jsonl")).exists()
         )
-    # Before the rows go, as whoever listens may count on them.
+    # Before rows are removed, on which listeners may rely.
     run.events.write("restart", step=0, metrics=to and to.name, **lost)
     if to is not None:
         metrics.rename(to)
@@ -232,14 +232,14 @@ def _start_again(run: Run) -> None:
 def roll_back(run: Run, loop: Loop, failed: StepResult) -> Position:
     """Restore the components and the record from the newest valid checkpoint.
 
-    Only the data position is not restored: it continues after the failed step, as the same batches
-    would fail again.
+    Only the data position is not restored: it continues after the failed step, since the same
+    batches would fail again.
 
     Returns:
         the position of the checkpoint.
 
     Raises:
-        RunError: if there is none, or it had too many rollbacks.
+        RunError: there is no checkpoint, or it had too many rollbacks.
     """
     step, policy = failed.step, failed.policy
     assert policy is not None
@@ -289,8 +289,8 @@ class PeerShard(Placeable):
     """A shard of a tensor, from the rank of the same number in another replica group.
 
     Arguments:
-        shape: of the whole tensor.
-        offset: the first element of the part in it.
+        shape: the shape of the whole tensor.
+        offset: the position of the shard's first element in it.
     """
 
     __slots__ = ("_shape", "local", "offset")
@@ -332,7 +332,7 @@ def _captured(tensor: Tensor) -> Tensor | tuple[Tensor, tuple[int, ...], tuple[i
 def replica_groups(run: Run, loop: Loop) -> Iterator[None]:
     """Join the replica groups of torchft, which exchange the state of the run.
 
-    Each keeps its rows of metrics: those of steps that it has not taken are in another group's.
+    Each keeps its own rows of metrics: rows of steps that it has not run are in another group's.
     """
     from setpoint.parallel.replica_groups import ReplicaGroups
 

@@ -35,24 +35,23 @@ def _sums(before: tuple[_N, ...], more: tuple[_N, ...]) -> tuple[_N, ...]:
 class LossMean:
     """Mean loss since the last row, sums by source, and the moving average of all losses.
 
-    Checkpoints have the sums, so that a resumed run writes the same rows.
+    Checkpoints contain the sums, so that a resumed run writes the same rows.
 
     Arguments:
-        smoothing: weight of the past in the moving average of losses; None: there is none.
+        smoothing: weight of the past in the moving average of losses; None: no average.
     """
 
     def __init__(self, smoothing: float | None = None) -> None:
         self.sum, self.steps = 0.0, 0
-        # Of the last whole logging interval; and the mean of the last row of this session.
+        # The mean of the last complete logging interval; and that of the last row of this session.
         self.before: tuple[float, int] = (0.0, 0)
         self.last: float | None = None
         self.by_source = BySource()
-        # Choice of experts in the last step that was taken; and the columns of one by an earlier
-        # session.
+        # Routing of the last step; and the columns of one from an earlier session.
         self.routing: Routing | None = None
         self._experts: dict[str, float] = {}
         self.smoothing = smoothing
-        # The average as if it had begun at 0, and how far it is from having forgotten that.
+        # The average as if it had begun at 0, and the remaining weight of that start.
         self._average, self._weight = 0.0, 0.0
 
     def add(self, loss: float, by_source: BySource = ONE_SOURCE) -> None:
@@ -64,7 +63,7 @@ class LossMean:
             self._weight = self.smoothing * self._weight + 1 - self.smoothing
         before = self.by_source
         if self.steps == 1 or len(before.sequences) != len(by_source.sequences):
-            self.by_source = by_source  # also where a resume accepted other sources
+            self.by_source = by_source  # even if a resume accepted other sources
             return
         if by_source is ONE_SOURCE:
             return
@@ -93,8 +92,8 @@ class LossMean:
         """Return the mean, NaN without a finite loss, and reset.
 
         Arguments:
-            due: a logging interval ends with this step; else the run ends, and the mean includes
-                the last complete interval.
+            due: a logging interval ends with this step; otherwise the run ends, and the mean
+                includes the last complete interval.
         """
         total, steps = self.sum, self.steps
         if due:
@@ -131,8 +130,8 @@ class Utilization:
     """Formula and numbers of the model FLOPs utilization (MFU) of a run.
 
     Arguments:
-        flops_per_token: what it gives; None where it cannot be computed.
-        peak: operations per second of one device; None where unknown.
+        flops_per_token: FLOPs for each token; None if unknown.
+        peak: operations per second of one device; None if unknown.
     """
 
     formula: str
@@ -154,7 +153,7 @@ class Utilization:
 
         Returns:
             a mapping of plain values; `mfu` in the rows is tokens_per_second * flops_per_token /
-            (peak_flops * ranks), the tokens being those of all ranks.
+            (peak_flops * ranks), with the tokens of all ranks.
         """
         return {
             "formula": self.formula,
@@ -174,7 +173,7 @@ def utilization_of(
     """Find the inputs of MFU.
 
     Arguments:
-        parameters: of the whole model, where `model` is a part of it; None: count them.
+        parameters: the number in the whole model, if `model` is a part of it; None: count them.
     """
     name = job.tracking.flops
     text, meaning = FORMULAS[name]
@@ -208,7 +207,7 @@ def _pair_sizes(job: Job, model: nn.Module) -> int:
         return job.model.layers * pair_size(job.model)
     from setpoint.model.huggingface.language_model import HuggingFaceModel
 
-    # A model of the user's own may say it in the words of transformers, too.
+    # A user's model may name its sizes as transformers does.
     inner = model.model if isinstance(model, HuggingFaceModel) else model
     keys = getattr(inner, "config", None)
     layers = getattr(keys, "num_hidden_layers", None)
@@ -301,7 +300,7 @@ class NormMetrics:
         if "update_ratio" in self.sets:
             moved = {name: now[name] - before for name, before in self.before.items()}
             self._measure("update_ratio", moved)
-            # Both of the weights before the step, by which their ratio is defined.
+            # Both are of the weights before the step, as in the definition of their ratio.
             self.norms["update_ratio"] /= self._norms("update_ratio", self.before)
             self.before = {}
 
@@ -311,9 +310,9 @@ class NormMetrics:
         self.before = {}
 
     def columns(self) -> dict[str, Any]:
-        """The columns of a row, null where the step was not measured.
+        """The columns of a row, null if the step was not measured.
 
-        Waits for the device. Layers make a list, in their order.
+        Waits for the device. Layers are a list, in order.
         """
         columns: dict[str, Any] = {}
         for kind, sets in self.sets.items():

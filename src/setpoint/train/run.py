@@ -71,23 +71,23 @@ def train(
     Arguments:
         job: a job, resolved or not, a composition of one, or the name of a preset, a file, a run
             directory or `module:function`.
-        directory: the run directory; if None that of the run with this configuration, or with
-            this one but for its duration, else workspace/experiment/name-fingerprint.
-        stop: its `request` ends the run after the present step, from any thread; None where
-            signals alone do.
-        until: the step after which the session ends as on a request to stop, where the run is not
-            over before; None for no such step.
+        directory: the run directory; if None that of the run with this configuration, or with this
+            one except for its duration, else workspace/experiment/name-fingerprint.
+        stop: its `request` ends the run after the current step, from any thread; None if only
+            signals do.
+        until: the step after which the session ends as on a request to stop, unless the run is over
+            before; None for no such step.
         overrides: words as on the command line, such as `["optimizer.lr=1e-3"]`, or a mapping, such
             as `{"optimizer.lr": 1e-3}`.
-        data: documents in memory to train on, in place of `data.sources`: a list of str, rows with
-            the key text or of conversations, a `datasets.Dataset` or a DataFrame of these.
-        callbacks: further callbacks; they are part of no record.
+        data: documents in memory to train on, which replace `data.sources`: a list of str, rows
+            with the key text or of conversations, a `datasets.Dataset` or a DataFrame of these.
+        callbacks: further callbacks; they are not recorded.
 
     Raises:
-        SetpointError: if the configuration and the record contradict each other, the data cannot
-            be read, or the directory is in use. Nothing is written then.
-        RunError: if the run itself fails.
-        KeyboardInterrupt: if a signal arrives before the first step, or Ctrl-C a second time.
+        SetpointError: the configuration and the record contradict each other, the data cannot be
+            read, or the directory is in use. Nothing is written then.
+        RunError: the run itself fails.
+        KeyboardInterrupt: a signal arrives before the first step, or Ctrl-C a second time.
     """
     began = time.time()
     check_arguments(directory, until, stop, accept)
@@ -95,7 +95,7 @@ def train(
     directory = given if directory is None else directory
     accept = [accept] if isinstance(accept, str) else accept
     objects = callbacks_of(callbacks)
-    # Signals are answered from here on, while the data is read, too.
+    # Signals are handled from here on, including while the data is read.
     with stop or active() or StopRequest() as stop, joined(job.parallel), ExitStack() as ending:
         early = [*early_callbacks(job), *objects]
         run = open_run(job, directory, accept, stop, ending, early)
@@ -135,7 +135,7 @@ def run_loop(run: Run, loop: Loop) -> None:
     """Run the loop, and record its failure.
 
     Raises:
-        RunError: if the run itself fails.
+        RunError: the run itself fails.
     """
     root, stop = run.store.root, run.stop
     stop.newest = partial(format_newest, root)
@@ -177,11 +177,11 @@ def rehearse(
     The data is read, the model built, and the newest checkpoint of a run loaded.
 
     Returns:
-        labels and values of a table of what would be done.
+        labels and values of a table of the planned run.
 
     Raises:
-        SetpointError: as `train` does.
-        RunError: if all checkpoints are damaged.
+        SetpointError: as in `train`.
+        RunError: all checkpoints are damaged.
     """
     rows: list[tuple[str, str]] = []
     damaged: list[tuple[str, str]] = []
@@ -207,7 +207,7 @@ def rehearse(
         )
         folder = Path(world.on_main(lambda: ending.enter_context(TemporaryDirectory())))
         restore_or_load(run, checkpoint, folder)
-        world.all_of(None)  # before the folder goes
+        world.all_of(None)  # before the folder is removed
     position, loaded = run.started, run.loaded
     begins = "resume" if checkpoint is not None else "start"
     state = f"would {begins} at step {position.step}"

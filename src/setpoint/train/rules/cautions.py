@@ -53,10 +53,10 @@ CAUTIONS = {
     "gpu-lacks-kernels": "the GPU of --gpu lacks the number format or attention kernel of the job",
 }
 """Meaning of each code; the last two belong to `check --plan` and `check --gpu`."""
-# Peaks of published runs lie two orders of magnitude below; a slip such as 3e4 lies above.
+# Peaks of published runs are two orders of magnitude lower; a slip such as 3e4 is higher.
 UNUSUAL_RATE = 0.1
-LONG = 1000  # steps; to lose fewer does not hurt
-# Published ones lie at 0.01 to 0.05.
+LONG = 1000  # steps; losing fewer is acceptable
+# Published values are 0.01 to 0.05.
 LEAST_MUON_RATE = 5e-3
 # Lion's authors advise a third to a tenth of AdamW's (Chen et al., 2023).
 MOST_LION_RATE = 1e-3
@@ -182,7 +182,7 @@ def patience_cautions(job: Job) -> Iterator[Caution]:
     if section is None or steps is None or section.every.unit not in ("steps", "tokens"):
         return
     per_step = job.batch.global_size * job.batch.sequence_length
-    # An evaluation after the last step comes too late, and the first one is the best so far.
+    # An evaluation after the last step is too late, and the first is always the best so far.
     trained = (steps - 1) * (per_step if section.every.unit == "tokens" else 1)
     count = int(trained // section.every.count) + section.before_training
     stopping, schedule = section.early_stopping, job.schedule
@@ -211,7 +211,7 @@ def _seldom_saved(job: Job, steps: int) -> Iterator[Caution]:
         return
     if (section.every.unit, saves.unit) != ("steps", "steps"):
         return
-    # The last step is evaluated and saved in any case.
+    # The last step is always evaluated and saved.
     interval, period = int(section.every.count), int(saves.count)
     evaluated, saved = (steps - 1) // interval, (steps - 1) // math.lcm(interval, period)
     multiple = period % interval == 0 or interval % period == 0
@@ -244,7 +244,7 @@ def horizon_cautions(job: Job) -> Iterator[Caution]:
         if share > 1:
             effect = "the last target is never reached"
         elif section.phases[-1].target:
-            return  # the last phase keeps its rate on purpose
+            return  # the last phase keeps its rate intentionally
         else:
             effect = "the rest of the run trains at a rate of 0"
     yield Caution(
@@ -347,7 +347,7 @@ def new_row_cautions(job: Job) -> Iterator[Caution]:
 
     assert job.adapter is not None and job.model.pretrained is not None
     if isinstance(job.tokenizer, HuggingFace) and job.tokenizer.added:
-        return  # which has its own caution
+        return  # it has its own caution
     try:
         place = locate_here(job.model.pretrained)
         rows = None if place is None else vocabulary_of(place)

@@ -32,7 +32,7 @@ class NullSafe:
             return NULL
         if name == "type":
             return type(section).__setpoint__.tag
-        # A failed getattr of a config looks for similar names, which takes time.
+        # A failed getattr of a config searches for similar names, which takes time.
         if name not in fields_of(section) and not hasattr(type(section), name):
             return NULL
         value = getattr(section, name)
@@ -50,7 +50,7 @@ class NullSafe:
         return self._section is not None
 
     def __iter__(self) -> Iterator[Any]:
-        return iter(())  # of a list that is null
+        return iter(())  # the list is null
 
 
 NULL = NullSafe(None)
@@ -62,12 +62,12 @@ class Conflict(NamedTuple):
     Arguments:
         applies: condition on a `NullSafe` job.
         path: the refused field.
-        message: reason; `{section.field}` is replaced by the value, `{device}` by why the device is
-            a CPU.
+        message: reason; `{section.field}` is replaced by the value, `{device}` by the reason why
+            the device is a CPU.
         valid: accepted values, with the same placeholders.
         also: other fields involved; `parallel`: the axes that divide a copy of the model.
-        on_cpu: True if refused only on a CPU: with `device = cpu`, and with `auto` where PyTorch
-            sees no GPU.
+        on_cpu: True if refused only on a CPU: with `device = cpu`, and with `auto` if PyTorch sees
+            no GPU.
     """
 
     applies: Callable[[Any], Any]
@@ -174,13 +174,13 @@ FASTEST = "selects kernels by their measured time, which varies from run to run"
 OTHER_MASK = (
     "eager gives wrong gradients with activation checkpointing and dropout: recomputation drops "
     "other activations than the forward pass did"
-)  # measured: off by half to all of their size, and no error
+)  # measured: off by 50 to 100 % of their size, without an error
 TIMING_OPTIONS = (
     "max_autotune", "max_autotune_gemm", "max_autotune_pointwise", "coordinate_descent_tuning",
     "triton.autotune_pointwise", "triton.autotune_cublasLt", "triton.multi_kernel",
 )  # fmt: skip
 """Inductor options that time kernels and select the fastest."""
-# Sections and fields that must be null or empty beside parallel.engine = deepspeed.
+# Sections and fields that must be null or empty with parallel.engine = deepspeed.
 DEEPSPEED = {
     "optimizer.clip_value": "clips gradients by norm only: optimizer.clip_norm",
     "optimizer.frozen_spans": "updates all weights together and cannot freeze some of them for "
@@ -410,7 +410,7 @@ CONFLICTS = (
         "model.attention_dropout", "would drop the same attention weights on all tensor-parallel "
         "ranks, whose random numbers are equal without sequence parallelism", ("0",), TENSOR,
         "Or set parallel.sequence_parallel to true."),
-    # Parts of sequences.
+    # Context parallelism.
     Conflict(lambda job: job.model.moe.capacity_factor and job.parallel.divides_sequences,
         "model.moe.capacity_factor", "drops the last choices of whole sequences, but each rank "
         "has only a part of each sequence", ("null",), CONTEXT_PATHS),
@@ -467,7 +467,7 @@ CONFLICTS = (
         "parallel.dispatch", "sends each token once per rank, so that the gradients of its "
         "experts there cannot be scaled separately", ("all_to_all",),
         ("model.moe.gradient_scale",)),
-    # Stages of a pipeline.
+    # Pipeline parallelism.
     Conflict(lambda job: job.parallel.divides_layers and job.parallel.pipelining.transfer == "fp32"
         and job.precision.params == "bf16",
         "parallel.pipelining.transfer", "has no effect: the residual stream is in bf16",

@@ -52,7 +52,7 @@ def sum_problems(job: Job) -> Iterator[Problem]:
     """Batch sizes whose product is not the global batch size."""
     batch, ranks = job.batch, job.parallel.data_ranks
     if prod(job.parallel.degrees.values()) != job.parallel.world_size:
-        return  # which is reported; so many ranks for data were not asked for
+        return  # already reported; the number of data ranks was not set
     portion = batch.micro_size * batch.accumulation * ranks
     given = [name for name in ("micro_size", "accumulation") if is_set(batch, name)]
     also = (*(f"batch.{name}" for name in given), "parallel.world_size")
@@ -66,7 +66,7 @@ def sum_problems(job: Job) -> Iterator[Problem]:
             hint="Give two of the three sizes; the third is derived.",
         )
         return
-    # Derived sizes have been rounded; the given ones decide which sizes come out even.
+    # Derived sizes are rounded; the given ones decide which sizes divide evenly.
     parts = [(getattr(batch, name), name.removesuffix("_size")) for name in given]
     parts.append((ranks, "ranks"))
     step = prod(size for size, _ in parts)
@@ -89,7 +89,7 @@ def phase_problems(job: Job) -> Iterator[Problem]:
         phases.append(("data.anneal", job.data.anneal))
     for path, phase in phases:
         if phase.start.unit not in PHASE_UNITS or not phase.start.count:
-            continue  # which the phase itself refuses
+            continue  # the phase itself refuses it
         step = steps_before(phase.start, job.batch)
         if step <= before:
             yield Problem(
@@ -355,7 +355,7 @@ def needs_template(source: Conversations) -> bool:
     from setpoint.data.sources.conversations import ConversationsSource
     from setpoint.hub.fetch import is_url
 
-    if any(map(is_url, source.paths)):  # looked at when the run starts
+    if any(map(is_url, source.paths)):  # checked when the run starts
         return False
     try:
         return ConversationsSource(source).starts_with_messages()

@@ -39,7 +39,7 @@ def known_vocabulary(tokenizer: TokenizerConfig) -> int | None:
     """Vocabulary size of a tokenizer, if known without building it.
 
     Arguments:
-        tokenizer: section of the tokenizer; one in files is read if these are local.
+        tokenizer: section of the tokenizer; files are read if they are local.
     """
     if isinstance(tokenizer, Bytes):
         return BYTES_VOCABULARY
@@ -206,7 +206,7 @@ def mask_cautions(job: Job) -> Iterator[Caution]:
     if attention is None:
         return
     length, compute = job.batch.sequence_length, job.precision.compute
-    # A mask takes one byte, a bias two; scores are held twice.
+    # A mask takes one byte, a bias two; scores are stored twice.
     size = job.batch.micro_size * length**2 * (8 * model.heads if attention.scores else 3)
     without = ("dense", "causal") if attention.masked else ("dense",)
     backends = [
@@ -409,7 +409,7 @@ def idle_rounding(job: Job) -> str | None:
 def idle_gather(job: Job) -> str | None:
     """A dtype of gathered weights without fp32 weights to gather."""
     if job.precision.gather == job.precision.params:
-        return None  # as weights are anyway
+        return None  # as for all weights
     if not job.parallel.uses_fsdp:
         return "no weights are sharded (shard = 1)"
     return "bf16 weights are gathered in bf16" if job.precision.params == "bf16" else None
@@ -442,7 +442,7 @@ def float8_problems(job: Job) -> Iterator[Problem]:
     assert float8 is not None
     layers = linear_layers(model) if isinstance(model, TransformerConfig) else {}
     if not layers:
-        return  # looked at when the model is there
+        return  # checked when the model exists
     assert isinstance(model, TransformerConfig)
     experts = packed_experts(model)
     unpacked = model.moe is not None and not model.moe.packed
@@ -540,7 +540,7 @@ def _unmatched(job: Job, vocabulary: int) -> Iterator[Problem]:
     from setpoint.optim.grouping import frozen_problems, grouping_problems, is_frozen
     from setpoint.train.build.job_parameters import trainable_parameters
 
-    # Which names there are does not depend on the vocabulary.
+    # The names do not depend on the vocabulary.
     config, params = job.optimizer, trainable_parameters(job, vocabulary)[0]
     trained = [parameter for parameter in params if not is_frozen(config, parameter.name)]
     yield from within("optimizer", frozen_problems(config, params))

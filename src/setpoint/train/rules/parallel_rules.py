@@ -50,7 +50,7 @@ def family_problems(job: Job) -> Iterator[Problem]:
         known = {problem.path for problem in check_config(section)}
         if declared_vocabulary(section) is not None:
             known.add("overrides.vocab_size")
-        if problem.path not in known:  # else checks of files say it
+        if problem.path not in known:  # otherwise checks of files report it
             yield from within("model", [problem])
         return
     except SetpointError:
@@ -200,7 +200,7 @@ def context_problems(job: Job) -> Iterator[Problem]:
     parallel, length = job.parallel, job.batch.sequence_length
     degrees, multiple = parallel.degrees, parallel.sequence_multiple
     used = [axis for axis in CONTEXT if degrees[axis] > 1]
-    # Sequence parallelism divides further, and a check of its own says by how much.
+    # Sequence parallelism divides further, with its own check.
     is_divided_further = parallel.sequence_parallel and parallel.divides_matrices
     if length % multiple and not is_divided_further:
         factors = [f"{degrees[axis]} ({axis})" for axis in used]
@@ -292,7 +292,7 @@ def batch_problems(job: Job) -> Iterator[Problem]:
     problem = pipelining.batch_problem(ranks, count)
     if problem is not None:
         why, valid = problem
-        # Numbers that divide the batch, too, unless there are none.
+        # Prefer numbers that also divide the batch, if there are any.
         even = [n for n in range(1, share + 1) if share % n == 0 and pipelining.fits(ranks, n)]
         valid = sorted(even, key=lambda n: abs(n - count))[:2] or valid
         yield Problem(

@@ -35,7 +35,7 @@ def best_problems(job: Job) -> Iterator[Problem]:
         return
     default = resolve(Best())
     for name in ("data", "metric", "direction"):
-        # The direction follows from the metric, so that it is not looked at beside that.
+        # The direction follows from the metric, so it is not compared separately.
         if getattr(section.best, name) != getattr(default, name):
             yield Problem(
                 f"evaluation.best.{name}",
@@ -121,7 +121,7 @@ def needed_tokens(job: Job) -> tuple[float, float] | None:
 def _held_out_tokens(data: Data) -> float | None:
     if data.validation:
         return _tokens(data.validation)
-    # How many tokens some number of documents have is not known before they are read.
+    # The number of tokens in a number of documents is unknown before they are read.
     total = None if data.streams or data.held_out >= 1 else _tokens(data.sources)
     return None if total is None else total * data.held_out
 
@@ -147,7 +147,7 @@ def plateau_problems(job: Job) -> Iterator[Problem]:
     section, path = job.evaluation, "schedule.monitor"
     data, _, metric = job.schedule.monitor.rpartition(".")
     if section is None or not (data and metric):
-        return  # a problem of the schedule's own, or a conflict
+        return  # a problem of the schedule itself, or a conflict
     if data not in section.names or metric not in METRICS:
         reason = (
             f"{data} is not a data set"
