@@ -38,16 +38,15 @@ LOAD = "model.moe.load_sequences"
 def run_directory_of(job: Job, digest: str | None = None) -> str:
     """The directory of a job: workspace/experiment/name-fingerprint.
 
-    The same command has the same directory, and so resumes; any change of the fingerprint gives
-    another one.
+    The same command has the same directory, and so resumes; a changed fingerprint gives another.
 
     Returns:
-        the path, relative if the workspace is; `~` stands for the home directory.
+        the path, relative if the workspace is; `~` is the home directory.
 
     Raises:
-        SetpointError: if the directory cannot be named.
+        SetpointError: the directory cannot be named.
     """
-    # The record keeps the workspace as it was written, so that it fits another home, too.
+    # The record has the workspace as written, which is valid for other home directories, too.
     workspace = os.path.expanduser(job.workspace)
     parts = [workspace, job.experiment or "", f"{job.name}-{(digest or fingerprint(job))[:SHORT]}"]
     groups = job.parallel.torchft
@@ -67,8 +66,8 @@ def identity_mark(job: Job) -> str:
     """The name of an empty file in a run directory that identifies the run without its record.
 
     Returns:
-        a name with a hash of all identity values but those of the schedule, which may follow from
-        the duration, and `LOAD`.
+        a name with a hash of all identity values except `LOAD` and those of the schedule, which may
+        follow from the duration.
     """
     values = {
         leaf.key: plain(leaf.value)
@@ -82,13 +81,13 @@ def find_run(job: Job) -> str:
     """The directory of the run of a job, possibly with another duration.
 
     A run keeps its directory when `--accept` changes its configuration, and a learning-rate curve
-    that follows from the duration gives a longer run another fingerprint. So where there is no
-    directory of the job's own name, the records of those beside it are read that have its mark.
+    that follows from the duration gives a longer run another fingerprint. So if the directory of
+    the job's name does not exist, the records of neighboring runs with its mark are read.
 
     Returns:
-        the directory of the run with this very configuration; else that of one which differs in
-        its duration, in what its schedule derives from that, and in a derived `LOAD`; else the one
-        of a new run.
+        the directory of the run with this configuration; otherwise of a run that differs in its
+        duration, in the schedule values derived from it, and in a derived `LOAD`; otherwise of a
+        new run.
     """
     path = run_directory_of(job)
     if job.seed is None or os.path.isdir(path):
@@ -104,17 +103,17 @@ def find_run(job: Job) -> str:
         record = _recorded(other)
         if _has_value(record, (HEADER, "fingerprint"), digest):
             return other
-        # A quick look first: the comparison that counts reads the origins, too.
+        # A quick check first: the full comparison reads the origins, too.
         if other_length is None and all(_has_value(record, *value) for value in values):
             other_length = other if _is_same(other, job) else None
     return other_length or path
 
 
 def follow_load(job: Job, folder: str | Path) -> Job:
-    """Count the load of experts over as many sequences as the run, unless the job says how many.
+    """Count the load of experts over as many sequences as the run, unless the job sets it.
 
     Raises:
-        ConfigError: the micro-batch is not a multiple of that.
+        ConfigError: the micro-batch is not a multiple of that number.
     """
     load = next((leaf for leaf in identity_leaves(job) if leaf.key == LOAD), None)
     if load is None or load.origin.layer != DERIVED:
@@ -195,7 +194,7 @@ def draw_seed(draft: Job) -> None:
     """Replace a null seed by a drawn one, which is recorded.
 
     Raises:
-        SetpointError: this is one rank of several, each of which would draw another.
+        SetpointError: this is one of several ranks, each of which would draw another.
     """
     if draft.seed is None:
         from setpoint.parallel.rank import launched
@@ -205,7 +204,7 @@ def draw_seed(draft: Job) -> None:
                 "seed = null: each rank would draw another seed.\nValid: a number, or `setpoint "
                 "train ... --nproc N`, which draws one for all"
             )
-        import secrets  # which loads hashlib, and no other command draws any
+        import secrets  # imports hashlib, and no other command draws a seed
 
         draft.set_field("seed", secrets.randbits(62), Origin(PROGRAM, DRAWN))
 

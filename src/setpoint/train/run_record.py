@@ -50,7 +50,7 @@ def start_record(run: Run) -> None:
     """Record the start of a session, and open its trackers.
 
     Raises:
-        RunError: if the record cannot be written.
+        RunError: the record cannot be written.
     """
     run.world.on_main(lambda: _write_start(run))
     note = run.progress.note
@@ -64,7 +64,7 @@ def _write_start(run: Run) -> None:
     `config.json`, which makes the directory a run.
 
     Raises:
-        RunError: if it cannot be written.
+        RunError: the record cannot be written.
     """
     facts = _facts(run)
     for line in (*_notes(run), *(run.loaded.lines() if run.loaded else ())):
@@ -85,7 +85,7 @@ def _write_start(run: Run) -> None:
         notes, kept = describe_accepted(accepted), accepted.differences
     for line in notes:
         run.progress.note(line)
-    # Before the record changes: after a kill in between, the difference would be lost.
+    # Before the record changes: if killed in between, the difference would be lost.
     run.events.write(
         "resume",
         step=run.started.step,
@@ -156,7 +156,7 @@ def dropped_since(
     """Entry of an event for lost steps after a checkpoint, for goodput.
 
     Arguments:
-        position: of the checkpoint.
+        position: the position of the checkpoint.
         offset: length of `metrics.jsonl` when it was saved.
         reached: current position; None to read it from the record.
 
@@ -246,7 +246,7 @@ def _finished(run: Run, accepted: Accepted) -> str:
     return f"{finished}; {notes}"
 
 
-# Differences that may explain those of a resumed run; others, such as the time, are usual.
+# Differences that may explain those of a resumed run; others, such as the time, are normal.
 COMPARED = ("code", "python", "packages", "system", "processor", "torch", "threads", "variables")
 
 OF_DOCUMENTS = ("data.sources", "data.held_out", "data.validation")
@@ -259,10 +259,10 @@ LISTED_PREPARED = 1_000
 
 
 def _write_environment(run: Run, facts: Mapping[str, Any]) -> None:
-    """Record the environment of the first session, with today's documents.
+    """Record the environment of the first session, with the current documents.
 
     Raises:
-        RunError: if it cannot be written.
+        RunError: the record cannot be written.
     """
     data = {side: describe(data) for side, data in _splits(run.components)}
     run.files.write_json(ENVIRONMENT, {**facts, "data": data})
@@ -277,17 +277,17 @@ def compare_with_record(
 ) -> tuple[Accepted, dict[str, Any]]:
     """Compare the data and the environment with those of the run's record; nothing is written.
 
-    The record has the environment of the first session; changes since are part of the event of the
+    The record has the environment of the first session; later changes are in the event of the
     resume.
 
     Arguments:
-        accepted: what `check_contract` returned.
+        accepted: the result of `check_contract`.
 
     Returns:
         the accepted differences including data, and the differences of the environment.
 
     Raises:
-        SetpointError: if the data differs and is not accepted, or a path to accept has no effect.
+        SetpointError: the data differs and is not accepted, or a path to accept has no effect.
     """
     recorded = _read_environment(run)
     data = compare_data(recorded["data"], components)
@@ -310,7 +310,7 @@ def compare_with_record(
 
 
 def keep_diffs(run: RunDirectory, changed: Mapping[str, Any]) -> dict[str, Any]:
-    """Move today's code diffs to separate files, so that events stay small.
+    """Move the current code diffs to separate files, so that events stay small.
 
     Arguments:
         run: the directory, locked; the files are `logs/code-DIGEST.diff`.
@@ -373,7 +373,7 @@ def _inputs(data: DataIdentity) -> list[str]:
 
 
 def compare_data(recorded: Mapping[str, Any], components: Components) -> list[dict[str, Any]]:
-    """Compare today's documents with the recorded ones.
+    """Compare the current documents with the recorded ones.
 
     Returns:
         an entry for each split that differs: `side`, and the names of documents that are `gone`,
@@ -410,11 +410,11 @@ def refuse_data(
     """Refuse to resume with other documents, naming them.
 
     Arguments:
-        changes: what `compare_data` returned.
+        changes: the result of `compare_data`.
         accept: accepted paths, for the command to type.
 
     Raises:
-        SetpointError: if there is any.
+        SetpointError: there are changes.
     """
     if not changes:
         return
@@ -435,11 +435,11 @@ def refuse_idle(run: RunDirectory, accepted: Accepted) -> None:
     """Refuse paths to accept that never had an effect.
 
     Arguments:
-        accepted: what `check_contract` returned.
+        accepted: the result of `check_contract`.
 
     Raises:
-        SetpointError: if nothing differs under a path, and no earlier session accepted anything
-            there; a requeued command may repeat it.
+        SetpointError: nothing differs under a path, and no earlier session accepted anything there;
+            a requeued command may repeat it.
     """
     rows = readable_rows(run.events)
     before = [item["path"] for row in rows for item in row.get("accepted", ())]

@@ -58,8 +58,8 @@ class Snapshot:
     Arguments:
         tensors: by file and by name; not copies.
         state: everything else, as JSON data.
-        unchanged: weights and optimizer states, which only the update of a step changes, unless
-            third-party code does.
+        unchanged: weights and optimizer states, which change only in updates, unless third-party
+            code changes them.
     """
 
     tensors: dict[str, Mapping[str, Tensor]] = field(default_factory=dict)
@@ -79,7 +79,7 @@ class Stateful(Protocol):
         """Add the state of this part to a snapshot.
 
         Arguments:
-            stack: closed after the snapshot was written, to undo temporary changes.
+            stack: closed after the snapshot is written, to undo temporary changes.
         """
         ...
 
@@ -144,7 +144,7 @@ class ModelState:
         into.tensors["model"] = self.components.weights.model_state()
         into.unchanged += self.components.model.parameters()
         if master := self.components.weights.state():
-            # The model is never evaluated with these, so that they can be those that are trained.
+            # The model is never evaluated with these, so they may be the trained ones.
             into.tensors["master"] = {**master, **training}
             into.unchanged += master.values()
         elif training:
@@ -162,7 +162,7 @@ class OptimizerState:
     """The weights that the optimizer updates, and its state.
 
     Arguments:
-        other_frozen: whether other parameters than those of the checkpoint may be frozen.
+        other_frozen: whether the frozen parameters may differ from those of the checkpoint.
     """
 
     job: Job
@@ -235,7 +235,7 @@ class FrozenParameters:
     Every rank calls every method.
 
     Arguments:
-        job, components: of the run; the model is not compared before `decide`.
+        job, components: those of the run; the model is not compared before `decide`.
     """
 
     def __init__(self, job: Job, components: Components) -> None:
@@ -248,7 +248,7 @@ class FrozenParameters:
         """A checkpoint completed by its omitted frozen parameters.
 
         Raises:
-            SetpointError: if the weights with them are missing or changed.
+            SetpointError: the weights that contain them are missing or changed.
         """
         self._source, base = checkpoint.path, checkpoint.base
         if base is None:
@@ -277,14 +277,14 @@ class FrozenParameters:
             a note; None if nothing is omitted.
 
         Raises:
-            SetpointError: if the weights cannot be read.
+            SetpointError: the weights cannot be read.
         """
         section, pretrained = self.job.checkpoint, self.job.model.pretrained
         if section.save_frozen or not section.save or pretrained is None:
             return None
         world = self.components.world
         base, place = self._loaded or world.on_main(lambda: _pretrained_base(pretrained))
-        frozen = {  # of this rank, by their names in checkpoints
+        frozen = {  # on this rank, by name in checkpoints
             name: tensor.detach()
             for name, tensor in self.components.model.state_dict(keep_vars=True).items()
             if isinstance(tensor, nn.Parameter) and not tensor.requires_grad
@@ -320,8 +320,8 @@ class FrozenParameters:
         config, size = self.job.model, self.components.tokenizer.vocab_size
         known = set(base.tensors) & frozen.keys()
         if self._source is None and self.components.pretrained is not None:
-            # They have just come from there, but for what is not part of the model by itself, and
-            # what adapters of PEFT have changed.
+            # They were just loaded from there, except for parts that the model itself lacks, and
+            # those changed by PEFT adapters.
             if not isinstance(config, TransformerConfig):
                 return set(frozen)
             if not config.adapters:
@@ -386,8 +386,8 @@ def states_of(
 
         weights = zero_states(components, other_frozen)
     return {
-        # First: it refuses other data before anything has been changed. Random numbers need no
-        # state, as each step seeds its own; see `setpoint.parallel.determinism.seed_step`.
+        # First: it refuses other data before any state changes. Random numbers need no state, as
+        # each step has its own seed; see `setpoint.parallel.determinism.seed_step`.
         "data": DataState(job, components, other_data),
         **weights,
         **{key: PlainState(key, owner) for key, owner in plain.items() if owner is not None},
@@ -409,7 +409,7 @@ def snapshot(
 
     Arguments:
         weights_only: omit state that only training needs.
-        weights_dtype: dtype of the weights then; None: unchanged.
+        weights_dtype: dtype of the weights in that case; None: unchanged.
 
     Returns:
         a context, within which the tensors stay valid.
@@ -444,8 +444,8 @@ def restore(job: Job, states: Mapping[str, Stateful], checkpoint: LoadedCheckpoi
     """Restore a run from a checkpoint.
 
     Raises:
-        SetpointError: if the checkpoint is for another model, optimizer or data, or has only
-            weights and the run is unfinished.
+        SetpointError: the checkpoint is for another model, optimizer or data, or has only weights
+            and the run is unfinished.
     """
     position = Position(**checkpoint.state["position"])
     weights_only = bool(checkpoint.state.get(WEIGHTS_ONLY))

@@ -72,7 +72,7 @@ def data_position(folder: str) -> str | None:
         return None
     try:
         position = decode_state((directory / STATE).read_bytes()).get("data")
-    # Damaged, which training finds and says.
+    # A damaged one, which training reports.
     except (OSError, ValueError):
         return None
     return position if isinstance(position, str) and position else None

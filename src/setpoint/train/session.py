@@ -43,13 +43,13 @@ class Run:
     """Session of a run; attributes of later stages of `train` are unset before them.
 
     Arguments:
-        job: with its seed drawn.
-        directory: of the run.
+        job: the job, with its seed drawn.
+        directory: the directory of the run.
         accept: fields and sections of the fingerprint that may differ from the record.
-        stamp: the record and the checkpoints as they were when they were compared.
-        fallback: the files that are read from a checkpoint, as the originals are gone.
-        files: of the run directory, which is not to be written to before `open_directory` locks it.
-        accepted: what differs from the record; None for a new run.
+        stamp: state of the record and the checkpoints when they were compared.
+        fallback: files read from a checkpoint because the originals are gone.
+        files: the run directory, which must not be written before `open_directory` locks it.
+        accepted: differences from the record; None for a new run.
     """
 
     # Set by `open_run`, which compares the job with the record.
@@ -143,8 +143,8 @@ class Run:
         """The rows of metrics.jsonl, of all sessions of the run.
 
         Returns:
-            a row for each log and each evaluation, which `kind` tells apart; empty where the
-            tracker `jsonl` writes none.
+            a row for each log and each evaluation, distinguished by `kind`; empty if the tracker
+            `jsonl` writes none.
         """
         return readable_rows(RunDirectory(self.directory, None, False).metrics)
 

@@ -25,8 +25,8 @@ def count_over_ranks(
     """Sum the counts of all ranks in one host collective, and one over replica groups.
 
     Returns:
-        counts of the step on all ranks, and by source; the mean of the ranks' epochs, where each
-        has its own.
+        counts of the step on all ranks, and by source; the mean of the ranks' epochs, if each has
+        its own.
     """
     if world.size == 1 and groups is None:
         return step.rank_total, step.by_source, step.epoch
@@ -47,12 +47,12 @@ def count_over_ranks(
 class StepSync:
     """Synchronizes stops, saves and step seconds of all ranks by one collective per step.
 
-    The time of a rank after it has reported counts for the next step, so that the position is the
-    same on all ranks.
+    Time of a rank after its report counts for the next step, so that the position is the same on
+    all ranks.
 
     Arguments:
         began: start of the step, by `time.perf_counter`.
-        saves_now: a checkpoint was asked for in the last step, on any rank.
+        saves_now: whether a checkpoint was requested in the last step, on any rank.
     """
 
     def __init__(
@@ -64,7 +64,7 @@ class StepSync:
         self.began = 0.0
         # Stop flag after the last collective; None before the first.
         self._stopping: bool | None = None
-        # Seconds before the step that this rank has not reported, those that it has reported of the
+        # Seconds before the step that this rank has not reported, those it has reported of the
         # step, and their mean over all ranks.
         self._unshared = self._reported = self._mean = 0.0
 
@@ -81,7 +81,7 @@ class StepSync:
         """Abandon repeatable work, on all ranks or on none.
 
         Raises:
-            Abandoned: if a stop was asked for.
+            Abandoned: a stop was requested.
         """
         if not self.is_shared:
             self.stop.check()
@@ -141,7 +141,7 @@ def meet(metrics: MetricLog, world: World) -> None:
     metrics.settle()
     if world.size == 1 or not (metrics.meets or metrics.always):
         return
-    # Ranks of the axis `tensor` compute the same.
+    # Ranks of the axis `tensor` compute the same values.
     coordinates = tuple(i for axis, i in world.coordinates.items() if axis != "tensor")
     metrics.merge(world.all_of((coordinates, metrics.totals)))
     metrics.meets = False

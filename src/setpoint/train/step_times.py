@@ -47,8 +47,8 @@ class StepTimes:
     Calling it opens a span: `with times("forward"): ...`.
 
     Arguments:
-        on_device: CUDA events measure the parts that a GPU computes, in place of the host's clock.
-        is_on: measure at all.
+        on_device: CUDA events measure the parts that a GPU computes, instead of the host's clock.
+        is_on: whether to measure.
         trace: names spans in the traces of a profiler.
         seconds: by part, since the start.
     """
@@ -57,10 +57,10 @@ class StepTimes:
         self.is_on, self.on_device = is_on, on_device
         self.trace: Span = nullcontext
         self.seconds = dict.fromkeys((*PARTS, WAITING), 0.0)
-        # The parts that are open, the innermost last, and the last reading of the host's clock.
+        # The open parts, the innermost last, and the last reading of the host's clock.
         self._open: list[_Span] = []
         self._since = 0.0
-        # Of parts that a GPU computes: name, that of the part around, events of start and end.
+        # For parts that a GPU computes: name, name of the enclosing part, events of start and end.
         self._events: list[tuple[str, str | None, Any, Any]] = []
         self._thread = get_ident()
         self._stream: Any = None
@@ -96,16 +96,16 @@ class StepTimes:
             self._since = now
 
     def waiting(self, stream: Any = None) -> AbstractContextManager[Any]:
-        """Open a span in which the parts that a GPU computes, or none, wait for other ranks.
+        """Open a span in which GPU parts, or none, wait for other ranks.
 
-        Of a GPU it is the stream that computes which waits, not the host.
+        On a GPU, the computing stream waits, not the host.
 
         Arguments:
-            stream: that is to wait; None: the one that is current.
+            stream: the waiting stream; None: the current one.
         """
         part = self._open[-1].part if self._open else None
-        # Python's own threads, such as one that saves, wait beside the step; those of autograd,
-        # which Python takes for dummies, do so in its place.
+        # Python's own threads, such as one that saves, wait concurrently with the step; those of
+        # autograd, which are dummy threads for Python, wait as part of it.
         if not (part is None or part in ON_DEVICE) or not (
             get_ident() == self._thread or current_thread().name.startswith("Dummy-")
         ):
@@ -143,7 +143,7 @@ class StepTimes:
         """Open a span of a category.
 
         Arguments:
-            trace: names it in a profile; None: it ends with the span around it.
+            trace: names it in a profile; None: it ends with the enclosing span.
         """
         now = time.perf_counter()
         if self._open and self._open[-1].start is None:
@@ -164,11 +164,11 @@ class StepTimes:
 
 @contextmanager
 def measuring_waits(times: StepTimes) -> Iterator[None]:
-    """Measure in the block what steps wait for other ranks, beside what they compute.
+    """Within the block, measure separately the time that steps wait for other ranks.
 
-    Collectives that are called in Python, such as those of FSDP2 and between the stages of a
-    pipeline, end in `Work.wait`; on a GPU, FSDP2 lets the stream that computes wait for events of
-    the streams that communicate.
+    Collectives called in Python, such as those of FSDP2 and between the stages of a pipeline, end
+    in `Work.wait`; on a GPU, FSDP2 makes the computing stream wait for events of the communicating
+    streams.
     """
     work: Any = distributed.Work
     streams: Any = torch.cuda.Stream

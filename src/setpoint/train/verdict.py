@@ -45,14 +45,14 @@ class Verdict(Enum):
 def skip_flag(losses: Tensor, broken: Tensor, overflowed: Tensor, scaled: bool) -> Tensor:
     """Compute the flag for skipping the update on the device, without synchronization.
 
-    Apart from spikes it agrees with `judge`: set for all verdicts but `Verdict.TAKEN`.
+    Except for spikes it agrees with `judge`: set for all verdicts but `Verdict.TAKEN`.
 
     Arguments:
-        losses: of which the first is the loss.
+        losses: the losses, the first of which is the loss.
         broken, overflowed: bool scalars; see `judge`.
 
     Returns:
-        an fp32 scalar, 1 to skip and else 0, like `found_inf` of PyTorch's optimizers.
+        an fp32 scalar, 1 to skip and otherwise 0, like `found_inf` of PyTorch's optimizers.
     """
     return (~losses[0].isfinite() | (overflowed if scaled else broken)).float()
 
@@ -69,7 +69,7 @@ def judge(
 
     Arguments:
         is_broken: the norm of the gradients is not finite.
-        overflows: gradients of a loss that is `scaled` are not finite.
+        overflows: gradients of a `scaled` loss are not finite.
     """
     if not math.isfinite(loss) or (is_broken and not scaled):
         return non_finite.verdict, non_finite
@@ -82,10 +82,10 @@ class BadStepPolicy:
     """Policy for bad steps, with its counts.
 
     Arguments:
-        field: of the configuration, where the policy is.
-        in_a_row: steps that were skipped since the last one that was not.
-        skipped: of the whole run.
-        rollbacks: to the checkpoint of step `target`, since it was saved.
+        field: the configuration field of the policy.
+        in_a_row: steps skipped since the last one that was not.
+        skipped: steps skipped in the whole run.
+        rollbacks: rollbacks to the checkpoint of step `target`, since it was saved.
     """
 
     def __init__(self, policy: StepPolicy, field: str) -> None:
@@ -214,8 +214,8 @@ class SpikedSteps(BadStepPolicy):
     losses and decide alike.
 
     Arguments:
-        losses: of the last steps that were trained on.
-        high: spikes in a row, whatever became of them.
+        losses: losses of the last trained steps.
+        high: consecutive spikes, whether skipped or not.
     """
 
     def __init__(self, config: Spike) -> None:
@@ -272,16 +272,16 @@ class StepResult:
     """One optimizer step: its numbers and the verdict on it.
 
     Arguments:
-        loss: the minimized loss: the mean over the tokens of the step's global batch by their
-            weights, in nats, with all that the loss and the model add to the cross-entropy.
-        cross_entropy: the cross-entropy alone, all targets that count weighing the same.
+        loss: the minimized loss: the weighted mean over the tokens of the step's global batch, in
+            nats, including all additions of the loss and the model to the cross-entropy.
+        cross_entropy: the cross-entropy alone, with equal weights of all targets that count.
         grad_norm: global norm of the gradients before clipping.
-        tokens: that the model read, without padding, whether their targets count or not.
-        routing: their choice of experts, on all ranks; None for models without, and for a step
-            that was skipped.
+        tokens: tokens read by the model, without padding, whether or not their targets count.
+        routing: routing of the tokens, on all ranks; None for models without experts, and for a
+            skipped step.
         by_source: counts and sums of the global batch by source.
-        policy: by which the step is not trained on; None where nothing is wrong.
-        wrong: the reason for that, in words; empty where nothing is wrong.
+        policy: the policy by which the step is not trained on; None if nothing is wrong.
+        wrong: the reason for that, in words; empty if nothing is wrong.
         began: the position before it.
     """
 

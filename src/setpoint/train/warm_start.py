@@ -1,6 +1,6 @@
 """Warm start: a new run from the full state of a checkpoint, `checkpoint.load`.
 
-Names alone decide what is taken and what is left out, before anything is changed.
+Names alone determine which state is loaded and which omitted, before anything changes.
 """
 
 from __future__ import annotations
@@ -46,13 +46,14 @@ class Loaded:
 
     Arguments:
         source: its path, or its URL if that was given.
-        digest: BLAKE3 of the manifest, which names that of every file.
-        weights, parameters: numbers of weights, and of parameters with optimizer state, loaded.
+        digest: BLAKE3 of the manifest, which contains the digest of every file.
+        weights, parameters: numbers of loaded weights, and of parameters with loaded optimizer
+            state.
         left: weights that were not loaded, with the reason.
-        anew: parameters whose optimizer state starts anew, with the reason.
-        dropped: parameters whose optimizer state has no use now.
-        entries: other parts of the state that were left out.
-        differences: of the configurations; that of the checkpoint is the left side.
+        anew: parameters whose optimizer state is new, with the reason.
+        dropped: parameters whose saved optimizer state is unused.
+        entries: other parts of the state that were omitted.
+        differences: differences between the configurations; the left side is the checkpoint's.
     """
 
     path: Path
@@ -120,7 +121,7 @@ def warm_start(
         into: a shared folder for downloads; None: no URL is read.
 
     Raises:
-        SetpointError: there is none, it does not fit the job, or nothing is left to train.
+        SetpointError: there is no checkpoint, it does not fit the job, or nothing is left to train.
         DamagedCheckpoint: its content is not as saved.
     """
     assert job.checkpoint.load is not None
@@ -187,10 +188,10 @@ def refuse_changed(events: Path, loaded: Loaded) -> None:
     """Refuse a restart from another checkpoint than before.
 
     Arguments:
-        events: of the run, which has no checkpoint of its own yet.
+        events: the events of the run, which has no checkpoint of its own yet.
 
     Raises:
-        SetpointError: `checkpoint.load` names another checkpoint now.
+        SetpointError: `checkpoint.load` now names another checkpoint.
     """
     first = next((row for row in since_restart(events) if row.get("event") == "load"), None)
     if first is not None and first.get("manifest") != loaded.digest:
@@ -328,7 +329,7 @@ def _optimizer(
     """Remove excluded parameters from the optimizer state.
 
     Arguments:
-        names: the parameters that are trained.
+        names: the trained parameters.
 
     Returns:
         the parameters with new state and the reason, those with unused state, and the number of
@@ -359,7 +360,7 @@ def _excluded(job: Job, names: Iterable[str], of_optimizer: bool) -> set[str]:
         of_optimizer: whether to use the patterns of optimizer state, or the others.
 
     Raises:
-        SetpointError: a pattern matches none.
+        SetpointError: a pattern matches no name.
     """
     names = list(dict.fromkeys(names))
     excluded: set[str] = set()
