@@ -34,7 +34,7 @@ MOST = 64 << 20
 def not_linked(path: str | os.PathLike[str], flags: int) -> int:
     """`opener` of `open` that refuses symbolic links, for files to append to.
 
-    A run directory may come from somebody else, with links to anywhere.
+    A run directory may come from another user, with links to any path.
     """
     try:
         return os.open(path, flags | os.O_NOFOLLOW | os.O_CLOEXEC, 0o666)
@@ -59,7 +59,7 @@ def read_small(path: Path, most: int = MOST) -> bytes:
     """Read a small file from an untrusted source.
 
     Raises:
-        OSError: if it cannot be read; `EINVAL` if it is not a regular file, such as a pipe, which
+        OSError: it cannot be read; `EINVAL` if it is not a regular file, such as a pipe, which
             would block; `EFBIG` if it has more than `most` bytes.
     """
     facts = os.stat(path)
@@ -74,8 +74,8 @@ def read_json(path: Path) -> Any:
     """Read a small JSON file from an untrusted source.
 
     Raises:
-        OSError: as `read_small` raises it.
-        ValueError: if it is not JSON, or nested too deeply.
+        OSError: as raised by `read_small`.
+        ValueError: it is not JSON, or nested too deeply.
     """
     try:
         return json.loads(read_small(path))
@@ -111,12 +111,12 @@ def publishing(target: Path, replace: bool = False) -> Iterator[Path]:
     """Fill a temporary folder that is renamed to `target` when the block succeeds.
 
     Arguments:
-        replace: whether to replace an existing folder; else it must be empty.
+        replace: whether to replace an existing folder; otherwise it must be empty.
 
     Returns:
         a context with the empty folder to fill.
     """
-    import shutil  # which fast commands do without
+    import shutil  # not needed by fast commands
 
     aside, old = (target.with_name(f".{target.name}.{end}-{os.getpid()}") for end in ("tmp", "old"))
     shutil.rmtree(aside, ignore_errors=True)
@@ -141,7 +141,8 @@ def sync_directory(path: Path) -> None:
     try:
         os.fsync(descriptor)
     except OSError as error:
-        # Some network file systems cannot sync a directory and say so; they order names themselves.
+        # Some network file systems cannot sync a directory and raise this; they order names
+        # themselves.
         if error.errno not in (errno.EINVAL, errno.ENOTSUP):
             raise
     finally:
@@ -149,10 +150,10 @@ def sync_directory(path: Path) -> None:
 
 
 def write_text(path: Path, text: str) -> None:
-    """Write and flush a file atomically, keeping the permissions of one that exists.
+    """Write and flush a file atomically, keeping the permissions of an existing one.
 
     Raises:
-        RunError: if it cannot be written, as on a full disk; what was there before is unchanged.
+        RunError: it cannot be written, as on a full disk; the previous content is unchanged.
     """
     try:
         with (
@@ -175,8 +176,8 @@ def write_json(path: Path, value: Any) -> None:
         value: JSON data; NaN and the infinities are refused.
 
     Raises:
-        RunError: if it cannot be written.
-        TypeError, ValueError: if the value is not JSON data.
+        RunError: it cannot be written.
+        TypeError, ValueError: the value is not JSON data.
     """
     write_text(path, json.dumps(value, indent=2, ensure_ascii=False, allow_nan=False) + "\n")
 
@@ -185,8 +186,8 @@ class Written(NamedTuple):
     """Size and digest of a file, as manifests record them.
 
     Arguments:
-        digest: BLAKE3 of the content in hexadecimal digits, as `b3sum` prints it; several times as
-            fast as SHA-256, which would slow down a fast disk.
+        digest: BLAKE3 of the content in hexadecimal digits, as printed by `b3sum`; several times
+            faster than SHA-256, which would slow down a fast disk.
     """
 
     size: int
@@ -212,7 +213,7 @@ class Digest:
     """Size and digest of a stream."""
 
     def __init__(self) -> None:
-        from blake3 import blake3  # commands that read no digest start without it
+        from blake3 import blake3  # not needed by commands that read no digest
 
         self.size, self._state = 0, blake3()
 

@@ -25,7 +25,7 @@ def refuse_locked(path: Path) -> None:
     """Refuse a run directory that another process has locked; nothing is written.
 
     Raises:
-        SetpointError: naming that process.
+        SetpointError: with that process.
     """
     try:
         descriptor = os.open(path, os.O_RDWR)
@@ -34,7 +34,7 @@ def refuse_locked(path: Path) -> None:
     except OSError as error:
         raise _write_error(path, error) from error
     try:
-        # Shared: the ranks of a job look at the same time, and none of them holds it.
+        # Shared: the ranks of a job check at the same time, and none of them keeps it.
         _flock(descriptor, fcntl.LOCK_SH)
     except OSError as error:
         if error.errno not in BUSY:
@@ -63,7 +63,7 @@ def _flock(descriptor: int, kind: int) -> None:
     """Lock an open file.
 
     Raises:
-        OSError: if another process holds a conflicting lock, or locks are not supported.
+        OSError: another process has a conflicting lock, or locks are not supported.
     """
     for tries_left in reversed(range(TRIES)):
         try:
@@ -98,16 +98,15 @@ def _busy_error(path: Path) -> SetpointError:
 class RunLock:
     """An exclusive lock on a file, held until released or the process ends.
 
-    It is an `flock`, so that the file of a dead process locks nothing. Forked children do not
-    inherit it. If the file was removed before it could be locked, its replacement is locked
-    instead.
+    It is an `flock`, so the file of a dead process locks nothing. Forked children do not inherit
+    it. If the file is removed before it is locked, its replacement is locked instead.
 
     Arguments:
         path: the file; created if missing, in an existing directory.
 
     Raises:
-        SetpointError: if another process holds it (naming that process), or it cannot be taken. A
-            file that was not there is not left behind then.
+        SetpointError: another process holds it (named in the error), or it cannot be taken. A file
+            that did not exist is then removed.
     """
 
     def __init__(self, path: Path) -> None:
@@ -165,9 +164,9 @@ class RunLock:
     def release(self) -> None:
         """Release the lock; the file stays, empty."""
         if self._descriptor is not None:
-            with contextlib.suppress(OSError):  # A full disk must not keep the lock.
+            with contextlib.suppress(OSError):  # a full disk must not keep the lock
                 os.ftruncate(self._descriptor, 0)
-            # Unlocking reaches a child too that was forked this moment and has its copy still.
+            # Unlocking also affects a child forked at this moment, which still has its copy.
             fcntl.flock(self._descriptor, fcntl.LOCK_UN)
             os.close(self._descriptor)
             self._descriptor = None
@@ -195,7 +194,7 @@ def write_owner(descriptor: int) -> None:
     """Write the owner of a lock into its file.
 
     Raises:
-        OSError: if it cannot be written.
+        OSError: it cannot be written.
     """
     owner = {"pid": os.getpid(), "host": socket.gethostname(), "since": time.time()}
     os.ftruncate(descriptor, 0)
@@ -209,12 +208,12 @@ def holder(path: Path) -> str:
             owner = json.loads(path.read_text())
             pid, host = int(owner["pid"]), str(owner["host"])
         except (OSError, ValueError, TypeError, KeyError):
-            # The holder has the lock and is about to write who it is.
+            # The holder has the lock and is about to write its name.
             time.sleep(0.01)
             continue
         is_local = host == socket.gethostname()
         if is_local and not is_alive(pid):
-            # The text of a former holder that was killed; the present one will replace it.
+            # The text of a killed former holder; the current one will replace it.
             time.sleep(0.01)
             continue
         return f"process {pid}" if is_local else f"process {pid} on host {host}"

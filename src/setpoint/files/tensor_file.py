@@ -1,9 +1,9 @@
 """Tensors in safetensors files, written in pieces and read by offset into their memory.
 
 The library safetensors memory-maps files. That counts as memory of the process (640 MiB for a file
-of 512 MiB, against 64 MiB here), and a truncated file or a failing disk kills the process with
-SIGBUS. It also needs all tensors of a file in memory to write it. So it is only the reference in
-tests.
+of 512 MiB, compared with 64 MiB here), and a truncated file or a failing disk kills the process
+with SIGBUS. It also needs all tensors of a file in memory to write it. So it is only the reference
+in tests.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ def dtype_named(name: str) -> torch.dtype:
     """The dtype with a name of the format.
 
     Raises:
-        KeyError: if torch has none.
+        KeyError: torch has no such dtype.
     """
     return _DTYPES_BY_NAME[name]
 
@@ -54,16 +54,16 @@ def encode_tensors(
     names, and `read_tensors` ties them again. Tensors that only overlap are written separately.
 
     Arguments:
-        tensors: name to tensor of any shape (0-dim and empty ones too), stride and device.
-        into: copies each tensor to memory that is read later. Without, one that lies in
-            host memory as it is written is given as it is, and others are copied when their piece
-            is asked for.
+        tensors: name to tensor of any shape (including 0-dim and empty), stride and device.
+        into: copies each tensor to memory that is read later. Without it, a tensor in host memory
+            in the layout of the file is yielded directly, and others are copied when their piece is
+            requested.
 
     Returns:
-        the header, then the tensors' bytes one by one.
+        the header, then the bytes of the tensors one by one.
 
     Raises:
-        SetpointError: if a tensor has no bytes to save (meta, sparse) or a type without a name.
+        SetpointError: a tensor has no bytes to save (meta, sparse) or a dtype without a name.
     """
     aliases: dict[str, str] = {}
     owners: dict[tuple[object, ...], str] = {}
@@ -88,9 +88,9 @@ def encode_one_by_one(
     """A safetensors file in pieces, whose tensors are read lazily.
 
     Arguments:
-        tensors: have the dtypes and shapes.
+        tensors: objects with dtypes and shapes, by name.
         aliases: further names of some of them.
-        read: returns one, on the CPU.
+        read: returns a tensor on the CPU.
     """
     start, order = _header(tensors, list(tensors), aliases)
     written = (name for name in order if prod(tensors[name].shape))
@@ -101,7 +101,7 @@ def _header(
     tensors: Mapping[str, Any], names: Sequence[str], aliases: Mapping[str, str]
 ) -> tuple[bytes, list[str]]:
     """The header of a file, and the order of its tensors."""
-    # Wide types first keeps every tensor aligned to its own element size.
+    # Writing wide dtypes first keeps every tensor aligned to its element size.
     order = sorted(names, key=lambda name: (-tensors[name].dtype.itemsize, name))
     entries = ((n, DTYPES[tensors[n].dtype], tuple(tensors[n].shape)) for n in order)
     return encode_header(entries, aliases), order
@@ -111,12 +111,12 @@ def read_box(descriptor: int, info: TensorInfo, box: Sequence[slice], into: Tens
     """Read a box of a tensor from a file.
 
     Arguments:
-        descriptor: of the open file.
-        box: a slice for each dimension, with its ends.
-        into: of the shape of the box, in host memory; it may be a view.
+        descriptor: the descriptor of the open file.
+        box: a slice for each dimension, with its bounds.
+        into: a tensor of the shape of the box, in host memory; it may be a view.
 
     Raises:
-        OSError: if it cannot be read, `ENODATA` if the file was truncated.
+        OSError: it cannot be read; `ENODATA` if the file was truncated.
     """
     if not into.numel():
         return
@@ -148,8 +148,8 @@ def read_tensors(path: Path) -> dict[str, Tensor]:
     """Read a whole file of `encode_tensors` or of any other writer; tied tensors are tied again.
 
     Raises:
-        DamagedFile: if it is not complete.
-        SetpointError, OSError: if it cannot be read.
+        DamagedFile: the file is incomplete.
+        SetpointError, OSError: the file cannot be read.
     """
     infos = read_header(path, tied=True)
     tensors = {

@@ -57,9 +57,9 @@ class TensorInfo(NamedTuple):
 
     Arguments:
         start: the first byte, from the beginning of the file.
-        size: in bytes.
-        encoding: of a tensor that is dequantized on reading; shape and dtype are the dense ones.
-            None: stored as is.
+        size: number of bytes.
+        encoding: the encoding of a tensor that is dequantized on reading; shape and dtype are the
+            dense ones. None: stored as is.
     """
 
     file: Path
@@ -74,14 +74,14 @@ class Encoding(NamedTuple):
     """The quantization of a tensor, and the tensors to dequantize it from.
 
     Arguments:
-        values: numbers, `float8`, `int8`, `int4` (from -8 on, two in a byte), `e2m1` or indices
-            into `levels` (the same).
+        values: numbers, `float8`, `int8`, `int4` (from -8 on, two per byte), `e2m1` or indices into
+            `levels` (the same).
         block: rows and columns with one scale.
         parts: codes, scales (uint8: exponents of two), the factor of all of these, zeros.
-        names: of these tensors.
+        names: the names of these tensors.
         divides: whether scales are divided by the factor.
         transposed: whether the last two dimensions of the dense tensor are swapped.
-        nested: of scales that are quantized themselves: how many have one scale, and their mean.
+        nested: for quantized scales: the number that share a scale, and their mean.
     """
 
     values: str
@@ -106,7 +106,7 @@ class Encoding(NamedTuple):
 
 
 class DamagedFile(RunError):
-    """A safetensors file that is not complete.
+    """An incomplete safetensors file.
 
     Arguments:
         reason: without the name of the file.
@@ -126,8 +126,8 @@ def read_header(path: Path, tied: bool = False) -> dict[str, TensorInfo]:
         tied: whether further names of tied tensors are among the keys.
 
     Raises:
-        DamagedFile: if the file is cut short, longer than it says, or not in the format.
-        SetpointError: if it cannot be read.
+        DamagedFile: the file is truncated, longer than its header states, or not in the format.
+        SetpointError: the file cannot be read.
     """
     try:
         size = path.stat().st_size
@@ -149,14 +149,14 @@ def decode_header(
     """Decode the JSON of a header.
 
     Arguments:
-        path: of its file, for errors.
+        path: the path of its file, for errors.
 
     Returns:
         the tensors in the order of the header, and further names of some.
 
     Raises:
-        DamagedFile: if it is not in the format, or a tensor has more or fewer bytes than its shape
-            needs.
+        DamagedFile: it is not in the format, or a tensor has more or fewer bytes than its shape
+            requires.
     """
     try:
         entries: dict[str, Any] = json.loads(text)
@@ -177,7 +177,7 @@ def encode_header(
         tensors: name, dtype and shape of each, in the order of their bytes.
         aliases: further names of some.
     """
-    # transformers asks for the format, which says that matrices lie as torch has them.
+    # transformers requires the format, which means that matrices have PyTorch's layout.
     metadata = {"format": "pt"} | ({"aliases": json.dumps(aliases)} if aliases else {})
     header: dict[str, object] = {"__metadata__": metadata}
     offset = 0

@@ -80,7 +80,7 @@ def start_sum(
         and first.is_contiguous()
         and (dtype, device or first.device) == (first.dtype, first.device)
     )
-    if in_place:  # without a copy of a tensor that fills a bucket
+    if in_place:  # avoids copying a tensor that fills a bucket
         flat = first.view(-1)
     else:
         flat = torch.cat([part.to(device or part.device, dtype).reshape(-1) for part in bucket])
@@ -99,7 +99,7 @@ def start_sum(
 class GradientSums:
     """Sums gradients in buckets, each as soon as its last gradient is ready, as DDP does.
 
-    DDP takes gradients in the dtype of their weights only.
+    DDP supports gradients only in the dtype of their weights.
 
     Arguments:
         weights: trained weights in the order of the model; buckets are filled in reverse, the
@@ -136,7 +136,7 @@ class GradientSums:
         self._missing = [len(bucket) for bucket in self.buckets]
         try:
             yield
-            while len(self._pending) < len(self.buckets):  # experts that no token has met
+            while len(self._pending) < len(self.buckets):  # experts without tokens
                 self._send()
             for finish in self._pending:
                 finish()
@@ -146,7 +146,7 @@ class GradientSums:
     @torch.no_grad()
     def _count_gradient(self, weight: Tensor) -> None:
         if not self._missing:
-            return  # a micro-batch that others follow
+            return  # not the last micro-batch
         number = self._bucket[weight]  # pyright: ignore[reportArgumentType]
         self._missing[number] -= 1
         if self._missing[number] < 0:
@@ -155,7 +155,7 @@ class GradientSums:
                 "and was summed over the ranks after the first\nValid: null, or "
                 "memory.activation_checkpointing.reentrant = false"
             )
-        # In one order on all ranks, whatever arrives first.
+        # In the same order on all ranks, regardless of which arrives first.
         while len(self._pending) < len(self.buckets) and not self._missing[len(self._pending)]:
             self._send()
 

@@ -104,7 +104,7 @@ class DerivedDegrees:
         within = degrees["pipeline"] * degrees["tensor"]
         if self.shards > 1 or 1 < within < self.world_size:
             return True
-        # DDP takes no weights of which ranks hold different ones.
+        # DDP does not support weights that differ between ranks.
         return self.divides_experts and (self.expert_shards > 1 or self.copies > 1)
 
     @property
@@ -389,7 +389,7 @@ class Parallel(Ranks, DerivedDegrees, rules=ENGINE_RULES):
 
     @derive("sequence_parallel")
     def _derive_sequence_parallel(self) -> bool:
-        return False  # outside of a job, which knows the model and its lengths
+        return False  # without a job, which has the model and its lengths
 
     @dead("sequence_parallel", "loss_parallel", "async_tensor_parallel", holds=(False,))
     def _tensor_options_are_dead(self) -> str | None:
@@ -493,7 +493,7 @@ class Parallel(Ranks, DerivedDegrees, rules=ENGINE_RULES):
         ranks = self.world_size
         kept = {axis: self.degrees[axis] for axis in axes if axis not in DATA}
         if ranks % prod(kept.values()):
-            # Nearest to what was asked for: the largest of the others that divides what is left.
+            # Nearest to the requested one: the largest of the others that divides the rest.
             for axis, degree in kept.items():
                 left = ranks // gcd(ranks, prod(kept.values()) // degree)
                 kept[axis] = max(n for n in range(1, min(degree, left) + 1) if left % n == 0)
@@ -507,7 +507,7 @@ class Parallel(Ranks, DerivedDegrees, rules=ENGINE_RULES):
     def _check_experts(self) -> Iterator[Problem]:
         degrees = self.degrees
         if prod(degrees.values()) != self.world_size:
-            return  # said above
+            return  # reported above
         ranks, tensor = prod(degrees[axis] for axis in WITHIN), degrees["tensor"]
         if self.expert_tensor not in (1, tensor):
             yield Problem(
@@ -567,7 +567,7 @@ class Parallel(Ranks, DerivedDegrees, rules=ENGINE_RULES):
         """The degree of each axis, in the order of AXES."""
         degrees: dict[str, int] = {axis: getattr(self, axis) or REST for axis in AXES}
         open_axes = [axis for axis in AXES if degrees[axis] == REST]
-        # `replicate` is null unless it is given, and then takes what is left by nobody else.
+        # `replicate` is null unless given, and then takes all ranks not used by other axes.
         taker = next((axis for axis in open_axes if axis != "replicate"), "replicate")
         for axis in open_axes:
             degrees[axis] = 1
@@ -595,8 +595,8 @@ class Parallel(Ranks, DerivedDegrees, rules=ENGINE_RULES):
     def waits_for_ranks(self, *axes: str) -> bool:
         """True if the degree of an axis is -1 and the job has one rank.
 
-        Options of such an axis take effect with more ranks, so a file for many ranks is accepted
-        on one.
+        Options of such an axis take effect with more ranks, so a file for many ranks is valid on
+        one.
         """
         given = (getattr(self, axis) for axis in axes)
         return self.world_size == 1 and any(degree in (None, REST) for degree in given)

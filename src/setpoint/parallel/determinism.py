@@ -31,23 +31,23 @@ def determinism(required: bool) -> Iterator[None]:
         a context that restores the previous settings at its end.
 
     Raises:
-        RunError: in place of what PyTorch raises at an operation that has no deterministic form.
+        RunError: replaces PyTorch's error for an operation without a deterministic implementation.
     """
     if not required:
         yield
         return
     with ExitStack() as stack:
         stack.enter_context(_workspace())
-        # The fastest algorithm is not the same in each run.
+        # The fastest algorithm may differ between runs.
         stack.enter_context(_attribute(torch.backends.cudnn, "benchmark", False))
         stack.enter_context(_attribute(torch.backends.cudnn, "deterministic", True))
-        # Sums in fewer bits come out differently where they are split differently.
+        # Sums in fewer bits depend on how they are split.
         matmul = torch.backends.cuda.matmul
         for name in ("bf16", "fp16"):
             name = f"allow_{name}_reduced_precision_reduction"
             stack.enter_context(_attribute(matmul, name, False))
         stack.enter_context(_full_precision())
-        # Memory that nothing was written to holds what happened to lie there.
+        # Uninitialized memory has arbitrary content.
         settings: Any = torch.utils.deterministic
         stack.enter_context(_attribute(settings, "fill_uninitialized_memory", True))
         stack.enter_context(_algorithms())
@@ -61,10 +61,10 @@ def determinism(required: bool) -> Iterator[None]:
 
 
 def explain(error: Exception) -> RunError | None:
-    """Say which operation cannot be deterministic.
+    """Name the operation that cannot be deterministic.
 
     Returns:
-        an error that says what to change; None for errors of other kinds.
+        an error with advice; None for errors of other kinds.
     """
     match = None if isinstance(error, SetpointError) else WORDS.search(str(error))
     if match is None:
@@ -124,7 +124,7 @@ def _algorithms() -> Iterator[None]:
         torch.use_deterministic_algorithms(before, warn_only=only_warns)
 
 
-# torch takes 64 bits, Python any number and NumPy's global generator 32 bits.
+# PyTorch accepts 64 bits, Python any number and NumPy's global generator 32 bits.
 BITS = 63
 
 
@@ -132,8 +132,8 @@ def seed_everything(seed: int, rank: int = 0) -> None:
     """Seed the global generators of Python, NumPy and torch, including those of GPUs.
 
     Arguments:
-        rank: ranks draw different numbers, as for dropout. What must be equal on all ranks, such
-            as initial weights, uses separate generators.
+        rank: ranks draw different numbers, as for dropout. Values that must be equal on all ranks,
+            such as initial weights, use separate generators.
     """
     seed = rank_seed(seed, rank)
     random.seed(seed)
@@ -144,26 +144,26 @@ def seed_everything(seed: int, rank: int = 0) -> None:
 def seed_step(seed: int, step: int, rank: int = 0) -> None:
     """Seed the generators of `seed_everything` before a step.
 
-    The random numbers of a step, such as dropout masks, then depend on nothing that was drawn
-    before, in this session or an earlier one, so checkpoints need no generator state.
+    The random numbers of a step, such as dropout masks, then do not depend on earlier draws, in
+    this session or a previous one, so checkpoints need no generator state.
 
     Arguments:
-        step: number of steps taken before.
-        rank: among those that see other data; the parts of one model on several ranks share it.
+        step: number of completed steps.
+        rank: number among the ranks with different data; ranks with parts of one model share it.
     """
     step_seed = hashed(f"{seed}/rank {rank}/step {step}")
     random.seed(step_seed)
     numpy.random.seed(step_seed % 2**32)
-    # torch.manual_seed takes a quarter of a millisecond where no GPU is in use.
+    # torch.manual_seed takes a quarter of a millisecond if no GPU is in use.
     torch.default_generator.manual_seed(step_seed)
     if torch.cuda.is_initialized():
         torch.cuda.manual_seed_all(step_seed)
 
 
 def rank_seed(seed: int, rank: int) -> int:
-    """Seed of a rank: that of the job on rank 0, a hash of seed and rank elsewhere.
+    """Seed of a rank: the job's seed on rank 0, a hash of seed and rank on the others.
 
-    seed + rank would make rank 1 of a job equal rank 0 of the job with the next seed.
+    seed + rank would make rank 1 of a job equal to rank 0 of the job with the next seed.
     """
     return seed if rank == 0 else hashed(f"{seed}/rank {rank}")
 

@@ -37,16 +37,15 @@ def divide(
     """Reduce a model to the part of this rank, one axis after another in this order.
 
     Arguments:
-        model: the same on all ranks; on the meta device, where it has no values yet.
-        layers: what it repeats, by qualified name.
+        model: the same on all ranks; on the meta device, without values.
+        layers: its repeated layers, by qualified name.
         policy: returns the dtypes in which weights are gathered and gradients reduced.
         exchange: returns the dispatcher of tokens to experts on other ranks.
-        gathers_logits: whether losses get those of the whole vocabulary, where ranks divide it.
-        sizes: of the parts that stages are made of; None: by their parameters.
+        gathers_logits: whether losses get logits of the whole vocabulary if ranks divide it.
+        sizes: sizes of the parts for balancing stages; None: their parameters.
 
     Returns:
-        the stages of a pipeline that this rank has, which hold the model's modules; none where the
-        model is not cut.
+        the pipeline stages of this rank, which share the model's modules; empty without a pipeline.
 
     Raises:
         SetpointError: the model cannot be divided along an axis.
@@ -89,12 +88,12 @@ def divide_sequences(config: Parallel, world: World, model: nn.Module) -> None:
     """Set up attention over the ranks that shard sequences, if any.
 
     Raises:
-        SetpointError: the model takes whole sequences only.
+        SetpointError: the model supports only whole sequences.
     """
     parts = sequence_parts(config, world)
     if parts.size == 1:
         return
-    # Made by all ranks, whatever their models are.
+    # Created by all ranks, regardless of their models.
     groups = ContextGroups(
         parts, world.group("ring"), world.group("ulysses"), world.group("ring", "ulysses")
     )

@@ -64,7 +64,7 @@ class DeepSpeed(EngineConfig, type="deepspeed"):
     def settings(
         self, *, bucket_size: float, micro_size: int, accumulation: int, clip_norm: float | None
     ) -> dict[str, Any]:
-        """Derive DeepSpeed's JSON; what it does not say has DeepSpeed's default.
+        """Derive DeepSpeed's JSON; omitted keys have DeepSpeed's defaults.
 
         Arguments:
             bucket_size: MiB of gradients that ranks sum in one message.
@@ -91,7 +91,7 @@ class DeepSpeed(EngineConfig, type="deepspeed"):
             "gradient_accumulation_steps": accumulation,
             "gradient_clipping": clip_norm or 0.0,
             "zero_optimization": zero,
-            # The optimizer is Setpoint's, wherever its state lies.
+            # The optimizer is Setpoint's, regardless of where its state is.
             "zero_allow_untested_optimizer": True,
             "zero_force_ds_cpu_optimizer": False,
         }

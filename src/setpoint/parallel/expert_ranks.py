@@ -34,8 +34,8 @@ class ExpertRanks(NamedTuple):
 
     Arguments:
         mesh: `pipeline`, `replicate`, `expert_shard`, `expert` and `expert_tensor`.
-        group: the ranks that divide the experts of a layer; None: they are whole here.
-        same_tokens: the ranks that have the same tokens; None: no others have them.
+        group: the ranks that divide the experts of a layer; None: each rank has all of them.
+        same_tokens: the ranks with the same tokens; None: only this rank.
         divides: whether these divide the inner width of each expert.
     """
 
@@ -49,8 +49,8 @@ def expert_grid(config: Parallel, degrees: Mapping[str, int]) -> NDArray[np.int6
     """Arrange the ranks of a job on the axes of the expert mesh.
 
     Returns:
-        numbers of ranks by pipeline, replicate, expert_shard, expert and expert_tensor. Where
-        experts span replicas, `replicate` counts their own copies.
+        rank numbers by pipeline, replicate, expert_shard, expert and expert_tensor. If experts span
+        replicas, `replicate` counts their own copies.
     """
     grid = ranks_by(degrees, *([axis] for axis in OTHERS), WITHIN)
     shards, inner = config.expert_shards, config.expert_tensor
@@ -79,10 +79,10 @@ def divide_experts(ranks: ExpertRanks, parts: Sequence[ExpertPart]) -> None:
     """Reduce each layer to the experts of this rank, and to its part of their inner width.
 
     Arguments:
-        parts: the same on all ranks; on the meta device, where they have no values yet.
+        parts: the same on all ranks; on the meta device, without values.
 
     Raises:
-        SetpointError: there are not as many experts for each rank.
+        SetpointError: the number of experts is not a multiple of the ranks.
     """
     from torch.distributed.tensor import Replicate, Shard, distribute_tensor
 
@@ -99,7 +99,7 @@ def divide_experts(ranks: ExpertRanks, parts: Sequence[ExpertPart]) -> None:
             if ranks.divides:
                 mesh = ranks.mesh["expert", "expert_tensor"]
                 placements.append(Shard(inner[name]) if name in inner else Replicate())
-            # All ranks have the same: nothing is sent.
+            # All ranks have the same values, so nothing is sent.
             placed = distribute_tensor(parameter.detach(), mesh, placements, src_data_rank=None)
             path, _, attribute = name.rpartition(".")
             holder = module.get_submodule(path)
@@ -111,7 +111,7 @@ def _inner_widths(
 ) -> dict[str, int]:
     """The dimension along which each parameter is divided with the inner width.
 
-    Of the others each rank finds a term of the gradient, which `summed_gradients` tells.
+    For other parameters each rank computes a term of the gradient; see `summed_gradients`.
     """
     assert ranks.same_tokens is not None
     dims = dict(widths)
@@ -134,7 +134,7 @@ def shard_experts(
 ) -> None:
     """Shard the experts shared by several ranks of a copy, and replicate copies (FSDP2).
 
-    See `side_to_shard` for how they are divided.
+    See `side_to_shard` for the dimension.
     """
     from torch.distributed.fsdp import fully_shard
     from torch.distributed.tensor import Shard

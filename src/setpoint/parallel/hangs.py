@@ -30,9 +30,9 @@ _active: HangWatch | None = None
 class HangWatch:
     """Limits the time a rank waits for others, and dumps its stacks if it makes no progress.
 
-    The stacks are those of all threads, written by a thread of faulthandler in C, which needs no
-    interpreter lock: what hangs may hold it. They go to standard error, and once the run has a
-    directory to `logs/rank-N.stacks`.
+    A thread of faulthandler in C writes the stacks of all threads without the GIL, which the
+    hanging code may hold. They are written to standard error, and to `logs/rank-N.stacks` once the
+    run has a directory.
 
     Arguments:
         start: seconds between steps, while data is drawn, and in the first step, which may compile.
@@ -47,7 +47,7 @@ class HangWatch:
         self._since = time.monotonic()
         self._armed = 0.0
         self._file: TextIO | None = None
-        self._groups: list[Any] = [None]  # that of all ranks
+        self._groups: list[Any] = [None]  # the group of all ranks
         self._clock = Periodic(
             lambda: self.limit / TICKS, self._set_clock, "setpoint-watch", at_once=True
         )
@@ -65,7 +65,7 @@ class HangWatch:
         faulthandler.cancel_dump_traceback_later()
         if self._file is not None:
             self._file.close()
-            with suppress(OSError):  # on a disk that fails, an empty file may stay
+            with suppress(OSError):  # on a failing disk, an empty file may stay
                 if not os.path.getsize(self._file.name):
                     os.unlink(self._file.name)
 
@@ -132,7 +132,7 @@ class LivenessCheck:
         """Check once.
 
         Arguments:
-            step: that begins, for messages.
+            step: the step that begins, for messages.
 
         Raises:
             RuntimeError: some ranks do not answer; rank 0 names them.
@@ -158,8 +158,8 @@ class LivenessCheck:
 
 
 def _set_timeouts(groups: list[Any], seconds: float) -> None:
-    # No public function of torch changes the timeout of a group; a new group for each step's phase
-    # would need a collective. gloo and NCCL have timeouts; other backends keep theirs.
+    # PyTorch has no public function to change the timeout of a group; a new group for each phase of
+    # a step would need a collective. gloo and NCCL support timeouts; other backends keep theirs.
     for group in groups:
         distributed.distributed_c10d._set_pg_timeout(timedelta(seconds=seconds), group)
 
@@ -167,7 +167,7 @@ def _set_timeouts(groups: list[Any], seconds: float) -> None:
 def record_collectives() -> None:
     """Enable PyTorch's flight recorder of NCCL collectives, dumped on a timeout.
 
-    Variables that are set in the environment are kept.
+    Variables set in the environment are kept.
     """
     os.environ.setdefault("TORCH_NCCL_TRACE_BUFFER_SIZE", "2000")
     os.environ.setdefault("TORCH_NCCL_DUMP_ON_TIMEOUT", "1")
@@ -188,7 +188,7 @@ def step_begins(first: bool) -> None:
     """Switch to the timeout within steps: all ranks have their batches.
 
     Arguments:
-        first: of a session, in which models are compiled.
+        first: whether it is the first step of a session, which compiles models.
     """
     if _active is not None:
         _active.expect(_active.start if first else _active.step)
@@ -209,7 +209,7 @@ def has_progressed() -> None:
 def keep_hangs_in(logs: Path) -> None:
     """Write reports on hangs to an existing folder.
 
-    Stacks go to standard error before that, and what NCCL recorded to /tmp.
+    Before that, stacks are written to standard error, and NCCL's records to /tmp.
     """
     if _active is not None:
         _active.keep_in(logs)

@@ -69,7 +69,7 @@ class Nodes:
     Arguments:
         least, most: number of nodes at a time; ranks restart when a node joins or leaves.
         endpoint: host and port where the launchers meet; the host is one of the nodes.
-        run_id: the same on all of them, and of this job alone.
+        run_id: the same on all nodes, and unique to this job.
         timeout: seconds that they wait for each other.
     """
 
@@ -84,9 +84,9 @@ class RankFailed(RunError):
     """The error of the first rank that failed.
 
     Arguments:
-        status: its exit status, which is that of the launcher.
-        may_restart: whether it was killed or did not answer, which may not happen again.
-        report: of that rank, whose traceback is shown; None: there is none.
+        status: its exit status, which becomes that of the launcher.
+        may_restart: whether it was killed or did not answer, so that a restart may help.
+        report: the report of that rank, whose traceback is shown; None: there is none.
     """
 
     def __init__(
@@ -110,25 +110,25 @@ def launch(
 ) -> int:
     """Run a Setpoint command on several ranks of this machine.
 
-    The first rank of a machine has this process's output. What the others print is collected in
-    `ranks.log`, each line with the rank before it. Signals go to all ranks.
+    The first rank of a machine shares this process's output. The output of the others is collected
+    in `ranks.log`, with the rank before each line. Signals are forwarded to all ranks.
 
     Arguments:
-        words: of the command line, after `setpoint`.
-        ranks: on this machine.
-        logs: the folder of the run for logs, made by the run itself; None: there is none, and an
-            error has the last lines that a rank printed.
+        words: the command line, after `setpoint`.
+        ranks: the number on this machine.
+        logs: the run's folder for logs, created by the run itself; None: there is none, and an
+            error includes the last lines printed by a rank.
         nodes: None for this machine alone.
-        restarts: how often all ranks are started again after one was killed or hung.
+        restarts: how often all ranks are restarted after one was killed or hung.
         grace: seconds that they have to save when they are stopped.
-        note: shows a line to people.
+        note: shows a line to the user.
 
     Returns:
         the exit status of the ranks, which stop together.
 
     Raises:
-        RunError: a rank has failed: what the first one says; or not all nodes have come.
-        SetpointError: the log is a link, or nodes meet at what is not an address.
+        RunError: a rank has failed, with the error of the first one; or nodes are missing.
+        SetpointError: the log is a link, or the endpoint of the nodes is not an address.
     """
     name = "ranks.log" if nodes is None else f"ranks-{socket.gethostname()}.log"
     log = None if logs is None else logs / name
@@ -155,7 +155,7 @@ def launch(
         signals_to_handle="SIGQUIT",  # the others are forwarded
         local_addr="localhost" if nodes is None else None,
     )
-    # What the agent says of ranks that end is said below, in fewer words.
+    # The agent's messages on ended ranks are replaced by shorter ones below.
     logging.disable(logging.CRITICAL)
     try:
         with _variables(place, nodes, grace), _forwarding(started):
@@ -169,7 +169,7 @@ def launch(
             raise
         if started.folder is None:
             raise _rendezvous_error(nodes, error) from error
-        # The machine at the endpoint may have ended a moment before, as all ranks stop together.
+        # The machine at the endpoint may have ended just before, since all ranks stop together.
         return started.status({})
     finally:
         started.close()
@@ -192,7 +192,7 @@ def clear_dead() -> None:
     """Remove the folders left behind by killed launchers."""
     for place in Path(tempfile.gettempdir()).glob(f"{PREFIX}*"):
         launcher = process_of(place.name)
-        with suppress(OSError):  # those of other users stay
+        with suppress(OSError):  # files of other users stay
             try:
                 if launcher is not None:
                     os.kill(launcher, 0)
@@ -206,7 +206,7 @@ def meeting_options(nodes: Nodes | None) -> dict[str, Any]:
     if nodes is None:
         return {"waits": RendezvousTimeout(last_call=last_call)}
     seconds = max(1, round(nodes.timeout))
-    # The second is for the one at the endpoint.
+    # The second is for the node at the endpoint.
     join = timedelta(seconds=seconds)
     return {"waits": RendezvousTimeout(join=join, last_call=last_call), "read_timeout": seconds}
 
@@ -239,7 +239,7 @@ class Meeting(DynamicRendezvousHandler):
         """See base class.
 
         Raises:
-            RankFailed: what has failed would fail again.
+            RankFailed: a restart would fail again.
             AllStopped: the ranks were asked to stop.
         """
         self.ranks.is_meeting = True
@@ -265,14 +265,14 @@ rendezvous_handler_registry.register(MEETING, _meet)
 class LocalRanks(DefaultLogsSpecs):
     """Ranks of this machine: their logs, reports and exit statuses.
 
-    The lines that ranks other than the first print are collected in the log of the run, while they
-    run, once that has a folder: what is refused leaves nothing behind.
+    The output of ranks other than the first is collected in the log of the run while they run, once
+    it has a folder: a refused start leaves nothing behind.
 
     Arguments:
         place: the folder of the launcher, where the agent keeps the output of each rank.
-        log: of the run; None: there is none.
-        restarts: how often they may start again.
-        note: shows a line to people.
+        log: the log of the run; None: there is none.
+        restarts: how often they may be restarted.
+        note: shows a line to the user.
     """
 
     def __init__(
@@ -319,7 +319,7 @@ class LocalRanks(DefaultLogsSpecs):
             with self.log.open("a", encoding="utf-8") as log:
                 log.write(text)
         except OSError as error:
-            # The main rank removes the folder again where the first start is refused.
+            # The main rank removes the folder again if the first start is refused.
             if not self._is_refused and not isinstance(error, FileNotFoundError):
                 self._is_refused = True
                 self.note(f"{self.log} cannot be written: {error.strerror}")
@@ -341,11 +341,11 @@ class LocalRanks(DefaultLogsSpecs):
         return [] if self.folder is None else reports_in(self.folder)
 
     def require_restart(self) -> None:
-        """Refuse a restart that could not help.
+        """Refuse a restart that cannot help.
 
         Raises:
-            RankFailed: what they refuse or fail with in words would come again.
-            AllStopped: they were asked to stop.
+            RankFailed: the ranks reported an error, which would occur again.
+            AllStopped: the ranks were asked to stop.
         """
         try:
             status = self.status({})
@@ -362,11 +362,11 @@ class LocalRanks(DefaultLogsSpecs):
         """The exit status of the ranks, all of which have ended.
 
         Arguments:
-            failures: how the agent saw them end, by rank; empty before a restart.
+            failures: the failures seen by the agent, by rank; empty before a restart.
 
         Raises:
-            RankFailed: one has failed: of those that say why, the first, unless it has only lost
-                another one, which may have been killed without a word, or stopped.
+            RankFailed: a rank has failed: the first that reports a reason, unless it has only lost
+                another rank, which may have been killed without a report, or stopped.
         """
         reports, was_stopped = self.reports(), is_stop_requested(self.place)
         ended = failures or dict.fromkeys(self.numbers.values())
@@ -375,7 +375,7 @@ class LocalRanks(DefaultLogsSpecs):
         if first is not None and not first.is_lost:
             raise RankFailed(first.status, first.error, report=first)
         if was_stopped or (first is None and any(report.status in STOPPED for report in reports)):
-            # Before the ranks had met, a stop ends each of them where it is, also without a word.
+            # Before the ranks have met, a stop ends each of them immediately, without a report.
             stopped = [report.status for report in reports if not report.error]
             stopped += [self._exit_status(failures.get(rank)) for rank in silent]
             if stopped and all(status in STOPPED for status in stopped):
@@ -385,8 +385,8 @@ class LocalRanks(DefaultLogsSpecs):
                 if report.status in STOPPED and report.time < first.time:
                     return report.status  # the others have lost a rank that was stopped before
             if not silent or is_timeout(first.error):
-                # What the agent has killed in the end had not answered before, nor has one that it
-                # has stopped before its first step.
+                # Ranks killed by the agent in the end did not answer before, nor did one that it
+                # stopped before its first step.
                 late = [report.rank for report in reports if not (was_stopped or report.error)]
                 missing = ", ".join(map(str, sorted([*silent, *late])))
                 prefix = f"no answer from rank {missing}: " if missing else ""
@@ -432,8 +432,8 @@ def _variables(place: Path, nodes: Nodes | None, grace: float) -> Iterator[None]
     """Set the environment of ranks, and the time that the agent gives them to end."""
     given = {FOLDER: str(place), "TORCH_ELASTIC_SHUTDOWN_TIMEOUT": str(round(grace) + 1)}
     if nodes is not None and nodes.least < nodes.most:
-        # In the store that agents share otherwise, a node that comes later waits for an address
-        # that is not told: https://github.com/pytorch/pytorch/issues/167288.
+        # In the store that agents otherwise share, a node that joins later waits for an address
+        # that is never set: https://github.com/pytorch/pytorch/issues/167288.
         given["TORCH_DISABLE_SHARE_RDZV_TCP_STORE"] = "1"
     before = {name: os.environ.get(name) for name in given}
     os.environ |= given

@@ -30,17 +30,17 @@ T = TypeVar("T")
 class Stage(nn.Module):
     """Stage of a pipeline: a contiguous part of a model.
 
-    Its modules are those of the model that this rank holds, not copies.
+    Its modules are shared with this rank's model, not copies.
 
     Arguments:
-        number: of the stage among all `count` of the pipeline.
-        full_model: the model of this rank, whose mode (training or evaluation) is the stage's.
+        number: the number of the stage among all `count` of the pipeline.
+        full_model: the model of this rank, whose mode (training or evaluation) the stage follows.
     """
 
     def __init__(self, model: nn.Module, number: int, count: int, full_model: nn.Module) -> None:
         super().__init__()
         self.model = model
-        self._full_model = (full_model,)  # no module of this one
+        self._full_model = (full_model,)  # not a submodule
         self.number = number
         self.is_first, self.is_last = number == 0, number == count - 1
         self.compute: Callable[[Stage, Tensor], Tensor] | None = None
@@ -61,16 +61,16 @@ def keep_stages(
     """Reduce a model to the pipeline stages of this rank.
 
     Arguments:
-        model: changed in place; on the meta device, where it has no values yet.
-        ranks, rank: of the pipeline.
-        sizes: what decides where the model is cut, unless the configuration says so; None: the
-            parameters of its parts.
+        model: changed in place; on the meta device, without values.
+        ranks, rank: number of ranks in the pipeline, and this one.
+        sizes: sizes that determine the split, unless it is configured; None: the parameters of the
+            parts.
 
     Returns:
         the stages of this rank, in the order of the model.
 
     Raises:
-        SetpointError: the model cannot be cut, or not into so many stages.
+        SetpointError: the model cannot be split, or not into that many stages.
     """
     split = split_of(config, model, ranks, sizes)
     places = ranks_of_stages(ranks, len(split), config.known.is_v)
@@ -85,10 +85,10 @@ def keep_stages(
 def split_of(
     config: Pipelining, model: nn.Module, ranks: int, sizes: Sequence[StagePart] | None
 ) -> list[list[str]]:
-    """Name the parts of a model that each stage holds; see `keep_stages`.
+    """Name the parts of a model in each stage; see `keep_stages`.
 
     Raises:
-        SetpointError: the model cannot be cut, or not into so many stages.
+        SetpointError: the model cannot be split, or not into that many stages.
     """
     parts = parts_of(model)
     count = config.stages(ranks)
@@ -110,10 +110,10 @@ def split_of(
 
 
 def parts_of(model: nn.Module) -> list[str]:
-    """List the parts that a model can be cut into.
+    """List the parts that a model can be split into.
 
     Raises:
-        SetpointError: it does not say.
+        SetpointError: the model does not define them.
     """
     if not isinstance(model, Staged) or not supports_head(model):
         raise SetpointError(
@@ -159,8 +159,8 @@ class Pipeline:
 
     Arguments:
         group: the ranks of the pipeline.
-        dtype, transfer: of the residual stream, and between stages.
-        microbatches: of a step.
+        dtype, transfer: dtypes of the residual stream, and of transfers between stages.
+        microbatches: number per step.
         backward_pass: a context for backward passes of a kind: `full`, `input` or `weight`.
     """
 
@@ -200,16 +200,16 @@ class Pipeline:
 
         Arguments:
             shape: (B, S) of all its micro-batches.
-            compute: from a stage, the number of a micro-batch and the (B, S, dim) residual stream,
-                None for the first stage, to the residual stream, or for the last to the scalar
-                that backward starts from.
+            compute: maps a stage, the number of a micro-batch and the (B, S, dim) residual stream,
+                None for the first stage, to the residual stream, or for the last stage to the
+                scalar from which the backward pass starts.
         """
         if shape != self._shape:
             self._schedule, self._shape = self._build(shape), shape
         self._done = dict.fromkeys(self.stages, 0)
 
         def call(stage: Stage, x: Tensor) -> Tensor:
-            # Every schedule goes through the micro-batches in order, stage by stage.
+            # Every schedule runs the micro-batches in order, stage by stage.
             number = self._done[stage]
             self._done[stage] += 1
             given = compute(stage, number, None if stage.is_first else x.to(self.dtype))
@@ -256,7 +256,7 @@ class Pipeline:
         known = self.config.known
         kind = get_schedule_class(known.torch)
         multi_stage = known.is_looped or known.is_v
-        # The last stage gives its loss, divided already by what the whole step counts.
+        # The last stage returns its loss, already divided by the count of the whole step.
         return kind(
             stages if multi_stage else stages[0],
             self.microbatches,
@@ -268,7 +268,7 @@ class Pipeline:
         """Find parameters shared with other ranks; a collective of the pipeline.
 
         Arguments:
-            model: what this rank holds of the whole, frozen parameters included.
+            model: this rank's part of the model, including frozen parameters.
         """
         named = dict(model.named_parameters())
         rank = distributed.get_rank(self.group)
@@ -310,10 +310,10 @@ class Pipeline:
 
         Arguments:
             inputs: (B, S) tokens.
-            given: what the model takes beside them.
+            given: further arguments of the model.
 
         Returns:
-            what the last stage gave; None on the other ranks.
+            the result of the last stage; None on the other ranks.
         """
         outcome: Any = None
         sent = inputs
@@ -330,7 +330,7 @@ class Pipeline:
                 x = x.to(self.dtype)
             outcome = stage(x, **given)
             if not stage.is_last:
-                # As in training, where it is rounded between two stages of a rank, too.
+                # As in training, which also rounds it between two stages of a rank.
                 sent = outcome.result.to(self.transfer)
                 after = self.places[stage.number + 1]
                 if after != self.places[stage.number]:
@@ -350,7 +350,7 @@ class _AddLoss(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, loss: Tensor) -> Tensor:
-        # A view could not be detached in place, as schedules do.
+        # A view could not be detached in place, which schedules do.
         return x.clone()
 
     @staticmethod
@@ -364,6 +364,6 @@ def add_loss(x: Tensor, loss: Tensor) -> Tensor:
 
     Arguments:
         x: the residual stream that the stage outputs.
-        loss: fp32 scalar, a part of what is minimized.
+        loss: fp32 scalar, a part of the minimized loss.
     """
     return _AddLoss.apply(x, loss)

@@ -117,7 +117,7 @@ class Pipelining(Config, role=RUNTIME):
     @rule(needs="torch", when=lambda pipelining: pipelining.known.splits_backward)
     def _check_torch(self) -> Iterator[Problem]:
         """The installed torch runs the schedule."""
-        from importlib.metadata import version  # which fast commands do without
+        from importlib.metadata import version  # not needed by fast commands
 
         installed = version("torch")
         if tuple(int(part) for part in installed.split(".")[:2]) < SPLITS_BACKWARD:
@@ -132,7 +132,7 @@ class Pipelining(Config, role=RUNTIME):
         """Explain why a schedule cannot run a number of micro-batches per step.
 
         Returns:
-            the reason, and the nearest numbers that it can run; None where it can.
+            the reason, and the nearest numbers that it can run; None if it can.
         """
         if self.fits(ranks, count):
             return None
@@ -151,7 +151,7 @@ class Pipelining(Config, role=RUNTIME):
         if self.known.is_filled:
             return count >= self.stages(ranks)
         if self.known.is_interleaved:
-            # In rounds of at least one micro-batch a rank.
+            # In rounds of at least one micro-batch per rank.
             return count % max(1, count // ranks) == 0
         return True
 
@@ -159,13 +159,13 @@ class Pipelining(Config, role=RUNTIME):
 def balanced(parts: Sequence[StagePart], stages: int) -> list[list[str]]:
     """Split a model into stages of about equal time and memory.
 
-    The stage with the most FLOPs has as few as possible, since all others wait for it. Of the ways
-    to cut that leave it so, it is the one with the least sum of squares of what the stages have of
-    all FLOPs and of all parameters, as shares. Found by dynamic programming, in O(parts^2 stages).
+    The FLOPs of the most expensive stage are minimal, since all others wait for it. Among such
+    splits, the sum of squares of the stages' shares of all FLOPs and of all parameters is minimal.
+    Found by dynamic programming, in O(parts^2 stages).
 
     Arguments:
-        parts: in the order in which tokens go through them.
-        stages: at most as many as parts.
+        parts: in the order in which tokens pass them.
+        stages: at most the number of parts.
 
     Returns:
         the names of the parts of each stage, none of which is empty.
@@ -198,9 +198,9 @@ def _cut(
     """Find the cuts with the least total cost of all stages.
 
     Returns:
-        that cost, and the bounds of the stages: 0, the cuts, and the number of parts.
+        the cost, and the bounds of the stages: 0, the cuts, and the number of parts.
     """
-    # What the first so many parts cost in the stages so far.
+    # Cost of the first parts in the stages so far, by number of parts.
     best = {last: (cost(0, last), [0, last]) for last in range(1, count + 1)}
     for used in range(2, stages + 1):
         best = {
@@ -214,11 +214,11 @@ def _cut(
 
 
 def ranks_of_stages(ranks: int, stages: int, is_v: bool) -> list[int]:
-    """The rank of a pipeline that holds each stage, by stage.
+    """The pipeline rank of each stage.
 
     Arguments:
-        is_v: whether every second round of stages goes back over the ranks, so that the last of
-            two rounds lies with the first; else each round begins at the first rank.
+        is_v: whether every second round of stages runs back over the ranks, so that the last stage
+            of two rounds is on the first rank; otherwise each round begins at the first rank.
     """
     order = list(range(ranks))
     rounds = [order[::-1] if is_v and number % 2 else order for number in range(stages // ranks)]
