@@ -1,9 +1,9 @@
 """Creation and destruction of the process group of a job, and its errors.
 
-The agent of torchrun keeps one store over all restarts and changes of the number of nodes. Under
-the same keys gloo finds the addresses of ranks that have ended, and never connects again
-(https://github.com/pytorch/pytorch/issues/135712). Rank 0 therefore draws a name for each attempt,
-and tells it to every rank that asks: what earlier attempts have left is not an answer.
+torchrun's agent keeps one store over all restarts and changes of the number of nodes. Under the
+same keys gloo would find the addresses of ended ranks, and never reconnect
+(https://github.com/pytorch/pytorch/issues/135712). Rank 0 therefore draws a name for each attempt
+and sends it to every rank that asks, which ignores leftovers of earlier attempts.
 """
 
 from __future__ import annotations
@@ -55,10 +55,10 @@ def joined(config: Parallel) -> Iterator[None]:
     """Join the other ranks of a launcher; does nothing for one rank, or within a process group.
 
     Raises:
-        LostRanks: if ranks are missing after the timeout, or one ends.
-        RunError: if they cannot meet.
-        SetpointError: if the backend does not fit the device, or the launcher's variables
-            contradict each other.
+        LostRanks: ranks are missing after the timeout, or one ends.
+        RunError: the ranks cannot meet.
+        SetpointError: the backend does not fit the device, or the launcher's variables contradict
+            each other.
     """
     if distributed.is_available() and distributed.is_initialized():
         yield
@@ -73,9 +73,9 @@ def joined(config: Parallel) -> Iterator[None]:
         with watch:
             yield
             step_has_ended()
-            # A rank that hangs at the end would leave the launcher waiting for it.
+            # The launcher would wait for a rank that hangs at the end.
             distributed.barrier()
-    # Each reports before the others lose this rank, and end: then its launcher ends it, too.
+    # Each rank reports before the others lose it and end; then its launcher ends it, too.
     except KeyboardInterrupt as stopped:
         leave(getattr(stopped, "status", 130))
         raise
@@ -131,11 +131,11 @@ def store_of_attempt(rank: int, size: int, timeout: timedelta) -> Iterator[Store
     """Open the part of torchrun's store that the ranks of this attempt share.
 
     Returns:
-        a context within which all ranks have to meet; None where no agent has a store, and the
-        ranks meet as MASTER_ADDR and MASTER_PORT say.
+        a context within which all ranks must meet; None if no agent has a store, and the ranks meet
+        by MASTER_ADDR and MASTER_PORT.
 
     Raises:
-        RuntimeError: if the store does not answer, or rank 0 does not, in time.
+        RuntimeError: the store or rank 0 does not answer in time.
     """
     if os.environ.get("TORCHELASTIC_USE_AGENT_STORE") != "True":
         yield None
@@ -152,7 +152,7 @@ def store_of_attempt(rank: int, size: int, timeout: timedelta) -> Iterator[Store
         yield PrefixStore(store.get(f"setpoint/attempt/{question}").decode(), store)
         return
     name, answered = uuid4().hex, set[bytes]()
-    answering = connect()  # a connection takes one request at a time
+    answering = connect()  # a connection handles one request at a time
 
     def answer() -> None:
         """Publish the name of this attempt to each rank that asks."""
@@ -163,7 +163,7 @@ def store_of_attempt(rank: int, size: int, timeout: timedelta) -> Iterator[Store
                     answering.set(f"setpoint/attempt/{question.decode()}", name)
                     answered.add(question)
         except distributed.DistError:
-            answers.end()  # the store has ended, as those who meet report
+            answers.end()  # the store has ended, as the waiting ranks report
 
     with Periodic(POLL, answer, "setpoint-attempt") as answers:
         yield PrefixStore(name, store)
@@ -202,9 +202,10 @@ def _lost_ranks(error: Exception, watch: HangWatch) -> LostRanks:
 
 
 def first_line(error: BaseException) -> str:
-    """The message of an error of torch without places in its source, advice, and keys of a store.
+    """The message of a PyTorch error without source locations, advice, and keys of a store.
 
-    Nor with what torch adds where DDP waits for it: the same loss, a moment earlier or later.
+    Also without the text that PyTorch adds when DDP is waiting: the loss is the same, slightly
+    earlier or later.
     """
     line = str(error).strip().partition("\n")[0].partition(" This is typically")[0]
     line = line.partition(", keys: ")[0]

@@ -1,7 +1,7 @@
 """One rank and its launcher: environment variables, signals and reports.
 
-A rank that ends reports how in the error file of torch's elastic agent, which is that of `--nproc`
-and of torchrun: both show the first error of all ranks when all of them have ended.
+A rank reports its end in the error file of PyTorch's elastic agent, which runs under `--nproc` and
+torchrun: both show the first error of all ranks after all have ended.
 """
 
 from __future__ import annotations
@@ -42,11 +42,11 @@ class Ended(NamedTuple):
 
     Arguments:
         status: its exit status.
-        error: in words; empty where another rank reports it, or a stop ended the rank.
+        error: the message; empty if another rank reports it, or a stop ended the rank.
         is_lost: whether it ended because another rank had.
-        traceback: shown before the error; empty where nothing is.
+        traceback: shown before the error; may be empty.
         frames: the traceback with all frames, for the events of the run.
-        log: the file that has it as well.
+        log: the file that also contains it.
     """
 
     rank: int
@@ -79,13 +79,13 @@ def require_launch(meets: bool = True) -> None:
     """Refuse variables of a launcher that contradict each other, before ranks wait to meet.
 
     Arguments:
-        meets: whether the address is looked at, too; False where torch does that at once.
+        meets: whether to check the address, too; False if PyTorch does so immediately.
 
     Raises:
-        SetpointError: naming the variable, and what it may be.
+        SetpointError: with the variable and its valid values.
     """
     if "RANK" not in os.environ:
-        return  # WORLD_SIZE alone is a value of the configuration, and refused as that
+        return  # WORLD_SIZE alone is a configuration value, and refused as such
     both = "both, as a launcher sets them for each process, or neither"
     if "WORLD_SIZE" not in os.environ:
         raise SetpointError(f"RANK = {os.environ['RANK']} without WORLD_SIZE.\nValid: {both}")
@@ -137,18 +137,18 @@ def process_of(folder: str) -> int | None:
 def enter() -> None:
     """Register this rank with its launcher, and end with it: no rank is left behind.
 
-    Stops that were asked for before are answered now. A second call changes nothing.
+    Earlier requests to stop are handled now. A second call has no effect.
     """
     global _entered
     named = os.environ.get(FOLDER)
-    # A launcher whose nodes come and go may have one rank left.
+    # With elastic nodes, a launcher may have a single rank.
     if (launched() == 1 and not named) or _entered == os.getpid():
         return
     _entered = os.getpid()
     if sys.platform == "linux":
         import ctypes
 
-        with suppress(OSError, AttributeError):  # a C library without it: launchers end ranks, too
+        with suppress(OSError, AttributeError):  # the C library lacks it; launchers end ranks, too
             ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM, 0, 0, 0)
     if not named:
         return
@@ -160,7 +160,7 @@ def enter() -> None:
         if launcher is not None:
             os.kill(launcher, 0)
     except (ProcessLookupError, FileNotFoundError):
-        # It had ended before this rank could hear of it, and the next one has removed its folder.
+        # It ended before this rank was registered, and its successor has removed its folder.
         signal.raise_signal(signal.SIGTERM)
 
 
@@ -175,7 +175,7 @@ def leave(
 
     Arguments:
         more: `traceback`, `frames` and `log` of `Ended`.
-        instead: whether this replaces an earlier report in any case.
+        instead: whether to replace an earlier report in any case.
 
     Returns:
         whether a launcher shows it.
@@ -183,7 +183,7 @@ def leave(
     path = _report()
     if path is None:
         return False
-    import json  # which `check` has no use for
+    import json  # not needed by `check`
 
     before = _read(path)
     if before is not None and not instead and (before.error or not error):
@@ -191,7 +191,7 @@ def leave(
     ended = Ended(own_rank(), status, error, is_lost, time.time(), **more)
     text = error or f"exit status {status}; another rank says why, or a signal stopped this one"
     stack = "\n".join(part for part in (ended.traceback, text) if part)
-    # Torch takes the report with the earliest second for the cause.
+    # PyTorch takes the report with the earliest second as the cause.
     second = int(ended.time) + (is_lost or not error)
     message = {"message": text, "extraInfo": {"timestamp": str(second), "py_callstack": stack}}
     try:
@@ -214,7 +214,7 @@ def reports_in(folder: Path) -> list[Ended]:
     """The reports of the ranks of this machine, the first to fail before the others.
 
     Arguments:
-        folder: of an attempt of the elastic agent, with a folder for each rank.
+        folder: the folder of an attempt of the elastic agent, with a folder for each rank.
     """
     reports = [_read(path) for path in folder.glob("*/error.json")]
     return sorted(
@@ -244,11 +244,11 @@ def is_timeout(error: str) -> bool:
 def is_reported_first(error: str) -> bool:
     """True if the first rank of this machine, which torchrun has started too, reports the same.
 
-    All of them are refused what is wrong with a configuration, each for itself.
+    Each of them refuses an invalid configuration separately.
     """
     local = _local_rank()
     if _report() is None or FOLDER in os.environ or local == "0" or not local.isdecimal():
-        return False  # our launcher shows one error
+        return False  # Setpoint's launcher shows one error
     first = own_rank() - int(local)
     first_report = _await_report(lambda report: report.rank == first)
     return first_report is not None and first_report.error == error
@@ -266,15 +266,15 @@ def wait_until_reported() -> None:
 
     Its launcher, or torchrun, ends all ranks as soon as one has ended.
     """
-    if _report() is not None and _local_rank() == str(own_rank()):  # else it is on another machine
+    if _report() is not None and _local_rank() == str(own_rank()):  # on this machine
         _await_report(lambda report: bool(report.error))
 
 
 def ask(place: Path, number: int) -> None:
-    """Forward a signal to the ranks: a stop to all, to those that are still starting as well.
+    """Forward a signal to the ranks: a stop to all, including those that are still starting.
 
-    SIGUSR2 goes to one, from which the others hear in the same step: it would reach each of them at
-    a moment of its own, and some in a step after that which is saved.
+    SIGUSR2 goes to one rank, which informs the others in the same step: sent to all, it would
+    arrive at different times, at some after the saved step.
     """
     if number != signal.SIGUSR2:
         _write(place / "signal", str(number))

@@ -1,11 +1,12 @@
 """Fault-tolerant replica groups, which may fail and rejoin while others train (torchft).
 
-See https://docs.pytorch.org/torchft. Each step begins with a quorum of the groups that are alive; a
-group that lacks steps gets the state of one that has them. Gradients are summed over the quorum; a
-step in which one of its groups is lost is taken again by the others.
+See https://docs.pytorch.org/torchft. Each step begins with a quorum of the live groups; a group
+that lacks steps gets the state of one that has them. Gradients are summed over the quorum; if a
+group is lost during a step, the others repeat it.
 
-A group may have several ranks, alike in all groups. Each of them meets those of its own number in
-the other groups, sums what it holds with theirs, and gets its parts of the state from one of them.
+A group may have several ranks, arranged alike in all groups. Each rank communicates with the ranks
+of the same number in the other groups, sums its values with theirs, and gets its parts of the state
+from one of them.
 """
 
 from __future__ import annotations
@@ -37,9 +38,9 @@ class ReplicaGroups:
     """This replica group and its quorum.
 
     Arguments:
-        wait: seconds to wait for a quorum, in which other groups may evaluate or save.
+        wait: seconds to wait for a quorum, during which other groups may evaluate or save.
         compatibility_key: a text that is the same in all groups.
-        world: the ranks of this group, all of which make one of these.
+        world: the ranks of this group, each of which creates such an object.
 
     Raises:
         SetpointError: torchft is not installed, or no lighthouse is named.
@@ -53,11 +54,11 @@ class ReplicaGroups:
                 f"parallel.torchft.lighthouse = null, and {VARIABLE} is not set.\nValid: the "
                 f"address that `torchft_lighthouse` prints, such as http://host:29510"
             )
-        # Else it prints some lines in each step.
+        # Otherwise it prints several lines in each step.
         os.environ.setdefault("RUST_LOG", "warn")
         logging.getLogger("torchft.manager").setLevel(logging.ERROR)
         try:
-            torchft: Any = import_module("torchft")  # of an extra
+            torchft: Any = import_module("torchft")  # an optional dependency
         except ModuleNotFoundError as error:
             raise SetpointError(
                 f"parallel.torchft needs the package {error.name!r}: install 'setpoint[torchft]', "
@@ -65,7 +66,7 @@ class ReplicaGroups:
             ) from None
         self.section, self.lighthouse, self.wait = section, lighthouse, wait
         self.world = world
-        # So small that the sum over all groups is exact.
+        # Small enough that the sum over all groups is exact.
         digest = hashlib.sha256(compatibility_key.encode()).digest()
         self._key = float(int.from_bytes(digest[:5], "big"))
         self.capture: Callable[[], dict[str, Any]] = dict
@@ -96,7 +97,7 @@ class ReplicaGroups:
                 load_state_dict=lambda state: self.restore(state),
                 state_dict=lambda: self.capture(),
                 min_replica_size=section.min_replica_size,
-                # A group that comes back has the state of the others before it takes its part.
+                # A returning group gets the state of the others before it takes part.
                 use_async_quorum=False,
                 timeout=within,
                 quorum_timeout=timedelta(seconds=wait),
@@ -143,7 +144,7 @@ class ReplicaGroups:
         """Form the quorum of the next step, and fetch missing state from another group.
 
         Arguments:
-            step: number of steps taken by this group.
+            step: number of completed steps of this group.
 
         Raises:
             RunError: there is no quorum in time.
@@ -158,8 +159,8 @@ class ReplicaGroups:
     def sum(self, tensors: Sequence[Tensor]) -> None:
         """Replace tensors of one dtype by their sums over the groups, in place.
 
-        Of those that ranks of a group divide, each sums its part. Where a group is lost,
-        `is_broken` says so.
+        Each rank sums its part of tensors that are divided within a group. If a group is lost,
+        `is_broken` is set.
         """
         sum_in_buckets(tensors, lambda flat: self._manager.allreduce(flat, reduce_op=ReduceOp.SUM))
 
@@ -167,7 +168,7 @@ class ReplicaGroups:
         """Replace the counts of a step by their sums over groups, in place; see `sum`.
 
         Arguments:
-            counts: of all ranks of this group.
+            counts: the counts of all ranks of this group.
 
         Raises:
             SetpointError: the groups train different jobs.
@@ -183,7 +184,7 @@ class ReplicaGroups:
             )
 
     def commits(self) -> bool:
-        """True if the groups commit the step; otherwise it is retaken.
+        """True if the groups commit the step; otherwise it is repeated.
 
         Raises:
             RunError: the manager does not answer.

@@ -24,7 +24,7 @@ class TorchReplicas(Replicas):
     """Data parallelism by DDP or FSDP2.
 
     Arguments:
-        is_graph: whether backward is one graph, which DDP cannot overlap.
+        is_graph: whether the backward pass is one graph, which DDP cannot overlap.
     """
 
     def __init__(
@@ -51,7 +51,7 @@ class TorchReplicas(Replicas):
         if world.size > 1 and not self._is_sharded and not _is_divided(world):
             size = int(config.bucket_size * 2**20)
             trained = [weight for weight in model.parameters() if weight.requires_grad]
-            # DDP takes gradients in the dtype of the weights only.
+            # DDP supports gradients only in the dtype of the weights.
             if is_graph or any(weight.grad_dtype != weight.dtype for weight in trained):
                 self._sums = GradientSums(trained, size, overlaps=not is_graph)
                 self.sums_by_hand = True
@@ -63,10 +63,10 @@ class TorchReplicas(Replicas):
 
     @contextmanager
     def micro_batch(self, last: bool) -> Iterator[None]:
-        """Run a micro-batch: gradients go to the other ranks after the last one of a step only.
+        """Run a micro-batch: gradients are communicated only after the last one of a step.
 
-        Shards are the exception unless they accumulate whole gradients: these are divided among the
-        ranks after each, and summed over the replicas at the last.
+        Shards are the exception unless they accumulate whole gradients: their gradients are divided
+        among the ranks after each micro-batch, and summed over the replicas after the last.
         """
         replicated = self._replicated if last else None
         with self._shared(last), nullcontext() if replicated is None else replicated.summing():
@@ -117,7 +117,7 @@ def _replicated(
     from torch.nn.parallel import DistributedDataParallel
 
     place = [world.device] if world.device.type == "cuda" else None
-    # Buffers are moved by the same sums on all ranks; torch 2.13 has another name for this.
+    # The same sums on all ranks update the buffers; torch 2.13 renamed the option.
     names = signature(DistributedDataParallel.__init__).parameters
     kept: Any = {
         "forward_sync_buffers" if "forward_sync_buffers" in names else "broadcast_buffers": False
@@ -125,7 +125,7 @@ def _replicated(
     ddp = DistributedDataParallel(
         model, device_ids=place, bucket_cap_mb=bucket_size, gradient_as_bucket_view=True, **kept
     )
-    # DDP by itself would divide by the number of ranks. It refuses a hook with other annotations.
+    # DDP itself would divide by the number of ranks. It refuses a hook with other annotations.
     ddp.register_comm_hook(None, lambda _, bucket: _send(bucket, on_last))
     return ddp
 
@@ -133,7 +133,7 @@ def _replicated(
 class _BucketViews:
     """Keeps gradients in the memory of DDP's buckets, in all micro-batches of a step.
 
-    DDP moves them there when it sums them. Gradients that were set to None would begin beside it.
+    DDP moves them there when it sums them. Gradients set to None would be allocated elsewhere.
     """
 
     def __init__(self, weights: Sequence[nn.Parameter]) -> None:

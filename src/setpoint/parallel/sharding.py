@@ -36,15 +36,15 @@ def shard(
 ) -> None:
     """Shard the parameters of a model over the axis `shard` (FSDP2).
 
-    Each layer is gathered and freed by itself, and so are the units that the model names around
-    them; what is left is one more. Gradients are summed over all ranks, not averaged: the loss is
-    divided by what all of them count.
+    Each layer is gathered and freed separately, and so are the units that the model names around
+    them; the rest is one more unit. Gradients are summed over all ranks, not averaged: the loss is
+    divided by the count of all ranks.
 
     Arguments:
-        ignored: parameters that are not sharded, and stay as they are.
+        ignored: parameters that are not sharded, and stay unchanged.
     """
     allow_integers()
-    # One axis is plain sharding; two are HSDP: shards within, copies across.
+    # One axis is plain sharding; two are HSDP: shards within, replicas across.
     mesh = mesh["replicate", "shard"] if config.copies > 1 else mesh["shard"]
     given: dict[str, Any] = {"mesh": mesh, "mp_policy": policy, **offloading(config.sharding, mesh)}
     cut = isinstance(model, Stage)
@@ -54,7 +54,8 @@ def shard(
     units = [*units_of(config.sharding, part, layers, is_part=cut), [model]]
     ends = [units_around(part)[-1:], [[model]]]
     for unit in units:
-        # What follows the layers is needed again at once, and a stage by the next micro-batch.
+        # Weights after the layers are needed again immediately, and a stage by the next
+        # micro-batch.
         frees = not cut and not any(unit in end for end in ends)
         reshard = frees if config.reshard is None else config.reshard
         modules = unit if len(unit) > 1 else unit[0]
@@ -75,7 +76,7 @@ def replicated_parameters(
         is_part: see `units_of`.
 
     Raises:
-        SetpointError: a pattern matches none, or a weight of experts that the ranks divide.
+        SetpointError: a pattern matches no weight, or a weight of experts divided among ranks.
     """
     named, replicated = dict(model.named_parameters()), dict[str, nn.Parameter]()
     for index, pattern in enumerate(config.sharding.replicated):
@@ -92,9 +93,9 @@ def replicated_parameters(
 
 
 def allow_integers() -> None:
-    """Let FSDP2 shard integers, such as the codes of quantized weights, on any torch.
+    """Let FSDP2 shard integers, such as the codes of quantized weights, in any version of PyTorch.
 
-    Before 2.13 it lets each shard require gradients first, which integers cannot.
+    Before 2.13 it makes each shard require gradients first, which integers cannot.
     """
     if TorchVersion(torch.__version__) >= "2.13":
         return
@@ -113,15 +114,15 @@ def units_of(
     layers: Sequence[tuple[str, nn.Module]],
     is_part: bool = False,
 ) -> list[list[nn.Module]]:
-    """Find the units of a model, what lies within others first; what is left is one more.
+    """Find the units of a model, inner ones first; the rest is one more.
 
     Arguments:
-        layers: what the model repeats, by qualified name and in order.
-        is_part: whether other ranks have the rest of the model, where a pattern may match.
+        layers: the repeated layers, by qualified name and in order.
+        is_part: whether other ranks have the rest of the model, which a pattern may match.
 
     Raises:
-        SetpointError: a pattern of `parallel.sharding.units` matches no module that has weights
-            and is not a unit yet.
+        SetpointError: a pattern of `parallel.sharding.units` matches no module that has weights and
+            is not a unit yet.
     """
     outside = units_around(model)
     taken = {module for _, module in layers}.union(*outside)
@@ -133,7 +134,7 @@ def units_of(
             if re.fullmatch(pattern, name)
             and module is not model
             and module not in taken
-            and not hasattr(module, "set_requires_all_reduce")  # FSDP2 has it already
+            and not hasattr(module, "set_requires_all_reduce")  # FSDP2 manages it already
             and any(True for _ in module.parameters())
         ]
         if not matching and not is_part:
@@ -144,7 +145,7 @@ def units_of(
                 f"{', '.join(re.escape(name) for name in names[:5])}"
             )
         extra += [module for module in matching if module not in extra]
-    # Inner ones first, so that outer ones find them taken.
+    # Inner ones first, so that outer ones skip their weights.
     depth = {module: name.count(".") for name, module in model.named_modules()}
     extra.sort(key=lambda module: -depth[module])
     step = config.layers_per_unit
@@ -166,9 +167,9 @@ def units_around(model: nn.Module) -> list[list[nn.Module]]:
 class FirstUnits:
     """First units of the forward pass, which are the last of the backward pass.
 
-    Those are what lies on both sides of the layers, and where the model names its units what lies
-    before them, such as the embedding, and the first layer. They stay gathered from one micro-batch
-    of a step to the next, which would wait for them.
+    Those are the weights on both sides of the layers, or, if the model names its units, the weights
+    before the layers, such as the embedding, and the first layer. They stay gathered between the
+    micro-batches of a step, since the next one would wait for them.
     """
 
     def __init__(self, model: nn.Module) -> None:
@@ -185,7 +186,8 @@ class FirstUnits:
         for unit in self._first_units:
             unit.set_reshard_after_backward(last, recurse=False)
         for unit in self._lookups:
-            # Gradients of rows need no weights: they are gathered for the next forward pass.
+            # Gradients of rows do not need the weights, which are gathered for the next forward
+            # pass.
             unit.set_unshard_in_backward(not last)
 
 
@@ -198,8 +200,8 @@ def prefetch(
     """Set the prefetch order of the units of a sharded model.
 
     Arguments:
-        units: all of them; they are taken to be computed in the order of the model's modules.
-        is_ordered: whether the model says that they are.
+        units: all units, assumed to be computed in the order of the model's modules.
+        is_ordered: whether the model declares that order.
     """
     order = {module: number for number, module in enumerate(model.modules())}
     heads: list[Any] = sorted((unit[0] for unit in units), key=order.__getitem__)
@@ -227,12 +229,12 @@ def sharded_weights(units: Iterable[nn.Module]) -> Iterator[ShardedWeight]:
 
 
 def set_dtypes(units: Iterable[nn.Module], choose: Callable[[ShardedWeight], ShardDtypes]) -> None:
-    """Choose the dtypes of each floating point weight, in place of those of the unit's policy.
+    """Choose the dtypes of each floating point weight, overriding the policy of its unit.
 
     Arguments:
-        units: modules that FSDP2 was applied to, in their memory.
-        choose: called with each weight; `grad` and `shard_grad` of those that a unit trains are
-            the same.
+        units: modules that FSDP2 was applied to, with allocated memory.
+        choose: called with each weight; the trained weights of a unit have the same `grad` and
+            `shard_grad`.
     """
     for param in _params(units):
         weight = _weight(param)
@@ -251,7 +253,7 @@ def _params(units: Iterable[nn.Module]) -> Iterator[Any]:
     for module in chain.from_iterable(unit.modules() for unit in units):
         if isinstance(module, FSDPModule):
             group: Any = module._get_fsdp_state()._fsdp_param_group
-            if group is not None:  # all weights lie in units within
+            if group is not None:  # all weights are in inner units
                 yield from group.fsdp_params
 
 
@@ -265,7 +267,7 @@ def _weight(param: Any) -> ShardedWeight:
 class _CastParam(FSDPParam):
     """FSDP2 parameter with dtypes different from those of its unit.
 
-    Where the weights of a unit differ, FSDP2 gathers them as bytes.
+    If the weights of a unit have different dtypes, FSDP2 gathers them as bytes.
     """
 
     dtypes: ShardDtypes

@@ -1,14 +1,14 @@
 """Tensor parallelism: ranks divide the matrices of each layer (Megatron-LM, Shoeybi et al., 2019).
 
 Parameters become DTensors on the ranks of the axis `tensor`, so that optimizers, FSDP2 and
-checkpoints know their parts. Modules compute with what this rank holds of them, by the code and the
-kernels of one rank: a module that reads its weight gets this rank's part. Only where work begins or
-ends that the ranks divide do they exchange anything. There, with sequence parallelism (Korthikanti
-et al., 2022), what lies between (norms, dropout, the residual stream) is divided by tokens.
+checkpoints know their parts. Modules compute with this rank's part, by the code and the kernels of
+one rank: a module that reads its weight gets the part. Ranks communicate only where divided work
+begins or ends. With sequence parallelism (Korthikanti et al., 2022), everything in between (norms,
+dropout, the residual stream) is divided by tokens.
 
-What is whole on all ranks gets its gradient in one of two ways. Where all ranks compute the same,
-they have the same gradient. Where they divide work, each has a term of it: these are summed once a
-step, after the last micro-batch.
+Gradients of parameters that are whole on all ranks are computed in one of two ways. If all ranks
+compute the same, they have the same gradient. If they divide the work, each has a term of it: the
+terms are summed once per step, after the last micro-batch.
 """
 
 from __future__ import annotations
@@ -52,13 +52,13 @@ def divide_matrices(
     """Split each matrix among tensor-parallel ranks.
 
     Arguments:
-        model: the same on all ranks; on the meta device, where it has no values yet.
+        model: the same on all ranks; on the meta device, without values.
         mesh: the ranks of the axis `tensor`.
-        sequence_parallel: whether ranks divide the sequence, where they do not divide matrices.
+        sequence_parallel: whether ranks divide the sequence where they do not divide matrices.
         gathers_logits: whether losses get the logits of the whole vocabulary.
 
     Raises:
-        SetpointError: the model does not say how it is divided, or does not fit these ranks.
+        SetpointError: the model does not declare how to divide it, or does not fit these ranks.
     """
     peers = Peers(mesh.get_group().group_name, mesh.get_local_rank(), mesh.size())
     words = _words(model, peers.size)
@@ -81,7 +81,7 @@ def share_memory(mesh: DeviceMesh) -> None:
     from torch.distributed import _symmetric_memory as symmetric
 
     with warnings.catch_warnings():
-        # torch 2.13 says that nobody need call it; its compiler fuses nothing without.
+        # Deprecated as unnecessary in torch 2.13, but the compiler fuses nothing without it.
         warnings.simplefilter("ignore", FutureWarning)
         symmetric.enable_symm_mem_for_group(mesh.get_group().group_name)
 
@@ -125,8 +125,8 @@ class _Plan(NamedTuple):
     """Tensor-parallel plan of one module.
 
     Arguments:
-        pieces: of a `column`; none where any outputs can be apart.
-        is_inside: whether it stands in a module whose parts are divided.
+        pieces: those of a `column`; empty if outputs can be divided anywhere.
+        is_inside: whether it is in a module whose parts are divided.
         sequence: whether its input and output are parts of the sequence.
         parts: names of its own parameters that are divided.
     """
@@ -167,7 +167,7 @@ def _words(model: nn.Module, size: int) -> dict[str, str]:
             )
         words |= dict.fromkeys(named, word)
     for owners in _shared_parameters(model):
-        # An output that is tied to an embedding is divided as that is, or not at all.
+        # An output tied to an embedding is divided like that, or not at all.
         if not all(words.get(path, "").startswith(BY_ROWS) for path in owners):
             words = {path: word for path, word in words.items() if path not in owners}
     return words
@@ -291,7 +291,7 @@ def _placed(weight: nn.Parameter, mesh: DeviceMesh, dim: int | None) -> nn.Param
     from torch.distributed.tensor import Replicate, Shard, distribute_tensor
 
     placement = Replicate() if dim is None else Shard(dim)
-    # src_data_rank=None: all ranks have the same values, or none, so nothing need be sent.
+    # src_data_rank=None: all ranks have the same values, or none, so nothing needs to be sent.
     part = distribute_tensor(weight.detach(), mesh, [placement], src_data_rank=None)
     return nn.Parameter(part, requires_grad=weight.requires_grad)
 
@@ -310,7 +310,7 @@ def _rows(path: str, pieces: tuple[_Piece, ...], peers: Peers) -> tuple[tuple[in
     """The rows of a whole matrix that a rank computes with, (first, number) each.
 
     Returns:
-        none where each rank holds an equal share of the rows, one after another.
+        empty if each rank has an equal, contiguous share of the rows.
     """
     size = peers.size
     if len(pieces) < 2 and all(piece.heads % size == 0 for piece in pieces):
@@ -331,7 +331,7 @@ def _rows(path: str, pieces: tuple[_Piece, ...], peers: Peers) -> tuple[tuple[in
 
 def _require_fit(path: str, count: int, word: str, size: int) -> None:
     if word in ("vocabulary_rows", "vocabulary_columns", "column_gathered"):
-        # All ranks have the same number of rows, but for the last one.
+        # All ranks have the same number of rows, except for the last one.
         if count <= (size - 1) * -(-count // size):
             raise SetpointError(
                 f"parallel.tensor = {size}: the {count} rows of {path} leave nothing for the last "
@@ -357,9 +357,9 @@ def _behavior(plan: _Plan) -> type[_Part]:
 
 @cache
 def _class_of(cls: type[nn.Module], behaves: type[_Part], names: tuple[str, ...]) -> type:
-    """A class of modules whose parameters are this rank's parts to those who read them.
+    """A class of modules whose parameters read as this rank's parts.
 
-    One for all modules of a kind: a compiler takes two classes for two kinds of modules.
+    One for all modules of a kind: a compiler treats two classes as two kinds of modules.
     """
     parts = {name: property(_reader(behaves, name)) for name in names}
     return type(cls.__name__, (behaves, cls), {**parts, "__module__": cls.__module__})
@@ -370,10 +370,10 @@ def _reader(behaves: type[_Part], name: str) -> Callable[[Any], Tensor]:
 
     def read(module: Any) -> Tensor:
         if name in module.__dict__:
-            return module.__dict__[name]  # with what an adapter adds to packed experts
+            return module.__dict__[name]  # including an adapter's addition to packed experts
         weight = module._parameters[name]
         if not isinstance(weight, DTensor) or weight.device_mesh.ndim > 1:
-            # FSDP2 shards it now, and looks for the parameter that it has put there.
+            # FSDP2 shards it now, and looks up the parameter that it has stored there.
             return weight
         part = weight.to_local()
         if module._rows:
@@ -385,9 +385,9 @@ def _reader(behaves: type[_Part], name: str) -> Callable[[Any], Tensor]:
 
 
 class _Part:
-    """A module of which this rank holds a part, or that works on a part of the sequence.
+    """A module with a part of its weights on this rank, or working on a part of the sequence.
 
-    What subclasses add stands before the module's own class.
+    Subclasses precede the module's own class in the method resolution order.
     """
 
     _peers: Peers
@@ -419,7 +419,7 @@ class _Follower(_Part):
 def _enter(x: Tensor, peers: Peers, sequence: bool) -> Tensor:
     """Enter a split computation, for which each rank needs all tokens."""
     if torch.is_autocast_enabled(x.device.type):
-        # Before it is sent, not after.
+        # Before communication, not after.
         x = x.to(torch.get_autocast_dtype(x.device.type))
     return gather_parts(x, SEQUENCE, peers, sums=True) if sequence else sum_gradients(x, peers)
 
@@ -431,7 +431,7 @@ def _leave(x: Tensor, peers: Peers, sequence: bool) -> Tensor:
 
 class _SharedInput(_Part):
     def forward(self, *given: Any, **named: Any) -> Any:
-        # Layers of transformers are called by keywords, the input first.
+        # Layers of transformers are called with keywords, the input first.
         if given:
             given = (_enter(given[0], self._peers, self._sequence), *given[1:])
         else:
@@ -467,7 +467,7 @@ class _Row(_Part):
         return _leave(super().forward(x), self._peers, self._sequence)
 
     def computed_with(self, name: str, part: Tensor) -> Tensor:
-        # What each rank adds would be added as often as there are ranks.
+        # A term added by every rank would be counted once per rank.
         return part * 0.0 if name == "bias" and self._peers.rank else part
 
 

@@ -47,17 +47,17 @@ class World:
     """One process of a job; without a process group it is the only one.
 
     Arguments:
-        rank, size: of this process among all.
-        data_rank, data_size: of this process among those that read different data: the ranks that
-            divide one copy of the model, or one sequence, read the same.
-        degrees: of each axis, see `parallel.config.AXES`; empty for one rank.
-        coordinates: of this process on each axis.
-        mesh: for parameters: `pipeline`, `replicate`, `shard` and `tensor`, where the context axes
-            belong to `shard` or `replicate`; None for one rank.
-        noise_axes: axes, beside those of the data, whose ranks draw other random numbers, as they
-            compute with other tokens.
+        rank, size: number of this process, and of all processes.
+        data_rank, data_size: the same among those with different data: ranks that divide one copy
+            of the model, or one sequence, read the same data.
+        degrees: the degree of each axis, see `parallel.config.AXES`; empty for one rank.
+        coordinates: coordinates of this process on the axes.
+        mesh: the mesh for parameters: `pipeline`, `replicate`, `shard` and `tensor`, with the
+            context axes in `shard` or `replicate`; None for one rank.
+        noise_axes: axes, in addition to those of the data, whose ranks draw different random
+            numbers, as they compute with different tokens.
         groups: cache of `group`.
-        process_group: of its collectives; None: the default one.
+        process_group: the process group of its collectives; None: the default one.
     """
 
     device: torch.device
@@ -88,7 +88,7 @@ class World:
         """True if this rank's share of the loss enters sums over all ranks.
 
         Ranks of the axis `tensor` have the same share; those of a context have different ones, and
-        of a pipeline only the last stage has one.
+        in a pipeline only the last stage has one.
         """
         return not self.coordinates.get("tensor")
 
@@ -103,7 +103,7 @@ class World:
     def group(self, *axes: str) -> ProcessGroup | None:
         """The process group of the ranks that differ from this one on these axes only.
 
-        All ranks call it alike; it is made once. Its ranks are in the order of `AXES`.
+        All ranks call it alike; it is created once. Its ranks are in the order of `AXES`.
 
         Returns:
             None for this rank alone.
@@ -128,11 +128,11 @@ class World:
     def with_own_group(self, name: str, timeout: float) -> World:
         """The same ranks with a separate gloo group, for use in another thread.
 
-        Collectives of two threads in one group would be mistaken for each other. All ranks call it
+        Collectives of two threads in one group would be confused with each other. All ranks call it
         alike.
 
         Arguments:
-            timeout: of its collectives, seconds.
+            timeout: the timeout of its collectives, in seconds.
         """
         if self.size == 1:
             return self
@@ -151,7 +151,7 @@ class World:
         if self.size == 1:
             return list(numbers)
         group: Any = self.process_group or distributed.group.WORLD
-        # The group of a user's program may be of GPUs alone.
+        # The group of a user's program may support only GPUs.
         cpu = torch.device("cpu")
         device = cpu if cpu in group._device_types else self.device
         host = np.array(numbers, dtype=np.float64)
@@ -171,7 +171,7 @@ class World:
         """Run a function on the main rank; all ranks get its result or error.
 
         Arguments:
-            act: returns what can be pickled.
+            act: returns a picklable value.
 
         Raises:
             RemoteRankError: on the other ranks, for any error of the main one.
@@ -208,7 +208,7 @@ class World:
         """Let the main rank compute one answer for each rank from the values of all.
 
         Arguments:
-            act: takes the values by rank; both can be pickled.
+            act: takes the values by rank; its arguments and results are picklable.
 
         Raises:
             RemoteRankError: see `on_main`.
@@ -228,7 +228,7 @@ class Replicas:
     """Data-parallel wrapper of a model; this base, for one rank, does nothing.
 
     Arguments:
-        model: whose parameters are divided already where they are to be.
+        model: the model, already divided if necessary.
     """
 
     holds_state = False
@@ -250,7 +250,7 @@ class Replicas:
     def free(self) -> None:
         """Free the full weights left gathered by a pass without gradients.
 
-        They would be reused after the weights have changed.
+        Otherwise they would be reused after the weights have changed.
         """
 
     def shape_of(self, tensor: Tensor) -> torch.Size:
@@ -271,7 +271,7 @@ def choose_device(config: Ranks) -> torch.device:
     """Choose the device of the model; a rank started by a launcher gets its own GPU.
 
     Raises:
-        SetpointError: if a GPU is asked for and there is none.
+        SetpointError: a GPU is requested and there is none.
     """
     kind = config.device
     if kind == "cuda" and not torch.cuda.is_available():
@@ -322,7 +322,7 @@ def world_of(config: Parallel) -> World:
     """Build the world of this process.
 
     Raises:
-        SetpointError: if a GPU is asked for and there is none.
+        SetpointError: a GPU is requested and there is none.
     """
     device = choose_device(config)
     if not (distributed.is_available() and distributed.is_initialized()):
@@ -330,7 +330,7 @@ def world_of(config: Parallel) -> World:
     from torch.distributed.device_mesh import DeviceMesh
 
     rank, size = distributed.get_rank(), distributed.get_world_size()
-    # A command that uses one copy of the model, such as an evaluation, has replicas only.
+    # A command that uses one copy of the model, such as an evaluation, has only replicas.
     degrees = config.degrees if config.world_size == size else dict.fromkeys(AXES, 1)
     if prod(degrees.values()) != size:
         degrees["replicate"] = size
@@ -366,15 +366,15 @@ def ranks_by(degrees: Mapping[str, int], *dims: Sequence[str]) -> NDArray[np.int
     """Arrange the ranks of a job.
 
     Arguments:
-        dims: the axes that each dimension of the result runs over; together all of `AXES`.
+        dims: the axes of each dimension of the result; together all of `AXES`.
 
     Returns:
-        numbers of ranks, the first axis of a dimension being its slowest.
+        rank numbers; the first axis of a dimension varies slowest.
     """
     ranks = np.arange(prod(degrees.values())).reshape([degrees[axis] for axis in AXES])
     order = [AXES.index(axis) for axes in dims for axis in axes]
     shape = [prod(degrees[axis] for axis in axes) for axes in dims]
-    # A view of other strides is a mesh whose dimensions torch takes to be in another order.
+    # PyTorch would take a view with other strides as a mesh with a different order of dimensions.
     return np.ascontiguousarray(ranks.transpose(order).reshape(shape))
 
 

@@ -1,8 +1,8 @@
 """Data parallelism by DeepSpeed (ZeRO): steps and gathered tensors.
 
-DeepSpeed lays the elements of all weights of a group end to end, and each rank updates a run of
-them: it replaces the parameters of the optimizer that it is given by one flat tensor for each
-group, and its state is that of the flat tensor.
+DeepSpeed concatenates the elements of all weights of a group, and each rank updates a contiguous
+range of them: it replaces the parameters of the given optimizer by one flat tensor for each group,
+and its state is that of the flat tensor.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class ZeroReplicas(Replicas):
     Arguments:
         settings: DeepSpeed's JSON.
         model: on its device, the same on all ranks; it is changed.
-        optimizer: over parameters of the model; DeepSpeed puts flat ones in their place.
+        optimizer: over parameters of the model; DeepSpeed replaces them by flat ones.
         computing: returns the autocast context of the model; DeepSpeed ends any outer one.
 
     Raises:
@@ -75,7 +75,7 @@ class ZeroReplicas(Replicas):
         self._shapes = {weight: weight.shape for weight in model.parameters()}
         self.count = sum(prod(shape) for shape in self._shapes.values())
         deepspeed = load_deepspeed(world.device)
-        os.environ.setdefault("LOCAL_RANK", str(world.local_rank))  # DeepSpeed asks for it
+        os.environ.setdefault("LOCAL_RANK", str(world.local_rank))  # required by DeepSpeed
         self.engine: Any = deepspeed.initialize(
             model=_Computed(model, computing),
             optimizer=optimizer,
@@ -98,8 +98,8 @@ class ZeroReplicas(Replicas):
     def backward(self, loss: Tensor) -> None:
         """Compute the gradients of this rank's share of a mean; they are summed over all ranks.
 
-        DeepSpeed divides sums by the number of ranks. A loss that is not finite leaves no gradient
-        finite, so that no rank takes the step.
+        DeepSpeed divides sums by the number of ranks. With a non-finite loss all gradients are
+        non-finite, so no rank updates.
         """
         value = loss.detach()
         self.engine.backward(loss * (self.world.size + (value - value)), scale_wrt_gas=False)
@@ -108,7 +108,7 @@ class ZeroReplicas(Replicas):
         """Clip the gradients by their norm and update the weights, unless it is not finite.
 
         Returns:
-            the norm before clipping, a scalar; not finite where nothing was updated.
+            the norm before clipping, a scalar; non-finite if nothing was updated.
         """
         self.engine.step()
         norm = self.engine.get_global_grad_norm()
@@ -134,7 +134,7 @@ class ZeroReplicas(Replicas):
         """Gather the weights and buffers of the model, whole, one after the other.
 
         Returns:
-            each as `state_dict` names it; all ranks take part in all.
+            pairs of name, as in `state_dict`, and tensor; all ranks take part in all.
         """
         for name, tensor in self.whole.state_dict(keep_vars=True).items():
             with self._gathered(tensor):
@@ -169,7 +169,7 @@ class ZeroReplicas(Replicas):
         """Restore the optimizer state of a weight.
 
         Arguments:
-            state: tensors of the weight's shape, or of all weights of its group.
+            state: tensors of the weight's shape, or values shared by all weights of its group.
         """
         weights, flat = next(group for group in self._flat() if any(w is weight for w in group[0]))
         kept = self.optimizer.state[flat]
@@ -203,7 +203,7 @@ class ZeroReplicas(Replicas):
     def _link(self, weights: list[nn.Parameter], flat: Tensor) -> None:
         """Link the optimizer state of DeepSpeed to the weights of a group.
 
-        It does so once, in the middle of the first update, when later groups have nothing yet.
+        It does so once, during the first update, when later groups have no state yet.
         """
         if not self.is_divided:
             utils = import_module("deepspeed.utils")
@@ -212,7 +212,7 @@ class ZeroReplicas(Replicas):
     def _gathered(self, tensor: Tensor, changes: bool = False) -> AbstractContextManager[Any]:
         """Context in which a tensor of the model is gathered on all ranks."""
         zero = import_module("deepspeed").zero
-        # What rank 0 has at the end is what all ranks divide.
+        # All ranks divide the final state of rank 0.
         return zero.GatheredParameters([tensor], modifier_rank=0 if changes else None)
 
     def _set_partition(self, weight: Tensor, full: Tensor, key: str | None) -> None:
@@ -224,7 +224,7 @@ class ZeroReplicas(Replicas):
             else:
                 utils.safe_set_full_optimizer_state(weight, full, key)
             return
-        # Of one length on all ranks, for which the last is filled up.
+        # The same length on all ranks; the last is padded.
         size = weight.ds_tensor.numel()  # pyright: ignore[reportAttributeAccessIssue]
         filled = torch.zeros(size * self.world.size, dtype=full.dtype, device=full.device)
         filled[: full.numel()] = full.flatten()
@@ -263,10 +263,10 @@ def load_deepspeed(device: torch.device) -> Any:
     """Import DeepSpeed for a device.
 
     Raises:
-        SetpointError: it is not installed, or cannot be loaded.
+        SetpointError: DeepSpeed is not installed, or cannot be loaded.
     """
     os.environ.setdefault("DS_ACCELERATOR", device.type)
-    # It calls functions of torch by older names.
+    # It calls functions of PyTorch by older names.
     warnings.filterwarnings("ignore", "`torch.distributed", FutureWarning)
     try:
         deepspeed: Any = import_module("deepspeed")
@@ -276,8 +276,8 @@ def load_deepspeed(device: torch.device) -> Any:
             f"parallel.engine = deepspeed: the package deepspeed cannot be loaded: {error}\n"
             f"Valid: torch, or pip install 'setpoint[deepspeed]'"
         ) from error
-    deepspeed.logger.setLevel(logging.ERROR)  # it warns of what the settings ask for
-    # A sum over shared memory for inference on CPUs, which it would compile for minutes.
+    deepspeed.logger.setLevel(logging.ERROR)  # it warns about the given settings
+    # A sum in shared memory for inference on CPUs, which would take minutes to compile.
     ops.__compatible_ops__["deepspeed_shm_comm"] = False
     return deepspeed
 
