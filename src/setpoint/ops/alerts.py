@@ -71,10 +71,10 @@ class Alert(Callback, ABC):
         self._watch = Periodic(pause, self._look_for_stall, "setpoint-stalls")
 
     def prepare(self) -> None:
-        """Read what the section refers to, and set `longest`, the send timeout in seconds.
+        """Read the references of the section, and set `longest`, the send timeout in seconds.
 
         Raises:
-            SetpointError: it is not there.
+            SetpointError: a reference is missing.
         """
 
     @abstractmethod
@@ -139,7 +139,7 @@ class Alert(Callback, ABC):
         if self._worker.waiting >= WAITING:
             self._failed("too many wait to be sent, and further ones are dropped")
             return
-        # JSON has no number for a loss that is not finite.
+        # JSON has no number for a non-finite loss.
         plain = self.loss if self.loss is None or math.isfinite(self.loss) else str(self.loss)
         facts = {"event": event, **self.facts, "time": now(), "step": self.step, "loss": plain}
         facts = without_secrets({**facts, "message": message})
@@ -150,7 +150,7 @@ class Alert(Callback, ABC):
         return self
 
     def __exit__(self, _: object, error: BaseException | None, trace: object) -> None:
-        # All send before one is waited for, so that a server that hangs delays no other alert.
+        # Send all before waiting for any, so that a hanging server delays no other alert.
         for alert in self._alerts:
             alert._send_end(error)
         if not self._worker.end(self.longest + GRACE):
@@ -187,7 +187,7 @@ class Alert(Callback, ABC):
             return
         try:
             self.deliver(facts, self._ended)
-        # Whatever goes wrong, it is not a reason to stop a run.
+        # No error of an alert is a reason to stop a run.
         except Exception as error:
             self._failed(str(error))
 
@@ -263,7 +263,7 @@ class CommandAlert(Alert):
         """Find the program.
 
         Raises:
-            SetpointError: it is not there.
+            SetpointError: the program does not exist.
         """
         program = self.config.command[0]
         if shutil.which(program) is None:

@@ -33,7 +33,7 @@ NUMBERS = ("tokens", "target_tokens", "target_bytes")
 
 
 class BadBatches:
-    """Keeps the batches of the newest steps that were not taken, `resilience.bad_batches`.
+    """Keeps the batches of the latest bad steps, `resilience.bad_batches`.
 
     Each step has a folder with `batch-0.ID.safetensors` for each rank that reads data, and
     `step.json` with the `ID`, which distinguishes files of earlier attempts.

@@ -75,7 +75,7 @@ class ChainCallback(Callback):
             if event != "rollback" and not run.had_nothing_left:
                 chain.open(step=details["step"], fingerprint=details["fingerprint"])
         elif event == "fault":
-            with suppress(SetpointError):  # the fault itself is shown, whatever else fails
+            with suppress(SetpointError):  # the fault itself is shown, regardless of other errors
                 chain.seal()
 
     def after_step(self, loop: Loop, result: StepResult) -> None:
@@ -143,7 +143,7 @@ class Chain:
             events_alone: True if events without rows get a link, and so a new head.
 
         Raises:
-            RunError: if the disk is full or fails.
+            RunError: the disk is full or fails.
         """
         more: dict[str, Any] = {}
         if checkpoint is not None:
@@ -157,10 +157,10 @@ class Chain:
         """Drop the rows after an offset from the chain, before they are dropped from the file.
 
         Arguments:
-            offset: in `metrics.jsonl`, at the end of a row.
+            offset: the offset in `metrics.jsonl`, at the end of a row.
 
         Raises:
-            RunError: if the disk is full or fails.
+            RunError: the disk is full or fails.
         """
         with self._lock:
             if self._rows.cut_at(offset):
@@ -206,7 +206,7 @@ class _Tail:
         expected = self.before if total is None else total
         self.offset, self.total = _end_of_row(path, expected)
         self._end = self.offset
-        # Fewer rows than are sealed are damage, which the next link states.
+        # Fewer rows than sealed are damage, which the next link records.
         self._missing = expected - self.total
         self._cut = self.total if self._missing else None
 
@@ -274,7 +274,7 @@ def _end_of_row(path: Path, count: int) -> tuple[int, int]:
     """The end of the first `count` rows, or of all if fewer; and their number."""
     offset = rows = 0
     if path.exists():
-        with suppress(OSError):  # of a line that is not a row
+        with suppress(OSError):  # for a line that is not a row
             for line in islice(whole_lines(path), count):
                 offset, rows = offset + len(line) + 1, rows + 1
     return offset, rows

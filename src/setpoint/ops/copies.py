@@ -36,7 +36,7 @@ class RemoteCopies(Callback):
         config: the section.
     """
 
-    # Before a checkpoint of this session is saved, the URL knows where the run goes on.
+    # The URL records the resume position before a checkpoint of this session is saved.
     phase = Phase.STEP
 
     run: Run
@@ -104,10 +104,10 @@ class RemoteCopies(Callback):
             self._report(self.uploads.reports())
 
     def recorded(self, loop: Loop, done: bool) -> None:
-        """Wait for pending uploads, on all ranks, in short turns, so that none times out.
+        """Wait for pending uploads, on all ranks, in short rounds, so that none times out.
 
         Raises:
-            RunError: if an upload is not done in time, and no later session will do it.
+            RunError: an upload is not done in time, and no later session will do it.
         """
         uploads, world = self.uploads, self.run.world
         ends, is_said = time.monotonic() + self.config.wait_timeout, False
@@ -164,7 +164,7 @@ class RemoteCopies(Callback):
         try:
             numbers: Mapping[str, Any] = read_manifest(path).position
         except SetpointError:
-            # It is the thread that finds out and says what is wrong with the checkpoint.
+            # The thread detects and reports problems of the checkpoint.
             self.uploads.add(step)
             return
         position = Position(**numbers)

@@ -38,15 +38,15 @@ def fetched(url: str, into: Path) -> Path:
     """Download and verify a checkpoint.
 
     Arguments:
-        url: of a run, of its checkpoints or of one of them, or of `latest` or `best` there.
-        into: a folder for checkpoints, created if missing; an identical checkpoint there is reused.
+        url: the URL of a run, of its checkpoints or of one of them, or of its `latest` or `best`.
+        into: a folder for checkpoints, created if missing; an identical checkpoint in it is reused.
 
     Returns:
         its directory; that of the newest valid one if `url` names none.
 
     Raises:
-        SetpointError: if there is none, or it is damaged.
-        RemoteError: if the service does not answer.
+        SetpointError: there is no checkpoint, or it is damaged.
+        RemoteError: the service does not answer.
     """
     run_url, selector = split_url(url)
     run = RemoteRun(run_url)
@@ -80,15 +80,15 @@ def fetched(url: str, into: Path) -> Path:
 def fetch(world: World, run: RemoteRun, checkpoint: RemoteCheckpoint, into: Path) -> Path:
     """Download a checkpoint, each rank its share of the files; it is renamed when complete.
 
-    An existing one of its step is set aside.
+    An existing one of the same step is set aside.
 
     Arguments:
         into: a folder for checkpoints, created if missing.
 
     Raises:
-        DamagedCheckpoint: naming the file that is missing or differs at the URL.
-        RemoteError: if the service does not answer.
-        RunError: if the disk refuses.
+        DamagedCheckpoint: a file, named in the error, is missing or differs at the URL.
+        RemoteError: the service does not answer.
+        RunError: the disk fails.
     """
     name, files = directory_name(checkpoint.step), checkpoint.manifest.files
 
@@ -136,21 +136,21 @@ def fetch(world: World, run: RemoteRun, checkpoint: RemoteCheckpoint, into: Path
 def bring_back(
     job: Job, path: Path, world: World, show: Callable[[str], None]
 ) -> list[UploadReport]:
-    """Download what the directory of a run lacks, before anything is compared.
+    """Download missing files of a run directory, before anything is compared.
 
     Every rank calls it, and downloads its share of the files.
 
     Arguments:
-        show: shows a line to people.
+        show: prints a line for the user.
 
     Returns:
         downloaded and skipped checkpoints.
 
     Raises:
-        SetpointError: if the run must not resume, the directory cannot be written, or nothing is
-            whole at the URL or here.
-        RemoteError: if the service does not answer, or cannot be written to, and there is nothing
-            to resume from here.
+        SetpointError: the run must not resume, the directory cannot be written, or there is no
+            complete checkpoint at the URL or locally.
+        RemoteError: the service does not answer, or refuses to write, and there is no local
+            checkpoint to resume from.
     """
     section = job.checkpoint.remote
     assert section is not None
@@ -172,7 +172,7 @@ def bring_back(
     def require_any() -> None:
         damaged = [report.note for report in reports if report.event == "damaged"]
         if damaged and newest_whole(path / CHECKPOINTS)[0] is None:
-            # As for a run directory: starting again would bury what is left.
+            # As for a run directory: starting over would hide the existing checkpoints.
             raise RunError(
                 f"no checkpoint at {remote.url} is whole ({'; '.join(damaged)}); to start over, "
                 f"give the run another --name, or move these away"
@@ -180,7 +180,7 @@ def bring_back(
 
     world.on_main(require_any)
     if job.checkpoint.save and not list_checkpoints(path / CHECKPOINTS):
-        # A run that has begun goes on while a service is away; a new one had better not begin.
+        # A started run continues without the service; a new one should not start.
         world.on_main(remote.require_writable)
     return reports
 
@@ -189,7 +189,7 @@ def would_fetch(job: Job, path: Path) -> str | None:
     """Name what `bring_back` would download; writes nothing.
 
     Raises:
-        SetpointError: as `bring_back` does.
+        SetpointError: as in `bring_back`.
     """
     section = job.checkpoint.remote
     assert section is not None
@@ -212,10 +212,10 @@ def fetch_newest(
     """Download the newest valid checkpoint and the best one, and set the pointers.
 
     Arguments:
-        root: the folder of the checkpoints; its run is locked.
-        first: the one to try first.
-        reports: receives what was fetched, and what is damaged and was passed over.
-        show: shows a line to people.
+        root: the folder of the checkpoints, whose run is locked.
+        first: the first one to try.
+        reports: receives reports on downloaded and on damaged, skipped checkpoints.
+        show: prints a line for the user.
 
     Returns:
         its step; None if there is no valid one newer than the local ones.
@@ -261,7 +261,7 @@ def fetch_undamaged(run: Run, than: int | None, reports: list[UploadReport]) -> 
 
     Arguments:
         than: step of the newest valid local one; None without any.
-        reports: receives what was fetched, and what is damaged and was passed over.
+        reports: receives reports on downloaded and on damaged, skipped checkpoints.
 
     Returns:
         whether there is one.
@@ -367,7 +367,7 @@ def _merge_events(remote: RemoteRun, place: Path) -> None:
     The downloaded chain of hashes seals the former, the next link the latter.
 
     Raises:
-        OSError: if the disk fails.
+        OSError: the disk fails.
     """
     fetched = place.with_name(f"{place.name}.tmp-fetched")
     try:

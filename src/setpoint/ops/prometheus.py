@@ -44,7 +44,7 @@ class PrometheusTracker(Tracker):
     """Serves `/metrics` from a thread; binds the port when built.
 
     Raises:
-        SetpointError: if it cannot listen there.
+        SetpointError: it cannot listen on the address.
     """
 
     synchronous = True
@@ -170,7 +170,7 @@ def _number(value: float) -> str:
 
 class _Server(ThreadingHTTPServer):
     daemon_threads = True
-    # No query of names, which may hang: what it is for is not used here.
+    # Avoid the name lookup of the base class, which may hang and is not needed.
     allow_reuse_address = True
 
     def server_bind(self) -> None:

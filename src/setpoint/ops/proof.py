@@ -54,14 +54,13 @@ class Sealed:
     """Combined content of the links of a chain.
 
     Arguments:
-        rows: the digest of each row that `metrics.jsonl` begins with; None for those that were
-            there before the chain.
-        events: the same of `events.jsonl`.
-        checkpoints: the digests of manifests that a step was saved with, since rows before it were
-            dropped last.
+        rows: the digests of the first rows of `metrics.jsonl`; None for rows written before the
+            chain.
+        events: likewise for `events.jsonl`.
+        checkpoints: the digests of manifests by step, since rows before the step were last dropped.
         heads: the hash of each link.
-        fingerprints: those of the sessions.
-        problems: of the links, in words.
+        fingerprints: the fingerprints of the sessions.
+        problems: problems of the links, as sentences.
     """
 
     rows: list[str | None] = field(default_factory=list)
@@ -81,7 +80,7 @@ def read_chain(path: Path) -> Sealed:
     """Read a chain, and verify that its links are connected.
 
     Raises:
-        OSError: if it cannot be read, or a line is too long.
+        OSError: the chain cannot be read, or a line is too long.
     """
     sealed = Sealed()
     for number, line in enumerate(whole_lines(path), start=1):
@@ -90,7 +89,7 @@ def read_chain(path: Path) -> Sealed:
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             reason = str(error) if type(error) is ValueError else "it is not a link"
             sealed.problems.append(f"{path.name}:{number}: {reason}")
-            break  # later links have nothing to follow
+            break  # later links have no predecessor
     return sealed
 
 
@@ -98,7 +97,8 @@ def _follow(sealed: Sealed, number: int, line: bytes) -> None:
     """Add a link.
 
     Raises:
-        ValueError: in words, if it does not follow; or with KeyError, TypeError: it is not a link.
+        ValueError: with the reason, if it does not follow; or with KeyError, TypeError: it is not a
+            link.
     """
     try:
         link = json.loads(line)
@@ -231,7 +231,7 @@ def verify_chain(run: Path) -> Seal:
             count = "an event" if later == 1 else f"{later} events"
             seal.notes.append(f"not sealed: {count} after the last link")
         seal.events = sum(digest is not None for digest in chain.events)
-        # Where the chain began later, a session may have been stopped before it changed the record.
+        # If the chain began later, a session may have stopped before it changed the record.
         if not chain.problems and None not in chain.rows:
             seal.problems.extend(_of_record(run / CONFIG, chain.fingerprints))
     heads = set(chain.heads)
@@ -282,7 +282,7 @@ def _of_file(path: Path, sealed: Sequence[str | None], noun: str, seal: Seal) ->
 
     Arguments:
         noun: their name, for messages.
-        seal: takes the problems.
+        seal: receives the problems.
 
     Returns:
         number of unsealed rows at the end.
@@ -314,7 +314,7 @@ def _differences(
     if first is None:
         return
     expected, written = list(sealed[first:]), digests[first:]
-    # Rows that are not sealed may come after those that are.
+    # Unsealed rows may follow sealed ones.
     left = next(
         (n for n in range(len(written), 0, -1) if expected and written[n - 1] == expected[-1]), 0
     )

@@ -66,7 +66,7 @@ class HeartbeatCallback(Callback):
         loss = None if loop.result is None else loop.result.loss
         try:
             newest = read_pointer(self.root, "latest")
-        except SetpointError:  # which the run itself says where it matters
+        except SetpointError:  # the run itself reports it if it matters
             newest = None
         name = None if newest is None else directory_name(newest)
         return Standing(phase, loop.position.step, loss, name)
@@ -108,10 +108,10 @@ class SystemSampler:
     A failed write does not end the run: `note` gets a line, once.
 
     Arguments:
-        path: of the file.
-        directory: on the disk to sample.
-        gpu: NVML's UUID of the GPU of this rank; None without one.
-        note: shows a line to people.
+        path: the output file.
+        directory: a directory on the disk to sample.
+        gpu: NVML's UUID of this rank's GPU; None without one.
+        note: prints a line for the user.
     """
 
     def __init__(
@@ -132,7 +132,7 @@ class SystemSampler:
         self._periodic = Periodic(every, self._write, "setpoint-system")
 
     def __enter__(self) -> Self:
-        # The first call only begins to count.
+        # The first call only starts the measurement.
         self._psutil.cpu_percent()
         self._process.cpu_percent()
         self._network = time.monotonic(), self._psutil.net_io_counters()
@@ -234,7 +234,7 @@ class GpuHealthCallback(Callback):
         """Find the GPU, and check it.
 
         Raises:
-            SetpointError: NVML, or its Python package, is not there.
+            SetpointError: NVML, or its Python package, is missing.
         """
         uuid = str(torch.cuda.get_device_properties(loop.components.device).uuid)
         self.health = GpuHealth(uuid, self.config.max_temperature)
@@ -264,11 +264,11 @@ class GpuHealth:
     """Checks a GPU; reports a persistent problem once.
 
     Arguments:
-        uuid: of the GPU, independent of `CUDA_VISIBLE_DEVICES`.
-        hot: temperature in degrees Celsius from which it is reported.
+        uuid: the UUID of the GPU, independent of `CUDA_VISIBLE_DEVICES`.
+        hot: minimum temperature in degrees Celsius that is reported.
 
     Raises:
-        SetpointError: NVML, or its Python package, is not there.
+        SetpointError: NVML, or its Python package, is missing.
     """
 
     def __init__(self, uuid: str, hot: int) -> None:

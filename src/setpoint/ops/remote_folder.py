@@ -35,7 +35,7 @@ class RemoteFolder:
     """A folder at a URL.
 
     Arguments:
-        by_size: verify uploads by size alone.
+        by_size: verify uploads only by size.
         alive: called during transfers; an exception ends the transfer.
     """
 
@@ -56,7 +56,7 @@ class RemoteFolder:
         """True if anything exists at the URL.
 
         Raises:
-            RemoteError: if the service does not answer.
+            RemoteError: the service does not answer.
         """
         with self._asking():
             return bool(self._names(self._root))
@@ -70,7 +70,7 @@ class RemoteFolder:
         """Write a small file and remove it again.
 
         Raises:
-            RemoteError: if the service refuses.
+            RemoteError: the service refuses.
         """
         marker = f"{self._root}/.writable"
         try:
@@ -115,7 +115,8 @@ class RemoteFolder:
                 pieces.read_all()
             if remote_md5 in pieces.md5s:
                 return "md5"
-        # No MD5, or not that of the content, as where the service encrypts with keys of its own.
+        # No MD5, or not that of the content, as with server-side encryption by the service's own
+        # keys.
         return "digest" if self._digest(path) == written else None
 
     def _digest(self, path: str) -> Written:
@@ -193,7 +194,7 @@ def repeated(act: Callable[[], T], attempts: int = 5) -> T:
     """Retry requests to a service, with growing pauses.
 
     Raises:
-        RemoteError: the last time.
+        RemoteError: the last attempt failed.
     """
     for attempt in range(attempts - 1):
         try:
@@ -250,7 +251,7 @@ class Pieces:
         try:
             return open(self.file, "rb")
         except FileNotFoundError as error:
-            # Of the service it would mean something else.
+            # The service would interpret it differently.
             raise DamagedCheckpoint(self.file.parent, f"{self.file.name} is missing") from error
 
     def read_all(self) -> Written:

@@ -6,8 +6,8 @@ The URL has the layout of the run directory, so that any copy of it is one:
 <url>/<name of the run directory>/checkpoints/latest, best
 <url>/<name of the run directory>/config.json, metrics.jsonl, ...
 
-A checkpoint without `manifest.json` does not count there, as it does not on a disk. One that the
-run does not come from any more has its manifest under another name, and keeps its files.
+A checkpoint without `manifest.json` is ignored there, as on a disk. If the run has gone back to an
+earlier checkpoint, the manifest of an abandoned one is renamed, and its files are kept.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ class Sent(NamedTuple):
     """Result of an upload.
 
     Arguments:
-        files, size: uploaded; existing files are not counted.
+        files, size: uploaded files and bytes; existing files are not counted.
         by: the weakest verification of its files: `md5` by the service, `digest` of the data read
             back, or `size`.
     """
@@ -74,7 +74,7 @@ class RemoteRun(RemoteFolder):
     """One run at a URL.
 
     Arguments:
-        url: of the run, not of the folder of all runs.
+        url: the URL of the run, not of the folder of all runs.
         by_size, alive: see `RemoteFolder`.
     """
 
@@ -84,7 +84,7 @@ class RemoteRun(RemoteFolder):
         Those of `latest` and `best` are included even if a listing lags behind.
 
         Raises:
-            RemoteError: if the service does not answer.
+            RemoteError: the service does not answer.
         """
         with self._asking():
             listed = {step_of(name) for name in self._names(f"{self._root}/{CHECKPOINTS}")}
@@ -95,7 +95,7 @@ class RemoteRun(RemoteFolder):
         """The names of folders with checkpoints, if the URL is a folder of runs.
 
         Raises:
-            RemoteError: if the service does not answer.
+            RemoteError: the service does not answer.
         """
         with self._asking():
             names = sorted(set(self._names(self._root)) - {"", CHECKPOINTS})
@@ -108,9 +108,9 @@ class RemoteRun(RemoteFolder):
             None for an incomplete checkpoint.
 
         Raises:
-            DamagedCheckpoint: if it is not what was written.
-            RemoteError: if the service does not answer.
-            SetpointError: if a newer Setpoint wrote it.
+            DamagedCheckpoint: it differs from what was written.
+            RemoteError: the service does not answer.
+            SetpointError: a newer Setpoint wrote it.
         """
         with self._asking():
             text = self._read(self._path(step, MANIFEST))
@@ -132,7 +132,7 @@ class RemoteRun(RemoteFolder):
             on_damaged: called with the name of each damaged one that is skipped, and the reason.
 
         Raises:
-            RemoteError: if the service does not answer.
+            RemoteError: the service does not answer.
         """
         for step in reversed(self.steps()):
             try:
@@ -147,7 +147,7 @@ class RemoteRun(RemoteFolder):
         """The files of a checkpoint by name, with their sizes in bytes.
 
         Raises:
-            RemoteError: if the service does not answer.
+            RemoteError: the service does not answer.
         """
         with self._asking():
             self._system.invalidate_cache()
@@ -162,7 +162,7 @@ class RemoteRun(RemoteFolder):
         """Time of completion in seconds since 1970; None if the service does not report it.
 
         Raises:
-            RemoteError: if the service does not answer.
+            RemoteError: the service does not answer.
         """
         with self._asking():
             self._system.invalidate_cache()
@@ -182,11 +182,11 @@ class RemoteRun(RemoteFolder):
         """Verify every byte of files, without storing them.
 
         Arguments:
-            names: of the files; None: all.
+            names: the names of the files; None: all.
 
         Raises:
-            DamagedCheckpoint: naming the file that is missing or differs.
-            RemoteError: if the service does not answer.
+            DamagedCheckpoint: a file, named in the error, is missing or differs.
+            RemoteError: the service does not answer.
         """
         files = checkpoint.manifest.files
         for name in sorted(files if names is None else names):
@@ -209,18 +209,18 @@ class RemoteRun(RemoteFolder):
     ) -> Sent:
         """Upload a checkpoint.
 
-        Files that exist already, by size and checksum, are not uploaded again, so that interrupted
-        uploads continue. `latest` and `best` move when it is complete.
+        Existing files, by size and checksum, are not uploaded again, so interrupted uploads
+        continue. `latest` and `best` move when it is complete.
 
         Arguments:
-            manifest: of `directory`.
+            manifest: the manifest of `directory`.
             record: further files of the run, such as metrics.
-            best: the step that `best` is to name if it is whole at the URL.
+            best: the step for `best`, if its checkpoint is complete at the URL.
 
         Raises:
-            DamagedCheckpoint: if a file in `directory` is not what its manifest says.
-            OSError: if one cannot be read.
-            Exception: what the service raises.
+            DamagedCheckpoint: a file in `directory` does not match the manifest.
+            OSError: a file cannot be read.
+            Exception: any error of the service.
         """
         step, folder = manifest.step, self._path(manifest.step)
         self._system.invalidate_cache()
@@ -254,8 +254,8 @@ class RemoteRun(RemoteFolder):
             size of each uploaded file, and its verification.
 
         Raises:
-            OSError: if one cannot be read.
-            Exception: what the service raises.
+            OSError: a file cannot be read.
+            Exception: any error of the service.
         """
         sent: list[tuple[int, str]] = []
         for file in files:
@@ -267,13 +267,13 @@ class RemoteRun(RemoteFolder):
     def set_aside_after(self, step: int) -> list[str]:
         """Mark the checkpoints after `step` as obsolete, as the run continues from there.
 
-        Their files stay; only the manifest is renamed. The pointers move first.
+        Their files are kept; only the manifest is renamed. The pointers move first.
 
         Returns:
             their names.
 
         Raises:
-            Exception: what the service raises.
+            Exception: any error of the service.
         """
         self._system.invalidate_cache()
         texts = {number: self._read(self._path(number, MANIFEST)) for number in self.steps()}
@@ -299,7 +299,7 @@ class RemoteRun(RemoteFolder):
         Those of `latest` and `best`, and unreadable ones, are kept.
 
         Raises:
-            RemoteError: if the service does not answer.
+            RemoteError: the service does not answer.
         """
         protected = names_of_steps({name: self.pointer(name) for name in POINTERS})
         complete: dict[int, Manifest] = {}
@@ -330,17 +330,17 @@ class RemoteRun(RemoteFolder):
             waiting: steps to upload, whose files are not touched.
 
         Returns:
-            the names of the checkpoints that were removed.
+            the names of the removed checkpoints.
 
         Raises:
-            Exception: what the service raises.
+            Exception: any error of the service.
         """
         reasons, unfinished = self.reasons(rule)
         gone = [step for step, why in reasons.items() if not why]
         newest = max(reasons, default=-1)
         left = [number for number in unfinished if number < newest and number not in waiting]
         for step in (*gone, *left):
-            # From here on it counts no more, and what is left of it goes with the next call.
+            # It is invalid from here on, and the next call removes its remaining files.
             self._remove(self._path(step, MANIFEST))
             with suppress(FileNotFoundError):
                 self._system.rm(self._path(step), recursive=True)
@@ -350,9 +350,9 @@ class RemoteRun(RemoteFolder):
         """Download files of a checkpoint into a folder, and verify them.
 
         Raises:
-            DamagedCheckpoint: naming the file that is missing or differs.
-            RemoteError: if the service does not answer.
-            OSError: if the disk fails.
+            DamagedCheckpoint: a file, named in the error, is missing or differs.
+            RemoteError: the service does not answer.
+            OSError: the disk fails.
         """
         for name in sorted(names):
             expected = checkpoint.manifest.files[name]
@@ -372,8 +372,8 @@ class RemoteRun(RemoteFolder):
             whether it exists at the URL.
 
         Raises:
-            RemoteError: if the service does not answer.
-            OSError: if the disk fails.
+            RemoteError: the service does not answer.
+            OSError: the disk fails.
         """
 
         def fetch() -> bool:
@@ -424,21 +424,21 @@ def remote_of(section: Remote, path: Path) -> RemoteRun:
     """Upload URL of a run directory: a folder of its name.
 
     Raises:
-        RemoteError: if the URL cannot be opened.
+        RemoteError: the URL cannot be opened.
     """
     url = f"{section.url.rstrip('/')}/{path.resolve().name}"
     return RemoteRun(url, by_size=section.verify == "size")
 
 
 class RemotePlace:
-    """Checkpoints at a URL, as `CheckpointPlace` are those of a folder.
+    """Checkpoints at a URL; `CheckpointPlace` is the same for a folder.
 
     Arguments:
-        url: of a run, of its checkpoints or of one of them, or of `latest` or `best` there.
+        url: the URL of a run, of its checkpoints or of one of them, or of its `latest` or `best`.
 
     Raises:
-        RemoteError: if the service does not answer.
-        SetpointError: if a given pointer is invalid.
+        RemoteError: the service does not answer.
+        SetpointError: a given pointer is invalid.
     """
 
     def __init__(self, url: str) -> None:
@@ -453,7 +453,7 @@ class RemotePlace:
         """List the checkpoints, by step.
 
         Raises:
-            RemoteError: if the service does not answer.
+            RemoteError: the service does not answer.
         """
         steps = self.run.steps() if self.only is None else [self.only]
         return [self._read_entry(step) for step in steps]
@@ -473,7 +473,7 @@ class RemotePlace:
         """Compare every byte of a checkpoint with its checksums, file by file.
 
         Raises:
-            SetpointError: if its manifest cannot be read.
+            SetpointError: the manifest cannot be read.
         """
         checkpoint = self.run.find(entry.step)
         if checkpoint is None:

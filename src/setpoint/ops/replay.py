@@ -70,12 +70,12 @@ class Replayed:
     Arguments:
         start: the step of the starting checkpoint; 0 without one.
         is_kept: True if the batch was kept, rather than read from the data.
-        recorded: those of the record; None without a row of the step.
+        recorded: the recorded numbers; None without a row of the step.
         unrecorded: sentence on a missing row and the nearest steps with one, or empty.
-        modules: in the order in which they first returned.
-        first: by kind the first module that was not finite: of outputs the first to return, of
-            gradients the first that backward reached.
-        anomaly: None where all gradients are finite, or none is NaN.
+        modules: in the order of their first return.
+        first: the first non-finite module by kind: for outputs the first to return, for gradients
+            the first reached by backward.
+        anomaly: None if all gradients are finite, or none is NaN.
     """
 
     step: int
@@ -94,17 +94,17 @@ def replay(
 ) -> Replayed:
     """Replay a step.
 
-    It is reached from the newest checkpoint before it, with the batches of the run; the step itself
+    The run is trained from the newest checkpoint before it, with its own batches; the step itself
     uses the kept batch, if any.
 
     Arguments:
-        job: of the run, for one process; see `for_one_process`.
+        job: the job of the run, for one process; see `for_one_process`.
         from_data: True to read the batch from the data in any case.
-        note: shows a line to people.
+        note: prints a line for the user.
 
     Raises:
-        SetpointError: the step was never taken, or what it needs is gone.
-        RunError: a step before it fails.
+        SetpointError: the step was never reached, or required files are gone.
+        RunError: an earlier step fails.
     """
     saved = None if from_data else read_bad_batch(run.path, step)
     recorded = _recorded(run, step, saved)
@@ -156,7 +156,7 @@ def _recorded(run: RunDirectory, step: int, saved: SavedStep | None) -> Numbers 
     """Numbers of a step in the record.
 
     Raises:
-        SetpointError: it was never reached.
+        SetpointError: the step was never reached.
     """
     if saved is not None:
         facts = saved.facts
@@ -196,7 +196,7 @@ def _go_on_with_data(
 ) -> None:
     """Move the data position to that of the step, before later rollbacks."""
     start, data = loop.position.step, None
-    if saved is None:  # the last time that the run went on from here, also without the checkpoint
+    if saved is None:  # the last resume from here, even without the checkpoint
         for event in rollbacks_to(readable_rows(run.events), start).values():
             data = event["data"]
     elif saved.facts["rewound"]["step"] == start:
@@ -245,7 +245,7 @@ def _run(
     def gradients() -> Tensor:
         losses = torch.zeros(2, device=components.device)
         for (noise, batches), counts in zip(shares, counted, strict=True):
-            # As each rank drew its own; one after another, gradients add up as they did over ranks.
+            # Seeded as on each rank; one after another, gradients add up as over ranks.
             seed_step(seed, loop.position.step, noise)
             given = StepBatch(batches, counts, total_count(counts))
             losses += engine.forward_backward(given, total).losses

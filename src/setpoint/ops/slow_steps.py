@@ -35,7 +35,7 @@ CHEAP = 1e-3
 class DataWaitCallback(Callback):
     """Writes an event for each interval with too much waiting, and a line for the first.
 
-    The first step of a session, which starts the workers, does not count.
+    The first step of a session, which starts the workers, is not counted.
     """
 
     phase, min_interval = Phase.OBSERVE, SECONDS
@@ -133,13 +133,13 @@ PARTS = ("data", "forward", "backward", "waiting")
 class StragglersCallback(Callback):
     """Compares the compute time of ranks, in one collective when due.
 
-    A slow rank makes all others wait in the collectives of backward, so that steps take the same
-    time everywhere, and even backward does. Own work is therefore the reading of data, forward, and
-    backward until the last gradient is there, before it is summed. Where ranks hold shards of the
-    weights, which are gathered on the way, there is no such moment, and all of backward counts; of
-    the stages of a pipeline, none of it does.
+    A slow rank makes all others wait in the collectives of the backward pass, so that steps, and
+    even the backward pass, take the same time on all ranks. The compute time is therefore that of
+    reading data, the forward pass, and the backward pass up to the last gradient, before it is
+    summed. With sharded weights, which are gathered during the pass, that moment does not exist,
+    and the whole backward pass counts; with pipeline stages, none of it does.
 
-    On a GPU, events on its stream measure forward and backward, so that nothing waits for them.
+    On a GPU, events on its stream measure forward and backward, without synchronization.
     """
 
     phase = Phase.STEP

@@ -34,7 +34,7 @@ class UploadReport(NamedTuple):
 
     Arguments:
         event: its name in `events.jsonl`.
-        details: of the event.
+        details: the details of the event.
         note: a line to show, or empty.
     """
 
@@ -57,11 +57,11 @@ class Uploads:
     checkpoints are protected from retention; if too many are queued, the oldest is dropped.
 
     Arguments:
-        run: where they are sent to; its `alive` becomes that of this thread.
+        run: the destination; its `alive` becomes that of this thread.
         root: the folder of the checkpoints.
-        record: files of the run that go with each.
-        rule: what stays at the URL.
-        waiting: how many may wait; at least 1.
+        record: files of the run to upload with each.
+        rule: the retention at the URL.
+        waiting: maximum number in the queue; at least 1.
         pause: seconds after the first failure, doubled after each further one.
     """
 
@@ -84,7 +84,7 @@ class Uploads:
         self._sent: dict[int, Manifest] = {}
         self._sending: int | None = None
         self._aside: int | None = None
-        # How often the record was to be sent, and how many of these a transfer that ended serves.
+        # Number of requests to upload the record, and of those served by a finished transfer.
         self._asked, self._answered = 0, 0
         self._failure = ""
         self._is_closed = False
@@ -98,7 +98,7 @@ class Uploads:
                 return
             self._steps = [other for other in self._steps if other != step] + [step]
             while len(self._steps) > self.waiting + (self._sending is not None):
-                # That which is being sent stays, and so does the best: no later one replaces it.
+                # Keep the one being uploaded, and the best, which no later one replaces.
                 spare = [e for e in self._steps[:-1] if e not in (self._sending, best)]
                 if not spare:
                     break
@@ -118,7 +118,7 @@ class Uploads:
         """Mark the checkpoints after `step` as obsolete, at the URL and in the queue.
 
         Raises:
-            RunError: if the disk fails.
+            RunError: the disk fails.
         """
         with self._changed:
             self._steps = [other for other in self._steps if other <= step]
@@ -195,7 +195,7 @@ class Uploads:
                 self._do_next()
             except _Closed:
                 return
-            except Exception as error:  # each service has errors of its own
+            except Exception as error:  # services have their own exceptions
                 self._failure = (
                     str(error) if isinstance(error, SetpointError) else url_reason(error)
                 )
@@ -266,7 +266,7 @@ class Uploads:
         )
         with self._changed:
             self._sent[step] = manifest
-            # Saved again meanwhile, it is sent again.
+            # If saved again in the meantime, it is uploaded again.
             if not self._is_replaced(step, manifest):
                 self._forget(step)
 
@@ -299,7 +299,7 @@ def write_pending(root: Path, step: int | None) -> None:
         step: None if there are none.
 
     Raises:
-        OSError: if the disk refuses.
+        OSError: the disk fails.
     """
     path = root / PENDING
     if step is None:
