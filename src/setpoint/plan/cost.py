@@ -51,9 +51,9 @@ def cost_of(
     """Compute the cost of a run up to the first of its limits.
 
     Arguments:
-        limits: of the duration, in steps and seconds; other units are ignored.
+        limits: limits of the duration, in steps and seconds; other units are ignored.
         step: expected seconds per step.
-        price: per GPU-hour.
+        price: price per GPU-hour.
         power: watts per GPU.
 
     Returns:

@@ -15,8 +15,8 @@ from setpoint.units import Duration
 if TYPE_CHECKING:
     from setpoint.train.config import Job
 
-DRAWN = 1000  # steps that are drawn where nothing says how many there will be, at least
-ROWS = 100_000  # more than anybody reads
+DRAWN = 1000  # minimum number of steps drawn if their number is unknown
+ROWS = 100_000  # more than is readable
 
 
 class Point(NamedTuple):
@@ -60,7 +60,7 @@ def draw_curve(job: Job, steps: int | None = None, every: int = 0, most: int = 1
     its own unit, with an assumed number of steps.
 
     Arguments:
-        steps: number of steps; None: those of the run, if its duration tells.
+        steps: number of steps; None: those of the run, if its duration determines it.
         every: sample steps that are multiples of this; 0: evenly spaced steps, and those where the
             curve turns.
 
@@ -107,7 +107,7 @@ class _Run:
     """A run with an assumed number of steps of equal length.
 
     Arguments:
-        steps: number of steps; None: as the duration tells.
+        steps: number of steps; None: determined by the duration.
     """
 
     def __init__(self, job: Job, steps: int | None) -> None:
@@ -118,7 +118,7 @@ class _Run:
         self.unit = "steps" if known is not None else job.duration.limits[0].unit
         self.guessed = known is None
         self.steps = known if known is not None else self._guess()
-        # The extent of the run, and of a step, in each unit; only as if for epochs and seconds.
+        # The extent of the run, and of a step, in each unit; assumed for epochs and seconds.
         self.whole: dict[str, float] = {"steps": self.steps, "tokens": self.steps * tokens}
         for length in section.lengths:
             self.whole.setdefault(length.unit, 10 * length.count)

@@ -114,7 +114,7 @@ def rows_by_rank(rank: int, ranks: int) -> Any:
 
 def _share_of(peers: Peers) -> Any:
     def share(tokens: int, top_k: int, assigned: Assignments) -> Assignments:
-        # Which rows these are is not known, but how many; no choice was dropped.
+        # The number of rows is known, but not which; no choice was dropped.
         first, last = (tokens * rank // peers.size * top_k for rank in (peers.rank, peers.rank + 1))
         factors = assigned.factors
         return assigned._replace(
@@ -210,7 +210,7 @@ def _planned(job: Job, vocabulary: int, world: World, all_layers: bool = False) 
         meter = Meter(_naming(world))
 
         def empty(model: nn.Module, device: torch.device, dtype: torch.dtype) -> None:
-            # Dividing a model under fake tensors takes forty times as long.
+            # Dividing a model takes forty times as long under fake tensors.
             stack.enter_context(fake)
             stack.enter_context(metering(meter))
             materialize(model, device, dtype)
@@ -260,7 +260,7 @@ def _measured(
     if is_fake:
         _mark_layers(meter, components.model)
     marks: list[Counts] = []
-    batches = _batches(job)  # all of them are there
+    batches = _batches(job)  # all of them are present
     counts = [
         Count(batch.tokens, batch.target_tokens, float(batch.tokens)) for batch in batches[:count]
     ]
@@ -307,12 +307,12 @@ def _mark_layers(meter: Meter, model: nn.Module) -> None:
 def _buckets(components: Components) -> list[Tensor]:
     """Buckets of DDP gradients, which exist for the whole run.
 
-    DDP reads values of the weights and cannot be built with fake tensors.
+    DDP reads the values of weights, so it cannot be built with fake tensors.
     """
     if not components.replicas.sums_by_hand:
         return []
     trained = [param for param in components.model.parameters() if param.requires_grad]
-    if any(param.grad_dtype != param.dtype for param in trained):  # no DDP in a run, either
+    if any(param.grad_dtype != param.dtype for param in trained):  # nor does a run use DDP
         return []
     return [torch.empty_like(param) for param in trained]
 
@@ -320,7 +320,7 @@ def _buckets(components: Components) -> list[Tensor]:
 class _Once(dict[Any, Any]):
     """Returns each entry once and holds no weak references.
 
-    With a weak reference to it no fake parameter could change its dtype.
+    A weak reference would prevent a fake parameter from changing its dtype.
     """
 
     def get(self, key: Any, default: Any = None) -> Any:
@@ -334,11 +334,11 @@ def _refuse(job: Job) -> None:
         "precision.float8.recipe = nvfp4": float8 is not None and float8.recipe == "nvfp4",
         "parallel.engine": job.parallel.uses_deepspeed,
         "parallel.torchft": job.parallel.torchft is not None,
-        # Fake tensors stand for one memory, the host's.
+        # Fake tensors represent one memory, the host's.
         "memory.activation_offload": job.memory.activation_offload is not None,
         "parallel.sharding.offload": job.parallel.sharding.offload,
         "parallel.dispatch = deepep": isinstance(job.parallel.dispatch, DeepEP),
-        # How many rows there are is asked of the router, and not only whose they are.
+        # These need the number of rows from the router, not only their owners.
         "model.moe.capacity_factor": moe is not None and moe.capacity_factor is not None,
         "model.moe.packed = false": moe is not None and not moe.packed,
     }
@@ -362,8 +362,8 @@ def _on_cpu(job: Job) -> Job:
     if draft.precision.float8 is not None:
         draft.precision.float8.emulate = True  # a CPU has no other products
     if isinstance(job.model, TransformerConfig) and job.parallel.device != "cpu":
-        # Plain causal attention stands for kernels of a GPU that hide and cap without a mask, and
-        # for those that drop weights without holding them.
+        # Plain causal attention represents GPU kernels that mask and cap without a stored mask, and
+        # those that apply dropout without storing the weights.
         dense = dense_on_gpu(job)
         if dense is None:
             draft.data.packing.isolate, draft.model.attention_soft_cap = False, None
@@ -387,9 +387,9 @@ def _hides_in_kernels(job: Job) -> bool:
 
 @contextmanager
 def sinks_in_a_kernel() -> Iterator[None]:
-    """Let plain causal attention with sinks hold what a kernel of a GPU holds.
+    """Let plain causal attention with sinks store the same tensors as a GPU kernel.
 
-    The backend of a CPU for sinks, `eager`, holds the scores of all pairs of positions.
+    The CPU backend for sinks, `eager`, stores the scores of all pairs of positions.
     """
     before = Eager.prepare_mask, Eager.attend
     kernel, changed = SDPA("sdpa"), cast("Any", Eager)
@@ -428,7 +428,7 @@ def _ranks(job: Job, vocabulary: int, rank: int, size: int) -> Iterator[None]:
     if size == 1:
         yield
         return
-    # torch's own tests use it; nothing public stands for ranks that are not there.
+    # PyTorch's own tests use it; there is no public equivalent for absent ranks.
     from torch.testing._internal.distributed.fake_pg import FakeStore
 
     distributed.init_process_group("fake", store=FakeStore(), rank=rank, world_size=size)
@@ -519,7 +519,7 @@ def _stepping(
     """Make a function that takes a step with the job's engine, with its phases as windows."""
     components.train_data, components.spikes = cast("Any", SimpleNamespace(sources=("data",))), None
     engine: Any = build_engine(job, components)
-    if is_fake:  # there are no numbers: zeros are finite, and report no overflow and no stop
+    if is_fake:  # there are no numbers: zeros are finite, and signal no overflow and no stop
         engine.to_host = lambda numbers: lambda: [0.0] * len(numbers)
     total = total_count(step.counts)
 

@@ -61,7 +61,7 @@ def group_of(degrees: Mapping[str, int], axes: str, ranks: int, node: int) -> Ra
     """Place the ranks of some axes on nodes.
 
     Arguments:
-        degrees: of all axes, outermost first.
+        degrees: the degrees of all axes, outermost first.
         axes: joined by "+".
         node: number of ranks of a node, which are consecutive.
     """
@@ -112,7 +112,7 @@ class Links(NamedTuple):
             bandwidth, latency = (self.fast, self.near) if nodes == 1 else (self.slow, self.far)
             return calls * latency + size / bandwidth
         if kind == "all_to_all":
-            # Of each rank's message a part goes to every other rank, in any order.
+            # Each rank sends a part of its message to every other rank, in any order.
             near, far = size * (local - 1) / ranks, size * (ranks - local) / ranks
             latency = self.near if nodes == 1 else self.far
             return calls * (CALL + latency) + max(near / self.fast, far / self.slow)
@@ -295,7 +295,7 @@ def gpu_table(file: str | None = None) -> GpuTable:
     for table in ("networks", "gpus"):
         given = document.data.get(table)
         if is_mapping(given):
-            # A later file replaces an entry: what it leaves out is put in from the one before.
+            # A later file replaces an entry: omitted fields are copied from the previous one.
             document.data[table] = _filled(document, table, given, cast("_Table", known[table]))
     return compose(GpuTable, files=[KNOWN, document]).resolve()
 

@@ -27,7 +27,7 @@ class Plan(NamedTuple):
 
     Arguments:
         layouts: the best, the fastest first: each with its overrides, expected time and memory.
-        first: the expected time of a step, and the cost of the run, in the first of them.
+        first: the expected time of a step, and the cost of the run, of the first layout.
     """
 
     layouts: list[Layout]
@@ -60,11 +60,11 @@ def find_layouts(
     """Search the layouts of a job that fit into the memory of a GPU.
 
     Arguments:
-        memory: bytes of a GPU to use, as `72GiB`; None: nine tenths.
-        change: the job with more overrides.
+        memory: bytes of a GPU to use, such as `72GiB`; None: nine tenths.
+        change: returns the job with more overrides.
 
     Raises:
-        SetpointError: no layout fits, or the memory or traffic of the job is not known.
+        SetpointError: no layout fits, or the memory or traffic of the job is unknown.
     """
     limit = request.gpu.usable if memory is None else _limit(memory, request)
     job, space = search_space(composition, request.gpu, request.network, limit)
@@ -107,24 +107,24 @@ def plan(
     """Find the fastest parallel layouts of a job, as `setpoint plan` does; torch is not imported.
 
     Arguments:
-        source: as of `train`.
-        overrides: as of `train`; what they set is kept.
-        gpu: name of the GPU, as `"h100"`.
+        source: as in `train`.
+        overrides: as in `train`; the values they set are kept.
+        gpu: name of the GPU, such as `"h100"`.
         world_size: number of ranks; None for that of the job.
-        gpu_file: file with GPUs and networks of your own.
-        memory: bytes of a GPU to use, as `"72GiB"`; None: nine tenths.
+        gpu_file: file with your own GPUs and networks.
+        memory: bytes of a GPU to use, such as `"72GiB"`; None: nine tenths.
         price: price per GPU-hour.
-        power: power per GPU in watts; None: its data sheet.
+        power: power per GPU in watts; None: from its data sheet.
         top: number of layouts.
 
     Raises:
-        SetpointError: no layout fits, or the memory or traffic of the job is not known.
+        SetpointError: no layout fits, or the memory or traffic of the job is unknown.
     """
     base, _ = composed(source, overrides, world_size=world_size, caller="plan")
-    if base.draft.parallel.device == "auto":  # that of the GPU
+    if base.draft.parallel.device == "auto":  # the device of the GPU
         base.draft.parallel.set_field("device", "cuda", Origin(PROGRAM, "plan(gpu=...)"))
     request = CostRequest.of(gpu, gpu_named(gpu, gpu_file), price, power)
-    start = draft_of(base.draft)  # since the search empties its sections
+    start = draft_of(base.draft)  # the search empties its sections
 
     def change(more: list[str]) -> Job:
         return compose(Job, start, flags=more).resolve()

@@ -164,7 +164,7 @@ def _held_by(kind: Kind, workload: Workload, topology: Topology, number: int) ->
     split = sum(sum(piece.products) + stream * (piece.role == "norm") for piece in pieces)
     left, work = total, 0
     for layer_piece in reversed(pieces):
-        # Beside its own gradient a norm has that of the residual stream around it.
+        # In addition to its own gradient a norm has that of the residual stream around it.
         around = stream if layer_piece.role == "norm" else 0
         work = max(work, layer_piece.peak + around - (total - left) - layer_piece.kept)
         work = max(work, left - layer_piece.kept + layer_piece.peak + around - total)
@@ -217,7 +217,7 @@ def _looked_up(piece: ModelPiece, workload: Workload, topology: Topology) -> _Pi
     sizes = _sizes(piece, workload, topology)
     entry = known_keys()[_key(piece, sizes, topology)]
     casts = _casts_of_weights(piece, workload, topology, entry["kept"], sizes)
-    # Rows that experts give; packed ones multiply all at once.
+    # Result rows of experts; packed experts multiply all at once.
     packed = "packed" in piece.key.split()
     read = [product for product in entry["products"] if not (packed and "TUD" in product)]
     return _PieceBytes(
@@ -274,7 +274,7 @@ def _sizes(piece: ModelPiece, workload: Workload, topology: Topology) -> dict[st
         if "G" in sizes:
             sizes["G"] //= ranks
         sizes["F"] //= topology.expert_tensor
-        # All ranks together have all choices of all tokens, evenly.
+        # All ranks together have all choices of all tokens, evenly distributed.
         sizes["E"] = sizes["E"] // topology.expert
         sizes["U"] /= topology.token_shares
     elif piece.role in ("embedding", "output"):
@@ -411,7 +411,7 @@ def _moments(
             topology.schedule, topology.pipeline, topology.stages_per_rank,
             topology.accumulation, micro_batch,
         )  # fmt: skip
-    # Without the logits of the micro-batch in work.
+    # Without the logits of the current micro-batch.
     active = {
         moment: sum(map(mul, moment.active, kept))
         + sum(map(mul, moment.split, split))
@@ -431,7 +431,7 @@ def _moments(
         inner = [unit for unit in shards.units if unit.place == "layer"]
         around = [unit for unit in shards.units if unit.place != "layer"]
         if topology.pipeline == 1 and topology.reshard is not False:
-            # Gathered when they are needed, and reduced as layers are.
+            # Gathered on use, and reduced like layers.
             first_unit = next((unit for unit in around if unit.place == "first"), _NO_UNIT)
             last_unit = next((unit for unit in around if unit.place == "last"), _NO_UNIT)
             around = [unit for unit in around if unit.place == "around"]
@@ -449,7 +449,7 @@ def _moments(
             gradients = max(gradients, before)
     elif topology.world_size > 1 and topology.pipeline * topology.tensor == 1:
         bucket = _bucket(workload, topology, shards)
-        if not bucket:  # gradients lie in DDP's buckets, which are always there
+        if not bucket:  # DDP's buckets, which always exist, contain the gradients
             before = gradients
     busy = fixed._replace(gathered=gathered + around_grads)
     later = on_way - sum(kept) + output.kept + first.kept
@@ -519,7 +519,7 @@ def _bucket(workload: Workload, topology: Topology, shards: Shards) -> int:
 def _received(workload: Workload, topology: Topology, stages: tuple[tuple[int, ...], ...]) -> int:
     """Buffers of a pipeline for messages between stages, one for each micro-batch of a step.
 
-    Schedules that split the backward pass keep the gradients of inputs of stages beside them.
+    Schedules that split the backward pass keep the gradients of stage inputs as well.
     """
     if topology.pipeline == 1:
         return 0

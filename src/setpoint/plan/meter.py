@@ -148,7 +148,7 @@ class Meter:
         if tensor.device.type == "meta":
             return
         if is_traceable_wrapper_subclass(tensor) and not isinstance(tensor, DTensor):
-            inner: Any = tensor  # a float8 tensor has no memory but that of its data and scale
+            inner: Any = tensor  # a float8 tensor has only the memory of its data and scale
             for name in inner.__tensor_flatten__()[0]:
                 self.hold(getattr(inner, name))
             return
@@ -179,7 +179,7 @@ class Meter:
             return
         window, place = self.windows[-1], len(self.windows) - 1
         window.peak = self.now
-        # To ask at each operator would take longer than the step.
+        # Asking at each operator would take longer than the step.
         if place >= len(self._expected) or self.now >= self._expected[place]:
             window.gradients = self.gradients()
 
@@ -235,7 +235,7 @@ def _group_of(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     for value in (*args, *kwargs.values()):
         if isinstance(value, torch.ScriptObject) and "ProcessGroup" in str(value._type()):
             return distributed.ProcessGroup.unbox(value)
-    # The last text is the name of the group; a reduction stands before it.
+    # The last text is the name of the group; a reduction precedes it.
     resolve: Any = vars(distributed.distributed_c10d)["_resolve_process_group"]
     return resolve(names[-1]) if names else None
 
@@ -293,7 +293,7 @@ class _Seeing(TorchDispatchMode):
         try:
             out = func(*args, **given)
         except DataDependentOutputException:
-            # A number that is not there; 1 lets a step be taken, and a vote of stages pass.
+            # A missing number; 1 lets a step be taken, and a vote of stages pass.
             return 1.0 if args[0].is_floating_point() else 1
         self.meter.count(func, args, given, out)
         for leaf in tree_leaves(out):
@@ -313,7 +313,7 @@ def metering(meter: Meter) -> Iterator[None]:
         meter.resize(storage, size)
         return resized
 
-    # FSDP2 frees gathered weights by it, which is not an operator.
+    # FSDP2 frees gathered weights by this call, which is not an operator.
     kind.resize_ = resize
     try:
         with _Seeing(meter):

@@ -75,7 +75,7 @@ def document_length(job: Job) -> float | None:
     ]
     if len(paths) < len(sources):
         return 0.0
-    # numpy, which most plans do without
+    # Most plans do not need numpy.
     from setpoint.data.token_store import first_lengths, is_prepared
 
     folders = [path for path in paths if is_prepared(path)]
@@ -209,7 +209,7 @@ class PartTimes:
         products = self._products(kind)
         attention = 0.0
         if kind.pair:
-            # Where scores or a dense mask are held, hidden pairs are computed as well.
+            # If scores or a dense mask are stored, hidden pairs are computed as well.
             document = self.kernels.document or kind.length
             pairs = kind.length if self._is_dense(kind) else kind.reach_within(document)
             attention = 2 * kind.pair * pairs * tokens / tensor
@@ -283,7 +283,7 @@ class PartTimes:
         """FLOPs per second of products of matrices of these sizes."""
         assumed = self.gpu.assumed
         size = 1 / sum(1 / max(1.0, rate) for rate in sizes)
-        # Twice as fast products need twice the size.
+        # Products that are twice as fast need twice the size.
         half = assumed.half_size * peak / self.peak
         return peak * assumed.matmul * size / (size + half)
 

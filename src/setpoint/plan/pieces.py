@@ -47,7 +47,7 @@ def layer_pieces(job: Job, c: TransformerConfig, layer: int) -> Iterator[ModelPi
     """Pieces of a layer, in order of computation."""
     before, after = c.norm_placement in ("pre", "both"), c.norm_placement in ("post", "both")
     formats = _formats(job)
-    # What stands behind a part gets its result, in the compute format under autocast.
+    # The part after it gets its result, in the compute format under autocast.
     inner = formats if job.precision.compute == job.precision.params else f"{formats} inside"
     norm = (("D", c.dim),)
     dropout = ModelPiece("dropout", f"dropout {formats}", norm)
@@ -131,7 +131,7 @@ def _has_window(job: Job, c: TransformerConfig, layer: int) -> bool:
 def _formats(job: Job) -> str:
     precision = job.precision
     formats = f"{WIDTHS[precision.params]}/{WIDTHS[precision.compute]}"
-    # Where norms have no kernel of their own they are composed of others.
+    # Norms without their own kernel are composed of others.
     is_plain = precision.params != "fp32" and job.parallel.device == "cpu"
     return f"{formats} plain" if is_plain else formats
 
@@ -163,7 +163,7 @@ def _attention(job: Job, c: TransformerConfig, layer: int) -> ModelPiece:
     words += ["capped"] if c.attention_soft_cap is not None and backend in COMPOSED else []
     words += ["sinks"] if c.attention_sinks else []
     on_gpu = job.parallel.device != "cpu"
-    # Kernels of a GPU drop weights as they compute them; a CPU has none that does.
+    # GPU kernels apply dropout as they compute the weights; no CPU kernel does.
     words += ["dropout"] if c.attention_dropout and (backend in COMPOSED or not on_gpu) else []
     if _holds_documents(job, backend):
         words.append("masked")

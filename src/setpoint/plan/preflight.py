@@ -32,7 +32,7 @@ class Preflight:
         self.problems = verification.problems
         self.cautions = verification.cautions
         self.skipped = [str(check) for check in verification.skipped]
-        # Values that were set call for torch. A large model on device = auto does not, as most of
+        # Explicitly set values require torch. A large model with device = auto does not, as most of
         # those are not for this machine.
         self.calls_for_torch = any(
             check.needs == ("torch",)
@@ -102,7 +102,7 @@ def _measure(job: Job, facts: dict[str, int | str]) -> str | None:
     counts = count_parameters_of(model, vocabulary)
     facts["parameters"] = counts.parameters
     if job.optimizer.frozen or job.adapter is not None:
-        # Most jobs need no list.
+        # Most jobs do not need the list.
         from setpoint.train.build.job_parameters import adapted, adapter_report, trained
 
         adapter = adapted(job, vocabulary)

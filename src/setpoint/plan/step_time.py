@@ -140,7 +140,7 @@ class _Step(PartTimes):
             stages.append(parts)
         return stages
 
-    # What weights take.
+    # Communication of weights.
 
     def _units(self, shards: Shards) -> tuple[list[WeightMessages], dict[Place, WeightMessages]]:
         """Communication of the weights of each layer, and of other units by their place."""

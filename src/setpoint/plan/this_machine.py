@@ -67,10 +67,10 @@ def memory_problems(job: Job) -> Iterator[Problem]:
             "smaller state.",
         )
         return
-    # A compiler does without some activations, and kernels of a GPU without others.
+    # A compiler avoids some activations, and GPU kernels others.
     if plan.unknown or job.compile is not None or device == GPU:
         return
-    # The state is there from the end of the first step on.
+    # The state exists from the end of the first step on.
     kept -= plan.optimizer * (job.total_steps() == 1)
     needed = int(SURE * kept_for_backward(workload, topology))
     if kept + needed > available:
@@ -105,7 +105,7 @@ def size_cautions(job: Job) -> Iterator[Caution]:
     model, batch, ranks = job.model, job.batch, job.parallel.world_size
     assert isinstance(model, TransformerConfig)
     bound = ANY_MACHINE * ranks
-    # Counted exactly only where it may come near: nearly all jobs are far away.
+    # Counted exactly only if it may be close: nearly all jobs are far from the limit.
     if _rough_size(job) > 10**12:
         from setpoint.plan.memory import update_memory
         from setpoint.plan.topology import Topology

@@ -130,7 +130,7 @@ def search(space: SearchSpace, count: int) -> SearchResult:
     if not all_meshes:
         raise SetpointError(_no_mesh(space))
     bounds = _Bounds(space)
-    # Numbers keep topologies of one bound in order.
+    # The numbers order topologies with equal bounds.
     queue: list[tuple[float, int, bool, Topology]] = [
         (bounds.mesh(mesh), number, False, mesh) for number, mesh in enumerate(all_meshes)
     ]
@@ -244,7 +244,7 @@ def meshes(space: SearchSpace) -> Iterator[Topology]:
                     mesh = start._replace(
                         pipeline=pipeline, replicate=replicate, shard=shard, ring=ring,
                         ulysses=ulysses, tensor=tensor,
-                        sequence_parallel=pipeline == 1  # stages hand on whole sequences
+                        sequence_parallel=pipeline == 1  # stages pass on whole sequences
                         and _divides_sequences(space, tensor, ring, ulysses),
                     )  # fmt: skip
                     if list(_rows(space, mesh)):
@@ -335,7 +335,7 @@ def _schedules(space: SearchSpace, batch: Topology) -> Iterator[tuple[str, int]]
         if ranks * stages > space.workload.layers:
             continue
         if count < ranks * (stages if SCHEDULES[schedule].is_filled else 1):
-            continue  # ranks would wait from beginning to end
+            continue  # ranks would always wait
         if SCHEDULES[schedule].is_interleaved and count % (count // ranks):
             continue
         yield schedule, stages
@@ -443,7 +443,7 @@ class _Bounds:
         return max(slowed, sent) + self.update / ranks
 
     def _computing(self, topology: Topology, fills: bool) -> float:
-        # Only axes within a micro-batch, whose ranks are neighbours, change what it takes.
+        # Only axes within a micro-batch, whose ranks are neighbours, affect it.
         key = topology.of_micro_batch()._replace(expert=1)
         if key not in self.passes:
             space = self.space

@@ -33,9 +33,9 @@ class Traffic(NamedTuple):
     """Collectives of one kind along the same axes in one step of one rank.
 
     Arguments:
-        axes: of the mesh, joined by "+"; `expert` and `expert_shard` for divided experts.
+        axes: axes of the mesh, joined by "+"; `expert` and `expert_shard` for divided experts.
         ranks: size of the group.
-        bytes: of whole messages: gathered, before scattering, or summed.
+        bytes: bytes of whole messages: gathered, before scattering, or summed.
     """
 
     kind: str

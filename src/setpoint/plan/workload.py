@@ -166,7 +166,7 @@ def _division(
     if path == "feed_forward.experts":
         return "experts", (), 1 if leaf == "down" else 2
     if path.startswith("feed_forward.experts.adapter."):
-        # A of what runs from the inner width, B and magnitude of what runs to it.
+        # A of modules that read the inner width, B and magnitude of those that write it.
         if (leaf == "a") != path.endswith(".down"):
             return "experts", (), 0
         return "experts", (), 2 if leaf == "b" else 1

@@ -10,15 +10,15 @@ class Peak(NamedTuple):
     """Specified peak rate of dense 16-bit matrix products.
 
     Arguments:
-        flops: floating-point operations per second in bfloat16 with float32 sums (float16 where
-            the chip has no bfloat16), without sparsity.
+        flops: floating-point operations per second in bfloat16 with float32 sums (float16 if the
+            chip lacks bfloat16), without sparsity.
     """
 
     flops: float
     source: str
 
 
-# Name in the driver's words -> peak. The first match counts, so the special come first.
+# Name as given by the driver -> peak. The first match is used, so specific names come first.
 _PEAKS: tuple[tuple[str, float, str], ...] = (
     (r"GB200", 2500e12, "NVIDIA GB200 NVL72 datasheet, half of the sparse 5000"),
     (r"B200", 2250e12, "NVIDIA DGX B200 datasheet, half of the sparse 4500"),
@@ -48,13 +48,13 @@ def peak_of(device_name: str) -> Peak | None:
     """The peak of a device.
 
     Arguments:
-        device_name: as the driver gives it, for instance `NVIDIA H100 80GB HBM3`.
+        device_name: the name given by the driver, for instance `NVIDIA H100 80GB HBM3`.
 
     Returns:
         the peak and its source; None for unknown devices and CPUs, whose peak depends on clocks
         that are not guaranteed.
     """
-    if "MIG" in device_name:  # A part of a chip, whose share is not in its name.
+    if "MIG" in device_name:  # a part of a chip, whose share is not in its name
         return None
     for pattern, flops, source in _PEAKS:
         # Whole words only: an RTX A1000 is not an A100.

@@ -22,12 +22,12 @@ def is_terminal(stream: TextIO) -> bool:
     """
     try:
         return stream.isatty() and os.environ.get("TERM") != "dumb"
-    except ValueError:  # A closed stream.
+    except ValueError:  # a closed stream
         return False
 
 
 def now() -> str:
-    """The present time.
+    """The current time.
 
     Returns:
         UTC in ISO 8601, for instance `2026-11-22T16:05:09.123Z`.
@@ -101,7 +101,7 @@ def print_table(
 
     Arguments:
         rows: cells of text; the first of each row is its label.
-        columns: headings; none if not given.
+        columns: headings; none by default.
     """
     output: TextIO = sys.stdout if stream is None else stream
     if not is_terminal(output):

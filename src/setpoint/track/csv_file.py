@@ -49,7 +49,7 @@ class CsvTracker(Tracker):
         """Append a row.
 
         Raises:
-            RunError: if it cannot be written.
+            RunError: it cannot be written.
         """
         cells = _cells(row)
         kind = str(row.get("kind", "train"))
@@ -86,7 +86,7 @@ class CsvTracker(Tracker):
         if kind not in self._files:
             columns, rows = _read(path) if path.exists() else ([], [])
             if path.exists():
-                self._replace(path, columns, rows)  # without a torn line, the trace of a power cut
+                self._replace(path, columns, rows)  # without a torn line, as after a power cut
             self._columns[kind] = columns
             self._files[kind] = _appended(path)
         return self._columns[kind]

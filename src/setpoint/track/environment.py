@@ -25,7 +25,7 @@ from .redact import (
     without_values,
 )
 
-# Variables that decide how the machine computes, or which part of a job a process is.
+# Variables that affect how the machine computes, or identify a process of a job.
 _PREFIXES = (
     "CUDA_", "CUBLAS_", "FSDP_", "GLOO_", "GOMP_", "KMP_", "MASTER_", "MKL_", "NCCL_", "NVIDIA_",
     "OMP_", "OPENBLAS_", "PYTORCH_", "SLURM_JOB_", "TORCH",
@@ -50,19 +50,19 @@ def environment(
     Devices and threads are recorded only if the process has imported torch.
 
     Arguments:
-        directory: of the user's code; the working directory if not given.
-        arguments: the command line; `sys.argv` if not given. Secrets are hidden.
-        secrets: that are hidden by their values everywhere, as those of the environment are.
+        directory: the directory of the user's code; the working directory by default.
+        arguments: the command line; `sys.argv` by default. Secrets are hidden.
+        secrets: values to hide everywhere, in addition to those of the environment.
 
     Returns:
-        what JSON can hold. What cannot be read is None, and `unread` says why.
+        JSON data. Unreadable entries are None, with the reason in `unread`.
     """
     unread: dict[str, str] = {}
 
     def attempt(key: str, read: Callable[[], Any]) -> Any:
         try:
             return read()
-        except Exception as error:  # Whatever goes wrong here must not stop a run.
+        except Exception as error:  # no error here may stop a run
             unread[key] = f"{type(error).__name__}: {error}"
             return None
 
@@ -97,7 +97,7 @@ def _code(directory: Path) -> dict[str, Any]:
     return {"user": user, "setpoint": dict(_own_code())}
 
 
-# What a process has imported stays the same while it runs, so this and the packages are read once.
+# The imports of a process stay the same while it runs, so this and the packages are read once.
 @cache
 def _own_code() -> dict[str, Any]:
     return code_revision(_PACKAGE)
@@ -107,7 +107,7 @@ def _own_code() -> dict[str, Any]:
 def _packages() -> dict[str, str]:
     packages: dict[str, str] = {}
     for distribution in metadata.distributions():
-        # `distribution.metadata` parses long descriptions, too: five times the time.
+        # `distribution.metadata` also parses long descriptions, which takes five times as long.
         text = distribution.read_text("METADATA") or distribution.read_text("PKG-INFO") or ""
         head = dict(_HEADER.findall(text.partition("\n\n")[0]))
         # The metadata of a broken installation can lack its name or version.
@@ -235,7 +235,7 @@ class _GitError(Exception):
 
 
 def _git(directory: Path, *arguments: str) -> bytes:
-    # Reading must not touch the repository: no lock files, no helpers, no questions.
+    # Reading must not touch the repository: no lock files, helpers or prompts.
     environment = {
         **os.environ,
         "GIT_OPTIONAL_LOCKS": "0",

@@ -29,8 +29,8 @@ class Standing(NamedTuple):
 
     Arguments:
         phase: "start", "step", "evaluate", "save", "end" or "failed".
-        step: the last one that was taken.
-        loss: of that step.
+        step: the last completed step.
+        loss: the loss of that step.
         checkpoint: the name of the newest one.
     """
 
@@ -46,7 +46,7 @@ class Beat:
 
     Arguments:
         every: seconds between two beats.
-        time: when it was written, in seconds since 1970.
+        time: time of writing, in seconds since 1970.
         since: time at which the rank entered this phase of this step.
     """
 
@@ -88,8 +88,8 @@ class Heart:
 
     Arguments:
         run: the run directory.
-        every: seconds.
-        note: shows a line to people.
+        every: seconds between two beats.
+        note: prints a line for the user.
 
     Raises:
         RunError: the folder, or the first heartbeat, cannot be written.
@@ -112,11 +112,11 @@ class Heart:
         try:
             self.folder.mkdir(exist_ok=True)
             for left in self.folder.glob(f"{self.path.name}.tmp-*"):
-                left.unlink()  # by a process that was killed
+                left.unlink()  # left by a killed process
             for other in self.folder.glob("rank-*.json") if self.rank == 0 else ():
                 number = other.stem.removeprefix("rank-")
                 if number.isdecimal() and int(number) >= self.world_size:
-                    other.unlink(missing_ok=True)  # of a session with more ranks
+                    other.unlink(missing_ok=True)  # left by a session with more ranks
         except OSError as error:
             raise RunError(f"{self.folder} cannot be written: {error.strerror}") from error
         self._beat(self.poll())

@@ -33,12 +33,12 @@ class JsonlWriter:
     incomplete last line is dropped.
 
     Raises:
-        SetpointError: if it cannot be written.
+        SetpointError: it cannot be written.
     """
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self._lock = Lock()  # a thread that saves checkpoints has events to write, too
+        self._lock = Lock()  # a thread that saves checkpoints also writes events
         try:
             self._descriptor = not_linked(path, os.O_RDWR | os.O_CREAT | os.O_APPEND)
             self.offset = _end_of_whole_lines(self._descriptor)
@@ -55,8 +55,8 @@ class JsonlWriter:
                 `-Infinity`, as JSON requires, which `read_jsonl` converts back.
 
         Raises:
-            RunError: if the disk is full; the file ends with the row before, whole.
-            TypeError: if a value is not JSON data.
+            RunError: the disk is full; the file ends with the previous row, complete.
+            TypeError: a value is not JSON data.
         """
         line = memoryview((json.dumps(plain_numbers(row), allow_nan=False) + "\n").encode())
         with self._lock:
@@ -75,7 +75,7 @@ class JsonlWriter:
         """Flush all rows to disk, before a checkpoint refers to them.
 
         Raises:
-            RunError: if the disk reports an error.
+            RunError: the disk reports an error.
         """
         try:
             os.fsync(self._descriptor)
@@ -90,7 +90,7 @@ class JsonlWriter:
             offset: an earlier value of `offset`.
 
         Raises:
-            RunError: if the file is shorter, or no row ends there: it is not the same file.
+            RunError: the file is shorter, or no row ends there, so it is not the same file.
         """
         try:
             if offset > self.offset:
@@ -130,7 +130,7 @@ class EventLog:
     Unlike metrics, events are never dropped on resume: rollbacks are part of the history.
 
     Raises:
-        SetpointError: if it cannot be written.
+        SetpointError: it cannot be written.
     """
 
     def __init__(self, path: Path) -> None:
@@ -145,7 +145,7 @@ class EventLog:
             event: its name, such as `start`, `resume`, `save`, `fault`, `end`.
 
         Raises:
-            RunError: if the disk is full or fails.
+            RunError: the disk is full or fails.
         """
         self._writer.write({"time": now(), "event": event, **without_secrets(details)})
         self._writer.sync()
@@ -215,17 +215,17 @@ class JsonlTracker(Tracker):
 def read_jsonl(
     path: Path, damaged: list[str] | None = None, offset: int = 0
 ) -> list[dict[str, Any]]:
-    """Read rows of `JsonlWriter`, also while it is writing.
+    """Read rows of `JsonlWriter`, even while it is writing.
 
     Arguments:
-        damaged: receives messages on lines that are not JSON, which are skipped then.
-        offset: the byte to begin at, where a row begins.
+        damaged: receives messages on lines that are not JSON, which are then skipped.
+        offset: the byte to begin at, at the start of a row.
 
     Returns:
         the rows, without an incomplete last line.
 
     Raises:
-        SetpointError: if the file cannot be read, or a line is not JSON and `damaged` is None.
+        SetpointError: the file cannot be read, or a line is not JSON and `damaged` is None.
     """
     rows: list[dict[str, Any]] = []
     try:
@@ -267,7 +267,7 @@ def whole_lines(path: Path) -> Iterator[bytes]:
     """The complete lines of a file, without line breaks.
 
     Raises:
-        OSError: if it cannot be read, or a line has `MOST` bytes.
+        OSError: the file cannot be read, or a line has `MOST` bytes.
     """
     with path.open("rb") as file:
         for line in iter(lambda: file.readline(MOST), b""):

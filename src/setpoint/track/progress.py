@@ -88,8 +88,8 @@ class Progress:
 
         Arguments:
             label: the work and its unit, such as `evaluating held_out, sequences`.
-            total: the whole amount, at which the work is over; None if unknown.
-            now: whether to show it at once, as the next call may come late.
+            total: the total amount, at which the work is complete; None if unknown.
+            now: whether to show it immediately, as the next call may be late.
         """
 
     def stop(self) -> None:
@@ -107,13 +107,13 @@ class LineProgress(Progress):
     """One line for each row of metrics, for logs and pipes.
 
     Arguments:
-        total_steps: after which the run ends, or None if something else ends it.
+        total_steps: the step at which the run ends, or None if something else ends it.
     """
 
     def __init__(self, total_steps: int | None, stream: TextIO) -> None:
         self.total_steps = total_steps
         self.stream = stream
-        self._work: tuple[str, float] | None = None  # what is shown, and when it is next
+        self._work: tuple[str, float] | None = None  # the text, and the time of the next one
         self._pace = Pace()
 
     def show(self, reading: Reading) -> None:
@@ -221,7 +221,7 @@ def reading_parts(reading: Reading, total_steps: int | None) -> list[str]:
     """Format a reading.
 
     Arguments:
-        total_steps: after which the run ends, or None.
+        total_steps: the step at which the run ends, or None.
 
     Returns:
         for instance `step 20/300`, `loss 2.8125`, `16.1k tokens/s`, `MFU 31.2%`, `0:42 left`.
@@ -243,7 +243,7 @@ class BarProgress(Progress):
     """A progress bar with the last reading; notes are printed above it.
 
     Arguments:
-        total_steps: after which the run ends; without it the bar follows `Reading.fraction`.
+        total_steps: the step at which the run ends; without it the bar follows `Reading.fraction`.
     """
 
     moves = True
@@ -254,7 +254,7 @@ class BarProgress(Progress):
         from rich.progress import Progress as RichProgress
 
         self.total_steps = total_steps
-        # Four frames a second: drawing takes the interpreter away from the training loop.
+        # Four frames a second: drawing takes the GIL from the training loop.
         self._bar = RichProgress(
             BarColumn(),
             TextColumn("{task.description}", markup=False),
@@ -266,7 +266,7 @@ class BarProgress(Progress):
         self._drawn = -1.0
         self._work: tuple[str, TaskID] | None = None
         self._pace = Pace()
-        # How many debuggers, one inside another, have the terminal.
+        # Number of nested debuggers that use the terminal.
         self._paused = 0
 
     def start(self) -> None:
@@ -319,7 +319,7 @@ class BarProgress(Progress):
             self._end_work()
             if finished:
                 return
-            self.start()  # before training, the data is read
+            self.start()  # the data is read before training
             self._work = label, self._bar.add_task(label, total=total)
         elif not (finished or now) and time_now - self._drawn < SECONDS_BETWEEN_FRAMES:
             return
@@ -371,7 +371,7 @@ def _make_way_for_debuggers() -> None:
         if bar is None:
             return interact(self, *given, **named)
         bar.pause()
-        if isinstance(self.stdout, FileProxy):  # which would draw the bar again
+        if isinstance(self.stdout, FileProxy):  # a FileProxy would draw the bar again
             self.stdout = sys.stdout
         try:
             return interact(self, *given, **named)
@@ -446,7 +446,7 @@ class LoggedProgress(Progress):
 
     def close(self) -> None:
         """Close the file; it is complete with or without this."""
-        with suppress(OSError):  # of a line that was refused when it was written
+        with suppress(OSError):  # of a line already refused when written
             self._file.close()
 
     def _show(self, act: Callable[[Progress], None]) -> None:
@@ -466,8 +466,8 @@ def make_progress(
 
     Arguments:
         mode: `tracking.progress`; `auto` is a bar on a terminal and lines elsewhere.
-        total_steps: after which the run ends, or None if something else ends it.
-        stream: output; standard output if not given.
+        total_steps: the step at which the run ends, or None if something else ends it.
+        stream: output; standard output by default.
     """
     output: TextIO = sys.stdout if stream is None else stream
     if mode == "none":

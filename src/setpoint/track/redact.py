@@ -24,7 +24,7 @@ def is_secret_name(name: str) -> bool:
 
     Arguments:
         name: for instance `--tracking.wandb.api_key` or `HF_TOKEN`; `tokens` and `tokenizer` do not
-            count.
+            match.
     """
     return not _SECRET_WORDS.isdisjoint(re.split(r"[^a-z0-9]+", name.lower()))
 
@@ -47,7 +47,7 @@ def without_secrets(value: Any) -> Any:
 def declared_secrets(config: Config) -> Iterator[str]:
     """The readable secrets that a configuration refers to."""
     waiting: list[Any] = []
-    for leaf in leaves(config):  # whose values are plain
+    for leaf in leaves(config):  # leaf values are plain
         value: Any = config
         for name in leaf.path:
             value = value[name] if isinstance(name, int) else getattr(value, name, None)
@@ -55,7 +55,7 @@ def declared_secrets(config: Config) -> Iterator[str]:
     while waiting:
         value = waiting.pop()
         if isinstance(value, Secret):
-            with suppress(SetpointError):  # which is said where it is used
+            with suppress(SetpointError):  # reported where it is used
                 yield str(value.reveal())
         elif isinstance(value, Mapping):
             waiting += value.values()
@@ -67,13 +67,13 @@ def without_values(value: Any, secrets: Iterable[str] = ()) -> Any:
     """Hide secrets by value in all strings of nested data.
 
     Arguments:
-        secrets: in addition to those in environment variables. Each line counts separately, if it
-            has at least `SHORTEST` characters.
+        secrets: in addition to those in environment variables. Each line is hidden separately, if
+            it has at least `SHORTEST` characters.
     """
     values = [
         text
         for name, text in os.environ.items()
-        if is_secret_name(name) and not os.path.exists(text)  # such as the file of a key
+        if is_secret_name(name) and not os.path.exists(text)  # such as the path of a key file
     ]
     lines = {line.strip() for text in (*values, *secrets) for line in text.splitlines()}
     known = sorted((line for line in lines if len(line) >= SHORTEST), key=len, reverse=True)

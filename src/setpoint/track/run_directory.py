@@ -77,7 +77,7 @@ class RunDirectory:
             the directory, locked until `close` or the end of the process.
 
         Raises:
-            SetpointError: if it has other contents or links to the outside, is locked, or cannot be
+            SetpointError: it has other contents or links to the outside, is locked, or cannot be
                 written. Nothing is written then.
         """
         path = Path(path)
@@ -85,7 +85,7 @@ class RunDirectory:
             try:
                 return cls._create(path)
             except SetpointError as error:
-                # Another process withdraws it: it is made again.
+                # Another process withdraws it: create it again.
                 if not left or not isinstance(error.__cause__, FileNotFoundError):
                     raise
         raise AssertionError
@@ -117,7 +117,7 @@ class RunDirectory:
             for folder in FOLDERS:
                 (path / folder).mkdir(exist_ok=True)
             for name in FILES:
-                # What a killed process was about to put in place of a file.
+                # Temporary files of a killed process.
                 for staged in path.glob(f"{name}.tmp-*"):
                     staged.unlink()
             if not is_new:
@@ -131,10 +131,10 @@ class RunDirectory:
 
     @classmethod
     def check(cls, path: Path | str) -> Self:
-        """Check as `create` does, but write nothing.
+        """Check like `create`, but write nothing.
 
         Raises:
-            SetpointError: as `create` does.
+            SetpointError: as in `create`.
         """
         path = Path(path)
         exists = _exists(path)
@@ -185,7 +185,7 @@ class RunDirectory:
         """Write a JSON file of the record atomically.
 
         Raises:
-            RunError: if it cannot be written; what was there before is unchanged.
+            RunError: it cannot be written; the previous content is unchanged.
         """
         write_json(self._writable(name), value)
 
@@ -193,7 +193,7 @@ class RunDirectory:
         """Write a text file of the record atomically.
 
         Raises:
-            RunError: if it cannot be written; what was there before is unchanged.
+            RunError: it cannot be written; the previous content is unchanged.
         """
         write_text(self._writable(name), text)
 
@@ -201,13 +201,13 @@ class RunDirectory:
         """Write or replace the files of the configuration's record.
 
         A kill leaves either the old or the new record: the origins wait in a separate file until
-        `config.json` was replaced. The files of an older schema are kept as `config.schema-1.json`.
+        `config.json` is replaced. The files of an older schema are kept as `config.schema-1.json`.
 
         Arguments:
-            texts: as `record_files` gives them.
+            texts: the result of `record_files`.
 
         Raises:
-            RunError: if one cannot be written.
+            RunError: a file cannot be written.
         """
         before = recorded_schema(str(self.path))
         if before is not None and before != schema:
@@ -218,7 +218,7 @@ class RunDirectory:
         origins = NEW_ORIGINS if self.config.exists() else ORIGINS
         self.write_text(origins, texts[ORIGINS])
         self.write_text(MINIMAL, texts[MINIMAL])
-        self.write_text(CONFIG, texts[CONFIG])  # which makes it a run directory
+        self.write_text(CONFIG, texts[CONFIG])  # this makes it a run directory
         if origins != ORIGINS:
             try:
                 os.replace(self.path / origins, self.path / ORIGINS)
@@ -234,7 +234,7 @@ class RunDirectory:
         if self._lock is None:
             return
         if self.is_new and not self.config.exists():
-            for _ in range(TRIES):  # another rank may write a last heartbeat meanwhile
+            for _ in range(TRIES):  # another rank may write a last heartbeat at the same time
                 new = [name for name in _within(self.path) if name not in (".lock", *self._before)]
                 created = [name for name in new if _is_own(name.partition("/")[0])]
                 if not created:
@@ -242,7 +242,7 @@ class RunDirectory:
                 for name in created:
                     with contextlib.suppress(OSError):
                         _remove(self.path / name)
-            # Last, while it is locked: who waits for it sees that this one is gone.
+            # Last, while it is locked: a waiting process sees that this one is gone.
             if ".lock" not in self._before:
                 with contextlib.suppress(OSError):
                     self._lock.path.unlink()
@@ -281,7 +281,7 @@ def no_run(source: str, error: SetpointError, also: str = "") -> SetpointError:
 
     Arguments:
         source: the name, which was opened as a preset or file.
-        also: what else would be valid.
+        also: other valid inputs.
     """
     if not isinstance(error, UnknownPreset) or error.name != source:
         return error
@@ -294,12 +294,12 @@ def no_run(source: str, error: SetpointError, also: str = "") -> SetpointError:
 def refuse_linked_folders(path: Path) -> None:
     """Refuse a run directory with folders that are links to the outside.
 
-    A run directory may come from somebody else, and such links would write or remove files
+    A run directory may come from another user, and such links would write or remove files
     elsewhere. The directory itself may be a link. Links to files are refused by their writers;
     trackers have links within `logs`.
 
     Raises:
-        SetpointError: naming the first one.
+        SetpointError: with the first such link.
     """
     try:
         link = next(links_out_of(path), None)
@@ -323,7 +323,7 @@ def links_out_of(path: Path, only: str | None = None) -> Iterator[str]:
         only: the name of the only folder to check.
 
     Raises:
-        OSError: one cannot be read.
+        OSError: a folder cannot be read.
     """
     root, folders = os.path.realpath(path), [str(path)]
     while folders:
@@ -361,7 +361,7 @@ def _remove(path: Path) -> None:
 
 
 def _remove_empty(folders: Iterable[Path]) -> None:
-    with contextlib.suppress(OSError):  # others have something in it by now
+    with contextlib.suppress(OSError):  # others may have added files
         for folder in folders:
             folder.rmdir()
 
@@ -392,7 +392,7 @@ def _refuse_foreign(path: Path) -> None:
     if is_run_directory(path):
         return
     foreign = sorted(name for name in names if not _is_own(name))
-    # A start that fails before the directory is open leaves a log alone.
+    # A start that fails before the directory is open leaves only a log.
     is_log = names == {"logs"} and any((path / "logs").glob("rank-*.log"))
     if foreign or (names and ".lock" not in names and not is_log):
         shown = ", ".join(sorted(names)[:3]) + (" ..." if len(names) > 3 else "")

@@ -1,10 +1,10 @@
 """Trackers of third-party services, through their public Python APIs.
 
-Rows become scalars `train/loss`, `evaluation/held_out_loss` at their step. A service that can only
-append holds the rows of a stretch that was trained twice twice: after a kill with the same numbers,
-after a rollback with others. There `session` goes with each row, a number that is higher whenever
-the run has begun, resumed or gone back: of two rows of a step, that with the higher one counts.
-W&B's own way back (`resume_from`) is for servers that it was agreed with, and for runs that begin.
+Rows become scalars `train/loss`, `evaluation/held_out_loss` at their step. An append-only service
+has two rows for a step that was trained twice: with the same numbers after a kill, with others
+after a rollback. For these each row has a number `session`, which increases with every start,
+resume and rollback: of two rows of a step, the one with the higher number is valid. W&B's own
+rewind (`resume_from`) requires that the server supports it, and works only for new runs.
 """
 
 from __future__ import annotations
@@ -194,10 +194,10 @@ class WandbTracker(Service):
             dir=config.directory or str(self.run_directory.logs),
             config={**self.facts.config, "setpoint": self.properties},
             reinit="create_new",
-            # Its patch of uncommitted code would hold the secrets that ours hides.
+            # Its patch of uncommitted code would contain the secrets that ours hides.
             settings=wandb.Settings(silent=True, disable_git=True),
         )
-        # Steps of the run, not the count of calls, so that a step may come again.
+        # Steps of the run, not the number of calls, so that a step may be logged again.
         self.run.define_metric("step")
         self.run.define_metric("*", step_metric="step")
 
@@ -307,7 +307,7 @@ class MlflowTracker(Service):
 
 
 class AimTracker(Service):
-    """An Aim repository, which names its runs itself: the name is kept among the logs.
+    """An Aim repository, which names its runs itself: the name is stored in the logs.
 
     A re-logged step replaces its value.
     """
@@ -323,7 +323,7 @@ class AimTracker(Service):
         name = name if name is not None and repo.run_exists(name) else None
         self.run: Any = aim.Run(
             run_hash=config.run_id or name,
-            force_resume=True,  # a session that was killed has left its lock
+            force_resume=True,  # a killed session has left its lock
             repo=repo,
             experiment=config.experiment or self.facts.experiment or PROJECT,
             system_tracking_interval=config.system_interval,
@@ -406,7 +406,7 @@ class CometTracker(Service):
             experiment_config=comet.ExperimentConfig(
                 name=self.name,
                 tags=list(config.tags) or None,
-                # Its patch and address of the repository would hold the secrets that ours hide.
+                # Its patch and repository URL would contain the secrets that ours hide.
                 log_git_metadata=False,
                 log_git_patch=False,
                 offline_directory=None if config.mode == "online" else str(self._archive()),
@@ -415,7 +415,7 @@ class CometTracker(Service):
         self.run.log_parameters(self.facts.config)
         facts = self.properties
         del facts["origins"]
-        # Comet cuts longer texts off and prints each of them: those are lists of files.
+        # Comet truncates longer texts and prints each of them: those are lists of files.
         short = {name: text for name, text in flat(facts).items() if len(str(text)) <= 1000}
         self.run.log_others(short)
         self.run.log_asset_data(json.dumps(facts["environment"]), name="environment.json")

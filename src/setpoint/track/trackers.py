@@ -23,11 +23,11 @@ class RunFacts:
 
     Arguments:
         run_id: 32 hexadecimal digits, the same in all sessions of a run directory.
-        config: resolved, as nested plain data.
-        origins: where each of its values comes from, as the record has it.
-        environment: code, packages and machine, as the record has them.
+        config: the resolved configuration, as nested plain data.
+        origins: the origin of each value, as recorded.
+        environment: code, packages and machine, as recorded.
         session: number of starts, resumes and rollbacks so far.
-        description: of the run, in words.
+        description: the description of the run.
     """
 
     run_id: str
@@ -46,7 +46,7 @@ class Tracker(Protocol):
     """Receives rows of metrics; only `write` is required.
 
     User-defined trackers need not be subclasses: any object with `write(row)`, and optionally
-    `rewind(step)` and `close()`, will do.
+    `rewind(step)` and `close()`, is valid.
 
     A tracker runs in a separate thread with a bounded queue: an exception is shown, and its row
     lost. A tracker that overrides `state_dict` or `flush` is synchronous: it is called between
@@ -61,17 +61,17 @@ class Tracker(Protocol):
 
         Arguments:
             step: start of the session; later steps are logged again. 0 for a new run.
-            state: result of `state_dict` in the checkpoint that is resumed; empty without one.
-            note: shows a line to people.
+            state: result of `state_dict` in the resumed checkpoint; empty without one.
+            note: prints a line for the user.
         """
 
     def rewind(self, step: int, state: Mapping[str, Any], note: Callable[[str], None]) -> None:
         """Called on a rollback to a checkpoint.
 
         Arguments:
-            step: that of the checkpoint; later steps are logged again, with other values.
+            step: the step of the checkpoint; later steps are logged again, with other values.
             state: result of `state_dict` in the checkpoint.
-            note: shows a line to people.
+            note: prints a line for the user.
         """
 
     def write(self, row: dict[str, Any]) -> None:
@@ -102,14 +102,14 @@ class Background(Tracker):
     """Runs a tracker in another thread, so that it never stops or slows training.
 
     Exceptions are shown and counted. A tracker that cannot be opened is off for the session; a row
-    that fails, or finds the queue full, is lost for this tracker only.
+    that fails, or finds the queue full, is lost only for this tracker.
 
     Arguments:
-        name: as people know it.
-        inner: used by the thread alone, from `open` on.
-        limit: rows that may wait.
+        name: the displayed name.
+        inner: used only by the thread, from `open` on.
+        limit: maximum number of queued rows.
         patience: seconds that the end of a session waits for the rows.
-        required: whether `open` waits for it as long, and fails where it does.
+        required: whether `open` waits as long for the tracker, and fails on a timeout.
     """
 
     def __init__(
@@ -143,7 +143,7 @@ class Background(Tracker):
             RunError: the tracker is required and cannot be opened in time.
         """
         self._note = note
-        # The name by which the service knows the run: that of its first session.
+        # The service knows the run by the name of its first session.
         self._id = state.get("id", self._id)
         state = {**state, "id": self._id}
         self._worker = Worker(f"tracker {self.name}")
@@ -187,7 +187,7 @@ class Background(Tracker):
         if self._worker is not None:
             self._worker.submit(self._close)
             if not self._worker.end(self.patience) and not self._off:
-                rows = max(0, self._worker.waiting - 2)  # closing and the end wait as well
+                rows = max(0, self._worker.waiting - 2)  # closing and ending wait, too
                 lost = f"{rows:,} are" if rows else "the last ones may be"
                 self._say(f"did not receive its rows within {self.patience:g} s: {lost} not sent")
         if self.dropped:
@@ -201,12 +201,12 @@ class Background(Tracker):
         return True
 
     def _do(self, task: Callable[[], None]) -> None:
-        if self._off:  # which was not known when the task came
+        if self._off:  # unknown when the task was queued
             self.dropped += 1
             return
         try:
             task()
-        # Whatever a service raises, it is not a reason to stop a run.
+        # No error of a service is a reason to stop a run.
         except Exception as error:
             self.dropped += 1
             self._say(f"failed: {_reason(error)}; training goes on")
@@ -214,7 +214,7 @@ class Background(Tracker):
     def _open(self, step: int, state: Mapping[str, Any]) -> None:
         try:
             self.inner.open(step, state, self._say)
-        except BaseException as error:  # some end the process when they are not logged in
+        except BaseException as error:  # some services exit the process without a login
             self._off = _reason(error)
             self._say(f"is off in this session: {self._off}; training goes on")
 
