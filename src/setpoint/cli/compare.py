@@ -108,7 +108,7 @@ def _hide_values(
 
 
 def _load(runs: list[ComparedRun], arguments: Arguments, notes: list[str]) -> list[ComparedRun]:
-    """Read the values as they were recorded; a run with a damaged record is named and left out."""
+    """Read the values as they were recorded; a run with a damaged record is named and omitted."""
     shown: list[ComparedRun] = []
     for entry in runs:
         try:

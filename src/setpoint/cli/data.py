@@ -417,7 +417,7 @@ def _stats(data: JobData) -> dict[str, Any]:
 
 
 def _row_counts(data: JobData) -> dict[str, Any]:
-    """The rows of an epoch, and notes on documents that are cut or left out."""
+    """The rows of an epoch, and notes on truncated or omitted documents."""
     from setpoint.train.build.job_data import build_training_data
 
     if data.job.seed is None:

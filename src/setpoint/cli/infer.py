@@ -248,7 +248,7 @@ def _evaluation(arguments: Arguments) -> Any:
 
 @contextmanager
 def _naming_options() -> Iterator[None]:
-    """Name the option beside an error of a field that it sets."""
+    """Add the option to an error of a field that it sets."""
     try:
         yield
     except SetpointError as error:

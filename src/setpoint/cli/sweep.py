@@ -124,7 +124,7 @@ def carry_out(prepared: PreparedSweep, arguments: Arguments) -> int:
 
 
 class Screen:
-    """Progress of a sweep: on standard output, or on standard error beside JSON."""
+    """Progress of a sweep: on standard output, or on standard error with JSON."""
 
     def __init__(self, prepared: PreparedSweep, arguments: Arguments) -> None:
         self.prepared = prepared
@@ -222,7 +222,7 @@ class Screen:
             yield f"setpoint compare {self.prepared.folder} shows the results"
 
     def _notes(self) -> list[str]:
-        """Notes on points that were left out, and cautions."""
+        """Notes on omitted points, and cautions."""
         lines = [f"left out {duplicate.describe()}" for duplicate in self.prepared.duplicates]
         return [*lines, *(f"\n{note.render()}" for note in self.prepared.notes)]
 

@@ -190,7 +190,7 @@ def _refuse_hidden(value: object, depth: int) -> None:
 
 
 def arguments_of(section: Node) -> dict[str, Any]:
-    """The arguments beside the target and the declared fields."""
+    """The arguments other than the target and the declared fields."""
     return {name: getattr(section, name) for name in kinds_of(type(section))}
 
 

@@ -226,7 +226,7 @@ class _Sources(Generic[C]):
     def open_all(
         self, source: str | C | None, files: Sequence[str | os.PathLike[str] | FileDocument]
     ) -> tuple[C | None, list[FileDocument]]:
-        """The draft to start from, and all files to put onto it, in order."""
+        """The initial draft, and all files to apply to it, in order."""
         base, documents = self.open(source)
         for given in files:
             file = os.fspath(given) if isinstance(given, os.PathLike) else given
@@ -243,7 +243,7 @@ class _Sources(Generic[C]):
         return base, documents
 
     def open(self, source: str | C | None) -> tuple[C | None, list[FileDocument]]:
-        """The draft to start from, and the files to put onto it."""
+        """The initial draft, and the files to apply to it."""
         if source is None:
             return None, []
         if not isinstance(source, str):

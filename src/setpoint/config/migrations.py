@@ -80,7 +80,7 @@ class Tree:
         return guessed(self.get(path))
 
     def variant_of(self, path: Path) -> str | None:
-        """The `type` of the section that a place lies in."""
+        """The `type` of the section that contains a path."""
         node: Any = self.data
         for part in path[:-1]:
             node = item_at(node, part)
@@ -359,7 +359,7 @@ class Added(Operation):
 
 
 def _leaves(path: Path, value: Any) -> Iterator[tuple[Path, Any]]:
-    """The values that have an origin of their own: those of the fields, where it is a section."""
+    """The values with their own origin; for a section, those of its fields."""
     if isinstance(value, dict) and value:
         for name, part in cast(dict[str, Any], value).items():
             yield from _leaves((*path, name), part)

@@ -153,7 +153,7 @@ def shard_experts(
         def place(parameter: Any, sides: dict[int, int] = sides) -> Shard:
             return Shard(sides[id(parameter)])
 
-        # A number of ranks is refused beside divided experts: it is one of other weights.
+        # A number of ranks is refused with divided experts, as it refers to other weights.
         reshard = config.reshard is None or bool(config.reshard)
         fully_shard(
             module,

@@ -51,7 +51,7 @@ STOPS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1)
 SAVE = signal.SIGUSR2
 """Signal that requests a checkpoint without stopping."""
 STOPPED = (75, 129, 130, 138, 143)
-"""Exit statuses of a rank that a signal has stopped; of its own accord, or by Python's default."""
+"""Exit statuses of a rank stopped by a signal; handled, or by Python's default."""
 MEETING = "setpoint"
 """Name of Setpoint's rendezvous in torch's registry."""
 LOOK = 0.5

@@ -1,4 +1,4 @@
-"""Metrics of rows beside the numbers of a step: mean loss, norms by group and layer, and MFU."""
+"""Row metrics other than the numbers of a step: mean loss, norms by group and layer, and MFU."""
 
 from __future__ import annotations
 

@@ -130,7 +130,7 @@ def follow_load(job: Job, folder: str | Path) -> Job:
 
 
 def _sibling_runs(job: Job, path: str) -> list[str]:
-    """The directories beside a run's that have its name and `identity_mark`."""
+    """The neighboring directories of a run that have its name and `identity_mark`."""
     folder, name = os.path.split(path)
     digest = fingerprint(job)
     pattern = re.compile(re.escape(name).replace(digest[:SHORT], f"[0-9a-f]{{{SHORT}}}", 1))

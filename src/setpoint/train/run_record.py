@@ -250,7 +250,7 @@ def _finished(run: Run, accepted: Accepted) -> str:
 COMPARED = ("code", "python", "packages", "system", "processor", "torch", "threads", "variables")
 
 OF_DOCUMENTS = ("data.sources", "data.held_out", "data.validation")
-"""Fields that `--accept` may name if documents differ, beside the section `data`."""
+"""Fields that `--accept` may name if documents differ, besides the section `data`."""
 
 LISTED = 100_000
 """Maximum number of documents per split to list in the record."""

@@ -86,7 +86,7 @@ def lengthened_from(folder: str, now: object) -> str | None:
 
 
 def goodput_of(folder: str | Path) -> Goodput:
-    """The goodput of a run by its record; damaged lines are left out."""
+    """The goodput of a run by its record; damaged lines are omitted."""
     return goodput(_rows(folder), _rows(folder, "metrics.jsonl"))
 
 

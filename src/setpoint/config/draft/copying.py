@@ -60,8 +60,8 @@ MANY_ORIGINS = {
     SWEEP: COMMAND_LINE,
     PROGRAM: PROGRAM,
 }
-"""All flags are one layer, as are all variables; each file is a layer of its own. The values of a
-point of a sweep stand where the flags of its own command line would."""
+"""All flags are one layer, as are all variables; each file is a separate layer. The values of a
+point of a sweep have the place of the flags of its command line."""
 
 
 def draft_of(config: C) -> C:
@@ -88,7 +88,7 @@ class Copies(Generic[C]):
         self.root: C = self._copy(config)
 
     def _copy(self, config: Node) -> Any:
-        """Copy one section with its mutable values; what was computed is left out."""
+        """Copy one section with its mutable values; computed values are omitted."""
         if id(config) in self.of:
             return self.of[id(config)]
         old = state_of(config)

@@ -115,7 +115,7 @@ class FileDocument:
         return None if place is self._places else self._position(place.offset)
 
     def where(self, path: Path) -> str:
-        """The position of a value's key, `file:line:column`; the file alone if it is not there."""
+        """The position of a value's key, `file:line:column`; only the file if it is missing."""
         place = self.locate(path)
         return f"{self.name}:{place[0]}:{place[1]}" if place else self.name
 

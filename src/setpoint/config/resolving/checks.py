@@ -203,7 +203,7 @@ def internal_problem(method: Any, message: str) -> Problem:
 
 
 def method_failed(method: Any, error: Exception) -> Problem:
-    """The problem of a method that has raised an error of its own."""
+    """The problem of a method that has raised another error."""
     reason = str(error) if isinstance(error, SetpointError) else error_in_words(error)
     problem = internal_problem(method, f"failed: {reason}")
     problem.traceback = traceback_of(error)

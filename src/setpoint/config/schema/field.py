@@ -35,7 +35,7 @@ LIMITS = ("gt", "ge", "lt", "le", "pattern")
 
 
 class Options(TypedDict, total=False):
-    """The options of a field beside its default; see `field`."""
+    """The options of a field other than its default; see `field`."""
 
     role: Role | None
     tags: Sequence[str]

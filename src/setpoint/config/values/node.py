@@ -1,4 +1,4 @@
-"""The state of a section beside its values: origins, invalid fields, the resolved flag."""
+"""The state of a section other than its values: origins, invalid fields, the resolved flag."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Layer = tuple[Origin, dict[str, Any]]
 
 
 class State:
-    """The state of an instance beside its values."""
+    """The state of an instance other than its values."""
 
     frozen = False
     # Fields with an invalid value, from which nothing may be concluded.

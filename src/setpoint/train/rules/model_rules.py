@@ -284,7 +284,7 @@ def built_adapter_problems(job: Job) -> Iterator[Problem]:
     try:
         model = build_outline(job.model, known_vocabulary(job.tokenizer) or 1)
     except SetpointError as error:
-        if not isinstance(job.model, HuggingFaceConfig):  # of which a rule of its own says it
+        if not isinstance(job.model, HuggingFaceConfig):  # which has its own rule
             yield Problem("adapter", str(error))
         return
     try:
@@ -532,7 +532,7 @@ def built_pattern_problems(job: Job) -> Iterator[Problem]:
     try:
         yield from _unmatched(job, known_vocabulary(job.tokenizer) or 1)
     except SetpointError as error:
-        if not isinstance(job.model, HuggingFaceConfig):  # of which a rule of its own says it
+        if not isinstance(job.model, HuggingFaceConfig):  # which has its own rule
             yield Problem("model", str(error))
 
 
