@@ -42,7 +42,7 @@ def test_a_missing_package_is_found_by_check(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     job = small_job(tmp_path, *RANKS)
-    monkeypatch.setattr("setpoint.parallel.device.find_spec", lambda name: None)
+    monkeypatch.setattr("setpoint.parallel.zero.find_spec", lambda name: None)
     (problem,) = verify(job, {"torch"}).problems
     assert problem.path == "parallel.engine"
     assert "pip install 'setpoint[deepspeed]'" in problem.message

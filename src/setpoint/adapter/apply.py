@@ -282,7 +282,7 @@ class _AdaptedLinear(_AdaptedModule):
     bias: Tensor | None
 
     def product_weights(self) -> tuple[str, ...]:
-        """See `setpoint.shapes.placed.HasProducts`."""
+        """See `setpoint.shapes.protocols.HasProducts`."""
         return ("weight", "bias") if self.adapter.magnitude is None else ()
 
     def forward(self, x: Tensor, *within: Any) -> Any:

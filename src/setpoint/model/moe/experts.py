@@ -477,7 +477,7 @@ class PackedExperts(nn.Module):
         return {n: "bias" if n.endswith("_bias") else "matrix" for n in self._parameters}
 
     def product_weights(self) -> list[str]:
-        """See `setpoint.shapes.placed.HasProducts`."""
+        """See `setpoint.shapes.protocols.HasProducts`."""
         adapters: Any = self.adapter or {}
         lengths = [n for n, adapter in adapters.items() if adapter.magnitude is not None]
         return [name for name in self.projections if name not in lengths]
