@@ -1,11 +1,10 @@
 """Axolotl's YAML files of supervised fine-tuning and pretraining, one flat mapping.
 
-Axolotl trains with the Trainer of transformers, whose schedules, optimizers and shards are those of
-`huggingface_trainer`. Formulas of its own: a step has micro_batch_size *
-gradient_accumulation_steps rows of each rank; without a length the warm-up is 3 % of all steps, at
-most 100; weights are loaded in bf16 where bf16 is on; documents longer than sequence_len are
-dropped, and with sample_packing the others are packed into rows whose documents do not see one
-another.
+Axolotl trains with the Trainer of transformers, whose schedules, optimizers and sharding are in
+`huggingface_trainer`. Axolotl's own formulas: a step has micro_batch_size *
+gradient_accumulation_steps rows per rank; without a length the warm-up is 3 % of all steps, at most
+100; weights are loaded in bf16 if bf16 is on; documents longer than sequence_len are dropped, and
+with sample_packing the others are packed into rows with isolated documents.
 """
 
 from __future__ import annotations
@@ -99,7 +98,7 @@ def _model(c: Conversion) -> None:
             c.report("differs", key, text)
     special, entries = {**c.mapping("special_tokens")}, c.value("tokens")
     added = special.pop("additional_special_tokens", None)
-    if isinstance(entries, dict):  # once the special tokens by name
+    if isinstance(entries, dict):  # special tokens by name
         special |= cast("dict[str, Any]", entries)
     names = [] if isinstance(entries, dict) else c.names("tokens")
     if tokens := [*names, *(added if isinstance(added, list) else [])]:
@@ -190,7 +189,7 @@ def _source(c: Conversion, entry: dict[str, Any], key: str) -> dict[str, Any]:
     files = [str(file) for file in (files if isinstance(files, list) else [files])]
     is_path = path.startswith((".", "/", "~")) or "://" in path or path == "json"
     local = is_path or os.path.exists(path)
-    if path == "json":  # a loader of files, which data_files names
+    if path == "json":  # a loader of the files in data_files
         path, files = files[0] if files else path, files[1:]
     split = entry.get("split") or "train"
     source: dict[str, Any]

@@ -1,11 +1,11 @@
-"""d9d's files of training and inference: sections of its jobs and of its own providers.
+"""d9d's files of training and inference: sections of its jobs and of user-defined providers.
 
 d9d takes the model, the data and the mesh in Python. Its examples keep them in the same file as
 `model` or `model_provider`, `data`, `auto_data`, `mesh`, `optimizer`, `lr_scheduler` and `lora`,
-which is how they are read here; what a file leaves to Python needs a decision.
+and are read that way; what a file leaves to Python needs a decision.
 
-Formulas, as d9d has them: gradients are a mean over the global batch, weighted by its tokens; the
-phases of the rate are shares of all steps; the seed is that of the pipeline rank.
+Formulas of d9d: gradients are a mean over the global batch, weighted by its tokens; phases of the
+learning rate are shares of all steps; the seed is that of the pipeline rank.
 """
 
 from __future__ import annotations
@@ -174,7 +174,7 @@ def _inference(c: Conversion) -> None:
                   "data.loader.pin_memory": "data_loading.pin_memory",
                   "parallel.timeout": "timeout.init_timeout",
                   "parallel.step_timeout": "timeout.step_timeout"})  # fmt: skip
-    c.number("batching.microbatch_size")  # of the ranks, the global size divides into
+    c.number("batching.microbatch_size")  # per rank; the global size is a multiple
     c.set("parallel.device", "cuda")
     for axis, field in (
         ("data_parallel_replicate", "replicate"), ("data_parallel_shard", "shard"),
@@ -214,7 +214,7 @@ def _ranks(c: Conversion) -> None:
     axes = ("pipeline_parallel", "data_parallel_shard", "context_parallel_replicate",
             "context_parallel_shard", "tensor_parallel", "expert_parallel")  # fmt: skip
     bucket, is_ddp = "gradient_manager.bucket_size_mb", c.number(replicate) > 1
-    # Other axes sum the gradients of each unit by itself.
+    # With other axes, the gradients of each unit are summed separately.
     if is_ddp and all(c.number(f"mesh.{axis}") == 1 for axis in axes) and c.number(bucket):
         c.set("parallel.bucket_size", float(c.number(bucket)), bucket)
     copies, parts = "mesh.context_parallel_replicate", "mesh.context_parallel_shard"
@@ -357,7 +357,7 @@ def _optimizer(c: Conversion) -> None:
     if name is None:
         return
     is_decoupled = c.value("optimizer.decoupled_weight_decay")
-    is_adam = name == "adam" and bool(decay) and not is_decoupled  # whose decay is in the gradient
+    is_adam = name == "adam" and bool(decay) and not is_decoupled  # decays in the gradient
     c.set("optimizer.type", "import" if is_adam else names[name], "optimizer.name")
     if is_adam:
         c.set("optimizer.target", "torch.optim.Adam", "optimizer.decoupled_weight_decay")
@@ -376,7 +376,7 @@ def _optimizer(c: Conversion) -> None:
     key = "gradient_manager.grad_dtype"
     reduce = None if c.value(key) is None else c.choice(key, *DTYPES)
     if name == "stochastic_adamw":
-        # It rounds updates of weights in bf16 by chance.
+        # It rounds bf16 weight updates stochastically.
         c.set("precision.params", "bf16", "optimizer.name")
         c.set("precision.compute", "bf16", "optimizer.name")
         state = c.choice("optimizer.state_dtype", *DTYPES)

@@ -1,12 +1,12 @@
 """DanLing's RunnerConfig as YAML, JSON or TOML, with the names of 0.3 and those renamed in 0.4.
 
 DanLing takes the model, the data and, unless `optim` has a type, the optimizer in Python: these
-need a decision. Keys of one's own, which a RunnerConfig takes as well, stand in `user`.
+need a decision. User-defined keys of a RunnerConfig are in `user`.
 
-Formulas, as DanLing has them: the product of all axes is the number of ranks, of which replicate *
-shard have data of their own; a step has accum_steps batches of dataloader.batch_size on each. Its
-own schedules have the factor of `_rate` below at step s, from 1; training ends at `steps` or
-`epochs`. Decay applies to all weights.
+Formulas of DanLing: the number of ranks is the product of all axes, with replicate * shard data
+ranks; a step has accum_steps batches of dataloader.batch_size per data rank. DanLing's own
+schedules have the factor of `_rate` below at step s, from 1; training ends at `steps` or `epochs`.
+Decay applies to all weights.
 """
 
 from __future__ import annotations
@@ -319,7 +319,8 @@ def _batch(c: Conversion) -> None:
         size, key = c.number("batch_size"), "batch_size"
     passes = c.number("accum_steps")
     if c.value("ft.enabled"):
-        # Replica groups divide the micro-batches of a step among them; there each has its own.
+        # In DanLing replica groups divide the micro-batches of a step; in Setpoint each has its
+        # own.
         passes *= c.number("ft.group_size")
         c.set("batch.accumulation", passes, "accum_steps", "ft.group_size")
     is_mesh = c.value("stack") == "parallel"
@@ -593,7 +594,7 @@ def _checkpoints(c: Conversion, total: int | None) -> None:
         if dtype := c.value("checkpoint.export_dtype"):
             word = DTYPES.get(str(dtype).lower(), dtype)
             c.set("checkpoint.last_dtype", word, "checkpoint.export_dtype")
-    # `resume` is a path in 0.3 and a switch in 0.4, whose path is `checkpoint`.
+    # `resume` is a path in 0.3, and in 0.4 a switch for the path in `checkpoint`.
     resume = c.value("resume")
     auto = bool(c.value("auto_resume")) or resume is True
     c.set("checkpoint.resume", "auto" if auto else "never", "auto_resume", "resume")

@@ -1,9 +1,9 @@
 """Conversion of configuration files of other systems: the mechanism shared by all dialects.
 
-A dialect declares every key of its system: the system's own default, and the field of Setpoint with
-the conversion of the value; or why the key is refused, or has no effect there either. What depends
-on several keys, such as the batch, is a function of the dialect. A conversion also writes the
-system's defaults, so that a file means here what it means there.
+A dialect declares every key of its system: its default there, and either the Setpoint field with
+the conversion of the value, or why the key is refused or has no effect there either. Settings that
+depend on several keys, such as the batch, have a function of the dialect. A conversion also writes
+the system's defaults, so a file keeps its meaning.
 """
 
 from __future__ import annotations
@@ -59,18 +59,17 @@ class Key:
     """A key of another system.
 
     Arguments:
-        default: the system's own; `REQUIRED` if there is none.
-        path: the field of Setpoint with the same meaning; empty if a function of the dialect
-            converts the key together with others.
-        values: the values of the field by those of the key, for choices by name.
+        default: the system's default; `REQUIRED` if there is none.
+        path: the Setpoint field with the same meaning; empty if a function of the dialect converts
+            the key together with others.
+        values: values of the field by those of the key, for named choices.
         unit: `{} steps` and the like, for fields whose values have a unit.
         optional: null, false, zero and empty values leave the field at its default.
-        refused: the reason why Setpoint has no such thing; a value other than the default is
-            reported.
-        decision: what a value other than the default leaves to decide, likewise.
-        differs: what a value other than the default does in another way here, likewise.
-        essential: without what is refused the file means nothing, so it is an error.
-        idle: the reason why the key has no effect in the other system either.
+        refused: reason why Setpoint has no equivalent; a value other than the default is reported.
+        decision: the decision that a value other than the default requires, likewise.
+        differs: the difference in Setpoint for a value other than the default, likewise.
+        essential: the file has no meaning without the refused key, so it is an error.
+        idle: reason why the key has no effect in the other system either.
     """
 
     default: object = REQUIRED
@@ -115,17 +114,16 @@ class Dialect:
     Arguments:
         release: the release whose defaults are written out.
         signature: keys of which a file has at least one, and no file of another system any.
-        prefixes: other names of keys, or their beginnings where they end in a dot or underscore,
-            with those that take their place.
+        prefixes: other names of keys, or their prefixes if they end in a dot or underscore, with
+            their replacements.
         refused: files that are not training jobs, by a key that only they have, with the reason.
-        complete: converts what depends on several keys.
+        complete: converts settings that depend on several keys.
         prepare: changes the values of the file before they are converted.
-        switches: keys, with a space between, of which one must be on for others, by the beginnings
-            of their names, to have an effect.
-        own_keys: the section of Setpoint for keys that are like none of the system, where a file
-            may have keys of one's own.
+        switches: keys, separated by spaces, one of which must be on for keys with the given
+            prefixes to have an effect.
+        own_keys: the Setpoint section for unknown keys, if a file may have user-defined keys.
         read: reads a file that is not TOML, YAML or JSON.
-        presets: named configurations, by their names, which stand in place of a file.
+        presets: named configurations by name, usable in place of a file.
     """
 
     name: str
@@ -152,12 +150,12 @@ class Dialect:
 
 
 class ConvertedDocument(FileDocument):
-    """A file of another system as data of Setpoint; positions are those of the keys it came from.
+    """A file of another system as data of Setpoint, with the positions of the original keys.
 
     Arguments:
-        places: `file:line:column` of each value, or the default that it is, by path.
+        places: `file:line:column` of each value, or the default it comes from, by path.
         reports: keys without an exact equivalent.
-        problems: unknown keys, and values that have no counterpart.
+        problems: unknown keys, and values without an equivalent.
     """
 
     __slots__ = ("dialect", "notes", "places", "problems", "reports")
@@ -191,7 +189,7 @@ class Conversion:
         self.problems: list[Problem] = []
         leaves = _leaves(cast("dict[str, object]", _typed(document.data)), dialect)
         names = {".".join(map(str, path)) for _, path, _ in leaves}
-        # A former name that is null stands beside the name of today in files that are written out.
+        # Written-out files may have a former name as null next to its current name.
         leaves = [(key, path, value) for key, path, value in leaves
                   if value is not None or key == ".".join(map(str, path)) or key not in names
                   ]  # fmt: skip
@@ -203,10 +201,10 @@ class Conversion:
     def override(self, words: Sequence[str]) -> None:
         """Set keys to values on the command line: `--a.b value`, `--a.b=value` or `a.b=value`.
 
-        A flag without a value is true, and `~a.b` takes a key away.
+        A flag without a value is true, and `~a.b` removes a key.
 
         Raises:
-            SetpointError: if a word is none of these.
+            SetpointError: a word is none of these.
         """
         queue = [*words]
         while queue:
@@ -387,7 +385,7 @@ class Conversion:
     def track(self, *trackers: tuple[str, str, Mapping[str, str]]) -> None:
         """Set the trackers, each as its type, the keys that enable it, and the keys of its fields.
 
-        Of several keys, with a space between, the first that is neither null nor empty counts.
+        Of several keys, separated by spaces, the first that is neither null nor empty applies.
         """
         items: list[dict[str, object]] = [{"type": "jsonl"}]
         for kind, switches, fields in trackers:
@@ -474,11 +472,11 @@ class Conversion:
                     self._set_plain(name, key, value)
         self.dialect.complete(self)
         loader = self.data.get("data", {}).get("loader", {})
-        if loader.get("workers") == 0:  # batches are made when they are taken, there as well
+        if loader.get("workers") == 0:  # batches are loaded on demand in both
             for name in ("prefetch", "pin_memory"):
                 loader.pop(name, None)
         saving = self.data.get("checkpoint", {})
-        if saving.get("save") is False:  # nor is anything of what is saved read there
+        if saving.get("save") is False:  # without saves, these have no effect there either
             for name in saving.keys() & set(SAVED):
                 del saving[name]
         for name, value in self.values.items():
@@ -502,7 +500,7 @@ class Conversion:
 
     def _set_plain(self, name: str, key: Key, value: object) -> None:
         if value is None:
-            pass  # which means the same in the field
+            pass  # null has the same meaning in the field
         elif key.values is not None:
             if not isinstance(value, str | bool | int) or value not in key.values:
                 self.wrong(name, "one of " + ", ".join(map(str, key.values)))
@@ -571,11 +569,11 @@ def _leaves(
 def phases_of(factors: list[float]) -> list[dict[str, object]]:
     """Compute phases of a piecewise schedule that are within `NEAR` of the factor of each step.
 
-    A phase that rises has the factor of its end at its last step, others that of their begin at
-    their first.
+    A rising phase has the factor of its end at its last step, another the factor of its start at
+    its first.
     """
     phases: list[dict[str, object]] = []
-    done, last = 0, factors[0]  # steps that the phases cover, and their last target
+    done, last = 0, factors[0]  # steps covered by the phases, and their last target
 
     def add(length: int, target: float, curve: str = "linear") -> None:
         nonlocal done, last
@@ -649,11 +647,11 @@ def read_foreign(name: str, path: str, typed: Sequence[str] = ()) -> ConvertedDo
     """Read and convert a file of another system.
 
     Arguments:
-        typed: overrides as the other system spells them, see `Conversion.override`.
+        typed: overrides in the syntax of the other system, see `Conversion.override`.
 
     Raises:
-        SetpointError: if the file cannot be read or is of yet another system, or an override is
-            none.
+        SetpointError: the file cannot be read or is of yet another system, or an override is
+            invalid.
     """
     dialect = dialect_named(name)
     if os.path.exists(path):

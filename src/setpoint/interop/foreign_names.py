@@ -1,9 +1,9 @@
 """Names and values of other systems for the fields of a job, and conversions.
 
-A key that a dialect converts to one field by itself is a name of that field. `names.toml` has those
-of systems without a dialect, and of keys that are converted with others.
+A key that a dialect converts alone to one field is a name of that field. `names.toml` has the names
+for systems without a dialect, and for keys that are converted together with others.
 
-A conversion gives an exact value, or none: then the hint names the field alone.
+A conversion gives an exact value or none; without one the hint names only the field.
 """
 
 from __future__ import annotations
@@ -189,7 +189,7 @@ def _dtype(key: ForeignKey, path: str) -> Answer:
     dtype = DTYPES.get(word, word)
     if key.truth is not None:
         dtype = "bf16" if key.truth else "fp32"
-    if kind == "true" and dtype == "bf16":  # the weights, too
+    if kind == "true" and dtype == "bf16":  # of the weights, too
         return Replacement({"precision.params": dtype, "precision.compute": dtype})
     return _computed_in(dtype)
 
@@ -383,7 +383,7 @@ def _dialect_names() -> dict[str, OtherName]:
         if word != field and meanings[word] == {*entry.fields}:
             entries.setdefault(word, entry)
         elif word == name:
-            del entries[name]  # one of our names, or a word with several meanings
+            del entries[name]  # a Setpoint name, or a word with several meanings
     return entries
 
 

@@ -1,12 +1,12 @@
-"""`TrainingArguments` of transformers as JSON, with the arguments of its script run_clm.py beside.
+"""`TrainingArguments` of transformers as JSON, with the arguments of its script run_clm.py.
 
-The model is `model_name_or_path`, or that of a config.json in the folder of the file. Axolotl,
-which trains with the same Trainer, shares what is said here of schedules, optimizers and shards.
+The model is `model_name_or_path`, or that of a config.json in the folder of the file. Axolotl
+trains with the same Trainer and shares its schedules, optimizers and sharding.
 
-Formulas, as transformers 5 has them: a step has per_device_train_batch_size *
-gradient_accumulation_steps sequences of each rank, and its loss is the mean over all of their
-tokens. The rate of step s, from 0, is s / W of the peak in a warm-up of W steps, then a curve of
-(s - W) / (T - W). Decay applies to all weights but those of norms and biases.
+Formulas of transformers 5: a step has per_device_train_batch_size * gradient_accumulation_steps
+sequences per rank, and its loss is the mean over all their tokens. The rate of step s, from 0, is s
+/ W of the peak in a warm-up of W steps, then a curve of (s - W) / (T - W). Decay applies to all
+weights except those of norms and biases.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """KempnerForge's TOML files: ten tables, whose defaults are those of its configuration classes.
 
-Formulas, as KempnerForge's training script has them: ranks = dp_replicate * dp_shard * tp * pp * cp
-* ep, of which dp_replicate * dp_shard see different data; a step has grad_accum_steps batches of
-batch_size on each of these. The rate of step s, from 0, is s / W of the peak in a warm-up of W
-steps, and then decays over decay_steps, or what is left of max_steps.
+Formulas of KempnerForge's training script: ranks = dp_replicate * dp_shard * tp * pp * cp * ep,
+with dp_replicate * dp_shard data ranks; a step has grad_accum_steps batches of batch_size on each
+data rank. The rate of step s, from 0, is s / W of the peak in a warm-up of W steps, and then decays
+over decay_steps, or the rest of max_steps.
 """
 
 from __future__ import annotations
@@ -177,7 +177,7 @@ def _batch(c: Conversion) -> None:
         )
         c.report("needs a decision", "distributed.ep", text)
     elif expert > 1:
-        # The same sequences as a whole, divided among the ranks of the expert groups as well.
+        # The same sequences in total, divided among the ranks of the expert groups as well.
         micro = size // expert if size % expert == 0 else 1
         c.set(BATCH, micro, *keys, "distributed.ep")
         c.set("batch.accumulation", size * passes // expert // micro, *keys, "distributed.ep")
@@ -210,11 +210,11 @@ def _experts(c: Conversion) -> None:
         text += "is updated in each forward pass from the counts of one rank"
         c.report("differs", "model.moe_router", text)
         if weight := c.number("model.moe_sequence_aux_loss_weight"):
-            # There it is multiplied by the weight of the other loss, too.
+            # KempnerForge also multiplies it by the weight of the other loss.
             keys = ("model.moe_sequence_aux_loss_weight", "model.moe_aux_loss_weight")
             c.set("model.moe.sequence_balance_loss", weight * c.number(keys[1]), *keys)
     if c.number("model.moe_shared_experts"):
-        # Any number makes one network of the usual width there.
+        # In KempnerForge any number gives one network of the usual width.
         c.set("model.moe.shared_experts", 1, "model.moe_shared_experts")
     if (multiplier := c.number("model.moe_expert_ffn_multiplier")) != 1:
         width = 16 * round(_width(c) * multiplier / 16)
@@ -356,7 +356,7 @@ def _data(c: Conversion) -> None:
                   "streaming": c.value("data.hf_streaming") or None}  # fmt: skip
         c.set_items("data.sources", [source], "data.hf_dataset_name")
     else:
-        # The training script draws tokens at random where no data is named.
+        # Without a dataset, the training script draws random tokens.
         c.set_items("data.sources", [{"type": "random", "pattern": "uniform"}], "data.dataset_path")
     if not datasets and (c.value("data.phases") or c.value("data.anneal_start_step")):
         key = "data.phases" if c.value("data.phases") else "data.anneal_start_step"
@@ -427,7 +427,7 @@ def _records(c: Conversion) -> None:
             "project": "metrics.wandb_project", "name": "metrics.wandb_run_name",
             "run_id": "metrics.wandb_run_id"}),
     )  # fmt: skip
-    # Ten losses in a row that are not finite end a run there; each is skipped before.
+    # In KempnerForge ten successive losses that are not finite end a run; each is skipped first.
     c.set("resilience.non_finite", {"type": "skip", "limit": 10})
     if c.value("profiling.enable"):
         c.trace("profiling.start_step", "profiling.end_step", warmup=1)

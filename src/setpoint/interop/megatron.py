@@ -1,13 +1,13 @@
 """Argument lists of Megatron-LM: shell scripts, plain lists of arguments, or YAML of its tests.
 
-Of a script nothing is run: variables, arrays and sums that stand in the same file are resolved, an
-`if` that compares them is followed, and the arguments are those after the name of a Python file.
-What the script takes from its own arguments or the environment needs a decision.
+Scripts are not run: variables, arrays and sums assigned in the same file are resolved, an `if` that
+compares them is followed, and the arguments are those after the name of a Python file. Values that
+a script takes from its own arguments or the environment need a decision.
 
-Formulas, as Megatron-LM has them (core 0.15): data ranks = ranks / (tensor * pipeline * context);
-a step has global-batch-size sequences, or micro-batch-size of each data rank. The schedule counts
-samples; the rate of step s, from 0, is s / W of the peak in a warm-up, then min + (max - min) times
-a curve of (s - W) / (D - W). Decay applies to tensors of two dimensions or more. Biases, learned
+Formulas of Megatron-LM (core 0.15): data ranks = ranks / (tensor * pipeline * context); a step has
+global-batch-size sequences, or micro-batch-size per data rank. The schedule counts samples; the
+rate of step s, from 0, is s / W of the peak in a warm-up, then min + (max - min) times a curve of
+(s - W) / (D - W). Decay applies to tensors of two dimensions or more. Biases, learned
 positions, LayerNorm, GELU, tied embeddings and dropout of 0.1 are on unless turned off.
 """
 
@@ -142,7 +142,8 @@ def _ranks(c: Conversion) -> None:
             c.report("differs", "sequence-parallel", "off: stages send whole sequences")
             divides = False
         elif not divides and stages == 1 and c.number("attention-dropout"):
-            # Ranks that divide heads draw other numbers each, which here goes with this.
+            # Ranks that divide heads draw different numbers; in Setpoint this requires sequence
+            # parallelism.
             c.report("differs", "sequence-parallel", "on, for dropout in the heads of each rank")
             divides = True
         if not divides and c.number("attention-dropout"):
@@ -452,7 +453,7 @@ def _records(c: Conversion) -> None:
             text = f"{path}: a checkpoint of Megatron's; its weights are model.pretrained"
             c.report("needs a decision", key, text)
     for key in ("no-load-optim", "no-load-rng", "finetune", "exit-on-missing-checkpoint"):
-        c.value(key)  # for what is loaded by hand
+        c.value(key)  # only for weights loaded by hand
     c.value("ckpt-step")
     c.set("resilience.gc", None, "manual-gc")
     if c.value("manual-gc"):
@@ -478,7 +479,7 @@ def _read(path: str) -> FileDocument:
     """A script or a list of arguments, or YAML with the arguments of Megatron's own tests."""
     if names_file(path):
         document = read_file(path)
-        if "MODEL_ARGS" in document.data:  # beside what its tests measure
+        if "MODEL_ARGS" in document.data:  # without the metrics of its tests
             document.data = {"MODEL_ARGS": document.data["MODEL_ARGS"]}
         return document
     flags = {name for name, key in KEYS.items() if key.default is False}

@@ -106,7 +106,7 @@ KEYS: dict[str, Key] = {
     "v-head-dim": Key(128, "model.mla.value_head_dim"),
     "mtp-num-layers": Key(None,
         refused="multi-token prediction: its layers and their loss are left out"),
-    # What goes another way here.
+    # Keys with a different effect in Setpoint.
     "softmax-type": Key("vanilla", refused="the softmax of attention has no offset"),
     "qk-l2-norm": Key(False, refused="queries and keys have RMSNorm alone"),
     "apply-residual-connection-post-layernorm": Key(False, refused="norms are before or after"),

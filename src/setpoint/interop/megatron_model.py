@@ -38,7 +38,7 @@ def _decoder(c: Conversion) -> None:
     default = int(4 * dim * 2 / 3) // 64 * 64 if gated else 4 * dim
     c.set("model.ffn_dim", width or default, "ffn-hidden-size", "swiglu")
     bias = not c.value("disable-bias-linear")
-    fused = bias and not c.value("no-bias-gelu-fusion")  # its kernel has the tanh
+    fused = bias and not c.value("no-bias-gelu-fusion")  # its kernel approximates by tanh
     activations = {"swiglu": "swiglu", "squared-relu": "relu_squared", "openai-gelu": "gelu_tanh"}
     chosen = next((key for key in activations if c.value(key)), "no-bias-gelu-fusion")
     c.set("model.activation", activations.get(chosen, "gelu_tanh" if fused else "gelu"), chosen)
@@ -135,7 +135,7 @@ def _positions(c: Conversion) -> None:
 
 def _latent(c: Conversion) -> None:
     """Latent attention, with YaRN where positions are scaled."""
-    for path in ("kv_heads", "head_dim", "qk_norm"):  # parts of low rank have their norms
+    for path in ("kv_heads", "head_dim", "qk_norm"):  # low-rank projections have their norms
         c.data["model"].pop(path, None)
     c.set("model.positions", "rotary", "multi-latent-attention")
     factor = c.number("rotary-scaling-factor")

@@ -1,7 +1,7 @@
-"""Arguments of a command in a shell script, or in a plain list; nothing of a script is run.
+"""Arguments of a command in a shell script, or in a plain list; no part of a script is run.
 
-Variables, arrays and sums that stand in the same file are resolved, an `if` or `case` that compares
-them is followed, and the arguments are those after the name of a Python file. Words of loops are
+Variables, arrays and sums assigned in the same file are resolved, an `if` or `case` that compares
+them is followed, and the arguments are those after the name of a Python file. Loop variables are
 not read.
 """
 
@@ -47,10 +47,10 @@ Statement = tuple[list[Word], str]
 
 
 class Script:
-    """A shell script as far as its assignments and its command go; nothing of it is run.
+    """A shell script with its assignments and its command; no part of it is run.
 
     Arguments:
-        limit: the largest number of characters of one variable.
+        limit: maximum number of characters of a variable.
     """
 
     def __init__(self, name: str, text: str, limit: int = MIB) -> None:
@@ -150,10 +150,10 @@ class Script:
         return status
 
     def _statement(self, words: list[Word]) -> bool | None:
-        """Follow an assignment, a comparison, or the command that has the arguments.
+        """Follow an assignment, a comparison, or the command with the arguments.
 
         Returns:
-            if a comparison holds; null for others.
+            the result of a comparison; None for other statements.
         """
         if words and words[0][0] in ("[", "[[", "test"):
             return self._holds(words[1:])
@@ -209,7 +209,7 @@ class Script:
         for match in re.finditer(r"'[^']*'|\"[^\"]*\"|[^\s\\]+", text):
             word = match.group().strip("'\"")
             position = self.text.find(word, start, end)
-            if position < 0 and word.startswith("--"):  # of a variable within the text
+            if position < 0 and word.startswith("--"):  # from a variable within the text
                 position = max(self.text.rfind(word + char) for char in " \n=")
             pieces.append((word, place if position < 0 else position))
             start = position + len(word) if start <= position < end else start
@@ -284,12 +284,12 @@ def read_arguments(
     The Python file or module of a script is `program`.
 
     Arguments:
-        several: names of arguments that take several values.
-        flags: names of arguments that take none.
-        separator: between the words of names.
+        several: names of arguments with several values.
+        flags: names of arguments without a value.
+        separator: separator of the words in names.
 
     Raises:
-        FileError: the file is not there, too large, or not UTF-8.
+        FileError: the file does not exist, is too large, or is not UTF-8.
     """
     data = read_plain_file(
         path,
@@ -328,10 +328,10 @@ OPERATORS: dict[type[ast.operator], Callable[[Any, Any], Any]] = {
 
 
 def evaluate(node: ast.expr) -> Any:
-    """A sum or product of ints and lists of ints, of a small size.
+    """Evaluate a sum or product of ints and lists of ints, of limited size.
 
     Raises:
-        ValueError: it is something else, or too large.
+        ValueError: the expression is something else, or too large.
     """
     if isinstance(node, ast.Constant) and type(node.value) is int:
         return node.value

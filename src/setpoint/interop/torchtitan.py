@@ -1,13 +1,13 @@
 """torchtitan's TOML files, tables of its JobConfig up to release 0.2, and names since release 0.3.
 
 A name such as `llama3_8b` is one of `torchtitan_registry`, alone or as `--config` of a script, with
-the arguments that override it. Defaults are those of 0.2.2 and 0.3.0, which agree.
+overriding arguments. Defaults are those of 0.2.2 and 0.3.0, which agree.
 
-Formulas, as torchtitan has them: ranks = replicate * shard * context * tensor * pipeline, and
-experts are divided over shards and context. A step has global_batch_size rows, or local_batch_size
-of each data rank. The rate rises over W steps, is the peak, and falls over the last D =
-round(T * decay_ratio) steps, or from the end of the warm-up; the factor of step s, from 0, is
-(s + 1) / W, then the curve of (s - (T - D)) / D. Decay applies to all weights.
+Formulas of torchtitan: ranks = replicate * shard * context * tensor * pipeline, and experts are
+divided over shards and context. A step has global_batch_size rows, or local_batch_size per data
+rank. The rate rises over W steps, is the peak, and falls over the last D = round(T * decay_ratio)
+steps, or from the end of the warm-up; the factor of step s, from 0, is (s + 1) / W, then the curve
+of (s - (T - D)) / D. Decay applies to all weights.
 """
 
 from __future__ import annotations
@@ -234,7 +234,7 @@ def _model(c: Conversion) -> None:
         c.report("differs", "model.flavor", text)
     if name == "llama3" and c.given("model.tokenizer_path"):
         del c.data["model"]["rope_scaling"]  # of 0.1, which scales no positions
-    # In 0.3, whose configurations have names, positions are scaled for rows of any length.
+    # In 0.3, which has named configurations, positions are scaled for rows of any length.
     is_named = c.paths.get("model.name") == ("config",)
     if name == "deepseek_v3" and (length > 4096 or is_named):
         part = 1.0 if flavor in ("236B", "671B") else 0.70
@@ -514,7 +514,7 @@ def _prepare(c: Conversion) -> None:
     for key, value in PRESETS[name].items():
         if value is not None and key not in c.values:
             c.values[key], c.paths[key] = value, ("config",)
-    for key, value in [*c.values.items()]:  # lists of a command line
+    for key, value in [*c.values.items()]:  # lists from a command line
         default = c.dialect.keys[key].default if key in c.dialect.keys else None
         if isinstance(default, list) and isinstance(value, str):
             c.values[key] = cast("list[object]", value.split(","))

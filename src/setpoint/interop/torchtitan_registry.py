@@ -1,6 +1,6 @@
 """Models of torchtitan by name and flavor, and its named configurations, of release 0.3.
 
-Until release 0.2 a TOML file chose a flavor; since then a configuration has a name, and a command
+Up to release 0.2 a TOML file chose a flavor; since then a configuration has a name, and a command
 line overrides it: `--module llama3 --config llama3_8b --training.steps 100`.
 """
 

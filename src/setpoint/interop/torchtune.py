@@ -1,9 +1,9 @@
 """torchtune's YAML files of full, LoRA and QLoRA fine-tuning, with `_component_` and `${...}`.
 
-Formulas, as torchtune's recipes have them: a step has batch_size * gradient_accumulation_steps rows
-of each data rank, padded to the longest of a batch; the loss is a mean over the tokens of the step.
-With a scheduler the rate of step s, from 0, is s / W of the peak in a warm-up of W steps, then half
-a cosine to 0 at the end of all epochs. dtype is that of weights, gradients and optimizer state.
+Formulas of torchtune's recipes: a step has batch_size * gradient_accumulation_steps rows per data
+rank, padded to the longest of a batch; the loss is a mean over the tokens of the step. With a
+scheduler the rate of step s, from 0, is s / W of the peak in a warm-up of W steps, then half a
+cosine to 0 at the end of all epochs. dtype applies to weights, gradients and optimizer state.
 """
 
 from __future__ import annotations
@@ -192,7 +192,7 @@ def _weights(c: Conversion) -> None:
         c.wrong(key, "the folder of a model")
         return
     for name in ("checkpoint_files", "output_dir", "model_type"):
-        c.value(f"checkpointer.{name}")  # as the folder and the model have them
+        c.value(f"checkpointer.{name}")  # given by the folder and the model
     folder = folder.rstrip("/")
     if reader != "FullModelHFCheckpointer":
         folder = folder.removesuffix("/original")
@@ -332,7 +332,7 @@ def _optimizer(c: Conversion) -> None:
     paged = ("PagedAdamW", "PagedAdamW8bit", "AdamW8bit")
     kind = {"AdamW": "adamw", "SGD": "sgd"}.get(name) if package.startswith("torch.") else None
     if package.startswith("bitsandbytes") and name in paged:
-        # Its moments are in fp32 beside weights in bf16.
+        # Its moments are in fp32 with weights in bf16.
         kind = "anyprecision_adamw" if c.value("dtype") == "bf16" else "adamw"
         text = "moments are on the device; there on pages of host memory as well"
         if "8bit" in name:
@@ -446,17 +446,17 @@ def _records(c: Conversion) -> None:
     tracker = _logger(c)
     trackers: list[dict[str, object]] = [{"type": "jsonl"}, *([tracker] if tracker else [])]
     c.set_items("tracking.trackers", trackers, "metric_logger")
-    c.value("tensor_parallel_plan._component_")  # which follows from the model
+    c.value("tensor_parallel_plan._component_")  # derived from the model
     if not c.value("profiler.enabled"):
         for key in c.values:
             if key.startswith("profiler."):
-                c.value(key)  # the profiler is off, there as well
+                c.value(key)  # the profiler is off there, too
         return
     counts = {"wait": "wait_steps", "warmup": "warmup_steps", "active": "active_steps",
               "repeat": "num_cycles", "shapes": "record_shapes", "memory": "profile_memory",
               "stacks": "with_stack", "flops": "with_flops", "directory": "output_dir"}  # fmt: skip
     for name in ("_component_", "cpu", "cuda", "xpu"):
-        c.value(f"profiler.{name}")  # all that the machine has
+        c.value(f"profiler.{name}")  # all activities of the machine
     c.copy({f"profiling.{field}": f"profiler.{name}" for field, name in counts.items()})
 
 

@@ -1,10 +1,9 @@
 """xorl's YAML files of local training: the sections model, data, train and lora.
 
-Formulas, as xorl has them: the ranks left by ulysses, ring, tensor and pipeline are replicate *
-shard data ranks; experts are divided over data and context ranks. A step has
-gradient_accumulation_steps micro-batches of packed rows on each data rank. Over T steps the rate
-rises from lr_start for T * lr_warmup_ratio steps, and has fallen to lr_min, an absolute rate, at
-T * lr_decay_ratio.
+Formulas of xorl: the ranks left by ulysses, ring, tensor and pipeline are replicate * shard data
+ranks; experts are divided over data and context ranks. A step has gradient_accumulation_steps
+micro-batches of packed rows per data rank. Over T steps the rate rises from lr_start for T *
+lr_warmup_ratio steps, and has fallen to lr_min, an absolute rate, at T * lr_decay_ratio.
 """
 
 from __future__ import annotations
@@ -302,7 +301,7 @@ def _schedule(c: Conversion) -> None:
         return
     c.set("schedule.type", style, key)
     share = c.number("train.lr_decay_ratio") if style != "constant" else 1
-    # Here a share of the warm-up is one of the shorter horizon, there of the run.
+    # In Setpoint the warm-up is a share of the shorter horizon, in xorl of the run.
     if warmup := c.number("train.lr_warmup_ratio") / (share or 1):
         c.set("schedule.warmup", f"{100 * warmup:.10g} %", "train.lr_warmup_ratio")
         if start := c.number("train.lr_start"):
@@ -365,7 +364,7 @@ def _data(c: Conversion) -> None:
         text = f"rows hold {length} tokens, in {parts} parts; there fewer and padding"
         c.report("differs", key, text)
     c.set("data.held_out", 0)
-    c.value("data.select_columns")  # others are not read
+    c.value("data.select_columns")  # other columns are not read
     methods = {"sequential": "next_fit", "multipack": "first_fit_decreasing"}
     if c.pick("data.packing.method", "data.sample_packing_method", methods) == "multipack":
         path, key = "data.packing.group_size", "data.sample_packing_group_size"

@@ -1,8 +1,8 @@
 """GGUF files of llama.cpp: metadata, and tensors with quantized blocks made dense.
 
 Format: https://github.com/ggml-org/ggml/blob/master/docs/gguf.md, blocks: ggml-common.h and
-ggml-quants.c there. The package `gguf` writes such files; it reads them tensor by tensor with numpy
-and brings a tokenizer library along, so that these few functions are used instead.
+ggml-quants.c there. The package `gguf` reads tensor by tensor with numpy and depends on a tokenizer
+library, so these few functions are used instead.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ def _q4_k(blocks: Tensor, high_bits: int = 0) -> Tensor:
     """8 groups of 32, each with a scale and a minimum of 6 bits.
 
     Arguments:
-        high_bits: bytes with the fifth bit of each number; 0: there is none.
+        high_bits: bytes with the fifth bit of each number; 0: none.
     """
     factors, packed, codes = _fp16(blocks[:, :4]), blocks[:, 4:16], blocks[:, 16 + high_bits :]
     low, high, rest = packed.view(-1, 3, 4).unbind(1)
@@ -77,10 +77,11 @@ def _q6_k(blocks: Tensor) -> Tensor:
 
 
 class BlockType(NamedTuple):
-    """A type of tensors: numbers and bytes of a block, and its dense numbers.
+    """A tensor type: numbers and bytes per block, and the conversion to dense numbers.
 
     Arguments:
-        dense: (blocks, numbers) in fp32 of (blocks, bytes); None: numbers of `dtype`.
+        dense: converts (blocks, bytes) to (blocks, numbers) in fp32; None: the numbers have
+            `dtype`.
     """
 
     name: str
@@ -123,8 +124,8 @@ def read_gguf(path: Path) -> GGUF:
     """Read a GGUF file.
 
     Raises:
-        SetpointError: it is of another version, or has tensors of types that are not known here.
-        RunError: it is damaged.
+        SetpointError: the version or a tensor type is not supported.
+        RunError: the file is damaged.
     """
     try:
         with path.open("rb") as file:
@@ -152,7 +153,7 @@ def _read(path: Path, file: BufferedReader) -> GGUF:
         name, (dims,) = _string(file), _unpack(file, "I")
         if dims > 4:
             raise _Damage(f"{name} has {dims} dimensions")
-        shape = _unpack(file, f"{dims}Q")[::-1]  # the fastest first in files
+        shape = _unpack(file, f"{dims}Q")[::-1]  # files have the fastest dimension first
         kind, offset = _unpack(file, "IQ")
         if kind not in TYPES:
             known = ", ".join(encoding.name for encoding in TYPES.values())

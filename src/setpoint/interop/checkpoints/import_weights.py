@@ -1,7 +1,7 @@
 """`setpoint checkpoint import`: a checkpoint of another system as one of Hugging Face or Setpoint.
 
-Weights fill a transformer of ours, and each state of the optimizer another one, as it has the
-shapes of the weights and their layout.
+Weights fill a Setpoint transformer, and each optimizer state another one, as it has the shapes and
+the layout of the weights.
 """
 
 from __future__ import annotations
@@ -49,8 +49,8 @@ class Foreign:
     """A checkpoint of another system, and its model.
 
     Arguments:
-        config: None where nothing says what the model is.
-        family: in whose form transformers has the model.
+        config: configuration of the model; None if unknown.
+        family: the transformers family of the model.
     """
 
     system: ForeignSystem
@@ -64,8 +64,8 @@ class Foreign:
         """A Setpoint model with tensors of the checkpoint as its parameters.
 
         Raises:
-            SetpointError: models of the family are not read from checkpoints of the system.
-            RunError: the tensors are not those of the model, each misfit with both shapes.
+            SetpointError: the checkpoints of the system have no models of this family.
+            RunError: the tensors do not fit the model; the error has both shapes of each mismatch.
         """
         contents, system = self.contents, self.system
         if family not in system.families:
@@ -105,14 +105,14 @@ def open_foreign(source: str, model: str | None, *, optimizer: bool = False) -> 
 
     Arguments:
         source: `[SYSTEM:]PATH`.
-        model: what `locate` takes; its configuration is used. None: that of the files or of a
-        config.json next to them.
-        optimizer: whether the state of its optimizer is read.
+        model: argument of `locate`, whose configuration is used; None: that of the files or of a
+            config.json next to them.
+        optimizer: read the optimizer state, too.
 
     Raises:
-        SetpointError: it is missing, or holds objects other than tensors or a model that is not
-        supported.
-        RunError: it is damaged.
+        SetpointError: the checkpoint is missing, or has other objects than tensors or an
+            unsupported model.
+        RunError: the checkpoint is damaged.
     """
     system, path = system_of(source)
     if model is not None:  # before gigabytes are read
@@ -150,7 +150,7 @@ def _read(system: ForeignSystem, path: Path, optimizer: bool) -> Contents:
         return system.read(path, optimizer)
     except SetpointError:
         raise
-    except Exception as error:  # whatever values of other types than are meant lead to
+    except Exception as error:  # values of unexpected types raise any error
         raise RunError(
             f"{path} is damaged, or from a version of {system.title} that is not known here: "
             f"{type(error).__name__}: {error}. Nothing was loaded."
@@ -158,15 +158,15 @@ def _read(system: ForeignSystem, path: Path, optimizer: bool) -> Contents:
 
 
 def import_weights(foreign: Foreign, target: Path, dtype: str | None = None) -> None:
-    """Write the weights as a directory in the format of Hugging Face, whole or not at all.
+    """Write the weights as a directory in the format of Hugging Face, atomically.
 
-    The files of a tokenizer beside the weights are copied.
+    Tokenizer files next to the weights are copied.
 
     Arguments:
-        dtype: of the weights; None: as they are.
+        dtype: dtype of the weights; None: unchanged.
 
     Raises:
-        SetpointError: nothing says what the model is, or there is something at the target.
+        SetpointError: the model is unknown, or the target exists.
         RunError: see `Foreign.filled`.
     """
     contents, config, family = foreign.contents, foreign.config, foreign.family
@@ -195,15 +195,15 @@ def import_weights(foreign: Foreign, target: Path, dtype: str | None = None) -> 
 
 
 def import_checkpoint(foreign: Foreign, job: Job, target: Path) -> int:
-    """Write weights, optimizer state and step as a checkpoint of a job, whole or not at all.
+    """Write weights, optimizer state and step as a checkpoint of a job, atomically.
 
-    `checkpoint.load` starts a run from it, at the start of the data.
+    `checkpoint.load` starts a run from it, at the beginning of the data.
 
     Returns:
         the step.
 
     Raises:
-        SetpointError: the model of the job is another one, or its optimizer is.
+        SetpointError: the job has another model or optimizer.
         RunError: see `Foreign.filled`.
     """
     require_free(target)
@@ -228,7 +228,7 @@ def import_checkpoint(foreign: Foreign, job: Job, target: Path) -> int:
     weights = model.state_dict()
     tensors: dict[str, Mapping[str, Tensor]] = {"model": weights}
     step = contents.step if contents.step is not None else max(contents.updates.values(), default=0)
-    # The job's own batch stands for that of the steps which were taken elsewhere.
+    # The steps are assumed to have had the job's batch.
     tokens = step * job.batch.global_size * job.batch.sequence_length
     state: dict[str, Any] = {"position": asdict(Position(step=step, tokens=tokens))}
     if contents.states:

@@ -1,7 +1,7 @@
 """Layout of a system's checkpoints: names of tensors, and their mapping to Setpoint models.
 
-A system is a table like a family of `setpoint.model.pretrained`: its names of modules by
-Setpoint's, and the families in which adjacent dimensions form rotated pairs.
+A system is a table like a family of `setpoint.model.pretrained`: its module names by Setpoint's,
+and the families in which adjacent dimensions form rotated pairs.
 """
 
 from __future__ import annotations
@@ -29,15 +29,15 @@ _TOP: Final = "~."
 
 @dataclass(slots=True)
 class Contents:
-    """Content of the files of a checkpoint, by the names of their system.
+    """Contents of checkpoint files, with the names of their system.
 
     Arguments:
-        states: states of the optimizer of the shape of their parameter, by state and parameter.
-        updates: of the optimizer, by parameter.
-        step: of the training; None where files do not say.
-        keys: of a config.json of the model; None where files do not describe it.
+        states: optimizer states with the shape of their parameter, by state and parameter.
+        updates: number of optimizer updates, by parameter.
+        step: training step; None if the files have none.
+        keys: keys of a config.json of the model; None if the files do not describe it.
         has_biases: False if modules that have biases in config.json have none.
-        notes: what was not read, and why.
+        notes: parts that were not read, with the reasons.
     """
 
     path: Path
@@ -56,12 +56,12 @@ class Contents:
 
 
 class Stacked(NamedTuple):
-    """Tensors of one module of each layer, or of each expert, that files hold as one.
+    """Tensors of one module of all layers, or of all experts, that files stack.
 
     Arguments:
-        pattern: of its name.
-        each: name of one of them, with `{}` for its number.
-        numbers: in place of 0, 1, ...
+        pattern: pattern of the stacked name.
+        each: name of a single tensor, with `{}` for its number.
+        numbers: numbers to use in place of 0, 1, ...
     """
 
     pattern: str
@@ -74,14 +74,14 @@ class ForeignSystem:
     """A system and the layout of its checkpoints.
 
     Arguments:
-        families: supported `model_type`s of transformers, and whether each rotates pairs of
-        neighbours instead of halves of a head.
-        read: reads a path; the second argument says whether the optimizer's state is asked for.
+        families: supported `model_type`s of transformers, and whether each rotates adjacent pairs
+            instead of halves of a head.
+        read: reads a path; the second argument requests the optimizer state.
         layer: name of a layer, with `{}` for its number.
-        norms: name of the weights of norms.
+        norms: name of norm weights.
         grouped: modules in which the rows of queries, keys and values alternate by key-value head,
-            and the names of the module where these follow each other, or of the three modules.
-        other_names: replacements in file names, for releases and options that differ.
+            and the names of the module with these in sequence, or of the three modules.
+        other_names: replacements in names of the files, for other releases and options.
         surplus: patterns of ignored names.
     """
 
@@ -112,7 +112,7 @@ class ForeignSystem:
         """The tensors by the names of the table, one for each module of each layer and expert."""
         result: Named = {}
         for name, tensor in tensors.items():
-            name = name.replace("_orig_mod.", "")  # of torch.compile
+            name = name.replace("_orig_mod.", "")  # prefix of torch.compile
             for old, new in self.other_names.items():
                 name = name.replace(old, new)
             for key, part in self._unstacked(name, tensor):
@@ -140,7 +140,7 @@ def _ungrouped(tensor: Tensor, config: TransformerConfig) -> list[Tensor]:
     """Rows of all queries, of keys, and of values, of rows that alternate by key-value head."""
     of_group, rest = config.heads // config.kv_heads + 2, tensor.shape[1:]
     if tensor.shape[0] != config.kv_heads * of_group * config.head_dim:
-        return [tensor]  # which is reported with its shape
+        return [tensor]  # the error reports its shape
     heads = tensor.view(config.kv_heads, of_group, config.head_dim, *rest)
     return [part.reshape(-1, *rest) for part in heads.split([of_group - 2, 1, 1], 1)]
 
@@ -149,7 +149,7 @@ def tensors_in(path: Path, content: object) -> Named:
     """The tensors of a state dict.
 
     Raises:
-        SetpointError: it is none.
+        SetpointError: the content is not a state dict.
     """
     if not isinstance(content, dict) or not content:
         raise SetpointError(f"{path} holds no state dict: names and their tensors")
@@ -163,7 +163,7 @@ def take_numbered_states(contents: Contents, names: list[list[str]], content: An
     """Take the state dict of a torch optimizer whose groups hold parameters of these names.
 
     Raises:
-        RunError: it has other parameters.
+        RunError: the state dict has other parameters.
     """
     groups: list[list[int]] = [list(group["params"]) for group in content["param_groups"]]
     counts, expected = ([len(group) for group in lists] for lists in (groups, names))
@@ -177,10 +177,10 @@ def take_numbered_states(contents: Contents, names: list[list[str]], content: An
 
 
 def take_states(contents: Contents, states: Mapping[str, Mapping[str, Any]]) -> None:
-    """Take the states of AdamW by parameter; those of other optimizers are noted.
+    """Take the states of AdamW by parameter; note those of other optimizers.
 
     Raises:
-        RunError: a state has another shape than its parameter.
+        RunError: the shapes of a state and its parameter differ.
     """
     for name, state in states.items():
         shape = contents.tensors[name].shape if name in contents.tensors else None
@@ -212,10 +212,10 @@ def unique_names(tensors: Named) -> list[str]:
 
 
 def only_file(path: Path, names: Iterable[str]) -> Path:
-    """A path that is a file, or the first file of some patterns in a directory.
+    """The path itself if it is a file, else the first file in it that matches a pattern.
 
     Raises:
-        SetpointError: there is none, or several files are of one pattern.
+        SetpointError: no file matches, or several match one pattern.
     """
     if path.is_file():
         return path

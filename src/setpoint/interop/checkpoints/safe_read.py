@@ -1,7 +1,7 @@
 """Files of `torch.save` and of `torch.distributed.checkpoint`, read without running their code.
 
-Both are pickles. Tensors are read by torch's weights-only unpickler, and the metadata of a
-distributed checkpoint by one that knows the classes of that metadata alone.
+Both are pickles. Torch's weights-only unpickler reads tensors; the metadata of a distributed
+checkpoint has an unpickler that only knows the metadata classes.
 """
 
 from __future__ import annotations
@@ -66,14 +66,14 @@ def read_torch_file(path: Path) -> Any:
     """Read a file of `torch.save`.
 
     Returns:
-        dicts and lists of tensors, numbers and texts; tensors are read from the disk when used.
+        dicts and lists of tensors, numbers and strings; tensors are read from disk on use.
 
     Raises:
-        SetpointError: it holds objects of other classes, or cannot be read.
-        RunError: it is damaged.
+        SetpointError: the file has objects of other classes, or cannot be read.
+        RunError: the file is damaged.
     """
     try:
-        for mmap in (True, False):  # files of old versions of torch are not mapped
+        for mmap in (True, False):  # files of old torch versions cannot be mapped
             try:
                 return torch.load(path, map_location="cpu", weights_only=True, mmap=mmap)
             except RuntimeError as error:
@@ -81,11 +81,11 @@ def read_torch_file(path: Path) -> Any:
                     raise
     except OSError as error:
         raise SetpointError(f"{path} cannot be read: {error.strerror or error}") from error
-    except Exception as error:  # an unpickler raises whatever damaged bytes lead to
+    except Exception as error:  # damaged bytes raise any error
         if name := _named_class(error):
             raise refusal(path, name) from error
         text = next(iter(str(error).splitlines()), type(error).__name__)
-        if "weights_only" in text:  # PyTorch's advice to run what the file holds
+        if "weights_only" in text:  # PyTorch's advice to run the code in the file
             text = "it is not a pickle of tensors, numbers and strings"
         raise RunError(f"{path} is damaged, or is not a file of torch.save: {text}") from error
     raise AssertionError("unreachable")
@@ -125,11 +125,11 @@ class DistributedFiles:
     """A directory of `torch.distributed.checkpoint`.
 
     Arguments:
-        shapes: of all tensors by name, of which each may lie in several files.
+        shapes: shapes of all tensors by name; a tensor may be in several files.
 
     Raises:
-        SetpointError: its metadata holds objects of other classes, or cannot be read.
-        RunError: it is damaged.
+        SetpointError: the metadata has objects of other classes, or cannot be read.
+        RunError: the metadata is damaged.
     """
 
     def __init__(self, path: Path) -> None:
@@ -161,7 +161,7 @@ class DistributedFiles:
         """Read whole tensors.
 
         Raises:
-            RunError: a file is damaged, or does not hold what the metadata says.
+            RunError: a file is damaged, or contradicts the metadata.
         """
         tensors: dict[str, Tensor] = {}
         entries = {name: self._tensors[name] for name in names}
@@ -172,7 +172,7 @@ class DistributedFiles:
             for name, entry in entries.items():
                 tensors[name] = torch.empty(entry.size, dtype=entry.properties.dtype)
             with warnings.catch_warnings():
-                warnings.simplefilter("ignore")  # of reading in one process, which is meant
+                warnings.simplefilter("ignore")  # about reading in one process, as intended
                 load(
                     {**tensors},
                     storage_reader=_TensorReader(self.path, self._metadata),

@@ -1,6 +1,6 @@
-"""The systems whose checkpoints are read, a table and a reader each.
+"""The supported checkpoint systems, a table and a reader each.
 
-Facts are from the public sources of the systems, named at each.
+The public sources of the facts are named at each system.
 """
 
 from __future__ import annotations
@@ -410,7 +410,7 @@ MEGATRON: Final = ForeignSystem(
         Stacked(r"(.*\.mlp\.experts)\.experts\.(linear_fc\d)\.weight", r"\1.{}.\2.weight"),
     ),
     grouped={"self_attention.linear_qkv": ("self_attention.linear_qkv",)},
-    other_names={  # of Transformer Engine, whose linear layers contain the norm before them
+    other_names={  # Transformer Engine's linear layers contain the norm before them
         ".self_attention.linear_qkv.layer_norm_weight": ".input_layernorm.weight",
         ".mlp.linear_fc1.layer_norm_weight": ".pre_mlp_layernorm.weight",
     },
@@ -468,14 +468,14 @@ def _gguf_keys(path: Path, metadata: Mapping[str, Any], tensors: Named) -> dict[
         keys |= mixtral if kind == "llama" else qwen
     if scaling == "linear":
         keys["rope_scaling"] = {"rope_type": "linear", "factor": value("rope.scaling.factor")}
-    # Numbers of files are fp32; the shortest number that is the same says what was meant.
+    # Numbers in files are fp32; the shortest decimal with the same value is the intended one.
     for name in ("rms_norm_eps", "rope_theta"):
         keys[name] = float(f"{keys[name]:.7g}")
     return keys
 
 
 def _read_gguf(path: Path, optimizer: bool) -> Contents:
-    del optimizer  # there is none in the format
+    del optimizer  # the format has none
     file = only_file(path, ["*.gguf"])
     content = read_gguf(file)
     if int(content.metadata.get("split.count", 1)) > 1:
@@ -528,7 +528,7 @@ GGUF: Final = ForeignSystem(
         "output": "output",
     },
     stacked=(Stacked(r"(blk\.\d+\.ffn_\w+_exps)\.weight", r"\1.{}.weight"),),
-    surplus=(r"rope_freqs\.weight",),  # which follow from config.json
+    surplus=(r"rope_freqs\.weight",),  # derived from config.json
 )
 
 SYSTEMS: Final = {
@@ -546,7 +546,7 @@ def system_of(source: str) -> tuple[ForeignSystem, Path]:
     """The system and the path of `[SYSTEM:]PATH`.
 
     Raises:
-        SetpointError: there is no such path, or its content leaves a doubt.
+        SetpointError: the path does not exist, or its content is ambiguous.
     """
     name, colon, rest = source.partition(":")
     path = Path(rest if colon and name.lower() in SYSTEMS else source).expanduser()
