@@ -66,7 +66,7 @@ class Definitions:
             properties[name] = self.field(cls, info)
         properties.setdefault(EXTENDS, _extends())
         schema["properties"] = properties
-        # A component that is imported by its path has whatever arguments its target has.
+        # An imported component takes any arguments that its target has.
         schema["additionalProperties"] = hasattr(cls, "__setpoint_open__")
         return schema
 
@@ -92,7 +92,7 @@ class Definitions:
         """The schemas of everything that is valid in place of a section.
 
         Arguments:
-            is_new: True if nothing stands there yet, as in a list, so that `type` must be given.
+            is_new: True if there is no section yet, as in a list, so `type` is required.
         """
         tags = list(kind.candidates())
         only = kind.only()
@@ -125,7 +125,7 @@ class Definitions:
         for tag, cls in variants.items():
             chosen = {"properties": {"type": {"const": tag}}}
             cases.append({"if": chosen, "then": self._class(cls)})
-        # A layer below may have chosen the `type`: the fields of any variant may be set.
+        # A lower layer may have chosen the `type`: fields of any variant may be set.
         properties: dict[str, list[Schema]] = {EXTENDS: [_extends()]}
         for cls in variants.values():
             for key, info in cls.__setpoint__.fields.items():
@@ -134,8 +134,8 @@ class Definitions:
                     properties[key].append(schema)
         self.schemas[f"{name}.fields"] = {
             "properties": {key: _any_of(options) for key, options in properties.items()},
-            # Closed, although the `type` may be one that takes any argument: a misspelt key is far
-            # more likely, and is to be marked.
+            # Closed, although the `type` may be one that takes any argument: a misspelt key, which
+            # should be marked, is far more likely.
             "additionalProperties": False,
         }
         family.update({"else": pointer(f"{name}.fields"), **hint(pointer(f"{name}.fields"))})
@@ -147,7 +147,7 @@ class Definitions:
             return self._names[classes], True
         name = "_or_".join(cls.__name__ for cls in classes)
         if name in self._names.values():
-            # Two classes of one name live in different modules, or in different scopes.
+            # Two classes of one name are in different modules or scopes.
             name = "_or_".join(f"{cls.__module__}.{cls.__qualname__}" for cls in classes)
             name = name.replace("<locals>", "locals")
         unique, count = name, 2
@@ -160,8 +160,8 @@ class Definitions:
         """The schemas of the values that a field of a type accepts in a file.
 
         Returns:
-            one for each kind of value, for `either`; that of anything for a type that is not known
-            here. A reference may stand for each value but a secret, which no reference can reach.
+            one per kind of value, for `either`; for an unknown type, the schema of anything.
+            References are valid for all values but secrets, which they cannot reach.
         """
         options = self._values(kind, bounds or NO_BOUNDS, items)
         if kind.is_secret():
@@ -212,7 +212,7 @@ class Definitions:
                 },
                 REMOVE: {},
             },
-            # Items by index or name. What is there keeps its `type`, which need not be repeated.
+            # Items by index or name. An existing item keeps its `type`, which need not be repeated.
             "additionalProperties": self._item(kind.item, None, is_new=False),
         }
         return [{"type": "array", "items": item}, edits]
@@ -225,7 +225,7 @@ class Definitions:
             "prefixItems": [self._item(part, bounds, is_new=True) for part in kind.parts],
             "minItems": count,
             "maxItems": count,
-            # One place of it, by its index.
+            # A single item, by its index.
             "properties": {
                 str(index): item
                 for place, item in enumerate(edits)
@@ -257,10 +257,10 @@ def _scalar(schema: Schema, bounds: Bounds) -> list[Schema]:
         limits = zip(words, (bounds.gt, bounds.ge, bounds.lt, bounds.le), strict=True)
         schema |= {word: x for word, x in limits if x is not None and x not in INFINITIES}
     if schema.get("type") == "number":
-        # Words that JSON and YAML write for what they, or this format, cannot hold as a number.
+        # Strings for numbers that JSON, YAML or this format cannot represent.
         words = [f"^{limit}$" for limit in INFINITIES if bounds.takes(limit)]
         return [schema, *({"type": "string", "pattern": word} for word in words)]
-    pattern = bounds.pattern or "(?P"  # named groups are Python's alone
+    pattern = bounds.pattern or "(?P"  # only Python has named groups
     if schema == {"type": "string"} and "(?P" not in pattern:
         return [{**schema, "pattern": f"^(?:{pattern})$"}, LITERAL]
     return [schema]
@@ -280,5 +280,5 @@ def _any_of(options: list[Schema]) -> Schema:
         content = {k: value for k, value in option.items() if k not in ("description", "default")}
         if content not in taken:
             taken.append(content)
-    # Of one schema a validator says which keyword is not met; of `anyOf` only that none fits.
+    # With one schema a validator names the violated keyword; with `anyOf` only that none fits.
     return {**shared, **(taken[0] if len(taken) == 1 else inside([{"anyOf": options}]))}

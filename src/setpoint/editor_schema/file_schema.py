@@ -38,7 +38,7 @@ def json_schema(root: type[Node], sweep: type[Node] | None = None) -> Schema:
     """The JSON Schema of the files that a configuration can be written in.
 
     It accepts what Setpoint accepts in a file. The layers below a file are unknown, so no field is
-    required and, without a `type`, the fields of all variants are accepted.
+    required, and fields of all variants are valid without a `type`.
 
     Arguments:
         sweep: the class of the table `[sweep]`; None: any table.
@@ -81,7 +81,7 @@ def _sweep(table: type[Node], definitions: Definitions) -> Schema:
         properties: Schema = definitions.schemas[name]["properties"]
         for key in SWEEP_PARTS.keys() & properties.keys():
             properties[key] = {"description": properties[key]["description"], **SWEEP_PARTS[key]}
-    # Fields at any depth: `optimizer.lr = ...` is a table in a table for most formats.
+    # Fields at any depth: `optimizer.lr = ...` is a nested table in most formats.
     values: Schema = {"type": "array", "minItems": 1}
     definitions.schemas[SWEEP_VALUES] = {
         "type": "object",
@@ -116,7 +116,7 @@ def _tags(root: type[Node], definitions: Definitions) -> Schema:
         "type": "object",
         "description": "Sets all fields that carry a tag at once.",
         "properties": {
-            # Each field must take the value that all of them get.
+            # The value applies to all these fields, so each must accept it.
             tag: {"description": f"Sets {', '.join(paths[tag])}.", **inside(options)}
             for tag, options in schemas.items()
         },

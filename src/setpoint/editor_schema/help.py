@@ -52,7 +52,7 @@ def _field_docs(node: ast.ClassDef) -> dict[str, str]:
 
 
 def field_help(cls: type[Node], name: str) -> str:
-    """The help text of a field: the docstring that stands under it in the class.
+    """The help text of a field: the docstring below it in the class.
 
     Arguments:
         cls: the config class; inherited fields are found in the class that declares them.

@@ -34,10 +34,10 @@ SHORT = 60
 def either(*options: Schema) -> Schema:
     """A schema for what fits any of several.
 
-    `anyOf` would be right, but a validator can only say of it that nothing fits. Keywords such as
-    `minimum`, `items`, `pattern` and `properties` concern one type of JSON value each. Options of
-    different types therefore stand side by side, and the error is that of the option which was
-    meant. A text that fits no pattern is held against the words of `enum`.
+    `anyOf` would be right, but then a validator can only report that nothing fits. Keywords such as
+    `minimum`, `items`, `pattern` and `properties` concern one type of JSON value each, so options
+    of different types are merged side by side, and the error is that of the intended option. A text
+    that fits no pattern is compared with the words of `enum`.
     """
     if {} in options:
         return {}
@@ -67,7 +67,7 @@ def _merge(merged: Schema, option: Schema) -> bool:
     types = list(dict.fromkeys([*known, *new]))
     merged |= {**option, "type": types[0] if len(types) == 1 else types}
     if "string" in shared:
-        # A text that fits one of two patterns; without a pattern, every text does.
+        # A text that fits one of two patterns; without a pattern, any text.
         merged.pop("pattern", None)
         if None not in patterns:
             merged["pattern"] = "|".join(dict.fromkeys(cast(list[str], patterns)))
@@ -76,11 +76,11 @@ def _merge(merged: Schema, option: Schema) -> bool:
 
 def _with_words(merged: Schema, words: Schema) -> Schema:
     types = types_of(merged)
-    # Where a table may stand, too, Taplo would propose the key once more for the words.
+    # If a table is valid, too, Taplo would propose the key once more for the words.
     proposed = {} if "object" in types else hint(words)
-    if "string" in types and "pattern" not in merged:  # every text fits
+    if "string" in types and "pattern" not in merged:  # any text fits
         return {**merged, **proposed}
-    # A pattern says nothing of what is not text.
+    # A pattern applies to text only.
     pattern = merged.pop("pattern", NO_TEXT)
     if "string" not in types:
         merged["type"] = [*types, "string"]
@@ -97,8 +97,8 @@ def inside(schemas: list[Schema]) -> Schema:
     """Keywords that take what fits each of some schemas.
 
     Arguments:
-        schemas: of which Taplo (0.9), which checks TOML, proposes each key once and only where it
-            can stand. Of an `allOf` without `properties` beside it, it exhausts its stack.
+        schemas: schemas whose keys Taplo (0.9), which checks TOML, proposes once and only where
+            valid. An `allOf` without `properties` next to it exhausts Taplo's stack.
     """
     return {"properties": {}, "allOf": schemas}
 
@@ -107,7 +107,7 @@ def hint(schema: Schema) -> Schema:
     """Keywords that accept anything, for the completions of an editor.
 
     Arguments:
-        schema: of what is proposed. Taplo looks into `anyOf`, and does not look into `if`.
+        schema: schema of the proposals. Taplo reads `anyOf`, but not `if`.
     """
     return {"anyOf": [True, schema]}
 
@@ -115,8 +115,8 @@ def hint(schema: Schema) -> Schema:
 def write_once(document: Schema) -> Schema:
     """Move each schema that a document repeats to `$defs`.
 
-    A definition that differs by its description is another one: in a draft before 2019-09, which
-    some editors follow, nothing may stand beside `$ref`.
+    Definitions that differ in their description are separate: in drafts before 2019-09, which some
+    editors follow, no keyword may accompany `$ref`.
     """
     times = Counter[str]()
     names: dict[str, str] = {}

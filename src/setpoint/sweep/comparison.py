@@ -25,7 +25,7 @@ class ComparedRun:
     """One run, or one configuration without a run.
 
     Arguments:
-        run: its run directory; None for a preset or a file.
+        run: the run directory; None for a preset or a file.
     """
 
     def __init__(self, label: str, source: str, run: Path | None) -> None:
@@ -59,7 +59,7 @@ def _tell_apart(labelled: Sequence[ComparedRun]) -> None:
             if len(set(texts)) == len(same):
                 break
         for entry, text in zip(same, texts, strict=True):
-            # A point is named by its settings, which its folder does not repeat.
+            # The settings name a point; its folder does not repeat them.
             entry.label = text if Path(label).name == Path(entry.source).name else f"{text}/{label}"
 
 
@@ -69,7 +69,7 @@ def _entries(word: str, notes: list[str]) -> Iterator[ComparedRun]:
         raise SetpointError(f"{for_error(word)}: not a valid file name")
     if (path / SWEEP_FILE).is_file():
         for point in read_record_of(path):
-            # The folder may have been moved, or copied, with all that is in it.
+            # The folder may have been moved or copied with its contents.
             run = path / Path(point["run"]).name
             run = run if run.is_dir() else Path(point["run"])
             if is_run_directory(run):
@@ -99,7 +99,7 @@ def read_metrics(entry: ComparedRun, notes: list[str]) -> None:
     """Read the metrics of a run; return notes on missing or damaged ones.
 
     Arguments:
-        entry: the run; gets its metrics.
+        entry: the run; receives its metrics.
     """
     if entry.run is None:
         return
@@ -122,8 +122,8 @@ def differing(tables: Sequence[Values]) -> dict[tuple[str, ...], list[Any]]:
     """The values in which configurations differ.
 
     Returns:
-        for each path a value of each configuration, `ABSENT` where it has none. What is derived
-        everywhere is left out: it follows from the rest.
+        for each path the value in each configuration, `ABSENT` if it has none. Values derived in
+        all configurations follow from the others and are omitted.
     """
     if len(tables) < 2:
         return {}
@@ -140,10 +140,10 @@ def comparison(runs: Sequence[ComparedRun], wanted: Sequence[str]) -> Table:
     """The table of several runs.
 
     Arguments:
-        wanted: metrics by path; the usual ones if empty.
+        wanted: metrics by path; if empty, the usual ones.
 
     Raises:
-        SetpointError: if no run has a metric that was asked for.
+        SetpointError: no run has a requested metric.
     """
     columns = differing([entry.values for entry in runs])
     known = [entry.metrics for entry in runs]

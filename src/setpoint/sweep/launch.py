@@ -19,25 +19,25 @@ from setpoint.report.goodput import FAILED, FINISHED, RUNNING, STOPPED
 from setpoint.resilience.signals import INTERRUPTED, NAMES, PREEMPTED, TERMINATED
 from setpoint.sweep.sweep_record import SweepTask, write_point
 
-PAUSE = 0.05  # seconds between two looks at the processes
-PATIENCE = 3  # signals after which nothing is waited for
+PAUSE = 0.05  # seconds between two polls of the processes
+PATIENCE = 3  # number of signals after which to kill
 PR_SET_PDEATHSIG = 1  # of Linux's prctl(2)
-AGAIN = "--- started again "  # with the time, between two attempts in one log
+AGAIN = "--- started again "  # followed by the time, between two attempts in one log
 ERROR = "error: "
 REPORT = re.compile(r"\d+ problems? in the configuration")
 STOPS = (PREEMPTED, INTERRUPTED, TERMINATED, *(-number for number in NAMES))
 
 
 class Launcher:
-    """Starts and monitors processes in a `with` block, at whose end none of them is left.
+    """Starts and monitors processes in a `with` block, which leaves none running.
 
-    SIGINT, SIGTERM, SIGUSR1 and SIGHUP are passed on: the points save and end, and nothing more is
+    SIGINT, SIGTERM, SIGUSR1 and SIGHUP are passed on: the points save and end, and no others are
     started. The third signal kills.
 
     Arguments:
-        jobs: how many points run at a time.
-        command: makes the command of a point, given it and the modules it needs.
-        imports: modules that the user named; each point imports them as well.
+        jobs: number of points that run at a time.
+        command: makes the command of a point from the point and the modules it needs.
+        imports: modules named by the user; each point imports them as well.
     """
 
     def __init__(
@@ -82,7 +82,7 @@ class Launcher:
         return self
 
     def __exit__(self, *exc: object) -> None:
-        # After an error of ours, the processes are not watched any more.
+        # After an error in Setpoint, the processes are no longer monitored.
         for process, _ in self._running.values():
             _send(process, signal.SIGTERM)
         for process, _ in self._running.values():
@@ -106,7 +106,7 @@ class Launcher:
         """Write a point's record and start its process.
 
         Raises:
-            SetpointError: if its folder cannot be written.
+            SetpointError: the folder cannot be written.
         """
         modules = write_point(task.folder, task.name, task.job, str(task.run))
         command = self._command(task, list(dict.fromkeys([*self._imports, *modules])))
@@ -150,7 +150,7 @@ class Launcher:
         self._changed(task)
 
     def _spawn(self, command: list[str], log: IO[bytes]) -> subprocess.Popen[bytes]:
-        # In a session of its own, so that Ctrl-C reaches it through us and only once.
+        # In its own session, so that Ctrl-C reaches it only through this process, and only once.
         return subprocess.Popen(
             command,
             stdin=subprocess.DEVNULL,
@@ -168,7 +168,7 @@ class Launcher:
 def train_command(task: SweepTask, modules: Sequence[str]) -> list[str]:
     """The command of a point."""
     imports = [word for module in modules for word in ("--import", module)]
-    # -P: a file of the working folder must not pass for a module of the standard library.
+    # -P: a file in the working folder must not shadow a module of the standard library.
     start = [sys.executable, "-P", "-m", "setpoint"]
     return [*start, "train", str(task.folder), *imports]
 
@@ -179,7 +179,7 @@ def environment(
     """The environment of a point's process.
 
     Arguments:
-        jobs: how many points run at a time; they share the processors.
+        jobs: number of points that run at a time and share the processors.
     """
     passed_on = {k: v for k, v in variables.items() if not k.upper().startswith(prefix)}
     if jobs > 1:
@@ -242,7 +242,7 @@ def _end_with_parent(parent: int) -> Callable[[], None] | None:
 
     def ask() -> None:
         library.prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
-        if os.getppid() != parent:  # it died before we asked
+        if os.getppid() != parent:  # it died before the call
             os.kill(os.getpid(), signal.SIGTERM)
 
     return ask

@@ -40,10 +40,10 @@ class SearchRun:
     """One search in the folder of a sweep; a repeated one continues the same trials.
 
     Arguments:
-        changed: called when a point starts or ends, or is found to be known.
+        changed: called when a point starts, ends, or was already finished.
 
     Raises:
-        SetpointError: if Optuna is not installed, or its storage cannot be read.
+        SetpointError: Optuna is not installed, or its storage cannot be read.
     """
 
     def __init__(
@@ -64,7 +64,7 @@ class SearchRun:
         self._objective = MetricPath.parse(spec.objective)
         self._trials: dict[int, SweepTask] = {}
         self._study = open_study(spec, axes, make, folder)
-        # Trials without a result: they are run again, before any new one.
+        # Trials without a result run again before any new one.
         self._pending: list[tuple[int | None, dict[str, Any]]] = []
         for trial in self._study.trials:
             if trial.state.name == "RUNNING":
@@ -76,8 +76,8 @@ class SearchRun:
         """Propose, run and evaluate points until all trials are done, or a signal comes.
 
         Raises:
-            RunError: if a trial came to its end without the objective, and none before had it:
-                the others would not have it either.
+            RunError: a trial ended without the objective, and no earlier trial had it: the others
+                would not have it either.
         """
         while True:
             while launcher.free > 0:
@@ -89,7 +89,7 @@ class SearchRun:
             if not launcher.busy and (launcher.free == 0 or is_done):
                 break
             for task in launcher.wait():
-                if task.status != STOPPED:  # which the next call resumes
+                if task.status != STOPPED:  # the next call resumes it
                     for number in [n for n, other in self._trials.items() if other is task]:
                         self._report(number, task)
 
@@ -122,7 +122,7 @@ class SearchRun:
             task = SweepTask(self._make(point_of(self.axes, trial.params)), self.folder)
             task.read_state()
         except SetpointError:
-            return  # it failed then, for the reason that it would fail for now
+            return  # it failed then for the same reason as now
         if task.name in (other.name for other in self.tasks):
             return
         if trial.state.name == "FAIL" and task.status != FINISHED:
@@ -158,7 +158,7 @@ class SearchRun:
                 return
             self._changed(task)
         elif task.status not in (FINISHED, FAILED, STOPPED):
-            return  # it runs at this moment, and is reported with the other trial
+            return  # it is running, and is reported with the other trial
         self._report(number, task)
 
     def _report(self, number: int, task: SweepTask) -> None:
@@ -199,7 +199,7 @@ def open_study(spec: Search, axes: Axes, make: Make, folder: Path) -> Study:
     """Open or create the study of a search.
 
     Raises:
-        SetpointError: if Optuna is not installed, or its storage cannot be read.
+        SetpointError: Optuna is not installed, or its storage cannot be read.
     """
     optuna = import_optuna()
     path = (folder / STORAGE).resolve()
@@ -211,7 +211,7 @@ def open_study(spec: Search, axes: Axes, make: Make, folder: Path) -> Study:
             direction=spec.direction,
             load_if_exists=True,
         )
-    except Exception as error:  # SQLAlchemy and SQLite have errors of their own
+    except Exception as error:  # SQLAlchemy and SQLite have their own errors
         raise _unreadable(path, error) from error
 
 
@@ -219,7 +219,7 @@ def trials_before(spec: Search, axes: Axes, make: Make, folder: Path) -> int:
     """Count the earlier trials of a search; nothing is written.
 
     Raises:
-        SetpointError: if there is a storage, and Optuna is not installed or cannot read it.
+        SetpointError: there is a storage, and Optuna is not installed or cannot read it.
     """
     path = (folder / STORAGE).resolve()
     if not path.exists():
@@ -228,7 +228,7 @@ def trials_before(spec: Search, axes: Axes, make: Make, folder: Path) -> int:
     name = study_name(spec, axes, make)
     try:
         studies = optuna.get_all_study_summaries(f"sqlite:///{path}")
-    except Exception as error:  # SQLAlchemy and SQLite have errors of their own
+    except Exception as error:  # SQLAlchemy and SQLite have their own errors
         raise _unreadable(path, error) from error
     return sum(study.n_trials for study in studies if study.study_name == name)
 
@@ -258,7 +258,7 @@ def import_optuna() -> Any:
     """Import Optuna.
 
     Raises:
-        SetpointError: if it is not installed.
+        SetpointError: Optuna is not installed.
     """
     try:
         import optuna
@@ -314,8 +314,8 @@ def _choices(axis: Choices) -> dict[str, object]:
 def sampler_of(kind: str, seed: int, number: int) -> Any:
     """The sampler of one trial.
 
-    It is seeded for each trial anew, so that a search that is resumed proposes what it would have
-    proposed had it not been interrupted.
+    It is seeded for each trial, so a resumed search makes the same proposals as an uninterrupted
+    one.
 
     Arguments:
         kind: `tpe` or `random`.
@@ -331,8 +331,8 @@ def corners(axes: Axes) -> list[Point]:
     """Points at every limit and every choice of every axis, one axis at a time.
 
     Returns:
-        the points, the first limit of every axis first; they show what is wrong with an axis before
-        anything runs.
+        the points, the first limit of every axis first; they reveal invalid axes before any point
+        runs.
     """
     base = tuple(
         Setting(path, axis.extremes()[0], axis_origin(".".join(path)))

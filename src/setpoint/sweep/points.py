@@ -48,9 +48,9 @@ class SweepCommandLine:
     """A command line, split into axes and overrides with one value.
 
     Arguments:
-        source: the source; None where it is an axis.
-        modifiers: in order; None stands for the axis of modifiers.
-        flags: in order; a path stands for the axis of that field.
+        source: the source; None if it is an axis.
+        modifiers: modifiers in order; None stands for the axis of modifiers.
+        flags: overrides in order; a path stands for the axis of that field.
     """
 
     def __init__(self) -> None:
@@ -69,7 +69,7 @@ class SweepCommandLine:
         """The overrides of one point.
 
         Returns:
-            what files set first, then the overrides in the order in which they were typed.
+            overrides from files first, then those of the command line in the typed order.
         """
         typed_paths = {entry for entry in self.flags if isinstance(entry, tuple)}
         chosen_flags = [item.flag() for path, item in chosen.items() if path not in typed_paths]
@@ -90,7 +90,7 @@ def read_command_line(
         modifiers: each `--with` as typed.
 
     Raises:
-        SetpointError: if an override cannot be read, or a field is varied twice.
+        SetpointError: an override cannot be read, or a field is varied twice.
     """
     line = SweepCommandLine()
     # A file may have a comma in its name.
@@ -158,10 +158,10 @@ def explain(error: Invalid) -> str:
 
 
 def refuse_misspelt_distributions(line: SweepCommandLine) -> None:
-    """Refuse an override that looks like a distribution, where some are to be drawn.
+    """Refuse an override that resembles a distribution, in a sweep that draws values.
 
     Raises:
-        SetpointError: with the distribution that may have been meant.
+        SetpointError: with the likely intended distribution.
     """
     for flag in line.flags:
         if isinstance(flag, Flag):
@@ -186,7 +186,7 @@ def _refuse_bare_lists(root: type[Node], flag: Flag, parts: list[str]) -> None:
     names = path_of(".".join(flag.path))
     infos = [field_of(owner, names[-1]) for owner in classes_at(root, names[:-1])]
     kinds = [info.type for info in infos if info is not None]
-    # Where a text or data may stand as well, items without brackets are not a list.
+    # If a text or data is valid, too, items without brackets are not a list.
     if not kinds or not all(kind.lists_items(",") for kind in kinds):
         return
     if all(part[:1] in ("[", "{", "") or part == "null" or "${" in part for part in parts):
@@ -216,14 +216,14 @@ class SweepError(ConfigError):
     """The problems of the points of a sweep, each with the points that have it.
 
     Arguments:
-        total: how many points there are, those without problems included.
+        total: number of points, including those without problems.
     """
 
     def __init__(self, problems: Mapping[str, Sequence[Problem]], total: int) -> None:
         self.by_point = dict(problems)
         self.total = total
         super().__init__([problem for several in problems.values() for problem in several])
-        # One finding for each mistake, however many points share it.
+        # One finding per mistake, even if several points share it.
         self.problems = tuple(PointProblem(problem, names) for problem, names in self.together())
 
     def __reduce__(self) -> tuple[type[SweepError], tuple[dict[str, Sequence[Problem]], int]]:  # pyright: ignore[reportIncompatibleMethodOverride]
@@ -233,7 +233,7 @@ class SweepError(ConfigError):
         """Each mistake once, with the names of the points that have it.
 
         Returns:
-            pairs in the order in which they were found, those of most points first.
+            pairs by descending number of points, then in the order of detection.
         """
         return sorted(together(self.by_point), key=lambda pair: -len(pair[1]))
 
@@ -245,7 +245,7 @@ class SweepError(ConfigError):
         blocks = [f"{count} in {scope}; nothing was started"]
         last: list[str] = []
         for problem, names in pairs:
-            alone = len(pairs) == 1 and len(names) == self.total > 1  # the headline says it
+            alone = len(pairs) == 1 and len(names) == self.total > 1  # the headline has it
             if names != last and not alone:
                 blocks.append(f"in {format_points(names, self.total)}:")
                 last = names
@@ -334,7 +334,7 @@ class PointNote(NamedTuple):
 class PointChecker(Generic[C]):
     """Runs further checks of each point, and keeps the cautions.
 
-    The configurations are kept as well, so that they are distinguished by identity.
+    The configurations are kept as well, since they are distinguished by identity.
     """
 
     def __init__(self, look: Callable[[C], tuple[list[Problem], list[Caution]]]) -> None:
@@ -362,7 +362,7 @@ class PointChecker(Generic[C]):
         for line, names in lost.items():
             notes.append(PointNote("dropped", names, line, format_points(names, total)))
         for by_point in cautions.values():
-            # Where the numbers differ from point to point, those of one of them will do.
+            # If the numbers differ between points, those of one point represent all.
             (first, names), *remaining = together(by_point)
             where = format_points(list(by_point), total)
             if remaining:
@@ -385,7 +385,7 @@ class DuplicatePoint(NamedTuple):
 
     def describe(self) -> str:
         """The duplicate as a sentence."""
-        if self.name == self.same_as:  # one value, perhaps in two spellings
+        if self.name == self.same_as:  # one value, perhaps in two notations
             if self.given == self.same_as:
                 return f"{self.name}: it comes twice"
             return f"{self.given}: the same as {self.same_as}"
@@ -430,7 +430,7 @@ class Composer(Generic[C]):
         """The layers below the overrides.
 
         Arguments:
-            point: what the point sets; its source and modifiers count.
+            point: settings of the point, of which the source and the modifiers matter.
 
         Returns:
             the composition; the same object for the same source and modifiers.
@@ -456,7 +456,7 @@ class Composer(Generic[C]):
         """The configuration of a point.
 
         Raises:
-            ConfigError: with all that is wrong with it.
+            ConfigError: with all problems of the configuration.
         """
         chosen = {item.path: item for item in point}
         base = self.base(point)
@@ -479,14 +479,14 @@ def resolve_points(space: Space, composer: Composer[C], limit: int = LIMIT) -> P
     """Resolve and check all points before any is started.
 
     Raises:
-        SetpointError: if there are too many.
+        SetpointError: there are too many points.
         SweepError: with the problems of all points.
     """
     refuse_too_many(space.size(), limit)
     try:
         return _resolve(space, composer)
     except SetpointError:
-        # What is not known may be what an installed package brings.
+        # An installed package may define the unknown name.
         if not load_plugins():
             raise
     return _resolve(space, composer)
@@ -496,10 +496,10 @@ def refuse_too_many(size: int, limit: int) -> None:
     """Refuse a sweep that is larger than its limit.
 
     Raises:
-        SetpointError: if there are more.
+        SetpointError: the sweep has more points.
     """
     if size > limit:
-        # A number too long to read is not an answer.
+        # A huge number would not be readable.
         count = f"{size:,}" if size < 10**15 else f"about 10^{len(str(size)) - 1}"
         raise SetpointError(
             f"this sweep has {count} points, more than the limit of {limit:,}; give fewer values, "
@@ -522,7 +522,7 @@ def _resolve(space: Space, composer: Composer[C]) -> Points[C]:
             wrong.setdefault(name, []).extend(error.problems)
             continue
         except SetpointError as error:
-            # A source that is not there, a modifier that cannot be called.
+            # A missing source, or a modifier that cannot be called.
             wrong.setdefault(name, []).append(_of_point(point, error))
             continue
         digest = fingerprint(config)

@@ -32,8 +32,8 @@ class MetricPath(NamedTuple):
     """One number of a run.
 
     Arguments:
-        kind: of the rows; None where the column says enough.
-        reduction: which of the column's values: one of `REDUCTIONS`.
+        kind: kind of the rows; None if the column is unambiguous.
+        reduction: one of `REDUCTIONS`, over the values of the column.
     """
 
     kind: str | None
@@ -45,11 +45,11 @@ class MetricPath(NamedTuple):
         """Read a path.
 
         Arguments:
-            text: `[KIND.]COLUMN[.REDUCTION]`; the last value counts if nothing else is said.
-                `val.loss` is `evaluation.held_out_loss`.
+            text: `[KIND.]COLUMN[.REDUCTION]`; by default the last value. `val.loss` is
+                `evaluation.held_out_loss`.
 
         Raises:
-            SetpointError: if it has another form.
+            SetpointError: the text has another form.
         """
         parts = text.split(".")
         if parts[0] in ALIASES and len(parts) > 1:
@@ -70,7 +70,7 @@ class RunMetrics:
     """The rows of a run.
 
     Arguments:
-        damaged: what is wrong with lines that are left out.
+        damaged: problems of omitted lines.
     """
 
     def __init__(self, rows: Sequence[dict[str, Any]], damaged: Sequence[str] = ()) -> None:
@@ -82,7 +82,7 @@ class RunMetrics:
         """Read the rows of a run directory.
 
         Raises:
-            SetpointError: if there are none, or they cannot be read.
+            SetpointError: there are none, or they cannot be read.
         """
         path = run / METRICS
         if not path.exists():
@@ -135,8 +135,8 @@ def measured(job: Job) -> list[str]:
     """The metrics that a run of a job will have, as far as its configuration determines them.
 
     Returns:
-        `KIND.COLUMN`, evaluation first. Rows of training may have more columns, such as those of
-        experts and of callbacks of the user's own.
+        `KIND.COLUMN`, evaluation first. Training rows may have more columns, such as those of
+        experts and of user-defined callbacks.
     """
     section = job.evaluation
     names = () if section is None else section.names
@@ -150,8 +150,8 @@ def unmeasured(job: Job, objective: MetricPath) -> Problem | None:
     name = objective.column if objective.kind is None else f"{objective.kind}.{objective.column}"
     if name in known or (objective.kind is None and any(k.endswith(f".{name}") for k in known)):
         return None
-    # Callbacks of sections of the user's own may write rows; those of training may have more
-    # columns, such as those of experts.
+    # Callbacks of user-defined sections may write rows; training rows may have more columns, such
+    # as those of experts.
     more = objective.kind == "train" or (objective.kind is None and getattr(job.model, "moe", None))
     open_ = bool(added_sections(job)) or bool(more)
     columns = [name.partition(".")[2] for name in known]
@@ -172,7 +172,7 @@ def require(path: str, runs: Iterable[RunMetrics]) -> MetricPath:
     """Check that at least one run has a metric.
 
     Raises:
-        SetpointError: with the nearest names, if no run has it.
+        SetpointError: no run has it; the error suggests the nearest names.
     """
     metric = MetricPath.parse(path)
     known: dict[str, None] = {}
@@ -195,14 +195,14 @@ def reduced(values: Sequence[float], reduction: str) -> float:
     """One number of a column.
 
     Arguments:
-        values: one at least.
+        values: at least one.
         reduction: one of `REDUCTIONS`.
     """
     if reduction == "last":
         return values[-1]
     if reduction == "mean":
         return math.fsum(values) / len(values)
-    # NaN compares with nothing; a run that had one is not the better for it.
+    # NaN is unordered, so min and max ignore it.
     known = [value for value in values if not math.isnan(value)]
     if not known:
         return math.nan

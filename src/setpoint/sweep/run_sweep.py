@@ -88,10 +88,11 @@ class PreparedSweep:
     """A sweep whose points are resolved and checked.
 
     Arguments:
-        tasks: its points; none yet for a search.
-        duplicates: the points that were left out.
-        notes: cautions of points, and values that a switch of variant dropped.
-        command: makes the command of a point, given it and the modules it needs; None: it trains.
+        tasks: the points; none yet for a search.
+        duplicates: the omitted points.
+        notes: cautions of points, and values dropped by a change of variant.
+        command: makes the command of a point from the point and the modules it needs; None: it
+            trains.
     """
 
     source: str
@@ -126,7 +127,7 @@ def name_experiment(source: str) -> Callable[[Job], None]:
         if value_or_missing(draft, "experiment") is None:
             chain = chain_of(draft, "name")
             typed = bool(chain) and chain[-1][0].layer in (COMMAND_LINE, PROGRAM)
-            # A name may be a reference, which is computed later.
+            # A name may be a reference, which is resolved later.
             name: object = draft.name
             text = name if typed and isinstance(name, str) else without_suffix(source)
             word = re.sub(r"[^A-Za-z0-9_.-]+", "-", text).strip("-.")[:40]
@@ -185,7 +186,7 @@ def prepare_sweep(
             wrong[task.name] = list(error.problems)
         except SetpointError as error:
             wrong[task.name] = [Problem("", str(error))]
-    if wrong:  # runs that cannot be resumed
+    if wrong:  # existing runs that cannot be resumed
         raise SweepError(wrong, len(tasks))
     notes = checker.notes(points.kept)
     return PreparedSweep(source, folder, tasks, points.duplicates, imports, notes)
@@ -218,9 +219,9 @@ class SweepResult(NamedTuple):
     """The end of a sweep.
 
     Arguments:
-        folder: holds `sweep.json` and the folders of the points.
+        folder: contains `sweep.json` and the folders of the points.
         points: each with its `status`, `reason`, `run`, `metrics` and configuration, `job`.
-        best: of a search, the best trial: its number, value, point and run.
+        best: the best trial of a search: its number, value, point and run.
         status: exit status of the command: 0 done, 1 a point failed, 75 or 130 stopped.
     """
 
@@ -237,7 +238,7 @@ def run_sweep(
 
     Arguments:
         jobs: number of points that run at a time.
-        prefix: of the environment variables that the processes of points do not inherit.
+        prefix: prefix of environment variables that the processes of points do not inherit.
 
     Raises:
         RunError: a search in which no trial can have a result.
@@ -290,7 +291,7 @@ def _run(
     elif any(task.status == FAILED for task in tasks):
         status = 1
     elif any(task.status == STOPPED for task in tasks):
-        status = 75  # a point that was stopped from outside goes on when the sweep is repeated
+        status = 75  # a point stopped from outside resumes when the sweep is repeated
     else:
         status = 1 if search is not None and best is None else 0
     return SweepResult(prepared.folder, tasks, best, status)
@@ -310,10 +311,10 @@ def sweep(
     Each point is a process; the same call again skips finished points and resumes the others.
 
     Arguments:
-        source: as of `train`.
-        points: the table `[sweep]` of a file, as `{"grid": {"optimizer.lr": [1e-4, 3e-4]}}`; None
-            for the table of the file that is the source.
-        overrides: as of `train`; they apply to every point.
+        source: see `train`.
+        points: the table `[sweep]` of a file, as `{"grid": {"optimizer.lr": [1e-4, 3e-4]}}`; None:
+            the table in the source file.
+        overrides: see `train`; they apply to every point.
         jobs: number of points that run at a time.
         dry_run: check the points and train none.
         limit: maximum number of points.

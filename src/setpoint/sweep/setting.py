@@ -31,7 +31,7 @@ class Setting:
     """The value of an axis in a point.
 
     Arguments:
-        path: the field, `("tag", NAME)`, `("with",)` or `("source",)`.
+        path: path of the field, `("tag", NAME)`, `("with",)` or `("source",)`.
     """
 
     __slots__ = ("origin", "path", "value")
@@ -48,7 +48,7 @@ class Setting:
 
     def flag(self) -> Flag:
         """Convert the setting to an override."""
-        # The text only says whether a variant is chosen; what is not text chooses none.
+        # The text only decides whether a variant is selected; a value that is no text selects none.
         text = self.value if isinstance(self.value, str) else "null"
         return Flag(self.path, text, self.key, self.origin, self.value)
 
@@ -65,7 +65,7 @@ def path_of(text: str) -> tuple[str, ...]:
     """Normalize a dotted path.
 
     Arguments:
-        text: as written; hyphens and underscores are the same.
+        text: as written; hyphens and underscores are equivalent.
 
     Returns:
         the names; a path that ends in `type` is that of its section.
@@ -78,7 +78,7 @@ def axis_origin(name: str, find: Callable[[Path], str] | None = None) -> Origin:
     """The origin of the values of an axis.
 
     Arguments:
-        find: finds its place in a file, given any path; None on the command line.
+        find: finds the location of a path in a file; None on the command line.
 
     Returns:
         an origin that reads `sweep axis NAME`.
@@ -90,10 +90,10 @@ def plain_value(value: object) -> Any:
     """Convert a value of an axis to JSON types, for comparison as well.
 
     Returns:
-        what JSON can hold; a text that reads as a number is that number.
+        a JSON value; a text that reads as a number is that number.
     """
     if isinstance(value, str) and value == "null":
-        return None  # quoted or not: TOML has no other way to write it
+        return None  # quoted or not: TOML has no other notation
     if isinstance(value, Mapping):
         entries = cast(Mapping[object, object], value)
         return {str(key): plain_value(item) for key, item in entries.items()}
@@ -130,16 +130,16 @@ def split_points(text: str) -> list[str]:
     """Split a text at commas outside brackets and quotes.
 
     Returns:
-        the parts, without space around them; the text as it is where nothing separates, or where
-        brackets or quotes do not match, which its reader will say better.
+        the parts, without surrounding spaces; the text unchanged if it has no separators, or
+        unbalanced brackets or quotes, which its reader reports better.
     """
     parts: list[str] = []
     begin, index = 0, 0
     open_: list[str] = []
-    before = ","  # the sign before this one, without spaces
+    before = ","  # the previous character, without spaces
     while index < len(text):
         character = text[index]
-        # A quote inside a word, as in `don't`, opens nothing.
+        # A quote inside a word, as in `don't`, opens no string.
         if character in QUOTES and before in "[{(,=:":
             index = _closing_quote(text, index)
         elif character in CLOSING:
@@ -160,7 +160,7 @@ def point_value(part: str) -> str:
     """The value of one part.
 
     Raises:
-        SetpointError: if there is nothing.
+        SetpointError: the part is empty.
     """
     if not part:
         raise SetpointError("empty value between commas")
@@ -194,7 +194,7 @@ def labels(paths: Iterable[tuple[str, ...]]) -> dict[tuple[str, ...], str]:
 def _label(path: tuple[str, ...], every: list[tuple[str, ...]]) -> str:
     for length in range(1, len(path) + 1):
         ending = path[-length:]
-        # An index alone says nothing.
+        # An index alone is ambiguous.
         if ending[0].isdecimal():
             continue
         if sum(other[-length:] == ending for other in every) == 1:
@@ -206,7 +206,7 @@ def name_of(point: Point, short: Mapping[tuple[str, ...], str]) -> str:
     """The name of a point; equal for equal values, different for different ones.
 
     Returns:
-        for instance `lr=3e-4,seed=1`; one that would be too long ends in a hash.
+        for instance `lr=3e-4,seed=1`; a long name is shortened and ends in a hash.
     """
     name = ",".join(f"{short[item.path]}={value_text(item.value)}" for item in point)
     if len(name) <= MAX_NAME_LENGTH:
@@ -218,14 +218,14 @@ def value_text(value: object) -> str:
     """Format a value for a file name.
 
     Returns:
-        a number, word or list as people write it; else what is left of it and a hash.
+        a number, word or list in common notation; else a sanitized text with a hash.
     """
     if isinstance(value, PlainScalar) and value.startswith(("[", "{")):
         value = parsed(value)
     data: Any = plain_value(value)
     text = _plain_text(data)
     if text[:1].isdecimal() and "_" not in text:
-        # `10 steps` reads well as `10_steps`; what has such a sign already gets a hash.
+        # `10 steps` becomes `10_steps`; a text with an underscore gets a hash.
         text = text.replace(" ", "_")
     if (
         _is_exact(value, data)
@@ -278,7 +278,7 @@ def _is_exact(value: object, data: Any) -> bool:
         return all(not isinstance(item, dict | list) and _is_exact(item, item) for item in items)
     if isinstance(data, str):
         quoted = not isinstance(value, PlainScalar)
-        # In a list, an empty text cannot be seen.
+        # An empty text would be invisible in a list.
         if not data or (data[:1].isdecimal() and "_" in data):
             return False
         reads_otherwise = quoted and not isinstance(guess(PlainScalar(data)), str)

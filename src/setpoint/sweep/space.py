@@ -1,6 +1,6 @@
 """Axes of sweeps: distributions, and spaces with their points, the same on every machine.
 
-A space has a size that is known at once, and points that are made one by one. Spaces nest freely: a
+The size of a space is known at once, and its points are made one by one. Spaces nest freely: a
 product of zips, a chain of products, a list inside a grid.
 """
 
@@ -33,8 +33,8 @@ from setpoint.config.words.plain_data import PlainScalar
 from setpoint.config.words.text import parse_list
 from setpoint.sweep.setting import Point, Raw, Setting, split_points, value_text
 
-# Decimal's logarithm and exponential are rounded correctly by definition; those of C libraries
-# differ in the last digit from machine to machine.
+# Decimal's logarithm and exponential are correctly rounded by definition; the last digit of those
+# in C libraries depends on the machine.
 CONTEXT = Context(prec=30)
 BITS = 256
 EXAMPLE = "log_uniform(1e-5, 1e-2)"
@@ -44,7 +44,7 @@ def draw(seed: int, index: int, name: str) -> Fraction:
     """Draw one number, uniform over [0, 1).
 
     Arguments:
-        name: of the axis; each has a stream of its own, whatever other axes there are.
+        name: name of the axis, which has its own stream, independent of other axes.
 
     Returns:
         SHA-256 of the three, as a binary fraction.
@@ -193,7 +193,7 @@ class Drawn(Scalar):
             value: a text such as `uniform(0, 1)`, or a mapping with its type.
 
         Raises:
-            Invalid: if it is none, or its limits contradict each other.
+            Invalid: it is not a distribution, or its limits contradict each other.
         """
         if isinstance(value, Drawn):
             return cls(value.distribution)
@@ -234,7 +234,7 @@ def call_mapping(text: str) -> dict[str, object]:
         `type` and the fields.
 
     Raises:
-        Invalid: if it has another form.
+        Invalid: the text has another form.
     """
     name, opened, inside = text.strip().partition("(")
     tag = name.strip().replace("-", "_")
@@ -326,10 +326,11 @@ class Product(Space):
     """Every combination; the last part varies fastest.
 
     Arguments:
-        parts: spaces that set different fields; none makes the one point that sets nothing.
+        parts: spaces that set different fields; without any, the product is the one point that sets
+            nothing.
 
     Raises:
-        SetpointError: if two parts set the same field.
+        SetpointError: two parts set the same field.
     """
 
     def __init__(self, parts: Sequence[Space]) -> None:
@@ -351,7 +352,7 @@ class Zip(Space):
         parts: at least one; they set different fields.
 
     Raises:
-        SetpointError: if their sizes differ, or two set the same field.
+        SetpointError: their sizes differ, or two set the same field.
     """
 
     def __init__(self, parts: Sequence[Space]) -> None:
@@ -389,7 +390,8 @@ class Chained(Space):
 class RandomPoints(Space):
     """Points drawn from distributions, the same for the same seed everywhere.
 
-    More points of the same seed begin with the fewer, and an axis more leaves the others alone.
+    More points of the same seed extend the fewer, and an additional axis does not change the
+    others.
     """
 
     def __init__(
@@ -416,7 +418,7 @@ def _disjoint_paths(parts: Sequence[Space]) -> dict[Path, Origin]:
     """The paths of several spaces, each a different field.
 
     Raises:
-        SetpointError: if two set the same field.
+        SetpointError: two spaces set the same field.
     """
     origins: dict[Path, Origin] = {}
     for part in parts:

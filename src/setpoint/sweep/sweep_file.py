@@ -121,10 +121,10 @@ def space_of(sweep: Sweep, place: Place, path: Path) -> Space:
     """The points that a table describes.
 
     Returns:
-        the space; that of an empty table has one point, which sets nothing.
+        the space; for an empty table one point, which sets nothing.
 
     Raises:
-        SetpointError: if two parts set the same field, or the lists of a zip differ in length.
+        SetpointError: two parts set the same field, or the lists of a zip differ in length.
     """
     parts: list[Space] = _axes(sweep.grid, place, (*path, "grid"))
     if sweep.zip:
@@ -180,7 +180,7 @@ def read_space(
     """Read the table of a file.
 
     Returns:
-        the search with its axes, if it describes one; the origin of each axis; the points.
+        the search with its axes, if the table describes one; the origin of each axis; the points.
     """
     table, place = read_table(SweepFile, document).sweep, place_in(document)
     if (search := table.search) is None:
@@ -197,10 +197,10 @@ def read_space(
 def flattened(table: Mapping[str, object]) -> dict[str, Any]:
     """Flatten a table `[sweep]`, so that each field is under its dotted path.
 
-    `optimizer.lr = [1e-4]` is a table in a table for TOML, and `"optimizer.lr" = [1e-4]` is not.
+    TOML reads `optimizer.lr = [1e-4]` as a nested table, but not `"optimizer.lr" = [1e-4]`.
 
     Arguments:
-        table: plain data of the file; what has not the form of a sweep is left as it is.
+        table: plain data of the file; entries without the form of a sweep are unchanged.
     """
     result: dict[str, Any] = {}
     for key, value in table.items():
@@ -254,7 +254,7 @@ def read_table(root: type[R], document: FileDocument) -> R:
         root: a class whose field `sweep` is the table.
 
     Raises:
-        ConfigError: with every problem of the table.
+        ConfigError: with all problems of the table.
     """
     table = document.data[TABLE]
     data = flattened(cast(Mapping[str, object], table)) if isinstance(table, dict) else table
@@ -274,7 +274,7 @@ def read_table(root: type[R], document: FileDocument) -> R:
         ):
             problem.hint = TO_DRAW
     if editor.problems:
-        # What is missing because it could not be read need not be reported twice.
+        # A part that could not be read need not be reported as missing, too.
         raise ConfigError(editor.problems)
     return resolve(draft)
 
@@ -292,7 +292,7 @@ def _as_written(data: Any, path: Path) -> Path:
     written: list[str | int] = []
     node, index = data, 0
     while index < len(parts):
-        # The longest key that is there; what is not there has no place of its own.
+        # The longest existing key; a missing key has no location of its own.
         for end in range(len(parts), index, -1):
             key: str | int = (
                 parts[index] if end == index + 1 else ".".join(map(str, parts[index:end]))

@@ -39,8 +39,8 @@ class RunState(NamedTuple):
     """The state of a run before it is started.
 
     Arguments:
-        finished: True if it came to its end, and is to be as long today.
-        step: of the newest save; 0 if nothing was saved.
+        finished: True if the run ended, and the job has the same duration.
+        step: step of the newest save; 0 if there is none.
     """
 
     started: bool
@@ -52,7 +52,7 @@ def run_state(path: Path, job: Job) -> RunState:
     """Read the state of a run from its directory.
 
     Raises:
-        SetpointError: if the run that is there cannot be resumed under this configuration.
+        SetpointError: the existing run cannot be resumed under this configuration.
     """
     if not (path / CONFIG).is_file():
         return RunState(False, False, 0)
@@ -77,7 +77,7 @@ class SweepTask:
     """A point of a sweep: its planned action, status and result.
 
     Arguments:
-        run: the directory of its run; None: that of a training job.
+        run: the run directory; None: that of a training job.
     """
 
     def __init__(self, point: ResolvedPoint[Any], folder: Path, run: Path | None = None) -> None:
@@ -98,7 +98,7 @@ class SweepTask:
         """Read the state of its run.
 
         Raises:
-            SetpointError: if the existing run cannot be resumed.
+            SetpointError: the existing run cannot be resumed.
         """
         self.state = run_state(self.run, self.job)
         if self.state.finished:
@@ -146,20 +146,20 @@ class SweepTask:
 
 
 def write_point(folder: Path, name: str, job: Config, run: str) -> list[str]:
-    """Write the folder of a point, which `setpoint train` takes: a record with all origins.
+    """Write the folder of a point as a source of `setpoint train`: a record with all origins.
 
     Arguments:
-        folder: of the point; made if it is not there.
+        folder: folder of the point; created if missing.
 
     Returns:
         the modules that the configuration needs.
 
     Raises:
-        SetpointError: if it cannot be written.
+        SetpointError: the folder cannot be written.
     """
     _make_folder(folder)
     files = record_files(job)
-    # Comes first: without it the folder would pass for a run directory.
+    # Written first: without it the folder would pass for a run directory.
     write_json(folder / POINT_FILE, {"name": name, "run": run})
     for file in sorted(files, key=lambda file: file == CONFIG):
         write_text(folder / file, files[file])
@@ -181,13 +181,13 @@ def _make_folder(folder: Path) -> None:
 class SweepRecord:
     """`sweep.json`: the points of a sweep and their results, written by this process alone.
 
-    Points of earlier sweeps in the same folder stay in it, as long as their runs do.
+    It keeps the points of earlier sweeps in the same folder while their runs exist.
 
     Arguments:
-        duplicates: the points that were left out.
+        duplicates: the omitted points.
 
     Raises:
-        SetpointError: if another process sweeps there, or the folder cannot be written.
+        SetpointError: another process sweeps there, or the folder cannot be written.
     """
 
     def __init__(self, folder: Path, source: str, duplicates: Sequence[DuplicatePoint]) -> None:
@@ -220,7 +220,7 @@ class SweepRecord:
             details: further entries, such as the best trial of a search.
 
         Raises:
-            RunError: if it cannot be written; what was there before is unchanged.
+            RunError: the record cannot be written; the previous one is unchanged.
         """
         present = {task.point.fingerprint for task in tasks}
         earlier = [point for point in self._before if point["fingerprint"] not in present]
@@ -241,10 +241,10 @@ class SweepRecord:
 
 
 def _refuse_linked_points(folder: Path) -> None:
-    """Refuse points that would be written elsewhere: a folder may come from others.
+    """Refuse points that would be written elsewhere: the folder may come from other people.
 
     Raises:
-        SetpointError: naming the first link.
+        SetpointError: with the first link.
     """
     try:
         link = next(links_out_of(folder, only=POINTS), None)
@@ -262,10 +262,10 @@ def read_record_of(folder: Path) -> list[dict[str, Any]]:
     """Read all points of a sweep's folder, those of earlier sweeps last.
 
     Arguments:
-        folder: with a `sweep.json`.
+        folder: folder with a `sweep.json`.
 
     Raises:
-        SetpointError: if the record cannot be read.
+        SetpointError: the record cannot be read.
     """
     path = folder / SWEEP_FILE
     try:
