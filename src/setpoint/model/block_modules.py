@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 def cast_once(x: Tensor) -> Tensor:
     """Cast to the autocast dtype, if any, before several projections read the same tensor.
 
-    Autocast casts the input of every matrix product anew, forward and backward.
+    Autocast casts the input of every matrix product again, forward and backward.
     """
     device = x.device.type
     if torch.is_autocast_enabled(device):
@@ -215,7 +215,7 @@ class UnweightedNorm(nn.Module):
 def rms_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
     """Apply RMSNorm to the last axis."""
     # Eager PyTorch has a fused backward on CUDA but none on the CPU, and compilers fuse the plain
-    # form: only eager, undistributed fp32 on a CPU takes our own function.
+    # form: only eager, undistributed fp32 on a CPU uses Setpoint's function.
     formats = () if torch.compiler.is_compiling() else FUSED.get(type(x), ())
     if x.is_cpu and x.dtype == weight.dtype and x.dtype in formats:
         return rms_norm_cpu(x, weight, eps)
@@ -226,9 +226,9 @@ class _RMSNormFunction(torch.autograd.Function):
     """y = x r w with r = 1 / sqrt(mean(x^2) + eps).
 
     With n = x r and G = g w the gradients are dw = sum(g n) over all vectors and
-    dx = r (G - n mean(G n)). Layer normalization with mean zero and deviation 1/r has the same
-    dw and dx = r (G - mean(G) - n mean(G n)). PyTorch has a fused CPU kernel for that backward,
-    so we call it and give back the one term it takes away, r mean(G).
+    dx = r (G - n mean(G n)). Layer normalization with mean zero and deviation 1/r has the same dw
+    and dx = r (G - mean(G) - n mean(G n)). PyTorch has a fused CPU kernel for that backward, to
+    which we add the one term that it subtracts, r mean(G).
     """
 
     @staticmethod
@@ -269,8 +269,8 @@ def _scale(x: Tensor, eps: float) -> Tensor:
 def build_imported(config: ImportedNorm, *, dim: int, eps: float) -> nn.Module:
     """Build the norm of an `import` section, and validate it with a vector.
 
-    It is made on the CPU, and its values are its initial values, even via the meta device. It draws
-    random numbers from a fresh generator, the same on all ranks.
+    It is made on the CPU, and its values are its initial values, even via the meta device. Random
+    numbers are drawn from a fresh generator, the same on all ranks.
 
     Arguments:
         dim: size of the last axis; passed as `dim` or `normalized_shape`.
@@ -280,7 +280,7 @@ def build_imported(config: ImportedNorm, *, dim: int, eps: float) -> nn.Module:
     """
     runtime = {"dim": dim, "normalized_shape": dim, "eps": eps}
     title = f"model.norm.target = {config.target}"
-    # Making and trying it must not advance the random state.
+    # Building and trying it must not advance the random state.
     with torch.random.fork_rng(devices=[]), torch.device("cpu"), torch.no_grad():
         torch.default_generator.manual_seed(0)
         norm = call_component(config, (), runtime, optional=tuple(runtime))

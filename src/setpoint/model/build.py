@@ -24,7 +24,7 @@ def build_model(
 ) -> nn.Module:
     """Build the model of a section: a module from (B, S) int64 tokens to (B, S, V) logits.
 
-    A custom one gets `vocab_size` if it takes it, and is tried on two tokens.
+    A custom one gets `vocab_size` if it accepts it, and is tried on two tokens.
 
     Arguments:
         keys: config.json of a transformers model; None: the one that the section names.
@@ -67,7 +67,7 @@ def build_outline(config: "ModelConfig", vocab_size: int) -> nn.Module:
         except SetpointError:
             if isinstance(config, HuggingFaceConfig):
                 raise
-            # A user's code may need values; its error on the CPU counts.
+            # A user's code may need values; only its error on the CPU matters.
             return build_model(config, vocab_size)
 
 
@@ -81,7 +81,7 @@ def require_language_model(model: object, title: str, vocab_size: int) -> None:
     if not isinstance(model, nn.Module):
         raise SetpointError(f"{title} makes a {type(model).__name__}, not a torch module")
     if torch.get_default_device().type == "meta":
-        return  # there are no values to try it with
+        return  # a model without values cannot be tried
     tokens = torch.zeros(1, 2, dtype=torch.int64)
     # Trying it must not advance the random state.
     with torch.random.fork_rng(devices=[]), torch.no_grad(), evaluating(model):
@@ -151,7 +151,7 @@ def skeleton(config: "ModelConfig", vocab_size: int) -> nn.Module:
 def materialize(module: nn.Module, device: torch.device | str, dtype: torch.dtype) -> None:
     """Allocate uninitialized memory for tensors on the meta device.
 
-    Like `nn.Module.to_empty`, which imports a third of a second of code for plain tensors.
+    Like `nn.Module.to_empty`, whose imports take a third of a second even for plain tensors.
 
     Arguments:
         dtype: of parameters; buffers, and parts of quantized weights, keep theirs.

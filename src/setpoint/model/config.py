@@ -452,7 +452,7 @@ class TransformerConfig(
     def _wrong_heads(self) -> Iterator[Problem]:
         """Heads divide the width into even parts."""
         if self.mla is not None:
-            return  # it says itself how large heads are
+            return  # it reports head sizes itself
         is_derived = self.head_dim == self.standard_head_dim()
         if is_derived and self.heads * self.head_dim != self.dim:
             yield Problem(
@@ -616,7 +616,7 @@ class TransformerConfig(
     def _grouped_queries_are_dead(self) -> str | None:
         return None if self.mla is None else "mla replaces grouped queries"
 
-    # Derived values are in every full file, and may be there without effect.
+    # Every full file has derived values, which may have no effect.
 
     @dead("kv_heads")
     def _kv_heads_are_dead(self) -> str | None:

@@ -17,7 +17,7 @@ def nearest_divisors(number: int, target: int, count: int = 3) -> tuple[int, ...
     if number < 1:
         return ()
     divisors: list[int] = []
-    # Outwards from the value, so that a huge number, a slip most likely, costs no more.
+    # Outwards from the value, so a huge number, most likely a typo, costs no more.
     start = min(max(target, 1), number)
     for distance in range(REACH):
         pair = dict.fromkeys((start - distance, start + distance))

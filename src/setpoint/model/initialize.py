@@ -21,7 +21,7 @@ MOST_THREADS = 8
 """Limit of memory: each thread holds a parameter in fp32."""
 
 # Names that wrappers (activation checkpointing, torch.compile) add to paths of modules. They must
-# not change a parameter's name, by which it is drawn.
+# not change a parameter's name, which seeds its random numbers.
 _WRAPPERS = frozenset({"_checkpoint_wrapped_module", "_orig_mod", "_fsdp_wrapped_module"})
 
 
@@ -139,11 +139,11 @@ def initialize(
 ) -> None:
     """Initialize every parameter, and every buffer that a module has a rule for.
 
-    Each is drawn on the CPU and in fp32, by blocks of rows, each from a generator of its own keyed
-    by sha256("{seed}/{qualified name}/{block}"). So the result is the same for every order of
+    Each is drawn on the CPU and in fp32, by blocks of rows, each from its own generator keyed by
+    sha256("{seed}/{qualified name}/{block}"). So the result is the same for every order of
     construction, for pipeline stages, on every device, and for every sharding: a rank draws the
-    blocks of its rows of a DTensor. (PyTorch's own initialization of a DTensor on the CPU gives
-    all ranks the same shard.)
+    blocks of its rows of a DTensor. (PyTorch's own initialization of a DTensor on the CPU gives all
+    ranks the same shard.)
 
     Arguments:
         module: not on the meta device; every parameter must be named by the `initializers()` of a
@@ -194,7 +194,7 @@ def fill_by(parameters: Mapping[str, Tensor], rules: Mapping[str, Initializer], 
         with torch.inference_mode(inference):
             _fill(parameters[name], rules[name], seed, plain_name(name))
 
-    # Random numbers are drawn on one core, and a model of 8e9 parameters takes 40 s of that.
+    # Random numbers are drawn on one core: 40 s for a model of 8e9 parameters.
     with ThreadPoolExecutor(min(torch.get_num_threads(), MOST_THREADS)) as pool:
         for _ in pool.map(fill, parameters):
             pass

@@ -25,8 +25,8 @@ def layers_of(model: nn.Module) -> list[tuple[str, nn.Module]]:
     """Find the repeated blocks of a model, such as the layers of a transformer.
 
     They are the members of the list or dictionary of modules with the most parameters: experts and
-    heads are lists within a layer. A sequence counts if its members are of one class; dictionaries
-    that hold such a list, and lists of embeddings, do not.
+    heads are lists within a layer. A sequence qualifies if its members have one class; dictionaries
+    that contain such a list, and lists of embeddings, do not.
 
     Returns:
         qualified names and modules, in order and each once; empty if nothing repeats.
@@ -34,7 +34,7 @@ def layers_of(model: nn.Module) -> list[tuple[str, nn.Module]]:
     best, most = [], 0
     for prefix, holder in model.named_modules():
         layers = _members(prefix, holder)
-        # The first wins: what lies within it cannot hold more.
+        # The first wins: nothing inside it can have more.
         size = sum(p.numel() for p in holder.parameters()) if layers else 0
         if size > most:
             best, most = layers, size
@@ -82,10 +82,10 @@ def evaluating(model: nn.Module) -> Iterator[None]:
 def parameter_kinds(model: nn.Module) -> dict[str, Kind]:
     """Classify each parameter of a model, also on the meta device.
 
-    By modules, and by names for classes other than PyTorch's and ours: the weight of an
+    By modules, and by names for classes of neither PyTorch nor Setpoint: the weight of an
     `nn.Embedding` is an embedding, also if it is the output matrix; all parameters of a norm are
-    norm; the output is that of `get_output_embeddings()`, or a linear layer at the top named as
-    one; a router is a module named as one, or a gate beside experts.
+    norm; the output is that of `get_output_embeddings()`, or a linear layer at the top with such a
+    name; a router is a module with such a name, or a gate next to experts.
     """
     outputs = {id(weight) for weight in _output_weights(model)}
     owners = dict(model.named_modules())
@@ -123,7 +123,7 @@ def packed_experts(model: nn.Module) -> dict[str, Literal["inputs_first", "outpu
     """Packed experts of transformers models: the order of their matrices, by name."""
     orders: dict[str, Literal["inputs_first", "outputs_first"]] = {}
     for path, module in model.named_modules():
-        # An attribute of transformers' experts, which Llama 4's lack.
+        # An attribute of transformers' experts, except Llama 4's.
         transposed = getattr(module, "is_transposed", None)
         if type(module).__name__ == "Llama4TextExperts":
             transposed = True
@@ -144,7 +144,7 @@ def _is_norm(module: nn.Module, dims: int) -> bool:
     if isinstance(module, _NORMS):
         return True
     title = type(module).__name__
-    # A linear layer whose weight is kept at some norm has the word in its name as well.
+    # A linear layer with a fixed weight norm has the word in its name as well.
     return title.endswith("Norm") or (dims < 2 and _NORM.search(title) is not None)
 
 
@@ -166,7 +166,7 @@ def _output_weights(model: nn.Module) -> Iterator[Any]:
         getter = getattr(module, "get_output_embeddings", None)
         try:
             head = getter() if callable(getter) else None
-        except (AttributeError, RuntimeError):  # which models without any raise
+        except (AttributeError, RuntimeError):  # raised by models that have none
             head = None
         weight = _weight_of(head)
         if weight is not None:

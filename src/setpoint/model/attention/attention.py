@@ -108,7 +108,7 @@ class Attention(nn.Module):
             else:
                 query, key = self.query_norm(query), self.key_norm(key)
         if self.rotates:
-            # Both at once, as the plan of memory has it.
+            # Both at once, as the memory plan assumes.
             query, key = (
                 context.apply_rotary(query, self.kind),
                 context.apply_rotary(key, self.kind),
@@ -357,12 +357,12 @@ def attention_context(
             documents are of whole sequences then.
         lengths: see `RowLayout`.
         dtype: of queries, keys and values.
-        backends: those of earlier calls, and of this one; None: they are chosen anew.
+        backends: backends of earlier calls, extended by this one; None: they are chosen again.
 
     Raises:
         ValueError: wrong shapes, negative positions for all rows, or a cache for a part of a
             sequence.
-        SetpointError: the backend does not run here.
+        SetpointError: the backend does not run on this device.
     """
     batch, length = x.shape[:2]
     if groups is not None:
@@ -422,7 +422,7 @@ def attention_context(
 
 def over_ranks(backend: Backend, name: BackendName, groups: ContextGroups) -> Backend:
     """Wrap a backend in context parallelism; a ring computes blocks by the kernels of `name`."""
-    # One process has no use for it.
+    # A single process does not use it.
     from setpoint.model.attention.over_ranks import Ring, Ulysses
 
     wrapped: Any = backend  # methods that are not compiled have lost their types
@@ -473,7 +473,7 @@ def _refuse_padding(positions: Tensor) -> None:
         if bool((positions < 0).any()):
             raise ValueError(message)
     else:
-        # Without waiting for the device.
+        # Without a device synchronization.
         torch._assert_async(  # pyright: ignore[reportPrivateImportUsage]  # there is no other
             (positions >= 0).all(), message
         )
@@ -500,8 +500,8 @@ def choose_backend(
     Arguments:
         dtype: of queries, keys and values.
         masked, ring: see `candidates`.
-        cached: whether a cache is used: masks have few rows and new lengths in each call, so that
-            auto chooses as on a CPU.
+        cached: whether a cache is used: masks have few rows and new lengths in each call, so auto
+            chooses as on a CPU.
 
     Raises:
         SetpointError: it does not run on that device, or its package is missing.

@@ -46,7 +46,7 @@ class RowLayout:
         return self.queries == self.keys and not self.is_masked(window)
 
     def is_masked(self, window: int | None) -> bool:
-        """True if documents, padding or a window hide keys beside the causal mask.
+        """True if documents, padding or a window hide keys in addition to the causal mask.
 
         With known lengths padding is at the end of rows, where the causal mask hides it.
         """
@@ -96,9 +96,9 @@ def visible(
     """The attention mask: True where the query sees the key.
 
     The key must not be padding, and be in the same document, at or before the query, and less than
-    `window` positions before it. Order is that of slots, as positions restart in each document;
-    distance is that of positions, as padding takes no room in a window. Every query sees itself,
-    even padding: without a key there is no softmax.
+    `window` positions before it. Order is by slots, as positions restart in each document; distance
+    is by positions, as padding takes no room in a window. Every query sees itself, even padding:
+    softmax needs a key.
 
     Arguments:
         window: number of visible positions, including the query's; None: unlimited.
@@ -150,7 +150,7 @@ class Backend(ABC):
         """Prepare the mask of all layers of a kind.
 
         Arguments:
-            window: number of positions that a query sees, its own included; None: all before it.
+            window: number of positions that a query sees, including its own; None: all before it.
 
         Returns:
             `mask` of `attend`.
@@ -168,7 +168,7 @@ class Backend(ABC):
         Arguments:
             query: (B, S, H, D).
             key: (B, L, K, D); each key-value head serves H / K consecutive query heads.
-            value: (B, L, K, V); V may differ from D if the backend takes that.
+            value: (B, L, K, V); V may differ from D if the backend supports it.
             mask: from `prepare_mask`.
 
         Returns:
@@ -282,7 +282,7 @@ class SDPA(Backend):
         return mixed.transpose(1, 2)
 
     def _needs_equal_heads(self, query: Tensor, mask: SdpaMask) -> bool:
-        # The memory-efficient kernel, beside cuDNN's the only one with masks on a GPU, takes no
+        # The memory-efficient kernel, the only one with masks on a GPU apart from cuDNN's, takes no
         # grouped queries; without it PyTorch falls back to the math kernel.
         return self.name == "sdpa_efficient" or (
             self.name == "sdpa" and mask.mask is not None and query.device.type in SHARE_NO_HEADS
@@ -300,7 +300,7 @@ def repeat_heads(x: Tensor, times: int) -> Tensor:
 
 
 def add_sinks(mixed: Tensor, normalizer: Tensor, sinks: Tensor) -> Tensor:
-    """Scale results of attention as if each softmax had a sink beside its keys.
+    """Scale results of attention as if each softmax had a sink in addition to its keys.
 
     Weights with a sink are those without, times exp(lse) / (exp(lse) + exp(sink)).
 

@@ -19,7 +19,7 @@ from setpoint.model.attention.backends import PLAIN, Backend, RowLayout, Scores,
 
 # Nothing is compiled before the first call.
 _compiled: Any = torch.compile(flex_attention)
-# Uncompiled it holds the whole S x L mask for a moment.
+# Uncompiled, it temporarily allocates the whole S x L mask.
 _compiled_blocks: Any = torch.compile(create_block_mask)
 
 
@@ -40,7 +40,7 @@ class Flex(Backend):
         """Run the kernel.
 
         Raises:
-            SetpointError: a CPU is to compute gradients.
+            SetpointError: gradients are required on a CPU.
         """
         assert scores.dropout == 0.0
         if query.device.type == "cpu" and torch.is_grad_enabled() and query.requires_grad:
@@ -120,6 +120,6 @@ def _blocks(
 
 def _interpreted(query: Tensor, key: Tensor, value: Tensor, **options: Any) -> Any:
     with warnings.catch_warnings():
-        # It advises to compile, which gains little on a CPU and needs a C++ compiler.
+        # It recommends compilation, which gains little on a CPU and needs a C++ compiler.
         warnings.filterwarnings("ignore", "flex_attention called without torch.compile")
         return flex_attention(query, key, value, **options)

@@ -47,11 +47,11 @@ class KeyValueCache:
         """Append positions of new tokens, before the layers append keys and values.
 
         Arguments:
-            positions: (S,) or (B, S), negative for padding; None: those that follow.
+            positions: (S,) or (B, S), negative for padding; None: the next ones.
             documents: (B, S); None: each row is one document.
 
         Raises:
-            ValueError: another number of rows, or documents in some calls only.
+            ValueError: the number of rows changed, or only some calls have documents.
         """
         batch, count = shape
         if self.rows not in (None, batch):
@@ -82,7 +82,7 @@ class KeyValueCache:
         """Find the first slot that a query of some layers sees, now or later.
 
         Arguments:
-            size: of the window or of chunks.
+            size: size of the window or of chunks.
 
         Raises:
             ValueError: positions went back to trimmed slots.
@@ -104,7 +104,7 @@ class KeyValueCache:
         """Append a layer's tensors of new tokens; slots before `first` are dropped.
 
         Raises:
-            ValueError: gradients are recorded, which could not reach earlier calls.
+            ValueError: gradients are recorded; they could not reach earlier calls.
         """
         if torch.is_grad_enabled() and any(tensor.requires_grad for tensor in tensors):
             raise ValueError(
@@ -184,7 +184,7 @@ def _first_visible(position: T, kind: Kind, size: int) -> T:
 def _first_in_reach(positions: Tensor, old: int, kind: Kind, size: int) -> int:
     """The first of the old slots that a row's next position, or a later one, can see."""
     before, new = positions[:, :old], positions[:, old:]
-    # Padding sees nothing; rows of padding only see what their last token saw.
+    # Padding sees nothing; rows of padding see only what their last token saw.
     earliest = new.where(new >= 0, torch.iinfo(new.dtype).max).amin(dim=1, keepdim=True)
     last = before.amax(dim=1, keepdim=True) if old else earliest
     earliest = earliest.where((new >= 0).any(dim=1, keepdim=True), last + 1)

@@ -1,8 +1,8 @@
 """Attention over sequences divided among ranks: ring attention and Ulysses.
 
 Ring attention (Liu et al., 2023): each rank attends to its own keys, then to those of the rank
-before it, and so on, while the next are being sent. With two runs of positions a rank, one near
-the beginning and one near the end, the causal mask leaves all ranks the same work.
+before it, and so on, while the next are being sent. With two runs of positions per rank, one near
+the beginning and one near the end, the causal mask gives all ranks the same work.
 
 DeepSpeed-Ulysses (Jacobs et al., 2023): each rank sends its part of the sequence and receives all
 positions of its heads; after attention that is reversed.
@@ -101,7 +101,7 @@ class Ring(Backend):
             )
         return masked_plan(self.parts, layout, window)
 
-    # Each message would break the graph.
+    # A message would break the graph.
     @torch.compiler.disable
     def attend(  # pyright: ignore[reportIncompatibleMethodOverride]  # the decorator is untyped
         self, query: Tensor, key: Tensor, value: Tensor, mask: Plan, scores: Scores = PLAIN
@@ -206,7 +206,7 @@ def _pairs(parts: SequenceParts, length: int) -> Iterator[tuple[int, slice, slic
             for queries, local_queries in zip(query_runs, local_runs, strict=True)
             for keys, local_keys in zip(parts.ring_part(length, source), local_runs, strict=True)
         ]
-        # The diagonal first: there each query sees itself, so that no lse stays infinite.
+        # The diagonal first: there each query sees itself, so no lse stays infinite.
         for queries, keys, block in sorted(pairs, key=lambda pair: pair[0] != pair[1]):
             if keys.start <= queries.start:
                 yield source, queries, keys, block
@@ -292,7 +292,7 @@ class _RingAttention(torch.autograd.Function):
         grad, group = grad.contiguous(), ctx.group
         dq = torch.zeros_like(query, dtype=total.dtype)
         key_values = torch.cat((key.flatten(), value.flatten()))
-        # The gradients of keys and values travel with them, and arrive home after a full turn.
+        # The gradients of keys and values travel with them, and return after a full turn.
         traveling: _RingTransfer | None = None
         with torch.autocast(query.device.type, enabled=False):
             for step, source in enumerate(_sources(group)):
@@ -380,7 +380,7 @@ class Ulysses(Backend):
         """Prepare the mask of the inner backend, for whole sequences."""
         return self.inner.prepare_mask(layout, window)
 
-    # Each collective would break the graph.
+    # A collective would break the graph.
     @torch.compiler.disable
     def attend(  # pyright: ignore[reportIncompatibleMethodOverride]  # the decorator is untyped
         self, query: Tensor, key: Tensor, value: Tensor, mask: Any, scores: Scores = PLAIN

@@ -39,8 +39,8 @@ def device_problems(
         compute: the number format of queries, keys and values: "fp32", "bf16" or "fp16".
 
     Returns:
-        a problem of model.attention_backend, or none; none either where the device is missing,
-        which is a problem of its own.
+        a problem of model.attention_backend, or none; also none if the device is missing, which is
+        a separate problem.
     """
     from setpoint.model.config import TransformerConfig
 
@@ -67,7 +67,7 @@ def _reason(
     if reason is not None:
         return reason
     if name == "flex":
-        return None  # compiling it takes longer than a check may
+        return None  # compilation takes too long for a check
     return _attempt(config, device, dtype, training)
 
 

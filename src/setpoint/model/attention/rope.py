@@ -28,9 +28,9 @@ def rotation(
 
     The angle of position p in plane i is p * base^(-2i / head_dim) (RoPE, Su et al., 2021).
     Angles are formed in float64: in float32 the product itself is off by 1e-3 radians at
-    position 16384. The result is never cached and no buffer holds it, so that it is right for
-    any slice of any sequence, on any device, after any change of the module's dtype, and after
-    construction on the meta device.
+    position 16384. The result is never cached and no buffer holds it, so it is right for any slice
+    of any sequence, on any device, after any change of the module's dtype, and after construction
+    on the meta device.
 
     Arguments:
         positions: (S,) or (B, S) integers; they need not start at zero nor be consecutive.
@@ -52,9 +52,9 @@ def rotation(
 def rotate(x: Tensor, by: Rotation) -> Tensor:
     """Rotate queries or keys by the angle of their position.
 
-    Plane i is spanned by components i and i + head_dim / 2 (the split-half layout), so that the
-    rotation is two products and one exchange of halves over contiguous memory. Of a rotation for
-    fewer dimensions the others of x stay as they are.
+    Plane i is spanned by components i and i + head_dim / 2 (the split-half layout), so the rotation
+    is two products and one exchange of halves over contiguous memory. If the rotation has fewer
+    dimensions than x, the other dimensions are unchanged.
 
     Returns:
         (B, S, heads, head_dim) in the dtype of x; lower precisions are rotated in fp32.
@@ -94,7 +94,7 @@ def frequencies(
     radians = base ** (-plane / head_dim)
     match scaling:
         case LinearScaling():
-            # The same as to divide positions (Position Interpolation, Chen et al., 2023).
+            # Equivalent to dividing positions (Position Interpolation, Chen et al., 2023).
             return Frequencies(radians / scaling.factor)
         case Llama3Scaling():
             return Frequencies(llama3_scaling(radians, scaling))
@@ -108,12 +108,12 @@ def frequencies(
 
 
 def llama3_scaling(radians: Tensor, scaling: Llama3Scaling) -> Tensor:
-    """Slow the planes that turn seldom over the original length (Llama 3.1, Meta, 2024).
+    """Slow the planes that rarely turn over the original length (Llama 3.1, Meta, 2024).
 
-    A plane turns t = original_length / wavelength times. It keeps the share
-    k = (t - low) / (high - low), cut to 0 .. 1, of its frequency and has the rest divided by the
-    factor: f' = k f + (1 - k) f / factor, where low and high are the two frequency factors. If
-    these are equal, as in Llama 4, k is 0 below them and 1 from them on.
+    A plane turns t = original_length / wavelength times. It keeps the share k = (t - low) / (high -
+    low), clamped to 0 .. 1, of its frequency and has the rest divided by the factor: f' = k f + (1
+    - k) f / factor, where low and high are the two frequency factors. If these are equal, as in
+    Llama 4, k is 0 below them and 1 from them on.
     """
     low, high = scaling.low_frequency_factor, scaling.high_frequency_factor
     turns = scaling.original_length * radians / (2 * math.pi)
@@ -125,7 +125,7 @@ def llama3_scaling(radians: Tensor, scaling: Llama3Scaling) -> Tensor:
 
 
 def yarn_scaling(radians: Tensor, scaling: YarnScaling, head_dim: int, base: float) -> Tensor:
-    """Slow the planes that turn seldom over the original length; the ramp is linear in the plane.
+    """Slow the planes that rarely turn over the original length; the ramp is linear in the plane.
 
     Plane i turns n times over the original length L at
     i(n) = head_dim * ln(L / (2 pi n)) / (2 ln(base)). Planes up to i(beta_fast) keep their

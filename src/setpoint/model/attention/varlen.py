@@ -30,7 +30,7 @@ FLASH: Final[dict[int, BackendName]] = {
     3: "flash_attention_3",
     4: "flash_attention_4",
 }
-# Before that grouped queries needed no argument.
+# Before 2.12, grouped queries needed no argument.
 ASKS_FOR_GROUPS: Final = TorchVersion(torch.__version__) >= "2.12"
 GENERATIONS: Final = {9: 3, 10: 4}
 """Version of FlashAttention by major compute capability."""
@@ -59,12 +59,12 @@ class Packed(NamedTuple):
 def find_sequences(layout: RowLayout, window: int | None) -> Packed:
     """Find the sequences of a batch: rows, or their documents.
 
-    With lengths from the loader nothing is read from the device, and padding is a sequence of its
-    own, which is cheaper than removing it. Without them positions and documents are copied to the
-    host once.
+    With lengths from the loader nothing is read from the device, and padding is a separate
+    sequence, which is cheaper than removing it. Without them positions and documents are copied to
+    the host once.
 
     Arguments:
-        window: number of positions that a query sees, its own included; None: all before it.
+        window: number of positions that a query sees, including its own; None: all before it.
 
     Raises:
         SetpointError: a document is in pieces, or positions in a window have gaps.

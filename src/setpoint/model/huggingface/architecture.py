@@ -90,7 +90,7 @@ def value_problems(
             else [str(count) for count in nearest_multiples(heads, shared)],
             also=[*(f"overrides.{key}" for key in names[1:]), "config"],
         )
-    # Overrides may name a key by another of its names.
+    # Overrides may use another name of a key.
     counts, choices = (sorted(keys, key=lambda key: key not in given) for keys in (EXPERTS, TOP_K))
     (count_key, count), (key, chosen) = _number(read, counts), _number(read, choices)
     if count is not None and chosen is not None and chosen > count > 0:
@@ -182,7 +182,7 @@ def architecture(
 
     Raises:
         Unfit: transformers has no such model type or key, or the key has another type.
-        Exception: any that its classes raise for an invalid value.
+        Exception: any error that its classes raise for an invalid value.
     """
     transformers = import_transformers()
     raw = {key: value for key, value in keys.items() if key != KEY}  # weights are made dense
@@ -201,7 +201,7 @@ def architecture(
                 hint=hint,
             ),
         )
-    # Of the class, so that no code that a directory brings is run.
+    # Of the class, so that no code in a directory is run.
     known = transformers.AutoConfig.for_model(kind)
     for key in overrides:
         if key not in raw and not hasattr(known, key):
@@ -225,7 +225,7 @@ def import_transformers() -> Any:
     Raises:
         SetpointError: it is not installed.
     """
-    quiet_torchao()  # which models of transformers import
+    quiet_torchao()  # some models of transformers import it
     try:
         import transformers
     except ModuleNotFoundError as error:
@@ -239,6 +239,6 @@ def import_transformers() -> Any:
 def one_line(error: Exception) -> str:
     """The message of an error of transformers, on one line of at most 200 characters."""
     text = " ".join(str(error).split())
-    if not text or isinstance(error, LookupError):  # which says no more than a key
+    if not text or isinstance(error, LookupError):  # a LookupError has only the key
         text = f"{type(error).__name__}: {text}" if text else type(error).__name__
     return text if len(text) <= 200 else f"{text[:197]}..."

@@ -51,8 +51,8 @@ class AttentionInputs:
     """Positions and documents of the tokens of a forward pass.
 
     Arguments:
-        layout: of whole sequences, even if ranks divide them; None: as transformers itself says,
-            for instance with a cache.
+        layout: layout of whole sequences, even if ranks divide them; None: as transformers itself
+            determines, for instance with a cache.
         demands: of the layers; single layers may differ.
         masks: requested by the model, by window and chunk.
         agreed: in a trial run, receives True for each layer whose attention equals the eager
@@ -128,7 +128,7 @@ class AttentionMask:
                 "parallel.ring adds up blocks of attention, and attention sinks are in none of "
                 "them\nValid: 1, or divide sequences by parallel.ulysses"
             )
-        # With a cache it is as on a CPU: masks have few rows, and lengths change with each call.
+        # With a cache, as on a CPU: masks have few rows, and lengths change with each call.
         kind = "cpu" if self.cached else device.type
         compute = "bf16" if dtype.itemsize == 2 else "fp32"
         masked = self.layout.is_masked(self.window)
@@ -172,7 +172,7 @@ def attend(
     position_bias: Tensor | None = None,
     **more: Any,
 ) -> tuple[Tensor, None]:
-    """Compute attention as transformers asks for it.
+    """Compute attention with transformers' calling convention.
 
     Windows are in the mask, as in transformers' own functions with masks.
 
@@ -216,7 +216,7 @@ def make_mask(
     use_vmap: bool = False,
     **_: Any,
 ) -> AttentionMask:
-    """Make the mask of some layers, as transformers' mask interface asks for it.
+    """Make the mask of some layers for transformers' mask interface.
 
     Raises:
         SetpointError: no backend attends under it, or ranks that divide sequences do not know it.
@@ -291,7 +291,7 @@ def demands_of(config: Any, model: nn.Module | None = None) -> Demands:
 
     Arguments:
         config: of its text model.
-        model: whose parameters reveal attention sinks; None: without.
+        model: model whose parameters reveal attention sinks; None: no sinks.
     """
     heads = getattr(config, "num_attention_heads", None) or 1
     head = getattr(config, "head_dim", None) or getattr(config, "hidden_size", 0) // heads
@@ -426,7 +426,7 @@ class TextCache:
     It is used as `setpoint.model.attention.key_value_cache.KeyValueCache`.
 
     Arguments:
-        model: whose layers it is for.
+        model: model with the layers to cache.
     """
 
     def __init__(self, model: Any) -> None:
@@ -441,7 +441,7 @@ class TextCache:
 
         Arguments:
             tokens: (B, S).
-            positions: (S,) or (B, S), negative for padding; None: they continue.
+            positions: (S,) or (B, S), negative for padding; None: the next ones.
 
         Returns:
             (B, S) position ids; and, where there is padding, its (B, L) mask.

@@ -77,7 +77,7 @@ def build_huggingface(
         hf_config = architecture(config, keys, overrides)
     except Unfit:
         raise
-    except Exception as error:  # whatever its classes raise, a value is wrong
+    except Exception as error:  # any error of its classes means an invalid value
         _refuse_overrides(config, keys, "transformers cannot read the architecture", error)
     text = hf_config.get_text_config()
     for problem in value_problems(config, lambda key: getattr(text, key, None), vocab_size):
@@ -128,7 +128,7 @@ def unfit_weights(
     """
     try:
         hf_config = architecture(config, config_keys(config), config.overrides.dump())
-    except Exception:  # whatever its classes raise, `build_huggingface` says it
+    except Exception:  # `build_huggingface` reports errors of its classes
         return None
     kinds = import_transformers().MODEL_FOR_CAUSAL_LM_MAPPING
     if type(hf_config) not in kinds:
@@ -160,7 +160,7 @@ def try_huggingface(config: HuggingFaceConfig, vocab_size: int) -> HuggingFaceMo
 def _make(hf_config: Any, attention: str | None, **more: Any) -> Any:
     """Build a model from a copy of a config, which it modifies."""
     make = import_transformers().AutoModelForCausalLM.from_config
-    # Not with torch's present default, and not with what config.json says the weights are in.
+    # Independent of torch's current default and of the dtype in config.json.
     given = {"attn_implementation": attention, "dtype": torch.float32, **more}
     return make(copy.deepcopy(hf_config), **given)
 
@@ -191,7 +191,7 @@ def _require_causal(model: HuggingFaceModel, keys: Mapping[str, Any]) -> None:
     with torch.random.fork_rng(devices=[]), torch.no_grad(), evaluating(model):
         try:
             one, other = model(tokens)[:, 0]
-        except Exception as error:  # whatever its layers raise, sizes do not fit
+        except Exception as error:  # any error of its layers means that sizes do not fit
             reason = f"{type(model.model).__name__} cannot be called with tokens"
             _refuse_overrides(model.config, keys, reason, error)
     if (one - other).abs().max() > CAUSAL * one.abs().max():

@@ -66,7 +66,7 @@ class HuggingFaceModel(nn.Module):
     - `mask`: Setpoint's attention knows the documents;
     - `positions`: position ids restart, which most attention of transformers turns into a
       block-diagonal mask;
-    - `rows`: each document is computed in a row of its own.
+    - `rows`: each document is computed in a separate row.
     """
 
     # See `setpoint.shapes.outcome.takes_documents`.
@@ -95,7 +95,7 @@ class HuggingFaceModel(nn.Module):
         """See `setpoint.shapes.outcome.supports_head`; True if the projection is known."""
         if self.logits is None or self.output is None:
             return self.is_part
-        # Ranks that divide the matrix without saying so give the logits of all tokens.
+        # Ranks that divide the matrix without declaring it give the logits of all tokens.
         return self.vocabulary_part is not None or (
             weight_in_use(self.output).shape[0] == self.logits.rows
         )
@@ -271,7 +271,7 @@ class HuggingFaceModel(nn.Module):
         output, logits, part = self.output, self.logits, self.vocabulary_part
         if part is not None:
             hidden = sum_gradients(hidden, part.peers)
-        # By the module, so that a sharding engine has its weight gathered.
+        # By the module, so that a sharding engine gathers its weight.
         return output(hidden, lambda states: head(states, logits.projection(output, part)))
 
     @contextmanager
@@ -343,7 +343,7 @@ class HuggingFaceModel(nn.Module):
             Unfit: the model has no balance loss, and one is requested.
         """
         tokens = torch.tensor([[1, 2, 2, 1], [2, 1, 2, 0]])
-        changed_tokens = torch.tensor([[2, 2, 2, 1], [1, 1, 2, 0]])  # in the first token
+        changed_tokens = torch.tensor([[2, 2, 2, 1], [1, 1, 2, 0]])  # differs in the first token
         documents = torch.tensor([[0, 0, 1, 1], [0, 1, 1, -1]])
         positions = torch.tensor([[0, 1, 0, 1], [0, 0, 1, -1]])
 
@@ -361,11 +361,11 @@ class HuggingFaceModel(nn.Module):
             try:
                 logits, balance = run(isolation, tokens)
                 changed, _ = run(isolation, changed_tokens)
-            except Exception:  # whatever its layers raise, they cannot
+            except Exception:  # any error of its layers means that they cannot
                 return False
             off = (logits - expected)[documents >= 0].abs().max()
             # Initial weights are so small that little would leak between documents: an earlier
-            # token must not change later documents, where it changes its own.
+            # token must not change later documents where it changes its own.
             moved = (logits - changed).abs()
             leak, within = moved[documents > 0].max(), moved[0, 1].max()
             return (
@@ -531,7 +531,7 @@ class HuggingFaceModel(nn.Module):
         """
         kind, keys, training = type(self.model), self._hf_config, self.model.training
         dtype = next(self.model.parameters()).dtype
-        # The present model is freed before the other is built.
+        # The current model is freed before the other is built.
         self.model = nn.Identity()
         self._set_model(read_model(kind, directory, keys, dtype).train(training))
         self.sources = Sources(self.model, directory)

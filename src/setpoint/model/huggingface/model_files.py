@@ -54,7 +54,7 @@ def read_model(
                 **place,
             )
     except Exception as error:
-        if failed:  # which transformers reports in its own words
+        if failed:  # transformers reports it in its own words
             raise failed[0] from error
         if not isinstance(error, OSError | ValueError | RuntimeError):
             raise
@@ -225,7 +225,7 @@ def write_model(
             directory, state_dict=state, max_shard_size=max_shard_size
         )
     if dtype is not None:
-        # It has written the type of the model's own parameters.
+        # transformers has written the dtype of the model's own parameters.
         file = directory / CONFIG
         keys = {**json.loads(file.read_bytes()), "dtype": str(dtype).removeprefix("torch.")}
         file.write_text(json.dumps(keys, indent=2) + "\n")

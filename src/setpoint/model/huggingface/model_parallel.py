@@ -42,7 +42,7 @@ def decoder_of(model: Any) -> Any:
     decoder = model.base_model
     if decoder is not model:
         return decoder
-    # Some name another part as their base (Llama 4).
+    # Some models name another part as their base (Llama 4).
     parts = (part for part in model.children() if hasattr(part, "get_input_embeddings"))
     return next(parts, model)
 
@@ -93,7 +93,7 @@ def tensor_plan(model: Any) -> dict[str, str]:
             continue
         matches = re.compile(re.escape(pattern).replace(r"\*", r"[^.]+"))
         for path, module in model.named_modules():
-            # Words for parameters are those of experts; there, no module has the name.
+            # Styles for parameters are those of experts, where no module has the name.
             if matches.fullmatch(path):
                 plan[path] = WORDS[word] + _heads_of(model, path, module)
     for path, module in model.named_modules():
@@ -267,7 +267,7 @@ def use_experts(model: nn.Module, dispatcher: TokenDispatcher) -> list[ExpertPar
         SetpointError: the model has no packed experts, or their width cannot be divided.
     """
     peers = None
-    inner = unwrap(dispatcher)  # a compiled model has a wrapper around it
+    inner = unwrap(dispatcher)  # a compiled model wraps the dispatcher
     if isinstance(inner, TensorParallelDispatcher) and inner.divides:
         peers = inner.peers
     parts: list[ExpertPart] = []
@@ -371,14 +371,14 @@ def _reader(name: str, halves: int | None, peers: Peers | None) -> property:
         weight = experts._parameters[name]
         mesh = getattr(weight, "device_mesh", None)
         if mesh is not None and mesh.ndim > (1 if peers is None else 2):
-            # FSDP2 shards it now, and looks for the parameter that it has put there.
+            # FSDP2 shards it now, and looks for the parameter that it has registered.
             return weight
         part = local_part(weight)
         if peers is not None and halves is not None:
             both = part.unflatten(halves, (2, -1))
             return peers.part(both, halves + 1).flatten(halves, halves + 1)
         if peers is not None and name == "down_proj_bias" and peers.rank:
-            return part * 0.0  # else added once by each rank
+            return part * 0.0  # else each rank would add it
         return part
 
     return property(read)
@@ -395,7 +395,7 @@ def _expert_count(experts: Any) -> int:
 class _Experts:
     """Experts of which this rank has some, called with rows as `PackedExperts` are.
 
-    What subclasses add stands before the module's own class.
+    Additions of subclasses precede the module's own class.
     """
 
     _first: str
@@ -421,7 +421,7 @@ class _Experts:
         if len(rows):
             results = self.results_of(rows, row_weights, ends)
         else:
-            # A row of zeros, so that gradients go the same way on all ranks.
+            # A row of zeros, so that gradients take the same path on all ranks.
             results = self.results_of(
                 rows.sum(0, keepdim=True), row_weights.sum(0, keepdim=True), ends.clamp(min=1)
             )[:0]

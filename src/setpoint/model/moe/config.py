@@ -175,7 +175,7 @@ class MoE(Config):
     def _wrong_top_groups(self) -> Iterator[Problem]:
         size = self.experts // self.groups
         fewest, most = -(-self.top_k // size), self.groups - 1
-        # Where one expert speaks for its group, the best k experts lie in the best k groups.
+        # If one expert represents its group, the best k experts are in the best k groups.
         if isinstance(self.router, SoftmaxTopK) or size == 1:
             most = min(most, self.top_k - 1)
         if fewest <= self.top_groups <= most:

@@ -44,8 +44,8 @@ class TokenDispatcher(Protocol):
             x, weights, assigned: see `PackedExperts.forward`; of all experts.
 
         Returns:
-            a function that waits for the results and returns the (T, dim) sums; what is computed
-            before it is called does not wait for the network.
+            a function that waits for the results and returns the (T, dim) sums; computation before
+            its call does not wait for the network.
         """
         ...
 
@@ -59,12 +59,12 @@ def run_locally(
 
 
 class AllToAllDispatcher:
-    """Sends one row for each choice to the rank of its expert, by all-to-all of uneven parts.
+    """Sends one row per choice to the rank of its expert, by all-to-all of uneven parts.
 
-    The experts of rank 0 of the group come first, then those of rank 1, and so on, as many on each.
-    The weight of a choice is sent with its row, so that experts are computed, and gradients
-    rounded, as where all lie on one rank. The host waits for the device once in a forward pass, to
-    read the numbers of rows.
+    The experts of rank 0 of the group come first, then those of rank 1, and so on, equally many on
+    each. The weight of a choice is sent with its row, so experts are computed, and gradients
+    rounded, as with all of them on one rank. The host waits for the device once in a forward pass,
+    to read the numbers of rows.
 
     Arguments:
         group: the ranks that divide the experts.
@@ -84,7 +84,7 @@ class AllToAllDispatcher:
         if factors is not None:
             scales = torch.cat((scales, factors.unsqueeze(1).to(scales.dtype)), dim=1)
         rows, scales = _ExchangeRows.apply(received, sent, self.group, rows, scales)
-        # Rows come sorted by rank, then by expert, and each expert takes all of its rows at once.
+        # Rows are sorted by rank, then by expert, and each expert takes all of its rows at once.
         numbers = torch.arange(arriving.shape[1], device=x.device).repeat(self.ranks)
         row_experts = numbers.repeat_interleave(arriving.flatten(), output_size=len(rows))
         order = row_experts.argsort(stable=True)
@@ -101,7 +101,7 @@ class AllToAllDispatcher:
         """Send each rank the numbers of rows for its experts.
 
         Returns:
-            (ranks, experts of a rank) rows that arrive; rows to each rank, and from each.
+            (ranks, experts per rank) rows that arrive; rows to each rank, and from each.
         """
         leaving = assigned.ends.diff(prepend=assigned.ends.new_zeros(1))
         arriving = torch.empty_like(leaving)
@@ -117,8 +117,8 @@ class AllToAllDispatcher:
         """Numbers of rows to each rank, and from each.
 
         Arguments:
-            leaving, arriving: (ranks, experts of a rank) rows for each expert.
-            rows: total that leaves.
+            leaving, arriving: (ranks, experts per rank) rows for each expert.
+            rows: total number that leaves.
         """
         del rows  # for the dry run, whose tensors have no data
         sent, received = torch.stack((leaving.sum(1), arriving.sum(1))).tolist()
@@ -421,7 +421,7 @@ class _DispatchTokens(torch.autograd.Function):
     def backward(  # pyright: ignore[reportIncompatibleMethodOverride]  # the decorator is untyped
         ctx: Any, grad: Tensor, _: Tensor, grad_row_weights: Tensor
     ) -> tuple[Tensor, Tensor, None]:
-        # Sums over the ranks that a token went to.
+        # Sums over the ranks that received the token.
         grad_x, grad_weights, _ = ctx.sent.buffer.combine(
             grad.contiguous(), ctx.sent.handle, topk_weights=grad_row_weights.float().contiguous()
         )

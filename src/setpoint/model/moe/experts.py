@@ -40,7 +40,7 @@ class Assignments(NamedTuple):
 
 
 class ExpertLoad(NamedTuple):
-    """Choices by expert and by part of the batch, each part with a capacity of its own.
+    """Choices by expert and by part of the batch, each part with a separate capacity.
 
     Arguments:
         chosen: (E, parts) int64 number of choices of each expert, dropped ones included.
@@ -62,8 +62,8 @@ def assign(
 ) -> tuple[Assignments, ExpertLoad]:
     """Sort choices by expert.
 
-    Padding is never counted. Without a capacity it is computed like any token, as in every other
-    layer, so that all shapes are known and nothing waits for the device.
+    Padding is never counted. Without a capacity it is computed like any token, as in all other
+    layers, so all shapes are known and nothing waits for the device.
 
     Arguments:
         experts: (T, k) chosen experts.
@@ -71,12 +71,12 @@ def assign(
         capacity_factor: each expert takes its first ceil(T k / E * capacity_factor) choices,
             where T counts the tokens of a part without padding; None: all.
         valid: (T,) False for padding; None if absent.
-        parts: number of equal parts of the tokens, each with a capacity of its own.
+        parts: number of equal parts of the tokens, each with a separate capacity.
     """
     top_k = experts.shape[1]
     ids = experts.flatten()
     if parts > 1:
-        # As if each part had its own experts: their rows lie side by side, in the same order.
+        # As if each part had separate experts: their rows are side by side, in the same order.
         part = torch.arange(len(ids), device=ids.device) // (len(ids) // parts)
         ids = ids * parts + part
     # Stable, so that the earliest tokens come first, and every run sorts alike.
@@ -195,7 +195,7 @@ class _ScaleGradient(torch.autograd.Function):
 def scale_rows(rows: Tensor, weights: Tensor, assigned: Assignments) -> tuple[Tensor, Tensor]:
     """Scale the inputs of experts by their weights; weights of 1 remain for the outputs."""
     row_weights = weights.flatten().index_select(0, assigned.slots).unsqueeze(1)
-    if assigned.factors is not None:  # those of outputs, which are not for weights
+    if assigned.factors is not None:  # factors of outputs, which do not apply to weights
         row_weights = _ScaleGradient.apply(row_weights, 1 / assigned.factors)
     return rows * row_weights, torch.ones_like(weights)
 
@@ -208,10 +208,10 @@ def weighted_sums(rows: Tensor, weights: Tensor, assigned: Assignments) -> Tenso
     return sum_choices(choices * weights.unsqueeze(-1).to(rows.dtype))
 
 
-# Products: (R, in) rows times the (E, in, out) matrix of their expert. `ends` (E,) says where the
-# rows of each expert end; the last one is R. One operation for all experts, so that a compiler and
-# fake tensors see fixed shapes, where a loop in Python would read the number of rows of each from
-# the data; and so that the backward pass writes one gradient of all matrices, not one for each.
+# Products: (R, in) rows times the (E, in, out) matrix of their expert. `ends` (E,) has the end of
+# each expert's rows; the last one is R. One operation for all experts: a compiler and fake tensors
+# see fixed shapes (a loop in Python would read the number of rows of each from the data), and the
+# backward pass writes one gradient of all matrices, not one for each.
 
 MatrixProduct = Callable[[Tensor, Tensor, Tensor], Tensor]
 
@@ -272,7 +272,7 @@ def grouped_gradient(rows: Tensor, gradient: Tensor, ends: Tensor) -> Tensor:
     return F.grouped_mm(rows.t(), gradient, offs=ends)
 
 
-# PyTorch's kernels need the stride of each matrix to be a multiple of so many bytes.
+# PyTorch's kernels need the stride of each matrix to be a multiple of this many bytes.
 ALIGNMENT = 16
 _CPU_TYPES = (torch.float32, torch.bfloat16, torch.float16)
 
@@ -282,7 +282,7 @@ def why_not_grouped(matrices: Tensor) -> str | None:
     device, dtype = matrices.device, matrices.dtype
     if not hasattr(F, "grouped_mm"):
         return f"PyTorch {torch.__version__} has none"
-    # Its description for compilers, and for fake tensors, knows bf16 only.
+    # Its implementation for compilers and fake tensors supports bf16 only.
     is_plain = type(matrices) in (Tensor, nn.Parameter) and not torch.compiler.is_compiling()
     if not is_plain and dtype != torch.bfloat16:
         return f"compiled it computes in bf16, and not in {dtype}"
@@ -311,7 +311,7 @@ class ExpertKernels(NamedTuple):
     Arguments:
         product: (R, in) rows, (E, in, out) matrices and `ends`, to (R, out).
         gradient: of the matrices in such a product: rows, the gradient of the product, `ends`.
-        activation: elementwise; of the gate where there is one.
+        activation: elementwise; of the gate if there is one.
         scales_inputs: whether weights scale the inputs of experts, not their outputs.
     """
 
@@ -325,8 +325,8 @@ class ExpertKernels(NamedTuple):
 class _GroupedExperts(torch.autograd.Function):
     """Saves the tokens and the products with gate and up; the rest is gathered or recomputed.
 
-    Composed of single operations, autograd would save two copies of each token for each of its
-    choices, and all that lies between gate and down.
+    With single operations, autograd would save two copies of each token per choice, and all
+    intermediate values between gate and down.
     """
 
     @staticmethod
@@ -437,7 +437,7 @@ def grouped_experts(
 class PackedExperts(nn.Module):
     """All experts in one tensor for each projection, (E, in, out), and for its biases, (E, out).
 
-    Where ranks divide them, those of this rank: the tensors are DTensors, of which it has a part.
+    If ranks divide them, only this rank's experts: the tensors are DTensors with a local part.
     """
 
     def __init__(self, config: TransformerConfig) -> None:
@@ -500,7 +500,7 @@ class PackedExperts(nn.Module):
             weights: (T, k).
 
         Raises:
-            SetpointError: `implementation` is grouped, and there is no such product.
+            SetpointError: `implementation` is grouped, which is not supported here.
         """
         x = cast_once(x)
         stored: dict[str, Any] = {} if self.quantized is None else dict(self.quantized.items())
@@ -604,8 +604,8 @@ class UnpackedExperts(nn.ModuleDict):
         rows = gather(cast_once(x), assigned.slots, weights.shape[1])
         if self.scales_inputs:
             rows, weights = scale_rows(rows, weights.to(rows.dtype), assigned)
-        # An expert without rows is called as well: its gradient is zero then, as that of a packed
-        # one, and not missing, which optimizers would take for "leave it alone".
+        # An expert without rows is called as well: its gradient is then zero, like that of a packed
+        # one, and not missing, which optimizers would treat as frozen.
         parts = zip(self.values(), rows.split(_differences(assigned.ends).tolist()), strict=True)
         out = torch.cat([expert(part) for expert, part in parts])
         return weighted_sums(out, weights, assigned)

@@ -6,7 +6,7 @@ one. E * sum_i f_i P_i is 1 if either is uniform, and grows as load and scores c
 same experts.
 
 If several ranks divide the sequences, counts are of whole ones, and each rank's losses are its
-parts of a sum: `tokens` is the number of tokens that count on all of them.
+parts of a sum: `tokens` is the number of tokens that count on all ranks.
 """
 
 from __future__ import annotations
@@ -112,7 +112,7 @@ class SoftmaxRouter(Router):
 
 
 class SigmoidRouter(Router):
-    """Each score is a sigmoid; a bias takes part in the choice, not in the weights (DeepSeek-V3).
+    """Sigmoid scores; a bias affects the choice, not the weights (DeepSeek-V3).
 
     Groups are ranked by the sum of their two best experts.
     """
@@ -122,8 +122,8 @@ class SigmoidRouter(Router):
         if config.bias_rate is None:
             return
         self.bias_rate, self.bias_schedule = config.bias_rate, config.bias_schedule
-        # Not a parameter: it is updated by counting, not by gradients, so that no optimizer, weight
-        # decay or clipping may touch it. `update_biases` does, once per step.
+        # Not a parameter: it is updated by counting, not by gradients, so no optimizer, weight
+        # decay or clipping may change it. `update_biases` does, once per step.
         self.bias = torch.zeros(self.weight.shape[0], dtype=torch.float32)
 
     def decide(self, logits: Tensor) -> RouterOutput:
@@ -152,9 +152,9 @@ def build_router(model: TransformerConfig) -> Router:
 def choose(scores: Tensor, top_k: int, groups: int, top_groups: int, rank_by: int) -> Tensor:
     """Choose experts for each token.
 
-    With groups, the experts lie in `groups` equal parts, one after the other. A token first takes
-    the `top_groups` groups whose `rank_by` best experts have the highest sum of scores, then the
-    best experts in these (group-limited routing, DeepSeek-V2 and V3).
+    With groups, the experts form `groups` equal, consecutive parts. A token first takes the
+    `top_groups` groups whose `rank_by` best experts have the highest sum of scores, then the best
+    experts in these (group-limited routing, DeepSeek-V2 and V3).
     """
     scores = scores.detach()
     if top_groups < groups:
@@ -169,8 +169,8 @@ def choose(scores: Tensor, top_k: int, groups: int, top_groups: int, rank_by: in
 class MoELayer(nn.Module):
     """Routed and shared experts in place of a feed-forward network.
 
-    y = sum over the chosen experts e of weight_e * expert_e(x), plus shared(x). Nothing is kept on
-    the module: what the losses and the balancing need is returned with the output.
+    y = sum over the chosen experts e of weight_e * expert_e(x), plus shared(x). The module has no
+    state: the values for losses and balancing are returned with the output.
 
     Arguments:
         index: of the layer among those with experts of the whole model.
@@ -209,8 +209,8 @@ class MoELayer(nn.Module):
     ) -> tuple[Tensor, LayerRouting | None]:
         """Transform each position by its experts.
 
-        Capacity, balance and the scaling of gradients look at `load_sequences` sequences at a time.
-        They belong to training: in evaluation no choice is dropped, so that a token does not depend
+        Capacity, balance and the scaling of gradients use `load_sequences` sequences at a time.
+        They apply in training only: in evaluation no choice is dropped, so a token does not depend
         on the others in its batch.
 
         Arguments:
@@ -233,7 +233,8 @@ class MoELayer(nn.Module):
         )
         counts = None
         if training:
-            # (parts, E) and (B, E), and how many tokens count: over all ranks of the sequences.
+            # (parts, E) and (B, E), and the number of tokens that count: over all ranks of the
+            # sequences.
             by_sequence = sequence_counts(
                 routed.experts.unflatten(0, (batch, -1)), self.count, valid
             )
@@ -248,7 +249,7 @@ class MoELayer(nn.Module):
                 factors = load_factors(len(assigned.slots), taken, load.ends, x.dtype)
                 assigned = assigned._replace(factors=factors)
         finish = self.dispatcher(self.experts, tokens, routed.weights, assigned)
-        # Computed while the results of other ranks are on their way.
+        # Computed while the results of other ranks are in transit.
         shared = None if self.shared is None else self.shared(x)
         if shared is not None and self.shared_gate is not None:
             shared = torch.sigmoid(self.shared_gate(x)) * shared
@@ -293,14 +294,14 @@ def update_biases(
     """Move the biases of all routers by one step.
 
     b_i <- b_i + rate * sign(mean load - load_i) (auxiliary-loss-free load balancing, Wang et al.,
-    2024; DeepSeek-V3): every bias moves by the same amount, whatever the error's size. To be called
-    once per step, with the counts of its whole global batch.
+    2024; DeepSeek-V3): every bias moves by the same amount, whatever the error's size. Call it once
+    per step, with the counts of the whole global batch.
 
     Arguments:
-        counts: (layers with experts of the whole model, E), also where the model here is a part.
+        counts: (layers with experts of the whole model, E), even if `model` is a part.
         progress: elapsed share of the horizon, from 0 to 1.
         frozen: names of parameters that are frozen in this step.
-        skip: above 0 where no bias is to move; None: they move.
+        skip: above 0 if no bias may move; None: they move.
     """
     layers = [(name, m) for name, m in model.named_modules() if isinstance(m, MoELayer)]
     if all(layer.router.bias is None for _, layer in layers):
@@ -398,7 +399,7 @@ def sequence_counts(experts: Tensor, count: int, valid: Tensor | None) -> Tensor
     Returns:
         (B, E) int64.
     """
-    # Not by adding up at indices: a token chooses an expert once at most.
+    # No adding up at indices: a token chooses an expert at most once.
     chosen = experts.new_zeros((*experts.shape[:2], count)).scatter(2, experts, 1)
     return (chosen if valid is None else chosen * valid.unsqueeze(-1)).sum(dim=1)
 
@@ -406,8 +407,8 @@ def sequence_counts(experts: Tensor, count: int, valid: Tensor | None) -> Tensor
 class LayerRouting(NamedTuple):
     """Routing of the tokens of one layer in one forward pass.
 
-    It is returned, not kept on the layer: a layer that is recomputed in backward
-    reports once, and a pipeline can hand the report on.
+    It is returned, not kept on the layer: a layer that is recomputed in backward reports once, and
+    a pipeline can pass the report on.
 
     Arguments:
         counts: (E,) int64 choices of each expert, dropped ones included.
@@ -433,7 +434,7 @@ def combine(
         layers: reports by the number of the layer.
 
     Returns:
-        the fp32 scalar to add to the mean loss over tokens, None where all weights are 0; and the
+        the fp32 scalar to add to the mean loss over tokens, None if all weights are 0; and the
         report without gradients, of zeros for layers of other stages.
     """
     moe = config.moe
