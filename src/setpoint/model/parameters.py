@@ -57,7 +57,7 @@ def require_fit(config: TransformerConfig, vocab_size: int) -> None:
     """Require that a vocabulary fits a tokenizer of vocab_size tokens.
 
     Raises:
-        SetpointError: it does not.
+        SetpointError: the vocabulary is too small.
     """
     reason = vocab_error(config, vocab_size)
     if reason is not None:
@@ -67,7 +67,7 @@ def require_fit(config: TransformerConfig, vocab_size: int) -> None:
         )
 
 
-# The list.
+# The list of parameters.
 
 
 def parameters_of(config: TransformerConfig, vocab_size: int) -> Iterator[Parameter]:
@@ -212,7 +212,7 @@ def _norm(norm: NormConfig, name: str, dim: int) -> Iterator[Sized]:
         yield f"{name}.bias", (dim,), "norm"
 
 
-# Its sums.
+# Sums over parameters.
 
 
 def part_names(layers: int) -> list[str]:
@@ -231,7 +231,7 @@ def part_of(name: str) -> str:
 def units_around_layers(config: TransformerConfig) -> tuple[tuple[str, ...], ...]:
     """Modules before and after the layers whose weights are gathered together, in forward order.
 
-    The second spans the loss, which may multiply with the output matrix by itself. Empty where the
+    The second spans the loss, which may multiply with the output matrix directly. Empty if the
     embedding is tied: the first operation and the loss both need it.
     """
     if config.tie_embeddings:
@@ -244,8 +244,8 @@ class ParameterCounts(NamedTuple):
     """Parameters of a model, or of a part of it.
 
     Arguments:
-        active: those that compute one token: of routed experts, top_k in each layer.
-        in_products: those in matrix products of one token: all of `active` but norms, biases and
+        active: parameters that compute one token: of routed experts, top_k in each layer.
+        in_products: those in matrix products of one token: all of `active` except norms, biases and
             lookups; a tied embedding counts, as it is the output matrix, too.
     """
 
@@ -272,7 +272,7 @@ def _counts_by_part(c: TransformerConfig, rows: int) -> dict[str, ParameterCount
     output = _count(c, _output(c, rows))
     if c.tie_embeddings:
         output = output._replace(in_products=output.in_products + rows * c.dim)
-    # Layers with experts are alike, and so are those without, but for norms of queries.
+    # Layers with experts are alike, and so are those without, except for norms of queries.
     kinds: dict[tuple[bool, bool], ParameterCounts] = {}
     counts = {"embedding": _count(c, _embedding(c, rows))}
     for layer in range(c.layers):
@@ -294,8 +294,8 @@ def part_sizes(
 ) -> list[StagePart]:
     """Parameters of each part, and its FLOPs per token by the formula `palm`.
 
-    FLOPs add up to `training_flops`; parameters to all of the model, and the matrix of tied
-    embeddings once more, since the first and the last part both hold it.
+    FLOPs add up to `training_flops`; parameters to all of the model, plus the matrix of tied
+    embeddings, which the first and the last part both have.
 
     Returns:
         the embedding, each layer, and the output with the norm before it.
@@ -341,7 +341,7 @@ def causal_pairs(length: float, most: float, is_chunked: bool = False) -> float:
     """Pairs of queries and keys under a causal mask.
 
     Arguments:
-        most: size of the window, or of the chunks; at most the length.
+        most: size of the window or of the chunks; at most the length.
     """
     if is_chunked:
         chunks, rest = divmod(length, most)

@@ -48,7 +48,7 @@ class Block(nn.Module):
     (post, as in OLMo 2), or on both (as in Gemma 2).
 
     Arguments:
-        layer: index in the whole model, from 0; decides what is attended to, and experts.
+        layer: index in the whole model, from 0; determines the kind of attention, and experts.
     """
 
     def __init__(self, config: TransformerConfig, layer: int) -> None:
@@ -75,8 +75,7 @@ class Block(nn.Module):
         """Apply the layer.
 
         Returns:
-            (B, S, dim) residual stream; and in training, where there are experts, how tokens chose
-            them.
+            (B, S, dim) residual stream; and in training, with experts, the routing of the tokens.
         """
         normalized = x if self.attention_norm is None else self.attention_norm(x)
         x = self._add_residual(x, self.attention(normalized, context), self.attention_output_norm)
@@ -111,13 +110,13 @@ class Output(nn.Linear):
 class Transformer(nn.Module):
     """Decoder-only transformer: embedding, blocks, norm, output.
 
-    Only the residual stream passes between layers, and positions are explicit, so that pipeline
-    stages can be on different devices. A stage is a model after `keep_parts`; its layers keep
-    their names, and so their initialization and place in checkpoints. With tied embeddings the
-    last stage keeps the embedding as its output matrix; the gradients of both are to be summed.
+    Only the residual stream passes between layers, and positions are explicit, so pipeline stages
+    can be on different devices. A stage is a model after `keep_parts`; its layers keep their names,
+    and so their initialization and place in checkpoints. With tied embeddings the last stage keeps
+    the embedding as its output matrix; the gradients of both must be summed.
 
     Raises:
-        SetpointError: the configuration's own vocabulary does not hold that many.
+        SetpointError: the configured vocabulary is too small.
     """
 
     # See `setpoint.shapes.outcome.supports_head`.
@@ -145,8 +144,8 @@ class Transformer(nn.Module):
             {str(layer): Block(config, layer) for layer in range(config.layers)}
         )
         self.norm: nn.Module | None = build_norm(config, config.dim)
-        # Tied: no second name of the parameter, which the meta device separates and safetensors
-        # refuses.
+        # Tied: without a second name of the parameter, which the meta device separates and
+        # safetensors refuses.
         self.output = None if config.tie_embeddings else Output(config.dim, rows, bias=False)
         self.logit_scale = config.logit_scale * config.width_ratio
         self._context_groups: ContextGroups | None = None
@@ -286,7 +285,7 @@ class Transformer(nn.Module):
         """Dispatch tokens to experts on other ranks; see `setpoint.shapes.protocols.HasExperts`.
 
         Raises:
-            SetpointError: the model has no experts, or a module for each.
+            SetpointError: the model has no experts, or a separate module for each.
         """
         if self.config.moe is None:
             raise SetpointError(
@@ -307,7 +306,7 @@ class Transformer(nn.Module):
         """Make a cache for generation."""
         return KeyValueCache()
 
-    # Rows may begin with padding, by negative positions.
+    # Rows may begin with padding, marked by negative positions.
     pads_left = True
 
     @property

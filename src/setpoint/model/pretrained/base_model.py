@@ -75,7 +75,7 @@ def checkpoint_weights(
         RunError: if the weights do not fit the model, or the weights it leaves out are missing.
     """
     tokens, saved = _vocab_size(model), config
-    if growth is not None:  # weights that it leaves out have the size of its own model
+    if growth is not None:  # omitted weights have the size of its own model
         tokens, saved = growth.known, model_of(directory)
     checkpoint = completed(load_directory(directory, only=("model",)), saved, tokens, model)
     shapes = {name: tuple(tensor.shape) for name, tensor in model.state_dict().items()}
@@ -109,7 +109,7 @@ def restore(directory: Path, model: nn.Module, config: ModelConfig) -> None:
         DamagedCheckpoint: if the checkpoint is not what was saved.
         RunError: if the weights do not fit the model, or the weights it leaves out are missing.
     """
-    tokens: int = getattr(model, "vocab_size", 0)  # of which nothing else is built
+    tokens: int = getattr(model, "vocab_size", 0)  # nothing else is built with it
     load_weights(
         model, completed(load_directory(directory, only=("model",)), config, tokens, model)
     )
@@ -171,13 +171,13 @@ def tensors_at(
 ) -> Named:
     """Tensors of a model from the weights that it can start from.
 
-    Those of a transformer are read when they are placed, so that each rank reads its own part.
+    Those of a transformer are read on placement, so each rank reads only its part.
 
     Arguments:
-        names: see `Base.tensors`; unknown ones are left out.
+        names: see `Base.tensors`; unknown ones are omitted.
         checkpoint: contains the config.json of a transformers model.
-        model: of a transformer, with its quantized weights, on the meta device or not; None:
-            nothing is quantized. Of other models, in host memory, to be filled; None: it is built.
+        model: a transformer with its quantized weights, on the meta device or not; None: nothing is
+            quantized. Other models: in host memory, to be filled; None: it is built.
 
     Raises:
         SetpointError: if the weights belong to another model.
@@ -186,7 +186,7 @@ def tensors_at(
     if isinstance(config, TransformerConfig):
         return _frozen_tensors(place, names, config, vocab_size, model)
     if model is None:
-        with torch.random.fork_rng():  # whose numbers nothing else misses
+        with torch.random.fork_rng():  # random state that nothing else needs
             is_hf = isinstance(config, HuggingFaceConfig)
             keys = description_of(checkpoint) if is_hf else None
             model = build_model(config, vocab_size, keys)
@@ -246,7 +246,7 @@ class _InMemory(Placeable):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Requantized(Placeable):
-    """Part of a weight that is quantized again when it is placed; see `Placeable`.
+    """Part of a weight that is quantized again on placement; see `Placeable`.
 
     Arguments:
         last: the parts of the last quantized weight, by name and piece; shared.
@@ -312,7 +312,7 @@ def _vocab_size(model: nn.Module) -> int:
 
 
 def base_of(directory: Path) -> Base | None:
-    """The record of what a checkpoint leaves out; None if it is complete.
+    """The record of what a checkpoint omits; None if it is complete.
 
     Raises:
         DamagedCheckpoint: if the record is not what was saved.
@@ -359,8 +359,8 @@ def verify_base(directory: Path) -> None:
 def files_at(place: Place) -> dict[str, Written]:
     """Files of weights with sizes and checksums, which identify them.
 
-    Those of a checkpoint come from its manifest, since every byte is compared when they are read;
-    other files are read.
+    Those of a checkpoint come from its manifest, since every byte is compared on reading; other
+    files are read.
 
     Raises:
         SetpointError: if there are none.
@@ -391,7 +391,7 @@ def find_base(checkpoint: Path, base: Base, pretrained: str | None = None) -> Pl
     """Locate the weights that a checkpoint takes its frozen parameters from.
 
     Arguments:
-        pretrained: the present `model.pretrained`, where they may have been moved to.
+        pretrained: the current `model.pretrained`, to which they may have been moved.
 
     Raises:
         SetpointError: if they are missing, or have changed.

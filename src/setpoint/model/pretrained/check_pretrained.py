@@ -76,7 +76,7 @@ def check_package(config: HuggingFaceConfig) -> Iterator[Problem]:
 def check_weights(config: HuggingFaceConfig) -> Iterator[Problem]:
     """Check the headers of weight files against a model of transformers.
 
-    Skipped without the packages it needs, and where other checks report the problem.
+    Skipped without the packages it needs, and if other checks report the problem.
     """
     from importlib.util import find_spec
 

@@ -184,7 +184,7 @@ class ConfigDocument:
             if self._keys[name] is not None:
                 self.refuse(name, "is unknown, and might change the model")
         if self.findings:
-            # Files are read by one reader, whatever the type.
+            # Weight files have the same reader for every type.
             same = all(name.startswith(KEY) for name, _ in self.findings)
             lines = [f"{name}{'' if why[0] == ':' else ' '}{why}" for name, why in self.findings]
             raise SetpointError(
@@ -204,7 +204,7 @@ class ConfigDocument:
             return value
         else:
             self.refuse(name, f"must be {kind}")
-        # Whatever is built of it is thrown away with the findings.
+        # Anything built from it is discarded with the findings.
         return 1 if default is _ABSENT or default is None else default
 
 

@@ -163,7 +163,7 @@ def _transformer(fields: Mapping[str, Any]) -> TransformerConfig:
     mla, moe, layers = sections["mla"], sections["moe"], fields["layers"]
     head = mla["nope_head_dim"] + mla["rope_head_dim"] if mla else fields["head_dim"]
     if given.get("attention_scale") == head**-0.5:
-        del given["attention_scale"]  # the usual one
+        del given["attention_scale"]  # the default scale
     if moe:
         router = _ROUTERS[moe.pop("router", "softmax_top_k")]
         chosen = router(normalize=moe.pop("router.normalize", True))
@@ -182,7 +182,7 @@ def family_for(
 
     Arguments:
         name: one of `FAMILIES`; None: the first that can express all of it.
-        origin: `model_type` that the weights started from, if any, which is tried first.
+        origin: `model_type` of the initial weights, if any, which is tried first.
 
     Raises:
         SetpointError: if there is none, naming the fields that the nearest family cannot express.
@@ -211,7 +211,7 @@ def family_for(
 
 
 def _distance(misfits: Sequence[Misfit]) -> tuple[bool, int]:
-    # A family without experts is far from a model with them, whatever else it has.
+    # A family without experts is far from a model with experts, whatever else it has.
     return any(misfit.field in ("moe", "mla") for misfit in misfits), len(misfits)
 
 
@@ -226,7 +226,7 @@ def write_config(
     """The content of a config.json, which transformers 4 and 5 read.
 
     Arguments:
-        token_ids: values of `TOKEN_IDS`; null for those left out.
+        token_ids: values of `TOKEN_IDS`; null for missing ones.
     """
     return {
         "architectures": [family.architecture],
@@ -255,21 +255,21 @@ class FieldDifference(NamedTuple):
 def differences(config: TransformerConfig, stored: TransformerConfig) -> list[FieldDifference]:
     """Compare the fields that affect weights or logits.
 
-    The number of positions counts only for learned position embeddings. Dropout, initialization and
-    the vocabulary, which may grow, do not count.
+    The number of positions matters only for learned position embeddings. Dropout, initialization
+    and the vocabulary, which may grow, do not matter.
     """
     names = [*SIZES, *PLAIN]
     if "learned" not in (config.positions, stored.positions):
         names.remove("max_sequence_length")
     if all(c.moe is not None and c.moe.layers_with_experts(c.layers) == c.layers
            for c in (config, stored)):  # fmt: skip
-        names.remove("ffn_dim")  # which no layer has, but perhaps experts
+        names.remove("ffn_dim")  # no layer has it, except perhaps experts
     result: list[FieldDifference] = []
     for name in names:
         left, right = getattr(config, name), getattr(stored, name)
         if isinstance(left, Config) and type(left) is type(right):
             inside = _differences_inside(name, left, right)
-            # Experts without a width of their own have that of the feed-forward network.
+            # Experts without a separate width have that of the feed-forward network.
             widths = {moe.width(c.ffn_dim) for c in (config, stored) if (moe := c.moe) is not None}
             result += [d for d in inside if d.field != "moe.expert_dim" or len(widths) > 1]
         elif meaning_of(config, name) != meaning_of(stored, name):

@@ -260,7 +260,7 @@ class Family(TensorNames):
 
     def misfits(self, config: TransformerConfig) -> list[Misfit]:
         """List the fields that the family cannot express: those that writing and reading change."""
-        for section in ("moe", "mla"):  # for whose fields there are rules
+        for section in ("moe", "mla"):  # their fields have rules
             if section in self.fixed and getattr(config, section) is None:
                 return [Misfit(section, f"= null; it must be {self.fixed[section]}")]
         document = ConfigDocument({**self.write(config), "vocab_size": 1}, "")

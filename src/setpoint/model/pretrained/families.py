@@ -1,7 +1,7 @@
-"""The model families that are read and written, one table each.
+"""The supported model families, one table each.
 
-To add one, list the rules for its keys, the names of its modules and the fields that are fixed. A
-test compares its logits with those of transformers in both directions.
+To add one, list the rules for its keys, the names of its modules and the fixed fields. A test
+compares its logits with those of transformers in both directions.
 """
 
 from __future__ import annotations
@@ -82,7 +82,7 @@ def decoder(
     if latent:
         heads = (
             Must("num_key_value_heads", "heads", "latent attention has no such heads", writes=True),
-            AnyKey("head_dim"),  # which is qk_rope_head_dim
+            AnyKey("head_dim"),  # it is qk_rope_head_dim
             AnyKey("qk_head_dim"),
         )
     return (
@@ -95,7 +95,7 @@ def decoder(
         Int("intermediate_size", "ffn_dim"),
         OneOf(activation, "activation", usual, words=words),
         Number("rms_norm_eps", "norm_eps", eps),
-        # Some classes take no more than 1, and it has no effect on weights that are there.
+        # Some classes accept at most 1, and it has no effect on existing weights.
         Number("initializer_range", "init_std", 0.02, write_as=lambda std: min(std, 1.0)),
         Derived("residual_init", lambda _: "plain"),
         Bool("tie_word_embeddings", "tie_embeddings", tied),
@@ -112,7 +112,7 @@ CAUSAL = Must(
     writes=True,
 )
 ALL_ALIKE = Windows(all_alike, listed=False)
-OWN_CODE = AnyKey("auto_map")  # of files that are older than the class in transformers
+OWN_CODE = AnyKey("auto_map")  # of files older than the class in transformers
 NO_ROUTER_LOGITS = Must("output_router_logits", (False, True, None), "", writes=True)
 
 
@@ -269,9 +269,9 @@ QWEN3_MOE = Family(
         *decoder(kv_heads=4, length=32_768),
         Rope(),
         BIASES,
-        AnyKey("max_window_layers"),  # which nothing reads
+        AnyKey("max_window_layers"),  # never read
         Windows(all_alike, switch="use_sliding_window", listed=False),
-        # transformers 5 writes num_local_experts for what it and 4 call num_experts.
+        # transformers 5 writes num_local_experts for the key that it and 4 call num_experts.
         Int("num_experts", "moe.experts", 128, other="num_local_experts"),
         Int("num_experts_per_tok", "moe.top_k", 8),
         Int("moe_intermediate_size", "moe.expert_dim", 768, get=expert_width),
@@ -316,7 +316,7 @@ PHI3 = Family(
         Rope(fraction=1.0, stretches=False),
         Windows(all_alike, default=None, listed=False),
         OWN_CODE,
-        AnyKey("original_max_position_embeddings"),  # of a scaling that is refused
+        AnyKey("original_max_position_embeddings"),  # of a refused scaling
         NO_BIAS,
         Number("resid_pdrop", "dropout", 0.0),
         Number("embd_pdrop", "embedding_dropout", 0.0),
@@ -524,7 +524,7 @@ SMOLLM3 = Family(
         *decoder(kv_heads=4, length=32_768, tied=True),
         Rope(2_000_000.0),
         RopeLayers(),
-        AnyKey("max_window_layers"),  # which nothing reads
+        AnyKey("max_window_layers"),  # never read
         Windows(smollm3_pattern, default=None, switch="use_sliding_window"),
         BIASES,
         Bool("mlp_bias", "ffn_bias", False),
@@ -604,7 +604,7 @@ GPT_OSS = Family(
                 "original_max_position_embeddings": 4096,
             },
         ),
-        AnyKey("initial_context_length"),  # which is that of the scaling
+        AnyKey("initial_context_length"),  # it is that of the scaling
         Windows(every_nth_full(2), default=128, always=True),
         Bool("attention_bias", "qkv_bias,attention_output_bias", True),
         Int("num_local_experts", "moe.experts", 128, other="num_experts"),
@@ -646,7 +646,7 @@ LLAMA4 = Family(
         Number("router_aux_loss_coef", "moe.balance_loss", 0.001),
         NO_JITTER,
         NO_ROUTER_LOGITS,
-        AnyKey("for_llm_compression"),  # which nothing reads
+        AnyKey("for_llm_compression"),  # never read
     ),
     fixed={
         "moe": MOE,
@@ -758,7 +758,7 @@ GPT2 = Family(
     layer="transformer.h.{}",
     surplus=(
         r"h\.\d+\.attn\.(bias|masked_bias)",
-    ),  # the causal mask, which the first version saved
+    ),  # the causal mask, saved by the first version
 )
 
 FAMILIES: Final = {

@@ -100,19 +100,19 @@ class Weights:
     ) -> None:
         """Load all parameters and buffers of a module.
 
-        Tensors on the meta device are allocated; others keep device and dtype. Of sharded ones only
-        the local rows are read. Tensors that the module lacks, as a pipeline stage does, are not
-        read. Buffers that are in no file get their initial values.
+        Tensors on the meta device are allocated; others keep device and dtype. Of sharded tensors
+        only the local rows are read. Tensors that the module lacks, as a pipeline stage does, are
+        not read. Buffers that are in no file get their initial values.
 
         Arguments:
             dtype: of parameters on the meta device; None: as in the files.
             one: see `TensorReader`.
         """
-        # Buffers that no file holds have no values when their memory has been made.
+        # Buffers that are in no file have no values after allocation.
         empty = {name for name, buffer in module.named_buffers() if buffer.is_meta}
         if any(p.is_meta and hasattr(p, "to_local") for p in module.parameters()):
             assert dtype is not None, "a job knows in which dtype it keeps divided weights"
-            materialize(module, device, dtype)  # in the place that what divides them knows
+            materialize(module, device, dtype)  # allocated where the sharding engine expects it
         reader = TensorReader(one)
         with torch.no_grad():
             for name, parameter in list(module.named_parameters()):
@@ -208,7 +208,7 @@ class Weights:
     ) -> Tensor:
         """Read a tensor."""
         if self._is_stored(name):
-            # The reader's own memory, so that nothing is copied; no other piece is cut from it.
+            # The reader's own memory, to avoid a copy; no other piece is cut from it.
             return reader.read(self._source(name)).to(device=device, dtype=dtype)
         full = torch.empty(self.shapes[name], dtype=dtype, device=device)
         self._fill_box(reader, name, full, [(0, size) for size in full.shape])
@@ -231,7 +231,7 @@ class Weights:
             source.fill(local.detach(), [start for start, _ in box])
             return
         if len(pieces) > 1 or pieces[0].block is not None:
-            local.zero_()  # what no piece covers
+            local.zero_()  # elements outside of all pieces
         is_whole = [*box] == [(0, size) for size in shape]
         for piece in pieces:
             overlap = common(piece, shape, box)
@@ -264,7 +264,7 @@ def coded_of(info: TensorInfo, reader: TensorReader) -> Coded:
             require_sound(encoding, kind, part)
     scales = parts.get("scales")
     if scales is not None and scales.dtype != torch.uint8 and (scales.float() == 0).any():
-        reader.read(FileTensor(info))  # which refuses blocks that are not zero themselves
+        reader.read(FileTensor(info))  # it refuses blocks that are not zero themselves
     if encoding.divides:
         parts["factor"] = parts["factor"].float().reciprocal()
     return Coded(encoding.form, parts, encoding.nested[1])
@@ -347,7 +347,7 @@ def _require_tied(directory: Path, tensors: Mapping[str, FileTensor], embedding:
     """Require that a stored output matrix equals the tied embedding; one of them would be lost."""
     pair = [tensors[name] for name in (embedding, HEAD) if name in tensors]
     if len(pair) < 2 or {tensor.info.dtype for tensor in pair} - {*FLOATS}:
-        return  # which is reported with all else that is wrong
+        return  # reported with all other problems
     if not torch.equal(*(tensor.whole() for tensor in pair)):
         raise RunError(
             f"{directory} has an {HEAD} that differs from {embedding}, although config.json "

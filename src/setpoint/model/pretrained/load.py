@@ -118,7 +118,7 @@ def load_huggingface(
     weights = weights_of(directory, family, model, config)
     divide(model)
     weights.fill(model, device=device, dtype=dtype, one=one)
-    # Where files that go along with the weights are found again; see `save_pretrained`.
+    # Location of further files of the weights; see `save_pretrained`.
     vars(model)["loaded_from"] = directory
     return model
 

@@ -57,7 +57,7 @@ class _Contents(NamedTuple):
     Arguments:
         adapters: by module.
         saved: fully trained tensors, by name.
-        base: base matrices, which PEFT writes beside adapters of embeddings.
+        base: base matrices, which PEFT writes with adapters of embeddings.
     """
 
     adapters: dict[str, _Adapter]
@@ -210,7 +210,7 @@ def _tie(
     """Keep one update of a tied matrix if embedding and output matrix are changed alike.
 
     Raises:
-        SetpointError: they are not, as PEFT unties them.
+        SetpointError: they are changed differently, as PEFT unties them.
     """
     embedding = _embedding_of(pieces)
     names = [n for n in (embedding, HEAD) if n in tensors or n.removesuffix(".weight") in adapters]
@@ -241,7 +241,7 @@ def _change(
 ) -> None:
     """Replace a block of a parameter by a function of it."""
     if piece.name not in parameters:
-        return  # another stage of a pipeline has it
+        return  # it is on another stage of a pipeline
     parameter = parameters[piece.name]
     full = whole_of(parameter).clone()
     current = block(full, piece.block)

@@ -118,7 +118,7 @@ class Windows(KeyRule):
             the window.
         switch: key that enables sliding layers; empty: none.
         listed: layer_types is read and written; otherwise all layers are alike.
-        first: `max_window_layers` is the first layer that slides.
+        first: `max_window_layers` is the first sliding layer.
         always: a model without sliding layers has a window size, too.
     """
 
@@ -156,7 +156,7 @@ class Windows(KeyRule):
         if self.switch:
             keys[self.switch] = slides
         if self.first:
-            # transformers 4 reads this in place of layer_types, and so can the usual form.
+            # transformers 4 reads this instead of layer_types; `otherwise` may read it, too.
             keys["max_window_layers"] = kinds.index("sliding") if slides else config.layers
         if self.listed:
             names = {kind: name for name, kind in KINDS.items()}
@@ -442,14 +442,14 @@ class LatentRope(Rope):
             return keys
         assert config.attention_scale is not None
         factor = scaling.factor
-        if factor == 1.0:  # of which no mscale makes another scale
+        if factor == 1.0:  # its scale is 1 for any mscale
             return keys
         total = math.sqrt(config.attention_scale * math.sqrt(query_size(config)))
         rotated = scaling.attention_factor or _magnitude(factor, 1.0)
         mscales = {"mscale": rotated * total, "mscale_all_dim": total}
         given = {n: (v - 1) / (0.1 * math.log(factor)) for n, v in mscales.items()}
         for name, value in given.items():
-            # Rounded where that changes nothing, so that what was read is written as it was.
+            # Rounded if that changes nothing, so that values are written as they were read.
             if math.isclose(round(value, 9), value, rel_tol=1e-12):
                 given[name] = round(value, 9)
         for rules in (keys["rope_scaling"], keys["rope_parameters"]):

@@ -1,7 +1,7 @@
 """Reading of tensors one at a time, those of safetensors files with dequantization of rows.
 
-Loading takes the memory of the model and of one tensor. Which tensors are quantized, and how, says
-`setpoint.model.pretrained.tensor_files`.
+Loading takes the memory of the model and of one tensor. `setpoint.model.pretrained.tensor_files`
+determines which tensors are quantized, and how.
 """
 
 from __future__ import annotations
@@ -108,7 +108,7 @@ class TensorReader:
         """
         if self._last is not None and self._last[0] is source and self._last[1] == rows:
             return self._last[2]
-        self._last = None  # its memory is free before the next one's is taken
+        self._last = None  # free its memory before allocating the next tensor
         if isinstance(source, Tensor):
             tensor = whole_of(source) if rows is None else whole_of(source)[slice(*rows)]
         elif self.one is not None:
@@ -147,7 +147,7 @@ class TensorReader:
         if part is None:
             return self.read(source)
         if isinstance(source, Tensor):
-            if part.length is None:  # an expert, of which other ranks send no more
+            if part.length is None:  # an expert: other ranks send only its block
                 return whole_of(block(source, part))
             return block(self.read(source), part)
         ranges = [(0, size) for size in source.shape]

@@ -54,7 +54,7 @@ def require_no_adapter(checkpoint: Path) -> None:
     """Refuse weights with an adapter, which are not a model by themselves.
 
     Raises:
-        SetpointError: if there is one; or no record, or it cannot be read.
+        SetpointError: there is an adapter; or no record, or it cannot be read.
     """
     adapter = job_of(checkpoint).adapter
     if adapter is not None:

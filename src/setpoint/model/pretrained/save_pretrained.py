@@ -52,13 +52,13 @@ def save_pretrained(
 ) -> Path:
     """Write a model in the format of Hugging Face.
 
-    The directory appears when it is complete, or not at all. Weights are written one tensor at a
-    time, and those of a checkpoint of a transformer are read so, too. Settings that the family's
-    config.json cannot express are refused, unless they affect training only.
+    The directory appears only when it is complete. Weights are written one tensor at a time, and
+    those of a transformer checkpoint are also read that way. Settings that the family's config.json
+    cannot express are refused, unless they affect training only.
 
     Arguments:
-        model: a transformer, or a transformers model that was loaded or trained here; or an
-            argument of `load_pretrained`.
+        model: a transformer, or a transformers model loaded or trained by Setpoint; or an argument
+            of `load_pretrained`.
         dtype: of the weights, such as `"bf16"`; None: unchanged.
         max_shard_size: maximum bytes of a file, unless one tensor alone is larger.
         family: `model_type` of transformers; None: that of the weights that the model started from,
@@ -148,7 +148,7 @@ def _writer(
     planned: list[Planned] = []
     for hf_name, shape in shapes.items():
         first = groups[hf_name][0].name
-        cast = None if first in buffers else dtype  # which are read in fp32 only
+        cast = None if first in buffers else dtype  # they are read in fp32 only
         planned.append(Planned(hf_name, shape, cast or weights[first].dtype))
     kinds = {tensor.dtype for tensor in planned}
     main = dtype or (kinds.pop() if len(kinds) == 1 else torch.float32)
@@ -291,7 +291,7 @@ def ends_of(directory: Path, tokenizer: Any = None) -> tuple[int, ...]:
         SetpointError: if a file cannot be read.
     """
     settings = directory / GENERATION
-    is_checkpoint = (directory / MANIFEST).is_file()  # whose config.json is that of its start
+    is_checkpoint = (directory / MANIFEST).is_file()  # its config.json is that of its start
     ends = declared_ends(
         read_keys(directory, GENERATION) if settings.is_file() else {},
         {} if is_checkpoint else keys_of_origin(directory),

@@ -86,7 +86,7 @@ def _list_shards(directory: Path) -> dict[str, TensorInfo]:
                 f"{directory / name} lacks {len(absent)} tensors that {INDEX} assigns to it: "
                 f"{listed(absent)}"
             )
-        # A tensor that the index does not name is reported as one too many, like any other.
+        # A tensor outside the index is reported as surplus, like any other.
         infos.update(header)
     return infos
 
@@ -200,7 +200,7 @@ def dense_tensors(directory: Path) -> dict[str, TensorInfo]:
         for name, info in infos.items()
         if name not in parts and name.rpartition(".")[2] not in _ACTIVATIONS
     }
-    # A misfit leaves parts over, which says nothing more.
+    # Leftover parts of a misfit would add no information.
     for name, info in unquantized.items() if not problems else ():
         if _part_of(name, info) is not None:
             problems.append(f"{name} ({info.dtype}) is not part of a quantized weight")
@@ -260,7 +260,7 @@ def _json(path: Path) -> dict[str, Any]:
     try:
         content: Any = json.loads(path.read_bytes())
     except OSError:
-        return {}  # files alone say what they hold
+        return {}  # the files alone determine their content
     except ValueError as error:
         raise SetpointError(f"{path} is not JSON: {error}") from error
     return content if isinstance(content, dict) else {}

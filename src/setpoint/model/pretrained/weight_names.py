@@ -81,7 +81,7 @@ def hf_shapes(pieces: Iterable[Piece], shapes: Mapping[str, Shape]) -> dict[str,
         block = block[::-1] if piece.transposed else block
         part = piece.hf_block
         if part is not None:
-            # A tensor that is made of several pieces reaches to the end of the last.
+            # A tensor made of several pieces extends to the end of the last.
             assert part.length is not None
             end = part.start + (part.length - 1) * part.step + 1
             end = max(end, file_shapes.get(piece.hf_name, (0,) * 9)[part.dim])
@@ -360,7 +360,7 @@ def files_of(
     infos = dense_tensors(directory)
     pieces = pieces_of(family, config, tokens)
     if not any(name.startswith(family.base) for name in infos):
-        # As the class without a head saves them; so are those of the first GPT-2.
+        # Names as saved by the class without a head, and by the first GPT-2.
         pieces = renamed(pieces, lambda name: name.removeprefix(family.base))
     surplus = family.surplus_of(config)
     if config.tie_embeddings:
@@ -425,7 +425,8 @@ def require_tensors(
         coded: names of tensors that may have integer dtypes: parts of quantized weights.
 
     Raises:
-        RunError: they do not; each kind of mismatch is listed with the first few names and a count.
+        RunError: the tensors differ; each kind of mismatch is listed with the first few names and a
+            count.
     """
     patterns = [re.compile(pattern) for pattern in surplus]
     missing = [f"{name} {_text(shape)}" for name, shape in expected.items() if name not in infos]
