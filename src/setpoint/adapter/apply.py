@@ -53,7 +53,7 @@ class DenseExperts:
         adapters, stored = _children(self, CHILD), _children(self, QUANTIZED)
         dtypes = (param.dtype for param in module.parameters() if param.requires_grad)
         dtype = next(dtypes, args[0].dtype)
-        # Before the parameters of a module, attributes of its own are found.
+        # Attributes of a module take precedence over its parameters.
         for name in dict.fromkeys((*stored, *adapters)):
             if name in adapters:
                 weight = stored[name].dense() if name in stored else _local_parameter(module, name)
@@ -93,7 +93,7 @@ def merged_weight(weight: Tensor, adapter: LowRank) -> Tensor:
     wide = torch.promote_types(weight.dtype, torch.float32)
     merged = weight.to(wide) + adapter.delta()
     if adapter.magnitude is not None:
-        # Of experts, ranks hold parts without readers of their own.
+        # Ranks hold parts of experts, which have no readers of their own.
         is_packed = isinstance(adapter, ExpertAdapter)
         magnitude = local_part(adapter.magnitude) if is_packed else adapter.magnitude
         factor = magnitude / adapter.lengths(weight)
@@ -122,7 +122,7 @@ def merge_all(model: nn.Module) -> None:
                 weight: Any = module.weight if quantized else _dense(module, "weight")
                 merged = merged_weight(weight, adapter)
                 del module._modules[name]
-                # The class that it had before it was adapted, which stands behind the one of that.
+                # The class from before the adaptation, which is the base of the present one.
                 module.__class__ = type(module).__bases__[1]
                 if quantized:
                     make_dense(module, merged.to(dtype))
@@ -146,7 +146,7 @@ def merge_all(model: nn.Module) -> None:
 
 
 def _dense(module: nn.Module, name: str) -> Tensor:
-    # Not by its name, by which some modules give what they compute with.
+    # Not by name, since some modules return their computed weight under it.
     weight: Any = module._parameters[name]
     if hasattr(weight, "placements"):
         raise SetpointError("adapters of divided weights are merged when they have been gathered")
@@ -255,7 +255,7 @@ def _adapt_one(config: AdapterConfig, target: AdapterTarget, holder: nn.Module) 
             adapters = ExpertAdapters()
             setattr(holder, CHILD, adapters)
         like: Any = holder._parameters[weight_name]
-        if like is None:  # which is quantized
+        if like is None:  # if it is quantized
             part: Any = next(holder.get_submodule(f"{QUANTIZED}.{weight_name}").parameters())
             like = torch.empty(0, device=part.device)
         adapters[weight_name] = ExpertAdapter(*given, like)
@@ -286,9 +286,9 @@ class _AdaptedLinear(_AdaptedModule):
         return ("weight", "bias") if self.adapter.magnitude is None else ()
 
     def forward(self, x: Tensor, *within: Any) -> Any:
-        if within:  # what computes with `adapted_weight`
+        if within:  # modules that compute with `adapted_weight`
             return super().forward(x, *within)
-        # A quantized weight is made dense when it is read.
+        # A quantized weight is dequantized on reading.
         weight = None if self.adapter.magnitude is None else self.weight
         return self.adapter(x, super().forward(x), weight, self.bias)
 

@@ -45,7 +45,7 @@ class Merge(Config):
         """The factor on the learning rate of a step.
 
         Arguments:
-            step: how many steps were taken before it.
+            step: number of earlier steps.
         """
         if step < self.steps or not self.warmup_steps:
             return 1.0

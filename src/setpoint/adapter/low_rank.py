@@ -26,7 +26,7 @@ class LowRank(nn.Module):
 
     Arguments:
         dropout: of the input of A, in training.
-        like: gives dtype and device of the parameters.
+        like: tensor with the dtype and device of the parameters.
     """
 
     a: nn.Parameter

@@ -15,22 +15,22 @@ MARGIN = 60
 
 
 class JobRequest(NamedTuple):
-    """A job on nodes of a cluster, each of which runs one launcher.
+    """A job on nodes of a cluster, with one launcher per node.
 
     Arguments:
-        name: for people and the scheduler.
-        words: of `setpoint train`, without the number of ranks and nodes.
-        variables: assignments of environment variables to put before the command; may be empty.
-        nodes: their number.
-        ranks: on each node.
+        name: name for people and the scheduler.
+        words: arguments of `setpoint train`, without the number of ranks and nodes.
+        variables: assignments of environment variables before the command; may be empty.
+        nodes: number of nodes.
+        ranks: number of ranks per node.
         has_gpus: whether each rank has one.
-        cpus: cores for each rank; None leaves it to the scheduler.
-        image: the container image; None for the node's own files.
-        volumes: what is mounted in the image, and where.
-        setup: lines of shell before the command.
-        restarts: how often the ranks are started again.
-        grace: seconds that a stop takes, as `resilience.grace_period`.
-        interpreter: of Python, where there is no image.
+        cpus: cores per rank; None: the scheduler's default.
+        image: the container image; None: the node's own files.
+        volumes: mounted volumes with their paths in the image.
+        setup: shell lines before the command.
+        restarts: maximum number of restarts of the ranks.
+        grace: seconds for a stop, as `resilience.grace_period`.
+        interpreter: Python interpreter without an image.
     """
 
     name: str
@@ -53,11 +53,11 @@ class JobRequest(NamedTuple):
         return ceil(self.grace) + MARGIN
 
     def command(self, endpoint: str, run_id: str, restarts: bool = True) -> str:
-        """The command that each node runs, for a shell.
+        """The shell command that each node runs.
 
         Arguments:
-            endpoint, run_id: words of the shell, with its variables.
-            restarts: whether the launcher starts ranks again itself.
+            endpoint, run_id: shell words, with variables.
+            restarts: whether the launcher itself restarts ranks.
         """
         python = "python" if self.image is not None else shlex.quote(self.interpreter)
         words = f"exec env {self.variables}{python} -m setpoint train {shlex.join(self.words)}"
@@ -70,7 +70,7 @@ class JobRequest(NamedTuple):
 
 
 def seconds_of(time: str) -> int:
-    """The seconds of a time as Slurm writes it; 0: without a limit.
+    """Convert a time in Slurm's notation to seconds; 0: unlimited.
 
     Arguments:
         time: M, M:S, H:M:S, D-H, D-H:M or D-H:M:S.
@@ -91,16 +91,16 @@ def batch_script(
     limits: Mapping[str, str],
     more: Sequence[str] = (),
 ) -> str:
-    """Write the script of a job: one task on each node, which starts the ranks there.
+    """Write the script of a job: one task per node, which starts the ranks there.
 
-    A stop that has saved everything (status 75) puts the job back into the queue; its next run
-    resumes. Slurm announces the end of the time by SIGTERM to the tasks, and so does a preemption.
+    A stop that has saved everything (status 75) requeues the job; its next run resumes. Slurm
+    announces the end of the time by SIGTERM to the tasks, and so does a preemption.
 
     Arguments:
-        folder: where the command runs.
-        output: file of what is printed; `%j` stands for the number of the job.
-        limits: options of sbatch by their names, such as `time` and `partition`.
-        more: further options, as they stand behind `#SBATCH`.
+        folder: working directory of the command.
+        output: file of the output; `%j` stands for the number of the job.
+        limits: options of sbatch by name, such as `time` and `partition`.
+        more: further options, as written after `#SBATCH`.
     """
     options = {
         "job-name": request.name,
@@ -125,7 +125,7 @@ def batch_script(
             f"--container-mounts={shlex.quote(','.join(f'{at}:{to}' for at, to in mounts))}",
             f"--container-workdir={shlex.quote(folder)}",
         ]
-    # What `srun bash -c` runs: variables of the job are known there, too.
+    # Run by `srun bash -c`, which also has the variables of the job.
     inner = request.command('"$SETPOINT_ENDPOINT"', '"$SETPOINT_JOB"')
     meeting = [
         "# Rendezvous: the first node, at a port of this job.",
@@ -162,9 +162,9 @@ def submit(path: str) -> str:
 
     Raises:
         SetpointError: there is no Slurm on this machine.
-        RunError: Slurm refuses the job, with what it says.
+        RunError: Slurm refuses the job; the error has its message.
     """
-    import subprocess  # slow to import, and printing a script takes none of it
+    import subprocess  # slow to import, and not needed to print a script
 
     try:
         done = subprocess.run(
@@ -190,11 +190,11 @@ LONGEST = 40
 
 
 def manifest(request: JobRequest, kind: str, namespace: str | None = None) -> dict[str, Any]:
-    """Describe a job, one pod on each node.
+    """Describe a job with one pod per node.
 
     Arguments:
         kind: `pytorchjob` or `jobset`.
-        namespace: None for that of the context of kubectl.
+        namespace: None: that of the kubectl context.
 
     Returns:
         the manifest, to be written as YAML or JSON.
@@ -203,7 +203,7 @@ def manifest(request: JobRequest, kind: str, namespace: str | None = None) -> di
     meta = {"name": name} | ({} if namespace is None else {"namespace": namespace})
     restarts = RESTARTS if request.restarts is None else request.restarts
     if kind == "pytorchjob":
-        # The operator names variables as torchrun does for ranks, and a pod is none.
+        # The operator names variables as torchrun does for ranks, but a pod is not a rank.
         unset = "unset RANK WORLD_SIZE\n"
         pod = _pod(request, f'"$MASTER_ADDR:{PORT}"', unset, "pytorch")
         replica = {"restartPolicy": "OnFailure", "template": {"spec": pod}}

@@ -23,9 +23,9 @@ class ChunkedCrossEntropyLoss(CrossEntropyLoss, FromHidden):
     """Cross-entropy loss that never has the logits of all tokens at once.
 
     The gradient of a sum over tokens is a sum over chunks of tokens. So each chunk is projected to
-    logits, and immediately contributes its loss and the gradients of hidden states and output
-    matrix; then its logits are dropped. Nothing is computed twice: backward only multiplies these
-    gradients by the incoming one.
+    logits, immediately contributes its loss and the gradients of hidden states and output matrix,
+    and its logits are dropped. Nothing is computed twice: backward only multiplies these gradients
+    by the incoming one.
 
     Arguments:
         retains: backward may run twice, as zero-bubble schedules do for gradients of inputs and of
@@ -61,7 +61,7 @@ class ChunkedCrossEntropyLoss(CrossEntropyLoss, FromHidden):
             gradients: takes the gradients of the sum; None: they are not computed.
         """
         device, format = hidden.device.type, compute_dtype(hidden)
-        # Cast once, not for each chunk.
+        # Cast once, not per chunk.
         matrix = projection.weight.detach().to(format)
         totals: list[LossOutput] = []
         with torch.autocast(device, enabled=False):
@@ -77,7 +77,7 @@ class ChunkedCrossEntropyLoss(CrossEntropyLoss, FromHidden):
                     per_token = result.per_token if self.per_token else None
                     totals.append(LossOutput(result.total, result.nats, per_token))
                     gradients.add(part, result, states, matrix)
-                    del result  # before the next chunk begins
+                    del result  # free it before the next chunk
         sums, nats, singles = zip(*totals, strict=True)
         per_token = torch.cat(singles) if self.per_token else None
         return LossOutput(torch.stack(sums).sum(), torch.stack(nats).sum(), per_token)
@@ -120,7 +120,7 @@ class _Gradients:
 
     def __init__(self, hidden: Tensor | None, matrix: Tensor | None) -> None:
         self.hidden = None if hidden is None else torch.empty_like(hidden)
-        # In short formats a sum over chunks would lose what single ones add.
+        # In short formats a sum over chunks would lose the terms of single chunks.
         self.matrix = (
             None
             if matrix is None
@@ -180,7 +180,7 @@ class _ChunkedSums(torch.autograd.Function):
             )
         ctx.gradients = None
         hidden = None if gradients.hidden is None else gradients.hidden.mul_(above)
-        # Autograd casts it to the dtype of the gradient, which need not be that of the matrix.
+        # Autograd casts it to the dtype of the gradient, which may differ from that of the matrix.
         matrix = None if gradients.matrix is None else gradients.matrix.mul_(above)
         return hidden, matrix, None, None, None
 
@@ -210,19 +210,19 @@ def cross_entropy_grad(
     label_smoothing: float,
     columns: Columns | None = None,
 ) -> CrossEntropyGrad:
-    """Compute what `CrossEntropyLoss.sums` does, and its gradient, without a graph.
+    """Compute the result of `CrossEntropyLoss.sums` and its gradient, without a graph.
 
     With p the softmax and y the smoothed target, the gradient of a token's loss is
-    (1 + 2 z_loss log Z) p - y. Autograd would hold four tensors of the size of the logits on the
-    way there; here it is made in place from the one that holds log p.
+    (1 + 2 z_loss log Z) p - y. Autograd would need four temporary tensors of the size of the
+    logits; here it is computed in place from the tensor of log p.
 
     Arguments:
         targets: (T,) int64; IGNORE_INDEX marks positions that do not count.
         weights: (T,) fp32, zero at those positions; None: the others weigh 1.
-        columns: those of the logits that are given; None: all.
+        columns: the given columns of the logits; None: all.
     """
     valid = targets != IGNORE_INDEX
-    # Weights multiply rows, and so do what comes before and after: (T, D) is less to multiply.
+    # Weights scale rows, as do the factors before and after: (T, D) is the smaller tensor.
     rows = valid.to(logits.dtype) if weights is None else weights.to(logits.dtype)
     labels = targets.where(valid, 0)
     if columns is None:

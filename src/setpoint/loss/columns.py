@@ -45,7 +45,7 @@ def statistics_of_parts(
 ) -> Statistics:
     """Compute the statistics of (T, V') logits without gradients."""
     highest = columns.peers.reduce(_largest(logits), "max")
-    # A row of -inf has no softmax; subtracting -inf would make no number of the others.
+    # A row of -inf has no softmax; subtracting -inf would give NaN.
     highest = highest.where(highest.isfinite(), 0.0)
     denominator = (logits - highest.unsqueeze(-1)).exp_().sum(dim=-1)
     chosen = torch.zeros_like(denominator)
@@ -81,7 +81,7 @@ def _local_targets(targets: Tensor, columns: Columns, width: int) -> tuple[Tenso
 
 
 def count_correct_in_parts(logits: Tensor, targets: Tensor, columns: Columns) -> Tensor:
-    """Count the targets that have the highest logit of all ranks; of equal ones the first counts.
+    """Count the targets that have the highest logit of all ranks; ties go to the first.
 
     Arguments:
         targets: (...) int64; negative ones do not count.
@@ -116,7 +116,7 @@ class _Statistics(torch.autograd.Function):
     def backward(  # pyright: ignore[reportIncompatibleMethodOverride]
         ctx: Any, of_log_z: Tensor, of_chosen: Tensor, of_mean: Tensor
     ) -> tuple[Tensor, None, None, None]:
-        # What ranks compute from the statistics is the same on all, so nothing is to be summed.
+        # Computations from the statistics are the same on all ranks, so there is nothing to sum.
         logits, targets, log_z = ctx.saved_tensors
         columns = ctx.columns
         grad = (logits - log_z.unsqueeze(-1)).exp_().mul_(of_log_z.unsqueeze(-1))
@@ -137,15 +137,15 @@ def compute_dtype(hidden: Tensor) -> torch.dtype:
 
 
 def count_correct(logits: Tensor, targets: Tensor, columns: Columns | None = None) -> Tensor:
-    """Count the targets that have the highest logit; of equal ones the first counts.
+    """Count the targets that have the highest logit; ties go to the first.
 
     Arguments:
         targets: (...) int64; IGNORE_INDEX marks positions that do not count.
-        columns: those of the logits that are given; None: all.
+        columns: the given columns of the logits; None: all.
     """
     if columns is not None:
         return count_correct_in_parts(logits, targets, columns)
-    # IGNORE_INDEX is below 0 and so is never the place of the highest one.
+    # IGNORE_INDEX is negative, so it never is the index of the highest logit.
     return (logits.argmax(dim=-1) == targets).sum()
 
 
@@ -163,7 +163,7 @@ def count_correct_from_hidden(
     """
     states, labels = hidden.flatten(0, 1), targets.flatten()
     device, format = hidden.device.type, compute_dtype(hidden)
-    # Cast once, not for each chunk.
+    # Cast once, not per chunk.
     matrix = projection.weight.to(format)
     right = torch.zeros((), dtype=torch.int64, device=hidden.device)
     with torch.autocast(device, enabled=False):

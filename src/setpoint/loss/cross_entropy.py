@@ -60,8 +60,8 @@ class LossOutput(NamedTuple):
             the tokens' weights.
         nats: fp32 scalar without gradient: the cross-entropy alone, each token with weight one,
             for metrics; divide by the number of tokens.
-        per_token: (B * S,) fp32 without gradient: the terms of `nats`, 0 where a target does not
-            count; None: not asked for.
+        per_token: (B * S,) fp32 without gradient: the terms of `nats`, 0 for targets that do not
+            count; None: not requested.
     """
 
     total: Tensor
@@ -89,7 +89,7 @@ class Weigher:
         self._tables: dict[torch.device, Tensor] = {}
         if token_weights:
             ids = [int(name) for name in token_weights]
-            # One entry beyond the last id stands for all tokens that are not named.
+            # An entry beyond the last id represents all unnamed tokens.
             table = torch.ones(max(ids) + 2)
             table[torch.tensor(ids)] = torch.tensor([float(w) for w in token_weights.values()])
             self._tables[table.device] = table
@@ -109,8 +109,8 @@ class Weigher:
             weights: fp32 of that shape, from the data; None: all weigh 1.
 
         Returns:
-            the targets, with IGNORE_INDEX at all that does not count, and their weights, 0 there;
-            None if all that count weigh 1.
+            the targets, with IGNORE_INDEX for those that do not count, and their weights, 0 for
+            these; None if all others weigh 1.
         """
         if self.ignore_index is not None:
             targets = targets.masked_fill(targets == self.ignore_index, IGNORE_INDEX)
@@ -159,10 +159,10 @@ class CrossEntropyLoss:
             logits: (B, S, V) in any floating point dtype; computed in fp32 (fp64 stays fp64).
             targets: (B, S) int64; IGNORE_INDEX marks positions that do not count.
             weights: (B, S) fp32, from the data; None: all weigh 1.
-            columns: those of the logits that are given; None: all.
+            columns: the given columns of the logits; None: all.
 
         Returns:
-            Sums, not means; all zero where no target is valid.
+            Sums, not means; all zero if no target is valid.
         """
         targets, weights = self.weigh(targets, weights)
         flat = None if weights is None else weights.flatten()
@@ -188,7 +188,7 @@ class CrossEntropyLoss:
         if plain and columns is None:
             return summed(logits, targets, self.per_token)
         valid = targets != IGNORE_INDEX
-        # log Z is needed by itself, so the cross-entropy is made from it: one pass, not two.
+        # log Z is needed separately, so the cross-entropy is computed from it: one pass, not two.
         smoothed = self.label_smoothing > 0
         log_z, chosen, mean = statistics(logits, targets.where(valid, 0), columns, smoothed)
         per_token = log_z - chosen
@@ -209,7 +209,8 @@ def summed(logits: Tensor, targets: Tensor, per_token: bool) -> LossOutput:
     if not per_token:
         total = F.cross_entropy(logits, targets, ignore_index=IGNORE_INDEX, reduction="sum")
         return LossOutput(total, total.detach())
-    # The two steps of F.cross_entropy, bit for bit; single tokens are read between them.
+    # The two steps of F.cross_entropy, bit for bit; the losses of single tokens are read between
+    # them.
     log_p = logits.log_softmax(dim=-1)
     total = F.nll_loss(log_p, targets, ignore_index=IGNORE_INDEX, reduction="sum")
     valid = targets != IGNORE_INDEX
@@ -218,7 +219,8 @@ def summed(logits: Tensor, targets: Tensor, per_token: bool) -> LossOutput:
 
 
 def _weighted_sum(per_token: Tensor, valid: Tensor, weights: Tensor | None) -> Tensor:
-    # What does not count may be infinite or no number, so it is left out, not multiplied by zero.
+    # Targets that do not count may have infinite or NaN losses, so these are excluded, not
+    # multiplied by zero.
     per_token = per_token.where(valid, 0.0)
     return per_token.sum() if weights is None else (per_token * weights).sum()
 
@@ -227,7 +229,7 @@ class ImportedLoss:
     """A loss of another library, summed over tokens; the cross-entropy is measured as well.
 
     Raises:
-        SetpointError: it cannot be built, or does not sum over the valid tokens.
+        SetpointError: the loss cannot be built, or does not sum over the valid tokens.
     """
 
     def __init__(self, config: ImportedLossConfig) -> None:

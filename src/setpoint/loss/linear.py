@@ -52,7 +52,7 @@ class LinearCrossEntropyLoss(FromHidden):
             torch.nn.LinearCrossEntropyOptions(
                 batch_chunk_size=config.chunk_size, allow_retain_graph=retains
             )
-            # Compiled it always retains its graph, and warns where that was not asked for.
+            # Compiled, it always retains its graph, and warns if that was not requested.
             for retains in (False, True)
         )
 
@@ -68,8 +68,8 @@ class LinearCrossEntropyLoss(FromHidden):
         device, format = hidden.device.type, compute_dtype(hidden)
         states = (hidden.flatten(0, 1) * projection.scale).to(format)
         matrix = projection.weight[: projection.vocab_size].to(format)
-        # A sum comes in the format of the states, in which thousands of tokens do not add up: in
-        # bf16 it is 5 % off for 4096 tokens. Single losses are rounded each for itself.
+        # A sum has the dtype of the hidden states, in which thousands of tokens do not add up: in
+        # bf16 it is 5 % off for 4096 tokens. Losses of single tokens are rounded separately.
         single = weights is not None or format.itemsize < 4 or self.per_token
         with torch.autocast(device, enabled=False):
             loss = F.linear_cross_entropy(

@@ -62,8 +62,8 @@ def adam_of(parameter: Tensor, state: dict[str, Any], dtype: torch.dtype | None)
         state["exp_avg"] = torch.zeros_like(parameter, dtype=dtype)
         state["exp_avg_sq"] = torch.zeros_like(parameter, dtype=dtype)
     if can_fuse([parameter]):
-        # A fused kernel reads the step where the weights are, others on the CPU. What a checkpoint
-        # or the host held comes from the CPU: torch moves it for groups that say `fused` only.
+        # A fused kernel reads the step on the device of the weights, others on the CPU. Values from
+        # a checkpoint or the host are on the CPU: torch moves them only for groups with `fused`.
         state["step"] = state["step"].to(parameter.device)
     return Adam(
         local_shard(parameter, parameter),
@@ -120,7 +120,7 @@ def _torchs_step(states: Sequence[Adam], group: dict[str, Any], flag: Tensor | N
     fused = can_fuse(one.parameter for one in states)
     changed = [(one.parameter, one.exp_avg, one.exp_avg_sq, one.step) for one in states]
     cautious = group.get("cautious_weight_decay") and weight_decay
-    # Decay is beside the fused kernel, which alone knows the flag.
+    # The decay is separate from the fused kernel, which alone reads the flag.
     kept = () if fused and not cautious else tuple(tensor for one in changed for tensor in one)
     with unless(flag if kept else None, *kept):
         if cautious:
@@ -156,7 +156,7 @@ class AnyPrecisionAdamW(GroupedOptimizer):
 
     The noise of stochastic rounding depends only on the seed, the step, the parameter's name and
     the element's position: a resumed run continues it, replicas and shards of a weight are rounded
-    as on one rank, and dropout's generator is not touched.
+    as on one rank, and dropout's generator is unchanged.
 
     Arguments:
         parameters: groups or parameters, as for torch optimizers.
@@ -239,7 +239,7 @@ class AnyPrecisionAdamW(GroupedOptimizer):
 
 def random_bits(size: int, generator: torch.Generator) -> Tensor:
     """Random int16 numbers with all 16 bits."""
-    # Four at once: drawing takes longest.
+    # Four at a time: drawing takes longest.
     drawn = torch.empty((size + 3) // 4, dtype=torch.int64, device=generator.device)
     return drawn.random_(-(2**63), None, generator=generator).view(torch.int16)[:size]
 
@@ -248,8 +248,8 @@ def round_stochastically(value: Tensor, noise: Tensor) -> Tensor:
     """Round fp32 to bf16, up or down with probability by distance.
 
     A bf16 number is an fp32 number without its lower 16 bits. A random 16-bit number is added
-    before these are cut off, so that the carry occurs with the right probability and the mean over
-    many roundings is the value itself (Zamirai et al., 2020, https://arxiv.org/abs/2010.06192).
+    before these are cut off, so the carry occurs with the right probability and the mean over many
+    roundings is the value itself (Zamirai et al., 2020, https://arxiv.org/abs/2010.06192).
     Numbers that bf16 represents are unchanged, including infinities and NaN.
 
     Arguments:

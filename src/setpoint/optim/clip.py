@@ -64,7 +64,7 @@ def _is_within(norm: Tensor, max_norm: float) -> bool:
 
 @torch.no_grad()
 def global_norm(tensors: Iterable[Tensor], stages: ProcessGroup | None = None) -> Tensor:
-    """Norm of all elements of some tensors together.
+    """Joint norm of all elements of some tensors.
 
     Arguments:
         tensors: of any shapes and dtypes; of distributed ones, each rank has its shard.
@@ -154,8 +154,8 @@ def _norm(tensors: list[Tensor]) -> Tensor:
     """Norm of tensors on one mesh."""
     if not is_dtensor(tensors[0]):
         return _local_norm(tensors)
-    # Not by DTensor, which would take a collective for each dimension of the mesh and each way to
-    # place a tensor.
+    # Not by DTensor, which would need a collective for each dimension of the mesh and each
+    # placement of a tensor.
     mesh = tensors[0].device_mesh
     by_copies: dict[int, list[Tensor]] = {}
     for tensor in tensors:
@@ -171,6 +171,6 @@ def _norm(tensors: list[Tensor]) -> Tensor:
 def _local_norm(tensors: list[Tensor]) -> Tensor:
     if all(tensor.dtype.itemsize >= 4 for tensor in tensors):
         return get_total_norm(tensors)
-    # In the format of bf16 gradients it would be right to two digits only.
+    # In the dtype of bf16 gradients it would be right to two digits only.
     exact = (torch.linalg.vector_norm(shard, dtype=torch.float32) for shard in tensors)
     return get_total_norm(exact)

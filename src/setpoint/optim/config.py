@@ -599,7 +599,7 @@ def _read_arguments(config: ImportedComponent, given: dict[str, Any]) -> dict[st
     """The options as arguments of an imported optimizer."""
     target = config.target.load()
     for error in wrong_arguments(target, str(config.target), given, (), config.runtime_arguments):
-        if error.at[0] in given:  # what is missing is the optimizer's own affair
+        if error.at[0] in given:  # the optimizer reports missing values
             raise error
     parameters = parameters_of(target) or {}
     return {

@@ -37,7 +37,7 @@ def group_problems(config: OptimizerConfig) -> Iterator[Problem]:
     for index, group in enumerate(config.groups):
         path = f"groups.{index}"
         last = index + 1 == len(config.groups)
-        # A pattern that is none has a problem of its own.
+        # An invalid pattern has a separate problem.
         if group.changes_nothing and last and is_pattern(group.pattern):
             yield Problem(
                 f"{path}.pattern",
@@ -97,7 +97,7 @@ def frozen_problems(config: OptimizerConfig, parameters: Sequence[Parameter]) ->
             otherwise = "parameters that are trained otherwise"
             yield matches_nothing(path, span.pattern, trained, otherwise)
     for index, span in enumerate(spans):
-        # The spans at the start of this one, as far as others are counted in its unit.
+        # The spans at the start of this one, if counted in its unit.
         reached = {span.start.unit: span.start.count}
         now = [
             number
@@ -176,7 +176,7 @@ def gather(config: OptimizerConfig, parameters: Iterable[Parameter]) -> list[Gat
             name = _title(config, rule, algorithm, decays, rate)
             groups[key] = Gathered(name, [], decay, rate, treatment)
         groups[key].parameters.append(parameter)
-    # A sort keeps the order of what is equal: that in which the model names them.
+    # Sorting keeps equal entries in the order of the model.
     return [groups[key] for key in sorted(groups, key=lambda key: key[:2])]
 
 
@@ -220,7 +220,7 @@ def grouping_problems(
         ]
         yield from unmatched(field, getattr(config, field), chosen, population)
     groups = config.groups
-    if groups and groups[-1].changes_nothing:  # a problem already without names
+    if groups and groups[-1].changes_nothing:  # already reported without names
         groups = groups[:-1]
     names = [parameter.name for parameter in parameters]
     population = "parameters that are trained"

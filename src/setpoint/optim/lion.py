@@ -16,7 +16,7 @@ from setpoint.optim.optimizer import (
     unless,
 )
 
-# Its operations on lists are not among the names that it exports.
+# Its operations on lists are not exported.
 _torch: Any = torch
 
 
@@ -65,7 +65,7 @@ def _update(
 ) -> None:
     """One step of one group."""
     lr, (beta1, beta2) = group["lr"], group["betas"]
-    # A mean kept in fewer digits is computed in those of its gradient.
+    # A mean with fewer digits is computed in the dtype of its gradient.
     pairs = zip(means, gradients, strict=True)
     exact = [mean.to(torch.promote_types(mean.dtype, g.dtype)) for mean, g in pairs]
     updates = _torch._foreach_mul(exact, beta1)

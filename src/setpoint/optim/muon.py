@@ -102,7 +102,7 @@ class AllToAllExchange(Exchange):
         self.dim, self.shape = split.dim, like.shape
         rows = self.shape[self.dim]
         per_rank = -(-rows // size)
-        # As torch.chunk has it: the last ranks may hold less, or nothing.
+        # Like torch.chunk: the last ranks may have less, or nothing.
         self.sizes = [max(0, min(rows, per_rank * (n + 1)) - per_rank * n) for n in range(size)]
         self.order = [[i for i, owner in enumerate(owners) if owner == n] for n in range(size)]
 
@@ -181,8 +181,8 @@ def exchange_of(like: Tensor, owners: Sequence[int]) -> Exchange:
 
 AdjustLr = Literal["original", "match_rms_adamw"]
 
-# Of the polynomial a x + b x^3 + c x^5, which takes singular values to about 1 in few steps
-# (Jordan et al., 2024, https://kellerjordan.github.io/posts/muon/).
+# Coefficients of the polynomial a x + b x^3 + c x^5, which takes singular values to about 1 in few
+# steps (Jordan et al., 2024, https://kellerjordan.github.io/posts/muon/).
 A, B, C = 3.4445, -4.7750, 2.0315
 LEAST_NORM = 1e-7
 
@@ -216,7 +216,7 @@ class Muon(GroupedOptimizer):
         momentum: decay rate of the running mean.
         adjust_lr: see `adjustment`.
         cautious_weight_decay: see `decay_where_aligned`; the update of a matrix is orthogonal.
-        inputs_first: matrices are (inputs, outputs) in groups that do not say otherwise.
+        inputs_first: matrices are (inputs, outputs) in groups without this option.
         state_dtype: of the running means; None: that of the parameter.
 
     Raises:
@@ -256,7 +256,7 @@ class Muon(GroupedOptimizer):
         }
         super().__init__(parameters, defaults)
         self.state_dtype = state_dtype
-        # Numbers that each rank of a group has been given in this step.
+        # Number of elements assigned to each rank of a group in this step.
         self._loads: dict[Any, list[int]] = {}
         muon_groups = [group for group in self.param_groups if group["algorithm"] == "muon"]
         for tensor in given_tensors(muon_groups):
@@ -294,7 +294,7 @@ class Muon(GroupedOptimizer):
         update = torch.cat(updates) if len(updates) > 1 else updates[0]
         lr = group["lr"]
         sides = rows_and_columns(params[0])
-        # The iteration is the same for a transposed matrix, and the adjustment is not.
+        # The iteration is the same for a transposed matrix, but the adjustment is not.
         outputs, inputs = sides[::-1] if group["inputs_first"] else sides
         adjusted = lr * adjustment(group["adjust_lr"], outputs, inputs)
         for p, part in zip(params, exchange.parts(update.reshape(full.shape)), strict=True):
@@ -326,7 +326,7 @@ class Muon(GroupedOptimizer):
         assert p.grad is not None
         state, momentum = self.state[p], group["momentum"]
         mean, gradient = local_shard(state["momentum_buffer"], p), local_shard(p.grad, p)
-        # A mean kept in fewer digits is computed in those of its gradient.
+        # A mean with fewer digits is computed in the dtype of its gradient.
         wide = torch.promote_types(mean.dtype, gradient.dtype)
         exact, gradient = mean.to(wide), gradient.to(wide)
         exact.lerp_(gradient, 1 - momentum)
@@ -374,7 +374,7 @@ def orthogonalize(matrices: Tensor, steps: int) -> Tensor:
         matrices: (N, rows, columns), independent; unchanged.
     """
     x = matrices.bfloat16()
-    # One alone is multiplied as torch.optim.Muon does it, so that even the last bits are the same.
+    # A single matrix is multiplied as in torch.optim.Muon, so that even the last bits are equal.
     alone = len(x) == 1
     if alone:
         x = x[0]

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from setpoint.optim.optimizer import GroupedOptimizer, flag_of, foreach_groups, local_shard, unless
 
-# Its operations on lists are not among the names that it exports.
+# Its operations on lists are not exported.
 _torch: Any = torch
 
 COUNTERS = {"updates": 0, "lr_max": 0.0, "weight_sum": 0.0}
@@ -28,8 +28,8 @@ class ScheduleFreeAdamW(GroupedOptimizer):
     the package schedulefree 1.4.1 without its warm-up; that of the schedule is in the group's lr.
     As there, a step overwrites the gradients.
 
-    Steps and weights are counted per group, and separately for a parameter without a gradient in
-    some of them, as while it was frozen: its v and x depend only on its own steps.
+    Steps and weights are counted per group, and separately for a parameter without gradients in
+    some steps, as after freezing: its v and x depend only on its own steps.
 
     Arguments:
         parameters: groups or parameters, as for torch optimizers.
@@ -91,7 +91,7 @@ class ScheduleFreeAdamW(GroupedOptimizer):
             roots = _torch._foreach_div(squares, 1 - beta2**number)
             _torch._foreach_sqrt_(roots)
             _torch._foreach_add_(roots, group["eps"])
-            # The gradients are not needed any more, and memory is saved.
+            # The gradients are no longer needed, and memory is saved.
             steps = gradients
             _torch._foreach_div_(steps, roots)
             if group["weight_decay"]:
@@ -130,5 +130,5 @@ def _advance(counters: dict[str, Any], group: dict[str, Any]) -> tuple[int, floa
     counters["lr_max"] = max(group["lr"], counters["lr_max"])
     weight = number ** group["step_power"] * counters["lr_max"] ** group["lr_power"]
     counters["weight_sum"] += weight
-    # Nothing has weight until the first rate above 0.
+    # All weights are zero until the first rate above 0.
     return number, weight / counters["weight_sum"] if counters["weight_sum"] else 0.0

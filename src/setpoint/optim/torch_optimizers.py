@@ -63,7 +63,7 @@ def divided_step(
     weight = step ** group["beta2_decay"]
     alpha = _at_least(eps2, _norm(p) / sqrt(p.numel())) * min(lr, 1 / sqrt(step))
     shard, local_gradient = local_shard(p, p), local_shard(gradient, p)
-    # What is loaded of a single row or column has the shape of the weight, and is divided.
+    # Loaded state of a single row or column has the shape of the weight, and is divided.
     state |= {name: whole_of(state[name]) for name in MEANS if name in state}
     means = [local_shard(value, p) for name, value in state.items() if name != "step"]
     with unless(flag, shard, *means):
@@ -130,7 +130,7 @@ def _part(means: Tensor, like: Tensor, *dims: int) -> Tensor:
     return distribute_tensor(means, like.device_mesh, placements, src_data_rank=None).to_local()
 
 
-# The devices with a fused kernel that torch ships (2.11 to 2.13); others are plug-ins.
+# Devices with a fused kernel in torch (2.11 to 2.13); others are plug-ins.
 FUSED_DEVICES = frozenset({"cpu", "cuda", "mps", "xpu"})
 
 
@@ -242,7 +242,7 @@ class AdamW(BuiltOptimizer, torch.optim.AdamW):
     def arguments(
         cls, config: sections.AdamWConfig, groups: list[dict[str, Any]]
     ) -> dict[str, Any]:
-        for group in groups:  # which torch's own does not know
+        for group in groups:  # torch's own step ignores the flag
             group.setdefault("cautious_weight_decay", config.cautious_weight_decay)
         fused, foreach = implementation_flags(config.implementation, given_tensors(groups))
         return {**super().arguments(config, groups), "fused": fused, "foreach": foreach}
@@ -263,7 +263,7 @@ class SGD(BuiltOptimizer, torch.optim.SGD):
             closure: recomputes the loss before the update.
         """
         mixed = [group for group in self.param_groups if group["fused"] and self._begins(group)]
-        if mixed and (flag := flag_of(self)) is not None:  # which the kernel alone takes
+        if mixed and (flag := flag_of(self)) is not None:  # only the kernel reads it
             if bool(flag):
                 return None
             with without_flag(self):

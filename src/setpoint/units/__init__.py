@@ -1,6 +1,6 @@
 """Quantities of training as values of fields: counts of steps, tokens and time, sizes, dtypes.
 
-Clients of the configuration kernel, which knows nothing of them.
+The configuration kernel does not depend on them.
 """
 
 from .dtype import DType

@@ -7,7 +7,7 @@ from typing import Any, Self
 from setpoint.config import Invalid, SetpointError, for_error, nearest
 from setpoint.config.values.scalar import Scalar
 
-# The canonical names are torch's own; beside each, what else people call it.
+# The canonical names are torch's own, each with its other common names.
 ALIASES: dict[str, tuple[str, ...]] = {
     "float64": ("fp64", "f64", "double"),
     "float32": ("fp32", "f32", "float"),
@@ -33,7 +33,7 @@ ALIASES: dict[str, tuple[str, ...]] = {
     "bool": (),
 }
 NAMES = {alias: name for name, aliases in ALIASES.items() for alias in (name, *aliases)}
-# Words that leave open, or do not name, how numbers are stored.
+# Words that do not determine how numbers are stored.
 UNCLEAR = {
     "fp8": ("float8_e4m3fn", "float8_e5m2"),
     "float8": ("float8_e4m3fn", "float8_e5m2"),
@@ -42,7 +42,7 @@ UNCLEAR = {
     "mixed": ("bfloat16", "float16"),
 }
 
-# For JSON Schema, whose expressions know no "whatever the case".
+# For JSON Schema, whose expressions cannot ignore case.
 SPELLINGS = r"^\s*([tT][oO][rR][cC][hH]\.)?({})\s*$".format(
     "|".join(
         "".join(f"[{c}{c.upper()}]" if c.isalpha() else "[-_]" if c == "_" else c for c in name)
@@ -55,11 +55,11 @@ class DType(Scalar):
     """A number format such as `bfloat16`.
 
     Arguments:
-        name: torch's name or a usual short form: `"bf16"`, `"fp32"`, `"torch.float16"`; a
-            `torch.dtype` does as well.
+        name: torch's name or a common short form: `"bf16"`, `"fp32"`, `"torch.float16"`; or a
+            `torch.dtype`.
 
     Raises:
-        Invalid: if there is no such format.
+        Invalid: there is no such format.
     """
 
     __slots__ = ("name",)
@@ -79,13 +79,13 @@ class DType(Scalar):
 
     @classmethod
     def read(cls, value: object) -> Self:
-        """Make a value from what a layer holds.
+        """Make a value from the content of a layer.
 
         Arguments:
             value: a format, its name, or a `torch.dtype`.
 
         Raises:
-            Invalid: if it cannot be read.
+            Invalid: the value cannot be read.
         """
         return value if isinstance(value, cls) else cls(_text(value))
 
@@ -98,10 +98,10 @@ class DType(Scalar):
         return self.torch()
 
     def torch(self) -> Any:
-        """The `torch.dtype`; torch is imported now if it has not been.
+        """The `torch.dtype`; imports torch if necessary.
 
         Raises:
-            SetpointError: if torch is not installed, or this version of it lacks the format.
+            SetpointError: torch is not installed, or this version lacks the format.
         """
         try:
             import torch

@@ -35,9 +35,9 @@ MOST = 2.0**63
 """Upper limit of each count."""
 ORDER = ("steps", "epochs", "tokens", "seconds")
 WORDS = ("last_step", "never")
-# Far above the rounding of a quotient, and far below a step's share of anything.
+# Far above the rounding error of a quotient, and far below a step's share of anything.
 TOLERANCE = 1e-12
-# For JSON Schema, in the part of the language that Python and ECMA-262 share.
+# For JSON Schema, in the syntax that Python and ECMA-262 share.
 MEASURE = rf"\s*{NUMBER}\s*({'|'.join([*UNITS, *SECONDS])})?\s*"
 
 
@@ -71,7 +71,7 @@ def _measure(value: object, *, zero: bool = False) -> tuple[int | float, str, st
     # Beyond 2**53 a float would not be exact.
     exact = int(digits) if digits.isdecimal() else int(number) if number.is_integer() else number
     unit = UNITS[unit]
-    # A bare 1.0 was meant as a share, the ratio of a warm-up, rather than one step.
+    # A bare 1.0 probably means a share, such as a warm-up ratio, rather than one step.
     share = not match[2] and "." in digits and "e" not in digits.lower()
     if unit != "epochs" and (share or not isinstance(exact, int)):
         raise Invalid(f"must be an integer number of {unit}: got {for_error(value)}", EXAMPLES)
@@ -89,7 +89,7 @@ class Quantity(Scalar):
     """A value that references compute with although it is not a plain number.
 
     Attributes:
-        examples: of values that can be read.
+        examples: valid values.
     """
 
     __slots__ = ()
@@ -116,14 +116,14 @@ class Quantity(Scalar):
 
 
 class Period(Quantity):
-    """Period of something that recurs: so many steps, epochs, tokens or minutes, or the end.
+    """Period of a recurring event: a number of steps, epochs, tokens or minutes, or the end.
 
     Arguments:
         text: `"100 steps"`, `"0.25 epochs"`, `"10 min"`, `"1e9 tokens"`, a bare count of steps,
             `"last_step"` or `"never"`.
 
     Raises:
-        Invalid: if the text is none of these.
+        Invalid: the text is none of these.
     """
 
     __slots__ = ("_text", "count", "unit")
@@ -155,14 +155,14 @@ class Period(Quantity):
         return super().read(str(value) if isinstance(value, Length) and value else value)
 
     def multiples_in(self, distance: float) -> int:
-        """The number of whole periods in a distance in its unit; whole numbers are counted exactly.
+        """The number of full periods in a distance in its unit; integers are counted exactly.
 
         Arguments:
-            distance: of a period with a count, which `"last_step"` and `"never"` are not.
+            distance: distance in the unit of the period, which must have a count.
         """
         if isinstance(distance, int) and isinstance(self.count, int):
             return distance // self.count
-        # 0.3 / 0.1 is a little below 3, and the third tenth of an epoch must not come a step late.
+        # 0.3 / 0.1 is a little below 3, but the third tenth of an epoch must not come a step late.
         return math.floor(distance / self.count * (1 + TOLERANCE))
 
     def dump(self) -> str:
@@ -173,7 +173,7 @@ class Period(Quantity):
 class Length(Quantity):
     """Length of a part of training: a count with a unit, or a share of the whole.
 
-    `bool(length)` is whether it is above 0.
+    `bool(length)` is True above 0.
 
     Arguments:
         text: a count with a unit as for `Period`, `0`, or a percentage such as `"5 %"`.
@@ -183,7 +183,7 @@ class Length(Quantity):
         unit: `"steps"`, `"epochs"`, `"tokens"`, `"seconds"` or `"%"`.
 
     Raises:
-        Invalid: if the text is none of these.
+        Invalid: the text is none of these.
     """
 
     __slots__ = ("_text", "count", "unit")
@@ -215,7 +215,7 @@ class Length(Quantity):
         """Make a length from a share.
 
         Returns:
-            the length whose `share` it is.
+            the length with this `share`.
         """
         return cls(f"{shifted(share, 2)!r} %")
 
@@ -279,13 +279,13 @@ class Limit:
 
 
 class Duration(Quantity):
-    """Duration of training: one limit or several, of which the first to be reached ends it.
+    """Duration of training: one or several limits; the first one reached ends it.
 
     Arguments:
         limits: texts such as `"300 steps"`, `"2 epochs"`, `"1e9 tokens"`, `"30 min"`.
 
     Raises:
-        Invalid: if one cannot be read, or two have the same unit.
+        Invalid: a limit cannot be read, or two have the same unit.
     """
 
     __slots__ = ("limits",)
@@ -294,7 +294,7 @@ class Duration(Quantity):
     __setpoint_json_schema__ = {  # noqa: RUF012 - read only
         "type": ["integer", "string", "array"],
         "minimum": 1,
-        # Several may stand in one text: `300 steps, 30 min`.
+        # One text may have several: `300 steps, 30 min`.
         "pattern": rf"^({MEASURE}|[\s\S]*,[\s\S]*|\[[\s\S]*)$",
         "items": {"type": ["integer", "string"], "minimum": 1, "pattern": f"^{MEASURE}$"},
         "minItems": 1,
@@ -304,7 +304,7 @@ class Duration(Quantity):
 
     def __init__(self, *limits: str | int) -> None:
         try:
-            # One order for all, so that equal durations are recorded alike.
+            # A fixed order, so that equal durations have equal records.
             read = sorted(map(Limit, limits), key=lambda limit: ORDER.index(limit.unit))
             units = [limit.unit for limit in read]
             if not units:
@@ -368,13 +368,13 @@ def combine(operator: str, left: Countable, right: Countable) -> Length | int | 
     """Compute with lengths in a reference: `schedule.horizon // 10`.
 
     Arguments:
-        operator: `+`, `-`, `*`, `/`, `//`, `%` or `**`, which no length takes.
+        operator: `+`, `-`, `*`, `/`, `//`, `%` or `**`, which is invalid for lengths.
 
     Returns:
         a length; the ratio of two lengths is a number.
 
     Raises:
-        Invalid: for lengths in different units, several limits, or a product of lengths.
+        Invalid: lengths in different units, several limits, or a product of lengths.
     """
     first, second = _counted(left), _counted(right)
     if operator == "**":

@@ -19,20 +19,20 @@ UNITS = {**DECIMAL, **BINARY}
 BY_SPELLING = {unit.lower(): unit for unit in UNITS}
 SHAPE = re.compile(r"\s*([0-9][0-9_]*(?:\.[0-9]+)?)\s*([A-Za-z]*)\s*")
 EXAMPLES = ('"16 MiB"', '"2 GB"', '"512"')
-LONGEST = 40  # signs that a size can need
+LONGEST = 40  # characters that a size can need
 
 
 class ByteSize(int, Scalar):
-    """A number of bytes: an int that knows how to read and write units.
+    """A number of bytes: an int that reads and writes units.
 
-    `KiB`, `MiB`, `GiB` ... are powers of 1024 and `kB`, `MB`, `GB` ... powers of 1000; a letter
-    that could be either is refused, as is `Mb`, which counts bits.
+    `KiB`, `MiB`, `GiB` ... are powers of 1024 and `kB`, `MB`, `GB` ... powers of 1000; an ambiguous
+    letter is refused, and so is `Mb`, which counts bits.
 
     Arguments:
         size: a text such as `"16 MiB"`, or a count of bytes.
 
     Raises:
-        Invalid: if it is not a whole, non-negative number of bytes.
+        Invalid: the value is not an integer number of bytes, or is negative.
     """
 
     __slots__ = ()
@@ -51,23 +51,23 @@ class ByteSize(int, Scalar):
 
     @classmethod
     def read(cls, value: object) -> Self:
-        """Make a value from what a layer holds.
+        """Make a value from the content of a layer.
 
         Arguments:
             value: a size, a text or a count of bytes.
 
         Raises:
-            Invalid: if it cannot be read.
+            Invalid: the value cannot be read.
         """
         if isinstance(value, str | int):
             return value if isinstance(value, cls) else cls(value)
         raise Invalid(f"is not a size in bytes: got {for_error(value)}", EXAMPLES)
 
     def dump(self) -> str:
-        """The size in plain data: the one text that stands for it.
+        """The size in plain data, as its canonical text.
 
         Returns:
-            the shortest whole count of any unit, binary where both are as short.
+            the shortest integer count of any unit; of equally short ones, the binary unit.
         """
         options = [("", int(self))]
         for unit, size in (*BINARY.items(), *DECIMAL.items()):
@@ -76,7 +76,7 @@ class ByteSize(int, Scalar):
         unit, count = min(options, key=lambda option: option[1])
         return f"{count} {unit}".strip()
 
-    __repr__ = Scalar.__repr__  # not that of int
+    __repr__ = Scalar.__repr__  # not int's
 
     def __format__(self, format_spec: str) -> str:
         return format(int(self), format_spec) if format_spec else self.dump()
@@ -105,7 +105,7 @@ def _parse(text: str) -> int:
     unit = BY_SPELLING.get(written.lower()) if written else "B"
     if unit is None or (written.endswith("b") and len(written) > 1):
         raise _wrong_unit(digits, written)
-    from fractions import Fraction  # brings decimals, which few configurations need
+    from fractions import Fraction  # imports decimals, which few configurations need
 
     size = Fraction(digits) * UNITS[unit]
     if size.denominator != 1:

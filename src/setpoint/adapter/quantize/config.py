@@ -207,7 +207,7 @@ def nf4_backend(config: NF4, device: str) -> str:
 
 def has_bitsandbytes() -> bool:
     """True if bitsandbytes is installed."""
-    from importlib.util import find_spec  # which most commands do without
+    from importlib.util import find_spec  # most commands do not need it
 
     return find_spec("bitsandbytes") is not None
 
@@ -327,7 +327,7 @@ def dense_layers(
         layers = re.sub(r"(?<=\\\.)\d+(?=\\\.)", r"\\d+", re.escape(name))
         candidates = (*short, f"^{layers}$", f"^{re.escape(name)}$")
         patterns[next(p for p in candidates if not any(matches([p], n) for n in quantized))] = None
-    import json  # which most commands do without
+    import json  # most commands do not need it
 
     exclude = json.dumps([*config.exclude, *patterns])
     yield Caution(
@@ -342,7 +342,7 @@ def dense_layers(
 
 def form_of(config: Quantization, columns: int) -> Form:
     """Quantization format of a matrix with so many columns."""
-    from setpoint.shapes.stored import Form  # which commands without an adapter do without
+    from setpoint.shapes.stored import Form  # commands without an adapter do not need it
 
     match config:
         case NF4():

@@ -68,8 +68,8 @@ AMAX_RATE: Final = 0.1
 def _dynamic_levels() -> Iterator[float]:
     """Levels of the dynamic tree (8-bit optimizers, Dettmers et al., 2022).
 
-    A number consists of a sign, zeros that count powers of ten, a one, and in the remaining bits a
-    fraction: centers of equal parts of 0.1 to 1; and 0 and 1 in addition.
+    A number consists of a sign, zeros that count powers of ten, a one, and a fraction in the
+    remaining bits: centers of equal parts of 0.1 to 1; in addition, 0 and 1.
     """
     yield from (0.0, 1.0)
     for bits in range(7):
@@ -220,7 +220,7 @@ class NF4Format(_Rowwise):
         codes, amax = self._blocks(matrix)
         if not self.double:
             return {"codes": codes, "scales": amax}
-        # In fp64, where the order of the sum does not show: the same on all devices.
+        # In fp64, where the order of summation has no effect: the same on all devices.
         mean = amax.mean(dtype=torch.float64).float().reshape(1)
         flat = _padded(amax.flatten() - mean)
         largest = torch.linalg.vector_norm(flat, torch.inf, dim=1)
@@ -388,7 +388,7 @@ class MXFP4Format(_E2M1Format):
     def quantize(self, matrix: Tensor, before: Mapping[str, Tensor] | None = None) -> Parts:
         del before
         amax = self._amax(matrix)
-        _, exponents = torch.frexp(amax)  # of a mantissa from 1/2 on
+        _, exponents = torch.frexp(amax)  # with a mantissa of at least 1/2
         exponents = (exponents - 1 - E2M1_EXPONENT).clamp(-EXPONENT_BIAS, EXPONENT_BIAS)
         biased = (exponents + EXPONENT_BIAS).where(amax > 0, 0).to(torch.uint8)
         codes = _empty(self.parts(*matrix.shape)["codes"], matrix)
@@ -511,7 +511,7 @@ def _unpacked(codes: Tensor, levels: tuple[float, ...], high: bool) -> Tensor:
 def _e2m1(x: Tensor) -> Tensor:
     """Packed E2M1 numbers, rounded to nearest even."""
     between = torch.tensor(E2M1_BETWEEN, device=x.device)
-    # Above these, the even neighbour is the upper one, so that the half belongs to it.
+    # Above these, the even neighbor is the upper one, so ties round up.
     between[1::2] = torch.nextafter(between[1::2], torch.zeros((), device=x.device))
     places = torch.bucketize(x.abs(), between, out_int32=True) | (x < 0).int() << 3
     return _packed(places, high=False)
@@ -545,7 +545,7 @@ class _BitsAndBytesNF4(NF4Format):
 
     def __init__(self, columns: int, double: bool) -> None:
         super().__init__(columns, double)
-        # It takes seconds to import, and says what it lacks.
+        # Importing it takes seconds, and it reports what is missing.
         self._functional: Any = importlib.import_module("bitsandbytes.functional")
 
     def _blocks(self, matrix: Tensor) -> tuple[Tensor, Tensor]:

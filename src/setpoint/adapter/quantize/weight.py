@@ -60,7 +60,7 @@ class StepNoise:
         self.config, self.seed = config, seed
         self.step = 0
         """Number of steps taken before."""
-        # Outside of compiled graphs: a generator of the step's own cannot be within one.
+        # Outside of compiled graphs, which cannot contain a separate generator.
         self.multiply: Any = torch.compiler.disable(_multiply)
         self.multiply_experts: Any = torch.compiler.disable(_multiply_experts)
 
@@ -77,7 +77,7 @@ class QuantizedWeight(nn.Module):
             `Conv1D`; on the meta device, parts are uninitialized.
         name: in the model; keys the noise.
         noise: added in training; None: none.
-        stands_for: its name in the surrounding module.
+        stands_for: name of the weight in the surrounding module.
         coded: its quantized form in files, of each expert if there are several; None: it is
             quantized here.
     """
@@ -122,10 +122,10 @@ class QuantizedWeight(nn.Module):
                 self.put(weight[first : first + 1] if len(self.full_shape) > 2 else weight, first)
 
     def _joined(self, matrices: Sequence[Coded]) -> Coded:
-        """One matrix from matrices stacked in it.
+        """Join matrices stacked in a weight.
 
         Raises:
-            SetpointError: they have this format, and global scales that differ.
+            SetpointError: they have this format, but different global scales.
         """
         first = matrices[0]
         if len(matrices) == 1 or first.form != form_of(self.config, self.columns):
@@ -427,7 +427,7 @@ class _QuantizedProduct(torch.autograd.Function):
     def backward(  # pyright: ignore[reportIncompatibleMethodOverride]  # the decorator is untyped
         ctx: Any, grad: Tensor
     ) -> tuple[Tensor | None, ...]:
-        parts = ctx.saved_tensors  # which may be read once
+        parts = ctx.saved_tensors  # can be read only once
         dense = ctx.weight.dense_of(parts, ctx.key, grad.dtype)
         back = F.linear(grad, dense) if ctx.inputs_first else grad @ dense
         return back, None, None, *(None for _ in parts)

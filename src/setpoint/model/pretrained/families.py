@@ -756,9 +756,7 @@ GPT2 = Family(
         "output": "lm_head",
     },
     layer="transformer.h.{}",
-    surplus=(
-        r"h\.\d+\.attn\.(bias|masked_bias)",
-    ),  # the causal mask, saved by the first version
+    surplus=(r"h\.\d+\.attn\.(bias|masked_bias)",),  # the causal mask, saved by the first version
 )
 
 FAMILIES: Final = {

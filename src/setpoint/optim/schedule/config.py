@@ -369,7 +369,7 @@ class Piecewise(Moving, Spanning, type="piecewise"):
     def end(self) -> Duration | None:
         if any(phase.length is None for phase in self.phases):
             return self.horizon
-        # Without a horizon all are measured in the unit of the first.
+        # Without a horizon all lengths are measured in the unit of the first.
         horizon = self.horizon or Duration(_said(self.own_unit, 1))
         counts = [_in(horizon, length) for length in self.lengths]
         first, *more = horizon.limits
@@ -414,7 +414,7 @@ class Piecewise(Moving, Spanning, type="piecewise"):
     def _check_room(self) -> Iterator[Caution]:
         if self.horizon is None or not self.needs_horizon:
             return
-        # What is in another unit only makes it longer.
+        # Lengths in other units only make it longer.
         known = [count for length in self.lengths if (count := _in(self.horizon, length))]
         unit, total = self.horizon.limits[0].unit, self.horizon.limits[0].count
         given = rounded(sum(known), unit)

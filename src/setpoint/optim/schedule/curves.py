@@ -170,7 +170,7 @@ def _decay(config: Decaying, shape: Shape, place: ScheduleTime) -> float:
         return _warmup(config, place)
     warmup = measure(config.warmup, unit, total, place)
     begin, length = warmup, total - warmup
-    if isinstance(config, Wsd):  # the decay takes what a long warm-up leaves
+    if isinstance(config, Wsd):  # the decay gets the rest after a long warm-up
         decay = measure(config.decay_length, unit, total, place)
         if total - decay > begin:
             begin, length = total - decay, decay
@@ -223,7 +223,7 @@ def _piecewise(config: Piecewise, place: ScheduleTime) -> float:
     """Factor of a piecewise curve; constant after the last phase.
 
     A step is an interval of the curve, and has the higher of the factors at its two ends: at its
-    begin in a falling phase, at its end in a rising one. So a rise from 0 has no step with factor
+    start in a falling phase, at its end in a rising one. So a rise from 0 has no step with factor
     0, like a warm-up, and the last step of a rise reaches its target.
     """
     unit, total = config.own_unit, 0.0
