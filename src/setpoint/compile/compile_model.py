@@ -29,7 +29,7 @@ from setpoint.compile.split_backward import SPLIT, kept_for_two_passes, splittin
 from setpoint.config import SetpointError
 from setpoint.shapes.logged import keep_out_of_graphs
 
-# How models call a layer's own number: it differs in each, and few read it.
+# Names of a layer's index in models, which differ; few models read it.
 NUMBERS = frozenset({"layer_idx", "layer_index", "layer_id", "layer_number", "layer", "index"})
 CACHE = "TORCHINDUCTOR_CACHE_DIR"
 KERNELS = "TRITON_CACHE_DIR"
@@ -70,15 +70,15 @@ def compile_model(
 ) -> Compiled:
     """Compile the forward pass of a model, or of its layers, at the first call.
 
-    Hooks stay outside of what is compiled, so that those of a sharding engine, which gather
-    weights, end no graph. Layers of one kind share their code, which is compiled once.
+    Hooks are not compiled, so those of a sharding engine, which gather weights, break no graph.
+    Layers of one kind share their code, which is compiled once.
 
     Arguments:
-        model: with activation checkpointing, if it has any; it may be sharded before or after.
-        splits_backward: whether gradients of inputs are computed apart from those of weights.
+        model: with activation checkpointing, if any; it may be sharded before or after.
+        splits_backward: whether gradients of inputs and of weights are computed separately.
 
     Raises:
-        SetpointError: there are no layers to compile, or the backend does not take an option.
+        SetpointError: there are no layers to compile, or the backend does not support an option.
     """
     if config.scope == "block" and not layers:
         raise SetpointError(
@@ -89,7 +89,7 @@ def compile_model(
     compiled = Compiled({module: name for name, module in parts})
     shared: dict[Hashable, type[nn.Module]] = {}
     for _, module in parts:
-        if "forward" in vars(module):  # of this module alone
+        if "forward" in vars(module):  # replaced on this module only
             enter = _entrance(compiled.ran_eagerly, _unbound(module.forward))
             compiled_forward = _compile(config, enter, splits_backward=splits_backward)
             module.forward = partial(compiled_forward, module)
@@ -106,12 +106,12 @@ def compile_model(
 def compile_step(config: Compile, objective: Any) -> Compiled:
     """Compile forward, loss and backward of an objective as one graph at the first call.
 
-    The graph holds what its method `share` computes, the model and its loss, with the backward pass
-    from there: a part that no graph can hold is an error. What evaluations call, `sums` and
-    `evaluate`, is compiled as well, and a graph may end there.
+    The graph contains the method `share`, which computes the model and its loss, and its backward
+    pass; a part that cannot be in a graph is an error. Evaluation's methods, `sums` and `evaluate`,
+    are compiled as well, and may break graphs.
 
     Raises:
-        SetpointError: the backend does not take an option.
+        SetpointError: the backend does not support an option.
     """
     compiled, kind = Compiled({objective: "the step"}), type(objective)
     for name, fullgraph in (("share", True), ("sums", False), ("evaluate", False)):
@@ -159,12 +159,12 @@ def _entrance(ran_eagerly: set[Any], forward: Callable[..., Any]) -> Callable[..
     """Create the function to compile: it calls a module, and notes eager runs."""
 
     def enter(module: Any, *args: Any, **kwargs: Any) -> Any:
-        # Compiled code has left this out, whatever the reason why it does not run.
+        # Compiled code lacks this branch, so it records any reason for an eager run.
         if not torch.compiler.is_compiling():
             ran_eagerly.add(module)
         return forward(module, *args, **kwargs)
 
-    # PyTorch keeps what it compiles, and counts it, by the code object: each kind gets its own.
+    # PyTorch caches and counts compiled code by code object: each kind gets its own.
     entrance = FunctionType(
         enter.__code__.replace(), enter.__globals__, "enter", None, enter.__closure__
     )
@@ -198,22 +198,22 @@ def _compile(
             mode=config.mode,
             options=options,
         )
-    except RuntimeError as error:  # a value of the wrong type, which torch.compile looks at first
+    except RuntimeError as error:  # a value of the wrong type, which torch.compile checks first
         raise SetpointError(f"compile.options: {error}") from error
 
 
 def signature_of(layer: nn.Module) -> Hashable:
     """Key of a layer by the properties that compiled code is specialized on.
 
-    Layers that differ here would each compile code of their own under one name, and would use up
-    the recompilation limit of that name together.
+    Layers with different keys would each compile separate code under one name, and would jointly
+    use up its recompilation limit.
 
     Returns:
         the classes of its modules, their plain settings, and the shapes of their parameters; equal
         for layers of one kind.
     """
     return tuple(
-        # A forward pass of its own is what activation checkpointing gives a layer.
+        # Activation checkpointing replaces a layer's forward pass.
         (name, type(module), "forward" in vars(module), _settings(module), _shapes(module))
         for name, module in layer.named_modules()
     )
@@ -243,20 +243,20 @@ def compiling(
 ) -> Iterator[None]:
     """Apply the compiler settings of a job.
 
-    PyTorch compiles when a function is first called, and its backward pass when that is, so that
+    PyTorch compiles a function on its first call, and its backward pass on the first backward, so
     the context stays open until the job has ended.
 
     Arguments:
-        splits_backward: gradients of inputs are computed apart from those of weights.
+        splits_backward: gradients of inputs and of weights are computed separately.
         fuses_messages: inductor fuses messages of tensor parallelism with products.
         rounds_as_eager: inductor rounds where eager does, which scales per row need
             (pytorch#150859): else backward takes them from values never rounded to bf16.
 
     Returns:
-        a context, after which all is as it was before and what was compiled is forgotten.
+        a context that restores the previous settings and drops compiled code.
 
     Raises:
-        SetpointError: a folder for compiled code cannot be made or written to.
+        SetpointError: a folder for compiled code cannot be created or written to.
     """
     if config.cache is not None:
         make_folder(config.cache)
@@ -264,7 +264,7 @@ def compiling(
         make_folder(config.artifacts, "artifacts")
     settings: Any = torch.compiler.config
     with ExitStack() as stack:
-        # What other jobs of this process compiled would count towards the limit of this one.
+        # Code compiled by other jobs of this process would count towards this job's limit.
         torch.compiler.reset()
         stack.callback(torch.compiler.reset)
         stack.enter_context(more_records())
@@ -298,7 +298,7 @@ def quiet_compiler() -> Iterator[None]:
     TORCH_LOGS takes precedence.
 
     Returns:
-        a context, after which the loggers are as before.
+        a context that restores the loggers.
     """
     if os.environ.get("TORCH_LOGS"):
         yield
@@ -323,7 +323,7 @@ def cached_in(folder: Path) -> Iterator[None]:
     path = str(folder.absolute())
     before = {name: os.environ.get(name) for name in (CACHE, KERNELS)}
     os.environ.update({CACHE: path, KERNELS: os.path.join(path, "triton")})
-    # What is kept in memory points into the folder of before.
+    # Entries in memory point to the previous folder.
     forget_compiled()
     try:
         yield
@@ -339,12 +339,12 @@ def cached_in(folder: Path) -> Iterator[None]:
 class Artifacts:
     """File of compile artifacts of a job on one kind of machine.
 
-    PyTorch looks up each graph in it by what it was compiled from, so that a file of another
-    configuration is of no use and does no harm.
+    PyTorch looks up each graph by its source, so the file of another configuration is useless but
+    harmless.
 
     Arguments:
-        key: of the job; the file is also named after what compiled code depends on and PyTorch's
-            own keys leave out, such as the instruction set of a CPU.
+        key: key of the job; the file is also named after what compiled code depends on and
+            PyTorch's own keys lack, such as the instruction set of a CPU.
     """
 
     def __init__(self, folder: Path, key: str, device: torch.device) -> None:
@@ -354,7 +354,7 @@ class Artifacts:
         """Put the artifacts into inductor's cache.
 
         Returns:
-            how many; 0 where there is no file; None if it is damaged.
+            their number; 0 without a file; None if it is damaged.
         """
         if not self.path.is_file():
             return 0
@@ -369,7 +369,7 @@ class Artifacts:
         """Write the artifacts so far, atomically.
 
         Returns:
-            whether there was anything.
+            whether there were any.
         """
         cache = torch.compiler.save_cache_artifacts()
         if cache is None:

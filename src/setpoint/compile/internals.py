@@ -1,9 +1,10 @@
 """Private names of PyTorch's compiler; no other module of Setpoint uses any.
 
-What PyTorch publishes, `torch.compiler` and the options of `torch.compile`, tells neither how many
-graphs were compiled, nor why one was compiled again, nor where one ends. Its logs (TORCH_LOGS) are
-text that must be asked for before torch is imported. So the records behind them are read here. A
-release of PyTorch without one of these names is refused by its version and the name.
+PyTorch's public API, `torch.compiler` and the options of `torch.compile`, does not give the number
+of compiled graphs, the reasons for recompilations, or the positions of graph breaks. Its logs
+(TORCH_LOGS) are text that must be requested before torch is imported. So this module reads the
+underlying records. A release of PyTorch without one of these names is refused with its version and
+the name.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ def internal(module: str, name: str) -> Any:
     """Import a name.
 
     Raises:
-        SetpointError: this PyTorch has no such name.
+        SetpointError: this version of PyTorch has no such name.
     """
     try:
         return getattr(importlib.import_module(module), name)

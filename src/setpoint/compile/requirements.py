@@ -56,7 +56,7 @@ def _is_internal(name: str) -> bool:
 def _takes_options(backend: str) -> bool:
     from setpoint.compile.internals import backend_function
 
-    # Those that take any name drop what they do not know.
+    # Backends that accept any name ignore unknown ones.
     return "options" in inspect.signature(backend_function(backend)).parameters
 
 
@@ -134,7 +134,7 @@ def flatten(options: Free, known: Collection[str]) -> dict[str, Any]:
     """Flatten nested options to the dotted names of inductor: `triton.cudagraphs`.
 
     Arguments:
-        known: names of options; the value of one is left as it is, even if it is a mapping.
+        known: names of options; their values are unchanged, even if they are mappings.
     """
     return dict(_flat(options.dump(), known, ""))
 
@@ -184,7 +184,7 @@ def make_folder(folder: Path, field: str = "cache") -> None:
     if reason is None:
         try:
             folder.mkdir(parents=True, exist_ok=True)
-        except OSError as error:  # it has changed since, or the disk does not take it
+        except OSError as error:  # it has changed since, or the disk is full or read-only
             reason = f"it cannot be made: {error.strerror}"
     if reason is not None:
         raise SetpointError(f"compile.{field} = {folder}: {reason}")

@@ -1,10 +1,10 @@
 """Compiled backward passes split into input gradients and weight gradients.
 
-Zero-bubble schedules compute gradients of inputs first, which the stage before waits for, and those
-of weights later. A compiled block is one node of autograd, whose graph computes both at once; run
-for each of the two it would compute everything twice. Here its graph is divided when it is
-compiled: the first part gives the gradients of inputs, and what of its intermediate values the
-second part needs for those of weights.
+Zero-bubble schedules compute gradients of inputs first, for which the previous stage waits, and
+those of weights later. A compiled block is one autograd node, whose graph computes both at once;
+run separately for each, it would compute everything twice. So its graph is divided at compilation:
+the first part gives the gradients of inputs, and the intermediate values that the second part needs
+for those of weights.
 """
 
 from __future__ import annotations
@@ -41,9 +41,9 @@ def kept_for_two_passes() -> Iterator[None]:
     """Let compiled backward passes run twice, by disabling the donation of their inputs.
 
     Returns:
-        a context for all that is compiled and run.
+        a context for all compilation and execution.
     """
-    # The cache of whole graphs would not know of the parts.
+    # The cache of full graphs does not support the parts.
     settings = internal("torch._functorch", "config")
     with settings.patch(donated_buffer=False, enable_autograd_cache=False):
         yield
@@ -54,7 +54,7 @@ def splitting(backend: str, mode: str | None, options: dict[str, Any] | None, dy
 
     Arguments:
         backend: one of `SPLIT`.
-        mode, options, dynamic: of `torch.compile`.
+        mode, options, dynamic: arguments of `torch.compile`.
     """
     if backend == "aot_eager":
         nothing = internal("torch._dynamo.backends.debugging", "boxed_nop")
@@ -99,9 +99,9 @@ class _Divided:
     """Split backward pass with the calling convention of compilers: one list, which is emptied.
 
     Arguments:
-        weights: which of the results are gradients of weights.
-        used: the arguments that the second part takes, before what the first one keeps for it.
-        shapes: tensors that the gradients of weights are like.
+        weights: which results are gradients of weights.
+        used: arguments of the second part, before the values that the first one keeps for it.
+        shapes: tensors with the shapes of the gradients of weights.
     """
 
     def __init__(

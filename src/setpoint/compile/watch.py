@@ -15,7 +15,7 @@ from setpoint.config import RunError
 
 LIMIT = "recompile limit exceeded"
 OWN = Path(__file__).parents[1]
-# Of the errors that the compiler raises.
+# Of the compiler's errors.
 ERRORS = ("torch._dynamo.", "torch._inductor.")
 
 
@@ -24,9 +24,8 @@ class News:
     """Events since the last call of `Watch.news`.
 
     Arguments:
-        recompilations: why graphs among them were compiled anew, in PyTorch's words.
-        fallbacks: what ran eagerly although it was to be compiled, and why; each is reported
-            once.
+        recompilations: reasons for recompiled graphs among them, in PyTorch's words.
+        fallbacks: parts to be compiled that ran eagerly, with reasons; each is reported once.
     """
 
     graphs: int = 0
@@ -41,8 +40,8 @@ class News:
 class Watch:
     """Watches the counters of PyTorch's compiler and eager fallbacks.
 
-    Compiled code that silently gives way to Python is found by the module itself: what was to be
-    compiled notes when Python runs it, whatever the reason. Why, the compiler's records tell.
+    Compiled code that silently falls back to Python is detected by the module itself: code to be
+    compiled notes when Python runs it, whatever the reason. The compiler's records have the reason.
     """
 
     def __init__(self, compiled: Compiled, limit: int) -> None:
@@ -57,7 +56,7 @@ class Watch:
         """Look."""
         records = self._new_records()
         forward = [record for record in records if record.is_forward]
-        # Code between two graphs, in which nothing is computed, has records as well.
+        # Code without computation between two graphs has records as well.
         compiled = [record for record in forward if record.graph_op_count and not record.fail_type]
         messages = [*self._found_breaks(), *self._found_failures(records)]
         names = self.compiled.take()
@@ -86,7 +85,7 @@ class Watch:
 
     def _found_breaks(self) -> list[str]:
         reasons = graph_breaks()
-        # PyTorch forgets them when it is reset.
+        # PyTorch clears them on a reset.
         new = reasons[self._breaks :] if len(reasons) >= self._breaks else reasons
         self._breaks = len(reasons)
         return [
@@ -134,7 +133,7 @@ def explain(error: Exception) -> RunError | None:
     Returns:
         an error with advice; None for errors from elsewhere.
     """
-    # By name: where nothing has been compiled its modules need not be there.
+    # By name: the modules may be missing if nothing has been compiled.
     if not any(cls.__module__.startswith(ERRORS) for cls in type(error).__mro__):
         return None
     return RunError(
@@ -152,11 +151,11 @@ def reason_in(text: str) -> str:
         text: paragraphs with explanations, hints, a place in the code and advice on debugging.
 
     Returns:
-        one line, without addresses in memory; the last place in the code that is named follows.
+        one line, without memory addresses; followed by the last code position.
     """
     head = [line.strip() for line in text.strip().split("\n\n")[0].splitlines()]
     lines = [line.removeprefix("Explanation: ") for line in head if not line.startswith("Hint:")]
-    # Behind a number sign PyTorch quotes the source, which the place names as well.
+    # After a number sign PyTorch quotes the source, which the position gives as well.
     words = " ".join(" ".join(lines).partition(" # ")[0].split())
     words = re.sub(r" at 0x[0-9a-f]+", "", words)
     places = re.findall(r'File "(.+?)", line (\d+)', text)

@@ -21,11 +21,11 @@ if TYPE_CHECKING:
 def offload_activations(config: ActivationOffload, model: nn.Module, device: torch.device) -> None:
     """Offload tensors that a model saves for backward, above a limit, to host memory.
 
-    Parameters and buffers stay, and so do tensors of a head, such as logits, as backward begins
-    with them. Losses and gradients do not change by a bit.
+    Parameters and buffers stay, and so do tensors of a head, such as logits, with which backward
+    begins. Losses and gradients are bit-identical.
 
     Arguments:
-        model: on its device, not compiled yet; changed in place, but for parameter names.
+        model: on its device, not compiled yet; changed in place, except parameter names.
     """
     offload = CudaOffload(device) if device.type == "cuda" else Offload(device)
     saved = SavedTensors(offload, device, int(config.limit), int(config.smallest))
@@ -116,7 +116,7 @@ class Storage:
     __slots__ = ("__weakref__", "before", "host", "offload", "ready", "size", "tensor", "version")
 
     def __init__(self, tensor: Tensor, offload: Offload) -> None:
-        # Detached: the graph holds this, and this must not hold the graph.
+        # Detached: the graph refers to this, which must not refer to the graph.
         self.tensor: Tensor | None = tensor.detach()
         self.version = tensor._version
         self.size = tensor.untyped_storage().nbytes()
@@ -190,8 +190,8 @@ class Stays:
 class SavedTensors:
     """Hooks for `torch.autograd.graph.saved_tensors_hooks` that keep the newest on the device.
 
-    The backward pass wants the newest first, so the oldest ones travel. Memory that several saved
-    tensors share travels once.
+    The backward pass reads the newest first, so the oldest ones are offloaded. Memory that several
+    saved tensors share is transferred once.
 
     Arguments:
         limit: bytes that may stay on it.
@@ -203,8 +203,8 @@ class SavedTensors:
         self.on_device: deque[tuple[int, weakref.ref[Storage]]] = deque()
         self.bytes_on_device = 0
         self.last: weakref.ref[Storage] | None = None
-        # By where the memory lies and its version. The weak reference keeps the place from being
-        # given to another storage.
+        # By memory address and version. The weak reference keeps the address from being reused by
+        # another storage.
         self.known: dict[tuple[int, int], tuple[StorageWeakRef, weakref.ref[Storage]]] = {}
         self.fixed: set[int] = set()
 
@@ -212,7 +212,7 @@ class SavedTensors:
         """Begin a forward pass."""
         plain = (Tensor, nn.Parameter)  # a distributed one has no memory of its own
         self.fixed = {t.untyped_storage()._cdata for t in fixed if type(t) in plain}
-        # Most are gone with the graph of the pass before.
+        # Most were freed with the graph of the previous pass.
         self.on_device = deque(entry for entry in self.on_device if entry[1]() is not None)
         self.bytes_on_device = sum(size for size, _ in self.on_device)
 

@@ -104,9 +104,9 @@ def _part(name: str, layer: nn.Module, part: str) -> nn.Module:
 def recompute(module: nn.Module, *, reentrant: bool = False, keep: Contexts | None = None) -> None:
     """Make a module save its inputs only, and recompute it in backward.
 
-    Random numbers (dropout) and the dtype of autocast are those of the first pass, so losses and
-    gradients do not change by a bit. Names of parameters do not change; a copy of the module
-    computes with its own. Without gradients, as in evaluation, nothing changes.
+    Random numbers (dropout) and the autocast dtype are those of the first pass, so losses and
+    gradients are bit-identical. Names of parameters do not change; a copy of the module uses its
+    own. Without gradients, as in evaluation, nothing changes.
 
     Arguments:
         module: changed in place.
@@ -128,8 +128,8 @@ def _recomputed_class(
 ) -> type[nn.Module]:
     """A subclass that recomputes its forward pass.
 
-    One class for all layers that are alike, and nothing on the modules themselves: compilers make
-    one graph for all, and copies of a module call themselves.
+    One class for all layers of a kind, and no state on the modules themselves: compilers make one
+    graph for all, and copies of a module call themselves.
     """
     way = _reentrant if reentrant else partial(_not_reentrant, keep)
 
@@ -170,8 +170,8 @@ def _reentrant(forward: Callable[..., Any], args: tuple[Any, ...], kwargs: Any) 
         results[:] = [shape]
         return tuple(result)
 
-    # Where no input needs a gradient, as after a frozen embedding, it would leave out those of
-    # the parameters, too.
+    # If no input needs a gradient, as after a frozen embedding, it would omit those of the
+    # parameters, too.
     dummy = torch.empty(0, requires_grad=True)
     out = checkpoint(flat, dummy, *leaves, use_reentrant=True)
     return pytree.tree_unflatten(list(out), results[0])
@@ -217,8 +217,8 @@ SAVED = MATMUL | ATTENTION
 class _Selected(TorchDispatchMode):
     """Passes only the operators that may be saved to selective checkpointing.
 
-    It counts calls of all operators otherwise, and refuses a second pass with more of them than the
-    first had, as where FSDP2 gathers the experts within a layer at another time.
+    Otherwise it counts calls of all operators, and refuses a second pass with more calls than the
+    first, such as when FSDP2 gathers the experts within a layer at another time.
     """
 
     messages: Messages | None = None
@@ -255,7 +255,7 @@ class _Second(_Selected, SecondPass):
         try:
             return super().__torch_dispatch__(func, types, args, kwargs)
         except RuntimeError as error:
-            # What was saved was changed in place, as experts of transformers add their biases.
+            # A saved tensor was changed in place, as when experts of transformers add their biases.
             if not str(error).endswith("selective activation checkpoint has been mutated"):
                 raise
             return func(*args, **(kwargs or {}))
@@ -286,15 +286,15 @@ def _policy(
     *args: Any,
     **kwargs: Any,
 ) -> CheckpointPolicy:
-    # Counted apart in the two passes, which some versions of PyTorch both ask for.
+    # Counted separately in the two passes, since some versions of PyTorch ask in both.
     name = _name(operator)
     kept = False
     if name in MATMUL and "matmul" in save:
         kept = counts[context.is_recompute] % matmul_every == 0
         counts[context.is_recompute] += 1
     elif name in ATTENTION and "attention" in save:
-        # With dropout it draws random numbers. Unless it draws them again, later ones in the
-        # layer get others than the first time.
+        # With dropout it draws random numbers. Unless it draws them again, later operators in the
+        # layer get different ones from the first pass.
         kept = not _dropout(operator, args, kwargs)
     return CheckpointPolicy.MUST_SAVE if kept else CheckpointPolicy.PREFER_RECOMPUTE
 

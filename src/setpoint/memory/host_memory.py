@@ -67,12 +67,12 @@ def _text(file: Path) -> str:
 def retain_freed_memory() -> Iterator[None]:
     """Make glibc keep freed memory for reuse, unless the user has configured it.
 
-    By itself glibc returns the top of the heap to the system whenever a step has freed its
-    activations, and the next step takes it again, page by page.
+    By default glibc returns the top of the heap to the system whenever a step has freed its
+    activations, and the next step allocates it again, page by page.
 
     Returns:
-        a context, after which what is free is returned to the system. The thresholds cannot be
-        read, so they are left where glibc's own adjustment ends at most.
+        a context, after which free memory is returned to the system. The thresholds cannot be read,
+        so they are left at the maximum of glibc's own adjustment.
     """
     libc = None if _is_set() else _glibc()
     if libc is None:

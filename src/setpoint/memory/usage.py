@@ -26,12 +26,12 @@ class MemoryReport(NamedTuple):
 
     Arguments:
         masters: master copies of parameters, which the optimizer updates.
-        gradients: of trained parameters, as the optimizer gets them.
-        on_host: share of all these on the host, where the model computes on another device.
+        gradients: gradients of trained parameters, as passed to the optimizer.
+        on_host: share of all these on the host, if the model computes on another device.
         peak: on a GPU, peak memory of tensors in the first step; on a CPU, peak memory of the
             process so far, with the interpreter, libraries and data.
         rest: on a GPU, the rest of the peak: activations, logits and temporaries. None on a CPU,
-            where it is not counted.
+            where it is not measured.
     """
 
     parameters: int
@@ -73,7 +73,7 @@ def measure(
     """Measure memory after a step, and its peak.
 
     Arguments:
-        device: of the model; for a GPU the peak is since `reset_peak`.
+        device: device of the model; for a GPU the peak is since `reset_peak`.
         known: bytes of parts that an engine stores in its own form.
     """
     model_params = dict(model.named_parameters())
@@ -142,17 +142,17 @@ def _is_separate(owner: Tensor, weight: Tensor) -> bool:
 
 @contextmanager
 def expandable_segments() -> Iterator[None]:
-    """Let segments of GPU memory grow, where the environment has no settings of the allocator.
+    """Let segments of GPU memory grow, unless the environment configures the allocator.
 
-    Settings here would replace the user's in the environment.
+    Otherwise these settings would replace the user's.
 
     Returns:
-        a context, after which segments are of fixed sizes again, as by default.
+        a context, after which segments have fixed sizes again, as by default.
     """
     if any(os.environ.get(name) for name in ALLOCATOR_VARIABLES):
         yield
         return
-    # Only environment variables are public, and PyTorch may have read these when it was imported.
+    # Only environment variables are public, and PyTorch may have read them when it was imported.
     setting = cast("Any", torch._C)._accelerator_setAllocatorSettings
     setting("expandable_segments:True")
     try:
@@ -167,8 +167,8 @@ def is_out_of_memory(error: Exception) -> bool:
         return True
     if isinstance(error, OSError):
         return error.errno == ENOMEM  # of a process or a mapping
-    # The CPU's allocator has no class of its own, nor has memory that processes share or that is
-    # page-locked, and a size can overflow before it is asked.
+    # The CPU allocator has no error class, nor does memory that is shared by processes or
+    # page-locked, and a size can overflow before the allocation.
     words = (
         "can't allocate memory",
         "Cannot allocate memory",

@@ -92,10 +92,10 @@ class Float8(Config):
         return HARDWARE[self.recipe]
 
     def gathers(self, reshard: bool | int | None) -> bool:
-        """True if FSDP2, where it shards these layers, gathers them in float8.
+        """True if FSDP2 gathers these layers in float8 if it shards them.
 
         Arguments:
-            reshard: `parallel.reshard`; FSDP2 keeps weights for so many ranks as they are stored.
+            reshard: `parallel.reshard`; for a number of ranks, FSDP2 keeps the weights as stored.
         """
         gathers_whole = reshard is None or isinstance(reshard, bool)
         return self.recipe == "tensorwise" and self.gather is not False and gathers_whole
@@ -186,7 +186,7 @@ class Precision(Config):
 
         Arguments:
             is_sharded: whether FSDP2 divides them (`parallel.uses_fsdp`): its shards are the
-                masters, and the weights that it gathers are rounded from them.
+                masters, from which gathered weights are rounded.
         """
         return self.updated if is_sharded else self.params
 
@@ -276,7 +276,7 @@ def layer_problems(
     layers: Mapping[str, tuple[int, int]],
     experts: Mapping[str, tuple[int, int]],
 ) -> Iterator[Problem]:
-    """Find what of the section does not fit the layers of a model.
+    """Find values of the section that do not fit the layers of a model.
 
     Arguments:
         layers: (out, in) features of linear layers, by name.
@@ -289,7 +289,7 @@ def layer_problems(
     if config.experts and not wanted_experts:
         why = "skip matches all of them" if experts else "the model has none, as [model.moe] builds"
         yield Problem("experts", f"finds no packed experts: {why}", valid=("false",))
-    if config.skip != SKIP:  # which are for several kinds of model
+    if config.skip != SKIP:  # the default patterns are for several kinds of model
         names = [*layers, *experts] if config.experts else [*layers]
         population = "linear layers and packed experts" if config.experts else "linear layers"
         yield from unmatched("skip", config.skip, names, population)

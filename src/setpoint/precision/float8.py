@@ -1,13 +1,13 @@
 """Products of linear layers and of packed experts in float8, MXFP8 or NVFP4, by torchao's kernels.
 
-A linear layer gets a class that multiplies in float8 (or MXFP8, NVFP4) and stays what it is
-otherwise: its weight is a plain parameter in its own dtype, so that adapters, tensor parallelism,
-FSDP2, optimizers and checkpoints find what they know. Weights are rounded to bf16 before they are
-scaled, on one rank as where they were gathered in bf16 or float8, which gives the same bits.
+A linear layer gets a class that multiplies in float8 (or MXFP8, NVFP4) and is otherwise unchanged:
+its weight is a plain parameter in its own dtype, as adapters, tensor parallelism, FSDP2, optimizers
+and checkpoints expect. Weights are rounded to bf16 before they are scaled, on one rank as well as
+after a gather in bf16 or float8, which gives the same bits.
 
-Each of the three products of packed experts, with the gradients of rows and of matrices, is one of
-two: of rows with a matrix for each group, or of columns summed over the rows of a group. Groups are
-padded to whole blocks for a product alone, so that only rows and matrices are kept for gradients.
+Each of the three products of packed experts, including the gradients of rows and of matrices, has
+one of two forms: rows with one matrix per group, or columns summed over the rows of a group. Groups
+are padded to full blocks only for a product, so only rows and matrices are kept for gradients.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ def why_not(config: Float8, device: torch.device) -> str | None:
 
 
 def require_float8(config: Float8, device: torch.device) -> None:
-    """Refuse a device without such products.
+    """Refuse a device that does not support these products.
 
     Raises:
         SetpointError: with the reason.
@@ -71,14 +71,14 @@ def require_float8(config: Float8, device: torch.device) -> None:
 
 
 def use_float8(config: Float8, model: nn.Module) -> None:
-    """Let linear layers, and packed experts if asked, multiply in float8, forward and backward.
+    """Let linear layers, and optionally packed experts, multiply in float8, forward and backward.
 
     Arguments:
-        model: whole; on the meta device, too. It must happen before an adapter is added and before
-            ranks divide the model, both of which stand before the class of a module.
+        model: the full model, possibly on the meta device. Call this before an adapter is added and
+            before ranks divide the model: both put a class before that of a module.
 
     Raises:
-        SetpointError: a pattern matches nothing, nothing is left, or sizes do not fit.
+        SetpointError: a pattern matches nothing, no layers are left, or sizes do not fit.
     """
     layers = {
         name: module for name, module in model.named_modules() if isinstance(module, nn.Linear)
@@ -107,11 +107,11 @@ def use_float8(config: Float8, model: nn.Module) -> None:
 
 
 def require_parts_fit(config: Float8, model: nn.Module, ranks: int) -> None:
-    """Refuse parts of matrices, as tensor parallelism leaves them, that have no such product.
+    """Refuse parts of matrices under tensor parallelism that do not support such products.
 
     Arguments:
-        model: as it is divided.
-        ranks: of the axis `tensor`.
+        model: the model that is divided.
+        ranks: number of ranks of the axis `tensor`.
 
     Raises:
         SetpointError: with the name and the size of the part.
@@ -152,12 +152,12 @@ class Float8Product:
             (..., out) in bf16.
         """
         weight, x = self.weight, x.to(torch.bfloat16)
-        if weight.dtype != torch.bfloat16:  # one that was gathered in float8 says that it is
+        if weight.dtype != torch.bfloat16:  # a weight gathered in float8 reports bf16
             weight = weight.to(torch.bfloat16)
         rows, missing = x.shape[:-1], -(x.numel() // x.shape[-1]) % self._multiple
         if missing:  # gradients of weights sum over rows, in blocks
             x = F.pad(x.reshape(-1, x.shape[-1]), (0, 0, 0, missing))
-        # An expert may have no tokens, which have no largest value.
+        # An expert may have no tokens, and so no maximum.
         product = self._multiply(x, weight) if x.numel() else F.linear(x, weight)
         if missing:
             product = product[:-missing].view(*rows, -1)
@@ -192,7 +192,7 @@ def _product(config: Float8) -> tuple[Multiply, Any]:
 
 
 def _scaled(config: Float8) -> tuple[Multiply, Any]:
-    # They take a second to import and say what they lack, so only those who use them hear of it.
+    # They take a second to import and report what is missing, so only their users import them.
     float8 = import_torchao("float8")
     linear = import_torchao("float8.float8_linear")
     # Triton stores a NaN of float8 wrongly (triton-lang/triton#11111); torchao's own entry does so.
@@ -200,7 +200,7 @@ def _scaled(config: Float8) -> tuple[Multiply, Any]:
     recipe = float8.Float8LinearConfig.from_recipe_name(config.recipe)
     if config.emulate:
         object.__setattr__(recipe, "emulate", True)
-    # A meta layer of torchao's, for the settings of its three products.
+    # A meta layer of torchao, for the settings of its three products.
     with torch.device("meta"):
         settings = linear.Float8Linear(16, 16, bias=False, config=recipe).linear_mm_config
     apply = linear.matmul_with_hp_or_float8_args.apply
@@ -240,7 +240,7 @@ def _nvfp4() -> Multiply:
     signs = tuple((2 * drawn - 1).tolist())
 
     def multiply(x: Tensor, weight: Tensor) -> Tensor:
-        # torchao looks at the last two dimensions, and multiplies with all rows.
+        # torchao uses the last two dimensions, and multiplies with all rows.
         rows = x.reshape(-1, x.shape[-1])
         seed = torch.full((1,), HADAMARD_SEED, dtype=torch.int64, device=x.device)
         product = linear.nvfp4_linear(rows, weight, sign_vector=signs, sr_seed=seed)
@@ -253,7 +253,7 @@ Product = Callable[[Tensor, Tensor, Tensor], Tensor]
 
 
 class _Kernels(NamedTuple):
-    """Products in bf16 of groups of whole blocks.
+    """Products in bf16 of groups of full blocks.
 
     Arguments:
         product: rows, matrices (E, in, out) and ends, as `GroupedProducts.product`.
@@ -323,11 +323,11 @@ def _gradient(rows: Tensor, grad: Tensor, ends: Tensor, kernels: _Kernels) -> Te
 
 
 def _blocks(rows: int, ends: Tensor, multiple: int) -> tuple[Tensor, Tensor, int]:
-    """Places of rows if each group fills whole blocks, and one at least.
+    """Positions of rows if each group fills at least one and only full blocks.
 
     Returns:
-        (R,) places of rows; (E,) ends of groups; how many rows there are room for, which no value
-        on the device decides.
+        (R,) positions of rows; (E,) ends of groups; number of allocated rows, which does not depend
+        on values on the device.
     """
     sizes = ends.diff(prepend=ends.new_zeros(1))
     filled = sizes.add(multiple - 1).div(multiple, rounding_mode="floor").clamp(min=1) * multiple
@@ -395,7 +395,7 @@ def _emulated_product(rows: Tensor, matrices: Tensor, ends: Tensor) -> Tensor:
 
 def _emulated_gradient(rows: Tensor, grad: Tensor, ends: Tensor) -> Tensor:
     numbers = torch.arange(len(rows), device=ends.device)
-    # Rows behind all groups are zeros.
+    # Rows after all groups are zeros.
     group = torch.searchsorted(ends, numbers, right=True).clamp(max=len(ends) - 1).unsqueeze(1)
 
     def rounded(x: Tensor) -> Tensor:

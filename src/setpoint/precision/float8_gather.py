@@ -1,8 +1,8 @@
 """FSDP2's all-gather in float8, of weights with one scale each.
 
-The scales of all weights are found before a forward pass by one maximum over the ranks of a shard,
-from what the weights are then: no optimizer, checkpoint or average has to know of them. Parameters
-stay plain; only what is gathered is a tensor of torchao's.
+One maximum over the ranks of a shard before each forward pass computes the scales of all weights
+from their current values, so optimizers, checkpoints and averages do not handle scales. Parameters
+stay plain; only gathered weights are torchao tensors.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ def gather_in_float8(units: Iterable[nn.Module]) -> int:
     """Make FSDP2 gather the weights of float8 linear layers in float8.
 
     Arguments:
-        units: roots of FSDP2, in their memory.
+        units: roots of FSDP2, in memory.
 
     Returns:
-        how many weights.
+        the number of weights.
     """
     count = 0
     for root in units:
@@ -37,7 +37,7 @@ def gather_in_float8(units: Iterable[nn.Module]) -> int:
             for param in params:
                 param.__class__ = _float8_class(type(param))
                 param._init_extensions()
-            # Before FSDP2's own, which gathers.
+            # Before FSDP2's own hook, which gathers.
             root.register_forward_pre_hook(_Scales(params), prepend=True)
         count += len(params)
     return count
@@ -56,7 +56,7 @@ def _is_product(param: Any) -> bool:
     module: nn.Module = info.module
     if info.shared_modules or info.param_name != "weight" or not isinstance(module, Float8Product):
         return False
-    # A magnitude is measured from the weight.
+    # A magnitude is computed from the weight.
     adapter: Any = getattr(module, "adapter", None) if isinstance(module, Adapted) else None
     has_magnitude = adapter is not None and adapter.magnitude is not None
     return module._form is not None and not has_magnitude
@@ -72,13 +72,13 @@ class _Scales:
     @torch.no_grad()
     def __call__(self, *_: Any) -> None:
         if all(param.sharded_state.name == "UNSHARDED" for param in self.params):
-            return  # kept whole since the last pass
+            return  # still gathered from the last pass
         shards = [param.sharded_param._local_tensor for param in self.params]
-        # What FSDP2 keeps on the host is measured there. Ranks may have nothing of a small weight.
+        # Shards on the host are measured there. Ranks may have no part of a small weight.
         norms = [part if part.numel() else part.new_zeros(1) for part in shards]
         largest_norms = torch._foreach_norm(norms, inf)  # pyright: ignore[reportPrivateImportUsage]
         largest = torch.stack(largest_norms)
-        # Rounding keeps the order: the largest rounded value is the largest value, rounded.
+        # Rounding is monotonic: the largest rounded value is the largest value, rounded.
         largest = largest.to(self.params[0].device, torch.bfloat16).float()
         distributed.all_reduce(largest, distributed.ReduceOp.MAX, group=self.group)
         utils = import_torchao("float8.float8_utils")
@@ -130,12 +130,12 @@ class _Shard:
     ) -> tuple[tuple[Tensor], tuple[Tensor]]:
         del mesh, size, stride, module, policy
         param = self.param
-        # With padding, which all ranks have.
+        # With padding, as on all ranks.
         shard = param._sharded_param_data.view(param.padded_sharded_param_size)
         shard = shard.to(param.device, torch.bfloat16, non_blocking=True)
         utils = import_torchao("float8.float8_utils")
         data = utils.to_fp8_saturated(shard.float() * param.scale, self.dtype)
-        # As bytes, which each backend sends.
+        # As bytes, which every backend can send.
         return (data.view(torch.uint8),), (param.scale,)
 
     def fsdp_post_all_gather(

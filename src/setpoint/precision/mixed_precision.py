@@ -27,9 +27,9 @@ LEAST = 2.0**-14
 
 
 class LossScaler(torch.amp.GradScaler):
-    """PyTorch's scaler of losses (Micikevicius et al., 2018), which counts what it skips.
+    """PyTorch's loss scaler (Micikevicius et al., 2018), which counts skipped steps.
 
-    Where it is not enabled it does nothing, and no step is skipped.
+    If disabled, it does nothing, and no step is skipped.
 
     Arguments:
         device: the type of the device, such as `"cuda"`.
@@ -54,8 +54,7 @@ class LossScaler(torch.amp.GradScaler):
         """Flags of unscaled gradients that are not finite, without waiting for the device.
 
         Returns:
-            fp32 scalars, one for each device of gradients, above 0 if so; none where it is not
-            enabled.
+            fp32 scalars, one per device of gradients, above 0 for such gradients; none if disabled.
         """
         if not self.is_enabled():
             return []
@@ -69,13 +68,13 @@ class LossScaler(torch.amp.GradScaler):
             super().update(new_scale)
 
     def skip(self, scale: float) -> None:
-        """Count a step that was not taken, since gradients were not finite.
+        """Count a step that was skipped because of non-finite gradients.
 
         Arguments:
-            scale: of its loss.
+            scale: scale of its loss.
 
         Raises:
-            RunError: the scale has become so small that it cannot be what makes them infinite.
+            RunError: the scale is too small to be the cause of infinite gradients.
         """
         self.skipped += 1
         if scale * self.get_backoff_factor() < LEAST:
@@ -85,11 +84,10 @@ class LossScaler(torch.amp.GradScaler):
             )
 
     def metrics(self) -> dict[str, float]:
-        """Its values for a row of metrics.
+        """Values for a row of metrics.
 
         Returns:
-            the scale, and how many steps of the run were skipped; nothing where it is not
-            enabled.
+            the scale and the number of skipped steps of the run; nothing if disabled.
         """
         if not self.is_enabled():
             return {}
@@ -108,7 +106,7 @@ class LossScaler(torch.amp.GradScaler):
         """
         if not self.is_enabled() or not state_dict:
             return
-        # torch grows the scale where the count equals the interval, which may have become shorter.
+        # torch grows the scale when the count equals the interval, which may be shorter now.
         counted = {
             "scale": state_dict["scale"],
             "_growth_tracker": min(state_dict["_growth_tracker"], self.get_growth_interval() - 1),
@@ -121,12 +119,12 @@ class LossScaler(torch.amp.GradScaler):
 def fp32_products(tf32: bool) -> Iterator[None]:
     """Compute matrix products and convolutions of fp32 on GPUs in TF32, or exactly.
 
-    Libraries, containers and TORCH_ALLOW_TF32_CUBLAS_OVERRIDE switch it on as well, so that it is
-    set in both cases. The older of PyTorch's two ways of setting it: all versions and their
-    compilers read it without a warning.
+    Libraries, containers and TORCH_ALLOW_TF32_CUBLAS_OVERRIDE also enable it, so it is set in both
+    cases, by the older of PyTorch's two APIs: all versions and their compilers read it without a
+    warning.
 
     Returns:
-        a context, after which all is as it was before.
+        a context that restores the previous settings.
     """
     matmul, convolutions = torch.get_float32_matmul_precision(), torch.backends.cudnn.allow_tf32
     torch.set_float32_matmul_precision("high" if tf32 else "highest")
@@ -139,14 +137,14 @@ def fp32_products(tf32: bool) -> Iterator[None]:
 
 
 def compute_in(compute: str, stored: str, device: torch.device) -> AbstractContextManager[object]:
-    """Compute matrix products in a format; weights and gradients keep their own.
+    """Compute matrix products in a dtype; weights and gradients keep their own.
 
-    Autocast converts what it finds in another format at each product. Where weights are stored in
-    the compute format there is nothing to convert, so that it is left away; fp32 is what autocast
-    cannot convert to.
+    Autocast converts inputs of another dtype at each product. It is omitted if weights are stored
+    in the compute dtype, since there is nothing to convert, and for fp32, to which it cannot
+    convert.
 
-    A pass reads each weight once, so that autocast's cache of cast weights saves no cast; it would
-    keep a copy of all weights until the forward pass ends, also of those that FSDP2 has freed.
+    A pass reads each weight once, so autocast's cache of cast weights saves no casts, but would
+    keep a copy of all weights until the forward pass ends, including those that FSDP2 has freed.
     """
     if compute in ("fp32", stored):
         return nullcontext()
@@ -154,15 +152,15 @@ def compute_in(compute: str, stored: str, device: torch.device) -> AbstractConte
 
 
 def cast_parameters(model: nn.Module, dtype: torch.dtype, excluded: Collection[int] = ()) -> None:
-    """Store a model's parameters in a format; buffers keep theirs.
+    """Store a model's parameters in a dtype; buffers keep theirs.
 
-    Buffers hold what is counted or computed once, such as angles and biases of routers, which
-    would lose digits for good.
+    Buffers contain values that are counted or computed once, such as angles and biases of routers,
+    and would lose digits permanently.
 
     Arguments:
-        model: whose floating point parameters are changed in place; what is tied stays tied, and
-            scales of quantized weights are what they are.
-        excluded: ids of parameters that keep their format.
+        model: its floating point parameters are changed in place; tied parameters stay tied, and
+            scales of quantized weights are unchanged.
+        excluded: ids of parameters that keep their dtype.
     """
     keep = {id(part) for part in stored_parts(model).values()} | set(excluded)
     params = [param for param in model.parameters() if id(param) not in keep]
@@ -177,20 +175,20 @@ def cast_parameters(model: nn.Module, dtype: torch.dtype, excluded: Collection[i
 
 
 class OptimizerParams:
-    """The parameters as the optimizer gets them: the model's own.
+    """The parameters for the optimizer: the model's own.
 
-    Where gradients are added up in another format than the weights', the optimizer gets parameters
-    over the same memory, with gradients in the weights' format: optimizers take no other.
+    If gradients accumulate in another dtype than the weights', the optimizer gets parameters over
+    the same memory, with gradients in the weights' dtype, as optimizers require.
 
     Arguments:
-        model: as it will be trained; frozen parameters stay as they are.
-        reduce: the format that gradients are added up in; None: that of each weight.
+        model: in the state to be trained; frozen parameters are unchanged.
+        reduce: dtype of gradient accumulation; None: that of each weight.
     """
 
     def __init__(self, model: nn.Module, reduce: torch.dtype | None = None) -> None:
         self.model = model
         self.by_name: dict[str, nn.Parameter] = {}
-        # (of the model, of the optimizer), where these are two.
+        # (of the model, of the optimizer), if they are different.
         self.pairs: list[tuple[nn.Parameter, nn.Parameter]] = []
         for name, weight in model.named_parameters():
             param = weight
@@ -220,8 +218,8 @@ class OptimizerParams:
     def grads_to_master(self) -> None:
         """Move the gradients to the optimizer's parameters, in their dtype.
 
-        After the last backward pass of a step; the model's own gradients are given away one by
-        one, so that no two copies of all are held.
+        Call it after the last backward pass of a step; the model's own gradients are freed one by
+        one, so that there are never two full copies.
         """
         for weight, master in self.pairs:
             master.grad = None if weight.grad is None else weight.grad.to(master.dtype)
@@ -231,35 +229,34 @@ class OptimizerParams:
         """Update the model's weights from those of the optimizer."""
 
     def state(self) -> dict[str, Tensor]:
-        """Tensors that a checkpoint must hold beside the model's weights.
+        """Tensors that a checkpoint needs in addition to the model's weights.
 
         Returns:
-            tensors by the names of parameters; they are not copies.
+            tensors by parameter name; not copies.
         """
         return {}
 
     def model_state(self) -> dict[str, Tensor]:
-        """The tensors of the model, as it computes with them.
+        """The tensors of the model, as used in computation.
 
         Returns:
-            as `state_dict` gives them; not copies, unless they are rounded from sharded masters.
+            as from `state_dict`; not copies, unless they are rounded from sharded masters.
         """
         return self.model.state_dict()
 
     @torch.no_grad()
     def load(self, tensors: Named, partial: bool = False) -> None:
-        """Go on from what a checkpoint holds.
+        """Load the content of a checkpoint.
 
-        Whether or not the run before had masters, its most exact weights are what counts: masters
-        are filled from a model's fp32 weights, and a model in fp32 from masters.
+        With or without masters in the previous run, its most exact weights are used: masters are
+        filled from a model's fp32 weights, and a model in fp32 from masters.
 
         Arguments:
-            tensors: by the names of parameters: those of the model, and over them what `state`
-                gave.
-            partial: whether weights that are not among them stay what they are.
+            tensors: by parameter name: those of the model, overridden by those from `state`.
+            partial: whether missing weights stay unchanged.
 
         Raises:
-            RunError: if one is missing.
+            RunError: a weight is missing.
         """
         trained = {name: param for name, param in self.by_name.items() if param.requires_grad}
         missing = [name for name in trained if name not in tensors]
@@ -275,17 +272,17 @@ class OptimizerParams:
 class MasterWeights(OptimizerParams):
     """The optimizer updates weights in fp32, and the model's are rounded from them.
 
-    An update that is smaller than half the distance between two bf16 numbers, 1/256 to 1/512 of a
-    weight, would be rounded away; here it adds up (Micikevicius et al., 2018).
+    An update smaller than half the distance between two bf16 numbers, 1/256 to 1/512 of a weight,
+    would be rounded away; here updates add up (Micikevicius et al., 2018).
 
-    Weights in another format are their own masters: shards that are rounded when they are gathered.
+    Weights in another dtype are their own masters: shards that are rounded when they are gathered.
 
     Arguments:
-        model: as it will be trained, in its short format.
-        full: its weights before they were cast, by name; what is missing is taken from the model.
-            They become the masters, and are not copied where they are in place.
-        reduce: the format that gradients are added up in; None: that of each weight.
-        params: the short format.
+        model: in the state to be trained, in the short dtype.
+        full: its weights before the cast, by name; missing ones are taken from the model. They
+            become the masters, without a copy if they are in place.
+        reduce: dtype of gradient accumulation; None: that of each weight.
+        params: the short dtype.
     """
 
     def __init__(
@@ -328,20 +325,20 @@ class MasterWeights(OptimizerParams):
 def store_in(
     config: Precision, model: nn.Module, sharded: Collection[Tensor] = ()
 ) -> dict[str, Tensor]:
-    """Store a model's parameters in the format of the section.
+    """Store a model's parameters in the dtype of the section.
 
     Arguments:
-        model: with its first weights, in fp32; it is changed in place.
-        sharded: parameters that FSDP2 shards; those that are trained stay the masters, if any.
+        model: with its initial weights, in fp32; changed in place.
+        sharded: parameters that FSDP2 shards; trained ones stay the masters, if any.
 
     Returns:
-        the weights that become masters beside those of the model, by name.
+        the weights that become masters of those of the model, by name.
     """
     trained = {n: p for n, p in model.named_parameters() if p.requires_grad}
     if not config.copies_master:
         trained = {}
     kept = {id(weight) for weight in sharded} & {id(weight) for weight in trained.values()}
-    # No copies: the model gets new memory, and this is what it had before.
+    # No copies: the model gets new memory, and these are its previous tensors.
     full = {name: weight.detach() for name, weight in trained.items() if id(weight) not in kept}
     cast_parameters(model, DType(config.params).torch(), kept)
     return full
@@ -354,11 +351,11 @@ def build_weights(
 
     Arguments:
         is_sharded: whether FSDP2 shards weights.
-        full: what `store_in` returned; it is emptied, so that what is copied is not held twice.
+        full: result of `store_in`; it is emptied to avoid two copies.
     """
     reduce = _dtype(config.reduce)
     if is_sharded and config.params == "fp32":
-        reduce = None  # of messages alone: FSDP2 gives gradients in the dtype of its shards
+        reduce = None  # for messages only: FSDP2 gives gradients in the dtype of its shards
     if not config.copies_master:
         return OptimizerParams(model, reduce)
     weights = MasterWeights(model, full, reduce, DType(config.params).torch())
@@ -370,7 +367,7 @@ def state_dtype(config: Precision) -> torch.dtype | None:
     """Configured dtype of the optimizer state.
 
     Returns:
-        the format; None: that of the weights it updates.
+        the dtype; None: that of the updated weights.
     """
     return _dtype(config.optimizer_state)
 
@@ -383,7 +380,7 @@ def convert_state(
     """Convert the optimizer state of a checkpoint to the configured dtypes.
 
     Arguments:
-        optimizer: with the state of a checkpoint; counts of steps stay as they are.
+        optimizer: with the state of a checkpoint; step counts are unchanged.
         saved_dtypes: dtype of each weight in the checkpoint, for an optimizer that chooses its own
             dtypes; only state with the weight's shape and dtype is converted.
     """
@@ -400,12 +397,12 @@ def convert_state(
 
 
 def sharding_policy(config: Precision) -> MixedPrecisionPolicy:
-    """FSDP2's policy, with which sharded weights compute as whole ones do.
+    """FSDP2's policy, with which sharded weights compute like full ones.
 
-    Autocast stays what computes in another dtype: nothing that modules hand on is cast, and
-    `shard_dtypes` says which weights are. Gradients are reduced in the dtype of the section.
+    Autocast still handles computation in another dtype: outputs of modules are not cast, and
+    `shard_dtypes` selects the weights to cast. Gradients are reduced in the dtype of the section.
     """
-    # Imported here: it takes a good part of a second, and one process needs none of it.
+    # Imported here: it takes a large part of a second, and a single process does not need it.
     from torch.distributed.fsdp import MixedPrecisionPolicy
 
     return MixedPrecisionPolicy(reduce_dtype=_dtype(config.reduce), cast_forward_inputs=False)
@@ -414,8 +411,8 @@ def sharding_policy(config: Precision) -> MixedPrecisionPolicy:
 def shard_dtypes(config: Precision, model: nn.Module) -> Callable[[ShardedWeight], ShardDtypes]:
     """Build the function that chooses the dtypes of FSDP2-sharded weights.
 
-    A whole weight has the dtype, and its gradient adds up in the dtype, that they have on one rank;
-    but those that products alone read are cast before they are gathered, not by autocast.
+    The dtypes of a full weight and of its accumulated gradient are those on one rank; but weights
+    read only by products are cast before they are gathered, not by autocast.
     """
     products = _product_weights(model)
     params, of_products = (
@@ -441,7 +438,7 @@ def build_scaler(config: Precision, device: torch.device) -> LossScaler:
     """Build the loss scaler.
 
     Returns:
-        the scaler, which does nothing unless fp16 is computed in.
+        the scaler, which does nothing unless the compute dtype is fp16.
     """
     return LossScaler(device.type, config.loss_scale, enabled=config.compute == "fp16")
 
@@ -449,8 +446,8 @@ def build_scaler(config: Precision, device: torch.device) -> LossScaler:
 def _product_weights(model: nn.Module) -> set[tuple[nn.Module, str]]:
     """Find the parameters used only in matrix products.
 
-    Those of linear layers, and of modules that say so. A model that autocast does not compute in
-    (`torch.autocast(enabled=False)`) reads the weights of its linear layers otherwise.
+    Those of linear layers, and of modules that declare it. A model that disables autocast
+    (`torch.autocast(enabled=False)`) reads the weights of its linear layers differently.
 
     Returns:
         modules, and names of their own parameters.
