@@ -10,7 +10,7 @@ from typing import Any, Final, Literal
 from setpoint.config import SetpointError
 
 _PROTOCOL = re.compile(r"([A-Za-z][A-Za-z0-9+.\-]*)://")
-# What the user installs where fsspec names a class of another package, or only a sentence.
+# Packages to install if fsspec's error names a class of another package, or has only a sentence.
 _PACKAGES = {"http": "aiohttp", "https": "aiohttp"}
 
 
@@ -65,7 +65,7 @@ def url_reason(error: BaseException) -> str:
 
 Kind = Literal["model", "dataset"]
 
-# What begins with a dot is a path.
+# A name that begins with a dot is a path.
 _ID: Final = re.compile(r"([\w-][\w.-]*/[\w-][\w.-]*)(?:@([\w./-]+))?")
 
 
@@ -89,10 +89,10 @@ def fetch_files(
     Arguments:
         name: `organization/name` or `organization/name@revision`.
         patterns: of the files; files that the repository lacks are skipped.
-        cached: look into the cache only.
+        cached: only look in the cache.
 
     Raises:
-        SetpointError: if the package is missing, the Hub is unreachable, or has no such repository.
+        SetpointError: the package is missing, the Hub is unreachable, or has no such repository.
     """
     parts = split_hub_id(name)
     assert parts is not None, "the caller validates the id"
@@ -118,7 +118,7 @@ def fetch_files(
         )
         return Path(folder)
     except (OSError, ValueError) as error:
-        # All errors of the library's own are of these kinds.
+        # All of the library's own errors have these classes.
         raise SetpointError(
             f"{subject} cannot be fetched from the hub: {hub_reason(error, kind)}. {instead}"
         ) from error

@@ -52,18 +52,18 @@ class Goodput:
 
     Arguments:
         wall: from the start of the first process to the last trace of the last one, without the
-            time for which nothing was left to train.
+            time in which nothing was left to train.
         trained: in steps that the run still has, without `waiting`.
         waiting: for data, in these steps.
         lost: in steps, and evaluations after them, that were trained again after a kill, a failure
-            or a rollback. What a killed process did after its last row is in `idle`.
-        starting: from the start of a process until the model is built and where the run is.
-        saving: for which checkpoints held up training.
+            or a rollback. The time of a killed process after its last row is in `idle`.
+        starting: from the start of a process until the model is built and at the step of the run.
+        saving: in which checkpoints blocked training.
         evaluating: in evaluations that the run still has.
         idle: between sessions.
         other: the rest, such as logs, profiles and callbacks.
-        sessions: how often it was started with something to train.
-        lost_steps: steps that are in `lost`.
+        sessions: number of starts with something to train.
+        lost_steps: number of steps in `lost`.
     """
 
     wall: float
@@ -106,8 +106,8 @@ class _Session:
     Arguments:
         began, started, ended: seconds since 1970: of the process, of its first step, of its last
             trace.
-        step, seconds: of the run where it started: its step, and seconds of training up to there.
-        end, reached: the same where it ended; None where it did not say so.
+        step, seconds: of the run at its start: step, and seconds of training so far.
+        end, reached: the same at its end; None if not recorded.
         is_done: whether nothing was left to train at its end.
     """
 
@@ -125,8 +125,8 @@ def goodput(events: Sequence[Row], metrics: Sequence[Row]) -> Goodput:
     """Divide the time of a run by activity. Clock jumps make parts smaller, never negative.
 
     Arguments:
-        events: the rows of `events.jsonl`, in their order.
-        metrics: those of `metrics.jsonl`.
+        events: rows of `events.jsonl`, in order.
+        metrics: rows of `metrics.jsonl`.
     """
     sessions = _sessions(events)
     train = [row for row in metrics if row.get("kind") == "train"]
@@ -136,7 +136,7 @@ def goodput(events: Sequence[Row], metrics: Sequence[Row]) -> Goodput:
     dropped = [row["dropped"] for row in events if isinstance(row.get("dropped"), Mapping)]
     last = sessions[-1]
     reached = last.reached
-    if reached is None:  # it goes on, or was killed
+    if reached is None:  # it is running, or was killed
         reached = max([last.seconds, *(_number(row, "seconds") for row in train[-1:])])
     waiting = _waiting(train)
     trained = max(0.0, reached - waiting)
@@ -178,12 +178,12 @@ def dropped(
     Arguments:
         events: of the run so far.
         rows: of metrics after the checkpoint.
-        step, seconds: of the checkpoint: its step, and the seconds of training up to there.
-        reached: the same of where the run was; None where it has to be found in its record.
+        step, seconds: of the checkpoint: its step, and the seconds of training so far.
+        reached: the same for the current end of the run; None to find it in the record.
 
     Returns:
-        `steps`, their `seconds`, those of `evaluating` after them, how many `rows` are dropped,
-        and the `time` of the last one; None where nothing is lost.
+        `steps`, their `seconds`, those of `evaluating` after them, the number of dropped `rows`,
+        and the `time` of the last one; None if nothing is lost.
     """
     for event in () if reached is not None else reversed(events):
         if event.get("event") in ("end", "fault") and "seconds" in event:
@@ -225,7 +225,7 @@ def _sessions(events: Sequence[Row]) -> list[_Session]:
             ended = False
         elif (
             sessions and name != "restart" and not ended
-        ):  # after its end others prune and set aside
+        ):  # other processes prune and set aside after its end
             ended = name == "end"
             session = sessions[-1]
             session.ended = max(session.ended, time)
@@ -265,7 +265,7 @@ def _waiting(train: Sequence[Row]) -> float:
 
 def _number(row: Row, name: str) -> float:
     value = row.get(name)
-    if not isinstance(value, int | float) or not 0 <= value < 1e15:  # damaged, or no number
+    if not isinstance(value, int | float) or not 0 <= value < 1e15:  # damaged, or not a number
         return 0.0
     return float(value)
 

@@ -55,10 +55,10 @@ class Plot(NamedTuple):
 
 
 def refuse_suffix(path: str) -> None:
-    """Refuse a file that a plot cannot be written to.
+    """Refuse a file to which a plot cannot be written.
 
     Raises:
-        SetpointError: if its suffix is unsupported, or its folder missing.
+        SetpointError: its suffix is unsupported, or its folder is missing.
     """
     if not path.lower().endswith(SUFFIXES):
         raise SetpointError(f"{path}: a plot is written to a file that ends in .png or .svg")
@@ -74,8 +74,8 @@ def save(plot: Plot, path: str) -> None:
         path: a `.png` or `.svg` file.
 
     Raises:
-        SetpointError: if matplotlib is not installed, or the suffix is unsupported.
-        RunError: if it cannot be written.
+        SetpointError: matplotlib is not installed, or the suffix is unsupported.
+        RunError: the file cannot be written.
     """
     refuse_suffix(path)
     try:
@@ -113,7 +113,7 @@ def chart(plot: Plot, width: int = WIDTH, height: int = HEIGHT, colour: bool = T
         colour: False for letters as markers instead.
 
     Raises:
-        SetpointError: if plotille is not installed.
+        SetpointError: plotille is not installed.
     """
     try:
         import plotille

@@ -24,10 +24,10 @@ class Table:
         self.rows = [list(row) for row in rows]
 
     def index(self, name: str) -> int:
-        """The index of a column, which may be given by the end of its path.
+        """The index of a column, given by its path or the end of it.
 
         Raises:
-            SetpointError: if there is no such column.
+            SetpointError: there is no such column.
         """
         ends = [column for column in self.columns if column.endswith(f".{name}")]
         if name in self.columns or len(ends) == 1:
@@ -53,7 +53,7 @@ class Table:
         """Sort the rows; those without a number or text always come last.
 
         Raises:
-            SetpointError: if there is no such column.
+            SetpointError: there is no such column.
         """
         place = self.index(name)
         known = [row for row in self.rows if _is_known(row[place])]

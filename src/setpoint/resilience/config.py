@@ -17,7 +17,7 @@ class TimeLimit(Period):
     """A wall-clock limit: a time such as `"90 min"`, or `"never"`.
 
     Raises:
-        Invalid: if the text is neither.
+        Invalid: the text is neither.
     """
 
     __slots__ = ()

@@ -26,7 +26,7 @@ class PacedCollection:
         if not self.section.automatic:
             gc.disable()
         gc.collect(WHOLE)
-        # Whoever has set objects aside before wants them to stay there.
+        # If objects were frozen before, their owner wants them to stay frozen.
         self._froze = gc.get_freeze_count() == 0
         gc.freeze()
 

@@ -21,24 +21,23 @@ SPARE = 2.0
 
 
 class SessionLimits:
-    """Asks a run to stop in time, from a thread, so that the beginning is not an exception.
+    """Requests a stop in time, from a thread, so that the start of a session is covered, too.
 
-    A request may come when a step has just begun and, of several ranks, is heard of in the next
-    one, after which a checkpoint is saved: so long before the end as two steps and a save of this
-    session have taken at most. The first step of a session, in which things are compiled, counts
-    where there is no other.
+    A request may come when a step has just begun; several ranks receive it in the next step, after
+    which a checkpoint is saved. So it precedes the end by the maximum time of two steps and a save
+    in this session. The first step, which includes compilation, counts only if there is no other.
 
     Arguments:
-        ask: for a stop, with the reason.
-        ends: when the run has to have left, in seconds since 1970, by what says so.
-        file: that asks for a stop by being there; None: none, or another rank looks for it.
+        ask: requests a stop, with the reason.
+        ends: latest exit times, in seconds since 1970, by their source.
+        file: stop file, whose existence requests a stop; None: none, or another rank checks it.
     """
 
     def __init__(
         self, ask: Callable[[str], None], ends: Mapping[str, float], file: Path | None
     ) -> None:
         now, clock = time.monotonic(), time.time()
-        # Afterwards the clock may be set.
+        # The clock may be changed later.
         self.ends = {why: now + (end - clock) for why, end in ends.items()}
         self.ask, self.file = ask, file
         self.longest_step = self.longest_save = 0.0
@@ -111,7 +110,7 @@ def watch_limits(
         return
     ends = dict[str, float]()
     if section.time_limit.unit == "seconds":
-        # Ranks that are started again go on within the time of their launcher.
+        # Restarted ranks continue within the time of their launcher.
         began = started_at(launcher or os.getpid())
         ends[f"resilience.time_limit = {section.time_limit}"] = began + section.time_limit.count
     end = end_of_job() if section.deadline == "auto" else None
@@ -144,7 +143,7 @@ def end_of_job() -> float | None:
     """End of the Slurm job of this process, in seconds since 1970; None without one.
 
     Raises:
-        SetpointError: the variable is not a time, or a past one.
+        SetpointError: the variable is not a time, or is in the past.
     """
     text = os.environ.get(END_OF_JOB)
     if text is None:
@@ -166,7 +165,7 @@ def started_at(process: int) -> float:
     """Start time of a process, in seconds since 1970; now if unknown."""
     try:
         with open(f"/proc/{process}/stat", "rb") as file:
-            # The name of the program, in parentheses, may hold anything.
+            # The name of the program, in parentheses, may contain any characters.
             ticks = int(file.read().rpartition(b")")[2].split()[19])
         with open("/proc/stat", "rb") as file:
             booted = next(int(line.split()[1]) for line in file if line.startswith(b"btime"))

@@ -1,9 +1,9 @@
 """Stops: what Ctrl-C (SIGINT), SIGTERM, SIGUSR1 and SIGHUP do in every phase of a command; SIGUSR2.
 
 If nothing would be lost, a command exits at once. If steps are not in a checkpoint yet, the current
-step is finished and saved first. Python runs signal handlers only between two instructions of its
-own, and a step or a compilation may take minutes: a thread receives signals at once, prints what
-will happen, and enforces the grace period. SIGUSR2 requests a checkpoint, after which the run
+step is finished and saved first. Python runs signal handlers only between two of its instructions,
+and a step or a compilation may take minutes: a thread receives signals at once, prints the
+consequences, and enforces the grace period. SIGUSR2 requests a checkpoint, after which the run
 continues; other commands ignore it.
 
 One request may reach a process several times (directly, and from a launcher), and the ranks of a
@@ -71,13 +71,13 @@ class Abandoned(Exception):
 class StopRequest:
     """Stop requests of a process, and its exit.
 
-    Inside a `with` block SIGTERM, SIGUSR1 and SIGHUP ask for a stop as preemption and SIGINT
+    Inside a `with` block SIGTERM, SIGUSR1 and SIGHUP request a stop as preemption and SIGINT
     (Ctrl-C) as an interruption. Without unsaved steps the first signal raises `Stopped`; otherwise
     Ctrl-C after an earlier signal does, and another one that is repeated after `REPEATED` seconds,
-    unless a checkpoint is being saved. The handlers of before come back at the
-    end; signals that were ignored, as by `nohup`, stay ignored. A block inside another one of the
-    same object changes nothing. In a thread that is not the main one Python installs no handlers:
-    `is_deaf` is True then, and `request` is the only way to stop.
+    unless a checkpoint is being saved. The previous handlers are restored at the end; ignored
+    signals, as under `nohup`, stay ignored. A nested block of the same object has no effect. Python
+    installs handlers only in the main thread: in others `is_deaf` is True, and `request` is the
+    only way to stop.
     """
 
     def __init__(self) -> None:
@@ -118,11 +118,11 @@ class StopRequest:
         self._since: float | None = None
         self._forced = False
         self._is_announced = False
-        # Whether all ranks stop for the same request, and whether the step has ended after one.
+        # Whether all ranks stop for the same request, and whether the step has ended after it.
         self._agreed = self._answered = False
-        # When SIGUSR2 came last, and when a save was agreed on last.
+        # Times of the last SIGUSR2, and of the last agreement on a save.
         self._save_asked = self._save_answered = float("-inf")
-        # When a signal came first, in the main thread and in the one that hears of it.
+        # Times of the first signal, in the main thread and in the receiving thread.
         self._handled: dict[int, float] = {}
         self._announced_at: dict[int, float] = {}
 
@@ -150,7 +150,7 @@ class StopRequest:
         """The exit status after a signal.
 
         Returns:
-            130 for Ctrl-C; for others 75 where the same command resumes, and 143 elsewhere.
+            130 for Ctrl-C; for others 75 if the same command resumes, and 143 otherwise.
         """
         if number == signal.SIGINT:
             return INTERRUPTED
@@ -175,7 +175,7 @@ class StopRequest:
         """Stop for the request agreed on by all ranks, even before this rank's own signal.
 
         Arguments:
-            number, reason: `signal` and `reason` of the rank that was asked.
+            number, reason: `signal` and `reason` of the rank that received the request.
         """
         self._agreed, self.signal, self.reason = True, number, reason
 
@@ -184,7 +184,7 @@ class StopRequest:
         self._since, self._answered = None, self.requested
 
     def answer_save(self) -> None:
-        """Note that all ranks save after this step, which answers SIGUSR2 so far.
+        """Note that all ranks save after this step, which answers all SIGUSR2 so far.
 
         A signal within the next `REPEATED` seconds is answered as well.
         """
@@ -234,7 +234,7 @@ class StopRequest:
     def __exit__(self, *exc: object) -> None:
         global _active
         self._depth -= 1
-        # Whatever had to be finished is, or has failed.
+        # All work to finish is done, or has failed.
         self._since, self.has_unsaved, self.saving, self.defers = None, False, False, False
         if self._depth:
             return
@@ -249,8 +249,8 @@ class StopRequest:
         if self._pipe is not None:
             signal.set_wakeup_fd(self._wakeup)
             reading, writing = self._pipe
-            # No number of a signal. Closing this end would not do: processes that were forked since
-            # have it as well, and may outlast this.
+            # Not a signal number. Closing this end would not suffice: processes forked since then
+            # have it as well, and may live longer.
             os.write(writing, b"\0")
             self._watcher.join()
             os.close(writing)
@@ -261,7 +261,7 @@ class StopRequest:
         """Handle a signal in the main thread."""
         if self._agreed and not self._handled:
             self._is_repeated(self._handled, number)
-            return  # the first one here is what all ranks stop for already
+            return  # all ranks already stop for the first signal here
         is_repeat = self.signal is not None
         if not is_repeat:
             self.signal = number
@@ -286,7 +286,7 @@ class StopRequest:
         raise stopped
 
     def _ask_save(self, number: int, frame: FrameType | None) -> None:
-        if self._pipe is None:  # otherwise the thread does, which knows when it came
+        if self._pipe is None:  # otherwise the thread does, which has its time
             self._handle_save()
 
     def _handle_save(self) -> str:
@@ -323,11 +323,11 @@ class StopRequest:
         """Print the effect of a signal."""
         if self._first is None:
             self._first = number
-            # Where nothing has to be finished, the main thread is about to say that it has left.
+            # If there is nothing to finish, the main thread is about to report its exit.
             self._is_announced = self._finishes
             self._is_repeated(self._announced_at, number)
             if self._answered:
-                return  # what it asks for is being done, or is done
+                return  # the request is being handled, or has been
             self._since = time.monotonic()
             if self._finishes:
                 _print(f"{self._cause_of(number)}: {self._stop_text()}")
@@ -367,7 +367,7 @@ class StopRequest:
 
     def _keep_time(self) -> None:
         """Exit the process if the main thread has not left in time."""
-        # The main thread may leave in order meanwhile, and take both back.
+        # The main thread may exit normally meanwhile, and reset both.
         since, first = self._since, self._first
         if since is None or first is None:
             return
@@ -397,7 +397,7 @@ class StopRequest:
         """Exit immediately: written files need no cleanup."""
         with suppress(OSError):
             if os.isatty(1):
-                os.write(1, b"\x1b[?25h")  # the cursor, which a progress bar hides
+                os.write(1, b"\x1b[?25h")  # the cursor, hidden by a progress bar
         os._exit(status)
 
 

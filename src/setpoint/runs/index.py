@@ -1,7 +1,7 @@
 """Index of the runs below a folder.
 
 It is cached in `.runs.sqlite3` in the folder, and only changed runs are read again. The file may be
-removed at any time; if it cannot be written, everything is read each time.
+deleted at any time; if it cannot be written, everything is read each time.
 """
 
 from __future__ import annotations
@@ -44,8 +44,8 @@ class IndexedRun:
     """One run.
 
     Arguments:
-        run: its path from the folder.
-        facts: of `FACTS`, and `archived`.
+        run: its path relative to the folder.
+        facts: values of `FACTS`, and `archived`.
         metrics: `KIND.COLUMN` to the values of `REDUCTIONS`.
         values: its configuration as JSON, by dotted paths.
         problems: descriptions of unreadable parts.
@@ -68,8 +68,8 @@ class IndexedRun:
             return self.facts[name]
         if (metric := self.metric(name)) is not ABSENT:
             return metric
-        # This value alone is decoded, so that thousands of runs are fast. A text inside of others
-        # cannot look like its key, as quotes in texts are escaped.
+        # Only this value is decoded, so thousands of runs are fast. Other texts cannot contain its
+        # key, since quotes in texts are escaped.
         key = f"{json.dumps(name)}: "
         start = self.values.find(key)
         return ABSENT if start < 0 else _DECODER.raw_decode(self.values, start + len(key))[0]
@@ -87,7 +87,7 @@ def indexed(folder: str | os.PathLike[str]) -> list[IndexedRun]:
     """The runs below a folder, by start time.
 
     Raises:
-        SetpointError: if the folder cannot be read.
+        SetpointError: the folder cannot be read.
     """
     folder = Path(folder)
     stamps = dict(_runs_in(folder))
@@ -103,7 +103,7 @@ def indexed(folder: str | os.PathLike[str]) -> list[IndexedRun]:
             if not run.problems:
                 row = json.dumps(run.facts), json.dumps(run.metrics), run.values
                 changed.append((path, stamp, *row))
-        # A process may hold the lock now, of which no file tells.
+        # A process may hold the lock now, which no file shows.
         if run.facts["status"] == KILLED and is_locked(run.path / ".lock"):
             run.facts["status"] = RUNNING
         runs.append(run)
@@ -114,7 +114,7 @@ def indexed(folder: str | os.PathLike[str]) -> list[IndexedRun]:
 
 
 def require_name(runs: Sequence[IndexedRun], name: str) -> None:
-    """Refuse a name that no run has.
+    """Refuse a name without a run.
 
     Raises:
         SetpointError: with similar names.
@@ -132,7 +132,7 @@ def require_name(runs: Sequence[IndexedRun], name: str) -> None:
 
 def _open_cache(folder: Path) -> sqlite3.Connection:
     path = folder / INDEX
-    if path.is_symlink():  # it would lead to a database of something else
+    if path.is_symlink():  # it could lead to another kind of database
         path.unlink()
     cache = sqlite3.connect(path, timeout=5)
     cache.execute(
@@ -172,7 +172,7 @@ def _runs_in(folder: Path, depth: int = DEPTH) -> Iterator[tuple[str, str]]:
             raise SetpointError(f"{folder} cannot be read: {error.strerror}") from error
         return
     for path in inner:
-        if is_point(path):  # the record of a point of a sweep, whose run lies elsewhere
+        if is_point(path):  # the record of a sweep point, whose run is elsewhere
             continue
         if is_run_directory(Path(path)):
             yield path, _stamp(Path(path))
@@ -226,7 +226,7 @@ def _read(folder: Path, path: Path) -> IndexedRun:
     for name in metrics.columns():
         kind, _, column = name.partition(".")
         values = [value for _, value in metrics.curve(MetricPath(kind, column, "last"))]
-        if values:  # of rows that have a step
+        if values:  # from rows with a step
             reductions[name] = [reduced(values, reduction) for reduction in REDUCTIONS]
     fields = json.dumps(dict(_flat(record)))
     return IndexedRun(path, facts, reductions, fields, problems)
@@ -261,7 +261,7 @@ class Labels:
     """Labels of one run.
 
     Arguments:
-        archived: True if lists leave it out by default.
+        archived: True if lists omit it by default.
     """
 
     tags: tuple[str, ...] = ()
@@ -273,7 +273,7 @@ def read_labels(run: Path) -> Labels:
     """Read the labels of a run; empty if there are none.
 
     Raises:
-        SetpointError: if the file is not what `write_labels` wrote.
+        SetpointError: the file is not from `write_labels`.
     """
     path = run / LABELS
     try:
@@ -295,6 +295,6 @@ def write_labels(run: Path, labels: Labels) -> None:
     """Write the labels atomically.
 
     Raises:
-        RunError: if they cannot be written.
+        RunError: the labels cannot be written.
     """
     write_json(run / LABELS, asdict(labels))

@@ -36,10 +36,10 @@ LONGEST = 1 << 24
 
 
 class Tail:
-    """Follows a growing file of rows; one that was replaced or truncated is read again.
+    """Follows a growing file of rows; a replaced or truncated file is read again.
 
     Arguments:
-        take: called with each whole row.
+        take: called with each complete row.
         restart: called before rows are read again.
     """
 
@@ -112,7 +112,7 @@ class Watched:
     Arguments:
         path: its directory.
         columns: `KIND.COLUMN` of the curves.
-        requested: those to show even if empty.
+        requested: curves to show even if empty.
     """
 
     path: Path

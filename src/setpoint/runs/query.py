@@ -45,7 +45,7 @@ def parse(text: str) -> Query:
     `or`, `not` and brackets. A comparison with a missing value is false, except `!=`.
 
     Raises:
-        SetpointError: if it has another form, or names a status that does not exist.
+        SetpointError: the text has another form, or names an unknown status.
     """
     names: dict[str, None] = {}
     try:
@@ -108,7 +108,8 @@ def _comparison(name: str, operator: ast.cmpop, text: str, quoted: bool) -> Cond
         if isinstance(operator, ast.In):
             return _like(value, text)
         if isinstance(expected, float) and isinstance(value, str):
-            # Numbers also where a text begins with one, as durations do: `100 steps`.
+            # Texts that begin with a number, such as durations, also compare as numbers: `100
+            # steps`.
             head = _value(value.partition(" ")[0])
             value = head if isinstance(head, float) else value
         try:

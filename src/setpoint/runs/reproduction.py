@@ -1,8 +1,7 @@
 """Retrains steps of a recorded run and compares the result with the record.
 
-The run is only read. Everything in its configuration that would act outside of the new directory is
-switched off: tracking services, uploads, profiles, caches of compiled code. Nothing is imported
-because a record names it.
+The run is only read. All settings with effects outside of the new directory are disabled: tracking
+services, uploads, profiles, caches of compiled code. Nothing is imported because a record names it.
 """
 
 from __future__ import annotations
@@ -69,8 +68,8 @@ class StepRange(NamedTuple):
     Arguments:
         first: the step of the checkpoint to start from, or 0.
         last: the last step.
-        start: the checkpoint; None for the beginning.
-        end: the checkpoint of `last`; None if it is not kept.
+        start: the checkpoint to start from; None for the beginning.
+        end: the checkpoint of `last`; None if it was not kept.
         record: the folder with their configuration.
     """
 
@@ -107,10 +106,10 @@ class Comparison:
 
     Arguments:
         rows: number of compared rows.
-        differences: in their order.
-        weights: lines on tensors of the last checkpoint that differ; None where they could not be
-            compared, as `notes` say.
-        digest: of the weights in the record; None where they are in several files.
+        differences: in order.
+        weights: lines on differing tensors of the last checkpoint; None if they could not be
+            compared, as `notes` explain.
+        digest: of the weights in the record; None if they are in several files.
         environment: differences that may change bits.
         notes: parts that were not compared, with the reason.
     """
@@ -135,7 +134,7 @@ def read_rows(run: Path, first: int, last: int) -> list[dict[str, Any]]:
     """The rows of a range of steps to compare.
 
     Raises:
-        SetpointError: if they cannot be read.
+        SetpointError: the rows cannot be read.
     """
     path = run / "metrics.jsonl"
     rows = read_jsonl(path) if path.exists() else []
@@ -160,7 +159,7 @@ def choose_steps(run: Path, steps: tuple[int, int] | None = None) -> StepRange:
         steps: the first and the last step; None for the default.
 
     Raises:
-        SetpointError: if the run has no such steps, or the configuration changed within it.
+        SetpointError: the run has no such steps, or its configuration changed within them.
     """
     kept, end = list_checkpoints(run / "checkpoints"), last_step(run)
     starts = [step for step, path in kept.items() if not _holds_weights_alone(path)]
@@ -207,7 +206,7 @@ def recorded_job(record: Path, more: Sequence[str] = ()) -> tuple[Job, list[str]
         the resolved configuration, and the overrides.
 
     Raises:
-        SetpointError: if it cannot be read, or needs a module that was not imported.
+        SetpointError: the record cannot be read, or needs a module that was not imported.
     """
     start, _ = read_record(Job, str(record))
     flags = [
@@ -225,10 +224,10 @@ def prepare_directory(
 ) -> None:
     """Create a run directory that continues from the first step, on the same data.
 
-    Files of the checkpoint are hard links to those of the run, which are never written to.
+    Files of the checkpoint are symbolic links to those of the run, which are never written.
 
     Arguments:
-        today: what the record of the new directory says of the environment, where it is to be kept.
+        today: environment for the record of the new directory, if the directory is kept.
     """
     folder.mkdir(parents=True, exist_ok=True)
     facts = environment_at(run, steps.first)
@@ -241,7 +240,7 @@ def prepare_directory(
         for entry in steps.start.iterdir():
             (place / entry.name).symlink_to(entry.resolve())
         point(folder / "checkpoints", "latest", steps.first)
-    for name in (ORIGINS, MINIMAL, CONFIG):  # the last makes it a run directory
+    for name in (ORIGINS, MINIMAL, CONFIG):  # the last one makes it a run directory
         if (steps.record / name).exists():
             shutil.copyfile(steps.record / name, folder / name)
 
@@ -257,7 +256,7 @@ def train_again(
     """Train in a directory up to a step, on as many ranks as the run had.
 
     Arguments:
-        flags: overrides that make `job` of the record.
+        flags: overrides that turn the record into `job`.
         imports: modules that several ranks import first.
         threads: per process; sums on a CPU depend on them.
 
@@ -381,7 +380,7 @@ def environment_at(run: Path, step: int) -> dict[str, Any]:
     """The environment of a run after a step.
 
     Raises:
-        SetpointError: if it cannot be read.
+        SetpointError: the record cannot be read.
     """
     path = run / ENVIRONMENT
     try:
@@ -415,7 +414,7 @@ def threads_of(recorded: Mapping[str, Any]) -> int:
     """The number of threads of a recorded run.
 
     Raises:
-        SetpointError: if it is not a number of threads of a machine.
+        SetpointError: the value is not a possible number of threads.
     """
     threads = recorded.get("threads")
     count = threads.get("torch") if isinstance(threads, Mapping) else None

@@ -71,7 +71,7 @@ def refuse_foreign(path: Path, option: str = "--output") -> None:
         option: for choosing another path.
 
     Raises:
-        SetpointError: if it is another file, a broken link, or not writable.
+        SetpointError: the path is another file, a broken link, or not writable.
     """
     if not path.parent.is_dir():
         raise SetpointError(f"{path}: there is no folder {path.parent}")
@@ -118,11 +118,11 @@ def write_page(page: str, path: Path) -> int:
         its size in bytes.
 
     Raises:
-        RunError: if it cannot be written; an existing page is unchanged.
+        RunError: the page cannot be written; an existing page is unchanged.
     """
     data = page.encode("utf-8", "xmlcharrefreplace")
     try:
-        # It can be made again at any time, so that nothing waits for the disk.
+        # It can be generated again at any time, so there is no wait for the disk.
         with replacing(path) as staged, staged.open("xb") as file:  # follows no link
             file.write(data)
     except OSError as error:
@@ -134,7 +134,7 @@ def write_run_report(run: Path) -> Path:
     """Write the report of one run into its directory.
 
     Raises:
-        RunError: if it cannot be written.
+        RunError: the report cannot be written.
     """
     path = run / NAME
     name = run.resolve().name

@@ -69,7 +69,7 @@ def thinned(column: Column, parts: int) -> dict[str, Any]:
         known = window
         if bad:
             places = [place for place, value in enumerate(window) if math.isfinite(value)]
-            if len(places) < len(window):  # the first that is not finite, whichever it is
+            if len(places) < len(window):  # the first non-finite value of any kind
                 kept.add(next(p for p, v in enumerate(window) if not math.isfinite(v)))
             known = [window[place] for place in places]
         if known:
@@ -78,7 +78,7 @@ def thinned(column: Column, parts: int) -> dict[str, Any]:
             means.append(math.fsum(known) / len(known))
             ends.append(rows[end - 1])
         chosen += [start + place for place in sorted(kept)]
-    # The first and the last value are what people read off.
+    # The first and the last value matter to readers.
     chosen = sorted({0, count - 1, *chosen})
     return {
         "at": [rows[place] for place in chosen],
@@ -282,8 +282,8 @@ def ranked(values: Sequence[float], minimize: bool = True) -> list[float]:
 def importance(values: Sequence[Any], ranks: Sequence[float]) -> float | None:
     """The share of rank variance explained by groups of a field's values.
 
-    With E = SSB / SST over the ranks H = (n - 1) E, so that (H - k + 1) / (n - k) is Kelley's
-    epsilon squared (1935) of the ranks; less than 0 is shown as 0.
+    With E = SSB / SST over the ranks H = (n - 1) E, so (H - k + 1) / (n - k) is Kelley's epsilon
+    squared (1935) of the ranks; negative values are shown as 0.
 
     Returns:
         the share; None if all values are distinct or equal.

@@ -59,9 +59,9 @@ class RunData:
         steps, tokens, seconds: of each row of metrics; NaN if missing.
         columns: the metrics by `KIND.COLUMN`.
         texts: the rows of the kind `SAMPLE`.
-        times: what of each row says where time went.
-        event_count: how many there are, of which `events` may be a part.
-        problems: what could not be read, in words.
+        times: the parts of each row about time spent.
+        event_count: total number of events, of which `events` may be a part.
+        problems: descriptions of unreadable parts.
     """
 
     label: str
@@ -85,7 +85,7 @@ class RunData:
 def read_run(path: Path, label: str, is_running: bool = False) -> RunData:
     """Read a run directory, with problems for damaged, too large or irregular files.
 
-    Imports no code that the record names, and follows no links.
+    Code named by the record is not imported, and links are not followed.
 
     Arguments:
         is_running: whether a process writes to it.
@@ -231,7 +231,7 @@ def _read_metrics(run: RunData) -> None:
     for row_number, row in enumerate(_rows(run, "metrics.jsonl")):
         kind = row.get("kind")
         prefix = f"{kind[:100]}." if isinstance(kind, str) else ""
-        # What a row does not say is as it was: evaluations carry no seconds.
+        # Missing values keep their previous value: evaluations have no seconds.
         for place, (name, xs) in enumerate(
             (("step", run.steps), ("tokens", run.tokens), ("seconds", run.seconds))
         ):
