@@ -76,7 +76,7 @@ def verify_job(job: Inference, needs: Collection[Need] = NEEDS) -> Verification:
     local = not is_on_hub(job.weights.path)
     place = find_weights(job.weights.path, job.weights.checkpoint) if local else None
     if place is not None and place.record is not None:
-        # What a checkpoint keeps of these is what is read.
+        # Of these, the files in the checkpoint are read, if any.
         names = {"tokenizer": TOKENIZER, "model": DESCRIPTION}
         unread += [name for name, file in names.items() if (place.directory / file).is_file()]
     verification = verify(job, needs, unread=unread)
@@ -159,7 +159,7 @@ def _lay_sampling(section: Generation, path: str, place: WeightsPlace) -> list[P
         return []
     settings = read_keys(place.directory, GENERATION)
     sampled = ("temperature", "top_p", "min_p", "top_k") if settings.get("do_sample") else ()
-    # 0 means none there.
+    # In that format, 0 means none.
     given = {
         name: settings[name]
         for name in (*sampled, "repetition_penalty")
@@ -187,13 +187,13 @@ def _of_run(place: WeightsPlace) -> Inference:
     values: dict[str, Any] = {
         name: record.values[name] for name in (*LEARNED, *USUAL) if name in record.values
     }
-    # Where the run itself started from is the past, and need not be there any more.
+    # The starting point of the run itself is irrelevant, and may no longer exist.
     past = ("pretrained", "adapters")
     values["model"] = {k: v for k, v in values["model"].items() if k not in past}
-    # How many processes load data is this machine's business, as `parallel` is.
+    # The number of loader processes depends on this machine, as `parallel` does.
     values["data"] = {k: v for k, v in values["data"].items() if k != "loader"}
     values["batch"] = {"sequence_length": record.values["batch"]["sequence_length"]}
-    # Of the formats that it was trained in, those that its weights and products had.
+    # Of the training dtypes, those of its weights and products.
     formats = values.pop("precision", {})
     values["precision"] = {"compute": formats["compute"]} if "compute" in formats else {}
     values["weights"] = {"dtype": formats["params"]} if "params" in formats else {}
@@ -356,7 +356,7 @@ def find_weights(
             without one.
 
     Raises:
-        SetpointError: there are none, or `which` does not apply to them.
+        SetpointError: there are no weights, or `which` does not apply to them.
     """
     if selector is None:
         place = locate(path, weights=weights)

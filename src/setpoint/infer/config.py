@@ -259,9 +259,9 @@ class Inference(
 
     @property
     def data_is_unknown(self) -> bool:
-        """True if nothing says what data the weights were trained on: `data.sources` is a default.
+        """True if the training data of the weights is unknown: `data.sources` is a default.
 
-        Splits are named after it then, as they are none of the weights' own.
+        Splits are then named after it, since the weights have none.
         """
         sources = (leaf for leaf in leaves(self) if leaf.key.startswith("data.sources"))
         return all(leaf.origin.layer == DEFAULT for leaf in sources)

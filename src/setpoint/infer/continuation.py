@@ -168,7 +168,7 @@ class _Stream:
 
     def __init__(self, stops: Sequence[str]) -> None:
         self._stops = StopTexts(stops)
-        # Where max_tokens cuts a sign in two, a mark stands for what there is of it.
+        # If max_tokens cuts a character in two, a replacement character represents its part.
         self._decoder = codecs.getincrementaldecoder("utf-8")(errors="replace")
         self.text = ""
 

@@ -31,7 +31,7 @@ T = TypeVar("T")
 
 
 class ModelRunner:
-    """Calls a model that one process has, or several ranks together.
+    """Calls a model of one process, or of several ranks together.
 
     Ranks of the axes `pipeline` and `tensor` have parts of one replica, and get the same rows.
     Those of `replicate` and `shard` get different rows. Weights sharded by `shard` are gathered in
@@ -109,7 +109,7 @@ class ModelRunner:
         """Maximum number of passes over ranks that must make the same number.
 
         Arguments:
-            passes: number that this rank has rows for.
+            passes: number of passes that this rank has rows for.
         """
         if self._lockstep is None:
             return passes
@@ -187,7 +187,7 @@ class Division:
         if is_cut:
             tokens: int = getattr(model, "vocab_size", 0)
             sizes = stage_sizes(job.model, tokens, job.batch.sequence_length)
-        # The loss of evaluation takes those of some tokens; others see `ModelRunner.logits`.
+        # Evaluation's loss takes logits of some tokens; for others see `ModelRunner.logits`.
         gathers = config.loss_parallel is False
         layers = layers_of(model)
         self._stages = divide(config, world, model, layers, _policy, exchange, gathers, sizes)

@@ -135,8 +135,8 @@ def export(
         ids = special_tokens(directory, tokenizer)
     if isinstance(tokenizer, HuggingFaceTokenizer):
         files = find_tokenizer(tokenizer.path).parent
-        # What ended documents in training, if tokenizer.separator named another token. A chat
-        # template that writes eos_token goes on to mean the same one.
+        # The end-of-text token in training, if tokenizer.separator named another. A chat template
+        # that writes eos_token keeps its meaning.
         vocabulary, separator = read_vocabulary(tokenizer.path), tokenizer.separator
         named = vocabulary.named.get("eos_token")
         written = named and any(
@@ -199,8 +199,8 @@ def write_peft(
 ) -> Path:
     """Write the adapter of a model in PEFT's format.
 
-    Matrices fused in the family and separate here, as in GPT-2, become one with the ranks added up,
-    and vice versa. The directory appears when it is complete.
+    Matrices fused in the family but separate in Setpoint, as in GPT-2, become one with the ranks
+    added up, and vice versa. The directory appears when it is complete.
 
     Arguments:
         base: name or path of the base model.
@@ -234,7 +234,7 @@ def write_peft(
 
 
 def _stored(tensor: Tensor, dtype: torch.dtype | None) -> Tensor:
-    # One A may be that of several matrices, which files hold apart.
+    # Several matrices may share an A, which files store separately.
     return tensor.detach().to("cpu", dtype or tensor.dtype).clone(memory_format=CONTIGUOUS)
 
 
@@ -313,7 +313,7 @@ def _form_of_ours(model: Transformer, family: str | None) -> _Form:
         elif adapted:
             form.is_turned |= any(piece.transposed for piece in weight_pieces)
             form.add(module, _linear(module, weight_pieces, adapted, by_weight))
-    # PEFT keeps modules whole, trained or not what else is in them.
+    # PEFT saves full modules, whether or not their other parameters are trained.
     trained = _trained_whole(model)
     trained_modules = sorted(
         {
@@ -337,7 +337,7 @@ def _form_of_ours(model: Transformer, family: str | None) -> _Form:
         values = values if cut is None else values[: cut.length]
         form.tensors[f"{BEFORE}{hf_name}"] = values.T if weight_pieces[0].transposed else values
         if weight_pieces[0].name == EMBEDDING and model.config.tie_embeddings:
-            # PEFT puts a copy in the place of each module that it saves, so both uses are named.
+            # PEFT replaces each module that it saves by a copy, so both uses are named.
             form.tensors[f"{BEFORE}{HEAD}"] = values
             form.saved.append(_module(HEAD))
             form.ties = True
@@ -432,7 +432,7 @@ def _document(form: _Form, config: AdapterConfig, base: str | None) -> dict[str,
         "lora_alpha": alpha,
         "rank_pattern": {name: value for name, value in ranks.items() if value != rank},
         "alpha_pattern": {name: value for name, value in alphas.items() if value != alpha},
-        # Of whole parameters PEFT knows no dropout, which only training has.
+        # PEFT has no dropout for full parameters; only training uses it.
         "lora_dropout": 0.0 if form.parameters else config.dropout,
         "target_modules": sorted(ranks.keys() - {*form.parameters}),
         **({"target_parameters": sorted(form.parameters)} if form.parameters else {}),

@@ -76,7 +76,7 @@ def generate(
             subject = f"prompt {number} is empty" if len(prompts) > 1 else "the prompt is empty"
             raise SetpointError(f"{subject}: give at least one token to continue from")
     done = [Continuation() for _ in prompts]
-    rows = list(range(len(prompts)))  # those that have not ended
+    rows = list(range(len(prompts)))  # rows that have not ended
     texts = [list(prompt) for prompt in prompts]
     stops = frozenset(stop)
     with evaluating(runner.model), torch.no_grad():
@@ -99,7 +99,7 @@ def generate(
                     used = _seen(current, stops, logits)
                 random = None if generators is None else [generators[row] for row in rows]
                 drawn = sample(logits, sampling, generators=random, seen=used)
-            going: list[int] = []  # places in the batch
+            going: list[int] = []  # positions in the batch
             tokens = runner.agree(drawn, len(rows))
             for place, (row, token) in enumerate(zip(rows, tokens, strict=True)):
                 if token in stops:
@@ -232,7 +232,7 @@ class CachedReader:
             self.cache = None
             return self.uncached(texts)
         device = self.runner.device
-        # The padding of a long row that has left may fill what a shorter one still needs.
+        # The padding of a longer row that has ended may fill the context of a shorter one.
         if self.cache is None or self.cache.length == self.context:
             model: Any = self.runner.model
             self.cache = model.make_cache()
@@ -240,7 +240,7 @@ class CachedReader:
             self._counts = positions is not None
         else:
             tokens = torch.tensor([[text[-1]] for text in texts], device=device)
-            # Without padding the cache counts by itself, which attention makes the most of.
+            # Without padding the cache counts positions itself, with which attention is fastest.
             positions = None
             if self._counts:
                 positions = torch.tensor([[len(text) - 1] for text in texts], device=device)
@@ -355,11 +355,11 @@ def sample(
         logits = top_p(logits, sampling.top_p)
     if sampling.min_p is not None:
         logits = min_p(logits, sampling.min_p)
-    # The token at which the sum of the probabilities passes a number drawn from [0, 1).
+    # The token at which the cumulative probability exceeds a number drawn from [0, 1).
     reached = logits.double().softmax(dim=-1).cumsum(dim=-1)
     drawn = _uniform(len(logits), generators).to(logits.device).unsqueeze(-1)
     tokens = torch.searchsorted(reached, drawn * reached[:, -1:], right=True).squeeze(-1)
-    # Rounding can leave the last sum at the number itself; what holds nothing is never drawn.
+    # Rounding can leave the last sum at the number itself; tokens of probability 0 are never drawn.
     return tokens.minimum(_last_possible(logits))
 
 
@@ -418,10 +418,10 @@ def top_p(logits: Tensor, p: float) -> Tensor:
     Arguments:
         p: in (0, 1]; of equal tokens at the edge, those with higher indices are kept first.
     """
-    # From the least likely up: what all tokens up to here hold together is not needed for p.
+    # From the least likely up: tokens up to a cumulative probability of 1 - p are not needed.
     ordered, places = logits.sort(dim=-1, stable=True)
     surplus = ordered.softmax(dim=-1).cumsum(dim=-1) <= 1 - p
-    surplus[:, -1] = False  # rounding must not take the likeliest one
+    surplus[:, -1] = False  # rounding must not remove the likeliest token
     return logits.masked_fill(surplus.scatter(-1, places, surplus), EXCLUDED)
 
 

@@ -95,7 +95,7 @@ class Answers:
             context, start = self.loaded.context, len(opening)
             end = min(len(tokens), context + 1)
             while start < len(tokens):
-                # A window sees the last token of the one before it, the last one more.
+                # A window begins with the last token of the previous one, the last window earlier.
                 windows.append((tokens[max(0, end - context - 1) : start], tokens[start:end]))
                 owner.append(number)
                 start, end = end, min(len(tokens), end + context)
@@ -240,7 +240,7 @@ def section_of(settings: Mapping[str, Any]) -> Generation:
         elif value is not None:
             fields[field] = value
     if settings.get("do_sample") is False or not fields["temperature"]:
-        # The likeliest token each time: what a draw would be limited to has no effect.
+        # The likeliest token each time: limits of sampling have no effect.
         fields["temperature"] = 0.0
         fields = {k: v for k, v in fields.items() if k not in ("top_k", "top_p", "min_p")}
     return resolve(Generation(prompts=("-",), **fields))
@@ -322,7 +322,7 @@ def _language_model(answers: Answers) -> Any:
 
         @property
         def tokenizer_name(self) -> str:
-            # It tells apart the requests that the harness keeps.
+            # It distinguishes requests cached by the harness.
             return answers.loaded.tokenizer.name
 
         def chat_template(self, chat_template: bool | str = False) -> str:
@@ -331,7 +331,7 @@ def _language_model(answers: Answers) -> Any:
         def apply_chat_template(
             self, chat_history: list[dict[str, str]], add_generation_prompt: bool = True
         ) -> str:
-            # Without a generation prompt the last message goes on.
+            # Without a generation prompt the last message is continued.
             return answers.written(chat_history, is_open=not add_generation_prompt)
 
         def generate_until(self, requests: list[Any]) -> list[str]:

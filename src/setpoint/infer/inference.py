@@ -107,7 +107,7 @@ def infer_on(
     """
     if not world.is_main:
         on_text, show = None, no_work
-    # All that may be refused is refused before anything is computed.
+    # Anything that may be refused is refused before any computation.
     output = None if job.output is None else Path(os.path.expanduser(job.output))
 
     def refuse() -> None:
@@ -117,7 +117,7 @@ def infer_on(
             require_empty(job.export)
 
     world.on_main(refuse)
-    # Before other ranks look for what the main one may have to fetch.
+    # Before other ranks look for files that the main one may have to fetch.
     find = partial(find_weights, job.weights.path, job.weights.checkpoint, weights=True)
     place = world.on_main(find)
     results = Results(place.directory)
@@ -130,7 +130,7 @@ def infer_on(
         with determinism(job.deterministic):
             loaded = loaded or load(job, world)
             if output is not None and job.profiling is not None:
-                # Traces come before the results, and would be a stranger's files without it.
+                # Traces come before the results, and would look like foreign files without it.
                 world.on_main(partial(write_record, output, job))
             with watching(job, loaded) as passes:
                 if job.evaluation is not None:

@@ -144,7 +144,7 @@ def _opening(place: WeightsPlace, tokenizer: Tokenizer) -> tuple[int, ...]:
         return tokenizer.opening
     sources = load_record(Job, str(place.record)).values["data"]["sources"]
     if all(source["type"] == "conversations" for source in sources):
-        return ()  # they are what their template writes
+        return ()  # their template writes the opening
     return (tokenizer.separator,) if getattr(tokenizer, "separates", True) else ()
 
 

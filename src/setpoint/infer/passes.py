@@ -48,7 +48,7 @@ class Passes:
         if self.count:
             self._after()
         elif self._profiler is not None:
-            # Not before: what is read and tokenized first would be a part of the first pass.
+            # Not earlier: reading and tokenization would be part of the first pass.
             self._profiler.start(0)
         self.count += 1
 
@@ -67,7 +67,7 @@ class Passes:
             self._garbage.close()
 
     def _after(self) -> None:
-        # What is collected is not part of the pass.
+        # Garbage collection is not part of the pass.
         if self._profiler is not None:
             self._profiler.after_step(self.count)
         if self._garbage is not None and self._is_due():

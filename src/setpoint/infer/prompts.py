@@ -34,7 +34,7 @@ class Prompt:
     Arguments:
         pieces: the text, with its control tokens separate.
         messages: of a conversation; None for a text.
-        is_whole: nothing is added in front of it.
+        is_whole: nothing is added before it.
         ids: the tokens, if they are not made from text.
     """
 
@@ -234,7 +234,7 @@ def read_prompts(path: Path) -> list[tuple[str, str | Conversation]]:
         raise SetpointError(f"{path} cannot be read: {error.strerror}") from None
     except UnicodeDecodeError as error:
         raise SetpointError(f"{path} is not UTF-8: {error}") from None
-    # Not `splitlines`, which would also divide at characters that a text may hold.
+    # Not `splitlines`, which also splits at characters that a text may contain.
     lines = [(number, line.removesuffix("\r")) for number, line in enumerate(text.split("\n"), 1)]
     rows = [(f"{path}:{number}", line) for number, line in lines if line.strip()]
     if not rows:
@@ -254,7 +254,7 @@ def _prompt_in(line: str, place: str) -> str | Conversation:
     prompt, chat_keys = row.get("prompt"), ("messages", "conversations", "tools", "completion")
     if isinstance(prompt, str) and prompt and not any(row.get(name) for name in chat_keys):
         return prompt
-    # The answers of training's rows are what is asked for, and need not be there.
+    # The answers of training rows are to be generated, and may be missing.
     answers = {"prompt": "completion", "instruction": "output"}
     try:
         if not any(row.get(name) for name in ("messages", "conversations", *answers)):

@@ -159,7 +159,7 @@ def prompt_problems(job: Inference) -> Iterator[Problem]:
         if section is not None and section.prompts_file is not None:
             read_prompts(section.prompts_file)
         if is_on_hub(job.weights.path):
-            return  # looked at when it is fetched
+            return  # checked when it is fetched
         place = find_weights(job.weights.path, job.weights.checkpoint)
         facts = chat_facts(kept_tokenizer(job.tokenizer, place))
         if facts is not None:
@@ -167,7 +167,7 @@ def prompt_problems(job: Inference) -> Iterator[Problem]:
         elif job.ids is not None:
             size = job.ids.count
         else:
-            return  # a tokenizer of the user's own, or of the hub, which is known when it is built
+            return  # a user's tokenizer, or one of the Hub, which is known when it is built
         if job.chat is not None:
             chat_template(job.chat, facts, place.directory)
         given = facts, place.directory, job.ids

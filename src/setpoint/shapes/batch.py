@@ -65,7 +65,7 @@ class Lengths:
     def padded(self, rows: int, missing: int) -> Lengths:
         """Lengths after `missing` more positions of padding at the end of each row."""
         width = int(self.starts[-1]) // rows
-        # A row's new padding begins where the row ended, which is where the next one began.
+        # A row's new padding begins at the old end of the row, which is the start of the next.
         shifted = self.starts + self.starts // width * missing
         ends = np.arange(1, rows + 1) * (width + missing)
         starts = np.union1d(shifted, np.append(ends, ends - missing))
@@ -95,8 +95,8 @@ class Batch:
         positions: (B, S) integers, negative for padding, which is masked. None: 0 .. S - 1, with
             padding at the end, which causal attention hides.
         documents: (B, S) integers; tokens attend within their own document. None: to the row.
-        lengths: of the documents; without `documents` of the part before padding. None: rows are
-            whole, or lengths unknown.
+        lengths: document lengths; without `documents`, of the part before padding. None: rows are
+            full, or lengths unknown.
         source: (B,) int64 data source of each row, on the host; None if unknown.
         sources: (B, S) int64 data source of each target, on the host; None: that of the row.
     """
@@ -116,7 +116,7 @@ class Batch:
     def to(self, device: torch.device) -> Batch:
         """Move the tensors that the model and its loss read."""
         tensors = {name: getattr(self, name) for name in TENSORS}
-        # From memory that is not pinned the host waits all the same.
+        # Without pinned memory the host waits anyway.
         ahead = device.type == "cuda"
         converted = {
             name: tensor.to(device, non_blocking=ahead)
@@ -130,7 +130,7 @@ class Batch:
         """Rows with `missing` more positions of padding at their end."""
         if not missing:
             return self
-        ends = {**PADDING, "sources": 0}  # of targets that do not count
+        ends = {**PADDING, "sources": 0}  # for targets that do not count
         longer = {
             name: pad(tensor, (0, missing), value=end)
             for name, end in ends.items()
@@ -161,8 +161,8 @@ class Count(NamedTuple):
     Arguments:
         tokens: input tokens without padding: the unit of durations, schedules and throughput; the
             model's own loss terms are means over them.
-        targets: that count; the cross-entropy is a mean over these.
-        weight: of these targets; the divisor of the loss.
+        targets: number of targets that count; the cross-entropy is a mean over these.
+        weight: total weight of these targets; the divisor of the loss.
         valid: (B, S) mask of these targets; None: all that the data marks.
     """
 
@@ -176,8 +176,8 @@ class BySource(NamedTuple):
     """Numbers of a step by data source; empty for a single source.
 
     Arguments:
-        targets: that count.
-        nats: sums of the cross-entropy over these; empty where the loss has none of single tokens.
+        targets: number that count.
+        nats: sums of the cross-entropy over these; empty if the loss has none per token.
     """
 
     sequences: tuple[int, ...] = ()
@@ -189,10 +189,10 @@ ONE_SOURCE: Final = BySource()
 
 
 class StepBatch(NamedTuple):
-    """The micro-batches of one step of this rank, with the counts of each and of all.
+    """The micro-batches of one step of this rank, with their counts and the total.
 
     Arguments:
-        epoch: passes over the data, where this rank knows those of its own rows alone; else None.
+        epoch: passes over the data, if this rank only knows those of its own rows; else None.
     """
 
     batches: Sequence[Batch]
@@ -218,9 +218,9 @@ Split = Literal["zigzag", "contiguous"]
 class SequenceParts:
     """Division of each sequence among ranks (context parallelism).
 
-    The ring divides a sequence first: into one run of positions a rank, or (zigzag) two, one as
-    far from the end as the other from the beginning, as later positions attend to more keys.
-    Ulysses then cuts a ring rank's part into runs of equal length.
+    The ring divides a sequence first: into one run of positions per rank, or (zigzag) two, at equal
+    distances from the end and the beginning, as later positions attend to more keys. Ulysses then
+    cuts a ring rank's part into runs of equal length.
 
     Arguments:
         ring, ulysses: degrees; ring * ulysses ranks divide a sequence.
@@ -268,7 +268,7 @@ class SequenceParts:
 
         Returns:
             inputs, targets, weights and sources of this rank's positions; positions, documents and
-            lengths, which attention needs, and counts stay those of whole rows.
+            lengths, which attention needs, and counts stay those of full rows.
         """
         if self.size == 1:
             return batch

@@ -47,7 +47,7 @@ def log(*, reduce: Reduce = "mean", **metrics: float | Tensor) -> None:
 
     Arguments:
         reduce: see `MetricLog.add`.
-        metrics: numbers or tensors of one element, by name; without device synchronization.
+        metrics: numbers or tensors of one element, by name; the device is not synchronized.
 
     Raises:
         RunError: see `MetricLog.add`.
@@ -78,10 +78,10 @@ class Total:
 
     Arguments:
         count: number of values.
-        exact: sum of the finite ones.
+        exact: sum of the finite values.
         odd: sum of the others, or 0.
-        value: the smallest, largest or last one.
-        step: of the last one.
+        value: the smallest, largest or last value.
+        step: step of the last value.
         integral: whether all are of type `int`.
     """
 
@@ -162,7 +162,7 @@ class Logged(NamedTuple):
 
 
 class MetricLog:
-    """Collects the metrics of one rank for the next row; as a context those of `log`.
+    """Collects the metrics of one rank for the next row; as a context, those of `log`.
 
     Arguments:
         meets: whether ranks exchange metrics at the next row; the same on all ranks.

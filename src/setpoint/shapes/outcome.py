@@ -17,7 +17,7 @@ class VocabularyPart(NamedTuple):
     """Division of the rows of an output matrix among ranks.
 
     Arguments:
-        rows: of each rank but the last, which has the rest.
+        rows: rows per rank; the last has the rest.
         gathers: whether losses get the logits of all rows.
     """
 
@@ -40,7 +40,7 @@ class Projection(NamedTuple):
     Arguments:
         weight: (rows, dim) output matrix, or this rank's rows; rows from vocab_size on are padding.
         soft_cap: logits become soft_cap * tanh(logits / soft_cap) (Gemma 2); None: none.
-        part: division of the rows among ranks; None: all are here.
+        part: division of the rows among ranks; None: this rank has all.
     """
 
     weight: Tensor
@@ -112,10 +112,10 @@ class Routing(NamedTuple):
         Returns:
             numbers by name. expert_load: the load of the busiest expert over the mean load, as a
             mean over layers; expert_load_worst: in the worst layer (1 is an even load; Wang et al.,
-            2024, subtract 1 and call it MaxVio). experts_idle: experts that no token chose, in all
-            layers. expert_drops: the share of choices that were dropped. balance_loss,
+            2024, subtract 1 and call it MaxVio). experts_idle: number of experts without tokens, in
+            all layers. expert_drops: the share of dropped choices. balance_loss,
             sequence_balance_loss and router_z_loss: means over layers, without their weights; the
-            first two are 1 where the load is even.
+            first two are 1 for an even load.
         """
         counts, layers = self.counts.double(), len(self.counts)
         loads = counts.amax(dim=1) / counts.mean(dim=1).clamp(min=1e-9)
@@ -128,7 +128,7 @@ class Routing(NamedTuple):
             "sequence_balance_loss": self.sequence_balance.double() / layers,
             "router_z_loss": self.z.double() / layers,
         }
-        # One transfer, as each waits for the device.
+        # One transfer, since each waits for the device.
         values = torch.stack(list(metrics.values())).tolist()
         return dict(zip(metrics, values, strict=True))
 
@@ -138,7 +138,7 @@ class Outcome(NamedTuple):
 
     Arguments:
         auxiliary: fp32 scalar added to the mean loss over tokens; None: nothing.
-        routing: choices of experts; None for models without.
+        routing: choices of experts; None for models without experts.
     """
 
     result: Any
@@ -174,7 +174,7 @@ def takes_documents(model: nn.Module) -> bool:
 def position_arguments(model: nn.Module, batch: "Batch") -> dict[str, Any]:
     """Positions and documents of a batch as keyword arguments of a model.
 
-    Their lengths are among them for models with `takes_lengths = True` on their class.
+    Includes their lengths for models with `takes_lengths = True` on their class.
     """
     names = ["positions", "documents"]
     if getattr(model, "takes_lengths", False) is True:

@@ -1,7 +1,7 @@
 """Patterns on names: regular expressions that are searched, and problems of those without effect.
 
-Sections choose parameters, layers and modules by them. A list of patterns chooses what any of them
-matches; of a list of sections with a `pattern` each, the first that matches takes a name.
+Sections select parameters, layers and modules by them. A list of patterns selects the names that
+any of them matches; in a list of sections with a `pattern` each, the first match takes a name.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ def pattern_problems(
     """Check the form of a regular expression on names.
 
     Arguments:
-        valid: valid values for an empty one.
-        means: what an empty one would match.
+        valid: valid values in place of an empty pattern.
+        means: the names that an empty pattern would match.
     """
     if not pattern:
         yield Problem(path, f"is empty, and would match {means}", valid=valid)
@@ -49,12 +49,12 @@ def is_pattern(text: str) -> bool:
 def unmatched(
     path: str, patterns: Iterable[str], names: Sequence[str], population: str, most: int = 12
 ) -> Iterator[Problem]:
-    """Find patterns of a list that are found in no name; malformed ones have another problem.
+    """Find patterns of a list that match no name; malformed ones have another problem.
 
     Arguments:
-        path: of the list.
+        path: path of the list.
         population: a plural noun for the names.
-        most: how many names are shown at most.
+        most: maximum number of names shown.
     """
     for index, pattern in enumerate(patterns):
         if is_pattern(pattern) and not any(re.search(pattern, name) for name in names):
@@ -64,10 +64,10 @@ def unmatched(
 def untaken(
     path: str, patterns: Sequence[str], names: Sequence[str], population: str, most: int = 12
 ) -> Iterator[Problem]:
-    """Find sections whose `pattern` is found in no name, or only in names that others take first.
+    """Find sections whose `pattern` matches no name, or only names that others take first.
 
     Arguments:
-        path: of the list of sections.
+        path: path of the list of sections.
         population, most: see `unmatched`.
     """
     taken = [first_match(patterns, name) for name in names]
@@ -91,7 +91,7 @@ def untaken(
 def matches_nothing(
     path: str, pattern: str, names: Sequence[str], population: str, most: int = 12
 ) -> Problem:
-    """The problem of a pattern that is found in no name.
+    """The problem of a pattern that matches no name.
 
     Arguments:
         population, most: see `unmatched`.

@@ -1,4 +1,4 @@
-"""Communication of ranks that compute one forward pass together, and with the rank that reads.
+"""Communication of ranks that compute one forward pass together, and with the reading rank.
 
 Collectives take the name of their group, like torch's functional ones, which compilers can trace.
 Tensors are made contiguous before sending: gloo silently sends wrong numbers of others.
@@ -165,7 +165,7 @@ def save_result(*result: Any) -> None:
     """Save the result of an exchange, if this pass saves them."""
     messages = saved.get()
     if messages is not None and not messages.is_second:
-        # Views without gradients: the pass that reads them makes a graph of its own.
+        # Views without gradients: the pass that reads them makes its own graph.
         kept = (item.detach() if isinstance(item, Tensor) else item for item in result)
         messages.results.append(tuple(kept))
 
@@ -200,7 +200,7 @@ def compute_sent(compute: Callable[[], Tensor], shape: Tensor) -> Tensor:
     """Compute the result of a module, neither saved nor recomputed if it is only sent.
 
     Arguments:
-        shape: a tensor of its shape and dtype.
+        shape: a tensor with the shape and dtype of the result.
     """
     messages = saved.get()
     if messages is None or not messages.is_sent:

@@ -56,7 +56,7 @@ def as_placed(full: Tensor | Placeable, like: Tensor) -> Tensor:
     assert isinstance(like, DTensor)
     if isinstance(full, Tensor):
         mesh, placements = like.device_mesh, like.placements
-        # src_data_rank=None: every rank has the same tensor, so nothing need be sent.
+        # src_data_rank=None: every rank has the same tensor, so nothing needs to be sent.
         return distribute_tensor(full.to(like.device), mesh, placements, src_data_rank=None)
     shape, offset = box_of(like)
     return spread_like(full.box(offset, shape).to(like.device), like)
@@ -93,7 +93,7 @@ def put(into: Tensor, full: Tensor | Placeable) -> None:
 def _is_whole(tensor: Tensor) -> bool:
     if type(tensor) in (nn.Parameter, Tensor):
         return True
-    # Imported here: only sharded parameters need it, and it takes a good part of a second.
+    # Imported here: only sharded parameters need it, and it takes a large part of a second.
     from torch.distributed.tensor import DTensor
 
     return not isinstance(tensor, DTensor)
@@ -116,8 +116,8 @@ def whole_of(tensor: Tensor) -> Tensor:
 
     assert isinstance(tensor, DTensor)
     places = list(tensor.placements)
-    # One dimension of the mesh after the other, the last to divide first: what FSDP2 has divided
-    # after others (a _StridedShard, not a Shard in torch 2.13), then from the innermost out.
+    # One mesh dimension at a time, the last division first: FSDP2's divisions after others (a
+    # _StridedShard, not a Shard in torch 2.13), then from the innermost out.
     order = sorted(range(len(places)), key=lambda dim: (type(places[dim]) is Shard, -dim))
     for dim in order:
         if not isinstance(places[dim], Replicate):
@@ -133,14 +133,14 @@ def local_part(tensor: Tensor) -> Tensor:
 
 
 def local_ranges(parameter: Tensor) -> tuple[Tensor, list[tuple[int, int]]] | None:
-    """Local memory of a parameter, and its range of the whole in each dimension.
+    """Local memory of a parameter, and its range of the full tensor in each dimension.
 
     None for shards that are not ranges.
     """
     box = [(0, size) for size in parameter.shape] or [(0, 1)]
     if type(parameter) is nn.Parameter:
         return parameter, box
-    # Imported here: only sharded parameters need it, and it takes a good part of a second.
+    # Imported here: only sharded parameters need it, and it takes a large part of a second.
     from torch.distributed.tensor import DTensor, Replicate, Shard
 
     if not isinstance(parameter, DTensor):
@@ -151,8 +151,8 @@ def local_ranges(parameter: Tensor) -> tuple[Tensor, list[tuple[int, int]]] | No
         for dim, placement in enumerate(parameter.placements)
         if not isinstance(placement, Replicate)
     ]
-    # A part that ranks of a later dimension of the mesh have is divided further by a strided one:
-    # FSDP2 shards what tensor parallelism has divided.
+    # A strided shard further divides the part of ranks of a later mesh dimension: FSDP2 shards what
+    # tensor parallelism has divided.
     divided.sort(key=lambda pair: type(pair[1]) is not Shard)
     for dim, placement in divided:
         if type(placement) is not Shard and not _is_strided(placement):

@@ -22,11 +22,11 @@ class Parameter(NamedTuple):
     """One parameter of a model.
 
     Arguments:
-        shape: on all ranks together.
+        shape: shape over all ranks.
         rate: multiplier of its learning rate.
         inputs_first: whether it is a matrix (inputs, outputs), unlike torch.nn.Linear's.
         packed: order of the matrices of transformers' experts in a `tensor`; "": none.
-        tensor: None where only the configuration describes it.
+        tensor: None if only the configuration describes it.
     """
 
     name: str
@@ -144,7 +144,7 @@ class SequenceDivisible(Protocol):
     def use_context(self, groups: ContextGroups) -> None:
         """Compute with this rank's part of each sequence (context parallelism).
 
-        Tokens are this rank's then; positions and documents are of whole rows.
+        Tokens are then this rank's; positions and documents are of full rows.
         """
 
 
@@ -174,8 +174,8 @@ class ExpertPart(NamedTuple):
 def side_to_shard(shape: Sequence[int], inner: int, ranks: int) -> int:
     """Choose the dimension along which ranks shard a tensor of experts.
 
-    The experts if their number divides, so that each rank has whole ones, which Muon needs; else
-    another dimension that divides, the inner width last; the experts if none does.
+    The dimension of experts if their number divides, so that each rank has whole experts, which
+    Muon needs; else another dimension that divides, the inner width last; the experts if none does.
 
     Arguments:
         shape: of the tensor on all these ranks.

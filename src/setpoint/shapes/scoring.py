@@ -24,7 +24,7 @@ class EvalSums(NamedTuple):
     """Sums over the targets of a batch that count.
 
     Arguments:
-        correct: int64 scalar, how many the most probable token predicts; None: not counted.
+        correct: int64 scalar, number of most probable targets; None: not counted.
     """
 
     nats: Tensor
@@ -107,10 +107,10 @@ class Score:
         perplexity: exp(loss).
         bits_per_byte: bits of these targets, separators included, per byte of text.
         tokens: number of these targets.
-        sequences: number of sequences they are in, from the start of the text.
-        total_sequences: sequences of the whole text.
-        accuracy: share of these that the most probable token predicts; None: not counted.
-        bytes: of these targets; 0 if unknown, as rows of metrics leave it out.
+        sequences: number of sequences with these targets, from the start of the text.
+        total_sequences: sequences of the full text.
+        accuracy: share of most probable targets; None: not counted.
+        bytes: bytes of these targets; 0 if unknown, since rows of metrics lack it.
     """
 
     loss: float
@@ -170,18 +170,18 @@ def score_text(
     between: Callable[[], None] = lambda: None,
     show: Callable[[str, int, int | None], None] = lambda label, done, total: None,
 ) -> Score:
-    """Evaluate a model as it stands on one text of a feed; each target counts once.
+    """Evaluate the current model on one text of a feed; each target counts once.
 
     Ranks divide the sequences among them; the score is that of all, on every rank.
 
     Arguments:
-        count: counts what of a batch the loss is divided by.
-        sums: runs the model on this rank's part of a batch, with which of its targets count.
-        token_bytes: (V,) bytes each token stands for.
+        count: counts the values of a batch by which the loss is divided.
+        sums: runs the model on this rank's part of a batch, given which of its targets count.
+        token_bytes: (V,) bytes per token.
         between: called before each batch.
 
     Raises:
-        RunError: none of the targets counts, or they stand for no bytes.
+        RunError: no target counts, or those that count have no bytes.
     """
     nats, correct, tokens, size, sequences, done = 0.0, 0, 0, 0, 0, 0
     counts_correct = False

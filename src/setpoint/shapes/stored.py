@@ -57,7 +57,7 @@ class HasCoded(Protocol):
     def coded(self, weight: str) -> Iterator[Sequence[Coded]] | None:
         """Quantized matrices stacked in a weight, by its name; of packed experts, of each.
 
-        None if files hold it dense.
+        None if files have it dense.
         """
         ...
 
@@ -110,7 +110,7 @@ class StoredExperts(Stored, Protocol):
 
         Arguments:
             product: of rows, dense matrices and ends.
-            ends: of the rows of each expert.
+            ends: ends of the rows of each expert.
         """
         ...
 

@@ -7,9 +7,9 @@ import logging
 from typing import Any, Final
 
 _LINES: Final = {
-    # Libraries of kernels for other machines, each of which it tries.
+    # Kernel libraries for other machines, each of which it tries.
     "torchao": "Failed to load ",
-    # Enums that torchao makes known to torch, which knows them by now.
+    # Enums that torchao registers with torch, which already knows them.
     "torch.utils._pytree": "Calling register_constant() on Enum subclasses is deprecated",
 }
 """Parts of log lines, by logger."""
@@ -29,7 +29,7 @@ _FILTERS: Final = {name: _Without(text) for name, text in _LINES.items()}
 def quiet_torchao() -> None:
     """Suppress the log lines of importing torchao."""
     for name, filter in _FILTERS.items():
-        logging.getLogger(name).addFilter(filter)  # which is added once
+        logging.getLogger(name).addFilter(filter)  # filters are added only once
 
 
 def import_torchao(module: str) -> Any:
