@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 from setpoint.config import RunError, SetpointError
 
 MARGIN = 60
-"""Seconds beside the grace period in which a save that has begun is finished."""
+"""Seconds added to the grace period, in which a running save is finished."""
 
 
 class JobRequest(NamedTuple):

@@ -210,7 +210,7 @@ class SavedTensors:
 
     def start(self, fixed: Iterable[Tensor]) -> None:
         """Begin a forward pass."""
-        plain = (Tensor, nn.Parameter)  # a distributed one has no memory of its own
+        plain = (Tensor, nn.Parameter)  # a distributed one has no own memory
         self.fixed = {t.untyped_storage()._cdata for t in fixed if type(t) in plain}
         # Most were freed with the graph of the previous pass.
         self.on_device = deque(entry for entry in self.on_device if entry[1]() is not None)

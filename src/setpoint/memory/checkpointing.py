@@ -47,7 +47,7 @@ def full(config: Full, layers: Layers) -> None:
         layers: of the model, by name, in order; changed in place.
 
     Raises:
-        SetpointError: there are none.
+        SetpointError: there are no layers.
     """
     for _, layer in _chosen(config, layers):
         recompute(layer, reentrant=config.reentrant)

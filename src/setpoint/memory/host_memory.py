@@ -14,7 +14,7 @@ SWAP = Path("/proc/meminfo")
 # Parameters of mallopt, from malloc.h.
 TRIM_THRESHOLD, MMAP_THRESHOLD = -1, -3
 MMAP_THRESHOLD_MAX = 4 * 2**20 * ctypes.sizeof(ctypes.c_long)
-"""Maximum in glibc: larger blocks are always mappings of their own."""
+"""Maximum in glibc: larger blocks are always separate mappings."""
 NEVER = -1
 GLIBC = "CS_GNU_LIBC_VERSION"
 MALLOC_VARIABLES = ("MALLOC_TRIM_THRESHOLD_", "MALLOC_MMAP_THRESHOLD_", "MALLOC_MMAP_MAX_")

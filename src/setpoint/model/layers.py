@@ -57,7 +57,7 @@ def _members(prefix: str, holder: nn.Module) -> list[tuple[str, nn.Module]]:
 def _is_no_layer(module: nn.Module) -> bool:
     if isinstance(module, nn.Embedding):
         return True
-    # A list cannot be called; a subclass with a forward pass of its own can.
+    # A list cannot be called; a subclass with a forward pass can.
     is_list = isinstance(module, nn.ModuleList | nn.ModuleDict)
     return is_list and type(module).forward is nn.Module.forward
 

@@ -345,7 +345,7 @@ def parameter_groups(config: OptimizerConfig, parameters: Iterable[Parameter]) -
     """Put parameters into the groups of the section; see `gather` for the rules.
 
     Arguments:
-        parameters: with their tensors, in the order of the model; frozen ones are left out.
+        parameters: with their tensors, in the order of the model; frozen ones are omitted.
 
     Returns:
         groups for a torch optimizer. Each has `name`, `params` as (name, tensor) pairs (torch keeps

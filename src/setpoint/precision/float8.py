@@ -142,8 +142,8 @@ class Float8Product:
     _multiply: Multiply
     _multiple: int
     _form: Any
-    """torchao's form of a float8 weight (its dtype and the settings of its products); None where
-    a weight has no scale of its own as a whole."""
+    """torchao's form of a float8 weight (its dtype and the settings of its products); None if
+    the full weight has no single scale."""
 
     def forward(self, x: Tensor) -> Tensor:
         """Multiply (..., in) by the weight, and add the bias.

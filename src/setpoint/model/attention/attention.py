@@ -517,7 +517,7 @@ def available(names: tuple[BackendName, ...], device: torch.device, demands: Dem
     """Make the first backend that is installed and runs on a device.
 
     Raises:
-        SetpointError: there is none.
+        SetpointError: no backend qualifies.
     """
     name = _available(names, device, demands.head, demands.dropout)
     return Chosen(name, make_backend(name))

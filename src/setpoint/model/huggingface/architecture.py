@@ -79,7 +79,7 @@ def value_problems(
         )
     heads, shared = read("num_attention_heads"), read("num_key_value_heads")
     names = [key for key in ("num_key_value_heads", "num_attention_heads") if key in given]
-    # Latent attention has a key-value head for each head, whatever this says.
+    # Latent attention has one key-value head per head, regardless of this value.
     is_read = type(heads) is type(shared) is int and not read("kv_lora_rank")
     if names and is_read and (shared < 1 or heads % shared):
         yield Problem(

@@ -185,7 +185,7 @@ def attend(
         (B, S, H, D).
 
     Raises:
-        SetpointError: the layer has a mask or a bias of its own.
+        SetpointError: the layer has its own mask or bias.
     """
     if not isinstance(attention_mask, AttentionMask) or position_bias is not None:
         got = "no mask of it" if position_bias is None else "a position bias"

@@ -223,7 +223,7 @@ def _faulty_overrides(config: HuggingFaceConfig, keys: Mapping[str, Any]) -> lis
     def fits(overrides: Mapping[str, Any]) -> bool:
         try:
             return _shape_error(architecture(config, keys, overrides)) is None
-        except Exception:  # whatever transformers raises, it cannot make the model
+        except Exception:  # any error means that it cannot make the model
             return False
 
     if fits(given):
@@ -243,7 +243,7 @@ def _shape_error(hf_config: Any) -> Exception | None:
             # Without a mask, transformers looks for documents in the position ids.
             given = {"input_ids": tokens, "attention_mask": tokens, "use_cache": False}
             _make(hf_config, "eager", **more).eval()(**given)
-    except Exception as error:  # whatever its layers raise
+    except Exception as error:  # any error of its layers
         return error
     return None
 

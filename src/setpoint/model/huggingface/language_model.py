@@ -481,7 +481,7 @@ class HuggingFaceModel(nn.Module):
         """See `setpoint.shapes.protocols.VocabularyDivisible`."""
         logits, output = self.logits, self.output
         if logits is None or output is None or weight_in_use(output).shape[0] == logits.rows:
-            return  # which gives the logits of all tokens, or is tied to an embedding that is whole
+            return  # it gives the logits of all tokens, or is tied to an undivided embedding
         self.vocabulary_part = VocabularyPart(peers, -(-logits.rows // peers.size), gathers)
 
     def tensor_plan(self) -> dict[str, str]:

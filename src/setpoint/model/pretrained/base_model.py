@@ -1,4 +1,4 @@
-"""Weights of a checkpoint, including one that leaves out its frozen parameters.
+"""Weights of a checkpoint, including one that omits its frozen parameters.
 
 Such a checkpoint (`checkpoint.save_frozen = false`) records the directory and the checksums of the
 weights it started from. They are located by both, and read as if the checkpoint contained them.
@@ -71,8 +71,8 @@ def checkpoint_weights(
         growth: see `Weights`.
 
     Raises:
-        DamagedCheckpoint: if the file is not what was saved.
-        RunError: if the weights do not fit the model, or the weights it leaves out are missing.
+        DamagedCheckpoint: the file is not what was saved.
+        RunError: the weights do not fit the model, or the omitted weights are missing.
     """
     tokens, saved = _vocab_size(model), config
     if growth is not None:  # omitted weights have the size of its own model
@@ -106,8 +106,8 @@ def restore(directory: Path, model: nn.Module, config: ModelConfig) -> None:
     """Load the weights of a checkpoint into a whole model in memory.
 
     Raises:
-        DamagedCheckpoint: if the checkpoint is not what was saved.
-        RunError: if the weights do not fit the model, or the weights it leaves out are missing.
+        DamagedCheckpoint: the checkpoint is not what was saved.
+        RunError: the weights do not fit the model, or the omitted weights are missing.
     """
     tokens: int = getattr(model, "vocab_size", 0)  # nothing else is built with it
     load_weights(
@@ -119,8 +119,8 @@ def fill_from(place: Place, model: nn.Module, config: ModelConfig) -> None:
     """Load the weights that a run starts from into a whole model in memory.
 
     Raises:
-        SetpointError: if they belong to another model.
-        RunError: if the files are damaged.
+        SetpointError: they belong to another model.
+        RunError: the files are damaged.
     """
     if isinstance(model, HuggingFaceModel):
         load = partial(model.load_from, place.directory)
@@ -140,15 +140,15 @@ def completed(
     model: nn.Module | None,
     place: Place | None = None,
 ) -> LoadedCheckpoint:
-    """A checkpoint completed by the frozen parameters that it leaves out, if any.
+    """A checkpoint completed by the frozen parameters that it omits, if any.
 
     Arguments:
         model: see `tensors_at`.
         place: of these parameters; None: it is located.
 
     Raises:
-        SetpointError: if those weights are missing, or belong to another model.
-        RunError: if they are damaged.
+        SetpointError: those weights are missing, or belong to another model.
+        RunError: they are damaged.
     """
     path, base = checkpoint.path, checkpoint.base
     if base is None:
@@ -180,8 +180,8 @@ def tensors_at(
             quantized. Other models: in host memory, to be filled; None: it is built.
 
     Raises:
-        SetpointError: if the weights belong to another model.
-        RunError: if they are damaged.
+        SetpointError: the weights belong to another model.
+        RunError: they are damaged.
     """
     if isinstance(config, TransformerConfig):
         return _frozen_tensors(place, names, config, vocab_size, model)
@@ -315,7 +315,7 @@ def base_of(directory: Path) -> Base | None:
     """The record of what a checkpoint omits; None if it is complete.
 
     Raises:
-        DamagedCheckpoint: if the record is not what was saved.
+        DamagedCheckpoint: the record is not what was saved.
     """
     return read_base(directory, read_manifest(directory))
 
@@ -323,13 +323,13 @@ def base_of(directory: Path) -> Base | None:
 def frozen_of(
     directory: Path, add_adapter: Callable[[Any, ModelConfig, nn.Module], None]
 ) -> dict[str, Placeable]:
-    """Frozen parameters that a checkpoint leaves out; empty if it is complete.
+    """Frozen parameters that a checkpoint omits; empty if it is complete.
 
     Arguments:
         add_adapter: adds the adapter of a section to a model; see `setpoint.infer.loaded_model`.
 
     Raises:
-        SetpointError: if the weights with these parameters are missing, or have changed.
+        SetpointError: the weights with these parameters are missing, or have changed.
     """
     base = base_of(directory)
     if base is None:
@@ -348,7 +348,7 @@ def verify_base(directory: Path) -> None:
     """Compare every byte of the weights that a checkpoint refers to with their checksums.
 
     Raises:
-        SetpointError: if they are missing, or have changed.
+        SetpointError: they are missing, or have changed.
     """
     base = base_of(directory)
     place = None if base is None else find_base(directory, base)
@@ -363,7 +363,7 @@ def files_at(place: Place) -> dict[str, Written]:
     files are read.
 
     Raises:
-        SetpointError: if there are none.
+        SetpointError: there are no such files.
     """
     known: dict[str, Written] = {}
     if place.kind == "checkpoint":
@@ -394,7 +394,7 @@ def find_base(checkpoint: Path, base: Base, pretrained: str | None = None) -> Pl
         pretrained: the current `model.pretrained`, to which they may have been moved.
 
     Raises:
-        SetpointError: if they are missing, or have changed.
+        SetpointError: they are missing, or have changed.
     """
     reasons: list[str] = []
     for name in dict.fromkeys((base.directory, pretrained or base.name, base.name)):

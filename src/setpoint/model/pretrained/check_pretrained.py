@@ -125,7 +125,7 @@ def vocabulary_of(place: Place) -> int | None:
     """Vocabulary size of weights; None if only the model itself knows it.
 
     Raises:
-        SetpointError: if their files cannot be read.
+        SetpointError: their files cannot be read.
     """
     if place.kind == "huggingface":
         return vocabulary_in(read_keys(place.directory))
@@ -175,7 +175,7 @@ def declared_vocabulary(config: HuggingFaceConfig) -> int | None:
     """Vocabulary size of a transformers model; None if its config.json is not local.
 
     Raises:
-        SetpointError: if the file cannot be read.
+        SetpointError: the file cannot be read.
     """
     rows = config.overrides.dump().get("vocab_size")
     if isinstance(rows, int) or config.names_model_type:

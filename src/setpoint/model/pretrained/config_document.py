@@ -62,7 +62,7 @@ def read_keys(directory: Path, name: str = CONFIG) -> dict[str, Any]:
     """Read a directory's config.json, or another JSON file.
 
     Raises:
-        SetpointError: if it is missing, or not a JSON object.
+        SetpointError: it is missing, or not a JSON object.
     """
     file = directory / name
     try:
@@ -168,7 +168,7 @@ class ConfigDocument:
         """Refuse keys that were not read, and report all findings.
 
         Raises:
-            SetpointError: if there are any, naming each key with its value.
+            SetpointError: with the key and value of each finding.
         """
         for name, allowed in _MUST_BE.items():
             if name not in self._read:

@@ -25,7 +25,7 @@ from setpoint.model.pretrained.families import FAMILIES
 from setpoint.model.pretrained.locate import CONFIG, Place, locate
 
 TOKEN_IDS: Final = ("bos_token_id", "eos_token_id", "pad_token_id")
-"""Keys of special tokens; transformers has defaults of its own where they are absent."""
+"""Keys of special tokens; transformers has its own defaults if they are absent."""
 
 TRAINING: Final = (
     "balance_loss",
@@ -72,7 +72,7 @@ def config_from_pretrained(path: str | Path) -> TransformerConfig:
         the resolved configuration, with the model's own `max_sequence_length`.
 
     Raises:
-        SetpointError: if there is no such model, or Setpoint's transformer does not support it.
+        SetpointError: there is no such model, or Setpoint's transformer does not support it.
     """
     return config_of(locate(str(path), weights=False))
 
@@ -81,7 +81,7 @@ def config_of(place: Place) -> TransformerConfig:
     """Read the configuration of a located model.
 
     Raises:
-        SetpointError: if Setpoint's transformer does not support it.
+        SetpointError: Setpoint's transformer does not support it.
     """
     if place.kind == "huggingface":
         return read_config(place.directory)[0]
@@ -98,7 +98,7 @@ def read_config(directory: Path) -> tuple[TransformerConfig, Family]:
     """Read the config.json of a directory.
 
     Raises:
-        SetpointError: if it is missing, invalid JSON, of an unknown family, or has an unsupported
+        SetpointError: it is missing, invalid JSON, of an unknown family, or has an unsupported
             value.
     """
     return config_from_keys(read_keys(directory), directory / CONFIG)
@@ -185,7 +185,7 @@ def family_for(
         origin: `model_type` of the initial weights, if any, which is tried first.
 
     Raises:
-        SetpointError: if there is none, naming the fields that the nearest family cannot express.
+        SetpointError: no family fits; names the fields that the nearest one cannot express.
     """
     if name is not None and name not in FAMILIES:
         meant = did_you_mean(name, FAMILIES, " ")

@@ -65,7 +65,7 @@ class Weights:
         growth: of the embedding and output matrix; None: the vocabularies are equal.
 
     Raises:
-        RunError: if there are other tensors than those of the model.
+        RunError: there are other tensors than those of the model.
     """
 
     def __init__(
@@ -331,8 +331,8 @@ def weights_of(
         growth: see `Weights`.
 
     Raises:
-        SetpointError: if there are no readable weights.
-        RunError: if they are damaged, or do not fit the model.
+        SetpointError: there are no readable weights.
+        RunError: they are damaged, or do not fit the model.
     """
     shapes = {name: tuple(tensor.shape) for name, tensor in model.state_dict().items()}
     tokens: int = model.vocab_size  # pyright: ignore[reportAssignmentType]

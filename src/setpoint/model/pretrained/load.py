@@ -62,9 +62,9 @@ def load_pretrained(
         int64 tokens to (B, S, V) logits.
 
     Raises:
-        SetpointError: if there is no such model or device, or Setpoint's transformer does not
+        SetpointError: there is no such model or device, or Setpoint's transformer does not
             support it.
-        RunError: if its files are damaged or inconsistent. Nothing is loaded then.
+        RunError: its files are damaged or inconsistent. Nothing is loaded then.
     """
     torch_dtype = weight_dtype(dtype)
     _require_device(device)
@@ -109,8 +109,8 @@ def load_huggingface(
         divide, one: see `load_checkpoint`.
 
     Raises:
-        SetpointError: if there are no readable weights.
-        RunError: if they are damaged, or do not fit the model. Nothing is loaded then.
+        SetpointError: there are no readable weights.
+        RunError: they are damaged, or do not fit the model. Nothing is loaded then.
     """
     assert config.vocab_size is not None, "every config.json has it"
     require_depth(directory, config)
@@ -143,8 +143,8 @@ def load_checkpoint(
         one: the rank that reads for its group; None: each rank reads its own part.
 
     Raises:
-        DamagedCheckpoint: if the checkpoint is not what was saved.
-        RunError: if the weights do not fit the model. Nothing is loaded then.
+        DamagedCheckpoint: the checkpoint is not what was saved.
+        RunError: the weights do not fit the model. Nothing is loaded then.
     """
     keys = description_of(directory)
     if isinstance(config, TransformerConfig) and is_built_in(config):
@@ -198,8 +198,8 @@ def start_from(
         one: the rank that reads for its group; None: each rank reads its own part.
 
     Raises:
-        SetpointError: if there is no such model, or its architecture differs, field by field.
-        RunError: if its files are damaged or inconsistent. Nothing is loaded then.
+        SetpointError: there is no such model, or its architecture differs, field by field.
+        RunError: its files are damaged or inconsistent. Nothing is loaded then.
     """
     assert config.pretrained is not None
     try:

@@ -39,7 +39,7 @@ def locate(name: str, *, weights: bool = True) -> Place:
         name: a directory, or a Hub id with an optional `@revision`.
 
     Raises:
-        SetpointError: if there is no such model, with the places that were searched.
+        SetpointError: there is no such model; lists the searched places.
     """
     place = locate_here(name)
     if place is None:
@@ -51,7 +51,7 @@ def locate_here(name: str) -> Place | None:
     """Locate a model in a local directory.
 
     Raises:
-        SetpointError: if the name is neither a directory with a model nor a Hub id.
+        SetpointError: the name is neither a directory with a model nor a Hub id.
     """
     if not can_be_path(name):
         raise SetpointError(f"{for_error(name)}: not a valid file name")
@@ -133,7 +133,7 @@ GENERATION: Final = "generation_config.json"
 """File with end-of-text tokens and recommended sampling settings."""
 
 CONFIG_FILES: Final = ("config.json", GENERATION)
-"""Files that describe a model beside its weights."""
+"""Files that describe a model, without its weights."""
 
 TOKENIZER_FILES: Final = (
     "tokenizer.json",
@@ -158,7 +158,7 @@ def fetch(name: str, *, weights: bool = True) -> Path:
         name: `organization/name` or `organization/name@revision`.
 
     Raises:
-        SetpointError: if the package is missing, the Hub is unreachable, or has no such model.
+        SetpointError: the package is missing, the Hub is unreachable, or has no such model.
     """
     patterns = [*CONFIG_FILES, *TOKENIZER_FILES, *(_WEIGHTS if weights else ())]
     works = "A directory with config.json and model.safetensors works without the Hub."

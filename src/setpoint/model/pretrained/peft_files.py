@@ -25,7 +25,7 @@ LOW_RANK = re.compile(
 )
 """Names of an adapter's own tensors; others are fully trained."""
 BASE = ".base_layer"
-"""Part of the names of base matrices, which PEFT writes beside adapters of embeddings."""
+"""Part of the names of base matrices, which PEFT writes with adapters of embeddings."""
 _EMBEDDINGS, _HEAD = ("embed_tokens", "wte"), "lm_head"
 _UNKNOWN = ("use_bdlora", "arrow_config", "alora_invocation_tokens", "trainable_token_indices",
             "layer_replication", "target_parameters", "use_qalora", "kasa_config",

@@ -41,7 +41,7 @@ def weight_dtype(dtype: torch.dtype | str | None) -> torch.dtype | None:
         dtype: a torch dtype, or a name such as `"bf16"`; None: as in the files.
 
     Raises:
-        SetpointError: if there is no such dtype, or weights cannot have it.
+        SetpointError: there is no such dtype, or weights cannot have it.
     """
     if dtype is None:
         return None

@@ -33,7 +33,7 @@ def job_of(checkpoint: Path) -> Job:
         the resolved configuration.
 
     Raises:
-        SetpointError: if there is no record, or it cannot be read.
+        SetpointError: there is no record, or it cannot be read.
     """
     from setpoint.train.config import Job
 
@@ -45,7 +45,7 @@ def model_of(checkpoint: Path) -> ModelConfig:
     """The model section of a checkpoint's job.
 
     Raises:
-        SetpointError: if there is no record, or it cannot be read.
+        SetpointError: there is no record, or it cannot be read.
     """
     return job_of(checkpoint).model
 
@@ -68,7 +68,7 @@ def holds(checkpoint: Path, name: str) -> bool:
     """True if a checkpoint contains a file, which is verified.
 
     Raises:
-        DamagedCheckpoint: if the file is missing or differs.
+        DamagedCheckpoint: the file is missing or differs.
     """
     manifest = read_manifest(checkpoint)
     if name not in manifest.files:
@@ -81,7 +81,7 @@ def tokenizer_of(checkpoint: Path, section: TokenizerConfig) -> Any:
     """Build the tokenizer of a checkpoint, from the files in it if there are any.
 
     Raises:
-        SetpointError: if the checkpoint has no files, and the section's are missing.
+        SetpointError: the checkpoint has no files, and the section's are missing.
     """
     if isinstance(section, HuggingFace) and holds(checkpoint, TOKENIZER_FILES[0]):
         return section.build(directory=checkpoint)
@@ -95,7 +95,7 @@ def description_of(checkpoint: Path) -> dict[str, Any] | None:
         its keys; None if there is none.
 
     Raises:
-        DamagedCheckpoint: if the file is not what was saved.
+        DamagedCheckpoint: the file is not what was saved.
     """
     return read_keys(checkpoint, DESCRIPTION) if holds(checkpoint, DESCRIPTION) else None
 

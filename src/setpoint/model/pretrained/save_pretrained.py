@@ -70,7 +70,7 @@ def save_pretrained(
         eos_token: text of the end-of-sequence token for the tokenizer's files; None: unchanged.
 
     Raises:
-        SetpointError: if no family fits, or the directory cannot be written.
+        SetpointError: no family fits, or the directory cannot be written.
     """
     weights = None
     if not isinstance(model, nn.Module):
@@ -198,7 +198,7 @@ def write_tensors(
         max_shard_size: maximum bytes of the tensors of a file, unless one alone is larger.
 
     Raises:
-        OSError: if they cannot be written.
+        OSError: they cannot be written.
     """
     shards = list(_shards(planned, max_shard_size))
     files: list[Path] = []
@@ -252,7 +252,7 @@ def copy_files(names: Sequence[str], origin: Path | None, directory: Path) -> No
         origin: directory to copy from; None: nothing is copied.
 
     Raises:
-        OSError: if one cannot be copied.
+        OSError: one cannot be copied.
     """
     if origin is None:
         return
@@ -288,7 +288,7 @@ def ends_of(directory: Path, tokenizer: Any = None) -> tuple[int, ...]:
         tokenizer: of the weights; None: only those of the files.
 
     Raises:
-        SetpointError: if a file cannot be read.
+        SetpointError: a file cannot be read.
     """
     settings = directory / GENERATION
     is_checkpoint = (directory / MANIFEST).is_file()  # its config.json is that of its start
@@ -359,7 +359,7 @@ def publish(target: Path, write: Callable[[Path], Any]) -> None:
     """Write a temporary directory, and rename it when it is complete.
 
     Raises:
-        SetpointError: if it cannot be written; an existing directory is unchanged.
+        SetpointError: it cannot be written; an existing directory is unchanged.
     """
     try:
         with publishing(target, replace=True) as aside:

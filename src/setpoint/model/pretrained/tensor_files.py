@@ -34,9 +34,9 @@ def list_tensors(directory: Path) -> dict[str, TensorInfo]:
         directory: with `model.safetensors`, or an index and its files.
 
     Raises:
-        SetpointError: if there are no readable ones, a file of the index is missing, or its tensors
+        SetpointError: there are no readable tensors, a file of the index is missing, or its tensors
             differ from the index.
-        DamagedFile: if a file is truncated.
+        DamagedFile: a file is truncated.
     """
     if (directory / SINGLE).is_file():
         return read_header(directory / SINGLE)
@@ -103,7 +103,7 @@ def listed(words: list[str], shown: int = _SHOWN) -> str:
 
 KEY: Final = "quantization_config"
 MODELOPT: Final = "hf_quant_config.json"
-"""modelopt's file beside config.json."""
+"""modelopt's file next to config.json."""
 
 _COMPRESSED: Final = (
     "float-quantized", "int-quantized", "naive-quantized", "pack-quantized",

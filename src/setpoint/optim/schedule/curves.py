@@ -23,8 +23,8 @@ from setpoint.optim.schedule.config import (
 from setpoint.units import Duration, Length
 
 Shape = Callable[[float], float]
-"""Shape of a decay: from the share t of the decay that is over, in [0, 1], to what is left of
-the way, 1 at t = 0 and 0 at t = 1."""
+"""Shape of a decay: from the completed share t, in [0, 1], to the remaining share of the
+decay, 1 at t = 0 and 0 at t = 1."""
 
 SHAPES: Final[Mapping[str, Shape]] = {
     "linear": lambda t: 1.0 - t,
@@ -61,10 +61,10 @@ class ScheduleTime(NamedTuple):
         )
 
     def at(self, unit: str) -> float:
-        """Begin of the step in a unit.
+        """Start of the step in a unit.
 
         Raises:
-            ValueError: if it is unknown.
+            ValueError: the unit is unknown.
         """
         if unit not in self.begin:
             raise ValueError(f"a schedule that counts {unit} needs a ScheduleTime with {unit}")
