@@ -172,7 +172,7 @@ def build_dispatcher(
         group, same_tokens, divides: see `setpoint.parallel.expert_ranks.ExpertRanks`.
 
     Raises:
-        SetpointError: DeepEP is asked for and not installed.
+        SetpointError: DeepEP is requested and not installed.
     """
     dispatcher: TokenDispatcher = run_locally
     if group is not None and isinstance(dispatch, DeepEP):
@@ -183,7 +183,7 @@ def build_dispatcher(
     if same_tokens is not None:
         dispatcher = TensorParallelDispatcher(dispatcher, same_tokens, divides)
     if is_compiled:
-        # The number of rows is data: compiled code ends before, and goes on after.
+        # The number of rows is data: compiled code ends before, and resumes after.
         dispatcher = cast("TokenDispatcher", torch.compiler.disable(dispatcher))
     return dispatcher
 
@@ -297,13 +297,13 @@ def _wait(works: Sequence[Work]) -> None:
 class DeepEPDispatcher:
     """A `TokenDispatcher` by DeepEP (https://github.com/deepseek-ai/DeepEP).
 
-    Kernels send a token once to each rank with an expert that it chose. Written for the `Buffer`
-    that DeepEP's documentation describes for training; run with a stand-in for that class only,
-    not on GPUs. The buffer is made for the first tokens, whose width decides its size.
+    Kernels send a token once to each rank with an expert that it chose. Written for the `Buffer` in
+    DeepEP's documentation of training; tested with a stand-in for that class only, not on GPUs. The
+    buffer is allocated for the first tokens, whose width determines its size.
 
     Arguments:
         group: the ranks that divide the experts.
-        experts: number on all ranks.
+        experts: number of experts on all ranks.
 
     Raises:
         SetpointError: DeepEP is not installed, or cannot be loaded.
