@@ -116,7 +116,7 @@ def resharding(job: Job) -> list[Any]:
     model = torch.nn.Sequential(torch.nn.Linear(2, 2))
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(
-            "torch.distributed.fsdp.fully_shard",
+            "setpoint.parallel.sharding.fully_shard",
             lambda unit, **options: asked.append(options["reshard_after_forward"]),
         )
         mesh: Any = {"shard": None}
@@ -149,7 +149,7 @@ def asked_of_fsdp(job: Job) -> list[dict[str, Any]]:
     mesh["shard"] = mesh
     policy: Any = None
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("torch.distributed.fsdp.fully_shard", fully_shard)
+        patch.setattr("setpoint.parallel.sharding.fully_shard", fully_shard)
         shard(job.parallel, mesh, model, layers_of(model), policy, set())
     return asked
 
