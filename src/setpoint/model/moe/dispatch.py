@@ -298,7 +298,7 @@ class DeepEPDispatcher:
     """A `TokenDispatcher` by DeepEP (https://github.com/deepseek-ai/DeepEP).
 
     Kernels send a token once to each rank with an expert that it chose. Written for the `Buffer` in
-    DeepEP's documentation of training; tested with a stand-in for that class only, not on GPUs. The
+    DeepEP's documentation of training; run with a stand-in for that class only, not on GPUs. The
     buffer is allocated for the first tokens, whose width determines its size.
 
     Arguments:
