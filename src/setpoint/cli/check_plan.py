@@ -103,14 +103,14 @@ class PlanReport:
     def _memory(self) -> Iterator[tuple[str, str]]:
         memory = self.memory
         if memory is None:
-            yield "  all parts", "divided by DeepSpeed, unknown here"
+            yield "  all parts", "unknown: divided by DeepSpeed"
             return
         for name, title in PARTS.items():
             size = getattr(memory, name)
             if name == "optimizer" and (optimizer := self.workload.unknown_state):
-                yield f"  {title}", f"unknown here: that of {optimizer}; --fake-step may know"
+                yield f"  {title}", f"unknown for {optimizer}; --fake-step may measure it"
             elif name == "activations" and memory.unknown:
-                yield f"  {title}", f"unknown here: {memory.unknown}; --fake-step may know"
+                yield f"  {title}", f"unknown: {memory.unknown}; --fake-step may measure it"
             elif size:
                 yield f"  {title}", in_units(size)
         without = ", without optimizer state" * bool(self.workload.unknown_state)

@@ -165,7 +165,9 @@ def _numbers(name: str, runs: list[ComparedRun]) -> list[float | None]:
     values = {".".join(path): v for path, v in differing([run.values for run in runs]).items()}
     matches = [path for path in values if f".{path}".endswith(f".{name}")]
     if len(matches) > 1:
-        raise SetpointError(f"--x {name} is several values: {', '.join(matches)}; name one of them")
+        raise SetpointError(
+            f"--x {name} matches several values: {', '.join(matches)}; name one of them"
+        )
     if matches:
         return [
             float(value) if isinstance(value, int | float) and value is not True else None
@@ -178,7 +180,11 @@ def _numbers(name: str, runs: list[ComparedRun]) -> list[float | None]:
         columns = dict.fromkeys(column for run in metrics for column in run.columns())
         fields = {path for run in runs for path in run.values}
         is_equal = any(f".{path}".endswith(f".{name}") for path in fields)
-        reason = "is equal or derived in all runs" if is_equal else "is no value or metric of a run"
+        reason = (
+            "does not differ between the runs, or is derived in all of them"
+            if is_equal
+            else "is neither a value nor a metric of these runs"
+        )
         meant = "" if is_equal else did_you_mean(name, [*values, *fields, *columns], " ")
         raise SetpointError(
             f"--x {name} {reason}.{meant}\nValues that differ: {', '.join(values) or 'none'}"

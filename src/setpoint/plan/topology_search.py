@@ -533,7 +533,7 @@ def search_space(
     if workload.unknown:
         raise SetpointError(
             f"the memory of a step is unknown: {workload.unknown}\nValid: `setpoint check "
-            "--fake-step` of one layout, which may know"
+            "--fake-step` of one layout, which may measure it"
         )
     return job, SearchSpace(workload, size, start, fixed, gpu, network, Kernels.of(job), limit)
 
