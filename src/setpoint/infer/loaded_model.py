@@ -113,7 +113,7 @@ def load(
         "device": torch.device("cpu") if offload else world.device,
         "dtype": DType(job.weights.dtype).torch(),
         "divide": division.divide,
-        "one": reader_of(job.parallel, world),
+        "broadcast": reader_of(job.parallel, world),
     }
     if place.record:
         tokenizer = tokenizer_of(place.directory, job.tokenizer)
@@ -212,7 +212,7 @@ def _load_hugging_face(
 ) -> nn.Module:
     if isinstance(job.model, HuggingFaceConfig):
         model = job.model.build(vocab_size=tokens)
-        read_whole(model, partial(model.load_from, place.directory), given["one"])
+        read_whole(model, partial(model.load_from, place.directory), given["broadcast"])
         model = model.to(device=given["device"], dtype=given["dtype"])
         given["divide"](model)
         return model

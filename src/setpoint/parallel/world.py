@@ -19,7 +19,7 @@ from setpoint.parallel.config import AXES, CONTEXT, DATA, WITHIN, Parallel, Rank
 from setpoint.parallel.hangs import limit_waits, meeting_time
 from setpoint.parallel.rank import require_launch
 from setpoint.shapes.batch import SequenceParts
-from setpoint.shapes.peers import OneReader
+from setpoint.shapes.peers import BroadcastReader
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -378,12 +378,12 @@ def ranks_by(degrees: Mapping[str, int], *dims: Sequence[str]) -> NDArray[np.int
     return np.ascontiguousarray(ranks.transpose(order).reshape(shape))
 
 
-def reader_of(config: Parallel, world: World) -> OneReader | None:
+def reader_of(config: Parallel, world: World) -> BroadcastReader | None:
     """Find the rank that reads weights for this one; None where each rank reads its own."""
     if config.load_weights == "every_rank":
         return None
     group = world.group("replicate", *WITHIN)
-    return None if group is None else OneReader(group, world.device)
+    return None if group is None else BroadcastReader(group, world.device)
 
 
 def sequence_parts(config: Parallel, world: World) -> SequenceParts:

@@ -215,7 +215,7 @@ def compute_sent(compute: Callable[[], Tensor], shape: Tensor) -> Tensor:
 
 
 @dataclass(frozen=True, slots=True)
-class OneReader:
+class BroadcastReader:
     """The first rank of a group reads, and sends to the others.
 
     Every rank calls every method, in the same order. Tensors are sent on `device`.

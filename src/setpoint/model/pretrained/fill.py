@@ -25,7 +25,7 @@ from setpoint.model.pretrained.weight_names import (
     hf_shapes,
     require_tensors,
 )
-from setpoint.shapes.peers import OneReader
+from setpoint.shapes.peers import BroadcastReader
 from setpoint.shapes.placed import Named, Placeable, local_ranges, put
 from setpoint.shapes.stored import Coded, Stored, stored_weights
 
@@ -96,7 +96,7 @@ class Weights:
         *,
         device: torch.device | str,
         dtype: torch.dtype | None,
-        one: OneReader | None = None,
+        broadcast: BroadcastReader | None = None,
     ) -> None:
         """Load all parameters and buffers of a module.
 
@@ -106,14 +106,14 @@ class Weights:
 
         Arguments:
             dtype: of parameters on the meta device; None: as in the files.
-            one: see `TensorReader`.
+            broadcast: see `TensorReader`.
         """
         # Buffers that are in no file have no values after allocation.
         empty = {name for name, buffer in module.named_buffers() if buffer.is_meta}
         if any(p.is_meta and hasattr(p, "to_local") for p in module.parameters()):
             assert dtype is not None, "a job knows in which dtype it keeps divided weights"
             materialize(module, device, dtype)  # allocated where the sharding engine expects it
-        reader = TensorReader(one)
+        reader = TensorReader(broadcast)
         with torch.no_grad():
             for name, parameter in list(module.named_parameters()):
                 if plain_name(name) not in self.pieces:
@@ -127,7 +127,7 @@ class Weights:
                     continue  # its parts were read
                 if any(part.is_meta for part in stored.parameters()):
                     materialize(stored, device, torch.float32)
-                for rows in stored.pieces(every=one is not None):
+                for rows in stored.pieces(every=broadcast is not None):
                     self._store(reader, plain_name(name), stored, rows)
             for name, buffer in list(module.named_buffers()):
                 if plain_name(name) in self.pieces:
@@ -154,7 +154,7 @@ class Weights:
         name = plain_name(name)
         if target.is_meta:
             return self._whole(reader, name, dtype or self._source(name).dtype, device)
-        shard = local_ranges(target) if reader.one is None and target.ndim else None
+        shard = local_ranges(target) if reader.broadcast is None and target.ndim else None
         if shard is None:
             put(target, self._whole(reader, name, target.dtype))
         else:
@@ -227,7 +227,7 @@ class Weights:
     ) -> None:
         """Read a box of a tensor into `local`."""
         source, pieces, shape = self._source(name), self.pieces[name], self.shapes[name]
-        if self._is_stored(name) and isinstance(source, Placeable) and reader.one is None:
+        if self._is_stored(name) and isinstance(source, Placeable) and reader.broadcast is None:
             source.fill(local.detach(), [start for start, _ in box])
             return
         if len(pieces) > 1 or pieces[0].block is not None:

@@ -34,7 +34,7 @@ from setpoint.model.pretrained.recorded_model import (
     tokenizer_of,
 )
 from setpoint.model.pretrained.weight_names import require_depth
-from setpoint.shapes.peers import OneReader
+from setpoint.shapes.peers import BroadcastReader
 
 Divide = Callable[[nn.Module], None]
 """Keeps this rank's part of a model."""
@@ -100,13 +100,13 @@ def load_huggingface(
     device: torch.device | str,
     dtype: torch.dtype | None,
     divide: Divide = lambda model: None,
-    one: OneReader | None = None,
+    broadcast: BroadcastReader | None = None,
 ) -> nn.Module:
     """Build a transformer and load the weights of a Hugging Face directory.
 
     Arguments:
         dtype: of the parameters; None: as in the files.
-        divide, one: see `load_checkpoint`.
+        divide, broadcast: see `load_checkpoint`.
 
     Raises:
         SetpointError: there are no readable weights.
@@ -117,7 +117,7 @@ def load_huggingface(
     model = skeleton(config, config.vocab_size)
     weights = weights_of(directory, family, model, config)
     divide(model)
-    weights.fill(model, device=device, dtype=dtype, one=one)
+    weights.fill(model, device=device, dtype=dtype, broadcast=broadcast)
     # Location of further files of the weights; see `save_pretrained`.
     vars(model)["loaded_from"] = directory
     return model
@@ -132,7 +132,7 @@ def load_checkpoint(
     dtype: torch.dtype | None,
     prepare: Callable[[nn.Module], None] = lambda model: None,
     divide: Divide = lambda model: None,
-    one: OneReader | None = None,
+    broadcast: BroadcastReader | None = None,
 ) -> nn.Module:
     """Build a model and load a checkpoint of Setpoint.
 
@@ -140,7 +140,7 @@ def load_checkpoint(
         dtype: of the parameters; None: as in the file, which sharded parameters do not support.
         prepare: adds modules that the checkpoint has beyond the model, such as an adapter.
         divide: keeps this rank's part of the model, before values are loaded where possible.
-        one: the rank that reads for its group; None: each rank reads its own part.
+        broadcast: the rank that reads for its group; None: each rank reads its own part.
 
     Raises:
         DamagedCheckpoint: the checkpoint is not what was saved.
@@ -152,31 +152,33 @@ def load_checkpoint(
         prepare(model)
         weights = checkpoint_weights(directory, model, config)
         divide(model)
-        weights.fill(model, device=device, dtype=dtype, one=one)
+        weights.fill(model, device=device, dtype=dtype, broadcast=broadcast)
     else:
         if isinstance(config, HuggingFaceConfig) and keys is not None:
             model: nn.Module = config.build(vocab_size=vocab_size, keys=keys)
         else:
             model = build_model(config, vocab_size)
         prepare(model)
-        read_whole(model, partial(restore, directory, model, config), one)
+        read_whole(model, partial(restore, directory, model, config), broadcast)
         model = model.to(device=device, dtype=dtype)
         divide(model)
     vars(model)["loaded_from"] = directory
     return model
 
 
-def read_whole(model: nn.Module, load: Callable[[], None], one: OneReader | None) -> None:
+def read_whole(
+    model: nn.Module, load: Callable[[], None], broadcast: BroadcastReader | None
+) -> None:
     """Load a whole model in memory, on one rank that sends it to the others.
 
     Arguments:
         load: loads it from files.
     """
-    if one is None:
+    if broadcast is None:
         load()
     else:
-        one.read(load)
-        one.send([*model.state_dict().values()])
+        broadcast.read(load)
+        broadcast.send([*model.state_dict().values()])
 
 
 def start_from(
@@ -185,7 +187,7 @@ def start_from(
     device: torch.device | str = "cpu",
     dtype: torch.dtype | None = None,
     full_model: nn.Module | None = None,
-    one: OneReader | None = None,
+    broadcast: BroadcastReader | None = None,
 ) -> dict[str, Any]:
     """Load the pretrained weights of a configuration into a model.
 
@@ -195,7 +197,7 @@ def start_from(
             the meta device are allocated on `device` in `dtype`.
         full_model: the transformer that `model` is a part of, which the weights must fit; None:
             itself.
-        one: the rank that reads for its group; None: each rank reads its own part.
+        broadcast: the rank that reads for its group; None: each rank reads its own part.
 
     Raises:
         SetpointError: there is no such model, or its architecture differs, field by field.
@@ -214,11 +216,11 @@ def start_from(
     if known is not None and tokens is not None and known < tokens:
         facts["grown"] = {"from": known, "to": tokens}
     if isinstance(config, TransformerConfig):
-        _start_transformer(config, model, place, device, dtype, full_model or model, one)
+        _start_transformer(config, model, place, device, dtype, full_model or model, broadcast)
         if config.adapters:
             facts["adapters"] = fold_adapters(config, model, full_model or model, place.directory)
         return facts
-    read_whole(model, partial(fill_from, place, model, config), one)
+    read_whole(model, partial(fill_from, place, model, config), broadcast)
     return facts
 
 
@@ -229,7 +231,7 @@ def _start_transformer(
     device: torch.device | str,
     dtype: torch.dtype | None,
     full_model: nn.Module,
-    one: OneReader | None,
+    broadcast: BroadcastReader | None,
 ) -> None:
     mismatches = differences(config, config_of(place))
     tokens: int = full_model.vocab_size  # pyright: ignore[reportAssignmentType]
@@ -245,4 +247,4 @@ def _start_transformer(
             f"loaded:\n  {lines}\n`setpoint import {place.name}` writes a configuration for them."
         )
     weights = start_weights(place, full_model, config)
-    weights.fill(model, device=device, dtype=dtype, one=one)
+    weights.fill(model, device=device, dtype=dtype, broadcast=broadcast)

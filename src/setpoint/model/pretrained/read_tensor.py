@@ -26,7 +26,7 @@ from setpoint.files.tensor_header import (
     TensorInfo,
 )
 from setpoint.model.pretrained.weight_names import Part, block
-from setpoint.shapes.peers import OneReader
+from setpoint.shapes.peers import BroadcastReader
 from setpoint.shapes.placed import Placeable, whole_of
 from setpoint.shapes.stored import E2M1
 from setpoint.units.dtype import DType
@@ -92,12 +92,12 @@ class TensorReader:
     The last tensor is cached, since several weights of a model may be parts of it.
 
     Arguments:
-        one: the rank that reads whole tensors and sends them to the others, which must read the
-            same ones; None: this process reads its own parts.
+        broadcast: the rank that reads whole tensors and sends them to the others, which must read
+            the same ones; None: this process reads its own parts.
     """
 
-    def __init__(self, one: OneReader | None = None) -> None:
-        self.one = one
+    def __init__(self, broadcast: BroadcastReader | None = None) -> None:
+        self.broadcast = broadcast
         self._last: tuple[Tensor | Placeable, Rows, Tensor] | None = None
 
     def read(self, source: Tensor | Placeable, rows: Rows = None) -> Tensor:
@@ -111,9 +111,9 @@ class TensorReader:
         self._last = None  # free its memory before allocating the next tensor
         if isinstance(source, Tensor):
             tensor = whole_of(source) if rows is None else whole_of(source)[slice(*rows)]
-        elif self.one is not None:
+        elif self.broadcast is not None:
             assert rows is None
-            tensor = self.one.tensor(source.whole, source.shape, source.dtype)
+            tensor = self.broadcast.tensor(source.whole, source.shape, source.dtype)
         elif rows is None:
             tensor = source.whole()
         else:
@@ -132,7 +132,7 @@ class TensorReader:
             whole: other boxes follow that make up the whole tensor, which is read once.
         """
         box = tuple(slice(start, end) for start, end in ranges)
-        if whole or not box or self.one is not None or isinstance(source, Tensor):
+        if whole or not box or self.broadcast is not None or isinstance(source, Tensor):
             return self.read(source)[box]
         if len(box) == 2 and box[1] != slice(0, source.shape[1]):
             columns = box[1].stop - box[1].start
@@ -157,9 +157,9 @@ class TensorReader:
 
     def part(self, info: TensorInfo) -> Tensor:
         """Read a whole tensor as stored."""
-        if self.one is None:
+        if self.broadcast is None:
             return read_rows(info)
-        sent = self.one.tensor(
+        sent = self.broadcast.tensor(
             lambda: read_rows(info).view(-1).view(torch.uint8), (info.size,), torch.uint8
         )
         return sent.view(dtype_named(info.dtype)).view(info.shape)

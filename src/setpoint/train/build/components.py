@@ -453,7 +453,7 @@ def build_model_parts(
         if empty is None and isinstance(model, Initializable):
             initialize(model, job.seed)
         if starts:
-            components.pretrained = start_from(job.model, model, one=reader)
+            components.pretrained = start_from(job.model, model, broadcast=reader)
         _use_float8(job, model, device)
         adapted = add_adapter(job, model)
         if empty is None and adapted is not None:
