@@ -66,7 +66,10 @@ WHOLE = Goodput(
 def test_a_record_with_a_known_answer() -> None:
     rows = [*FIRST_ROWS, *THIRD_ROWS]
     found = goodput([*FIRST, *SECOND, *THIRD, *FOURTH], rows)
-    assert found == WHOLE and goodput([*FIRST, *SECOND, *THIRD], rows) == WHOLE
+    assert found == WHOLE
+    # Neither a session that found the run finished nor a command between sessions is a part.
+    assert goodput([*FIRST, *SECOND, *THIRD], rows) == WHOLE
+    assert goodput([*FIRST, *SECOND, *THIRD, event(170, "prune", 50), *FOURTH], rows) == WHOLE
     assert sum(found.parts.values()) == found.wall and found.share == 42 / 163
     assert list(found.parts)[:2] == ["idle", "trained"]
     assert found.line().startswith("idle 37%, trained 26%, lost 16%")
@@ -82,18 +85,9 @@ def test_a_run_that_is_trained_further_was_not_idle_while_it_was_finished() -> N
     assert found.trained == 52.0
 
 
-def test_what_is_done_to_a_run_between_sessions_is_no_part_of_one() -> None:
-    rows = [*FIRST_ROWS, *THIRD_ROWS]
-    events = [*FIRST, *SECOND, *THIRD, event(170, "prune", 50), *FOURTH]
-    assert goodput(events, rows) == goodput([*FIRST, *SECOND, *THIRD, *FOURTH], rows)
-
-
 def test_a_session_that_is_under_way_ends_with_its_last_row() -> None:
     found = goodput(FIRST, [*FIRST_ROWS, *LOST_ROWS])
     assert (found.wall, found.trained, found.lost) == (50.0, 25.0 + 2.0, 0.0)
-
-
-def test_an_empty_record() -> None:
     assert goodput([], []).share is None
 
 
@@ -104,7 +98,7 @@ def test_clocks_that_jump_make_no_part_negative() -> None:
     assert sum(found.parts.values()) == pytest.approx(found.wall)
 
 
-def test_what_a_stranger_writes_is_no_error() -> None:
+def test_values_of_other_types_are_no_error() -> None:
     odd: list[Any] = ["x", [], {}, -1, 1e400, None, {"time": "x", "seconds": "y"}]
     for value in odd:
         events = [{**row, "dropped": value, "seconds": value, "step": value} for row in THIRD]

@@ -51,13 +51,12 @@ def test_the_extent_of_the_evaluated_text(tmp_path: Path) -> None:
     assert not [name for name in drawn if name.endswith("_sequences")]
 
 
-@pytest.mark.parametrize(
-    ("last", "status"),
-    [({"event": "end", "status": 75}, "stopped"), ({"event": "fault"}, "failed"),
-     ({"event": "save"}, "killed"), ({"event": "resume"}, "killed")],
-)  # fmt: skip
-def test_the_last_event_says_how_a_run_stands(tmp_path: Path, last: Any, status: str) -> None:
-    assert page_status(read_run(write_run(tmp_path, events=[EVENTS[0], last]), "r")) == status
+def test_the_last_event_says_how_a_run_stands(tmp_path: Path) -> None:
+    for last, status in (
+        ({"event": "end", "status": 75}, "stopped"), ({"event": "fault"}, "failed"),
+        ({"event": "save"}, "killed"), ({"event": "resume"}, "killed"),
+    ):  # fmt: skip
+        assert page_status(read_run(write_run(tmp_path, events=[EVENTS[0], last]), "r")) == status
 
 
 def test_only_what_differs_is_in_the_differences(tmp_path: Path) -> None:
@@ -126,18 +125,16 @@ def test_a_file_that_is_no_report_is_not_replaced(tmp_path: Path) -> None:
     path = write_run_report(run)
     assert path == run / "report.html" and not list(run.glob("*.tmp-*"))
     refuse_foreign(path)
-    other = tmp_path / "mine.html"
-    other.write_text("<p>mine</p>")
-    with pytest.raises(SetpointError, match="is not a report of setpoint and is not replaced"):
-        refuse_foreign(other)
-    with pytest.raises(SetpointError, match="is a folder"):
-        refuse_foreign(run)
-    with pytest.raises(SetpointError, match="there is no folder"):
-        refuse_foreign(tmp_path / "none" / "a.html")
-    link = tmp_path / "link.html"
-    link.symlink_to("gone.html")
-    with pytest.raises(SetpointError, match=r"link to gone\.html, which is not there"):
-        refuse_foreign(link)
+    (tmp_path / "mine.html").write_text("<p>mine</p>")
+    (tmp_path / "link.html").symlink_to("gone.html")
+    for name, words in (
+        ("mine.html", "is not a report of setpoint and is not replaced"),
+        ("run", "is a folder"),
+        ("none/a.html", "there is no folder"),
+        ("link.html", r"link to gone\.html, which is not there"),
+    ):
+        with pytest.raises(SetpointError, match=words):
+            refuse_foreign(tmp_path / name)
     assert not list(tmp_path.glob("*.tmp-*"))
 
 
