@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import os
 import re
@@ -89,25 +90,14 @@ def test_a_race_has_one_winner(tmp_path: Path, spawn: Spawn) -> None:
         assert re.search(rf"is being written by process {winners[0]};", line), line
 
 
-def test_twice_in_one_process(tmp_path: Path) -> None:
-    written = pytest.raises(SetpointError, match=f"written by process {os.getpid()}")
-    with RunDirectory.create(tmp_path), written:
-        RunDirectory.create(tmp_path)
-    RunDirectory.create(tmp_path).close()
-
-
-def test_another_host_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [('{"pid": 12, "host": "node7"}\n', "process 12 on host node7"), ("", "another process")],
+)
+def test_the_holder_is_named(tmp_path: Path, text: str, said: str) -> None:
     held = RunLock(tmp_path / ".lock")
-    (tmp_path / ".lock").write_text('{"pid": 12, "host": "node7"}\n')
-    with pytest.raises(SetpointError, match="process 12 on host node7"):
-        RunLock(tmp_path / ".lock")
-    held.release()
-
-
-def test_an_unnamed_holder(tmp_path: Path) -> None:
-    held = RunLock(tmp_path / ".lock")
-    (tmp_path / ".lock").write_text("")
-    with pytest.raises(SetpointError, match="written by another process"):
+    (tmp_path / ".lock").write_text(text)
+    with pytest.raises(SetpointError, match=f"written by {said}"):
         RunLock(tmp_path / ".lock")
     held.release()
     held.release()
@@ -150,9 +140,6 @@ def test_the_parent_keeps_the_lock_when_a_worker_ends(tmp_path: Path) -> None:
 
 
 def test_no_locks_on_this_file_system(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    import errno
-    import fcntl
-
     def refuse(*arguments: object) -> None:
         raise OSError(errno.ENOLCK, "No locks available")
 

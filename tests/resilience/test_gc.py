@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gc
-import weakref
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -45,7 +44,7 @@ def _automatic() -> Iterator[None]:
     gc.enable()
 
 
-@pytest.mark.parametrize("generation", [0, 1, 2])
+@pytest.mark.parametrize("generation", [0, 2])
 def test_collected_only_when_asked(generation: int) -> None:
     paced = PacedCollection(resolve(GarbageCollection(generation=generation)))
     with collections() as seen:
@@ -94,22 +93,6 @@ def test_what_is_there_at_the_start_is_set_aside() -> None:
     paced.close()
     assert gc.get_freeze_count() == 0
     assert any(each is before for each in gc.get_objects())
-
-
-def test_garbage_made_since_the_start_is_found() -> None:
-    class Ring:
-        """A cycle of one."""
-
-    paced = PacedCollection(resolve(GarbageCollection(generation=2)))
-    paced.start()
-    ring = Ring()
-    vars(ring)["self"] = ring
-    gone = weakref.ref(ring)
-    del ring
-    assert gone() is not None
-    paced.collect()
-    assert gone() is None
-    paced.close()
 
 
 @pytest.mark.usefixtures("thawed")

@@ -17,6 +17,10 @@ RUN: dict[str, Any] = {
 }  # fmt: skip
 
 
+def test_names_are_known() -> None:
+    assert parse("a.b > 1 and (c = 2 or a.b < 0)").names == ("a.b", "c")
+
+
 def holds(text: str) -> bool:
     return parse(text).holds(lambda name: RUN.get(name, ABSENT))
 
@@ -76,7 +80,3 @@ def test_what_cannot_be_read_is_shown(text: str) -> None:
     with pytest.raises(SetpointError) as raised:
         parse(text)
     assert str(raised.value).startswith(f"the condition cannot be read: {text!r}: ")
-
-
-def test_names_are_known() -> None:
-    assert parse("a.b > 1 and (c = 2 or a.b < 0)").names == ("a.b", "c")

@@ -4,17 +4,16 @@ from __future__ import annotations
 
 import errno
 import io
+import math
 import os
 import pdb
-import subprocess
-import sys
 from bdb import BdbQuit
 from pathlib import Path
 
 import pytest
 
 from setpoint.config import RunError
-from setpoint.track.console import print_table
+from setpoint.track.console import is_terminal, print_table, short_count, short_time
 from setpoint.track.progress import (
     BarProgress,
     LineProgress,
@@ -51,19 +50,21 @@ def test_lines() -> None:
     )
 
 
-def test_lines_without_a_last_step() -> None:
+def test_modes(monkeypatch: pytest.MonkeyPatch) -> None:
     stream = io.StringIO()
     make_progress("lines", total_steps=None, stream=stream).show(Reading(5, 1.0))
     assert stream.getvalue() == "step 5  loss 1.0000\n"
-
-
-def test_nothing() -> None:
-    stream = Terminal()
-    with make_progress("none", total_steps=3, stream=stream) as progress:
+    with make_progress("bar", total_steps=3, stream=stream) as forced:
+        forced.show(Reading(3))
+    assert "step 3/3" in stream.getvalue()
+    terminal = Terminal()
+    with make_progress("none", total_steps=3, stream=terminal) as progress:
         progress.show(FULL)
         progress.note("x")
         progress.advance(1)
-    assert stream.getvalue() == "" and type(progress) is Progress
+    assert terminal.getvalue() == "" and type(progress) is Progress
+    monkeypatch.setenv("TERM", "dumb")
+    assert isinstance(make_progress("auto", total_steps=3, stream=Terminal()), LineProgress)
 
 
 @pytest.mark.parametrize("total", [300, None])
@@ -84,28 +85,6 @@ def test_bar(total: int | None, monkeypatch: pytest.MonkeyPatch) -> None:
     assert ("step 21/300" if total else "step 21") in text
     # The cursor is hidden while the bar is drawn, and shown again at the end.
     assert text.count("\x1b[?25l") == text.count("\x1b[?25h") == 1
-
-
-def test_a_dumb_terminal_gets_lines(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("TERM", "dumb")
-    assert isinstance(make_progress("auto", total_steps=3, stream=Terminal()), LineProgress)
-
-
-def test_the_bar_can_be_forced() -> None:
-    stream = io.StringIO()
-    with make_progress("bar", total_steps=3, stream=stream) as progress:
-        progress.show(Reading(3))
-    assert "step 3/3" in stream.getvalue()
-
-
-def test_lines_and_tables_import_no_rich() -> None:
-    code = (
-        "import sys; from setpoint.track.progress import *; from setpoint.track.console import *; "
-        "make_progress('lines', total_steps=1).show(Reading(1)); print_table('t', [['a', 'b']]); "
-        "print('rich' in sys.modules, 'torch' in sys.modules)"
-    )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout.splitlines()[-1] == "False False"
 
 
 def test_a_line_every_few_seconds_of_long_work(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -136,12 +115,6 @@ def test_a_bar_for_work(monkeypatch: pytest.MonkeyPatch) -> None:
     assert "tokenizing train, bytes" in text
     assert text.rindex("tokenizing") < text.index("step 10/30")
     assert text.count("\x1b[?25l") == text.count("\x1b[?25h") == 1
-
-
-def test_what_takes_long_is_shown_at_once() -> None:
-    stream = io.StringIO()
-    make_progress("lines", total_steps=3, stream=stream).work("reading", 1, 4, now=True)
-    assert stream.getvalue() == "reading: 1/4 (25%)\n"
 
 
 def test_the_work_of_a_command_is_a_line_that_goes_away(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -183,32 +156,18 @@ def test_the_bar_leaves_the_terminal_to_pdb() -> None:
 
 
 def test_lines_are_shown_and_kept(tmp_path: Path) -> None:
+    """A second session adds to the file."""
     shown = io.StringIO()
-    progress = LoggedProgress(LineProgress(20, shown), tmp_path / "rank-0.log", 20)
-    with progress:
-        progress.show(Reading(step=10, loss=2.5))
-        progress.note("saved")
-    progress.close()
-    assert shown.getvalue() == "step 10/20  loss 2.5000\nsaved\n"
+    for step in (10, 20):
+        progress = LoggedProgress(LineProgress(20, shown), tmp_path / "rank-0.log", 20)
+        with progress:
+            progress.show(Reading(step=step, loss=2.5))
+            progress.note("saved")
+        progress.close()
+    assert shown.getvalue() == "step 10/20  loss 2.5000\nsaved\nstep 20/20  loss 2.5000\nsaved\n"
     kept = [line.split(" ", 1) for line in (tmp_path / "rank-0.log").read_text().splitlines()]
     assert [text for _, text in kept] == shown.getvalue().splitlines()
     assert all(time.endswith("Z") for time, _ in kept)
-
-
-def test_a_second_session_adds_to_the_file(tmp_path: Path) -> None:
-    for text in ("first", "second"):
-        progress = LoggedProgress(LineProgress(None, io.StringIO()), tmp_path / "log", None)
-        progress.note(text)
-        progress.close()
-    assert [line.split(" ", 1)[1] for line in (tmp_path / "log").read_text().splitlines()] == [
-        "first",
-        "second",
-    ]
-
-
-def test_a_file_that_cannot_be_written_is_named(tmp_path: Path) -> None:
-    with pytest.raises(RunError, match=r"cannot be written: Is a directory"):
-        LoggedProgress(LineProgress(None, io.StringIO()), tmp_path, None)
 
 
 class Gone(LineProgress):
@@ -224,14 +183,16 @@ def test_a_reader_that_leaves_does_not_end_the_run(tmp_path: Path) -> None:
     assert len((tmp_path / "log").read_text().splitlines()) == 2
 
 
-def test_a_line_that_was_refused_is_no_second_error(tmp_path: Path) -> None:
-    """Closing the file would write it once more, and hide what has ended the run."""
+def test_a_file_that_cannot_be_written_is_named_once(tmp_path: Path) -> None:
+    """Closing it would write the line once more, and hide what has ended the run."""
     full = [False]
 
     def refused(operation: Operation) -> None:
         if full[0]:
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
+    with pytest.raises(RunError, match="cannot be written: Is a directory"):
+        LoggedProgress(LineProgress(None, io.StringIO()), tmp_path, None)
     with watched(tmp_path, before=refused):
         progress = LoggedProgress(LineProgress(None, io.StringIO()), tmp_path / "log", None)
         full[0] = True
@@ -264,3 +225,35 @@ def test_a_terminal_gets_a_box(monkeypatch: pytest.MonkeyPatch) -> None:
     print_table("Held-out text", [("a [b]", "1"), ("c", "2", "3")], columns=("x",), stream=stream)
     text = stream.getvalue()
     assert "Held-out text" in text and "a [b]" in text and "┃" in text
+
+
+@pytest.mark.parametrize(
+    ("count", "text"),
+    [
+        (0, "0"), (7, "7"), (950, "950"), (999, "999"), (999.6, "1.00k"), (1000, "1.00k"),
+        (16_149, "16.1k"), (99_960, "100k"), (999_499, "999k"), (999_600, "1.00M"),
+        (1_250_000, "1.25M"), (2e15, "2000T"), (0.5, "0.5"), (12.345, "12.3"), (-1500, "-1.50k"),
+        (math.inf, "inf"),
+    ],
+)  # fmt: skip
+def test_counts(count: float, text: str) -> None:
+    assert short_count(count) == text
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [
+        (0, "0:00"), (42.4, "0:42"), (59.6, "1:00"), (3599.7, "1:00:00"), (3909, "1:05:09"),
+        (3 * 86400 + 4 * 3600, "3d 4:00:00"), (86400 + 5, "1d 0:00:05"), (-1, "0:00"),
+        (math.inf, "?"), (math.nan, "?"),
+    ],
+)  # fmt: skip
+def test_times(seconds: float, text: str) -> None:
+    assert short_time(seconds) == text
+
+
+def test_a_closed_stream_is_no_terminal() -> None:
+    stream = io.StringIO()
+    assert not is_terminal(stream)
+    stream.close()
+    assert not is_terminal(stream)

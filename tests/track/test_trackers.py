@@ -11,6 +11,8 @@ from typing import Any, ClassVar
 import pytest
 
 from setpoint.config import RUNTIME, RunError, SetpointError, resolve
+from setpoint.config.composition import compose
+from setpoint.config.resolving.checks import verify
 from setpoint.track.config import Jsonl, TrackerConfig, Tracking
 from setpoint.track.run_directory import RunDirectory
 from setpoint.track.trackers import Background, RunFacts, Tracker, Trackers, _driven
@@ -260,3 +262,31 @@ def test_one_that_is_required_fails_the_run_where_it_cannot_be_opened(answers: b
     held.set()
     assert lines == [] and inner.got == []
     opened(Keeping(), required=True)[0].close()
+
+
+def test_two_writers_of_one_file_are_refused() -> None:
+    section = Tracking(trackers=(Jsonl(), Jsonl()))
+    with pytest.raises(SetpointError, match=r"trackers\.1(.|\n)*as tracker 0 does"):
+        resolve(section)
+    assert resolve(Tracking(trackers=())).trackers == ()
+
+
+def test_trackers_that_leave_metrics_jsonl_out_are_cautioned(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    family = TrackerConfig.__setpoint__
+    monkeypatch.setattr(family, "variants", dict(family.variants))
+
+    class Own(TrackerConfig, type="own_tracker"):
+        pass
+
+    def cautions(*trackers: TrackerConfig) -> list[str]:
+        return [each.code for each in verify(resolve(Tracking(trackers=trackers))).cautions]
+
+    assert cautions(Own()) == ["no-metrics-file"]
+    assert cautions(Own(), Jsonl()) == cautions() == []
+    section = resolve(Tracking(trackers=(Own(),)))
+    (caution,) = verify(section).cautions
+    typed = caution.hint.partition("with --tracking.")[2].rstrip(".").split()
+    composed = compose(Tracking, section, flags=[f"--{typed[0]}", typed[1]]).resolve()
+    assert [type(each) for each in composed.trackers] == [Own, Jsonl]
