@@ -282,8 +282,8 @@ BREAKS = [
     ),
     Break(
         "optim/schedule/curves.py",
-        "end = place.at(unit) + place.extent.get(unit, 0.0)",
-        "end = place.at(unit)",
+        "point += place.extent.get(unit, 0.0)",
+        "point += 0.0",
         "optim/schedule",
     ),
     Break(

@@ -86,8 +86,8 @@ def test_rates_and_batch_are_those_of_its_formulas(tmp_path: Path) -> None:
     assert (job.batch.global_size, job.batch.micro_size) == (2 * 4 * 4, 2)
     assert str(job.duration) == "80 steps or 2 epochs"
     for point in draw_curve(job, None, 1, 1000).points:
-        if point.step < warmup:  # one step ahead, as the report says
-            expected = (point.step + 1) / warmup
+        if point.step < warmup:
+            expected = point.step / warmup
         else:
             progress = (point.step - warmup) / (total - warmup)
             expected = 0.5 * (1 + math.cos(math.pi * progress))

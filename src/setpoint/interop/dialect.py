@@ -363,10 +363,11 @@ class Conversion:
         """Set the pipeline schedule by a name of torch.distributed.pipelining."""
         self.pick("parallel.pipelining.schedule", key, PIPELINES)
 
-    def late(self, key: str) -> None:
-        """Report a warm-up whose first step has a rate of 0 there."""
-        text = "the first step of W has 1/W of the rate, not 0: the warm-up is one step ahead"
-        self.report("differs", key, text)
+    def warm_up(self, length: str, *keys: str) -> None:
+        """Set a warm-up whose first step has its start factor."""
+        self.set("schedule.warmup", length, *keys)
+        if float(length.partition(" ")[0]):
+            self.set("schedule.warmup_at", "start", *keys)
 
     def trace(self, start: str, end: str, warmup: int | None = None) -> None:
         """Set the profiler to the steps from one key to another, after steps of warm-up."""

@@ -221,9 +221,10 @@ def convert_schedule(c: Conversion, key: str, total: int | None) -> None:
     c.set("schedule.type", names[name], key)
     if name == "constant":
         return
-    c.set("schedule.warmup", warmup, "warmup_steps", "warmup_ratio")
-    if warmup[0] != "0" and name != "cosine_with_min_lr":
-        c.late("warmup_ratio" if c.given("warmup_ratio") else "warmup_steps")
+    if name == "cosine_with_min_lr":
+        c.set("schedule.warmup", warmup, "warmup_steps", "warmup_ratio")
+    else:
+        c.warm_up(warmup, "warmup_steps", "warmup_ratio")
     floor = {"polynomial": options.get("lr_end", 1e-7) / peak,
              "cosine_with_min_lr": options.get("min_lr_rate", options.get("min_lr", 0) / peak),
              "warmup_stable_decay": options.get("min_lr_ratio", 0.0)}.get(name, 0.0)  # fmt: skip

@@ -287,9 +287,7 @@ def _schedule(c: Conversion) -> None:
     c.set("schedule.type", names[name], "scheduler.name")
     if name == "none":
         return
-    c.set("schedule.warmup", f"{warmup} steps", "scheduler.warmup_steps")
-    if warmup:
-        c.late("scheduler.warmup_steps")
+    c.warm_up(f"{warmup} steps", "scheduler.warmup_steps")
     if name == "constant":
         return
     stable = (c.number("scheduler.stable_steps") or 0) if name == "wsd" else 0

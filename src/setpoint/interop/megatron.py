@@ -282,11 +282,9 @@ def _schedule(c: Conversion, total: int | None) -> None:
     ):
         _exponential(c, warmup, end, floor, min(total or end, 100_000))
         return
-    c.set("schedule.warmup", f"{warmup} steps", *keys)
-    if warmup:
-        if start := c.number("lr-warmup-init"):
-            c.set("schedule.warmup_from", start / peak, "lr-warmup-init")
-        c.late(keys[0])
+    c.warm_up(f"{warmup} steps", *keys)
+    if warmup and (start := c.number("lr-warmup-init")):
+        c.set("schedule.warmup_from", start / peak, "lr-warmup-init")
     if name == "constant":
         return
     c.set("schedule.floor", min(1.0, floor), "min-lr", "lr")

@@ -373,10 +373,8 @@ def _schedule(c: Conversion) -> None:
         return
     key, warmup = "lr_scheduler.num_warmup_steps", c.number("lr_scheduler.num_warmup_steps") or 0
     c.set("schedule.type", "cosine", "lr_scheduler._component_")
-    c.set("schedule.warmup", f"{warmup} steps", key)
+    c.warm_up(f"{warmup} steps", key)
     c.set("schedule.floor", 0.0, "lr_scheduler._component_")
-    if warmup:
-        c.late(key)
 
 
 def _memory(c: Conversion) -> None:

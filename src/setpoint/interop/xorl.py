@@ -303,10 +303,9 @@ def _schedule(c: Conversion) -> None:
     share = c.number("train.lr_decay_ratio") if style != "constant" else 1
     # In Setpoint the warm-up is a share of the shorter horizon, in xorl of the run.
     if warmup := c.number("train.lr_warmup_ratio") / (share or 1):
-        c.set("schedule.warmup", f"{100 * warmup:.10g} %", "train.lr_warmup_ratio")
+        c.warm_up(f"{100 * warmup:.10g} %", "train.lr_warmup_ratio")
         if start := c.number("train.lr_start"):
             c.set("schedule.warmup_from", start / (peak or 1), "train.lr_start", "train.lr")
-        c.late("train.lr_warmup_ratio")
     elif style != "constant":
         c.set("schedule.warmup", "0 steps", "train.lr_warmup_ratio")
     if style != "constant":

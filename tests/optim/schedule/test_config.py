@@ -160,6 +160,7 @@ def test_what_is_longer_than_the_run_is_a_caution(
 
 WRONG = {
     "a warm-up that is none": ("schedule.warmup=0", "schedule.warmup_from=0.5"),
+    "a point of a warm-up that is none": ("schedule.warmup=0", "schedule.warmup_at=start"),
     "by tokens, where nothing is in steps": ("duration=2 epochs", "schedule.by=tokens"),
     "a warm-up as a ratio": ("schedule.warmup=0.05",),
     "a horizon of no use": ("schedule=constant", "schedule.horizon=9"),

@@ -56,6 +56,7 @@ SECTIONS: dict[str, ScheduleConfig] = {
     "wsd-one_minus_sqrt": Wsd(**SHARED, decay_length=D, decay="one_minus_sqrt"),
     "inverse_sqrt": InverseSqrt(warmup=W, warmup_from=A, timescale=11, floor=0.3),
     "plateau": Plateau(warmup=W, warmup_from=A),
+    "from-start": Cosine(**SHARED, warmup_at="start"),
     "piecewise": Piecewise(
         start=A,
         phases=(
@@ -92,6 +93,9 @@ def formulas(steps: int) -> dict[str, np.ndarray]:
         "wsd-one_minus_sqrt": whole(1 - np.sqrt(u)),
         "inverse_sqrt": np.where(s < W, rise, np.maximum(0.3, (1 + (s - W) / 11) ** -0.5)),
         "plateau": rise,
+        "from-start": np.where(
+            s < W, A + (1 - A) * s / W, M + (1 - M) * np.cos(np.pi / 2 * t) ** 2
+        ),
         "piecewise": np.interp(s, [W, T - D, T], [1, 0.5, M]) * (s >= W) + rise * (s < W),
     }
 
@@ -125,8 +129,7 @@ def test_between_two_updates_nothing_leaps(name: str, data: st.DataObject) -> No
 def lambdas() -> dict[str, tuple[ScheduleConfig, Callable[[int], float], int]]:
     """Of transformers: ours, theirs, and by how many updates theirs is late after the warm-up.
 
-    Their warm-up is s / W, so that their first update learns nothing: it is ours an update later.
-    After it they count as we do, but for the cosine with a least rate, which is an update ahead.
+    The cosine with a least rate and a rate of the warm-up is evaluated at the end of each step.
     """
     o: Any = pytest.importorskip("transformers.optimization")
     p = torch.nn.Parameter(torch.zeros(1))
@@ -136,7 +139,8 @@ def lambdas() -> dict[str, tuple[ScheduleConfig, Callable[[int], float], int]]:
         optimizer = torch.optim.SGD([p], lr=1.0)
         return make(optimizer, **arguments).lr_lambdas[0]
 
-    ours: dict[str, Any] = {"warmup": W, "horizon": T}
+    start: dict[str, Any] = {"warmup": W, "warmup_at": "start"}
+    ours: dict[str, Any] = {**start, "horizon": T}
     wsd: dict[str, Any] = {
         "num_warmup_steps": W, "num_stable_steps": T - D - W, "num_decay_steps": D,
         "min_lr_ratio": M,
@@ -145,7 +149,7 @@ def lambdas() -> dict[str, tuple[ScheduleConfig, Callable[[int], float], int]]:
     ahead = theirs(o.get_cosine_with_min_lr_schedule_with_warmup_lr_rate, **shared, min_lr_rate=M)
     return {
         "constant": (
-            Constant(warmup=W),
+            Constant(**start),
             theirs(o.get_constant_schedule_with_warmup, num_warmup_steps=W),
             0,
         ),
@@ -156,14 +160,14 @@ def lambdas() -> dict[str, tuple[ScheduleConfig, Callable[[int], float], int]]:
             Cosine(**ours, floor=0.0), theirs(o.get_cosine_schedule_with_warmup, **shared), 0
         ),
         "cosine_with_min_lr": (Cosine(**ours, floor=M), least, 0),
-        "cosine_warmup_with_min_lr": (Cosine(**ours, floor=M), ahead, 1),
+        "cosine_warmup_with_min_lr": (Cosine(warmup=W, horizon=T, floor=M), ahead, 1),
         "polynomial": (
             Polynomial(**ours, floor=M, power=3.0),
             theirs(o.get_polynomial_decay_schedule_with_warmup, **shared, lr_end=M, power=3.0),
             0,
         ),
         "inverse_sqrt": (
-            InverseSqrt(warmup=W, timescale=11),
+            InverseSqrt(**start, timescale=11),
             theirs(o.get_inverse_sqrt_schedule, num_warmup_steps=W, timescale=11),
             0,
         ),
@@ -195,9 +199,7 @@ NAMES = (
 def test_against_transformers(name: str) -> None:
     section, theirs, late = lambdas()[name]
     factor = resolve(section).build()
-    # That with the name of a warm-up's rate counts the warm-up as we do.
-    shift = 0 if late else 1
-    warmup = [theirs(step + shift) for step in range(W)]
+    warmup = [theirs(step) for step in range(W)]
     assert [factor(step) for step in range(W)] == pytest.approx(warmup, rel=1e-14)
     rest = [theirs(step - late) for step in range(W + late, T)]
     assert [factor(step) for step in range(W + late, T)] == pytest.approx(rest, abs=1e-14)

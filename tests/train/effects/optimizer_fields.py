@@ -94,6 +94,7 @@ FACTOR = ("optimizer=adafactor",)
 SCHEDULES = {
     "warmup": "schedule.warmup=2",
     "warmup_from": "schedule.warmup_from=0.5",
+    "warmup_at": "schedule.warmup_at=start",
     "horizon": "schedule.horizon=100",
     "floor": "schedule.floor=0.9",
     "by": "schedule.by=epoch",
@@ -120,7 +121,7 @@ SCHEDULE_ROWS: dict[str, tuple[str, Callable[[Job], object], tuple[str, ...]]] =
 for cls in ("Cosine", "Linear", "Polynomial", "Rex", "Wsd"):
     late = ("schedule.decay_length=3",) if cls == "Wsd" else ()
     for field in SCHEDULES:
-        warm = WARM if field == "warmup_from" else ()
+        warm = WARM if field in ("warmup_from", "warmup_at") else ()
         base = (f"schedule={cls.lower()}", *late, *warm)
         SCHEDULE_ROWS[f"{cls}.{field}"] = (SCHEDULES[field], rates, base)
     SCHEDULE_ROWS[f"{cls}.horizon_share"] = (
@@ -140,6 +141,7 @@ WSD = ("schedule=wsd", "schedule.decay_length=3")
 SCHEDULE_ROWS |= {
     "Constant.warmup": (SCHEDULES["warmup"], rates, ("schedule=constant",)),
     "Constant.warmup_from": (SCHEDULES["warmup_from"], rates, ("schedule=constant", *WARM)),
+    "Constant.warmup_at": (SCHEDULES["warmup_at"], rates, ("schedule=constant", *WARM)),
     "Constant.by": (SCHEDULES["by"], rates, ("schedule=constant", *WARM)),
     "Polynomial.power": ("schedule.power=1", rates, ("schedule=polynomial",)),
     "Polynomial.hard_floor": ("schedule.hard_floor=true", rates, ("schedule=polynomial",)),
@@ -149,6 +151,10 @@ SCHEDULE_ROWS |= {
     "Wsd.warmup_from": (
         SCHEDULES["warmup_from"], rates, (*WSD, "duration=6 steps", "schedule.warmup=2")
     ),
+    "Wsd.warmup_at": (
+        SCHEDULES["warmup_at"], rates, (*WSD, "duration=6 steps", "schedule.warmup=2")
+    ),
+    "InverseSqrt.warmup_at": (SCHEDULES["warmup_at"], rates, ("schedule=inverse_sqrt",)),
     "InverseSqrt.warmup": (SCHEDULES["warmup"], rates, ("schedule=inverse_sqrt",)),
     "InverseSqrt.warmup_from": (SCHEDULES["warmup_from"], rates, ("schedule=inverse_sqrt",)),
     "InverseSqrt.by": (SCHEDULES["by"], rates, ("schedule=inverse_sqrt",)),
@@ -171,6 +177,7 @@ SCHEDULE_ROWS |= {
     "Plateau.warmup_from": (
         SCHEDULES["warmup_from"], logged_rates, (*PLATEAU, "schedule.warmup=3")
     ),
+    "Plateau.warmup_at": (SCHEDULES["warmup_at"], logged_rates, (*PLATEAU, "schedule.warmup=3")),
     # What gets better by the other measure: perplexity falls faster than its logarithm.
     "Plateau.monitor": (
         "schedule.monitor=held_out.perplexity", logged_rates, (*PLATEAU, "schedule.threshold=0.2")

@@ -107,24 +107,35 @@ class Warmed(Spanning):
     """Schedules that begin with a linear warm-up."""
 
     warmup: Length = Length(0)
-    """Length of the linear warm-up; its last step has the full learning rate."""
+    """Length of the linear warm-up."""
 
     warmup_from: float = field(default=0.0, ge=0, le=1)
-    """Warm-up start factor on the peak learning rate; the first step is one increment above it."""
+    """Warm-up start factor on the peak learning rate."""
+
+    warmup_at: Literal["end", "start"] = "end"
+    """Point of a step at which the warm-up is evaluated. end: the first step is one increment above
+    warmup_from, and the last has the full rate; start: the first step has warmup_from, and the
+    step after the warm-up the full rate."""
 
     @property
     def rises_over(self) -> Length:
         return self.warmup
 
     @rule
-    def _check_warmup_from(self) -> Iterator[Problem]:
-        if self.warmup_from not in (0, 1) and not self.warmup:  # 1 is full from the first step
-            yield Problem(
-                "warmup_from",
-                "has no effect: there is no warm-up",
-                also=("warmup",),
-                hint="Remove it, or give a warm-up.",
-            )
+    def _check_warmup(self) -> Iterator[Problem]:
+        # A start factor of 1 is the full rate from the first step.
+        without_effect = {
+            "warmup_from": self.warmup_from not in (0, 1),
+            "warmup_at": self.warmup_at != "end",
+        }
+        for name, is_changed in without_effect.items():
+            if is_changed and not self.warmup:
+                yield Problem(
+                    name,
+                    "has no effect: there is no warm-up",
+                    also=("warmup",),
+                    hint="Remove it, or give a warm-up.",
+                )
 
 
 class Moving(ScheduleConfig):
@@ -167,8 +178,7 @@ class Decaying(Moving, Warmed):
     """Schedules that decay to a floor at a known end."""
 
     warmup: Length = derived()
-    """Length of the linear warm-up; its last step has the full learning rate. Default: 1/20 of the
-    horizon; steps are rounded down."""
+    """Length of the linear warm-up. Default: 1/20 of the horizon; steps are rounded down."""
 
     horizon: Duration = derived()  # pyright: ignore[reportIncompatibleVariableOverride]
     """Horizon: end of the decay (max_steps). Default: the job's duration."""
@@ -288,7 +298,7 @@ class InverseSqrt(Moving, Warmed, type="inverse_sqrt"):
     """Inverse square root decay after a linear warm-up (Vaswani et al., 2017)."""
 
     warmup: Length = Length(1000)
-    """Length of the linear warm-up; its last step has the full learning rate."""
+    """Length of the linear warm-up."""
 
     timescale: Length = derived()
     """Timescale of the decay: at n after the warm-up, the factor is sqrt(timescale / (timescale +

@@ -144,13 +144,16 @@ def _warmup(config: Warmed, place: ScheduleTime) -> float:
 def _rise(config: Warmed, place: ScheduleTime, unit: str, warmup: float) -> float:
     """Factor of a linear warm-up, which is 1 after it.
 
-    With W = warmup and a = warmup_from: a + (1 - a) * min(1, e / W) at the end e of a step. In
-    steps, step W - 1 is the first with factor 1, and none has factor a.
+    With W = warmup and a = warmup_from: a + (1 - a) * min(1, e / W) at the end e of a step, or at
+    its start (warmup_at). In steps, step W - 1 is the first with factor 1, and none has factor a;
+    by the start, step W is the first with factor 1, and step 0 has factor a.
     """
-    end = place.at(unit) + place.extent.get(unit, 0.0)
-    if end >= warmup:
+    point = place.at(unit)
+    if config.warmup_at == "end":
+        point += place.extent.get(unit, 0.0)
+    if point >= warmup:
         return 1.0
-    return config.warmup_from + (1.0 - config.warmup_from) * (end / warmup)
+    return config.warmup_from + (1.0 - config.warmup_from) * (point / warmup)
 
 
 def _warms_up_apart(config: Warmed, place: ScheduleTime, unit: str) -> bool:
