@@ -5,10 +5,9 @@ import pytest
 
 from setpoint.config.composition import compose
 from setpoint.config.draft.walk import dropped_values
-from setpoint.config.resolving.checks import cautions_of, known_cautions
+from setpoint.config.resolving.checks import cautions_of
 from setpoint.optim.config import MuonConfig
 from setpoint.train.config import Job
-from setpoint.train.rules.cautions import CAUTIONS
 from setpoint.train.run import train
 
 from ..small import events, small_job
@@ -38,101 +37,63 @@ FLOAT8 = ("precision.compute=bf16", "precision.float8={}")
 @pytest.mark.parametrize(
     ("flags", "codes"),
     [
-        ((), []),
         (("optimizer.lr=3",), ["learning-rate-high"]),
         (("model.dim=1000000", "model.heads=8"), ["larger-than-any-machine"]),
-        (("model.dim=65536", "model.heads=8"), []),
         (("batch.global_size=9999999999",), ["larger-than-any-machine"]),
-        (("optimizer.lr=0.1",), []),
         (("schedule=constant", "schedule.warmup=300"), ["warmup-longer-than-run"]),
         (("schedule=constant", "schedule.warmup=299"), []),
         (("schedule.horizon=100",), [HORIZON]),
         (("schedule.horizon=400",), [HORIZON]),
-        (("schedule=none",), []),
-        (("schedule=inverse_sqrt", "schedule.warmup=300"), ["warmup-longer-than-run"]),
         (("schedule=wsd", "schedule.horizon=200"), [HORIZON]),
         ((PIECEWISE, "schedule.phases=[{length: 20, target: 1}, {target: 0}]"), []),
-        ((PIECEWISE, "schedule.phases=[{length: 20, target: 1}]"), []),
         ((PIECEWISE, "schedule.phases=[{length: 301, target: 1}]"), [HORIZON]),
         ((PIECEWISE, "schedule.start=1", "schedule.phases=[{length: 20, target: 0}]"), [HORIZON]),
         ((PIECEWISE, "schedule.horizon=400", "schedule.phases=[{target: 1}]"), [HORIZON]),
-        (("schedule=plateau", "evaluation.every=50 steps"), []),
         (("schedule=plateau",), ["plateau-beyond-run"]),
         (("checkpoint.at=[5, 9999]",), ["saved-after-the-end"]),
         ((*ON_GPU, "data.packing.method=next_fit"), []),
-        ((*ON_GPU, "model.attention_soft_cap=30"), []),
         ((*ON_GPU, "data.packing.method=next_fit", "model.attention_backend=sdpa_cudnn"), DENSE),
         ((*ON_GPU, "data.packing.method=next_fit", "model.attention_dropout=0.1"), DENSE),
         ((*ON_GPU, *WINDOWS, "model.attention_backend=sdpa"), DENSE),
         ((*ON_GPU, *WINDOWS, "model.sliding_window=256", "model.attention_backend=sdpa"), []),
-        ((*ON_GPU, "model.attention_backend=eager"), DENSE),
         ((*LONG, "checkpoint.every=last_step"), ["saved-only-at-the-end"]),
-        ((*LONG, "checkpoint.every=2000 steps"), ["saved-only-at-the-end"]),
         ((*LONG, "checkpoint.every=1999 steps"), ["evaluated-but-not-saved"]),
         (("checkpoint.every=last_step",), []),
         (("duration=1 h", "schedule=constant"), []),
         (("evaluation.early_stopping.patience=2",), ["patience-beyond-run"]),
-        (("evaluation.early_stopping.patience=1",), []),
         (("evaluation.best.direction=max",), ["best-is-the-worst"]),
-        (("evaluation.best.direction=min",), []),
         ((*ACCURACY, "evaluation.best.direction=min"), ["best-is-the-worst"]),
-        ((*ACCURACY, "evaluation.best.direction=max"), []),
-        (LEARNED, []),
         ((*LEARNED, "model.max_sequence_length=512"), ["positions-never-trained"]),
         ((*LEARNED, "model.max_sequence_length=512", "model.pretrained=x"), []),
-        (("model.max_sequence_length=512",), []),
         (("adapter=lora",), ["adapter-on-random-weights"]),
         (("adapter=lora", "model.pretrained=x"), []),
         (("adapter=lora", "checkpoint.load=x"), []),
-        (("adapter=relora",), []),
         (ADDED, ["added-tokens-frozen"]),
         ((*ADDED, "adapter.train=[embedding]"), []),
-        ((*ADDED, "adapter.targets=[embedding, query]"), []),
-        (MUP, []),
         ((*MUP, "optimizer={type=import, target=torch.optim.NAdam}"), []),
         ((*MUP, "optimizer={type=import, target=torch.optim.SGD}"), ["mup-without-adam"]),
-        (("optimizer={type=import, target=torch.optim.SGD}",), []),
         ((FREE,), ["schedule-free-with-decay"]),
-        ((FREE, "schedule={type=inverse_sqrt, warmup=9}"), ["schedule-free-with-decay"]),
         ((FREE, "schedule=constant"), []),
-        ((FREE, "schedule=none"), []),
-        (("optimizer=muon",), []),
-        (("optimizer=muon", "optimizer.lr=5e-3"), []),
-        (("optimizer=muon", "optimizer.adamw_lr=2e-3"), []),
-        (("optimizer=muon", "optimizer.adjust_lr=match_rms_adamw"), []),
-        (("optimizer=lion",), []),
         (("parallel.device=cuda",), ["fp32-without-tf32"]),
         (("parallel.device=cuda", "precision.tf32=false"), []),
-        (("parallel.device=cuda", "precision.compute=bf16"), []),
         (("parallel.device=cuda", *FLOAT8), ["float8-without-compile"]),
         (("parallel.device=cuda", *FLOAT8, "compile={}"), []),
         (("optimizer=lion", "optimizer.lr=1e-3"), []),
         (("optimizer=lion", "optimizer.lr=3e-3"), ["lion-learning-rate-high"]),
         (("evaluation.every=40 steps", "checkpoint.every=50 steps"), ["evaluated-but-not-saved"]),
-        (("evaluation.every=50 steps", "checkpoint.every=70 steps"), ["evaluated-but-not-saved"]),
         (("duration=1e18 steps", "checkpoint.every=70 steps"), ["evaluated-but-not-saved"]),
         (("evaluation.every=40 steps", "checkpoint.every=20 steps"), []),
-        (("evaluation.every=20 steps", "checkpoint.every=40 steps"), []),
         (("evaluation.every=60 steps", "checkpoint.every=40 steps"), []),
         (("evaluation.every=290 steps", "checkpoint.every=last_step"), []),
-        (
-            (
-                "evaluation.every=40 steps",
-                "checkpoint.every=50 steps",
-                "checkpoint.keep_best=false",
-            ),
-            [],
-        ),
-        ((ASKED,), []),
+        (("evaluation.every=40 steps", "checkpoint.every=50 steps", "checkpoint.keep_best=false"),
+         []),
         ((ASKED, "data.packing.method=concatenate"), ["conversations-cut"]),
-        (("data.packing.method=concatenate",), []),
         ((ASKED, "data.packing.isolate=false"), ["conversations-not-isolated"]),
-        ((ASKED, *FOREIGN), []),
         ((ASKED, *FOREIGN, "data.packing.method=concatenate"), ["conversations-cut"]),
         (("optimizer=muon", "optimizer.lr=3e-4"), ["muon-learning-rate-low"]),
         (("optimizer=muon", "optimizer.lr=3e-4", "optimizer.adjust_lr=match_rms_adamw"), []),
     ],
-)
+)  # fmt: skip
 def test_what_is_seldom_meant(flags: tuple[str, ...], codes: list[str]) -> None:
     job = compose(Job, flags=flags).resolve()
     assert [caution.code for caution in cautions_of(job)] == codes
@@ -142,13 +103,11 @@ def test_what_is_seldom_meant(flags: tuple[str, ...], codes: list[str]) -> None:
     ("flags", "method", "isolate"),
     [
         ((), "concatenate", False),
-        ((ASKED,), "next_fit", True),
         (
             ("data.sources=[{type=conversations, paths=[c.jsonl]}, {type=stdlib}]",),
             "next_fit",
             True,
         ),
-        (FOREIGN, "concatenate", False),
         ((ASKED, *FOREIGN), "next_fit", True),
         ((ASKED, "data.packing.method=none"), "none", True),
         ((ASKED, "data.packing.method=concatenate"), "concatenate", False),
@@ -157,10 +116,6 @@ def test_what_is_seldom_meant(flags: tuple[str, ...], codes: list[str]) -> None:
 def test_conversations_are_packed_whole(flags: tuple[str, ...], method: str, isolate: bool) -> None:
     packing = compose(Job, flags=flags).resolve().data.packing
     assert (packing.method, packing.isolate) == (method, isolate)
-
-
-def test_every_code_is_known() -> None:
-    assert set(CAUTIONS) <= set(known_cautions(Job))
 
 
 def test_a_run_says_and_records_them(tmp_path: Path) -> None:

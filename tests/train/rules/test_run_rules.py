@@ -1,4 +1,4 @@
-"""What torch.compile needs of other sections and of the machine, said before anything is built."""
+"""Refusals of settings of compile, profiling and memory, before anything is built."""
 
 from __future__ import annotations
 
@@ -18,18 +18,16 @@ from ..small import small_job
 from .refusals import refusals
 
 COMPILED = "compile={}"
+FULL, PARTS, OPERATORS = (
+    f"memory.activation_checkpointing={name}" for name in ("full", "parts", "operators")
+)
+BELOW = "memory.activation_checkpointing"
+ACTIVATIONS = "memory.activation_offload.limit=0"
 REFUSED: dict[str, tuple[str, ...]] = {
     "graphs of a GPU on a CPU": ("compile.mode=reduce-overhead", "parallel.device=cpu"),
-    "measured kernels": ("compile.mode=max-autotune", "deterministic=true"),
-    "measured kernels without graphs": (
-        "compile.mode=max-autotune-no-cudagraphs", "deterministic=true",
-    ),
     "options that measure": (
         "compile.options={max_autotune: true, triton: {autotune_cublasLt: true, cudagraphs: true}}",
         "deterministic=true",
-    ),
-    "activations that are dropped twice": (
-        "compile.backend=eager", "model.dropout=0.1", "memory.activation_checkpointing=full",
     ),
     "a limit of nothing": ("compile.recompile_limit=0",),
     "another system's name": ("compile.memory_policy=default",),
@@ -39,27 +37,8 @@ REFUSED: dict[str, tuple[str, ...]] = {
 
 
 def test_what_is_refused(tmp_path: Path) -> None:
-    text: list[str] = []
-    for name, flags in REFUSED.items():
-        with pytest.raises(ConfigError) as caught:
-            small_job(tmp_path, COMPILED, *flags)
-        text.append(f"{name}:\n{str(caught.value).replace(str(tmp_path), '')}")
-    compare("train/compile", "\n\n".join(text))
-
-
-@pytest.mark.parametrize(
-    "flags",
-    [
-        ("compile.mode=max-autotune",),
-        ("compile.options.max_autotune=true",),
-        ("compile.options={max_autotune: false}", "deterministic=true"),
-        ("compile.mode=reduce-overhead", "deterministic=true"),
-        ("compile.backend=eager", "model.dropout=0", "memory.activation_checkpointing=full"),
-        ("compile.backend=aot_eager", "model.dropout=0.1", "memory.activation_checkpointing=full"),
-    ],
-)
-def test_what_is_taken(tmp_path: Path, flags: tuple[str, ...]) -> None:
-    assert small_job(tmp_path, COMPILED, *flags)
+    cases = {name: (COMPILED, *flags) for name, flags in REFUSED.items()}
+    compare("train/compile", refusals(tmp_path, cases))
 
 
 def test_names_are_checked_with_torch_only(tmp_path: Path) -> None:
@@ -79,42 +58,28 @@ def test_no_compiler_is_found_before_the_training(
     assert not (tmp_path / "runs").exists()
 
 
-def test_graphs_of_a_gpu_that_is_not_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
-    job = small_job(tmp_path, COMPILED, "compile.mode=reduce-overhead")
-    problems = {problem.path: problem.message for problem in verify(job, {"torch"}).problems}
-    assert "sees no GPU" in problems["compile.mode"]
-
-
 PROFILING_REFUSALS: dict[str, tuple[str, ...]] = {
     "a window beyond the run": ("profiling={skip=28}",),
-    "one by tokens": ("duration=320 tokens", "profiling={active=4}"),
     "more cycles than there are": ("profiling={active=8, repeat=5}",),
     "a rank that is not there": ("profiling.ranks=[0, 1]",),
-    "one of many that is not there": (
-        "profiling.ranks=[8]", "parallel.world_size=8", "batch.global_size=32",
-    ),
     "no ranks": ("profiling.ranks=[]",),
-    "a snapshot on a processor": ("profiling.snapshot=true", "parallel.device=cpu"),
-    "nothing to record": ("profiling.active=0",),
-    "a negative wait": ("profiling.wait=-1",),
     "another system's name": ("profiling.record_shapes=true",),
     "pacing that paces nothing": ("resilience.gc={every=never, automatic=true}",),
-    "a generation that is not there": ("resilience.gc.generation=3",),
     "another system's interval": ("resilience.gc.gc_freq=50",),
-    "a formula that nobody knows": ("tracking.flops=chinchilla",),
-    "no peak": ("tracking.peak_flops=0",),
 }  # fmt: skip
 TAKEN: tuple[tuple[str, ...], ...] = (
+    (COMPILED, "compile.options={max_autotune: false}", "deterministic=true"),
+    (COMPILED, "compile.backend=eager", "model.dropout=0", FULL),
+    (COMPILED, "compile.backend=aot_eager", "model.dropout=0.1", FULL),
+    (FULL, f"{BELOW}.reentrant=true", f"{BELOW}.every=2"),
+    (OPERATORS, "model.attention_dropout=0.1"),
+    (PARTS, ACTIVATIONS, "memory.empty_cache=10 steps", "parallel.device=cuda"),
     # The last cycle is over with the last update.
     ("profiling={skip=5, wait=1, warmup=1, active=3, repeat=5}",),
-    ("profiling={skip=25}",),
     # As many as there are, and some of them not whole.
     ("profiling={active=9, repeat=null}",),
     # Nobody knows how many updates there will be.
     ("duration=1 epochs", "schedule=constant", "profiling={skip=100000}"),
-    ("profiling.snapshot=true",),
-    ("profiling.ranks=null",),
 )
 
 
@@ -123,7 +88,7 @@ def test_what_is_refused_of_profiling(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("flags", TAKEN)
-def test_what_is_taken_of_profiling(tmp_path: Path, flags: tuple[str, ...]) -> None:
+def test_what_is_taken(tmp_path: Path, flags: tuple[str, ...]) -> None:
     assert small_job(tmp_path, *flags)
 
 
@@ -138,57 +103,18 @@ def test_a_snapshot_needs_a_gpu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     assert not verify(job, {"torch"}).problems
 
 
-FULL, PARTS, OPERATORS = (
-    f"memory.activation_checkpointing={name}" for name in ("full", "parts", "operators")
-)
-BELOW = "memory.activation_checkpointing"
-ACTIVATIONS = "memory.activation_offload.limit=0"
 MEMORY_REFUSALS: dict[str, tuple[str, ...]] = {
-    "activations on a CPU": (ACTIVATIONS, "parallel.device=cpu"),
-    "a cache on a CPU": ("memory.empty_cache=10 steps", "parallel.device=cpu"),
-    "reentrant and compiled": (FULL, f"{BELOW}.reentrant=true", "compile.scope=block"),
-    "reentrant parts": (PARTS, f"{BELOW}.reentrant=true", "compile.scope=model"),
-    "operators and offload": (OPERATORS, ACTIVATIONS),
-    "offload within a compiled model": (ACTIVATIONS, "compile.scope=model"),
-    "attention with dropout": (
-        OPERATORS, f"{BELOW}.save=[attention]", "model.attention_dropout=0.1"
-    ),
-    "composed attention": (
-        OPERATORS, f"{BELOW}.save=[attention]", "model.attention_backend=eager"
-    ),
     "no parts": (PARTS, f"{BELOW}.parts=[]"),
     "an unknown part": (PARTS, f"{BELOW}.parts=[head]"),
     "nothing saved": (OPERATORS, f"{BELOW}.save=[]"),
     "no products to count": (OPERATORS, f"{BELOW}.save=[attention]", f"{BELOW}.matmul_every=2"),
-    "no layers": (FULL, f"{BELOW}.every=0"),
     "reentrant operators": (OPERATORS, f"{BELOW}.reentrant=true"),
     "another system's name": ("memory.recompute_granularity=full", "memory.gpu_limit=1"),
 }  # fmt: skip
-ACCEPTED_MEMORY: tuple[tuple[str, ...], ...] = (
-    (FULL, f"{BELOW}.reentrant=true", f"{BELOW}.every=2"),
-    (FULL, ACTIVATIONS, "compile.scope=block"),
-    (OPERATORS, "model.attention_dropout=0.1"),
-    (PARTS, ACTIVATIONS, "memory.empty_cache=10 steps", "parallel.device=cuda"),
-)
 
 
 def test_what_is_refused_of_memory(tmp_path: Path) -> None:
     compare("train/memory", refusals(tmp_path, MEMORY_REFUSALS))
-
-
-@pytest.mark.parametrize("flags", ACCEPTED_MEMORY)
-def test_what_is_taken_of_memory(tmp_path: Path, flags: tuple[str, ...]) -> None:
-    assert small_job(tmp_path, *flags)
-
-
-def test_a_machine_without_a_gpu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    job = small_job(tmp_path, ACTIVATIONS, "memory.empty_cache=10 steps")
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
-    paths = [problem.path for problem in verify(job, {"torch"}).problems]
-    fields = ("activation_offload", "empty_cache")
-    assert paths == [f"memory.{field}" for field in fields]
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
-    assert verify(job, {"torch"}).problems == []
 
 
 def test_models_without_layers_or_parts_are_refused_when_they_are_built(tmp_path: Path) -> None:
