@@ -20,7 +20,7 @@ from hypothesis import settings
 from setpoint.track import environment
 from setpoint.track.environment import code_revision
 
-from .support.forks import Forks, forked, shared
+from .support.forks import Forks, forked, share, shared
 
 ROOT = Path(__file__).resolve().parent.parent
 SOURCE, BENCHMARKS = ROOT / "src", ROOT / "benchmarks"
@@ -73,6 +73,25 @@ class SourceFile:
         """The package that the relative imports of this file start from."""
         is_package = self.path.name == "__init__.py"
         return self.module if is_package else self.module.rpartition(".")[0]
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Use one process that forks for all workers of pytest-xdist, which takes seconds to start."""
+    received = getattr(config, "workerinput", None)
+    if received is not None:
+        share(received["forks"])
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_configure_node(node: Any) -> None:
+    """Name the folder of that process to a worker."""
+    node.workerinput["forks"] = shared().folder
+
+
+def pytest_unconfigure() -> None:
+    """End that process."""
+    if shared.cache_info().currsize:
+        shared().close()
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -144,13 +163,6 @@ def source_files() -> dict[str, SourceFile]:
     gc.enable()
     assert found, f"no source under {SOURCE}"
     return found
-
-
-@pytest.fixture(scope="session", autouse=True)
-def _forks_end() -> Iterator[None]:
-    yield
-    if shared.cache_info().currsize:
-        shared().close()
 
 
 @pytest.fixture(scope="session")

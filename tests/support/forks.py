@@ -7,10 +7,10 @@ exit status that it would have as a process of its own.
 
 from __future__ import annotations
 
+import fcntl
 import functools
 import os
 import socket
-import subprocess
 import sys
 import tempfile
 from collections.abc import Mapping, Sequence
@@ -70,41 +70,64 @@ os._exit(status)
 
 
 class Forks:
-    """Starts Python programs as forks of one process; it starts with the first program."""
+    """Starts Python programs as forks of one process, which starts with the first program.
 
-    def __init__(self, *modules: str) -> None:
-        self._modules = (*MODULES, *modules)
-        self._server: subprocess.Popen[bytes] | None = None
-        self._folder = tempfile.TemporaryDirectory(prefix="forks-")
+    Arguments:
+        folder: that of another process, which shares the process that forks: the workers of
+            pytest-xdist use that of their controller. A new one if None.
+    """
 
-    @property
-    def address(self) -> str:
-        """The socket that the process listens at."""
-        path = f"{self._folder.name}/socket"
-        if self._server is None:
-            program = Path(__file__).with_name("fork_server.py")
-            with socket.socket(socket.AF_UNIX) as listener:
-                listener.bind(path)
-                listener.listen(64)
-                self._server = subprocess.Popen(
-                    [sys.executable, str(program), str(listener.fileno()), *self._modules],
-                    stdin=subprocess.PIPE,
-                    env={**os.environ, **ENVIRONMENT},
-                    pass_fds=[listener.fileno()],
-                )
-        return path
+    def __init__(self, folder: str | None = None) -> None:
+        self._own: tempfile.TemporaryDirectory[str] | None = None
+        self._server: int | None = None
+        if folder is None:
+            self._own = tempfile.TemporaryDirectory(prefix="forks-")
+            folder = self._own.name
+            # The process that forks ends when no process has this open for writing.
+            os.mkfifo(f"{folder}/lifeline")
+            self._lifeline = os.open(f"{folder}/lifeline", os.O_RDWR)
+        self.folder = folder
 
     @property
     def programs(self) -> str:
         """A folder with the programs `python` and `setpoint`, to be found first in a PATH."""
-        folder = Path(self._folder.name, "bin")
-        if not folder.exists():
-            folder.mkdir()
-            text = STAND_IN.format(python=sys.executable, setpoint=SETPOINT, address=self.address)
-            for name in ("python", "setpoint"):
-                (folder / name).write_text(text)
-                (folder / name).chmod(0o755)
-        return str(folder)
+        assert self.address  # what these programs connect to
+        return f"{self.folder}/bin"
+
+    @functools.cached_property
+    def address(self) -> str:
+        """The socket that the process listens at."""
+        path = f"{self.folder}/socket"
+        with open(f"{self.folder}/lock", "w") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            if not os.path.exists(path):
+                self._write_programs(path)
+                self._start_server(path)
+        return path
+
+    def _write_programs(self, address: str) -> None:
+        folder = Path(self.folder, "bin")
+        folder.mkdir()
+        text = STAND_IN.format(python=sys.executable, setpoint=SETPOINT, address=address)
+        for name in ("python", "setpoint"):
+            (folder / name).write_text(text)
+            (folder / name).chmod(0o755)
+
+    def _start_server(self, path: str) -> None:
+        program = str(Path(__file__).with_name("fork_server.py"))
+        lifeline = os.open(f"{self.folder}/lifeline", os.O_RDONLY)
+        with socket.socket(socket.AF_UNIX) as listener:
+            listener.bind(path)
+            listener.listen(64)
+            listener.set_inheritable(True)
+            # Not by `subprocess`, which wants to see the end of what it starts.
+            self._server = os.posix_spawn(
+                sys.executable,
+                [sys.executable, program, str(listener.fileno()), *MODULES],
+                {**os.environ, **ENVIRONMENT},
+                file_actions=[(os.POSIX_SPAWN_DUP2, lifeline, 0)],
+            )
+        os.close(lifeline)
 
     def start(
         self,
@@ -128,7 +151,7 @@ class Forks:
             "words": list(words),
             "folder": str(folder),
             "environment": variables,
-            "executable": f"{self.programs}/python",
+            "executable": f"{self.folder}/bin/python",
         }
         with socket.socket(socket.AF_UNIX) as server, open(os.devnull, "rb") as nothing:
             server.connect(self.address)
@@ -147,16 +170,28 @@ class Forks:
             return status, output.read().decode()
 
     def close(self) -> None:
-        """End the process that forks, and its forks."""
+        """End the process that forks, and its forks, unless it belongs to another process."""
+        if self._own is None:
+            return
+        os.close(self._lifeline)
         if self._server is not None:
-            self._server.communicate()
-        self._folder.cleanup()
+            os.waitpid(self._server, 0)
+        self._own.cleanup()
+
+
+_folder: str | None = None
+
+
+def share(folder: str) -> None:
+    """Use the process that forks of another process."""
+    global _folder
+    _folder = folder
 
 
 @functools.cache
 def shared() -> Forks:
-    """The one that all tests of a process use."""
-    return Forks()
+    """The one that all tests use."""
+    return Forks(_folder)
 
 
 def forked(module: str, *words: str) -> str:
