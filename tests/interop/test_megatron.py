@@ -198,9 +198,60 @@ def test_ranks_precision_and_recomputation(tmp_path: Path) -> None:
     assert (job.batch.global_size, job.batch.accumulation) == (16, 2)
 
 
+@pytest.mark.parametrize(("more", "values"), [
+    ("--use-mup --mup-base-hidden-size 32 --mup-embedding-mult 4",
+     {"model.mup.base_dim": 32, "model.attention_scale": 1 / 16, "model.embedding_scale": 4}),
+    ("--quick-geglu --glu-linear-offset 1.0 --activation-func-clamp-value 7.0 "
+     "--softmax-type learnable",
+     {"model.activation": "swiglu_clamped", "model.attention_sinks": True}),
+    ("--position-embedding-type yarn --rotary-scaling-factor 32 --yarn-beta-fast 16 "
+     "--yarn-original-max-position-embeddings 4096 --no-yarn-correction-range-round-to-int",
+     {"model.rope_scaling.factor": 32, "model.rope_scaling.beta_fast": 16,
+      "model.rope_scaling.truncate": False,
+      "model.rope_scaling.attention_factor": 0.1 * math.log(32) + 1}),
+    ("--optimizer muon --muon-extra-scale-factor 0.2", {"optimizer.adjust_lr": "match_rms_adamw"}),
+    ("--optimizer lion --lion-beta2 0.9",
+     {"optimizer.type": "lion", "optimizer.betas": [0.95, 0.9]}),
+    ("--exit-interval 20", {"duration": "20 steps"}),
+    ("--exit-interval 80", {"duration": "60 steps"}),
+    ("--eval-iters 2 --eval-global-batch-size 8", {"evaluation.sequences": 16}),
+    ("--dataloader-inter-document-masking", {"data.packing.isolate": True}),
+    ("--no-pad-vocab-size", {"model.vocab_size": 100}),
+])  # fmt: skip
+def test_arguments_become_fields(tmp_path: Path, more: str, values: dict[str, Any]) -> None:
+    document = read(tmp_path, more)
+    assert document.problems == []
+    for path, expected in values.items():
+        value: Any = document.data
+        for name in path.split("."):
+            value = value[name]
+        assert value == (pytest.approx(expected) if isinstance(expected, float) else expected)
+
+
+def test_lists_and_overrides_of_its_tests(tmp_path: Path) -> None:
+    """Lists in brackets, flags passed at start, and keys that an override sets again."""
+    path = tmp_path / "model_config.yaml"
+    lines = [f"  {line}" for line in (
+        "--num-layers: 2", "--hidden-size: 64", "--num-attention-heads: 4", "--seq-length: 32",
+        "--micro-batch-size: 2", "--lr: 1e-3", "--train-iters: 9", "--save: ${SAVE}",
+        "--recompute-granularity: selective", '--recompute-modules: "[mlp moe_act]"',
+        "--data-cache-path: ${CACHE}")]  # fmt: skip
+    path.write_text("MODEL_ARGS:\n" + "\n".join(lines))
+    document = read_foreign("megatron", str(path), ["--lr", "2e-3"])
+    assert document.data["optimizer"]["lr"] == 2e-3
+    assert document.data["memory"]["activation_checkpointing"]["parts"] == ["feed_forward"]
+    reports = {r.key: (r.kind, r.text) for r in document.reports}
+    assert reports["save"][0] == "needs a decision" and "set workspace" in reports["save"][1]
+    assert reports["data-cache-path"][0] == "without effect"
+
+
 def test_what_is_reported(tmp_path: Path) -> None:
     document = read(tmp_path, "--num-layer 3 --mtp-num-layers 1")
     assert [p.path for p in document.problems] == ["num-layer"]
+    families = read(tmp_path, "--fim-data --rl-profile --inference-shards 2")
+    assert [p.path for p in families.problems] == ["fim-data"]
+    assert {(r.key, r.kind) for r in families.reports} >= {
+        ("rl-profile", "refused"), ("inference-shards", "without effect")}  # fmt: skip
     assert ("mtp-num-layers", "refused") in [(r.key, r.kind) for r in document.reports]
     assert "num-layers" in str(document.problems[0].hint)
     kinds = {

@@ -121,6 +121,7 @@ class Dialect:
         prepare: changes the values of the file before they are converted.
         switches: keys, separated by spaces, one of which must be on for keys with the given
             prefixes to have an effect.
+        families: further keys by their prefix, all refused or idle for the same reason.
         own_keys: the Setpoint section for unknown keys, if a file may have user-defined keys.
         read: reads a file that is not TOML, YAML or JSON.
         presets: named configurations by name, usable in place of a file.
@@ -136,6 +137,7 @@ class Dialect:
     prepare: Callable[[Conversion], None] | None = None
     own_keys: str = ""
     switches: Mapping[str, str] = field(default_factory=dict[str, str])
+    families: Mapping[str, Key] = field(default_factory=dict[str, Key])
     read: Callable[[str], FileDocument] = read_file
     presets: Mapping[str, Mapping[str, object]] = field(
         default_factory=dict[str, Mapping[str, object]]
@@ -147,6 +149,10 @@ class Dialect:
             if name == prefix or (prefix.endswith((".", "_")) and name.startswith(prefix)):
                 return replacement + name.removeprefix(prefix)
         return name
+
+    def family_of(self, key: str) -> Key | None:
+        """The declaration shared by all keys with the prefix of a key that is not in `keys`."""
+        return next((f for prefix, f in self.families.items() if key.startswith(prefix)), None)
 
 
 class ConvertedDocument(FileDocument):
@@ -439,7 +445,10 @@ class Conversion:
             ):  # fmt: skip
                 self.wrong(key, _kind(known[key].default))
                 del self.values[key]
-            if key not in known:
+            if key not in known and (family := self.dialect.family_of(key)):
+                if value:
+                    self._report_unconverted(key, family)
+            elif key not in known:
                 hint = did_you_mean(key, list(known), " ")
                 if self.dialect.own_keys and not hint:
                     self.set(f"{self.dialect.own_keys}.{key}", value, key)
@@ -453,14 +462,9 @@ class Conversion:
             is_changed = name in self.values and self.values[name] != key.default
             if (key.idle or key.refused) and not key.default:
                 is_changed = bool(self.values.get(name))
-            if key.refused:
-                if is_changed and key.essential:
-                    self.problems.append(Problem(name, key.refused, origin=self.place(name)))
-                elif is_changed:
-                    self.report("refused", name, key.refused)
-            elif key.idle:
+            if key.refused or key.idle:
                 if is_changed:
-                    self.report("without effect", name, f"in {self.dialect.name}, too: {key.idle}")
+                    self._report_unconverted(name, key)
             elif self._switch_that_is_off(name) is not None:
                 continue
             else:
@@ -490,6 +494,15 @@ class Conversion:
                 continue
             text = "no field has its meaning next to the other values of the file"
             self.report("not converted", name, text)
+
+    def _report_unconverted(self, name: str, key: Key) -> None:
+        """Report a key that is refused or has no effect in the other system either."""
+        if key.essential:
+            self.problems.append(Problem(name, key.refused, origin=self.place(name)))
+        elif key.refused:
+            self.report("refused", name, key.refused)
+        else:
+            self.report("without effect", name, f"in {self.dialect.name}, too: {key.idle}")
 
     def _switch_that_is_off(self, name: str) -> str | None:
         """The switch of a key, if it is off; None if it is on or the key has none."""
@@ -639,7 +652,8 @@ def recognize(path: str) -> str | None:
             *dialect.refused,
             *(("module", "config", "program") if dialect.presets else ()),
         }
-        if keys and known.issuperset(keys) and any(key in keys for key in dialect.signature):
+        is_known = all(key in known or dialect.family_of(key) for key in keys)
+        if keys and is_known and any(key in keys for key in dialect.signature):
             return name
     return None
 

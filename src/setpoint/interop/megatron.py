@@ -20,13 +20,16 @@ from setpoint.config import FileDocument
 from setpoint.config.files.file_document import MIB, names_file
 from setpoint.config.files.read import read_file
 from setpoint.interop.dialect import Conversion, Dialect, phases_of
-from setpoint.interop.megatron_arguments import KEYS, LISTS
+from setpoint.interop.megatron_arguments import FAMILIES, KEYS, LISTS
 from setpoint.interop.megatron_model import convert_model
 from setpoint.interop.shell_script import number_of, read_arguments
 
-PLACES = {"save": "runs", "tensorboard-dir": "tensorboard", "vocab-file": "vocab.json",
-          "merge-file": "merges.txt", "tokenizer-model": "tokenizer"}  # fmt: skip
+PLACES = {"save": "runs", "tensorboard-dir": "tensorboard", "tokenizer-model": "tokenizer"}
 """Substitutes for paths that are passed to the script at start."""
+FIELDS = {"save": "workspace", "tensorboard-dir": "tracking.trackers", "load": "model.pretrained",
+          "tokenizer-model": "tokenizer.path", "data-path": "data.sources",
+          "train-data-path": "data.sources", "valid-data-path": "data.validation"}  # fmt: skip
+"""Fields that answer for arguments that are passed to the script at start."""
 OTHER_PROGRAM = re.compile(
     r"bert|t5|mamba|hybrid|vlm|mimo|multimodal|llava|retro|_ict|vision|biencoder|server|generat"
     r"|inference|finetune|convert|preprocess|export|quantize|train_rl|^main"
@@ -55,13 +58,17 @@ def _prepare(c: Conversion) -> None:
     for name in [*c.values]:
         plain = name.removeprefix("MODEL_ARGS.").removeprefix("--").replace("_", "-")
         if plain != name:
-            c.values[plain], c.paths[plain] = c.values.pop(name), c.paths.pop(name)
+            value, c.paths[plain] = c.values.pop(name), c.paths.pop(name)
+            c.values.setdefault(plain, value)  # an override has the plain name
     for name, value in [*c.values.items()]:
-        key = KEYS.get(name)
+        key = KEYS.get(name) or c.dialect.family_of(name)
         words = cast("list[object]", value) if isinstance(value, list) else [value]
-        if any(isinstance(word, str) and "$" in word for word in words):
+        is_started = any(isinstance(word, str) and "$" in word for word in words)
+        if is_started and not (key and (key.idle or key.refused)):
             shown = " ".join(map(str, words))
-            c.report("needs a decision", name, f"{shown} is given when the script is started")
+            answer = f"set {FIELDS[name]}" if name in FIELDS else f"add -- --{name} VALUE"
+            text = f"{shown} is given when the script is started: {answer}"
+            c.report("needs a decision", name, text)
             if name in PLACES:
                 c.values[name] = PLACES[name]
             elif not name.endswith("data-path"):
@@ -73,7 +80,8 @@ def _prepare(c: Conversion) -> None:
         elif (key.refused or key.idle) and value is False:
             del c.values[name]
         elif name in LISTS.split():
-            c.values[name] = str(value).split() if isinstance(value, str) else words
+            # The tests write lists as "[a b]".
+            c.values[name] = value.strip("[]").split() if isinstance(value, str) else words
         elif isinstance(key.default, str) and not isinstance(value, str) and value is not None:
             c.values[name] = str(value)
 
@@ -95,10 +103,14 @@ def _loop(c: Conversion) -> int | None:
         c.wrong("seq-length", "given")
     total = c.number("train-iters") or _steps(c, "train-samples")
     end: list[str] = [f"{total} steps"] if total else []
+    if (stop := c.number("exit-interval")) and (not total or stop < total):
+        end = [f"{stop} steps"]
+        c.report("differs", "exit-interval", "the run ends there; a next session would go on")
     if minutes := c.number("exit-duration-in-mins"):
         end.append(f"{minutes} min")
     if end:
-        c.set("duration", end if len(end) > 1 else end[0], "train-iters", "train-samples")
+        keys = ("exit-interval", "train-iters", "train-samples")
+        c.set("duration", end if len(end) > 1 else end[0], *keys)
     else:
         c.report("needs a decision", "train-iters", "set duration")
     c.value("calculate-per-token-loss")
@@ -221,13 +233,14 @@ def _precision(c: Conversion) -> None:
 
 def _optimizer(c: Conversion) -> None:
     """AdamW, SGD or Muon; decay leaves out biases and vectors."""
-    name, rate = c.choice("optimizer", "adam", "sgd", "muon", "dist_muon"), c.number("lr")
+    names = ("adam", "sgd", "lion", "muon", "dist_muon")
+    name, rate = c.choice("optimizer", *names), c.number("lr")
     if name is None:
         return
     if not rate:
         c.wrong("lr", "given")
         return
-    kind = {"adam": "adamw", "sgd": "sgd"}.get(name, "muon")
+    kind = {"adam": "adamw", "sgd": "sgd", "lion": "lion"}.get(name, "muon")
     c.set("optimizer.type", kind, "optimizer")
     c.set("optimizer.lr", float(rate), "lr")
     clip = c.number("clip-grad")
@@ -240,17 +253,25 @@ def _optimizer(c: Conversion) -> None:
     if c.number("weight-decay"):
         c.set("optimizer.no_decay", kinds, "weight-decay")
     if kind != "sgd":
-        betas = ("adam-beta1", "adam-beta2")
+        betas = [f"{'lion' if kind == 'lion' else 'adam'}-beta{index}" for index in (1, 2)]
         c.set("optimizer.betas", [c.number(key) for key in betas], *betas)
-        c.set("optimizer.eps", c.number("adam-eps"), "adam-eps")
+        if kind != "lion":
+            c.set("optimizer.eps", c.number("adam-eps"), "adam-eps")
     else:
         c.set("optimizer.momentum", c.number("sgd-momentum"), "sgd-momentum")
     if kind == "muon":
         c.copy({"optimizer.momentum": "muon-momentum", "optimizer.steps":
                 "muon-num-ns-steps", "optimizer.nesterov": "muon-use-nesterov"})  # fmt: skip
         c.set("optimizer.adamw_lr", float(rate), "lr")
-        text = "steps are scaled by sqrt(max(1, out / in)), by the scale mode there"
-        c.report("differs", "muon-scale-mode", text)
+        mode, factor = c.value("muon-scale-mode"), c.number("muon-extra-scale-factor")
+        if (mode, factor) == ("spectral", 0.2):
+            c.set("optimizer.adjust_lr", "match_rms_adamw", "muon-scale-mode")
+        elif (mode, factor) != ("shape_scaling", 1.0):
+            text = (
+                "steps are scaled by sqrt(max(1, out / in)); there by the scale mode and "
+                "muon-extra-scale-factor"
+            )
+            c.report("differs", "muon-scale-mode", text)
     if output_rate := c.number("decoupled-lr"):
         group = {"pattern": "^(embedding|output)", "lr_multiplier": output_rate / rate}
         c.set_items("optimizer.groups", [group], "decoupled-lr")
@@ -338,7 +359,10 @@ def _memory(c: Conversion) -> None:
             text = "all layers are recomputed; there the first of each stage"
             c.report("differs", "recompute-method", text)
         c.value("recompute-num-layers")
-    elif kind == "selective" and {"mlp", "moe", "shared_experts"} & {*modules}:
+    elif kind == "selective" and {"mlp", "moe", "shared_experts", "moe_act"} & {*modules}:
+        if others := {*modules} - {"core_attn", "mlp", "moe", "shared_experts"}:
+            text = f"{', '.join(sorted(others))}: whole feed-forward networks are recomputed"
+            c.report("differs", "recompute-modules", text)
         parts = ["attention"] * ("core_attn" in modules) + ["feed_forward"]
         c.set(f"{path}.type", "parts", "recompute-modules", key)
         c.set(f"{path}.parts", parts, "recompute-modules")
@@ -347,8 +371,18 @@ def _memory(c: Conversion) -> None:
         c.set(f"{path}.save", ["matmul", "exchange"], "recompute-modules")
     elif kind is not None:
         c.wrong(key, "one of full, selective")
-    if c.number("cpu-offloading-num-layers"):
-        c.set("memory.activation_offload", {}, "cpu-offloading-num-layers")
+    offload = "fine-grained-activation-offloading"
+    if not c.value(offload):
+        offload = "cpu-offloading-num-layers"
+    if c.value(offload) and c.number("pipeline-model-parallel-size") > 1:
+        text = "activations of several micro-batches in a pipeline stage stay on the device"
+        c.report("refused", offload, text)
+        c.value("offload-modules")
+    elif c.value(offload):
+        c.set("memory.activation_offload", {}, offload)
+        if c.value("offload-modules"):
+            text = "activations of all modules are offloaded, by their size"
+            c.report("differs", "offload-modules", text)
     if c.number("empty-unused-memory-level"):
         c.set("memory.empty_cache", "1 steps", "empty-unused-memory-level")
 
@@ -401,8 +435,9 @@ def _data(c: Conversion) -> None:
         c.set_items("data.validation", validation, "valid-data-path")
     else:
         c.set("data.held_out", round(sum(shares[1:]) / sum(shares), 12), "split")
-    isolate = c.value("reset-attention-mask")
-    c.set("data.packing.isolate", bool(isolate), "reset-attention-mask", "reset-position-ids")
+    masks = ("reset-attention-mask", "dataloader-inter-document-masking")
+    isolate = any(map(c.value, masks))
+    c.set("data.packing.isolate", isolate, *filter(c.given, masks), "reset-position-ids")
     if c.value("reset-position-ids") != isolate:
         text = "documents that do not see one another have positions of their own, and no others"
         c.report("differs", "reset-position-ids", text)
@@ -416,13 +451,13 @@ def _data(c: Conversion) -> None:
         c.tokenizer(str(model or PLACES["tokenizer-model"]), "tokenizer-model", "tokenizer-type")
     elif not c.value("mock-data"):
         c.set("tokenizer.type", "ids", "tokenizer-type", "data-path")
-        for key in ("vocab-file", "merge-file", "tokenizer-model"):
-            c.value(key)
+        c.value("tokenizer-model")
 
 
 def _records(c: Conversion) -> None:
     """Evaluation, checkpoints, trackers, profiles and garbage collection."""
-    batches, size = c.number("eval-iters"), c.number("global-batch-size")
+    batches = c.number("eval-iters")
+    size = c.number("eval-global-batch-size") or c.number("global-batch-size")
     if (
         batches is None
         or batches < 1
@@ -492,10 +527,13 @@ DIALECT = Dialect(
     complete=_complete,
     prefixes={"MODEL_ARGS.": "",
               "persistent-save-interval": "save-interval", "batch-size": "micro-batch-size",
-              "model-parallel-size": "tensor-model-parallel-size", "warmup": "lr-warmup-fraction"},
+              "model-parallel-size": "tensor-model-parallel-size", "warmup": "lr-warmup-fraction",
+              "muon-nesterov": "muon-use-nesterov"},
+    families=FAMILIES,
     prepare=_prepare,
     read=_read,
     switches={"moe-": "num-experts", "expert-tensor-": "num-experts",
               **dict.fromkeys(("q-lora-rank", "kv-lora-rank", "qk-head-dim", "qk-pos-emb-head-dim",
-                               "v-head-dim", "mscale"), "multi-latent-attention")},
+                               "v-head-dim"), "multi-latent-attention"),
+              "mup-": "use-mup"},
 )  # fmt: skip

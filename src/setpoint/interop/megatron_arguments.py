@@ -30,12 +30,14 @@ FLAGS = """
     torch-fsdp2-no-reshard-after-forward full-validation mock-data reset-position-ids
     reset-attention-mask moe-router-pre-softmax moe-router-enable-expert-bias moe-enable-deepep
     moe-pad-expert-input-to-capacity use-precision-aware-optimizer muon-use-nesterov
-    checkpoint-activations moe-layer-recompute tp-comm-overlap
+    checkpoint-activations moe-layer-recompute tp-comm-overlap use-mup
+    dataloader-inter-document-masking fine-grained-activation-offloading no-pad-vocab-size
+    no-yarn-correction-range-round-to-int
 """
 UNSET = """
     num-layers hidden-size ffn-hidden-size num-attention-heads kv-channels num-query-groups
     window-size window-attn-skip-freq max-position-embeddings no-rope-freq
-    rotary-seq-len-interpolation-factor padded-vocab-size vocab-size vocab-file merge-file
+    rotary-seq-len-interpolation-factor padded-vocab-size vocab-size
     tokenizer-type tokenizer-model micro-batch-size global-batch-size recompute-granularity
     recompute-method recompute-num-layers recompute-modules train-iters train-samples
     exit-duration-in-mins tensorboard-dir embedding-init-method-std lr lr-decay-iters
@@ -45,7 +47,10 @@ UNSET = """
     hierarchical-context-parallel-sizes start-weight-decay end-weight-decay data-path
     train-data-path valid-data-path split seq-length expert-tensor-parallel-size moe-ffn-hidden-size
     moe-shared-expert-intermediate-size fp8-format fp4-format distributed-timeout-seconds-after-init
-    dataloader-type ddp-bucket-size check-weight-hash-across-dp-replicas-interval
+    dataloader-type ddp-bucket-size check-weight-hash-across-dp-replicas-interval exit-interval
+    eval-global-batch-size yarn-original-max-position-embeddings mup-base-hidden-size
+    mup-base-head-dim offload-modules moe-flex-dispatcher-num-sms glu-linear-offset
+    activation-func-clamp-value
 """
 KEYS: dict[str, Key] = {
     **alike("", FLAGS, Key(False)),
@@ -67,10 +72,13 @@ KEYS: dict[str, Key] = {
         "position-embedding-type": "learned_absolute", "rotary-base": 10_000.0,
         "rotary-percent": 1.0, "rope-scaling-factor": 8.0, "rope-type": None,
         "make-vocab-size-divisible-by": 128, "normalization": "LayerNorm",
-        "rotary-scaling-factor": 1.0, "mscale": 1.0, "mscale-all-dim": 0.0, "optimizer": "adam"}),
+        "rotary-scaling-factor": 1.0, "mscale": 1.0, "mscale-all-dim": 0.0, "yarn-beta-fast": 32.0,
+        "yarn-beta-slow": 1.0, "softmax-type": "vanilla", "mup-attn-scale-power": 1.0,
+        "mup-output-mult": 1.0, "optimizer": "adam"}),
     "weight-decay": Key(0.01, "optimizer.weight_decay"),
     **keys_of("", **{"clip-grad": 1.0, "adam-beta1": 0.9,
-        "adam-beta2": 0.999, "adam-eps": 1e-8, "sgd-momentum": 0.9, "muon-momentum": 0.9,
+        "adam-beta2": 0.999, "adam-eps": 1e-8, "sgd-momentum": 0.9,
+        "lion-beta1": 0.95, "lion-beta2": 0.98, "muon-momentum": 0.9,
         "muon-num-ns-steps": 5, "muon-scale-mode": "spectral", "muon-extra-scale-factor": 1.0,
         "lr-decay-style": "linear", "lr-wsd-decay-style": "exponential", "lr-warmup-iters": 0,
         "lr-warmup-samples": 0, "lr-warmup-init": 0.0, "min-lr": 0.0,
@@ -98,23 +106,24 @@ KEYS: dict[str, Key] = {
     "moe-router-group-topk": Key(None, "model.moe.top_groups", optional=True),
     "moe-z-loss-coeff": Key(None, "model.moe.router_z_loss", optional=True),
     "moe-expert-capacity-factor": Key(None, "model.moe.capacity_factor", optional=True),
+    "moe-shared-expert-gate": Key(False, "model.moe.shared_gate", optional=True),
+    "mup-embedding-mult": Key(1.0, "model.embedding_scale"),
+    "pytorch-profiler-collect-callstack": Key(False, "profiling.stacks", optional=True),
+    "pytorch-profiler-collect-shapes": Key(False, "profiling.shapes", optional=True),
     "moe-grouped-gemm": Key(False, "model.moe.packed", optional=True),
     "q-lora-rank": Key(None, "model.mla.query_rank", optional=True),
     "kv-lora-rank": Key(32, "model.mla.kv_rank"),
     "qk-head-dim": Key(128, "model.mla.nope_head_dim"),
     "qk-pos-emb-head-dim": Key(64, "model.mla.rope_head_dim"),
     "v-head-dim": Key(128, "model.mla.value_head_dim"),
-    "mtp-num-layers": Key(None,
-        refused="multi-token prediction: its layers and their loss are left out"),
-    # Keys with a different effect in Setpoint.
-    "softmax-type": Key("vanilla", refused="the softmax of attention has no offset"),
+        # Keys with a different effect in Setpoint.
     "qk-l2-norm": Key(False, refused="queries and keys have RMSNorm alone"),
     "apply-residual-connection-post-layernorm": Key(False, refused="norms are before or after"),
     "init-method-xavier-uniform": Key(False, refused="initial weights are normal"),
     "rotary-interleaved": Key(False,
         differs="pairs of a head are its halves; neighbours there, which trains the same"),
-    "rampup-batch-size": Key(None,
-        refused="the batch is that of the end from the start: set `batch` and the rate to it"),
+    **alike("", "rampup-batch-size step-batch-size-schedule", Key(None,
+        refused="the batch is that of the end from the start: set `batch` and the rate to it")),
     "weight-decay-incr-style": Key("constant", refused="decay is constant"),
     "decoupled-min-lr": Key(None, differs="the floor is the same share of each group's rate"),
     "optimizer-cpu-offload": Key(False, "parallel.sharding.offload", optional=True,
@@ -128,64 +137,50 @@ KEYS: dict[str, Key] = {
 """Arguments of release core 0.15 with their defaults, but for those below."""
 REFUSED = {
     ENCODERS: """
-        encoder-num-layers decoder-num-layers encoder-seq-length decoder-seq-length
-        retro-project-dir retro-add-retriever vision-pretraining num-classes img-h img-w patch-dim
-        num-channels mask-prob short-seq-prob retriever-seq-length vocab-extra-ids
-        is-hybrid-model hybrid-override-pattern hybrid-attention-ratio hybrid-mlp-ratio
+        encoder-num-layers decoder-num-layers encoder-seq-length decoder-seq-length num-classes
+        img-h img-w patch-dim num-channels short-seq-prob vocab-extra-ids titles-data-path
         heterogeneous-layers-config-path heterogeneous-layers-config-encoded-json spec
-        mamba-state-dim mamba-head-dim mamba-num-groups mamba-num-heads mrope-section
-        disable-mamba-mem-eff-path ict-head-size ict-load bert-load titles-data-path
+        is-hybrid-model mrope-section disable-mamba-mem-eff-path bert-load
+        query-in-block-prob block-data-path embedding-path evidence-data-path use-one-sent-docs
+        head-lr-mult iter-per-epoch classes-fraction data-per-class-fraction
     """,
-    "a session ends at the duration or by a signal": "exit-interval",
-    "reinforcement learning is not supported": """
-        perform-rl-step grpo-prompts-per-step grpo-group-size grpo-iterations
-        grpo-clamp-eps-lower grpo-clamp-eps-upper grpo-kl-beta grpo-entropy-term-weight
-        grpo-filter-groups-with-same-reward grpo-default-temperature grpo-default-top-p
-        langrl-inference-server-type langrl-inference-server-conversation-template
-        langrl-external-server langrl-env-config rl-prompts-per-eval
-        rl-offload-optimizer-during-inference rl-offload-kv-cache-during-training
-        rl-remove-kv-cache-during-training rl-reset-cuda-graphs rl-partial-rollouts
-        rl-inference-logprobs-is-correction rl-importance-sampling-truncation-coef
-        rl-calculate-intra-group-similarity rl-use-sequence-packing rl-sequence-packing-bin-size
-        rl-sequence-packing-algo
-    """,
-    "a lost rank ends the session, and `setpoint launch` starts it again": """
-        inprocess-restart inprocess-max-iterations inprocess-monitor-thread-interval
-        inprocess-monitor-process-interval inprocess-progress-watchdog-interval
-        inprocess-heartbeat-interval inprocess-soft-timeout inprocess-hard-timeout
-        inprocess-heartbeat-timeout inprocess-barrier-timeout inprocess-completion-timeout
-        inprocess-last-call-wait inprocess-termination-grace-time inprocess-granularity
-        inprocess-active-world-size inprocess-empty-cuda-cache adlr-autoresume
-        adlr-autoresume-interval
-    """,
+    "attention of another kind": "attention-output-gate experimental-attention-variant",
+    "experts act on the whole width": "moe-latent-size",
+    "reinforcement learning is not supported": "perform-rl-step refit-method",
     "conversations are a source of type conversations": "sft sft-tokenizer-prompt-format",
     "the further file it names is not read": """
         yaml-cfg data-args-path per-split-data-args-path use-checkpoint-args
-        use-mp-args-from-checkpoint-args
+        use-mp-args-from-checkpoint-args te-precision-config-file
     """,
     "there is no equivalent": """
         moe-input-jitter-eps moe-use-upcycling moe-upcycling-granularity moe-extended-tp
-        moe-router-force-load-balancing moe-apply-probs-on-input glu-linear-offset
-        activation-func-clamp-value apply-query-key-layer-scaling fp32-residual-connection
+        moe-router-force-load-balancing moe-router-force-biased moe-apply-probs-on-input
+        moe-expert-rank-capacity-factor moe-router-quantile-balancing-ema
+        moe-enable-routing-replay apply-query-key-layer-scaling fp32-residual-connection
         data-parallel-random-init iterations-to-skip skip-train
         first-last-layers-bf16 num-layers-at-start-in-bf16 num-layers-at-end-in-bf16
-        mtp-loss-scaling-factor relative-attention-num-buckets relative-attention-max-distance
-        override-opt-param-scheduler use-checkpoint-opt-param-scheduler
+        relative-attention-num-buckets relative-attention-max-distance
+        override-opt-param-scheduler use-checkpoint-opt-param-scheduler override-ckpt-iteration
         non-persistent-save-interval non-persistent-ckpt-type optimizer-offload-fraction
-        multiple-validation-sets decrease-batch-size-if-needed
-        account-for-embedding-in-pipeline-split
+        activation-offload-fraction multiple-validation-sets validation-set-names
+        decrease-batch-size-if-needed account-for-embedding-in-pipeline-split
         account-for-loss-in-pipeline-split enable-full-sharding-in-hsdp fp16-lm-cross-entropy
-        check-for-spiky-loss check-for-large-grads error-injection-rate error-injection-type
-        kitchen-config-file kitchen-recipe-number dump-param-to-param-group-map
-        fp8-quantizer-factory fp4-quantizer-factory non-persistent-global-ckpt-dir
-        non-persistent-local-ckpt-dir non-persistent-local-ckpt-algo replication replication-jump
-        replication-factor
-        delay-wgrad-compute muon-no-split-qkv muon-fp32-matmul-prec muon-tp-mode
+        check-for-spiky-loss check-for-large-grads dump-param-to-param-group-map
+        fp8-quantizer-factory fp4-quantizer-factory fp8-output-proj replication replication-jump
+        replication-factor delay-wgrad-compute freeze-all-layers apply-wd-to-qk-layernorm
+        no-weight-decay-cond-type start-eval-at-iter phase-transition-iterations
+        hybrid-context-parallel max-seqlen-per-dp-cp-rank fake-process-group
+        tensor-parallel-num-weight-shards expert-tensor-parallel-num-weight-shards
+        ddp-param-name-patterns-for-fp32-local-accumulation pytorch-profiler-collect-chakra
+        save-activations-interval save-dgrads-interval save-wgrads-interval save-params-interval
+        save-tokens-per-expert-interval muon-no-split-qkv muon-fp32-matmul-prec muon-tp-mode
+        muon-coefficient-type muon-scalar-optimizer
     """,
 }
 for reason, names in REFUSED.items():
     KEYS |= alike("", names, Key(None, refused=reason))
-for name in ("perform-rl-step", "is-hybrid-model", "sft"):
+for name in ("perform-rl-step", "is-hybrid-model", "sft", "attention-output-gate",
+             "experimental-attention-variant", "moe-latent-size"):  # fmt: skip
     KEYS[name] = replace(KEYS[name], essential=True)
 IDLE = {
     KERNELS: """
@@ -210,53 +205,84 @@ IDLE = {
         use-torch-optimizer-for-cpu-offload no-pin-cpu-grads no-pin-cpu-params
         moe-shared-expert-overlap moe-use-legacy-grouped-gemm moe-router-fusion moe-router-dtype
         moe-router-padding-for-fp8 moe-permute-fusion overlap-moe-expert-parallel-comm
-        enable-cuda-graph cuda-graph-warmup-steps external-cuda-graph cuda-graph-impl
-        cuda-graph-scope te-rng-tracker inference-rng-tracker fp8-margin fp8-interval
+        enable-cuda-graph external-cuda-graph te-rng-tracker fp8-margin fp8-interval
         fp8-amax-history-len fp8-amax-compute-algo no-fp8-wgrad fp8-param-gather fp4-recipe
         fp4-param-gather reuse-grad-buf-for-mxfp8-param-ag init-model-with-meta-device
         disable-bf16-reduced-precision-matmul no-clone-scatter-output-in-embedding
-        enable-experimental symmetric-ar-type disable-gloo-process-groups
+        enable-experimental symmetric-ar-type disable-gloo-process-groups disable-jit-fuser
+        batch-invariant-mode create-all-gather-group delta-offload-bytes-across-pp-ranks
+        delay-offload-until-cuda-graph min-offloaded-tensor-size optimizer-cuda-graph
+        cpu-offloading-retain-pinned-cpu-buffers ep-overlap-early-attn-memory-release
+        flash-attention-version fused-residual-rmsnorm high-priority-a2a-comm-stream
+        mla-down-proj-fusion mlp-chunks-for-training moe-single-grouped-bias
+        moe-single-grouped-weight moe-permute-fusion-into-hybridep moe-mlp-glu-interleave-size
+        moe-shared-expert-glu-interleave-size moe-router-padding-for-quantization
+        no-use-layer-wise-param-layout overlap-dispatch-backward-with-experts-wgrad
+        use-grouped-gemm-for-dense-mlp use-grouped-gemm-for-shared-expert
+        use-transformer-engine-op-fuser outer-dp-sharding-strategy
     """,
     PRINTED: """
-        log-num-zeros-in-grad log-throughput log-progress timing-log-level
-        log-energy no-barrier-with-level-1-timing timing-log-option tensorboard-log-interval
-        tensorboard-queue-size log-timers-to-tensorboard no-log-loss-scale-to-tensorboard
-        log-validation-ppl-to-tensorboard log-memory-to-tensorboard log-world-size-to-tensorboard
-        wandb-save-dir logging-level log-straggler disable-straggler-on-startup
-        straggler-ctrlr-port straggler-minmax-count no-one-logger one-logger-project
-        one-logger-run-name one-logger-async app-tag-run-name app-tag-run-version
-        config-logger-dir moe-per-layer-logging memory-snapshot-path log-loss-scale-to-tensorboard
-        enable-one-logger log-learning-rate-to-tensorboard
+        timing-log-level no-barrier-with-level-1-timing timing-log-option tensorboard-log-interval
+        tensorboard-queue-size no-log-loss-scale-to-tensorboard wandb-save-dir logging-level
+        disable-straggler-on-startup no-one-logger app-tag-run-name app-tag-run-version
+        config-logger-dir moe-per-layer-logging memory-snapshot-path enable-one-logger nvtx-ranges
+        record-shapes gpu-sniff-test-interval
     """,
     "data are mapped, and read as they are asked for": """
         data-cache-path no-mmap-bin-files num-dataset-builder-threads mid-level-dataset-surplus
         no-create-attention-mask-in-dataloader object-storage-cache-path sample-rate
-        allow-ambiguous-pad-tokens
+        allow-ambiguous-pad-tokens per-dataset-sequences-path no-data-sharding
+        dataloader-defer-npy-index-mmap dataloader-fast-cache-load vocab-file merge-file
     """,
     "checkpoints are Setpoint's own": """
-        no-save-rng ckpt-format dist-ckpt-format use-dist-ckpt auto-detect-ckpt-format
-        ckpt-fully-parallel-save no-ckpt-fully-parallel-save ckpt-fully-parallel-load
-        ckpt-assume-constant-structure dist-ckpt-strictness use-persistent-ckpt-worker
-        ckpt-convert-format ckpt-convert-save ckpt-convert-update-legacy-dist-opt-format
-        dist-ckpt-save-pre-mcore-014 dist-ckpt-optim-fully-reshardable no-initialization
-        distrib-optim-fully-reshardable-mem-efficient load-main-params-from-ckpt
+        no-save-rng use-dist-ckpt auto-detect-ckpt-format no-ckpt-fully-parallel-save
+        no-ckpt-load-validate-sharding-integrity use-persistent-ckpt-worker no-initialization
+        distrib-optim-fully-reshardable-mem-efficient load-main-params-from-ckpt async-strategy
+        verify-integrity no-stream-ckpt-dequant
         no-strict-fsdp-dtensor-load no-use-tokenizer-model-from-checkpoint-args
     """,
     "it does not change what is trained": """
-        no-check-for-nan-in-loss-and-grad exit-signal-handler local-rank lazy-mpu-init test-mode
-        train-sync-interval rerun-mode result-rejected-tracker-filename no-manual-gc-eval
-        tiktoken-pattern tiktoken-num-special-tokens tiktoken-special-tokens tokenizer-metadata
-        tokenizer-library tokenizer-special-tokens tokenizer-sentencepiece-legacy
-        legacy-tokenizer trust-remote-code disable-msc enable-msc bert-no-binary-head onnx-safe
-        enable-ft-package calc-ft-timeouts run-workload-inspector-server flash-decode
-        max-tokens-to-oom inference-max-seq-length inference-max-requests cache-mla-latents
-        inference-batch-times-seqlen-threshold inference-max-batch-size inference-dynamic-batching
-        inference-dynamic-batching-buffer-size-gb inference-dynamic-batching-block-size
-        inference-dynamic-batching-num-cuda-graphs inference-wandb-logging-step-interval
+        no-check-for-nan-in-loss-and-grad exit-signal-handler exit-signal
+        exit-signal-handler-for-training exit-signal-handler-for-dataloader local-rank
+        lazy-mpu-init test-mode train-sync-interval rerun-mode result-rejected-tracker-filename
+        no-manual-gc-eval legacy-tokenizer trust-remote-code disable-msc enable-msc
+        bert-no-binary-head onnx-safe enable-ft-package calc-ft-timeouts ft-num-warmup-iters
+        run-workload-inspector-server flash-decode max-tokens-to-oom cache-mla-latents
         decode-only-cuda-graphs use-legacy-static-engine disable-chunked-prefill
-        nccl-all-reduce-for-prefill mlp-chunks-for-prefill output-bert-embeddings
-        bert-embedder-type moe-pad-experts-for-cuda-graph-inference
+        enable-chunked-prefill nccl-all-reduce-for-prefill mlp-chunks-for-prefill
+        output-bert-embeddings bert-embedder-type moe-pad-experts-for-cuda-graph-inference
+        num-speculative-tokens use-same-sampling-seed-across-dp-ranks eval-micro-batch-size
+        chat-template
     """,
 }
 for reason, names in IDLE.items():
     KEYS |= alike("", names, Key(None, idle=reason))
+
+FAMILIES = {
+    **alike("", """
+        retro- retriever- biencoder- vision- swin- dino- ict- indexer- mask- mamba- hybrid-
+    """, Key(None, refused=ENCODERS, essential=True)),
+    **alike("", "linear- dsa- no-dsa-", Key(None, refused="attention of another kind")),
+    **alike("", "grpo- rl- langrl-", Key(None, refused="reinforcement learning is not supported")),
+    **alike("", "inprocess- adlr-", Key(None,
+        refused="a lost rank ends the session, and `setpoint launch` starts it again")),
+    "fim-": Key(None, refused="documents are not rearranged to fill in the middle",
+        essential=True),
+    "mtp-": Key(None, refused="multi-token prediction: its layers and their loss are left out"),
+    "logits-": Key(None, refused="logits of a teacher are not read from files"),
+    "qk-clip": Key(None, refused="weights of queries and keys are not clipped"),
+    **alike("", "fault-injector- error-injection-", Key(None, refused="faults are not injected")),
+    **alike("", "kitchen- use-kitchen-", Key(None, refused="its recipes are not known")),
+    **alike("", "non-persistent- save-", Key(None, refused="there is no equivalent")),
+    **alike("", """
+        yarn-correction- cuda-graph- moe-hybridep- moe-ncclep- moe-paged-stash megatron-fsdp- fsdp-
+        no-tp-comm- fine-grained-offloading-
+    """, Key(None, idle=KERNELS)),
+    **alike("", """
+        log- straggler- one-logger- flight-recorder- no-flight-recorder- moe-routing-trace-
+    """, Key(None, idle=PRINTED)),
+    **alike("", "ckpt- dist-ckpt- async-ckpt-", Key(None, idle="checkpoints are Setpoint's own")),
+    **alike("", "inference- tiktoken- tokenizer- no-tokenizer- null-tokenizer-",
+        Key(None, idle="it does not change what is trained")),
+}  # fmt: skip
+"""Further arguments by their prefix."""

@@ -43,7 +43,22 @@ def _decoder(c: Conversion) -> None:
     chosen = next((key for key in activations if c.value(key)), "no-bias-gelu-fusion")
     c.set("model.activation", activations.get(chosen, "gelu_tanh" if fused else "gelu"), chosen)
     if c.value("quick-geglu"):
-        c.wrong("quick-geglu", "an activation of Setpoint's: use --swiglu or GELU")
+        if (c.value("glu-linear-offset"), c.value("activation-func-clamp-value")) == (1, 7):
+            keys = ("quick-geglu", "glu-linear-offset", "activation-func-clamp-value")
+            c.set("model.activation", "swiglu_clamped", *keys)
+        else:
+            text = "an activation of Setpoint's: with --glu-linear-offset 1 and "
+            c.wrong("quick-geglu", f"{text}--activation-func-clamp-value 7, that of gpt-oss is")
+    if c.choice("softmax-type", "vanilla", "learnable") == "learnable":
+        c.set("model.attention_sinks", True, "softmax-type")
+    if c.value("use-mup"):
+        base = c.number("mup-base-hidden-size") or dim
+        c.set("model.mup.base_dim", base, "mup-base-hidden-size", "use-mup")
+        head = c.number("kv-channels") or dim // heads
+        if base_head := c.number("mup-base-head-dim"):
+            c.set("model.mup.base_head_dim", base_head, "mup-base-head-dim")
+        elif c.number("mup-attn-scale-power") == 1:
+            c.set("model.attention_scale", 1 / head, "mup-attn-scale-power")
     c.set("model.ffn_bias", bias, "disable-bias-linear")
     c.set("model.attention_output_bias", bias, "disable-bias-linear")
     c.set("model.qkv_bias", bias or c.value("add-qkv-bias"), "add-qkv-bias", "disable-bias-linear")
@@ -70,6 +85,8 @@ def _decoder(c: Conversion) -> None:
     c.pick("model.attention_backend", "attention-backend", backends)
     multiple = c.number("make-vocab-size-divisible-by") * c.number("tensor-model-parallel-size")
     size, kind = c.number("vocab-size"), c.value("tokenizer-type")
+    if c.value("no-pad-vocab-size"):
+        multiple = 1
     if padded := c.number("padded-vocab-size"):
         c.set("model.vocab_size", padded, "padded-vocab-size")
         return
@@ -96,19 +113,19 @@ def _decoder(c: Conversion) -> None:
 
 def _positions(c: Conversion) -> None:
     """Learned positions, or rotary ones with their base, part and scaling; windows; MLA."""
-    kinds = {"learned_absolute": "learned", "rope": "rotary", "none": "none"}
+    kinds = {"learned_absolute": "learned", "rope": "rotary", "yarn": "rotary", "none": "none"}
     kind = c.choice("position-embedding-type", *kinds)
     if kind is None:
         return
     if c.value("use-rotary-position-embeddings"):
         kind = "rope"
-    if c.value("no-position-embedding") and kind != "rope":
+    if c.value("no-position-embedding") and kind not in ("rope", "yarn"):
         kind = "none"
     c.set("model.positions", kinds[kind], "position-embedding-type", "no-position-embedding")
     head = c.number("kv-channels") or (c.number("hidden-size") or 0) // (
         c.number("num-attention-heads") or 1
     )
-    if kind == "rope":
+    if kind in ("rope", "yarn"):
         c.set("model.rope_base", float(c.number("rotary-base")), "rotary-base")
         if (share := c.number("rotary-percent")) < 1:
             c.set("model.rope_dim", 2 * int(head * share / 2), "rotary-percent")
@@ -117,6 +134,8 @@ def _positions(c: Conversion) -> None:
             c.set(f"{path}.type", "llama3", "use-rope-scaling")
             c.set(f"{path}.factor", c.number("rope-scaling-factor"), "rope-scaling-factor")
             c.set(f"{path}.original_length", 8192, "use-rope-scaling")
+        elif kind == "yarn":
+            _yarn(c)
         elif factor := c.number("rotary-seq-len-interpolation-factor"):
             c.set("model.rope_scaling.type", "linear", "rotary-seq-len-interpolation-factor")
             c.set("model.rope_scaling.factor", float(factor), "rotary-seq-len-interpolation-factor")
@@ -137,21 +156,37 @@ def _latent(c: Conversion) -> None:
     """Latent attention, with YaRN where positions are scaled."""
     for path in ("kv_heads", "head_dim", "qk_norm"):  # low-rank projections have their norms
         c.data["model"].pop(path, None)
+    if not c.value("qk-layernorm"):
+        text = "latent queries, keys and values have norms; there with --qk-layernorm alone"
+        c.report("differs", "multi-latent-attention", text)
     c.set("model.positions", "rotary", "multi-latent-attention")
-    factor = c.number("rotary-scaling-factor")
-    if c.value("rope-type") != "rope" and factor > 1:
-
-        def scale(part: float) -> float:
-            return 0.1 * part * math.log(factor) + 1.0
-
-        base = scale(c.number("mscale-all-dim"))
-        ratio = scale(c.number("mscale")) / base
+    for key in ("mscale", "mscale-all-dim"):
+        c.value(key)  # without scaling, 1
+    if c.value("rope-type") != "rope" and c.number("rotary-scaling-factor") > 1:
+        base = _yarn(c)
         dim = c.number("qk-head-dim") + c.number("qk-pos-emb-head-dim")
-        c.set("model.rope_scaling.type", "yarn", "rotary-scaling-factor")
-        c.set("model.rope_scaling.factor", float(factor), "rotary-scaling-factor")
-        c.set("model.rope_scaling.original_length", 4096, "rotary-scaling-factor")
-        c.set("model.rope_scaling.attention_factor", ratio, "mscale", "mscale-all-dim")
         c.set("model.attention_scale", base**2 / math.sqrt(dim), "mscale-all-dim")
+
+
+def _yarn(c: Conversion) -> float:
+    """Set YaRN; return the scale of both queries and keys in latent attention."""
+    factor, path = c.number("rotary-scaling-factor"), "model.rope_scaling"
+
+    def scale(part: float) -> float:
+        return 0.1 * part * math.log(factor) + 1.0 if factor > 1 else 1.0
+
+    base = scale(c.number("mscale-all-dim"))
+    ratio = scale(c.number("mscale")) / base
+    original = c.number(key := "yarn-original-max-position-embeddings") or 4096
+    c.set(f"{path}.type", "yarn", "rotary-scaling-factor")
+    c.set(f"{path}.factor", float(factor), "rotary-scaling-factor")
+    c.set(f"{path}.original_length", original, key, "rotary-scaling-factor")
+    c.set(f"{path}.attention_factor", ratio, "mscale", "mscale-all-dim")
+    for name in ("fast", "slow"):
+        c.set(f"{path}.beta_{name}", float(c.number(f"yarn-beta-{name}")), f"yarn-beta-{name}")
+    if c.value(whole := "no-yarn-correction-range-round-to-int"):
+        c.set(f"{path}.truncate", False, whole)
+    return base
 
 
 def _pattern(c: Conversion, key: str, of_count: Callable[[int, int], bool]) -> list[bool] | None:
@@ -240,4 +275,5 @@ def _experts(c: Conversion) -> None:
         c.value("moe-enable-deepep") or c.given("moe-flex-dispatcher-backend")
     ):
         c.set("parallel.dispatch.type", "deepep", "moe-enable-deepep")
-        c.set("parallel.dispatch.sms", c.number("moe-deepep-num-sms"), "moe-deepep-num-sms")
+        keys = ("moe-flex-dispatcher-num-sms", "moe-deepep-num-sms")
+        c.set("parallel.dispatch.sms", c.number(keys[0]) or c.number(keys[1]), *keys)
