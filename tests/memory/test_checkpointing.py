@@ -9,7 +9,7 @@ from torch.utils.checkpoint import CheckpointPolicy, SelectiveCheckpointContext
 
 from setpoint.config import SetpointError, resolve
 from setpoint.memory import checkpointing
-from setpoint.memory.checkpointing import ATTENTION, MATMUL, contexts, recompute
+from setpoint.memory.checkpointing import ATTENTION, MATMUL, recompute
 from setpoint.memory.config import CheckpointedParts, CheckpointingConfig, Full, Operators
 from setpoint.model.layers import layers_of
 from setpoint.model.moe.config import MoE
@@ -59,17 +59,21 @@ def test_equal_to_the_last_bit(name: str, policy: str, precision: torch.dtype | 
     assert again.kept < plain.kept
 
 
-@pytest.mark.parametrize("policy", ["full", "full reentrant", "both", "operators"])
+@pytest.mark.parametrize("policy", ["full reentrant", "operators"])
 def test_gradients_of_micro_batches_add_up(policy: str) -> None:
     case = {**sparse(), **DROPOUT}
     plain = run(small_model(**case), passes=3)
     assert_same(run(checkpointed(POLICIES[policy], **case), passes=3), plain)
 
 
-def test_what_each_policy_keeps() -> None:
+@functools.cache
+def pass_of_four_layers(policy: str) -> Pass:
     case = {"layers": 4}
-    kept = {name: run(checkpointed(one, **case)).kept for name, one in POLICIES.items()}
-    kept["none"] = run(small_model(**case)).kept
+    return run(checkpointed(POLICIES[policy], **case) if policy != "none" else small_model(**case))
+
+
+def test_what_each_policy_keeps() -> None:
+    kept = {name: pass_of_four_layers(name).kept for name in (*POLICIES, "none")}
     assert kept["full"] < kept["every second"] < kept["none"]
     assert kept["full"] < kept["attention kept"] < kept["every second matmul"]
     assert kept["every second matmul"] < kept["matmul"] < kept["operators"] < kept["none"]
@@ -79,12 +83,10 @@ def test_what_each_policy_keeps() -> None:
 
 def test_what_is_computed_again() -> None:
     attention = "_scaled_dot_product_flash_attention_for_cpu"
-    layers, case = 4, {"layers": 4}
-    calls = {name: run(checkpointed(one, **case)).calls for name, one in POLICIES.items()}
-    plain = run(small_model(**case)).calls
+    layers = 4
 
     def again(policy: str, name: str) -> int:
-        return calls[policy][name] - plain[name]
+        return pass_of_four_layers(policy).calls[name] - pass_of_four_layers("none").calls[name]
 
     assert again("full", attention) == again("full reentrant", attention) == layers
     assert again("every second", attention) == layers // 2
@@ -99,15 +101,7 @@ def test_what_is_computed_again() -> None:
     assert 0 < again("attention", "mm") <= 4 * layers
 
 
-def test_each_nth_layer_from_the_first_on() -> None:
-    model = small_model(layers=5)
-    resolve(Full(every=2)).build(layers=layers_of(model))
-    plain = type(layers_of(small_model())[0][1])
-    chosen = [type(layer) is not plain for _, layer in layers_of(model)]
-    assert chosen == [True, False, True, False, True]
-
-
-@pytest.mark.parametrize("policy", ["full", "full reentrant", "operators"])
+@pytest.mark.parametrize("policy", ["full reentrant", "operators"])
 def test_experts_report_once(policy: str) -> None:
     case = sparse(packed=True)
     outcome = run(checkpointed(POLICIES[policy], **case))
@@ -122,7 +116,7 @@ def test_products_of_experts_are_kept() -> None:
     assert run(checkpointed(Operators(), **case)).calls[product] == plain
 
 
-@pytest.mark.parametrize("policy", POLICIES)
+@pytest.mark.parametrize("policy", ["full", "full reentrant", "both", "operators"])
 def test_names_stay_and_nothing_changes_without_gradients(policy: str) -> None:
     plain, model = small_model(**DROPOUT), checkpointed(POLICIES[policy], **DROPOUT)
     assert list(model.state_dict()) == list(plain.state_dict())
@@ -136,7 +130,7 @@ def test_names_stay_and_nothing_changes_without_gradients(policy: str) -> None:
             assert torch.equal(model.train(mode)(tokens), expected)
 
 
-@pytest.mark.parametrize("policy", ["full", "full reentrant", "operators"])
+@pytest.mark.parametrize("policy", ["full", "full reentrant"])
 def test_where_no_input_needs_a_gradient(policy: str) -> None:
     plain, model = small_model(), checkpointed(POLICIES[policy])
     for one in (plain, model):
@@ -156,7 +150,7 @@ def test_a_copy_computes_with_its_own_parameters() -> None:
     assert all(p.grad is not None for p in other.parameters())
 
 
-@pytest.mark.parametrize("policy", POLICIES)
+@pytest.mark.parametrize("policy", ["full", "full reentrant", "both", "operators"])
 def test_models_of_transformers(policy: str) -> None:
     transformers = pytest.importorskip("transformers")
     sizes = {
@@ -230,24 +224,18 @@ def test_products_are_counted_apart_in_both_passes() -> None:
     assert policies(*products, save=("attention",)) == [AGAIN] * 3
 
 
-@pytest.mark.parametrize(
-    ("name", "before"),
-    [
+def test_attention_is_kept_unless_it_draws_random_numbers() -> None:
+    for name, before in (
         ("_scaled_dot_product_flash_attention", 0),
         ("_scaled_dot_product_flash_attention_for_cpu", 0),
         ("_scaled_dot_product_efficient_attention", 2),
         ("_scaled_dot_product_cudnn_attention", 2),
-    ],
-)
-def test_attention_is_kept_unless_it_draws_random_numbers(name: str, before: int) -> None:
-    operator = getattr(ATEN, name).default
-    given = (None,) * (3 + before)
-    found = policies((operator, given), (operator, (*given, 0.0)), (operator, (*given, 0.1)))
-    assert found == [KEPT, KEPT, AGAIN]
-    assert policies((operator, given), save=("matmul",)) == [AGAIN]
-
-
-def test_flex_attention_is_an_operator_of_a_higher_order() -> None:
+    ):
+        operator = getattr(ATEN, name).default
+        given = (None,) * (3 + before)
+        found = policies((operator, given), (operator, (*given, 0.0)), (operator, (*given, 0.1)))
+        assert found == [KEPT, KEPT, AGAIN], name
+        assert policies((operator, given), save=("matmul",)) == [AGAIN]
     assert policies((torch.ops.higher_order.flex_attention, ())) == [KEPT]
 
 
@@ -256,12 +244,6 @@ def test_the_names_are_those_of_this_pytorch() -> None:
     for name in MATMUL | ATTENTION:
         if name.startswith("aten::") and not name.endswith("_v2"):
             assert name in known
-
-
-def test_each_pass_has_contexts_of_its_own() -> None:
-    one, other = contexts(("matmul",), 1), contexts(("matmul",), 1)
-    assert one[0].storage is one[1].storage
-    assert one[0].storage is not other[0].storage
 
 
 class Scaled(nn.Module):
@@ -293,21 +275,6 @@ def test_tensors_in_keywords_and_tuples_get_their_gradients(reentrant: bool) -> 
         found.append([out.detach(), x.grad, by.grad, module.weight.grad])
         assert module.calls == 1 + again
     assert all(torch.equal(one, other) for one, other in zip(*found, strict=True))
-
-
-def test_a_forward_that_was_replaced_is_computed_again() -> None:
-    module = nn.Linear(2, 2)
-    calls: list[int] = []
-    real = module.forward
-
-    def forward(x: Tensor) -> Tensor:
-        calls.append(1)
-        return real(x)
-
-    module.forward = forward
-    recompute(module)
-    module(torch.ones(1, 2)).tanh().sum().backward()
-    assert len(calls) == 2
 
 
 def test_layers_that_are_alike_share_a_class_that_looks_like_theirs() -> None:

@@ -1,8 +1,7 @@
-import pytest
 import torch
 from torch import nn
 
-from setpoint.memory.usage import MemoryReport, measure, process_peak, reset_peak
+from setpoint.memory.usage import MemoryReport, measure
 from setpoint.units.size import in_units
 
 CPU = torch.device("cpu")
@@ -52,24 +51,7 @@ def test_the_line() -> None:
     )
 
 
-def test_the_peak_of_the_process() -> None:
-    reset_peak(CPU)
-    before = process_peak()
-    torch.ones(64 * 2**20, dtype=torch.uint8)
-    assert process_peak() >= before > 0
-
-
-@pytest.mark.parametrize(
-    ("size", "text"),
-    [
-        (0, "0 B"),
-        (999, "999 B"),
-        (1000, "0.977 KiB"),
-        (2048, "2 KiB"),
-        (1023 * 1024, "0.999 MiB"),
-        (1288490189, "1.2 GiB"),
-        (5 * 2**50, "5.12e+03 TiB"),
-    ],
-)
-def test_three_digits(size: int, text: str) -> None:
-    assert in_units(size) == text
+def test_sizes_have_three_digits() -> None:
+    sizes = {0: "0 B", 999: "999 B", 1000: "0.977 KiB", 1023 * 1024: "0.999 MiB",
+             5 * 2**50: "5.12e+03 TiB"}  # fmt: skip
+    assert {size: in_units(size) for size in sizes} == sizes

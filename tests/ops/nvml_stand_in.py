@@ -50,11 +50,17 @@ def nvml_stand_in() -> Iterator[Gpu]:
             raise error("Timeout")
         return SimpleNamespace(eventData=gpu.xids.pop(0))
 
+    def unknown(handle: Gpu) -> int:
+        raise error("Not Supported")
+
     given: dict[str, Any] = {
         "NVMLError": error,
         "nvmlInit": lambda: gpu.calls.append("init"),
         "nvmlShutdown": lambda: gpu.calls.append("shutdown"),
         "nvmlDeviceGetHandleByUUID": found,
+        "nvmlDeviceGetUtilizationRates": lambda _: SimpleNamespace(gpu=83),
+        "nvmlDeviceGetMemoryInfo": lambda _: SimpleNamespace(used=5, total=8),
+        "nvmlDeviceGetPowerUsage": unknown,
         "NVML_TEMPERATURE_GPU": 0,
         "nvmlDeviceGetTemperature": lambda handle, _: handle.degrees,
         "nvmlClocksEventReasonHwThermalSlowdown": 0x40,

@@ -198,7 +198,9 @@ def test_a_program_gets_the_facts(tmp_path: Path) -> None:
         assert len(lines) == 1 and reason in lines[0]
 
 
-def test_a_missing_address_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_address_or_program_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.delenv("ALERT_URL", raising=False)
     with pytest.raises(SetpointError, match="ALERT_URL"):
         opened(tmp_path, hook())
@@ -206,9 +208,6 @@ def test_a_missing_address_is_refused(tmp_path: Path, monkeypatch: pytest.Monkey
     with pytest.raises(SetpointError, match="not a URL") as refused:
         opened(tmp_path, hook())
     assert "planted" not in str(refused.value)
-
-
-def test_a_missing_program_is_refused(tmp_path: Path) -> None:
     with pytest.raises(SetpointError, match="there is no program no-such-program"):
         opened(tmp_path, AlertCommand(command=("no-such-program",)))
 

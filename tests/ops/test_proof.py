@@ -16,11 +16,6 @@ from setpoint.ops.proof import CHAIN, HEAD, Seal, link_hash, verify_chain
 MANIFEST = "manifest.json"
 
 
-@pytest.fixture(autouse=True)
-def without_waiting_for_the_disk(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("os.fsync", lambda descriptor: None)
-
-
 class Record:
     """A run directory whose rows, links and checkpoints are written as a session does."""
 
@@ -256,15 +251,8 @@ def test_rows_that_are_gone_when_a_session_begins_are_not_taken_for_dropped_ones
 
 def test_a_hostile_chain_takes_no_memory(record: Record) -> None:
     link = json.loads((record.path / CHAIN).read_text().splitlines()[0])
-    for change in (
-        {"events": {"before": 10**12}},
-        {"events": 1},
-        {"before": 10**12},
-        {"before": -1},
-        {"rows": 3},
-        {"cut": "x"},
-        {"total": "x"},
-    ):
+    for change in ({"events": {"before": 10**12}}, {"events": 1}, {"before": 10**12},
+                   {"before": -1}, {"rows": 3}, {"cut": "x"}, {"total": "x"}):  # fmt: skip
         hostile = {**link, **change}
         hostile["hash"] = link_hash(hostile)
         (record.path / CHAIN).write_text(json.dumps(hostile) + "\n")

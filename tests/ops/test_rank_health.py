@@ -5,8 +5,6 @@ from __future__ import annotations
 import sys
 import time
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Any
 
 import pytest
 
@@ -19,41 +17,19 @@ from .nvml_stand_in import nvml_stand_in
 psutil = pytest.importorskip("psutil")
 
 
-class NVMLError(Exception):
-    pass
-
-
-def nvml() -> Any:
-    """A stand-in, of a GPU that does not say what it draws."""
-
-    def unknown(handle: str) -> int:
-        raise NVMLError
-
-    return SimpleNamespace(
-        NVMLError=NVMLError,
-        nvmlInit=lambda: None,
-        nvmlDeviceGetHandleByUUID=lambda uuid: uuid,
-        nvmlDeviceGetUtilizationRates=lambda handle: SimpleNamespace(gpu=83),
-        nvmlDeviceGetMemoryInfo=lambda handle: SimpleNamespace(used=5, total=8),
-        nvmlDeviceGetPowerUsage=unknown,
-        nvmlDeviceGetTemperature=lambda handle, sensor: 61,
-    )
-
-
-def test_samples(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "pynvml", nvml())
+def test_samples(tmp_path: Path) -> None:
     lines: list[str] = []
-    with SystemSampler(0.02, tmp_path / "system.jsonl", tmp_path, "GPU-1", lines.append) as sampler:
+    file = tmp_path / "system.jsonl"
+    with nvml_stand_in(), SystemSampler(0.02, file, tmp_path, "GPU-1", lines.append) as sampler:
         while len(sampler.waiting) < 3:
             time.sleep(0.01)
-    rows = read_jsonl(tmp_path / "system.jsonl")
+    rows = read_jsonl(file)
     assert rows == list(sampler.waiting) and not lines
     for row in rows:
         assert row["kind"] == "system" and 0 <= row["cpu_percent"] <= 100
         assert 1e6 < row["process_rss"] < row["memory_total"] and row["disk_free"] > 0
-        assert (
-            row["network_sent"] >= 0 and row["gpu_percent"] == 83 and row["gpu_temperature"] == 61
-        )
+        assert row["network_sent"] >= 0
+        assert (row["gpu_percent"], row["gpu_temperature"]) == (83, 50)
         assert (row["gpu_memory_used"], row["gpu_memory_total"]) == (5, 8)
         assert "gpu_power" not in row
 

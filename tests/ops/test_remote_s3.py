@@ -53,7 +53,10 @@ def test_a_file_in_parts_is_compared_by_the_md5_of_its_parts(bucket: str, tmp_pa
         sent = run.send(path, read_manifest(path), best=1)
         assert (sent.files, sent.by) == (2, "md5")
     assert run.send(path, read_manifest(path)).files == 0
-    assert ([found.step for found in run.wholes()], run.pointer("best")) == ([2, 1], 1)
+    assert ([found.step for found in run.complete_checkpoints()], run.pointer("best")) == (
+        [2, 1],
+        1,
+    )
     assert RemoteRun(bucket).written(2) is not None
     there = fetched(bucket, tmp_path / "b")
     for file in path.iterdir():

@@ -12,7 +12,7 @@ from torch import nn
 from torch.nn import functional as F
 
 from setpoint.config import SetpointError, resolve
-from setpoint.precision.config import Float8, converted
+from setpoint.precision.config import ON_A_GPU, Float8, converted, fp16_problems, layer_problems
 from setpoint.precision.float8 import (
     Float8Product,
     grouped_products,
@@ -174,12 +174,12 @@ def test_several_ranks_multiply_as_one_in_every_case(ranks: str) -> None:
 
 @torchao
 def test_what_does_not_fit_is_refused() -> None:
-    with pytest.raises(SetpointError, match=r"precision.float8: multiplies .* is 40 x 32"):
-        use_float8(section(), model_of(ffn_dim=40))
-    with pytest.raises(SetpointError, match=r"precision.float8.skip.0: matches none of"):
-        use_float8(section(skip=("nothing",)), model_of())
-    with pytest.raises(SetpointError, match=r"precision.float8.skip_small: finds no linear layer"):
-        use_float8(section(skip_small=True), model_of())
+    for config, model, said in (
+        (section(), model_of(ffn_dim=40), r"precision.float8: multiplies .* is 40 x 32"),
+        (section(skip_small=True), model_of(), r"float8.skip_small: finds no linear layer"),
+    ):
+        with pytest.raises(SetpointError, match=said):
+            use_float8(config, model)
 
 
 def test_compiled_rows_are_rounded_as_eager_ones(tmp_path: Path) -> None:
@@ -208,3 +208,43 @@ def test_where_it_runs(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(importlib.util, "find_spec", lambda _: None)
     with pytest.raises(SetpointError, match=r"pip install 'setpoint\[float8\]'"):
         require_float8(section(emulate=True), GPU)
+
+
+LAYERS = {"output": (256, 32), "layers.0.up": (48, 32), "layers.0.router.up": (40, 32)}
+
+
+def told(layers: dict[str, tuple[int, int]], **fields: Any) -> list[str]:
+    found = layer_problems(resolve(Float8(**fields)), layers, {})
+    return [f"{problem.path}: {problem.message}" for problem in found]
+
+
+def test_layers_are_searched_by_name() -> None:
+    assert converted(resolve(Float8()), LAYERS) == ["layers.0.up"]
+    assert converted(resolve(Float8(skip=("^layers",))), LAYERS) == ["output"]
+    assert converted(resolve(Float8(skip=())), LAYERS) == [*LAYERS]
+
+
+def test_layers_that_do_not_fit_are_named() -> None:
+    assert told(LAYERS) == []  # of the patterns it has by default, one matches nothing
+    assert told(LAYERS, skip=("^output$", "router")) == []
+    assert told(LAYERS, skip=("router", "ruoter")) == [
+        "skip.1: matches none of the 3 linear layers"
+    ]
+    assert told(LAYERS, skip=("^output$",)) == [
+        ": multiplies matrices whose sides are a multiple of 16, and layers.0.router.up is 40 x 32"
+    ]
+    odd = {"a": (16, 8), "b": (16, 16), "c": (24, 16), "d": (8, 8)}
+    assert told(odd)[0].endswith("and a is 16 x 8; 2 other layers do not fit either")
+    assert told({"output": (16, 16)}) == [
+        ": finds no linear layer: the model has none that skip does not match"
+    ]
+
+
+def test_fp16_needs_a_gpu() -> None:
+    for device in ("auto", "cpu"):
+        (problem,) = fp16_problems("weights.dtype", "fp16", device)
+        assert problem.path == "weights.dtype"
+        assert problem.message.startswith("fp16 needs a GPU")
+        assert problem.hint == ON_A_GPU
+    for chosen, device in (("fp16", "cuda"), ("bf16", "cpu")):
+        assert not list(fp16_problems("precision.compute", chosen, device))
