@@ -29,7 +29,6 @@ from setpoint.train.position import Position
 from setpoint.train.run import train
 from setpoint.train.verdict import StepResult
 
-from ...support.cases import few
 from ..small import events, small_job
 
 RULES = (
@@ -38,8 +37,7 @@ RULES = (
 )
 
 
-def test_without_rules_old_checkpoints_fit(tmp_path: Path) -> None:
-    """What has two dimensions and more decays, as it did before there were kinds."""
+def test_matrices_decay_without_rules(tmp_path: Path) -> None:
     components = build_components(
         small_job(tmp_path, "model.norm=layer_norm", "model.qkv_bias=true")
     )
@@ -51,15 +49,10 @@ def test_without_rules_old_checkpoints_fit(tmp_path: Path) -> None:
     assert "lr_multiplier" not in decay
 
 
-def test_mup_is_a_rule_of_the_model(tmp_path: Path) -> None:
-    groups = build_components(small_job(tmp_path, "model.mup.base_dim=8")).optimizer.param_groups
-    assert [group["name"] for group in groups] == ["decay", "decay x 0.5", "no_decay"]
-    assert [group.get("lr_multiplier") for group in groups] == [None, 0.5, None]
-
-
 def test_rates_of_mup_and_of_groups_are_multiplied(tmp_path: Path) -> None:
     flags = ("model.mup.base_dim=8", "optimizer.groups=[{pattern=query, lr_multiplier=3}]")
     groups = build_components(small_job(tmp_path, *flags)).optimizer.param_groups
+    assert [group["name"] for group in groups[:3]] == ["decay", "decay x 0.5", "no_decay"]
     assert groups[-1]["param_names"] == ["layers.0.attention.query.weight"]
     assert groups[-1]["lr_multiplier"] == 1.5
 
@@ -148,34 +141,20 @@ SIGMOID = ("model.moe.experts=4", "model.moe.router={type=sigmoid_top_k, bias_ra
 LOSS = f"loss={'chunked' if linear_missing() else 'linear'}_cross_entropy"
 CASES: dict[str, tuple[str, ...]] = {
     "masters": ("precision.params=bf16", "precision.compute=bf16", "precision.master=fp32"),
-    "recompute": ("memory.activation_checkpointing=full", "loss=chunked_cross_entropy"),
     "average": ("optimizer=schedule_free_adamw", "schedule=constant", LOSS),
-    "muon": ("optimizer=muon", "model.tie_embeddings=true", "loss=chunked_cross_entropy"),
     "experts": SIGMOID,
-    "compiled": ("compile.backend=eager", "model.dropout=0"),
-    "output": ("loss=chunked_cross_entropy", "optimizer.frozen.append=output"),
 }
 
 
-@pytest.mark.parametrize("case", few(CASES, ["masters", "average", "experts"]))
+@pytest.mark.parametrize("case", CASES)
 def test_what_is_frozen_stays_through_a_run_and_its_resume(tmp_path: Path, case: str) -> None:
     pattern = FROZEN if case == "experts" else DENSE
-    flags = [f for f in CASES[case] if "append" not in f]
-    if "optimizer.frozen.append=output" in CASES[case]:
-        pattern = pattern.replace("query", "output")
-    job = small_job(tmp_path, "evaluation=null", "duration=6 steps", *flags, pattern)
-    start = dict(build_components(job).model.state_dict())
-    start = {name: tensor.clone() for name, tensor in start.items()}
+    job = small_job(tmp_path, "evaluation=null", "duration=6 steps", *CASES[case], pattern)
+    start = {n: t.clone() for n, t in build_components(job).model.state_dict().items()}
     whole = train(job, tmp_path / "whole")
-    half = small_job(tmp_path, "evaluation=null", "duration=6 steps", *flags, pattern)
     run = tmp_path / "half"
-    train(half, run)
-    last = max((run / "checkpoints").glob("step-*"))
-    for file in last.iterdir():
-        file.unlink()
-    last.rmdir()
-    (run / "checkpoints" / "latest").write_text("step-00000004\n")
-    resumed = train(half, run)
+    for until in (4, None):
+        resumed = train(job, run, until=until)
     assert resumed.started.step == 4
     found, again = whole.components.model.state_dict(), resumed.components.model.state_dict()
     names = {n for n, p in whole.components.model.named_parameters() if not p.requires_grad}
@@ -272,8 +251,6 @@ def test_what_cannot_be_meant_is_refused(tmp_path: Path) -> None:
     assert "matches none of the" in text and "optimizer.frozen.1" not in text
     with pytest.raises(ConfigError, match="so that nothing is trained"):
         small_job(tmp_path, "optimizer.frozen=[weight, '.']")
-    with pytest.raises(ConfigError, match="is not a regular expression"):
-        small_job(tmp_path, "optimizer.frozen=['a(']")
     # Of tied matrices there is one, under the name of the embedding.
     with pytest.raises(ConfigError, match="matches none of the"):
         small_job(tmp_path, "model.tie_embeddings=true", "optimizer.frozen=['^output']")

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import json
 import shutil
-from datetime import UTC, datetime
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -28,28 +26,18 @@ from ..small import rows, small_job
 UPDATE = StepResult(loss=2.0, cross_entropy=1.9, grad_norm=0.5, lr=0.01, tokens=64)
 
 
-def steps(tmp_path: Path, kind: str, *flags: str) -> list[int]:
-    run = train(small_job(tmp_path, "duration=10 steps", *flags)).directory
-    return [row["step"] for row in rows(run) if row["kind"] == kind]
-
-
 @pytest.mark.parametrize(
     ("every", "logged"),
     [
-        ("4 steps", [4, 8, 10]),
         ("200 tokens", [4, 7, 10]),
-        ("last_step", [10]),
         ("never", []),
         ("1 h", [10]),
     ],
 )
 def test_rows(tmp_path: Path, every: str, logged: list[int]) -> None:
-    assert steps(tmp_path, "train", f"tracking.every={every}") == logged
-
-
-@pytest.mark.parametrize(("every", "judged"), [("4 steps", [4, 8, 10]), ("last_step", [10])])
-def test_evaluations(tmp_path: Path, every: str, judged: list[int]) -> None:
-    assert steps(tmp_path, "evaluation", f"evaluation.every={every}") == judged
+    flags = ("duration=10 steps", f"tracking.every={every}", "evaluation=null")
+    found = rows(train(small_job(tmp_path, *flags)).directory)
+    assert [row["step"] for row in found] == logged
 
 
 def callback_of(peak_flops: float | None) -> LogCallback:
@@ -70,22 +58,9 @@ def test_speed_and_utilization() -> None:
     assert row["mfu"] == 500.0 * 1e6 / 1e9
     assert row["mean_loss"] == 3.0
     assert (row["loss"], row["cross_entropy"], row["epoch"]) == (2.0, 1.9, 0.5)
-
-
-def test_without_a_peak_there_is_no_utilization() -> None:
     log = callback_of(peak_flops=None)
     log.logged, log.mean.steps = Position(), 1
     assert log.row(Position(step=1, tokens=64, seconds=1.0), UPDATE)["mfu"] is None
-
-
-def test_rows_hold_all_digits(tmp_path: Path) -> None:
-    run = train(small_job(tmp_path, "duration=3 steps")).directory
-    for line in (run / "metrics.jsonl").read_text().splitlines():
-        row = json.loads(line)
-        assert json.dumps(row) == line
-        if row["kind"] == "train":
-            assert {"time", "seconds", "tokens_per_second", "data_wait", "mfu"} < row.keys()
-            assert len(repr(row["loss"])) > 10
 
 
 def test_what_people_see(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -101,58 +76,29 @@ def test_what_people_see(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> 
     assert lines[2].startswith("step 2: held-out loss ")
 
 
-def test_the_mean_since_the_last_row(tmp_path: Path) -> None:
-    each = rows(train(small_job(tmp_path / "each", "duration=10 steps")).directory)
-    losses = {row["step"]: row["loss"] for row in each if row["kind"] == "train"}
-    assert all(row["mean_loss"] == row["loss"] for row in each if row["kind"] == "train")
-    flags = ("duration=10 steps", "tracking.every=4 steps")
-    some = rows(train(small_job(tmp_path / "some", *flags)).directory)
-    found = {row["step"]: row["mean_loss"] for row in some if row["kind"] == "train"}
-    # The last row, which only the end asks for, is not the mean of a step or two.
-    spans = {4: range(1, 5), 8: range(5, 9), 10: range(5, 11)}
-    means = {end: sum(losses[step] for step in span) / len(span) for end, span in spans.items()}
-    assert found == means
-
-
-def test_a_resumed_run_writes_the_same_mean(tmp_path: Path) -> None:
-    """Its checkpoint lies between two rows."""
+def test_means_of_the_loss_since_the_last_row_and_over_all_steps(tmp_path: Path) -> None:
+    """A resume between two rows goes on with both, and rows have the rate of each group."""
     flags = ("duration=11 steps", "tracking.every=5 steps", "checkpoint.every=3 steps",
-             "checkpoint.keep=null", "checkpoint.keep_best=false")  # fmt: skip
+             "evaluation=null", "checkpoint.keep=null", "tracking.metrics.ema=0.8",
+             "optimizer.groups=[{pattern: embedding, lr_multiplier: 0.5}]")  # fmt: skip
+    each = rows(train(small_job(tmp_path / "each", *flags, "tracking.every=1 steps")).directory)
+    assert all(row["mean_loss"] == row["loss"] for row in each)
     job = small_job(tmp_path, *flags)
     run = train(job).directory
-    expected = rows(run)
+    found = rows(run)
+    # The last row, which only the end asks for, is not the mean of a step.
+    for row, span in zip(found, (range(5), range(5, 10), range(5, 11)), strict=True):
+        assert row["mean_loss"] == sum(each[step]["loss"] for step in span) / len(span)
+        weights = [0.8 ** (row["step"] - 1 - step) for step in range(row["step"])]
+        losses = [each[step]["loss"] for step in range(row["step"])]
+        mean = sum(w * loss for w, loss in zip(weights, losses, strict=True)) / sum(weights)
+        assert row["loss_ema"] == pytest.approx(mean, rel=1e-12)
+        assert row["lr_decay"] == row["lr"] == 2 * row["lr_/embedding/ decay x 0.5"]
     for step in (9, 11):
         shutil.rmtree(run / "checkpoints" / f"step-{step:08d}")
     (run / "checkpoints" / "latest").write_text("step-00000006\n")
     assert train(job).started.step == 6
-    assert rows(run) == expected
-
-
-def test_a_moving_average_of_the_loss(tmp_path: Path) -> None:
-    """Of all steps, in rows of some; a resume between two rows goes on with it."""
-    flags = ("duration=8 steps", "tracking.every=3 steps", "checkpoint.every=4 steps",
-             "evaluation=null", "checkpoint.keep=null")  # fmt: skip
-    each = rows(train(small_job(tmp_path / "each", *flags, "tracking.every=1 steps")).directory)
-    job = small_job(tmp_path, *flags, "tracking.metrics.ema=0.8")
-    run = train(job).directory
-    found = rows(run)
-    for row in found:
-        losses = [each[step]["loss"] for step in range(row["step"])]
-        weights = [0.8 ** (len(losses) - 1 - step) for step in range(len(losses))]
-        mean = sum(w * loss for w, loss in zip(weights, losses, strict=True)) / sum(weights)
-        assert row["loss_ema"] == pytest.approx(mean, rel=1e-12)
-    shutil.rmtree(run / "checkpoints" / "step-00000008")
-    (run / "checkpoints" / "latest").write_text("step-00000004\n")
-    assert train(job).started.step == 4
     assert rows(run) == found
-
-
-def test_the_learning_rate_of_each_group(tmp_path: Path) -> None:
-    """Where they differ."""
-    flags = ("duration=2 steps", "optimizer.groups=[{pattern: embedding, lr_multiplier: 0.5}]")
-    row = rows(train(small_job(tmp_path, *flags, "evaluation=null")).directory)[-1]
-    assert row["lr_decay"] == row["lr_no_decay"] == row["lr"]
-    assert row["lr_/embedding/ decay x 0.5"] == row["lr"] / 2
 
 
 SOURCES = """data.sources=[{type: random, name: a, documents: 30, length: 200, alphabet: 8},
@@ -188,13 +134,6 @@ def test_rows_have_figures_of_each_source(tmp_path: Path) -> None:
     (run / "checkpoints" / "latest").write_text(f"{between.name}\n")
     assert train(job).started.step == 6
     assert [row for row in rows(run) if row["kind"] == "train"] == found
-
-
-def test_rows_say_when(tmp_path: Path) -> None:
-    run = train(small_job(tmp_path, "duration=3 steps")).directory
-    times = [json.loads(line)["time"] for line in (run / "metrics.jsonl").read_text().splitlines()]
-    assert all(datetime.fromisoformat(time).tzinfo == UTC for time in times)
-    assert times == sorted(times)
 
 
 class Kept:

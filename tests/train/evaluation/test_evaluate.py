@@ -76,8 +76,7 @@ def computed(
     return nats, count, int((tokens[1 : end + 1] != 256).sum()), right
 
 
-@pytest.mark.parametrize("sequences", ["null", "1", "7", "9999"])
-@pytest.mark.parametrize("sequence_length", [16, 23])
+@pytest.mark.parametrize(("sequences", "sequence_length"), [("null", 23), ("7", 16), ("9999", 23)])
 def test_equal_to_a_direct_computation(
     tmp_path: Path, sequences: str, sequence_length: int
 ) -> None:
@@ -159,7 +158,7 @@ def chat_flags(folder: Path, method: str) -> tuple[str, ...]:
     )  # fmt: skip
 
 
-@pytest.mark.parametrize("method", ["none", "next_fit", "first_fit_decreasing"])
+@pytest.mark.parametrize("method", ["none", "first_fit_decreasing"])
 def test_conversations_as_they_are_trained(tmp_path: Path, method: str) -> None:
     """Answers given nothing but their own conversation; the best step is that of the loop."""
     train_chats = write_chats(tmp_path / "train.jsonl", 0)
@@ -202,8 +201,7 @@ def evaluation_of(folder: Path) -> EvaluationTask:
     return EvaluationTask(sets=(DataSet(name="trained", sources=(source,)),))
 
 
-@pytest.mark.parametrize("isolate", ["true", "false"])
-@pytest.mark.parametrize("method", ["none", "next_fit"])
+@pytest.mark.parametrize(("method", "isolate"), [("none", "false"), ("next_fit", "true")])
 def test_plain_documents_as_they_are_trained(tmp_path: Path, method: str, isolate: str) -> None:
     flags = (f"data.packing.method={method}", f"data.packing.isolate={isolate}")
     (tmp_path / "t.txt").write_text("abcab|hello|abcabcabcabcabcabcabcabc|x")
@@ -330,12 +328,9 @@ def test_a_model_that_knows_nothing(tmp_path: Path) -> None:
     assert score.bits_per_byte == pytest.approx(expected, rel=1e-6)
 
 
-@pytest.mark.parametrize("micro", [1, 3, 64])
-def test_independent_of_the_portions(tmp_path: Path, micro: int) -> None:
-    job = small_job(tmp_path, f"batch.micro_size={micro}")
-    score = held_out(job)
-    other = small_job(tmp_path, "batch.micro_size=2")
-    assert score.loss == pytest.approx(held_out(other).loss, rel=1e-6)
+def test_independent_of_the_portions(tmp_path: Path) -> None:
+    losses = [held_out(small_job(tmp_path, f"batch.micro_size={n}")).loss for n in (1, 3, 64)]
+    assert losses == pytest.approx([losses[0]] * 3, rel=1e-6)
 
 
 def test_nothing_of_the_state_changes(tmp_path: Path) -> None:

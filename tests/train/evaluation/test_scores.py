@@ -59,28 +59,12 @@ def test_a_row_there_and_back_through_a_file(tmp_path: Path) -> None:
     assert list(scores_in(row)) == list(SCORES)
 
 
-def test_what_is_not_counted_is_not_written() -> None:
-    assert set(row_of({"held_out": Score.of(3.0, 1, 1, 1, 1)})) == {
-        "held_out_loss", "held_out_perplexity", "held_out_bits_per_byte", "held_out_tokens",
-        "held_out_sequences", "held_out_total_sequences",
-    }  # fmt: skip
-
-
 def test_rows_without_perplexity() -> None:
     row = {"kind": "evaluation", "step": 3, "tokens": 9, "held_out_loss": 2.0,
            "held_out_bits_per_byte": 2.9, "held_out_tokens": 7, "held_out_sequences": 2,
            "held_out_total_sequences": 5}  # fmt: skip
     assert scores_in(row) == {"held_out": Score(2.0, math.exp(2.0), 2.9, 7, 2, 5)}
     assert scores_in({"kind": "train", "step": 3, "tokens": 9, "loss": 2.0}) == {}
-
-
-def test_format_line() -> None:
-    assert SCORES["held_out"].format_line() == (
-        "loss 3.0000, 4.8090 bits per byte, accuracy 0.2500 (4 of 9 sequences, 100 tokens)"
-    )
-    assert Score.of(3.0, 1, 1, 1, 1).format_line() == (
-        "loss 3.0000, 4.3281 bits per byte (all 1 sequence, 1 tokens)"
-    )
 
 
 STOP = "evaluation.early_stopping.patience"
@@ -112,15 +96,6 @@ def defined(values: list[float], patience: int, gain: float) -> int:
     return 0
 
 
-def test_an_equal_value_and_the_least_gain_itself_are_no_gain() -> None:
-    metric = EvaluationState()
-    for value, gain in ((1.0, 0.0), (1.0, 0.0), (0.5, 0.5)):
-        metric.observe(value, gain)
-    assert (metric.reference, metric.evals_without_gain) == (1.0, 2)
-    metric.observe(0.25, 0.5)
-    assert (metric.reference, metric.evals_without_gain) == (0.25, 0)
-
-
 def of_transformers(values: list[float], patience: int, tmp_path: Path, greater: bool) -> int:
     """What EarlyStoppingCallback of transformers does."""
     callback = EarlyStoppingCallback(early_stopping_patience=patience)
@@ -140,9 +115,10 @@ def of_transformers(values: list[float], patience: int, tmp_path: Path, greater:
     return 0
 
 
-@pytest.mark.parametrize("patience", [1, 2, 4])
-@pytest.mark.parametrize("gain", [0.0, 0.05])
+@pytest.mark.parametrize(("patience", "gain"), [(1, 0.05), (4, 0.0)])
 def test_equal_to_the_definition(tmp_path: Path, patience: int, gain: float) -> None:
+    # An equal value and the least gain itself are no gain.
+    assert ends_at([1.0, 1.0 - gain, 1.0 - gain], 1, gain, tmp_path) == 2
     for seed in range(12):
         values = (2 + np.random.default_rng(seed).normal(size=25).cumsum() / 20).tolist()
         expected = defined(values, patience, gain)
@@ -196,11 +172,9 @@ CHANGES = {
     "sequences": ((), ("evaluation.sequences=5",), ["sequences"]),
     "data": (WEB[:1], WEB, ["data", "sequences", "text"]),
     "metric": ((), ("evaluation.best.metric=perplexity",), ["metric"]),
-    "direction": ((), ("evaluation.best.direction=max",), ["direction"]),
     "text": (WEB, (OTHER.replace("SEED", "4"), WEB[1]), ["text"]),
     "left out": ((), ("loss.ignore_index=33",), ["left_out"]),
     "weighed, not left out": ((), ("loss.token_weights={33: 2}",), []),
-    "weighed with nothing": ((), ("loss.token_weights={33: 0}",), ["left_out"]),
     "left out another way": (("loss.ignore_index=33",), ("loss.token_weights={33: 0}",), []),
     "another set beside it": ((), WEB[:1], []),
     "how often": ((), ("evaluation.every=1 steps", f"{STOP}=2"), []),
@@ -226,17 +200,11 @@ def test_without_an_evaluation_what_was_known_is_kept(tmp_path: Path) -> None:
     job = small_job(tmp_path)
     standing = EvaluationState(measure_of(job, build_components(job)), 8, 2.5, 1)
     without = small_job(tmp_path, "evaluation=null")
-    found = evaluation_state_of(without, build_components(without))
+    components = build_components(without)
+    assert build_datasets(without, ByteTokenizer()) == {} == components.eval_sets
+    found = evaluation_state_of(without, components)
     found.load_state_dict(standing.state_dict())
     assert found == standing
-
-
-def test_checkpoints_that_say_nothing(tmp_path: Path) -> None:
-    job = small_job(tmp_path)
-    found = evaluation_state_of(job, build_components(job))
-    found.load_state_dict({})
-    assert (found.step, found.reference, found.evals_without_gain) == (-1, None, 0)
-    assert found.changed == []
 
 
 def test_the_end_names_the_value_of_the_best_checkpoint(tmp_path: Path) -> None:
@@ -262,22 +230,13 @@ def files(folder: Path) -> str:
 
 def test_all_text_is_tokenized(tmp_path: Path) -> None:
     job = small_job(tmp_path, files(tmp_path))
+    assert fingerprint(job) == fingerprint(small_job(tmp_path)), "no part of what is learned"
     (web,) = (each.corpus for each in build_datasets(job, ByteTokenizer()).values())
     texts = [(tmp_path / "web" / f"{name}.txt").read_bytes() for name in "ab"]
     orders = [[256, *a, 256, *b, 256] for a, b in (texts, texts[::-1])]
     assert web.tokens.tolist() in orders, "a document without a byte is none"
     assert web.byte_count == sum(len(text) for text in texts)
     assert np.array_equal(build_components(job).eval_sets["web"].corpus.tokens, web.tokens)
-
-
-def test_none_without_an_evaluation(tmp_path: Path) -> None:
-    job = small_job(tmp_path, "evaluation=null")
-    assert build_datasets(job, ByteTokenizer()) == {} == build_components(job).eval_sets
-
-
-def test_they_are_no_part_of_what_is_learned(tmp_path: Path) -> None:
-    job = small_job(tmp_path, files(tmp_path))
-    assert fingerprint(job) == fingerprint(small_job(tmp_path))
 
 
 def test_a_set_without_text_is_refused_and_a_short_one_is_not(tmp_path: Path) -> None:
