@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from setpoint.config import RunError, resolve
+from setpoint.config.composition import compose
 from setpoint.loss.config import ChunkedCrossEntropy, CrossEntropy, LinearCrossEntropy
 from setpoint.loss.linear import linear_missing
 from setpoint.model import load_pretrained
@@ -30,7 +31,9 @@ from setpoint.precision.mixed_precision import (
     state_dtype,
     store_in,
 )
+from setpoint.train.config import Job
 from setpoint.train.objective import Objective
+from setpoint.train.open import device_line
 
 from ..model.families import FAMILIES
 from ..model.pretrained.theirs import CASES, make, tokens
@@ -97,6 +100,18 @@ def test_of_a_foreign_state_only_what_followed_the_weights_is_converted() -> Non
 
 def test_bf16_is_one_model_sharded_or_not(run_module: Callable[[str], None]) -> None:
     run_module("tests.precision.sharded_compute")
+
+
+@pytest.mark.parametrize(
+    ("capability", "compute", "said"),
+    [("AVX2", "bf16", True), ("AVX512", "bf16", False), ("AVX2", "fp32", False)],
+)
+def test_emulated_bf16_is_said_at_the_start(
+    capability: str, compute: str, said: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(torch.backends.cpu, "get_cpu_capability", lambda: capability)
+    job = compose(Job, "tiny", flags=[f"--precision.compute={compute}"]).resolve()
+    assert ("fp32 is several times as fast" in device_line(job, CPU)) == said
 
 
 @pytest.mark.parametrize(

@@ -33,7 +33,7 @@ from setpoint.parallel.determinism import determinism
 from setpoint.parallel.hangs import keep_hangs_in
 from setpoint.parallel.rank import launched
 from setpoint.parallel.world import RemoteRankError, World, world_of
-from setpoint.precision.mixed_precision import fp32_products
+from setpoint.precision.mixed_precision import fp32_products, is_emulated
 from setpoint.resilience.limits import refuse_stopped
 from setpoint.resilience.signals import StopRequest
 from setpoint.track.environment import environment
@@ -431,6 +431,8 @@ def device_line(job: Job, device: torch.device) -> str:
         name = f"cuda:{index} ({torch.cuda.get_device_name(index)})"
     stored, compute = job.precision.params, job.precision.compute
     formats = stored if stored == compute else f"{stored} computed in {compute}"
+    if is_emulated(compute, device):
+        formats += ", which this processor emulates: fp32 is several times as fast"
     topology = job.parallel.topology
     machine = os.environ.get("LOCAL_WORLD_SIZE", "")
     if machine.isdecimal() and 0 < int(machine) < job.parallel.world_size:
