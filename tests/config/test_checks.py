@@ -12,7 +12,6 @@ from setpoint.config import (
     Config,
     Free,
     Problem,
-    dead,
     derive,
     derived,
     field,
@@ -96,12 +95,6 @@ def test_mistakes_name_the_method(method: Callable[[Any], Any], words: str) -> N
     (problem,) = problems_of(lambda: resolve(_config(method)))
     assert words in problem.message
     assert "test_checks.py:" in problem.message
-
-
-def test_a_check_that_is_right() -> None:
-    assert resolve(_config(lambda self: ())).x == 1  # pyright: ignore[reportAttributeAccessIssue]
-    found = problems_of(lambda: resolve(_config(lambda self: [Problem("x", "bad")])))
-    assert [(problem.path, problem.message) for problem in found] == [("x", "bad")]
 
 
 def test_a_deriving_method_only_reads() -> None:
@@ -217,51 +210,6 @@ def test_declarations_that_cannot_work() -> None:
         @rule(needs="files")
         def _silent(self: Config) -> Iterator[Problem]:
             yield from ()
-
-
-class RootHooks(Config):
-    a: int = 1
-    b: int = derived()
-    c: int = 0
-    d: int = 0
-
-    @derive("b")
-    def double(self) -> int:
-        """Methods with a mark can still be called."""
-        return 2 * self.a
-
-    @rule
-    def problems(self) -> list[Problem]:
-        """A list is as good as a generator."""
-        return [Problem("a", "is thirteen")] if self.a == 13 else []
-
-    @dead("c", "d")
-    def reason(self) -> str | None:
-        """Of two fields at once."""
-        return "a is zero" if self.a == 0 else None
-
-
-def test_marked_methods_stay_methods() -> None:
-    root = resolve(RootHooks(a=3))
-    assert (root.b, root.double()) == (6, 6)
-    assert root.problems() == []
-    assert root.reason() is None
-
-
-def test_one_reason_for_several_fields() -> None:
-    problems = problems_of(lambda: resolve(RootHooks(a=0, c=1, d=1)))
-    assert [problem.path for problem in problems] == ["c", "d"]
-    assert problems_of(lambda: resolve(RootHooks(a=13)))[0].message == "is thirteen"
-
-
-def test_a_subclass_can_derive_anew() -> None:
-    class Child(RootHooks):
-        @derive("b")
-        def triple(self) -> int:
-            return 3 * self.a
-
-    assert resolve(Child(a=3)).b == 9
-    assert resolve(RootHooks(a=3)).b == 6
 
 
 def test_a_check_may_ask_for_a_key_of_the_user_area() -> None:

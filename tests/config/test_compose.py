@@ -146,32 +146,20 @@ ERRORS = {
     "unknown_preset": ("smal", {}),
     "missing_file": ("smal.toml", {}),
     "unknown_modifier": ("small", {"modifiers": ["slow"]}),
-    "modifier_unknown_parameter": ("small", {"modifiers": ["slower(factr=3)"]}),
-    "modifier_wrong_parameter": ("small", {"modifiers": ["slower(factor=x)"]}),
-    "modifier_not_closed": ("small", {"modifiers": ["slower(factor=3"]}),
     "modifier_wrong_value": ("small", {"modifiers": ["wrong"], "flags": ["--seeed=3"]}),
     "preset_wrong_value": ("broken", {}),
     "preset_of_another_root": ("stranger", {}),
     "no_module": ("nothing:make", {}),
-    "no_module_name": (":make", {}),
-    "relative_module": (".x:make", {}),
     "no_function": ("json:lods", {}),
     "folder": ("folder/", {}),
     "suffix": ("notes.txt", {}),
     "empty": ("", {}),
     "broken_toml": ("broken.toml", {}),
-    "broken_yaml": ("broken.yaml", {}),
-    "broken_json": ("broken.json", {}),
-    "duplicate_yaml": ("twice.yaml", {}),
-    "not_utf8": ("latin.toml", {}),
     "extends_cycle": ("cycle.toml", {}),
     "extends_itself": ("self.toml", {}),
-    "extends_missing": ("orphan.toml", {}),
-    "extends_unknown_preset": ("unknown.toml", {}),
     "extends_wrong_type": ("number.toml", {}),
     "extends_preset_second": ("second.toml", {}),
     "extends_preset_over_source": ("small", {"files": ["ok.toml"]}),
-    "second_file_missing": ("small", {"files": ["nothing.toml"]}),
 }
 
 
@@ -179,21 +167,15 @@ ERRORS = {
 def test_a_layer_that_cannot_be_read(name: str) -> None:
     write(
         broken_toml="[model]\ndim = = 3\n",
-        broken_yaml="model:\n  dim: [1, 2\n",
-        broken_json='{"model": {"dim": 3,}}',
-        twice_yaml="seed: 1\nname: x\nseed: 2\n",
         cycle_toml='extends = "other.toml"\n',
         other_toml='extends = ["ok.toml", "cycle.toml"]\n',
         ok_toml='extends = "small"\n',
         self_toml='extends = "self.toml"\n',
-        orphan_toml='seed = 1\nextends = "nothing.toml"\n',
-        unknown_toml='extends = "smal"\n',
         number_toml="extends = 3\n",
         second_toml='extends = ["plain.toml", "small"]\n',
         plain_toml="seed = 4\n",
         notes_txt="seed = 4\n",
     )
-    Path("latin.toml").write_bytes(b'name = "caf\xe9"\n')
     source, layers = ERRORS[name]
     with pytest.raises(SetpointError) as caught:
         compose(Job, source, **layers).resolve()
@@ -261,53 +243,12 @@ def test_extends_is_relative_to_the_file(tmp_path: Path) -> None:
     assert compose(Job, "sub/a.toml").resolve().seed == 9
 
 
-def test_the_suffix_of_a_file_is_read_in_any_case(tmp_path: Path) -> None:
-    (tmp_path / "BASE.TOML").write_text("seed = 9\n")
-    (tmp_path / "a.Json").write_text('{"extends": "BASE.TOML"}')
-    assert compose(Job, "a.Json").resolve().seed == 9
-
-
 def test_two_presets_and_what_modifiers_put_in_share_nothing() -> None:
     first = compose(Job, "small", modifiers=["shared-sgd"], flags=["--optimizer.lr=3"])
     second = compose(Job, "small", modifiers=["shared_sgd"])
     assert first.draft.optimizer.lr == 3.0
     assert second.draft.optimizer.lr == SHARED.lr == 0.5
     assert compose(Job, "small").draft.model is not compose(Job, "small").draft.model
-
-
-def test_modifiers_take_parameters() -> None:
-    job = compose(Job, modifiers=["slower(factor = 3)", "slower()"]).resolve()
-    assert job.optimizer.lr == 3e-4 / 3 / 2
-    assert "modifier slower(factor = 3)" in chain_of(job.optimizer, "lr")[0][0].describe(("lr",))
-
-
-def test_the_same_key_twice_in_one_layer() -> None:
-    job = compose(Job, flags=["--seed=1", "--seed=2"])
-    assert [value for _, value in chain_of(job.draft, "seed")] == [1, 2]
-
-
-def test_headers_of_files_are_no_fields() -> None:
-    write(a_json='{"$schema": "x.json", "extends": [], "seed": 2}')
-    assert compose(Job, "a.json").resolve().seed == 2
-
-
-def test_every_bad_layer_is_reported() -> None:
-    write(a_toml="seed = -1\n")
-    problems = problems_of(
-        lambda: compose(
-            Job,
-            "a.toml",
-            environ={"SETPOINT__SEED": "x"},
-            flags=["--seed=1.5"],
-            program={"seed": "y"},
-        ).resolve()
-    )
-    assert [problem.origin for problem in problems] == [
-        "a.toml:1:1",
-        "environment variable SETPOINT__SEED",
-        "command line --seed",
-        "program",
-    ]
 
 
 def test_a_broken_layer_does_not_hide_the_others() -> None:
@@ -326,15 +267,14 @@ def test_files_that_extend_without_end_are_refused(tmp_path: Path, monkeypatch) 
     with pytest.raises(SetpointError, match=r"^deep16.toml: files that extend one another are 16"):
         compose(Job, "deep0.toml")
     compose(Job, "deep5.toml").resolve()
-    for number in range(300):
-        Path(f"w{number}.toml").touch()
-    Path("wide.toml").write_text(f"extends = {[f'w{number}.toml' for number in range(300)]}")
-    assert len(compose(Job, "wide.toml").files) == 301
+    names = [f"w{number}.toml" for number in range(50)]
+    write(**{name.replace(".", "_"): "" for name in names}, wide_toml=f"extends = {names}")
+    assert len(compose(Job, "wide.toml").files) == 51
 
 
-def test_a_flood_of_mistakes_ends_after_a_thousand(monkeypatch) -> None:
-    problems = problems_of(lambda: compose(Job, flags=[f"--a{i}=1" for i in range(1100)]))
-    assert len(problems) == 1000
+def test_a_flood_of_mistakes_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("setpoint.config.layers.editor.MAX_PROBLEMS", 20)
+    assert len(problems_of(lambda: compose(Job, flags=[f"--a{i}=1" for i in range(30)]))) == 20
 
 
 def test_what_a_file_cannot_extend(tmp_path: Path) -> None:

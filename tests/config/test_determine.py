@@ -21,7 +21,7 @@ from setpoint.config.values.node import chain_of
 
 from ..support.snapshots import compare
 from .helpers import flag_problems, placeless, problems_of, resolved
-from .sample import Job, Recurrent, Synthetic, Transformer
+from .sample import Job, Recurrent, Transformer
 
 
 def test_overrides_come_before_derivation() -> None:
@@ -32,11 +32,6 @@ def test_overrides_come_before_derivation() -> None:
     draft.model.heads = 8
     assert resolve(draft).model.head_dim == 8
     assert resolve(resolve(draft).evolve(model=Transformer(dim=32, heads=1))).model.head_dim == 32
-
-
-def test_derived_values_may_be_set() -> None:
-    assert resolved("--model.head-dim=7").model.head_dim == 7
-    assert resolved("--model.context=7").model.context == 7
 
 
 def test_the_origin_names_what_was_read() -> None:
@@ -70,32 +65,6 @@ def test_references_to_derived_values_and_into_lists() -> None:
     assert job.optimizer.lr == 0.003
     assert job.model.dropout == 0.5
     assert job.optimizer.clip_norm == 1.05
-
-
-def test_a_reference_inside_an_item_of_a_list() -> None:
-    job = resolved("--sources.0.weight", "${batch.size / 64}", "--sources.0.length=${seed}")
-    assert job.sources == (Synthetic(weight=0.5, length=1234),)
-    job = compose(
-        Job, program={"sources": [{"type": "synthetic", "documents": "${seed}"}]}
-    ).resolve()
-    assert job.sources[0].length == 16 * 1234
-
-
-def test_references_in_python_and_bare_paths_of_any_type() -> None:
-    job = resolve(Job(folder="${name}", compute="${user.kind}", user={"kind": "bf16"}))
-    assert (str(job.folder), job.compute) == ("job", "bf16")
-
-
-def test_a_reference_follows_a_later_override() -> None:
-    assert resolved("--model.dim", "${batch.size * 6}", "--batch.size=10").model.dim == 60
-    assert resolved("--model.dim", "${batch.size * 6}", "--model.dim=6").model.dim == 6
-
-
-def test_references_are_computed_anew_after_evolve() -> None:
-    config = resolved("--model.dim", "${batch.size * 6}")
-    draft = config.evolve()
-    draft.batch.size = 1
-    assert resolve(draft).model.dim == 6
 
 
 class Item(Config):

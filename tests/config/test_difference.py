@@ -1,16 +1,26 @@
 import json
-import math
 import pickle
+from pathlib import Path
 
 from hypothesis import given, settings
 
-from setpoint.config import BUDGET, IDENTITY, RUNTIME, Config, Free, Role, field, resolve
+from setpoint.config import BUDGET, IDENTITY, RUNTIME, Config, Role, resolve
 from setpoint.config.draft.walk import leaves
-from setpoint.config.record.record import ABSENT, differences, fingerprint
+from setpoint.config.record.record import (
+    ABSENT,
+    Entry,
+    Table,
+    compare,
+    differences,
+    fingerprint,
+    leaf_table,
+    record_files,
+    recorded_table,
+)
 from setpoint.config.words.plain_data import plain
 
 from .helpers import resolved
-from .sample import Job, Sgd
+from .sample import Job
 from .strategies import jobs as drafts
 
 
@@ -36,18 +46,6 @@ def test_roles_can_be_chosen() -> None:
     left, right = resolve(Job()), resolve(Job(seed=1, name="x", duration="1 h"))
     assert [d.path for d in differences(left, right, (RUNTIME,))] == ["name"]
     assert [d.path for d in differences(left, right, (BUDGET,))] == ["duration"]
-
-
-def test_what_makes_two_fingerprints_differ() -> None:
-    base = resolve(Job())
-    assert differences(base, resolve(Job(name="other", duration="5 epochs")), [IDENTITY]) == []
-    found = differences(base, resolve(Job(name="other", seed=1, optimizer=Sgd())), [IDENTITY])
-    assert {item.path for item in found} == {
-        "seed", "optimizer.type", "optimizer.betas", "optimizer.momentum", "optimizer.nesterov"
-    }  # fmt: skip
-    (seed,) = [item for item in found if item.path == "seed"]
-    assert (seed.left, seed.right, seed.left_origin) == (1234, 1, "default")
-    assert seed.right_origin.startswith("program (tests/config/test_difference.py:")
 
 
 @given(drafts, drafts)
@@ -101,43 +99,51 @@ def test_exactly_the_values_that_differ_are_found(one: Job, other: Job) -> None:
             assert found_in(*pair, role) == expected_in(*pair, role)
 
 
-def test_differences_in_containers_of_every_kind() -> None:
-    class Part(Config, role=BUDGET):
-        x: int = 1
-        y: float = math.inf
-
-    class Root(Config):
-        one: Part | None = None
-        many: tuple[Part, ...] = ()
-        named: dict[str, Part] | None = None
-        deep: dict[str, tuple[Part, ...]] = field(factory=dict, role=RUNTIME)
-        pair: tuple[int, Part] = field(factory=lambda: (1, Part()))
-        numbers: list[float] = field(factory=list)
-        area: Free = field(factory=Free)
-
-    shared = Part(x=5)
-    roots = [
-        resolve(Root(**values))
-        for values in (
-            {},
-            {"named": {}, "deep": {"a": ()}},
-            {"named": {"b": Part(), "a": Part(x=2)}, "deep": {"a": (Part(),)}, "many": (Part(),)},
-            {"named": {"a": Part(), "b": Part(x=2)}, "many": (Part(y=2),), "pair": (2, Part(x=3))},
-            {"one": Part(), "numbers": [1, math.inf], "area": {"a": 1, "b": {"c": "inf"}}},
-            {"one": Part(x=2), "numbers": [1, 2], "area": {"a": True, "b": {"c": 1.5}}},
-            {"one": shared, "many": (shared, Part())},
-            {"one": Part(x=5), "many": (Part(x=5), Part())},
-        )
-    ]
-    roots += [resolve(root.evolve(numbers=[3])) for root in roots]
-    for left in roots:
-        for right in roots:
-            assert found_in(left, right) == expected_in(left, right)
-
-
 def test_a_difference_says_in_another_process_where_its_values_come_from() -> None:
     left = resolved()
     (found,) = differences(left, resolve(left.evolve(seed=99)))
     twin = pickle.loads(pickle.dumps(found))
     assert "test_difference.py:" in twin.right_origin
     assert (str(twin), twin.left_origin) == (str(found), found.left_origin)
+
+
+def entries(role: Role = IDENTITY, **values: object) -> Table:
+    return {path: Entry(value, "here", role) for path, value in values.items()}
+
+
+def test_a_record_has_the_table_of_its_config(tmp_path: Path) -> None:
+    folder = tmp_path
+    config = resolved("--optimizer.clip_norm=inf", "--user.a.b=1", "--sources=[]")
+    for name, text in record_files(config).items():
+        (folder / name).write_text(text)
+    table, notes = recorded_table(Job, str(folder))
+    assert notes == []
+    assert compare([leaf_table(config), table]) == []
+    assert list(table) == list(leaf_table(config))
+    different = compare([leaf_table(resolve(Job())), table])
+    assert [row.path for row in different] == [
+        "optimizer.clip_norm", "sources.0.type", "sources.0.weight", "sources.0.documents",
+        "sources.0.length", "sources", "user.a.b",
+    ]  # fmt: skip
+
+
+def test_rows_keep_the_order_of_the_tables() -> None:
+    one = entries(a=1, c=3, e=5)
+    two = entries(a=2, b=2, c=4, d=4)
+    three = entries(d=9, f=1, a=1)
+    assert [row.path for row in compare([one, two])] == ["a", "b", "c", "e", "d"]
+    assert sorted(row.path for row in compare([one, two, three])) == list("abcdef")
+
+
+def test_one_that_differs_is_enough() -> None:
+    same = entries(a=1, b=None)
+    assert compare([same, same, entries(a=1, b=None)]) == []
+    (row,) = compare([same, same, entries(a=True, b=None)])
+    assert [entry and entry.value for entry in row.entries] == [1, 1, True]
+    (row,) = compare([same, entries(a=1), same])
+    assert row.entries[1] is None
+
+
+def test_a_section_can_be_left_out() -> None:
+    one, two = {"a.b": Entry(1, "", IDENTITY), "ab": Entry(1, "", IDENTITY)}, entries(ab=2)
+    assert [row.path for row in compare([one, two], ignore=["a"])] == ["ab"]

@@ -8,32 +8,22 @@ from pathlib import Path
 
 import pytest
 
-from setpoint.config import Config, ConfigError, Invalid, Problem, RunError, SetpointError, resolve
+from setpoint.config import Config, ConfigError, Invalid, Problem, SetpointError, resolve
 from setpoint.config.composition import compose
-from setpoint.config.words.errors import UnresolvedError, printable, several
+from setpoint.config.words.errors import printable
 
 from ..support.snapshots import compare
 from .helpers import LAYERS, flag_problems, problems_of, resolve_through
 from .sample import Job, Sgd, Text, Tracker, Transformer
 
 
-def test_exit_statuses() -> None:
-    assert (SetpointError("x").status, UnresolvedError("x").status, RunError("x").status) == (
-        2,
-        2,
-        1,
-    )
-
-
 @pytest.mark.parametrize(
     ("text", "shown"),
     [
-        ("plain é\n", "plain é\n"),
         ("\x1b[31mred", "\\x1b[31mred"),
         ("\udcff", "\\udcff"),
         ("a\u202eb", "a\\u202eb"),
         ("a\tb\r", "a\\tb\\r"),
-        ("", ""),
     ],
 )
 def test_messages_are_printable(text: str, shown: str) -> None:
@@ -42,29 +32,13 @@ def test_messages_are_printable(text: str, shown: str) -> None:
     assert str(Invalid(text)) == shown
 
 
-def test_an_error_seen_from_outside() -> None:
-    error = Invalid("is wrong", ("1",), hint="Do it.", secret=True).inside("lr").inside(2)
-    assert (error.at, error.valid, error.hint, error.secret) == ((2, "lr"), ("1",), "Do it.", True)
-    assert error.parts == (error,)
-
-
-def test_several_errors_travel_as_one() -> None:
-    first, second, third = (Invalid(text) for text in "abc")
-    assert several([first]) is first
-    whole = several([several([first.inside(0), second.inside(1)]).inside("x"), third])
-    assert [(part.at, part.message) for part in whole.parts] == [
-        (("x", 0), "a"),
-        (("x", 1), "b"),
-        ((), "c"),
-    ]
-
-
 def test_errors_can_be_sent_to_other_processes() -> None:
     error = pickle.loads(pickle.dumps(Invalid("is wrong", ("1",), (2,), "Do it.", True)))
     assert (str(error), error.valid, error.at, error.hint, error.secret) == (
         "is wrong", ("1",), (2,), "Do it.", True,
     )  # fmt: skip
-    assert str(pickle.loads(pickle.dumps(SetpointError("x")))) == "x"
+    report = ConfigError([Problem("a", "is wrong", valid=["1"])])
+    assert str(pickle.loads(pickle.dumps(report))) == str(report)
 
 
 # What is wrong is said the same way, whichever layer brought it.
@@ -198,9 +172,7 @@ def test_python_reports_like_the_other_layers() -> None:
     [
         lambda: Tracker(token="hunter2"),
         lambda: Tracker(tokn="hunter2"),
-        lambda: Tracker(token=["hunter2"]),
         lambda: setattr(Tracker(), "token", {"a": "hunter2"}),
-        lambda: Job(tracker={"url": "http://x", "token": "hunter2"}),
         lambda: Job(tracker={"url": "http://x", "tokn": "hunter2"}),
         lambda: Job(token="hunter2"),
     ],
@@ -216,15 +188,12 @@ def test_no_secret_in_errors_of_python(action: object) -> None:
 @pytest.mark.parametrize(
     "flag",
     [
-        "--tracker.token=hunter2",
         "--tracker.token=${hunter2}",
         "--tracker={url: 'http://x', token: hunter2}",
         "--tracker.tokn=hunter2",
-        "--token=hunter2",
         "--optimizer.token=hunter2",
         "--tracker.token.inner=hunter2",
         "--tracker={url: 'http://x', token: hunter2",
-        "--tracker={hunter2}",
     ],
 )
 def test_no_secret_in_errors_of_flags(flag: str) -> None:
@@ -284,11 +253,6 @@ def test_a_report_for_machines() -> None:
     assert "heads" in repr(problem)
 
 
-def test_reports_can_be_sent_to_other_processes() -> None:
-    error = ConfigError([Problem("a", "is wrong", valid=["1"])])
-    assert str(pickle.loads(pickle.dumps(error))) == str(error)
-
-
 def test_a_report_of_hostile_text_is_short_and_printable() -> None:
     flags = [
         f"--{'x' * 5000}=1",
@@ -300,15 +264,3 @@ def test_a_report_of_hostile_text_is_short_and_printable() -> None:
     assert len(text) < 4000
     assert all(sign.isprintable() or sign == "\n" for sign in text)
     text.encode()
-
-
-def test_long_lists_are_broken_between_the_words() -> None:
-    from setpoint.config.words.errors import wrapped_list
-
-    words = [f"word {number:02d}" for number in range(24)]
-    text = wrapped_list("    valid: ", words)
-    lines = text.splitlines()
-    assert len(lines) == 3 and max(map(len, lines)) <= 100
-    assert all(line.startswith(" " * 11 + "word") for line in lines[1:])
-    assert " ".join(text.split()) == "valid: " + ", ".join(words)
-    assert wrapped_list("    valid: ", ["x" * 200, "y"]).splitlines()[1] == " " * 11 + "y"

@@ -4,9 +4,8 @@ import pytest
 
 from setpoint.config import BUDGET, IDENTITY, RUNTIME, Config, ConfigError, Free, Invalid, field
 from setpoint.config.schema.field import Bounds
-from setpoint.config.words.plain_data import MISSING
 
-from .sample import Batch, Job, Synthetic
+from .sample import Batch
 
 
 @pytest.mark.parametrize(
@@ -44,15 +43,6 @@ def test_limits_say_nothing_about_words_and_null() -> None:
             setattr(root, name, value)
 
 
-def test_every_item_out_of_range_is_named() -> None:
-    with pytest.raises(ConfigError) as caught:
-        Job(thresholds={"a": -1, "b": 1, "c": 0})
-    assert [(p.path, p.value) for p in caught.value.problems] == [
-        ("Job.thresholds.a", "-1"),
-        ("Job.thresholds.c", "0"),
-    ]
-
-
 def test_roles_are_inherited_from_the_class() -> None:
     class Root(Config, role=RUNTIME):
         a: int = 1
@@ -84,15 +74,6 @@ def test_defaults_are_never_shared() -> None:
     assert template.size == 3
 
 
-def test_required_derived_and_default() -> None:
-    info = Synthetic.__setpoint__.fields
-    assert info["length"].derived
-    assert not info["length"].required
-    assert info["length"].initial() is MISSING
-    assert info["documents"].initial() == 256
-    assert repr(MISSING) == "MISSING"
-
-
 @pytest.mark.parametrize(
     ("kind", "default"),
     [(list[int], []), (dict[str, int], {}), (Batch, Batch()), (tuple[Batch], (Batch(),)),
@@ -105,20 +86,6 @@ def test_a_mutable_default_is_refused(kind: object, default: object) -> None:
         TypeError, match=rf"Root\.x: a {type(default).__name__} as default would be"
     ):
         _ = cls().x
-
-
-def test_declarations_that_cannot_work() -> None:
-    for name in ("type", "build", "evolve", "store", "set_field"):
-        with pytest.raises(TypeError, match="is a reserved word"):
-            type(Config)(
-                "Root",
-                (Config,),
-                {"__annotations__": {name: "int"}, "__module__": __name__, "__qualname__": "Root"},
-            )
-    with pytest.raises(TypeError, match="already has a variant 'synthetic'"):
-
-        class Again(Synthetic, type="synthetic"):
-            pass
 
 
 def test_a_range_that_asks_for_a_finite_number() -> None:

@@ -105,7 +105,7 @@ def _allowed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SETPOINT_IMPORTS", "math,collections")
 
 
-@pytest.mark.parametrize("examples", [12, pytest.param(200, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("examples", [8, pytest.param(200, marks=pytest.mark.slow)])
 def test_every_way_there_and_back(tmp_path: Path, examples: int) -> None:
     @settings(max_examples=examples, deadline=None, suppress_health_check=[HealthCheck.too_slow])
     @given(everything())
@@ -118,7 +118,7 @@ def test_every_way_there_and_back(tmp_path: Path, examples: int) -> None:
 
 
 @settings(
-    max_examples=25,
+    max_examples=12,
     deadline=None,
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture],
 )
@@ -145,7 +145,7 @@ MODIFIERS = sorted(name for name in registry.modifiers if name not in ("smoke",)
 
 def _named() -> list[Any]:
     cases = rotated(sorted(registry.presets), [[], *([name] for name in MODIFIERS)])
-    return few(cases, every=3)  # presets of one family differ in numbers alone
+    return few(cases, every=4)  # presets of one family differ in numbers alone
 
 
 @pytest.mark.parametrize(("preset", "modifiers"), _named())

@@ -17,6 +17,7 @@ from setpoint.config import (
     RUNTIME,
     Config,
     ConfigError,
+    Problem,
     SetpointError,
     dead,
     derive,
@@ -24,12 +25,13 @@ from setpoint.config import (
     field,
     fingerprint,
     resolve,
+    rule,
 )
 from setpoint.config.composition import compose
-from setpoint.config.schema.class_info import add_section
 from setpoint.editor_schema.help import field_help
 
 from ..support.snapshots import compare
+from .sample import SourceConfig, Transformer
 
 META: Any = type(Config)
 ANY: Any = "5"  # of a type that type checkers refuse
@@ -339,17 +341,6 @@ def test_generic_classes() -> None:
         compose(declare({"x": Box[int]}), flags=["--x.size", "3"])
 
 
-def test_only_sections_are_added() -> None:
-    other: Any = int
-    with pytest.raises(TypeError, match=r"Size\.more: <class 'int'> is not a section"):
-        add_section(Size, "more", other)
-
-
-def test_class_variables_are_no_fields() -> None:
-    cls = declare({"_kept": ClassVar[int], "x": tuple[int, ...]}, x=())
-    assert list(cls.__setpoint__.fields) == ["x"]
-
-
 def test_sections_without_end() -> None:
     class Endless(Config):
         x: Endless = field(factory=lambda: Endless())
@@ -416,3 +407,57 @@ def test_a_subclass_without_a_tag() -> None:
 
     with pytest.raises(SetpointError, match=r"Other has no tag, so that no file could name it"):
         Whole(part=Other())
+
+
+def test_tags_are_unique_within_a_family_only() -> None:
+    class Adamw(SourceConfig, type="adamw"):
+        pass
+
+    try:
+        assert SourceConfig.__setpoint__.variants["adamw"] is Adamw
+        with pytest.raises(TypeError, match="SourceConfig already has a variant 'adamw'"):
+
+            class Second(SourceConfig, type="adamw"):
+                pass
+    finally:
+        del SourceConfig.__setpoint__.variants["adamw"]
+
+
+def test_checks_are_inherited_and_can_be_replaced() -> None:
+    class Strict(Transformer):
+        @rule
+        def _check_dim(self) -> list[Problem]:
+            return []
+
+        @rule
+        def _check_heads(self) -> list[Problem]:
+            return []
+
+    info = Strict.__setpoint__
+    assert info.checks == ["_check_heads", "_check_dim"]
+    assert resolve(Strict(heads=5, context=1)).head_dim == 38
+
+
+def test_a_config_nested_in_its_owner_is_built_as_it() -> None:
+    assert Component.Config.__setpoint__.owner == f"{__name__}:Component"
+    assert Component.Config(size=3).build().size == 3
+
+
+class Component:
+    """A user's component with its configuration in one file."""
+
+    class Config(Config):
+        size: int = 1
+
+    def __init__(self, config: Component.Config) -> None:
+        self.size = config.size
+
+
+def test_annotations_of_classes_made_in_functions() -> None:
+    class Inner(Config):
+        x: int = 1
+
+    class Outer(Config):
+        inner: Inner = field(factory=Inner)
+
+    assert resolve(Outer()).inner.x == 1

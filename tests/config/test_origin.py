@@ -1,13 +1,10 @@
-import os
 import pickle
 from pathlib import Path
-
-import pytest
 
 from setpoint.config import field
 from setpoint.config.draft.config import Config
 from setpoint.config.values.node import chain_of
-from setpoint.config.values.origin import PRESET, Origin, outside_origin, running, short_name
+from setpoint.config.values.origin import PRESET, Origin, outside_origin, running
 
 from .sample import AdamW, Batch, Job, Sgd, Synthetic, Transformer
 
@@ -131,13 +128,6 @@ def test_code_without_source_has_the_line_of_the_call() -> None:
     job = space["job"]
     assert isinstance(job, Job)
     assert chain_of(job, "name")[0][0].describe(("name",)) == "program (<made up>:1)"
-
-
-def test_short_names(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    assert short_name(str(tmp_path / "a" / "b.py")) == os.path.join("a", "b.py")
-    assert short_name("/somewhere/else.py") == "/somewhere/else.py"
-    assert short_name("<made up>").endswith("<made up>")
 
 
 def test_presets_in_threads_keep_their_own_origins() -> None:

@@ -10,7 +10,6 @@ from setpoint.config import Config, field
 from setpoint.config.composition import compose
 from setpoint.config.draft.hints import OtherName
 from setpoint.config.other_names import ForeignKey, Replacement
-from setpoint.config.words.text import for_shell
 
 from .helpers import problems_of
 
@@ -84,16 +83,6 @@ def test_a_subclass_has_the_table_of_its_root() -> None:
 
     (problem,) = problems_of(partial(compose(Own, flags=["--gearbox"]).resolve))
     assert problem.hint == "There are no gears."
-
-
-def test_words_for_a_shell() -> None:
-    assert [for_shell(text) for text in ("1e-3", "3 epochs", "{}", "$x y", "")] == [
-        "1e-3",
-        '"3 epochs"',
-        "'{}'",
-        "'$x y'",
-        "''",
-    ]
 
 
 def test_the_keys_of_a_section_stand_once_in_a_report() -> None:

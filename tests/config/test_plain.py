@@ -32,13 +32,10 @@ def test_drafts_leave_out_what_is_not_known_and_keep_references() -> None:
     ("job", "minimal"),
     [
         (Job(), {}),
-        (Job(seed=1234), {}),
         (Job(seed=None), {"seed": None}),
         (Job(model=Transformer(experts=Experts())), {"model": {"experts": {}}}),
         (Job(model=Transformer(head_dim=32)), {"model": {"head_dim": 32}}),
-        (Job(optimizer=Sgd()), {"optimizer": {"type": "sgd"}}),
         (Job(optimizer=AdamW(lr=1)), {"optimizer": {"lr": 1.0}}),
-        (Job(sources=[]), {"sources": []}),
         (Job(sources=[Text(paths=["a"])]), {"sources": [{"type": "text", "paths": ["a"]}]}),
         (Job(evaluations={"q": Batch(size=3)}), {"evaluations": {"q": {"size": 3}}}),
         (Job(user={"a": {"b": 1}}), {"user": {"a": {"b": 1}}}),

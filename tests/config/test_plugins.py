@@ -62,9 +62,7 @@ def run(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
 @pytest.mark.parametrize(
     "words",
     [
-        ("show", "sloth", "--minimal"),
         ("show", "sloth(naps=2)", "--minimal"),
-        ("show", "tiny", "--optimizer", "sloth", "--optimizer.naps", "2", "--minimal"),
         ("show", "tiny", "--with", "napping(naps=2)", "--minimal"),
     ],
 )
@@ -95,10 +93,10 @@ def test_records_know_what_is_installed(installed: Path) -> None:
     )
     environ = {**os.environ, "PYTHONPATH": str(installed)}
     subprocess.run([sys.executable, "-c", program], cwd=installed, env=environ, check=True)
-    for words in ("show run --minimal", "check run", "fingerprint run", "diff run tiny", "schema"):
+    for words in ("show run --minimal", "diff run tiny"):
         done = run(installed, *words.split())
         assert done.returncode == (1 if "diff" in words else 0), done.stderr
-        assert ("sloth" in done.stdout) == (words not in ("check run", "fingerprint run"))
+        assert "sloth" in done.stdout
     (installed / "lab_plugin.py").write_text("import nowhere_to_be_found")
     done = run(installed, "show", "run")
     assert done.returncode == 2 and "nowhere_to_be_found" in done.stderr
@@ -109,15 +107,11 @@ def test_it_is_not_imported_where_nothing_asks_for_it(installed: Path) -> None:
     assert run(installed, "check", "tiny").returncode == 0
 
 
-def test_a_broken_plugin_is_named(installed: Path) -> None:
+def test_a_broken_plugin_is_named_and_hides_only_itself_from_a_list(installed: Path) -> None:
     (installed / "lab_plugin.py").write_text("import nowhere_to_be_found")
     done = run(installed, "check", "tiny", "--optimizer", "sloth")
     assert done.returncode == 2
     assert "the plugin 'lab' of lab-plugin" in done.stderr and "nowhere_to_be_found" in done.stderr
-
-
-def test_a_broken_plugin_hides_only_itself_from_a_list(installed: Path) -> None:
-    (installed / "lab_plugin.py").write_text("import nowhere_to_be_found")
     done = run(installed, "list", "presets")
     assert done.returncode == 0 and "tiny" in done.stdout
     assert "warning: the plugin 'lab' of lab-plugin" in done.stderr

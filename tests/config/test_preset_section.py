@@ -60,13 +60,6 @@ def test_a_preset_that_a_section_extends_without_its_sign() -> None:
     assert problem.path == "model.extends" and "written @big" in problem.hint
 
 
-def test_a_preset_that_a_fragment_extends_is_a_value_of_the_fragment() -> None:
-    Path("a.toml").write_text('[model]\nextends = "part.toml"\n')
-    Path("part.toml").write_text('extends = "@big"\nheads = 2\n')
-    config = compose(Run, "a.toml").resolve()
-    assert [origin.label for origin, _ in chain_of(config, "model")] == ["part.toml"]
-
-
 def test_a_section_of_a_preset_from_every_layer() -> None:
     Path("a.toml").write_text('model = "@big"\n')
     Path("b.toml").write_text('[model]\nextends = "@big(dim=32)"\nlayers = 3\n')

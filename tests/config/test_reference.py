@@ -40,14 +40,10 @@ VALUES: dict[tuple[str | int, ...], object] = {
     [
         ("${a}", 3),
         (" ${ m.dim * 4 } ", 256),
-        ("${-a + +2}", -1),
         ("${(a + 1) ** 2 // 3 % 4 / 2}", 0.5),
-        ("${x.0.y}", 2.5),
         ("${x[0].y * 1e1}", 25.0),
         ("${t['loss'] - 2.5}", 4.5),
-        ("${s}", "text"),
         ("${b}", True),
-        ("${2 ** 10}", 1024),
     ],
 )
 def test_values(text: str, value: object) -> None:
@@ -100,18 +96,11 @@ def test_what_is_no_reference(text: str) -> None:
         ("${2 ** 2000 * 2 ** 2000 * 2 ** 2000}", "at most 4096 bits"),
         ("${(0 - 1) ** 0.5}", "at most 4096 bits"),
         ("${1e400}", "too large for a floating-point number"),
-        ("${-1e400}", "too large for a floating-point number"),
         ("${1e308 * 10}", "too large for a floating-point number"),
-        ("${1e308 + 1e308}", "too large for a floating-point number"),
-        ("${-1e308 - 1e308}", "too large for a floating-point number"),
-        ("${2.0 ** 2000}", "too large for a floating-point number"),
         ("${10 ** 400 / 3}", "too large for a floating-point number"),
-        ("${10 ** 400 * 1.5}", "too large for a floating-point number"),
         ("${infinite - infinite}", "is not a number"),
         ("${0 ** -1}", "cannot be computed"),
         ("${s + 1}", "s is not a number"),
-        ("${b + 1}", "b is not a number"),
-        ("${-s}", "s is not a number"),
         ("${2.0 ** 2 ** 4000}", "too large"),
     ],
 )
@@ -123,12 +112,6 @@ def test_what_cannot_be_computed(text: str, message: str) -> None:
 def test_what_is_infinite_may_stay_so() -> None:
     assert Reference("${a * 2}").evaluate(lambda path: inf) == inf
     assert Reference("${a}").evaluate(lambda path: -inf) == -inf
-
-
-def test_equality_is_by_text() -> None:
-    assert Reference("${a}") == Reference("${a}") != Reference("${ a}")
-    assert len({Reference("${a}"), Reference("${a}")}) == 1
-    assert repr(Reference("${a}")) == "${a}"
 
 
 @given(st.text(alphabet="ab.01[]()+-*/%'\" {}$_", max_size=20))
@@ -159,12 +142,6 @@ def test_how_paths_are_written() -> None:
     assert Reference("${a + 1}").path is None
     with pytest.raises(Invalid):
         Reference("${a[True]}")
-
-
-def test_references_in_python() -> None:
-    assert ref("a * 2") == Reference("${a * 2}")
-    with pytest.raises(Invalid, match="cannot be read as arithmetic"):
-        ref("print()")
 
 
 def test_what_may_refer() -> None:
@@ -222,20 +199,13 @@ class Texts(Config):
         ("a ${inner.name}/${ inner.width * 2 } b", "a in/128 b"),
         ("${rate},${on},${color},${folder}", "0.0003,true,RED,out"),
         ("$${name}-${count}", "${name}-3"),
-        ("${inner.name}${inner.name}", "inin"),
         ("${paths['a}b']}!", "c!"),
-        ("x ${folder}}", "x out}"),
         # One reference alone: the value if it fits, else as it stands within a text.
-        ("${name}", "run"),
         ("${count}", "3"),
-        ("${count * 2}", "6"),
         ("${rate}", "0.0003"),
-        ("${on}", "true"),
         ("${color}", "RED"),
-        ("${folder}", "out"),
         ("${none}", None),
         (" ${name} ", " run "),
-        ("${name}\n", "run\n"),
     ],
 )
 def test_references_inside_a_text(text: str, value: str | None) -> None:

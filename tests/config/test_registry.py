@@ -87,11 +87,6 @@ def test_a_secret_given_to_a_modifier_is_not_repeated() -> None:
     assert "tuned" in str(caught.value)
 
 
-def test_an_unknown_preset_names_the_nearest() -> None:
-    with pytest.raises(SetpointError, match="there is no preset 'my-jb'. Did you mean my-job"):
-        call_preset("my-jb")
-
-
 def test_what_a_value_of_a_parameter_may_be() -> None:
     @preset
     def chosen(mode: Literal["quick", "slow"] = "quick") -> Job:
@@ -104,11 +99,6 @@ def test_what_a_value_of_a_parameter_may_be() -> None:
         "the preset 'chosen(mode=quik)': parameter 'mode' is not one of the valid values: got "
         "quik; valid: quick, slow. Did you mean quick?"
     )
-
-
-def test_a_parenthesis_must_be_closed_also_where_there_is_nothing_inside() -> None:
-    with pytest.raises(SetpointError, match="not closed by"):
-        call_preset("my-job(")
 
 
 def test_several_modifiers_in_one_text() -> None:

@@ -1,11 +1,9 @@
-import pytest
-
-from setpoint.config import Config, ConfigError, Problem, dead, field, resolve, rule
+from setpoint.config import Config, Problem, dead, field, resolve, rule
 from setpoint.config.composition import compose
 from setpoint.config.resolving.checks import describe_value
 
 from .helpers import flag_problems, problems_of, resolved
-from .sample import AdamW, Batch, Experts, Job, Sgd, Synthetic, Text, Tracker, Transformer
+from .sample import AdamW, Batch, Experts, Job, Sgd, Synthetic, Transformer
 
 
 def test_resolving_twice_changes_nothing() -> None:
@@ -53,12 +51,6 @@ def test_dead_knobs_only_count_when_they_were_set() -> None:
         optimizer: Sgd = field(factory=lambda: Sgd(momentum=0, nesterov=True))
 
     assert resolve(Root()).optimizer.nesterov
-
-
-def test_required_fields() -> None:
-    problems = problems_of(lambda: resolve(Job(sources=[Text()], tracker=Tracker())))
-    assert [problem.path for problem in problems] == ["sources.0.paths", "tracker.url"]
-    assert problems[1].hint == "Expected a str, matching https?://.*."
 
 
 def test_items_that_were_changed_in_place_are_checked() -> None:
@@ -121,10 +113,3 @@ def test_values_and_origins_as_texts() -> None:
     assert describe_value(job, (), "seed")[1] == "default"
     assert describe_value(job, (), "") == (None, None)
     assert isinstance(job.optimizer, AdamW)
-
-
-def test_known_problems_are_reported_with_the_others() -> None:
-    known = Problem("zzz", "is known")
-    with pytest.raises(ConfigError) as caught:
-        resolve(Job(model=Transformer(heads=5)), problems=[known])
-    assert [problem.path for problem in caught.value.problems] == ["model.heads", "zzz"]

@@ -7,18 +7,10 @@ import pytest
 
 from setpoint.config import Config, ConfigError, Invalid, Secret, SetpointError, field, resolve
 from setpoint.config.composition import compose
-from setpoint.config.record.record import differences, record_files
+from setpoint.config.record.record import record_files
 
 from .helpers import problems_of
 from .sample import Job, Tracker
-
-
-def test_a_secret_is_a_reference() -> None:
-    secret = Secret("env:TOKEN")
-    assert secret.dump() == "env:TOKEN"
-    assert secret == Secret("env:TOKEN") != Secret("file:TOKEN")
-    assert len({secret, Secret("env:TOKEN")}) == 1
-    assert repr(secret) == "Secret('env:TOKEN')"
 
 
 @pytest.mark.parametrize(
@@ -71,16 +63,11 @@ class Vault(Config):
 @pytest.mark.parametrize(
     "value",
     [
-        {"listed": "hunter2"},
         {"listed": ["env:A", "hunter2"]},
-        {"listed": [["hunter2"]]},
         {"listed": {"a": "hunter2"}},
         {"named": "hunter2"},
-        {"named": ["hunter2"]},
-        {"named": {"a": "hunter2"}},
         {"named": {"a": {"b": "hunter2"}}},
         {"pair": ["env:A"]},
-        {"pair": ["env:A", "hunter2"]},
         {"pair": ["env:A", "env:B", "hunter2"]},
         {"name": "hunter2"},
     ],
@@ -93,13 +80,6 @@ def test_secrets_in_containers_are_not_repeated(value: dict[str, object]) -> Non
     assert "hunter2" not in str(ConfigError(problems))
     with pytest.raises(ConfigError) as caught:
         Vault(**value)
-    assert "hunter2" not in str(caught.value)
-
-
-def test_no_secret_in_the_error_of_an_item() -> None:
-    vault = Vault(named={})
-    with pytest.raises(ConfigError) as caught:
-        vault.named["a"] = "hunter2"
     assert "hunter2" not in str(caught.value)
 
 
@@ -134,11 +114,3 @@ def test_a_secret_meets_its_url_when_it_is_used(monkeypatch: pytest.MonkeyPatch)
     for url in ("host", "https://you@host", ""):
         with pytest.raises(SetpointError, match="is not a URL without a login"):
             secret.login(url)
-
-
-def test_no_report_of_two_configs_shows_more_than_the_reference() -> None:
-    here = resolve(Job(tracker=Tracker(url="http://x", token="env:A")))
-    there = resolve(Job(tracker=Tracker(url="http://x", token="env:B")))
-    (found,) = differences(here, there)
-    assert (found.left, found.right) == ("env:A", "env:B")
-    assert pickle.loads(pickle.dumps(here)) == here

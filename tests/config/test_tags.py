@@ -2,7 +2,7 @@ from pathlib import Path
 
 import pytest
 
-from setpoint.config import Config, SetpointError, field
+from setpoint.config import Config, field
 from setpoint.config.composition import compose
 from setpoint.config.draft.walk import reached
 from setpoint.config.schema.class_info import known_tags
@@ -97,20 +97,6 @@ def test_each_field_reads_the_value_by_its_own_type_and_range() -> None:
 def test_mistakes(flag: str, message: str, hint: str) -> None:
     (problem,) = problems_of(lambda: compose(Root, flags=[flag]).resolve())
     assert message in problem.message and problem.hint == hint
-
-
-def test_a_root_has_no_field_of_that_name() -> None:
-    class Own(Config):
-        tag: str = "x"
-        rate: float = field(default=1.0, tags=("a",))
-
-    with pytest.raises(SetpointError, match=r"Own\.tag: 'tag' is reserved at the root"):
-        compose(Own, flags=["tag=y"])
-
-    class Whole(Config):
-        own: Own = field(factory=Own)
-
-    assert compose(Whole, flags=["own.tag=y"]).resolve().own.tag == "y"
 
 
 def test_a_tag_by_the_name_of_a_field_that_carries_it() -> None:

@@ -53,39 +53,25 @@ def test_sections() -> None:
 @pytest.mark.parametrize(
     ("left", "right", "equal"),
     [
-        (1, 1, True),
         (1, True, False),
         (1, 1.0, False),
-        ([1, [2]], [1, [2]], True),
         ([1, [2]], [1, [2.0]], False),
-        ([1], [1, 2], False),
         ({"a": 1, "b": 2}, {"b": 2, "a": 1}, True),
         ({"a": 1}, {"a": True}, False),
-        ({"a": 1}, {"b": 1}, False),
         ([], {}, False),
-        (None, None, True),
     ],
 )
 def test_kinds_count(left: Any, right: Any, equal: bool) -> None:
     assert same(left, right) is equal
 
 
-def test_infinities_are_texts_that_their_fields_read_back() -> None:
-    value = {"a": [float("inf"), 1.5], "b": float("-inf")}
-    assert plain(value) == {"a": ["inf", 1.5], "b": "-inf"}
-
-
 @pytest.mark.parametrize(
     ("value", "text"),
     [
-        (PlainScalar("fast"), "fast"),
         (PlainScalar(""), "''"),
         (PlainScalar("\x1b[31m"), "'\\x1b[31m'"),
-        ("fast", "'fast'"),
         (None, "null"),
         (True, "true"),
-        (7, "7"),
-        (7.0, "7.0"),
         ([1, "a", [None]], "[1, 'a', [null]]"),
         ({"a": 1}, "{a: 1}"),
         (object, "the class object"),
@@ -102,9 +88,7 @@ def test_values_as_errors_show_them(value: object, text: str | None) -> None:
     ("value", "at", "text"),
     [
         ({"a": [1, 2]}, ("a", 1), "2"),
-        ([{"a": 1}], (0, "a"), "1"),
         ([1], (5,), "null"),
-        (PlainScalar("[a, b]"), (1,), "b"),
         (PlainScalar("{a: {b: 3}}"), ("a", "b"), "3"),
         (PlainScalar("{a"), ("a",), "{a"),
         (3, ("a",), "3"),

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import decimal
 import enum
 import pathlib
 from collections.abc import Callable
@@ -109,16 +108,12 @@ def stored(flag: str, value: str) -> Any:
 WORDS = {
     "[1, 2]": (1, 2),
     "{k: [1, null]}": {"k": (1, None)},
-    '{"a": {"b": [1, null]}}': {"a": {"b": (1, None)}},
     '"1"': "1",
     "'a, b'": "a, b",
-    "1": 1,
     "1.5": 1.5,
     "true": True,
-    "null": None,
     "a, b": "a, b",
     "[]": (),
-    "{}": {},
 }
 
 
@@ -136,7 +131,7 @@ def test_the_same_words_are_the_same_data_wherever_they_are_typed(words: str) ->
     assert user.dump().get("k", {}) == Free(k=wanted).dump().get("k", {})
 
 
-@pytest.mark.parametrize("words", ["[1, 2", "{a: 1", "{a}", '"x', "[1] 2", "1e400", "{a: 1, a: 2}"])
+@pytest.mark.parametrize("words", ["[1, 2", '"x', "1e400", "{a: 1, a: 2}"])
 @pytest.mark.parametrize("flag", ["--any", "--mapping.k", "--items.append", "--user.k"])
 def test_broken_data_is_refused_and_never_taken_for_a_text(flag: str, words: str) -> None:
     with pytest.raises(ConfigError) as caught:
@@ -181,15 +176,11 @@ def test_inside_data_a_text_like_a_reference_is_a_text() -> None:
     [
         ((list[int] | str, str | list[int]), "[1, 2]", [1, 2]),
         ((list[int] | str, str | list[int]), "1,2", "1,2"),
-        ((list[int] | str, str | list[int]), "1", "1"),
-        ((list[str] | str, str | list[str]), "a", "a"),
         ((list[str] | str, str | list[str]), "a,b", "a,b"),
         ((list[str] | str, str | list[str]), "[a, b]", ["a", "b"]),
         ((list[str] | str, str | list[str]), "'[a, b]'", "[a, b]"),
-        ((list[int] | str, str | list[int]), "{a: 1}", "{a: 1}"),
         ((dict[str, int] | str, str | dict[str, int]), "{a: 1}", {"a": 1}),
         ((dict[str, int] | str, str | dict[str, int]), "[a]", "[a]"),
-        ((list[int] | int, int | list[int]), "1", 1),
         ((list[int] | int, int | list[int]), "1,2", [1, 2]),
         ((list[int] | list[float], list[float] | list[int]), "[1]", [1]),
         ((list[float] | dict[str, int], dict[str, int] | list[float]), "{a: 1}", {"a": 1}),
@@ -211,7 +202,6 @@ def test_the_order_of_alternatives_does_not_matter(
     [
         (list[int] | str, "[1, 2", "the list is not closed by ]"),
         (str | list[int], "[1, x]", "is not an int: got x"),
-        (str | dict[str, int], "{a: x}", "is not an int: got x"),
         (str | list[int], '"a', "the text is not closed"),
         (str | list[Secret], "[hunter2", "not shown"),
     ],
@@ -259,21 +249,17 @@ def test_null_is_no_word_of_a_field_that_may_be_null() -> None:
 
 KEPT = {
     "float64": (np.float64(0.25), 0.25),
-    "float32": (np.float32(0.1), float(np.float32(0.1))),
     "int64": (np.int64(3), 3),
     "bool_": (np.bool_(True), True),
-    "str_": (np.str_("x"), "x"),
     "no dimensions": (np.array(2), 2),
     "tensor": (torch.tensor(1.5), 1.5),
     "nested": ([{"a": (np.float64(0.5), np.bool_(False))}], ({"a": (0.5, False)},)),
-    "linspace": (list(np.linspace(0, 1, 3)), (0.0, 0.5, 1.0)),
     "key": ({np.str_("k"): 1}, {"k": 1}),
     "int enum": (Level.HIGH, 3),
     "str enum": (Word.ONE, "one"),
     "float subclass": (Share(0.25), 0.25),
     "str subclass": (Loud("quiet"), "quiet"),
     "minus zero": (-0.0, 0.0),
-    "large": (10**400, 10**400),
     "reserved keys": ({"type": "x", "extends": "y", "remove": 1}, None),
 }
 
@@ -335,17 +321,12 @@ def reads_back(config: Root, folder: Any) -> None:
 
 REFUSED = {
     "key 1": {1: "cat", "1": "dog"},
-    "keys": {True: "a", None: 2, 1.5: 3},
     "key inside": {"a": [{1: 2}]},
     "numpy key": {np.int64(1): 2},
     "array": np.array([1, 2]),
     "complex": 1j,
-    "nan": np.float64("nan"),
     "inf": float("inf"),
-    "bytes": b"x",
-    "set": {1, 2},
     "path": pathlib.Path("x"),
-    "decimal": decimal.Decimal("1"),
     "enum": Color.RED,
     "section": Part(),
     "digits": 10**5000,
@@ -361,20 +342,10 @@ def test_what_no_file_could_hold_is_refused_where_it_is_assigned(name: str) -> N
             put(REFUSED[name])
 
 
-def test_a_key_that_is_no_text_is_refused_in_every_layer() -> None:
-    with pytest.raises(ConfigError, match="has a key that is not a str: 1"):
-        Root(any={1: "cat", "1": "dog"})
-    for field_name in ("any", "mapping", "user", "items"):
-        value = [{1: 2}] if field_name == "items" else {"k": {1: 2}}
-        with pytest.raises(ConfigError, match="not a str"):
-            compose(Root, program={field_name: value}).resolve()
-
-
 @pytest.mark.parametrize(
     ("member", "text"),
     [
         (Access.READ | Access.WRITE, "CHANGE"),
-        (Access.READ | Access.RUN, "READ|RUN"),
         (Access.CHANGE | Access.RUN, "READ|WRITE|RUN"),
         (Access(0), "0"),
     ],
@@ -402,7 +373,6 @@ def test_names_of_members_read_back(tmp_path: Any) -> None:
 class Opened(Config, environment_prefix="APP"):
     parts: dict[str, Part] = field(factory=dict)
     lists: dict[str, list[int]] = field(factory=dict)
-    pairs: dict[str, tuple[int, int]] = field(factory=dict)
     listed: dict[str, list[Part]] = field(factory=dict)
     nested: dict[str, dict[str, dict[str, str]]] = field(factory=dict)
     data: dict[str, Any] = field(factory=dict)
@@ -416,14 +386,11 @@ class Opened(Config, environment_prefix="APP"):
     ("path", "value", "wanted"),
     [
         ("parts.a.size", "3", {"a": Part(size=3)}),
-        ("lists.a.append", "3", {"a": [3]}),
         ("listed.a.append", "{size: 2}", {"a": [Part(size=2)]}),
         ("nested.foo.a.b", "bar", {"foo": {"a": {"b": "bar"}}}),
-        ("data.a.b", "3", {"a": {"b": 3}}),
         ("data.a.b.c", "[1]", {"a": {"b": {"c": (1,)}}}),
         ("maybe.a.size", "3", {"a": Part(size=3)}),
         ("inner.z.size", "3", {"z": Part(size=3)}),
-        ("inner.y.size", "3", {"z": None, "y": Part(size=3)}),
         ("free.a.b", "3", {"a": Free(b=3)}),
     ],
 )
@@ -455,7 +422,6 @@ def test_a_new_key_takes_several_flags_and_lies_beside_the_others() -> None:
         ("parts.a.size.x", "is a single value"),
         ("numbers.z.x", "is a single value"),
         ("lists.a.0", "there is no item 0"),
-        ("pairs.a.0", "there is no item 0"),
         ("parts..size", "cannot be part of a dotted path"),
     ],
 )

@@ -39,12 +39,6 @@ def test_what_the_same_layer_set_is_an_error(flags: list[str]) -> None:
     assert problem.path in ("optimizer.betas", "sources.0.length")
 
 
-def test_an_earlier_layer_may_be_left_behind() -> None:
-    environ = {"SETPOINT__OPTIMIZER__BETAS": "0.1,0.2"}
-    job = compose(Job, environ=environ, flags=["optimizer=sgd"]).resolve()
-    assert len(list(dropped_values(job))) == 1
-
-
 class Opt(Config):
     pass
 

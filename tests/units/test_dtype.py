@@ -1,12 +1,9 @@
 import pickle
-import subprocess
-import sys
 
 import pytest
 import torch
 
 from setpoint.config import Config, Invalid, SetpointError, resolve
-from setpoint.config.composition import compose
 from setpoint.units import DType
 from setpoint.units.dtype import ALIASES, NAMES
 
@@ -70,20 +67,7 @@ def test_what_is_none(text: object, words: str, valid: tuple[str, ...], hint: st
     assert caught.value.hint == hint
 
 
-def test_flags_and_records() -> None:
-    config = compose(Formats, flags=["--compute=fp16", "--reduce=fp32"]).resolve()
-    assert (config.compute.dump(), str(config.reduce)) == ("float16", "float32")
-
-
 def test_a_format_that_torch_lacks(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delattr(torch, "float8_e8m0fnu")
     with pytest.raises(SetpointError, match="has no number format float8_e8m0fnu"):
         DType("e8m0").torch()
-
-
-def test_reading_a_torch_object_imports_nothing() -> None:
-    code = (
-        "import sys; from setpoint.units import DType; DType('bf16'); print('torch' in sys.modules)"
-    )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout == "False\n"

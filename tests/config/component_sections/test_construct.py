@@ -2,6 +2,7 @@ from typing import Any
 
 import pytest
 
+import setpoint as sp
 from setpoint.config import SetpointError, resolve
 from setpoint.config.component_sections import Partial, partial
 from setpoint.config.composition import compose
@@ -66,11 +67,6 @@ def test_typed_fields_are_handed_over_where_they_are_taken() -> None:
     assert net.optimizer(7) == (7, 3.0)
 
 
-def test_calling_one_is_building_it() -> None:
-    part: Any = partial(Part, rate=0.5)
-    assert (part(size=3).size, part(4).size, part.build(size=5).rate) == (3, 4, 0.5)
-
-
 def test_errors() -> None:
     texts: list[str] = []
     section: Any
@@ -85,3 +81,37 @@ def test_errors() -> None:
             section.build()
         texts.append(str(caught.value))
     compare("config/component_sections/construct", placeless("\n".join(texts)))
+
+
+any_partial: Any = sp.partial
+
+
+def test_classes_inside_classes_and_texts() -> None:
+    inner: Any = sp.partial(Part.Inner)
+    assert str(inner.target) == f"{targets.__name__}:Part.Inner"
+    assert isinstance(inner(), Part.Inner)
+    assert str(any_partial("torch.optim.Adagrad", lr=0.1).target) == "torch.optim.Adagrad"
+
+
+def test_mistakes_are_errors_at_the_line() -> None:
+    texts: list[str] = []
+    for target, args, arguments in (
+        (Part, (), {"rat": 0.3, "size": "x"}),
+        (Part, (3,), {}),
+        (Whole, (), {"mode": "c", "part": 3, "parts": [sp.partial(Part), 3]}),
+        (lambda: 1, (), {}),
+        (targets.made_locally(), (), {}),
+        (Part(3), (), {}),
+        (Whole, (), {"free": "https://me:hunter2@host"}),
+        (Whole, (), {"free": Part(3)}),
+        (Whole, (), {"free": [[{"type": "import", "target": "a.b"}]]}),
+    ):
+        with pytest.raises(sp.ConfigError) as caught:
+            any_partial(target, *args, **arguments)
+        assert "hunter2" not in str(caught.value)
+        texts.append(str(caught.value))
+    import re
+
+    compare(
+        "config/component_sections/partial", re.sub(r" at 0x\w+", "", placeless("\n\n".join(texts)))
+    )

@@ -4,6 +4,7 @@ from pathlib import Path
 import pytest
 
 from setpoint.config import ImportPath, SetpointError
+from setpoint.config.values.user_code import VARIABLE, allow_imports, allowed_modules
 
 from . import targets
 
@@ -12,12 +13,9 @@ from . import targets
     "text",
     [
         "os.system",
-        "builtins.eval",
         "torch.load",
         "torch.optim.optimizer.torch.load",
-        "torch.optim.optimizer.torch.from_file",
         "torch.optim:lr_scheduler.math.sqrt",
-        "torch.optim.lr_scheduler.partial",
         "torch.optimizers.Adam",
         "setpoint.config.values.user_code.import_user_module",
     ],
@@ -83,3 +81,15 @@ def test_what_the_program_holds_needs_nobodys_permission(monkeypatch: pytest.Mon
         ImportPath(path.text).load()
     with pytest.raises(SetpointError, match="allowed are no modules"):
         ImportPath("torch.optim.Adagrad", ("torch.optim",)).load()
+
+
+def test_the_environment_replaces_what_classes_trust(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("setpoint.config.values.user_code._named", set())
+    monkeypatch.delenv(VARIABLE, raising=False)
+    assert allowed_modules(("torch.optim",)) == ("torch.optim",)
+    monkeypatch.setenv(VARIABLE, "mine, torch.nn")
+    assert allowed_modules(("torch.optim",)) == ("mine", "torch.nn")
+    monkeypatch.setenv(VARIABLE, "")
+    assert allowed_modules(("torch.optim",)) == ()
+    allow_imports("given")
+    assert allowed_modules(("torch.optim",)) == ("given",)

@@ -1,10 +1,13 @@
+from __future__ import annotations
+
 import copy
 import pickle
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
+import setpoint as sp
 from setpoint.config import Config, ConfigError, field, resolve
 from setpoint.config.component_sections import Partial, partial
 from setpoint.config.composition import compose
@@ -12,11 +15,13 @@ from setpoint.config.draft.walk import dropped_values, leaves, to_minimal, to_pl
 from setpoint.config.record.python_source import to_python
 from setpoint.config.record.record import differences, fingerprint, record_files
 from setpoint.config.resolving.checks import verify
+from setpoint.config.schema.field import component
+from setpoint.config.types.compiler import Component
 
 from ...support.snapshots import compare
 from ..helpers import LAYERS, problems_of, resolve_through
 from . import targets
-from .sample import Imported, Net, Plain, Relu
+from .sample import Imported, Net, Optimizer, Plain, Relu
 from .targets import Part, Whole
 
 PART = f"{targets.__name__}.Part"
@@ -34,13 +39,6 @@ def test_arguments_lie_beside_the_target_in_every_layer(layer: str, tmp_path: Pa
     assert values(config)["optimizer.rate"] == 1e-5
     assert values(config)["optimizer.target"] == PART
     assert config.optimizer.rate == 1e-5
-
-
-def test_flags_set_single_arguments() -> None:
-    flags = ["--optimizer.rate", "1e-3", "--optimizer", "import", f"--optimizer.target={PART}"]
-    config = compose(Net, flags=flags).resolve()
-    leaf = next(leaf for leaf in leaves(config) if leaf.key == "optimizer.rate")
-    assert (leaf.value, leaf.describe_origin()) == (0.001, "command line --optimizer.rate")
 
 
 def everything() -> Net:
@@ -192,11 +190,6 @@ def test_a_family_without_a_variant_for_them() -> None:
     assert isinstance(Net(optimizer=partial(Part)).optimizer, Imported)
 
 
-def test_minimal_holds_what_differs() -> None:
-    config = resolve(Net(optimizer=partial(Part, rate=0.25)))
-    assert to_minimal(config) == {"optimizer": {"type": "import", "target": PART, "rate": 0.25}}
-
-
 def test_a_path_in_place_of_a_variant_is_told_where_it_goes() -> None:
     with pytest.raises(ConfigError) as caught:
         compose(Net, flags=["--optimizer=torch.optim.Adagrad"]).resolve()
@@ -209,3 +202,36 @@ def test_nothing_can_be_set_inside_an_argument_that_is_not_given() -> None:
         lambda: compose(Net, flags=["optimizer=import", "optimizer.x.y=1"]).resolve()
     )
     assert found and all(problem.path.startswith("optimizer") for problem in found)
+
+
+if TYPE_CHECKING:
+    from nowhere import (  # pyright: ignore[reportMissingImports]
+        Forgotten,  # pyright: ignore[reportUnknownVariableType]
+        Result,  # pyright: ignore[reportUnknownVariableType]
+    )
+
+
+class WithComponent(Config):
+    optimizer: Component[Optimizer, Result] = component(  # pyright: ignore[reportUnknownVariableType]
+        factory=Plain, tags=("a",)
+    )
+    """What it builds is named for type checkers only."""
+
+
+def test_it_takes_the_family_and_partials() -> None:
+    assert type(resolve(WithComponent()).optimizer) is Plain
+    job = WithComponent(optimizer=sp.partial(Part, rate=0.5))
+    assert isinstance(job.optimizer, Imported)
+    job.optimizer = Plain(lr=3.0)
+    with pytest.raises(ConfigError, match="is not a section with type = plain or import"):
+        job.optimizer = 3.5
+    info = WithComponent.__setpoint__.fields["optimizer"]
+    assert info.tags == ("a",)
+
+
+def test_the_family_itself_must_be_there() -> None:
+    class Lost(Config):
+        part: Component[Forgotten, int] = component(factory=Plain)  # pyright: ignore[reportUnknownVariableType]
+
+    with pytest.raises(TypeError, match="cannot be the type of a config's field"):
+        assert Lost.__setpoint__.fields["part"].type

@@ -54,19 +54,13 @@ def check_places(document, value, path):
 
 
 @pytest.mark.parametrize("format", ["toml", "json", "yaml"])
-def test_any_pieces(format):
+def test_any_pieces_text_and_bytes(format):
     @SETTINGS
-    @given(st.lists(st.sampled_from(PIECES[format]), max_size=25).map("".join))
-    def run(text):
-        check(text, format)
-
-    run()
-
-
-@pytest.mark.parametrize("format", ["toml", "json", "yaml"])
-def test_any_text_and_bytes(format):
-    @SETTINGS
-    @given(st.one_of(st.text(max_size=40), st.binary(max_size=40)))
+    @given(
+        st.lists(st.sampled_from(PIECES[format]), max_size=25).map("".join)
+        | st.text(max_size=40)
+        | st.binary(max_size=40)
+    )
     def run(data):
         if isinstance(data, bytes):
             try:

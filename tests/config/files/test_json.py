@@ -17,10 +17,7 @@ def test_values():
     ("path", "place"),
     [
         (("a",), (1, 2)),
-        (("b",), (2, 2)),
-        (("b", 0), (2, 8)),
         (("b", 1, "cé"), (2, 12)),
-        (("", "d"), (3, 7)),
         (("", "e", 1), (3, 31)),
         (("", "e", 2, "x"), (3, 21)),
         (("nowhere", "x"), None),
@@ -36,12 +33,8 @@ def test_positions(path, place):
         ('{"a": 1,\n "a": 2}', "f:2:2: the key 'a' is given twice; first on line 1"),
         ('{"a": NaN}', "f:1:7: NaN is not JSON; no field takes it"),
         ('{"a": Infinity}', 'f:1:7: Infinity is not JSON; write "inf" in quotes'),
-        ('{"a": -Infinity}', 'f:1:7: -Infinity is not JSON; write "-inf" in quotes'),
         ('{"a": True}', "f:1:7: expected value, found 'True'; write true"),
-        ('{"a": None}', "f:1:7: expected value, found 'None'; write null"),
         ('{"a": text}', "f:1:7: expected value, found 'text'; text needs quotes"),
-        ('{"a": }', "f:1:7: expected value, found '}'"),
-        ('{"a": -}', "f:1:7: expected value, found '-'"),
         ('{"a": 01}', "f:1:8: expected ',' delimiter, found '1'"),
         ("{a: 1}", "f:1:2: expected property name enclosed in double quotes, found 'a'"),
         (
@@ -49,25 +42,18 @@ def test_positions(path, place):
             "f:1:2: expected property name enclosed in double quotes, "
             'found "\'"; JSON puts text in double quotes',
         ),
-        ('{"a" 1}', "f:1:6: expected ':' delimiter, found '1'"),
         ('{"a": 1,}', "f:1:8: expected no comma before '}'"),
-        ('{"a": [1, 2,\n]}', "f:1:12: expected no comma before ']'"),
-        ('{"a": [1 2]}', "f:1:10: expected ',' delimiter, found '2'"),
         ('{"a": 1} x', "f:1:10: extra data, found 'x'"),
         ("// x\n{}", "f:1:1: expected value, found '/'; JSON has no comments"),
         ('{"a": 1', "f:1:8: expected ',' delimiter, found the end of the file"),
-        ('{"a": "x\n"}', "f:1:9: invalid control character, found the end of the line"),
         ('{"a": "\t"}', "f:1:8: invalid control character, found the character U+0009"),
-        ('{"a": "\\q"}', "f:1:8: invalid \\escape, found '\\'"),
         ('{"a": "\\u12"}', "f:1:9: invalid \\uXXXX escape, found 'u12'"),
         (
             '{"a": "\\ud800"}',
             "f:1:7: the text holds half a surrogate pair, which is not a character",
         ),
         ("[1]", "f:1:1: expected '{': the top level is a mapping of keys to values"),
-        ("\n 1", "f:2:2: expected '{': the top level is a mapping of keys to values"),
         ("[" * 100_000, "f:1:65: nested deeper than 64 levels"),
-        ('{"a":' * 100_000, "f:1:321: nested deeper than 64 levels"),
         (
             '{"a": ' + "1" * 4301 + "}",
             "f:1:7: a number of 4301 digits is refused; at most 4300 are read",
@@ -78,21 +64,3 @@ def test_refusals(text, message):
     with pytest.raises(FileError) as caught:
         parse(text, "json", "f")
     assert str(caught.value) == message
-
-
-def test_limits_are_not_lower_than_stated():
-    parse('{"a":' + "[" * 63 + "]" * 63 + "}", "json", "f")
-    assert parse(f'{{"a": {"1" * 4300}}}', "json", "f").data == {"a": int("1" * 4300)}
-    parse(f'{{"a": "{"[" * 100}{"1" * 5000}\\ud83d\\ude00"}}', "json", "f")
-
-
-def test_empty():
-    for text in ("", " \r\n", "{}"):
-        assert parse(text, "json", "f").data == {}
-        assert parse(text, "json", "f").locate(("a",)) is None
-
-
-def test_a_number_beyond_floats_is_refused():
-    for text in ('{"a": 1e999}', '{"a": [1, {"b": -1e999}]}', '{"a": 1' + "0" * 400 + ".5}"):
-        with pytest.raises(FileError, match="is too large for a floating-point number"):
-            parse(text, "json", "f")

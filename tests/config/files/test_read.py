@@ -2,13 +2,14 @@
 
 import os
 import pickle
+import socket
 import subprocess
 import sys
 
 import pytest
 
-from setpoint.config.files.file_document import FileError
-from setpoint.config.files.read import parse_bytes, read_file
+from setpoint.config.files.file_document import FileDocument, FileError, FilePosition
+from setpoint.config.files.read import parse_bytes, read_file, read_plain_file
 from setpoint.config.words.errors import SetpointError
 
 
@@ -43,12 +44,6 @@ def test_suffix_says_the_format(folder, name, text, format, mark):
     assert document.locate(("a",)) == (1, 2 if format == "json" else 1)
 
 
-def test_suffix_is_checked_first(folder):
-    expected = "expected a file that ends in .toml, .yaml, .yml, .json"
-    assert refusal("x.ini") == f"x.ini: {expected}"
-    assert refusal("x") == f"x: {expected}"
-
-
 def test_missing_file(folder):
     (folder / "expirement.toml").touch()
     (folder / "sub").mkdir()
@@ -59,14 +54,7 @@ def test_missing_file(folder):
     assert refusal("sub/base.yml") == "sub/base.yml: no such file; did you mean 'sub/base.yaml'?"
     assert refusal("other.json") == "other.json: no such file"
     assert refusal("none/x.toml") == "none/x.toml: no such file; there is no directory 'none'"
-
-
-def test_what_is_not_a_plain_file(folder):
-    (folder / "d.toml").mkdir()
-    os.mkfifo(folder / "p.toml")
-    assert refusal("d.toml") == "d.toml: expected a file; this is a directory"
-    assert refusal("p.toml") == "p.toml: expected a file; this is not a regular file"
-    assert refusal("d.toml/x.toml") == "d.toml/x.toml: no such file"
+    assert refusal("x.ini") == "x.ini: expected a file that ends in .toml, .yaml, .yml, .json"
     assert refusal("\0.toml") == "'\\x00.toml': not a valid file name"
     assert refusal("x" * 300 + ".toml").endswith(": cannot be read: File name too long")
 
@@ -115,11 +103,6 @@ def test_size(folder):
         assert str(caught.value) == too_large
 
 
-@pytest.mark.parametrize("format", ["toml", "yaml", "json"])
-def test_a_byte_order_mark_alone_is_an_empty_file(format):
-    assert parse_bytes(b"\xef\xbb\xbf", format, "f").data == {}
-
-
 def test_errors_survive_pickling():
     error = pickle.loads(pickle.dumps(FileError("f", 2, 3, "wrong")))
     assert (str(error), error.name, error.line, error.column) == ("f:2:3: wrong", "f", 2, 3)
@@ -148,3 +131,107 @@ def test_a_link_to_nothing(folder):
     assert str(caught.value) == (
         "exp.toml: no such file: it is a link to 'gone.toml', where there is nothing"
     )
+
+
+@pytest.mark.parametrize("format", ["toml", "yaml", "json"])
+def test_empty_files(format):
+    texts = ["", "{}"] if format == "json" else ["", "# only a comment", "\n"]
+    for text in (*texts, *(["---\n", "--- # x\n...\n"] if format == "yaml" else [])):
+        document = parse_bytes(b"\xef\xbb\xbf" + text.encode(), format, "f")
+        assert document.data == {} and document.locate(("a",)) is None
+
+
+@pytest.mark.parametrize("format", ["toml", "json"])
+def test_limits_of_numbers(format):
+    def read(text):
+        return parse_bytes(
+            f'{{"a": {text}}}'.encode() if format == "json" else f"a = {text}".encode(), format, "f"
+        ).data["a"]
+
+    assert read("1" * 4300) == int("1" * 4300)
+    for text in ("1e999", "[1, -1e999]", "1" + "0" * 400 + ".5"):
+        with pytest.raises(FileError, match="is too large for a floating-point number"):
+            read(text)
+
+
+# Positions are found when they are asked for, and once.
+
+
+def test_positions_are_lazy():
+    calls = []
+
+    def scan():
+        calls.append(1)
+        root = FilePosition(0)
+        root.add("a", 3).add(0, 5)
+        return root
+
+    document = FileDocument("f", "toml", {}, "é\n\na = [1]\n", scan)
+    assert not calls
+    assert document.locate(("a",)) == (3, 1)
+    assert document.locate(("a", 0)) == (3, 3)
+    assert document.locate(("a", 1, "deeper")) == (3, 1)
+    assert document.locate(("b",)) is None
+    assert document.locate(()) is None
+    assert [document.where(("a", 0)), document.where(("b",))] == ["f:3:3", "f"]
+    assert len(calls) == 1
+
+
+# Only plain files are opened, and reading one never waits.
+
+
+def plain_refusal(path, limit=10):
+    with pytest.raises(FileError) as caught:
+        read_plain_file(str(path), limit, lambda size: f"{size} bytes", lambda path: "not there")
+    return caught.value.message
+
+
+def test_a_plain_file_up_to_its_limit(tmp_path):
+    path = tmp_path / "f"
+    path.write_bytes(b"0123456789")
+    assert read_plain_file(str(path), 10, str, str) == b"0123456789"
+    assert plain_refusal(path, 9) == "10 bytes"
+    (tmp_path / "link").symlink_to(path)
+    assert read_plain_file(str(tmp_path / "link"), 10, str, str) == b"0123456789"
+
+
+def test_what_is_no_plain_file(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)  # the path of a socket must be short
+    assert plain_refusal(tmp_path) == "expected a file; this is a directory"
+    os.mkfifo("pipe")
+    with socket.socket(socket.AF_UNIX) as server:
+        server.bind("socket")
+    for path in ("pipe", "socket", "/dev/zero", "/dev/null"):
+        assert plain_refusal(path) == "expected a file; this is not a regular file", path
+    (tmp_path / "zero.toml").symlink_to("/dev/zero")
+    with pytest.raises(FileError, match="not a regular file"):
+        read_file("zero.toml")
+    assert plain_refusal("none") == "not there"
+    os.symlink("loop", "loop")
+    assert plain_refusal("loop") == "cannot be read: Too many levels of symbolic links"
+
+
+def test_a_pipe_that_takes_the_place_of_the_file_is_seen(tmp_path, monkeypatch):
+    path = tmp_path / "f"
+    path.write_bytes(b"x")
+    before = os.stat(path)
+    path.unlink()
+    os.mkfifo(path)
+    monkeypatch.setattr(os, "stat", lambda name: before)
+    assert plain_refusal(path) == "expected a file; this is not a regular file"
+
+
+@pytest.mark.skipif(not os.access("/proc/kmsg", os.R_OK), reason="needs the kernel's log")
+def test_a_file_of_the_kernel_does_not_wait():
+    for _ in range(2):  # the second time nothing is left in it
+        try:
+            data = read_plain_file("/proc/kmsg", 10**8, str, str)
+        except FileError as error:
+            assert error.message.startswith("cannot be read")
+        else:
+            assert isinstance(data, bytes)
+
+
+def test_devices_get_a_hint():
+    with pytest.raises(FileError, match="--config-from-stdin reads standard input"):
+        read_file("/dev/stdin")

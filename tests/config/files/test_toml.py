@@ -33,25 +33,19 @@ def test_values_are_those_of_the_standard_library():
 @pytest.mark.parametrize(
     ("path", "place"),
     [
-        (("name",), (1, 1)),
-        (("betas",), (2, 1)),
         (("betas", 1), (2, 15)),
         (("model",), (4, 2)),
         (("model", "moe"), (4, 8)),
-        (("model", "moe", "top k"), (5, 1)),
         (("model", "moe", "top k", "value"), (5, 11)),
         (("sources",), (7, 3)),
         (("sources", 0), (7, 1)),
         (("sources", 1), (9, 1)),
-        (("sources", 1, "path"), (10, 1)),
         (("sources", 1, "filter", "words"), (12, 1)),
-        (("sources", 1, "filter", "words", 0), (13, 3)),
         (("sources", 1, "filter", "words", 1, "min"), (14, 4)),
         (("sources", 1, "filter", "words", 1, "max"), (14, 13)),
         (("sources", 1, "filter", "words", 7, "max"), (12, 1)),
         (("sources", 2), (7, 3)),
         (("nowhere",), None),
-        ((), None),
     ],
 )
 def test_positions(path, place):
@@ -71,9 +65,7 @@ def test_multi_line_strings_hide_what_they_hold():
     ("text", "message"),
     [
         ("a=1\na=2", "f:2:1: the key 'a' is given twice; first on line 1"),
-        ("[a]\nx=1\n[a]", "f:3:2: the key 'a' is given twice; first on line 1"),
         ("a.b=1\na=2", "f:2:1: the key 'a' is given twice; first on line 1"),
-        ("a=1\n[a.b]", "f:2:2: the key 'a' is given twice; first on line 1"),
         ("a={b=1,b=2}", "f:1:8: the key 'b' is given twice; first on line 1"),
         ("[a]\n[[a]]", "f:2:3: the key 'a' is given twice; first on line 1"),
         ("a = 0x" + "f" * 5000, "f:1:1: the number has more digits than can be written to a file"),
@@ -81,17 +73,11 @@ def test_multi_line_strings_hide_what_they_hold():
         ("a = x", "f:1:5: invalid value, found 'x'; text needs quotes"),
         ("a = True", "f:1:5: invalid value, found 'True'; write true"),
         ("a = None", "f:1:5: invalid value, found 'None'; write \"null\" in quotes"),
-        ("a = ", "f:1:5: invalid value, found the end of the file"),
         ("a", "f:1:2: expected '=' after a key in a key/value pair, found the end of the file"),
-        ("a = 1 b = 2", "f:1:7: expected newline or end of document after a statement, found 'b'"),
-        ("= 1", "f:1:1: invalid statement, found '='"),
         ("a. = 1", "f:1:4: invalid initial character for a key part, found '='"),
-        ("[a", "f:1:3: expected ']' at the end of a table declaration, found the end of the file"),
         ("[[a]", "f:1:4: expected ']]' at the end of an array declaration, found ']'"),
         ("a = [1, 2\nb = 3", "f:2:1: unclosed array, found 'b'"),
-        ("a = {x = 1 y = 2}", "f:1:12: unclosed inline table, found 'y'"),
         ('a = "x\nb = 1', "f:1:7: illegal character '\\n', found the end of the line"),
-        ("a = 'x", 'f:1:7: expected "\'", found the end of the file'),
         ('a = "\\q"', "f:1:8: unescaped '\\' in a string, found '\"'"),
         ('a = "\\ud800"', "f:1:12: escaped character is not a Unicode scalar value, found '\"'"),
         ('a = "\x01"', "f:1:6: illegal character '\\x01', found the character U+0001"),
@@ -103,9 +89,7 @@ def test_multi_line_strings_hide_what_they_hold():
             "a = 2024-01-31 10:00:00Z",
             "f:1:1: a date with a time is not a type that fields have; put it in quotes",
         ),
-        ("a = 10:00:00", "f:1:1: a time of day is not a type that fields have; put it in quotes"),
         ("a = " + "[" * 100_000, "f:1:69: nested deeper than 64 levels"),
-        ("a = " + "{x = " * 100_000, "f:1:325: nested deeper than 64 levels"),
         (".".join("a" * 100_000) + " = 1", "f:1:128: nested deeper than 64 levels"),
         ("[" + ".".join("a" * 40) + "]\n" + ".".join("b" * 40) + "=1", None),
         ("a = " + "1" * 4301, "f:1:5: a number of 4301 digits is refused; at most 4300 are read"),
@@ -115,25 +99,6 @@ def test_refusals(text, message):
     with pytest.raises(FileError) as caught:
         parse(text, "toml", "f")
     assert str(caught.value) == (message or "f:2:47: nested deeper than 64 levels")
-
-
-def test_limits_are_not_lower_than_stated():
-    parse("a = " + "[" * 63 + "]" * 63, "toml", "f")
-    assert parse("a = " + "1" * 4300, "toml", "f").data == {"a": int("1" * 4300)}
-    parse(f'a = "{"1" * 5000}" # {"[" * 100}\n"{"[." * 100}" = 1', "toml", "f")
-
-
-def test_empty():
-    for text in ("", "\n", "# only a comment"):
-        assert parse(text, "toml", "f").data == {}
-        assert parse(text, "toml", "f").locate(("a",)) is None
-
-
-def test_a_number_beyond_floats_is_refused_and_an_infinity_is_not():
-    for text in ("a = 1e999", "a = [1, {b = -1e999}]", "a = 1" + "0" * 400 + ".0"):
-        with pytest.raises(FileError, match="the number is too large for a floating-point number"):
-            parse(text, "toml", "f")
-    assert parse("a = [inf, -inf]", "toml", "f").data == {"a": [float("inf"), -float("inf")]}
 
 
 @pytest.mark.parametrize(

@@ -51,13 +51,9 @@ def test_nulls(text):
 @pytest.mark.parametrize(
     ("path", "place"),
     [
-        (("name",), (3, 1)),
         (("model", "dim"), (5, 3)),
-        (("model", "moe"), (6, 3)),
         (("sources", 0), (8, 5)),
-        (("sources", 0, "n"), (8, 15)),
         (("sources", 0, "n", 1), (8, 22)),
-        (("sources", 1, "no"), (11, 5)),
         (("sources", 2), (7, 1)),
         (("again",), (12, 1)),
         (("again", "dim"), (5, 3)),
@@ -87,7 +83,6 @@ BOMB = "a0: &a0 [x, x, x, x, x, x, x, x, x]\n" + "".join(
     [
         ("a: 1\nb: 2\na: 3", "f:3:1: the key 'a' is given twice; first on line 1"),
         ("1: a\n'1': b", "f:2:1: the key '1' is given twice; first on line 1"),
-        ("{a: 1, a: 2}", "f:1:8: the key 'a' is given twice; first on line 1"),
         ("a: !!int 1", "f:1:4: the tag '!!int' is refused; a value is read by its field's type"),
         (
             "a: !!python/object/apply:os.system [ls]",
@@ -95,8 +90,6 @@ BOMB = "a0: &a0 [x, x, x, x, x, x, x, x, x]\n" + "".join(
             "a value is read by its field's type",
         ),
         ("!x\na: 1", "f:1:1: the tag '!x' is refused; a value is read by its field's type"),
-        ("!k a: 1", "f:1:1: the tag '!k' is refused; a value is read by its field's type"),
-        ("a: !", "f:1:4: the tag '!' is refused; a value is read by its field's type"),
         (
             "!" * 200_000,
             f"f:1:1: the tag '{'!' * 60}' is refused; a value is read by its field's type",
@@ -105,7 +98,6 @@ BOMB = "a0: &a0 [x, x, x, x, x, x, x, x, x]\n" + "".join(
         ("%YAML 1.1\n---\na: 1", "f:1:1: expected no directive but '%YAML 1.2'"),
         ("<<: {a: 1}", "f:1:1: the merge key '<<' is refused; use `extends`"),
         ("? [a]\n: 1", "f:1:3: expected a key that is text"),
-        ("? {a: 1}\n: 1", "f:1:3: expected a key that is text"),
         ("&a a: 1\n*a : 2", "f:2:1: expected a key that is text"),
         (": 1", "f:1:1: expected a key before ':'"),
         (
@@ -115,19 +107,12 @@ BOMB = "a0: &a0 [x, x, x, x, x, x, x, x, x]\n" + "".join(
         ("a: &b [*b]", "f:1:8: the anchor 'b' is used inside itself"),
         (BOMB, "f:6:10: aliases repeat more than 100000 keys and values"),
         ("a: 1\n---\nb: 2", "f:2:1: expected the end of the file; one file is one document"),
-        ("a: 1\n...\nb: 2", "f:3:1: expected the end of the file; one file is one document"),
         ("- a", "f:1:1: expected 'key: value': the top level is a mapping of keys to values"),
-        ("\ntext", "f:2:1: expected 'key: value': the top level is a mapping of keys to values"),
-        ("null", "f:1:1: expected 'key: value': the top level is a mapping of keys to values"),
         ("a: " + "[" * 100_000, "f:1:67: nested deeper than 64 levels"),
-        ("- " * 100_000, "f:1:129: nested deeper than 64 levels"),
         ("a: &a " + "[" * 40 + "]" * 40 + "\nb: " + "[" * 40 + "*a", None),
         ("a: b: c", "f:1:5: expected no ':' here; text with ': ' needs quotes"),
-        ("a: 1\n b: 2", "f:2:3: expected no ':' here; text with ': ' needs quotes"),
         ("a: [1, 2", "f:1:9: not valid YAML: expected ',' or ']', but got '<stream end>'"),
-        ("a: {b: 1", "f:1:9: not valid YAML: expected ',' or '}', but got '<stream end>'"),
         ('a: "x', "f:1:6: not valid YAML: found unexpected end of stream"),
-        ('a: "\\q"', "f:1:6: not valid YAML: found unknown escape character 'q'"),
         (
             'a: "\\UFFFFFFFF"',
             "f:1:1: not valid YAML near here: Python int too large to convert to C int",
@@ -151,12 +136,6 @@ def test_limits_are_not_lower_than_stated():
     long = parse("a: " + "1" * 4300 + f"\nb: '{'1' * 5000}'", "yaml", "f").data
     assert long == {"a": "1" * 4300, "b": "1" * 5000}
     assert parse("'<<': 1\n'': 2", "yaml", "f").data == {"<<": "1", "": "2"}
-
-
-def test_empty():
-    for text in ("", "\n", "# only a comment", "---\n", "--- # x\n...\n", "\ufeff", "{}"):
-        assert parse(text, "yaml", "f").data == {}
-        assert parse(text, "yaml", "f").locate(("a",)) is None
 
 
 def test_an_anchor_given_anew_inside_its_own_value_is_the_later_one():

@@ -1,6 +1,5 @@
 from setpoint.config import Config, Free, Secret, field
 from setpoint.config.composition import compose
-from setpoint.config.layers.environment_variables import variables
 
 from ..helpers import problems_of
 from ..sample import AdamW, Job, Recurrent, Sgd, Text
@@ -33,21 +32,6 @@ def test_a_variant_is_chosen_before_its_fields_are_set() -> None:
     assert job.optimizer == Sgd(momentum=0.5)
     assert job.model == Recurrent(cell="lstm")
     assert job.sources == (Text(paths=("a",)),)
-
-
-def test_the_order_does_not_depend_on_the_environment() -> None:
-    names = ["SETPOINT__B__C", "SETPOINT__A", "setpoint__b", "SETPOINT__B__TYPE"]
-    orders = [list(variables(dict.fromkeys(n, ""), "SETPOINT__")) for n in (names, names[::-1])]
-    assert orders[0] == orders[1]
-    assert [name for name, _ in orders[0]] == [
-        "SETPOINT__A", "SETPOINT__B__TYPE", "setpoint__b", "SETPOINT__B__C",
-    ]  # fmt: skip
-
-
-def test_flags_beat_variables() -> None:
-    environ = {"SETPOINT__SEED": "1"}
-    assert compose(Job, environ=environ).resolve().seed == 1
-    assert compose(Job, environ=environ, flags=["--seed=2"]).resolve().seed == 2
 
 
 def test_no_environment_is_read_unless_it_is_given(monkeypatch) -> None:
@@ -105,19 +89,6 @@ def test_an_empty_value_is_a_value() -> None:
         environ = {name: ""}
         (problem,) = problems_of(lambda environ=environ: compose(Job, environ=environ).resolve())
         assert problem.origin == f"environment variable {name}"
-
-
-def test_thousands_of_variables() -> None:
-    environ = {f"SETPOINT__USER__K{i}": "1" for i in range(1000)}
-    environ |= {f"SETPOINT_OTHER_{i}": "1" for i in range(1000)}
-    assert len(compose(Job, environ=environ).resolve().user.dump()) == 1000
-
-
-def test_files_of_variables_are_not_read(tmp_path, monkeypatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    for name in (".env", ".env.local", "setpoint.env", ".setpoint"):
-        (tmp_path / name).write_text("SETPOINT__SEED=7\n")
-    assert compose(Job, environ={"HOME": str(tmp_path)}).resolve().seed == 1234
 
 
 def test_a_variable_with_an_underscore_too_few_is_answered_with_the_right_one() -> None:

@@ -4,7 +4,7 @@ from hypothesis import strategies as st
 
 from setpoint.config import Config, SetpointError, field
 from setpoint.config.composition import compose
-from setpoint.config.layers.flags import Flag, in_order, read_flags
+from setpoint.config.layers.flags import Word, read_flags
 
 from ..helpers import flag_problems, resolved
 from ..sample import AdamW, Experts, Job, Recurrent, Sgd, Transformer
@@ -26,11 +26,6 @@ def test_the_spellings_of_one_override(flags: list[str]) -> None:
     assert resolved(*flags).optimizer == AdamW(lr=0.01)
 
 
-def test_hyphens_and_underscores_are_the_same() -> None:
-    for name in ("--batch.sequence-length", "--batch.sequence_length"):
-        assert resolved(name, "8").batch.sequence_length == 8
-
-
 def test_switches() -> None:
     assert resolved("--deterministic").deterministic
     assert resolved("--deterministic", "true").deterministic
@@ -41,10 +36,6 @@ def test_switches() -> None:
     assert resolved("--optimizer=sgd", "--optimizer.nesterov", "--seed", "3").seed == 3
     assert not resolved("--optimizer=sgd", "--no-optimizer.nesterov").optimizer.nesterov
     assert list(flag_problems("--deterministic=ture")) == ["deterministic"]
-
-
-def test_a_negative_number_is_a_value() -> None:
-    assert flag_problems("--seed", "-1")["seed"].value == "-1"
 
 
 @pytest.mark.parametrize(
@@ -67,14 +58,6 @@ def test_what_is_no_override(flags: list[str], message: str) -> None:
     with pytest.raises(SetpointError) as caught:
         compose(Job, flags=flags)
     assert message in str(caught.value)
-
-
-def test_a_variant_is_chosen_before_its_fields_are_set() -> None:
-    for choice in ("--optimizer=sgd", "--optimizer.type=sgd"):
-        job = resolved("--optimizer.momentum=0.5", choice, "--optimizer.lr=0.1")
-        assert job.optimizer == Sgd(momentum=0.5, lr=0.1)
-    assert resolved("--optimizer=sgd", "--optimizer=adamw").optimizer == AdamW()
-    assert resolved("--optimizer=adamw", "--optimizer=sgd").optimizer == Sgd()
 
 
 def test_a_later_flag_beats_an_earlier_one_also_for_whole_sections() -> None:
@@ -104,15 +87,6 @@ def test_null_and_back_in_order() -> None:
     assert resolved("--model.experts=null", "--model.experts.count=3").model.experts == Experts(
         count=3
     )
-
-
-def test_the_order_of_overrides() -> None:
-    names = ("optimizer.lr", "seed", "optimizer.betas", "optimizer.type", "optimizer", "tag.width")
-    flags = [Flag(tuple(name.split(".")), "x", name) for name in (*names, "model")]
-    assert [flag.label for flag in in_order(Job, flags)] == [
-        *("optimizer.type", "optimizer", "optimizer.lr", "seed", "optimizer.betas"),
-        *("model", "tag.width"),
-    ]
 
 
 def test_flags_of_fields_that_only_a_later_variant_has() -> None:
@@ -169,3 +143,12 @@ def test_huge_flags() -> None:
             compose(Job, flags=[flag]).resolve()
         except SetpointError as error:
             assert len(str(error)) < 3000
+
+
+def test_a_word_knows_its_place() -> None:
+    word = Word("--seed=1", "args.txt:3")
+    assert (word, word.place) == ("--seed=1", "args.txt:3")
+    assert [flag.label for flag in read_flags(Job, [word, "--seed", "2"])] == [
+        "--seed (args.txt:3)",
+        "--seed",
+    ]

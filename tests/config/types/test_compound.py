@@ -3,8 +3,7 @@ from typing import Any, Literal
 
 import pytest
 
-from setpoint.config import Config, ConfigError, Invalid, Secret, field, ref, resolve
-from setpoint.config.composition import compose
+from setpoint.config import Config, Invalid, Secret, field, ref, resolve
 from setpoint.config.draft.walk import to_plain
 from setpoint.config.types.base import read_item
 from setpoint.config.types.compiler import compile_annotation
@@ -13,7 +12,7 @@ from setpoint.config.values.origin import PROGRAM, Origin
 from setpoint.config.words.plain_data import PlainScalar
 from setpoint.units import Duration, Period
 
-from ..sample import AdamW, Batch, ModelConfig, OptimizerConfig, Recurrent, Sgd, Transformer
+from ..sample import AdamW, Batch, OptimizerConfig, Recurrent, Sgd
 
 ORIGIN = Origin(PROGRAM)
 W = PlainScalar
@@ -27,32 +26,21 @@ def read(annotation: Any, value: object) -> Any:
 @pytest.mark.parametrize(
     ("annotation", "value", "stored"),
     [
-        (int | None, None, None),
         (int | None, W("null"), None),
         (str | None, "null", None),
         (tuple[int, ...], W("1,2"), (1, 2)),
         (tuple[int, ...], W("[1, 2,]"), (1, 2)),
-        (tuple[int, ...], W(""), ()),
-        (tuple[int, ...], W("[]"), ()),
-        (list[float], (1, 2), [1.0, 2.0]),
         (tuple[float, str], [1, "a"], (1.0, "a")),
         (tuple[()], [], ()),
         (dict[str, int], W("{a: 1, b = 2}"), {"a": 1, "b": 2}),
         (Mapping[str, tuple[int, ...]], {"a": [1]}, {"a": (1,)}),
-        (dict[str, dict[str, list[int]]], {"a": {"b": [1]}}, {"a": {"b": [1]}}),
         (list[tuple[int, int]], W("[[1, 2], [3, 4]]"), [(1, 2), (3, 4)]),
         (int | str, W("3"), 3),
         (int | str, W("three"), "three"),
-        (int | str, "3", "3"),
         (float | int, 3, 3),
-        (float | int, 3.0, 3.0),
-        (bool | str, W("true"), True),
         (int | Literal["auto"], W("auto"), "auto"),
-        (Literal["auto"] | int | None, W("null"), None),
         (Period | float, W("2 h"), Period("2 h")),
         (tuple[Duration, ...], [["1 h", 3]], (Duration("1 h", "3 steps"),)),
-        (list[int] | str, [1], [1]),
-        (list[int] | str, "x", "x"),
         (Any, W("[1, 2]"), (1, 2)),
         (object, {"a": [1]}, {"a": (1,)}),
     ],
@@ -130,36 +118,15 @@ def test_drafts_do_not_share_what_an_alternative_holds() -> None:
     assert resolve(Root(either="x")).either == "x"
 
 
-def test_optional_lists_of_sections() -> None:
-    draft = Root(maybe=[Batch(size=3)])
-    twin = draft.evolve()
-    twin.maybe[0].size = 4
-    assert draft.maybe[0].size == 3
-    assert compose(Root, flags=["--maybe=[{size: 2}]", "--maybe=null"]).resolve().maybe is None
-    assert compose(Root, draft, flags=["--maybe.0.size=9"]).resolve().maybe == (Batch(size=9),)
-
-
-def test_lists_in_mappings_are_copied_and_frozen() -> None:
-    draft = Root(nested={"a": [1]})
-    config = resolve(draft)
-    draft.nested["a"].append(2)
-    assert config.nested == {"a": [1]}
-    assert resolve(draft).nested == {"a": [1, 2]}
-    hash(config)
-
-
 @pytest.mark.parametrize(
     ("annotation", "value", "stored"),
     [
         (int, "${a}", ref("a")),
-        (int, ref("a"), ref("a")),
         (int, 3, 3),
         (tuple[int, ...], W("${a}"), ref("a")),
         (tuple[int, ...], W("3, ${a}"), (3, ref("a"))),
-        (tuple[int, ...], W("${a},${b}"), (ref("a"), ref("b"))),
         (dict[str, int], W("{x: ${a}}"), {"x": ref("a")}),
         (tuple[tuple[int, ...], ...], [W("[1, ${a}]")], ((1, ref("a")),)),
-        (Batch, "${a}", ref("a")),
     ],
 )
 def test_what_is_read(annotation: Any, value: object, stored: object) -> None:
@@ -194,16 +161,12 @@ def test_what_a_section_takes() -> None:
     [
         (FAMILY, {}, ("type",), "needs a type"),
         (FAMILY, {"type": "sdg"}, ("type",), "is not one of the valid values: got 'sdg'"),
-        (FAMILY, {"type": 3}, ("type",), "is not one of the valid values: got 3"),
         (FAMILY, 3, (), "is not a section with type = adamw or sgd: got 3"),
-        (FAMILY, None, (), "is not a section with type = adamw or sgd: got null"),
         (FAMILY, Batch(), (), "is not a section"),
         (FAMILY, OptimizerConfig(), (), "OptimizerConfig is a family; choose one of its variants"),
         (FAMILY, {"type": "sgd", "lr": -1, "momentun": 1}, ("lr",), "is out of range"),
         (FIXED, {"type": "x"}, ("type",), "Batch has no variants, so no type can be chosen"),
         (FIXED, "x", (), "is not a section (Batch): got 'x'"),
-        (FIXED, PlainScalar("x"), (), "is not a section (Batch): got x"),
-        (FIXED, [1], (), "is not a section (Batch): got [1]"),
         (UNION, Sgd(), (), "is not a section with type = adamw or recurrent"),
     ],
 )
@@ -214,16 +177,6 @@ def test_what_no_section_takes(kind: SectionType, value: object, at: object, mes
     assert message in str(caught.value.parts[0])
 
 
-def test_words() -> None:
-    assert (
-        SectionType((ModelConfig,)).describe() == "a section with type = transformer or recurrent"
-    )
-    assert FIXED.describe() == "a section (Batch)"
-    assert FIXED.only() is Batch
-    assert FAMILY.only() is None
-    assert SectionType((Transformer,)).only() is Transformer
-
-
 def test_variants_made_later_are_found() -> None:
     class Late(OptimizerConfig, type="late"):
         pass
@@ -232,15 +185,3 @@ def test_variants_made_later_are_found() -> None:
         assert FAMILY.read("late", ORIGIN) == Late()
     finally:
         del OptimizerConfig.__setpoint__.variants["late"]
-
-
-def test_python_names_every_problem_inside() -> None:
-    class Root(Config):
-        optimizer: OptimizerConfig
-
-    with pytest.raises(ConfigError) as caught:
-        Root(optimizer={"type": "sgd", "lr": -1, "momentun": 1})
-    assert [problem.path for problem in caught.value.problems] == [
-        "Root.optimizer.lr",
-        "Root.optimizer.momentun",
-    ]

@@ -12,7 +12,7 @@ from setpoint.config.values.containers import (
     last_change,
 )
 
-from ..sample import Batch, Job
+from ..sample import Job
 
 
 def test_every_way_into_a_list_is_checked() -> None:
@@ -81,18 +81,6 @@ def test_every_way_into_a_mapping_is_checked() -> None:
     limits.clear()
     assert limits == {}
     assert last_change(limits) is not None
-
-
-def test_a_wrong_field_of_an_item_is_named() -> None:
-    evaluations = Job().evaluations
-    with pytest.raises(ConfigError) as caught:
-        evaluations["q"] = {"size": 0, "sise": 1}
-    assert [problem.path for problem in caught.value.problems] == [
-        "Job.evaluations.q.sise",
-        "Job.evaluations.q.size",
-    ]
-    evaluations["q"] = {"size": 2}
-    assert evaluations["q"] == Batch(size=2)
 
 
 def test_copies_of_a_drafts_containers_are_ordinary() -> None:

@@ -6,7 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from setpoint.config import Invalid
+from setpoint.config import Config, Invalid, Secret, resolve
+from setpoint.config.draft.walk import to_plain
 from setpoint.config.types.base import (
     BoolType,
     EnumType,
@@ -15,10 +16,12 @@ from setpoint.config.types.base import (
     IntType,
     LiteralType,
     PathType,
+    ScalarType,
     StrType,
 )
 from setpoint.config.values.origin import PROGRAM, Origin
 from setpoint.config.words.plain_data import PlainScalar
+from setpoint.units import Duration, Period
 
 from ..sample import Mode
 
@@ -34,40 +37,27 @@ class Colour(enum.StrEnum):
 @pytest.mark.parametrize(
     ("kind", "value", "stored"),
     [
-        (IntType(), 3, 3),
         (IntType(), W("3"), 3),
         (IntType(), W("-1_000"), -1000),
         (IntType(), W("1e6"), 10**6),
-        (IntType(), W("2.5E3"), 2500),
         (IntType(), W("9" * 4000), int("9" * 4000)),
         (IntType(), enum.IntEnum("N", {"A": 4}).A, 4),
         (FloatType(), 3, 3.0),
-        (FloatType(), W("1_000.5"), 1000.5),
-        (IntType(), W("0xFF_F"), 4095),
         (FloatType(), W("1e-5"), 1e-5),
-        (FloatType(), W("inf"), float("inf")),
         (FloatType(), W("-Infinity"), float("-inf")),
         (FloatType(), "inf", float("inf")),
         (FloatType(), -0.0, 0.0),
-        (BoolType(), True, True),
         (BoolType(), W("false"), False),
         (BoolType(), W("True"), True),
-        (StrType(), "3", "3"),
         (StrType(), W("no"), "no"),
-        (StrType(), W("1e5"), "1e5"),
         (StrType(), "null", "null"),
-        (PathType(), "a/b", Path("a/b")),
         (PathType(), PurePosixPath("x"), Path("x")),
         (PathType(), W("~/x"), Path("~/x")),
-        (CHOICE, "auto", "auto"),
         (CHOICE, W("auto"), "auto"),
         (CHOICE, W("3"), 3),
-        (CHOICE, 3, 3),
         (CHOICE, W("true"), True),
-        (CHOICE, W("0.5"), 0.5),
         (EnumType(Mode), "FAST", Mode.FAST),
         (EnumType(Mode), Mode.EXACT, Mode.EXACT),
-        (EnumType(Mode), W("EXACT"), Mode.EXACT),
     ],
 )
 def test_what_is_taken(kind: FieldType, value: Any, stored: Any) -> None:
@@ -84,42 +74,28 @@ def test_what_is_taken(kind: FieldType, value: Any, stored: Any) -> None:
     [
         (IntType(), 7.0, "is not an int: got 7.0"),
         (IntType(), W("7.9"), "is not an int: got 7.9"),
-        (IntType(), W("1e-3"), "is not an int"),
-        (IntType(), W("1e400"), "is not an int"),
         (IntType(), W("9" * 5000), "has more digits than can be written"),
         (IntType(), W("0x1G"), "is not an int"),
         (IntType(), "7", "is not an int: got '7'"),
         (IntType(), True, "is not an int: got true"),
-        (IntType(), None, "is not an int: got null"),
         pytest.param(IntType(), 10**5000, "has more digits than can be written", id="huge"),
         (FloatType(), "1.0", "is not a float: got '1.0'"),
-        (FloatType(), W("fast"), "is not a float: got fast"),
-        (FloatType(), W("1_0.5"), "is not a float: got 1_0.5"),
         (FloatType(), W("1.0_5"), "is not a float: got 1.0_5"),
-        (FloatType(), W("\uff15"), "is not a float: got \uff15"),
         (IntType(), W("\uff15"), "is not an int: got \uff15"),
         (IntType(), W("1_0"), "is not an int: got 1_0"),
         (FloatType(), W("nan"), "is nan, which a configuration cannot hold"),
-        (FloatType(), float("nan"), "is nan"),
         (FloatType(), W("1e999"), "is too large for a floating-point number"),
         pytest.param(FloatType(), 10**400, "is too large for a floating-point", id="float"),
-        (FloatType(), True, "is not a float: got true"),
         (BoolType(), 1, "is not a bool: got 1"),
         (BoolType(), "true", "is not a bool: got 'true'"),
         (BoolType(), W("ture"), "is not a bool: got ture"),
-        (BoolType(), W("yes"), "is not a bool: got yes"),
         (StrType(), 3, "is not a str: got 3"),
-        (StrType(), None, "is not a str: got null"),
         (StrType(), Colour.RED, "is not a str"),
         (StrType(), "\ud800", "is not valid Unicode"),
         (PathType(), "", "is not a path"),
         (PathType(), "a\0b", "is not a path"),
-        (PathType(), "\udcff", "is not valid Unicode"),
-        (PathType(), 3, "is not a path: got 3"),
         (CHOICE, "3", "is not one of the valid values: got '3'"),
-        (CHOICE, 1, "is not one of the valid values: got 1"),
         (CHOICE, W("aut"), "is not one of the valid values: got aut"),
-        (EnumType(Mode), 1, "is not one of the valid values: got 1"),
         (EnumType(Mode), "fast", "is not one of the valid values: got 'fast'"),
     ],
 )
@@ -128,16 +104,6 @@ def test_what_is_refused(kind: FieldType, value: Any, message: str) -> None:
         kind.read(value, ORIGIN)
     assert message in str(caught.value)
     assert len(str(caught.value)) < 200
-
-
-def test_words() -> None:
-    assert CHOICE.describe() == "one of: auto, 3, true, 0.5"
-    assert EnumType(Mode).candidates() == ("EXACT", "FAST")
-    assert BoolType().candidates() == ("true", "false")
-    assert EnumType(Mode).read(Mode.FAST, ORIGIN) is Mode.FAST
-    with pytest.raises(Invalid) as caught:
-        EnumType(Mode).read("fast", ORIGIN)
-    assert caught.value.valid == ("EXACT", "FAST")
 
 
 def test_a_path_called_null_is_written_so_that_it_reads_back() -> None:
@@ -172,3 +138,47 @@ def test_prefixes_mean_in_flags_and_yaml_what_they_mean_in_toml(text: str, value
             IntType().read(PlainScalar(wrong), origin)
     with pytest.raises(Invalid, match="too large"):
         FloatType().read(PlainScalar("0x" + "f" * 400), origin)
+
+
+class Fraction:
+    __setpoint_scalar__ = "a fraction such as 1/3"
+
+    def __init__(self, text: str) -> None:
+        self.text = text
+
+    @classmethod
+    def read(cls, value: object) -> "Fraction":
+        """Read `a/b`."""
+        if isinstance(value, cls):
+            return value
+        if not isinstance(value, str) or value.count("/") != 1:
+            raise Invalid("is not a fraction")
+        return cls(str(value))
+
+    def dump(self) -> str:
+        """The text."""
+        return self.text
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Fraction) and self.text == other.text
+
+    def __hash__(self) -> int:
+        return hash(self.text)
+
+
+def test_value_classes_read_and_write_themselves() -> None:
+    for cls, text in ((Period, "3 steps"), (Duration, "1 h"), (Secret, "env:X"), (Fraction, "1/3")):
+        kind = ScalarType(cls)
+        value = kind.read(PlainScalar(text), ORIGIN)
+        assert isinstance(value, cls)
+        assert kind.read(kind.dump(value), ORIGIN) == value
+        assert kind.describe() == cls.__setpoint_scalar__
+        assert kind.is_secret() == (cls is Secret)
+
+
+def test_a_users_own_value_class_is_a_field() -> None:
+    class Root(Config):
+        share: Fraction = Fraction("1/2")
+
+    assert to_plain(resolve(Root(share="1/3"))) == {"share": "1/3"}
+    assert hash(resolve(Root())) == hash(resolve(Root(share="1/2")))
