@@ -27,7 +27,7 @@ from setpoint.data.evaluation import (
 )
 from setpoint.data.order import Parts
 from setpoint.data.rows import DocumentRows, training_rows
-from setpoint.data.sources.config import Conversations, Questions, Random, SourceConfig, Tokens
+from setpoint.data.sources.config import Conversations, Random, SourceConfig, Tokens
 from setpoint.data.sources.synthetic import RandomSource
 from setpoint.data.tokenizers.tokenizer import ByteTokenizer
 from setpoint.shapes.batch import IGNORE_INDEX, Batch
@@ -47,7 +47,7 @@ def evaluation_batches(
     sequence_length=st.integers(1, 12),
     micro_size=st.integers(1, 5),
 )
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=50, deadline=None)
 def test_every_token_but_the_first_is_predicted_once_in_order(
     texts: list[bytes], sequence_length: int, micro_size: int
 ) -> None:
@@ -72,7 +72,7 @@ def test_every_token_but_the_first_is_predicted_once_in_order(
     isolates=st.booleans(),
     count=st.integers(1, 9),
 )
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=50, deadline=None)
 def test_documents_are_predicted_by_themselves_in_order(
     lengths: list[int], method: Any, too_long: Any, isolates: bool, count: int
 ) -> None:
@@ -132,8 +132,7 @@ def test_documents_are_predicted_by_themselves_in_order(
     assert part.byte_count == sum(b.target_bytes for b in first)
 
 
-CHAT, QUESTIONS = Conversations(paths=("a.jsonl",)), Questions()
-PLAIN, IDS = Random(), Tokens(paths=("a.bin",))
+CHAT, PLAIN, IDS = Conversations(paths=("a.jsonl",)), Random(), Tokens(paths=("a.bin",))
 
 
 @pytest.mark.parametrize(
@@ -141,14 +140,10 @@ PLAIN, IDS = Random(), Tokens(paths=("a.bin",))
     [
         ("concatenate", PLAIN, PLAIN, "concatenate"),
         ("concatenate", PLAIN, CHAT, "none"),
-        ("concatenate", IDS, QUESTIONS, "none"),
         ("concatenate", CHAT, CHAT, "concatenate"),
-        ("concatenate", CHAT, PLAIN, "concatenate"),
         ("next_fit", CHAT, CHAT, "next_fit"),
         ("next_fit", CHAT, PLAIN, "concatenate"),
         ("next_fit", CHAT, IDS, "next_fit"),
-        ("none", PLAIN, PLAIN, "none"),
-        ("next_fit", PLAIN, CHAT, "next_fit"),
     ],
 )
 def test_a_set_is_read_as_training_reads_its_kind(
@@ -196,12 +191,6 @@ def test_ranks_divide_the_sequences(limit: int, micro_size: int, ranks: int) -> 
     assert sorted(counted) == sorted(whole.tolist())
 
 
-def test_more_windows_than_there_are_means_all(corpus_of: Callable[..., Corpus]) -> None:
-    corpus = corpus_of(b"abcdefgh")  # 10 tokens, 9 targets
-    batches = evaluation_batches(cut_rows(corpus, 4), micro_size=2, limit=1000)
-    assert [len(batch.inputs) for batch in batches] == [2, 1]
-
-
 def test_refusals_come_at_the_call(corpus_of: Callable[..., Corpus]) -> None:
     corpus = corpus_of(b"abc", side="held_out")
     windows = cut_rows(corpus, 2)
@@ -222,10 +211,8 @@ class Dying(DocumentRows):
         return DocumentRows.batch_of(self, rows)
 
 
-@pytest.mark.parametrize("workers", [1, 2])
-def test_workers_give_the_same_batches_at_each_pass(
-    corpus_of: Callable[..., Corpus], workers: int
-) -> None:
+def test_workers_give_the_same_batches_at_each_pass(corpus_of: Callable[..., Corpus]) -> None:
+    workers = 2
     texts = {
         name: (cut_rows(corpus_of(text, side=name), 4), limit)
         for name, text, limit in (("a", bytes(range(90)), None), ("b", bytes(range(50)), 3))
@@ -252,6 +239,7 @@ def test_workers_give_the_same_batches_at_each_pass(
     helped.close()
 
 
+@pytest.mark.usefixtures("quick_to_notice")
 def test_a_fault_in_a_worker_names_the_text(corpus_of: Callable[..., Corpus]) -> None:
     windows = cut_rows(corpus_of(bytes(range(90)), side="web"), 4)
     dying = Dying(windows.corpus, 4, numbered=windows.numbered, count=len(windows))
@@ -264,7 +252,6 @@ def test_a_fault_in_a_worker_names_the_text(corpus_of: Callable[..., Corpus]) ->
 
 @pytest.mark.parametrize("isolate", [False, True])
 def test_a_stream_of_complete_documents_is_read_as_training_reads_it(isolate: bool) -> None:
-    """Rows of what training concatenates, and what is left at the end."""
     texts = [bytes(range(10 * number, 10 * number + n)) for number, n in enumerate((9, 1, 5, 20))]
     documents = [
         Document(str(at), text, trained=np.ones(len(text), np.bool_))
@@ -348,10 +335,10 @@ def brute_force(train: list[int], held_out: list[int], vocab: int, separator: in
     return totals
 
 
-@pytest.mark.parametrize("seed", range(4))
-def test_bits_equal_brute_force_on_a_small_text(seed: int) -> None:
+@pytest.mark.parametrize(("seed", "vocab"), [(0, 6), (1, 6), (2, 40_000)])
+def test_bits_equal_brute_force_on_a_small_text(seed: int, vocab: int) -> None:
+    """Larger vocabularies need wider codes."""
     generator = np.random.default_rng(seed)
-    vocab = 6
     # A text with structure: a cycle with noise, so that longer contexts do help.
     steps = np.where(generator.random(900) < 0.6, 1, generator.integers(0, 5, 900))
     tokens = np.concatenate([[5], np.cumsum(steps) % 5]).astype(np.uint16)
@@ -375,16 +362,7 @@ def test_probabilities_of_the_next_token_add_up_to_one() -> None:
             assert total == pytest.approx(1, abs=1e-9)
 
 
-def test_larger_vocabularies_need_wider_codes_and_give_the_same_model() -> None:
-    generator = np.random.default_rng(1)
-    train, held_out = generator.integers(0, 4, 600), generator.integers(0, 4, 100)
-    narrow = brute_force(train.tolist(), held_out.tolist(), 40_000, 39_999)
-    wide = ngram_bits(train.astype(np.uint16), held_out.astype(np.uint16), 40_000, 39_999)
-    assert wide == pytest.approx(narrow, rel=1e-6)
-
-
-@pytest.mark.parametrize("alphabet", [8, 64])
-@pytest.mark.parametrize("pattern", ["markov", "uniform"])
+@pytest.mark.parametrize(("pattern", "alphabet"), [("markov", 8), ("uniform", 64)])
 def test_baselines_find_the_entropy_of_synthetic_text(alphabet: int, pattern: str) -> None:
     source = Random(documents=200, length=2000, alphabet=alphabet, seed=3)
     source.pattern = pattern  # pyright: ignore[reportAttributeAccessIssue]
@@ -395,25 +373,6 @@ def test_baselines_find_the_entropy_of_synthetic_text(alphabet: int, pattern: st
     assert 0 < bits.unigram - math.log2(alphabet) < 0.02
     assert -0.02 < bits.bigram - entropy < 0.05
     assert bits.trigram < bits.unigram + 0.05
-
-
-def test_text_that_was_never_seen_costs_finite_bits(corpus_of: Callable[..., Corpus]) -> None:
-    bits = ngram_baselines([corpus_of(b"a" * 50)], corpus_of(b"zzz"))
-    assert all(math.isfinite(value) for value in bits)
-    assert bits.unigram > 8
-
-
-def test_the_smallest_corpora_work(corpus_of: Callable[..., Corpus]) -> None:
-    bits = ngram_baselines([corpus_of(b"a")], corpus_of(b"a"))
-    assert all(math.isfinite(value) and value >= 0 for value in bits)
-
-
-def test_inputs_are_left_as_they_were(corpus_of: Callable[..., Corpus]) -> None:
-    train, held_out = corpus_of(b"banana bandana"), corpus_of(b"ban")
-    before = train.tokens.copy(), held_out.tokens.copy()
-    ngram_baselines([train], held_out)
-    assert np.array_equal(train.tokens, before[0])
-    assert np.array_equal(held_out.tokens, before[1])
 
 
 def cut(corpus: Corpus, starts: list[int], length: int) -> Batch:
@@ -432,23 +391,6 @@ def test_targets_are_the_inputs_one_token_later(corpus_of: Callable[..., Corpus]
     assert batch.inputs.is_contiguous()
     assert batch.targets.is_contiguous()
     assert (batch.target_tokens, batch.target_bytes) == (6, 5)
-
-
-def test_a_window_past_the_end_is_padded_and_the_padding_is_not_predicted(
-    corpus_of: Callable[..., Corpus],
-) -> None:
-    batch = cut(corpus_of(b"abc"), [2], 5)
-    assert batch.inputs.tolist() == [[98, 99, 256, 256, 256]]
-    assert batch.targets.tolist() == [[99, 256, IGNORE_INDEX, IGNORE_INDEX, IGNORE_INDEX]]
-    assert (batch.target_tokens, batch.target_bytes) == (2, 1)
-
-
-def test_cross_entropy_ignores_the_padding(corpus_of: Callable[..., Corpus]) -> None:
-    batch = cut(corpus_of(b"abc"), [2], 5)
-    loss = torch.nn.functional.cross_entropy(
-        torch.zeros(5, 257), batch.targets.flatten(), reduction="sum"
-    )
-    assert loss.item() == pytest.approx(batch.target_tokens * np.log(257))
 
 
 def test_batches_do_not_share_memory_with_the_corpus(corpus_of: Callable[..., Corpus]) -> None:

@@ -83,19 +83,10 @@ def test_the_stream_and_its_state_are_those_without_workers(feeds: Any) -> None:
     for _ in range(25):
         assert inputs(alone, 1) == inputs(helped, 1)
         assert (alone.state_dict(), alone.epoch) == (helped.state_dict(), helped.epoch)
+    assert alone.spent.batches == 50 and min(alone.spent.making, helped.spent.making) > 0
     after = torch.rand(1)
     torch.manual_seed(3)
     assert torch.rand(1) == after  # the generator that dropout uses was left alone
-
-
-@pytest.mark.parametrize("workers", [0, 1])
-def test_what_batches_cost_is_measured(feeds: Any, workers: int) -> None:
-    good = windows()
-    wait = lambda: time.sleep(0.2)  # noqa: E731
-    feed = feeds(workers, Faulty(good, 40, wait), micro_size=100)
-    feed.take()  # of two micro-batches, that is, of an epoch and more
-    assert feed.spent.batches == 2
-    assert 0.2 <= feed.spent.making < 100 and 0 < feed.spent.planning < 100
 
 
 def test_a_closed_feed_goes_on_behind_what_was_taken(feeds: Any) -> None:
@@ -130,11 +121,11 @@ def divide() -> None:
         (lambda: time.sleep(HANG), RunError, r"data.loader.timeout: no rows came within 2 seconds"),
     ],
 )
+@pytest.mark.usefixtures("quick_to_notice")
 def test_a_fault_in_a_worker_names_the_rows(feeds: Any, fault: Any, kind: Any, words: str) -> None:
     good = windows()
-    sequences = Faulty(good, 40, fault)
     # A worker may take seconds to start on a busy machine: only the row that hangs is timed.
-    feed = feeds(2, sequences, timeout=2.0 if "timeout" in words else 60.0)
+    feed = feeds(2, Faulty(good, 40, fault), timeout=2.0 if "timeout" in words else 0.0)
     with pytest.raises(kind, match=f"(?s){words}") as caught:
         inputs(feed, 30)
     assert good.corpus.files[3].name in str(caught.value)
@@ -211,7 +202,6 @@ PACKED = "data.packing.method=next_fit"
     "flags",
     [
         ("data.packing.isolate=true",),
-        (PACKED, "data.sources.0.length=5"),
         (PACKED, TWO),
         (PACKED, TWO, *WEIGHTS, "data.packing.pad_to_multiple_of=4"),
         (PACKED, "data.packing.isolate=false", TWO, "model.moe={experts: 2}"),
@@ -247,11 +237,6 @@ def holds(batch: Batch) -> None:
     assert lengths.cumulative.tolist() == [*starts, end] == sorted({*starts, end})
     assert lengths.cumulative.dtype == torch.int32
     assert lengths.longest == int(np.diff(lengths.starts).max())
-
-
-def test_rows_without_documents_have_none(tmp_path: Path) -> None:
-    (batch, *_) = build_components(small_job(tmp_path)).feed.take().batches
-    assert batch.lengths is None
 
 
 def counting_corpus(size: int) -> Corpus:
@@ -291,7 +276,7 @@ def all_windows(corpus: Corpus, sequence_length: int) -> list[tuple[int, ...]]:
     micro_size=st.integers(1, 7),
     seed=st.integers(0, 2**63),
 )
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=30, deadline=None)
 def test_every_epoch_holds_every_window_once(
     size: int, sequence_length: int, micro_size: int, seed: int
 ) -> None:
@@ -329,14 +314,6 @@ def test_the_order_of_a_seed_never_changes() -> None:
     assert found == [7, 2, 3, 4, 5, 6, 1, 0, 0, 6, 3, 4, 2, 1, 7, 5]
 
 
-def test_a_corpus_of_one_window_repeats_it() -> None:
-    corpus = counting_corpus(8)  # 10 tokens
-    loader = feed_of(corpus, sequence_length=9, micro_size=3, seed=0)
-    assert len(loader.sequences) == 1
-    assert set(rows(loader, 2)) == {tuple(corpus.tokens.tolist())}
-    assert loader.epoch == 6.0
-
-
 def test_epoch_counts_passes_with_their_fraction() -> None:
     loader = feed_of(counting_corpus(78), sequence_length=9, micro_size=3, seed=0)
     assert len(loader.sequences) == 8
@@ -362,7 +339,6 @@ def test_a_step_is_taken_whole_and_counted() -> None:
     assert step.rank_total == (54, 54, 54.0, None)
     assert whole.state_dict() == single.state_dict()
     assert whole.state_dict()["sources"][""]["epoch_row"] == 6
-    assert whole.state_dict() == single.state_dict()
 
 
 @pytest.mark.parametrize(
@@ -402,14 +378,7 @@ def test_other_text_of_the_same_size_is_refused(corpus_of: Callable[..., Corpus]
 
 @pytest.mark.parametrize(
     "change",
-    [
-        {"epoch": -1},
-        {"epoch_row": -1},
-        {"row": 40},
-        {"epoch": 1.5},
-        {"epoch_row": "3"},
-        {"epoch": True},
-    ],
+    [{"epoch": -1}, {"epoch_row": "3"}, {"row": 40}, {"epoch": True}],
 )
 def test_a_position_that_is_none_is_refused(change: dict[str, Any]) -> None:
     loader = feed_of(counting_corpus(398), sequence_length=9, micro_size=2, seed=0)
@@ -417,15 +386,6 @@ def test_a_position_that_is_none_is_refused(change: dict[str, Any]) -> None:
     with pytest.raises(SetpointError, match="is not a position"):
         state = loader.state_dict()["sources"][""]
         loader.load_state_dict({"sources": {"": {**state, **change}}})
-
-
-@pytest.mark.parametrize(
-    "state", [{}, {"sources": {}}, {"sources": {"": {"epoch": 0, "epoch_row": 0}}}]
-)
-def test_a_state_without_its_keys_is_refused(state: dict[str, Any]) -> None:
-    loader = feed_of(counting_corpus(400), sequence_length=9, micro_size=2, seed=0)
-    with pytest.raises(SetpointError, match="has the keys"):
-        loader.load_state_dict(state)
 
 
 def test_numbers_out_of_range_and_a_short_corpus_are_refused() -> None:
@@ -450,7 +410,7 @@ def test_numbers_out_of_range_and_a_short_corpus_are_refused() -> None:
     before=st.integers(0, 60),
     ahead=st.integers(0, 20),
 )
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=30, deadline=None)
 def test_a_resumed_loader_equals_the_uninterrupted_one(
     size: int, micro_size: int, seed: int, before: int, ahead: int
 ) -> None:
@@ -472,36 +432,4 @@ def test_a_resumed_loader_equals_the_uninterrupted_one(
     ):
         assert torch.equal(mine.inputs, theirs.inputs)
         assert torch.equal(mine.targets, theirs.targets)
-        assert (mine.target_tokens, mine.target_bytes) == (
-            theirs.target_tokens,
-            theirs.target_bytes,
-        )
-
-
-@pytest.mark.parametrize("data_size", [2, 3, 4])
-def test_ranks_together_are_one_rank_with_a_larger_batch(data_size: int) -> None:
-    corpus = counting_corpus(500)
-    one = feed_of(corpus, sequence_length=7, micro_size=2 * data_size, seed=5)
-    ranks = [
-        feed_of(
-            corpus, sequence_length=7, micro_size=2, seed=5, data_rank=rank, data_size=data_size
-        )
-        for rank in range(data_size)
-    ]
-    for _ in range(2 * len(one.sequences)):
-        together = torch.cat([rank.take().batches[0].inputs for rank in ranks])
-        assert torch.equal(together, one.take().batches[0].inputs)
-        assert all(rank.state_dict() == one.state_dict() for rank in ranks)
-
-
-def test_each_micro_batch_is_counted_by_itself() -> None:
-    def first_tokens(batch: Batch) -> Count:
-        number = 1 + int(batch.inputs.sum())
-        return Count(number, number, float(number))
-
-    sequences = training_rows(counting_corpus(300), 9)
-    sampler = Sampler([RowOrder(sequences, 4)])
-    step = Feed(sequences, sampler, first_tokens, micro_size=1, accumulation=3).take()
-    expected = [first_tokens(batch) for batch in step.batches]
-    assert len(set(expected)) == 3 and list(step.counts) == expected
-    assert step.rank_total.tokens == sum(each.tokens for each in expected)
+        assert mine.target_bytes == theirs.target_bytes

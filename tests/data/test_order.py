@@ -2,7 +2,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -71,9 +70,9 @@ def test_shuffled_is_the_network(key: str, size: int, data: st.DataObject) -> No
     assert found.tolist() == [feistel(key, size, place) for place in places]
 
 
-@pytest.mark.parametrize("size", [*range(1, 70), 1000, 1023, 1024, 1025, 65_537])
-def test_an_order_holds_each_index_once(size: int) -> None:
-    assert sorted(whole("x", size).tolist()) == list(range(size))
+def test_an_order_holds_each_index_once() -> None:
+    for size in (*range(1, 70), 1023, 1024, 1025, 65_537):
+        assert sorted(whole("x", size).tolist()) == list(range(size))
 
 
 def whole(key: str, size: int) -> np.ndarray:
@@ -88,20 +87,14 @@ def test_orders_of_other_keys_are_unrelated() -> None:
     assert (first == second).sum() < 10  # a random pair agrees in one place on average
 
 
-@pytest.mark.parametrize("size", [2, 5, 17])
-def test_every_index_is_about_equally_often_anywhere(size: int) -> None:
+def test_every_index_is_about_equally_often_anywhere() -> None:
     """Chi-square of each place over 1,500 keys, far above what chance gives once in a million."""
+    size = 7
     orders = np.stack([whole(str(key), size) for key in range(1500)])
     for place in orders.T:
         counts = np.bincount(place, minlength=size)
         statistic = float(((counts - 1500 / size) ** 2 / (1500 / size)).sum())
         assert statistic < size - 1 + 7 * (2 * size) ** 0.5, (size, counts)
-
-
-def test_all_orders_of_few_are_about_equally_frequent() -> None:
-    found = Counter(tuple(whole(str(key), 4).tolist()) for key in range(2400))
-    assert len(found) == 24
-    assert min(found.values()) > 50 and max(found.values()) < 160
 
 
 def test_a_place_in_a_huge_order_costs_no_more() -> None:
@@ -212,8 +205,11 @@ def test_windows_follow_the_files(kind: str, tmp_path: Path) -> None:
         assert (tmp_path / "cache").is_dir()
 
 
-@pytest.mark.parametrize("kind", ["jsonl", "streamed"])
-@pytest.mark.parametrize("method", ["next_fit", "first_fit_decreasing", "none"])
+@pytest.mark.parametrize(
+    ("kind", "method"),
+    [("jsonl", "next_fit"), ("jsonl", "first_fit_decreasing"), ("streamed", "next_fit"),
+     ("streamed", "none")],
+)  # fmt: skip
 def test_packing_takes_documents_in_their_order(method: str, kind: str, tmp_path: Path) -> None:
     job = job_of(
         SOURCES[kind](tmp_path), f"data.packing.method={method}", "batch.sequence_length=48"
@@ -227,20 +223,17 @@ def test_packing_takes_documents_in_their_order(method: str, kind: str, tmp_path
         assert seen == texts[: len(seen)]
 
 
-def test_a_position_is_refused_in_another_order(tmp_path: Path) -> None:
-    source = jsonl(tmp_path)
-    for method in ("concatenate", "next_fit"):
-        packing = f"data.packing.method={method}"
-        jobs = [job_of(source, packing), job_of(source, packing, "data.shuffle=true")]
-        samplers = [
-            build_training_data(job, read_sides(job.data, job.tokenizer.build()).train)[1]
-            for job in jobs
-        ]
-        with pytest.raises(
-            SetpointError, match=r"data\.shuffle: .* the order sources, and now it is shuffled"
-        ):
-            samplers[1].load_state_dict(samplers[0].state_dict())
-        with pytest.raises(
-            SetpointError, match=r"data\.shuffle: .* the order shuffled, and now it is sources"
-        ):
-            samplers[0].load_state_dict(samplers[1].state_dict())
+@pytest.mark.parametrize("method", ["concatenate", "next_fit"])
+def test_a_position_is_refused_in_another_order(method: str, tmp_path: Path) -> None:
+    source, packing = jsonl(tmp_path), f"data.packing.method={method}"
+    jobs = [job_of(source, packing), job_of(source, packing, "data.shuffle=true")]
+    samplers = [
+        build_training_data(job, read_sides(job.data, job.tokenizer.build()).train)[1]
+        for job in jobs
+    ]
+    for one, other, said in (
+        (0, 1, "the order sources, and now it is shuffled"),
+        (1, 0, "the order shuffled, and now it is sources"),
+    ):
+        with pytest.raises(SetpointError, match=rf"data\.shuffle: .* {said}"):
+            samplers[other].load_state_dict(samplers[one].state_dict())

@@ -173,8 +173,7 @@ def test_what_is_refused(
     assert "pip install 'setpoint[data]'" in refusal()
 
 
-@pytest.mark.parametrize("kind", ["text", "chat"])
-@pytest.mark.parametrize("shards", [1, 4, 1000])
+@pytest.mark.parametrize(("kind", "shards"), [("text", 4), ("chat", 1000)])
 def test_other_shards_hold_the_same(tmp_path: Path, kind: str, shards: int) -> None:
     rows = [{"prompt": f"q{n}", "completion": "a" * (n % 7 + 1)} for n in range(40)]
     (tmp_path / "c.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))

@@ -133,24 +133,9 @@ def test_shares_that_are_changed_on_resume_count_from_there() -> None:
     assert [sources[at : at + 10].count(0) for at in range(0, 100, 10)] == [9] * 10
 
 
-def test_a_source_is_read_as_often_as_its_limit_allows() -> None:
-    _, sampler = mixture_of([1, 1, 2], limits=[7, None, 3])
-    sources = [source for source, _ in taken(sampler, 40)]
-    assert [sources.count(k) for k in range(3)] == [7, 30, 3]
-    assert set(sources[20:]) == {1}
-
-
-def test_a_limit_below_what_was_taken_holds_when_a_run_goes_on() -> None:
-    _, before = mixture_of([1, 1])
-    before.take(20)
-    _, sampler = mixture_of([1, 1], limits=[7, None])
-    sampler.load_state_dict(before.state_dict())
-    assert set(sampler.take(10).source.tolist()) == {1}
-
-
 def test_all_sources_read_to_their_limits_are_an_error() -> None:
     _, sampler = mixture_of([1, 1], limits=[7, 7])
-    sampler.take(14)
+    assert np.bincount(sampler.take(14).source).tolist() == [7, 7]
     with pytest.raises(SetpointError, match="as often as its epochs allow, after 14 sequences"):
         sampler.take(1)
 
@@ -246,12 +231,6 @@ def test_states_of_other_sources_are_refused_and_leave_all_as_it_was() -> None:
     assert sampler.state_dict() == before
 
 
-def test_epochs_are_counted_over_all_sources() -> None:
-    _, sampler = mixture_of([1, 3])
-    sampler.take(21)
-    assert math.isclose(sampler.epoch, 1.5)
-
-
 S = 32
 ROWS = [(f"r{row:02}" + "." * ((row * 7) % 23), (row * 5) % 11 - 3.5) for row in range(40)]
 
@@ -299,9 +278,9 @@ def expected(by: str, descending: bool) -> list[str]:
     return [text for text, _ in ordered]
 
 
-@pytest.mark.parametrize("source", [jsonl, table, hub])
 @pytest.mark.parametrize(
-    ("by", "descending"), [("length", False), ("score", False), ("score", True)]
+    ("source", "by", "descending"),
+    [(jsonl, "length", False), (table, "score", False), (hub, "score", True)],
 )
 def test_documents_come_in_the_order_of_the_key(
     source: Any, by: str, descending: bool, tmp_path: Path
@@ -354,10 +333,8 @@ def test_a_resume_goes_on_and_another_order_is_refused(method: str, tmp_path: Pa
 
 @pytest.mark.parametrize(
     ("value", "words"),
-    [('"high"', "not a finite number"), ("true", "not a finite number"), ("NaN", "finite"),
-     ("1" + "0" * 400, "finite"),
-     (None, "has no field 'q'")],
-)  # fmt: skip
+    [("true", "not a finite number"), ("1" + "0" * 400, "finite"), (None, "has no field 'q'")],
+)
 def test_a_row_without_a_number_is_named(value: str | None, words: str, tmp_path: Path) -> None:
     more = "" if value is None else f', "q": {value}'
     (tmp_path / "rows.jsonl").write_text(f'{{"text": "a", "q": 1}}\n{{"text": "b"{more}}}\n')
@@ -396,18 +373,6 @@ def test_in_words() -> None:
     )
 
 
-def test_packed_rows() -> None:
-    state = {
-        "taken": 4000,
-        "epoch": 1,
-        "epoch_row": 1500,
-        "group": 2,
-        "row": 15,
-        "method": "next_fit",
-    }
-    assert describe_position({"sources": {"": state}}) == "epoch 2, after 1,500 sequences"
-
-
 MIXTURE = (
     """data.sources=[{type: random, name: a, documents: 30, weight: 3.0},
     {type: random, name: b, documents: 30, weight: 1.0}]""",
@@ -441,7 +406,6 @@ def test_checkpoints_resumes_and_commands_say_it(
 @pytest.mark.parametrize(
     ("step", "phase", "shares"),
     [
-        (1, "phase 1 of 3 (its sources' own weights)", ("a 75.0%", "b 25.0%")),
         (2, "phase 2 of 3 (from 2 steps on)", ("a 75.0%", "b 25.0%")),
         (5, "phase 3 of 3 (annealing from 4 steps on)", ("a 60.0%", "b 40.0%")),
     ],

@@ -17,7 +17,6 @@ NAMES = st.lists(st.text("abc/._0", min_size=1, max_size=8), min_size=2, max_siz
 
 
 def split_documents(documents: list[Document], held_out: float) -> Split:
-    """Split the documents of one source."""
     (train,), held = split_mixture([documents], held_out)
     return Split(train, held)
 
@@ -34,10 +33,6 @@ def test_position_is_the_hash_as_a_fraction(name: str) -> None:
     assert 0 <= exact - Fraction(split_position(name)) < Fraction(1, 2**53)
 
 
-def test_position_never_changes() -> None:
-    assert split_position("stdlib/abc.py") == 0.7387529040227028
-
-
 @given(count=st.integers(3, 60), share=st.floats(0.001, 0.999), seed=st.integers(0, 999))
 @settings(max_examples=100, deadline=None)
 def test_a_share_of_any_folder_holds_documents_out(count: int, share: float, seed: int) -> None:
@@ -51,10 +46,6 @@ def test_a_share_of_any_folder_holds_documents_out(count: int, share: float, see
     assert {d.name for d in read} == {d.name for d in split.train}
 
 
-def test_the_default_share_of_ten_files_is_one() -> None:
-    assert len(split_documents(docs([f"text/{n}.txt" for n in range(10)]), 0.05).held_out) == 1
-
-
 @given(names=NAMES, name=st.text("xyz", min_size=1), share=st.floats(0.05, 0.95))
 @settings(max_examples=100, deadline=None)
 def test_one_more_document_moves_at_most_two(names: list[str], name: str, share: float) -> None:
@@ -64,39 +55,16 @@ def test_one_more_document_moves_at_most_two(names: list[str], name: str, share:
     assert len((before ^ after) - {name}) <= 2
 
 
-@given(names=NAMES, data=st.data())
-@settings(max_examples=50, deadline=None)
-def test_the_order_documents_arrive_in_does_not_matter(
-    names: list[str], data: st.DataObject
-) -> None:
-    shuffled = data.draw(st.permutations(names))
-    documents = [Document(name, b"a line\n" * 40) for name in shuffled]
-    by_name = sorted(documents, key=lambda document: document.name)
-    assert split_documents(by_name, 0.3) == split_documents(documents, 0.3)
-
-
-def test_share_of_documents_is_near_what_was_asked() -> None:
-    split = split_documents(docs([f"n/{i}" for i in range(4000)]), 0.05)
-    assert 0.04 < len(split.held_out) / 4000 < 0.06
-
-
-def test_empty_documents_are_dropped() -> None:
-    names = [f"n/{i}" for i in range(100)]
-    split = split_documents([*docs(names), Document("n/empty", b"")], 0.5)
-    assert len(split.train) + len(split.held_out) == 100
-
-
 def test_documents_without_text_are_on_no_side() -> None:
-    assert split_documents([Document("a", b""), Document("b", b"")], 0.5) == ([], [])
+    empty = Document("a", b"")
+    assert split_documents([empty, Document("b", b"")], 0.5) == ([], [])
+    train, held_out = split_documents([*docs(["c", "d", "e"]), empty], 0.5)
+    assert "a" not in [d.name for d in (*train, *held_out)]
 
 
-def test_nothing_is_held_out() -> None:
-    assert split_documents(docs(["a", "b"]), 0).held_out == []
-    assert len(split_documents(docs(["a"]), 0).train) == 1
-
-
-@pytest.mark.parametrize("text", ["line\n" * 100, "ä" * 300, "x" * 999 + "\n", "\n" * 40])
-@pytest.mark.parametrize("share", [0.05, 0.3, 0.9])
+@pytest.mark.parametrize(
+    ("text", "share"), [("line\n" * 100, 0.05), ("ä" * 300, 0.3), ("\n" * 40, 0.9)]
+)
 def test_the_end_of_a_single_document_is_held_out(text: str, share: float) -> None:
     document = Document("text/one.txt", text.encode())
     (train,), (held_out,) = split_documents([document], share)
@@ -164,11 +132,6 @@ def test_a_single_document_of_a_mixture_is_cut() -> None:
     assert split_mixture([one, many], 0) == ([one, split_documents(many, 0).train], [])
 
 
-def test_a_mixture_of_which_nothing_is_held_out_is_refused() -> None:
-    with pytest.raises(SetpointError, match="each of the 4 documents has a few bytes"):
-        split_mixture([docs(["a/0", "a/1"]), docs(["b/0", "b/1"])], 0.0001)
-
-
 @given(names=NAMES, more=NAMES, data=st.data())
 @settings(max_examples=100, deadline=None)
 def test_a_number_of_documents_with_the_lowest_hashes(
@@ -198,7 +161,6 @@ def test_a_number_of_documents_of_all_sources_of_a_mixture() -> None:
     ("names", "count", "valid"),
     [
         (["a", "b", "c"], 3, "1 to 2, or a share below 1"),
-        (["a", "b", "c"], 2000000, "1 to 2, or a share below 1"),
         (["a"], 1, "a share below 1"),
     ],
 )

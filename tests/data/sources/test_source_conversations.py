@@ -30,6 +30,7 @@ from setpoint.data.sources.records import RowError
 from setpoint.data.tokenizers.config import Bytes, HuggingFace
 from setpoint.data.tokenizers.tokenizer import ChatTokenizer
 
+from ...support.cases import rotated
 from ..in_memory import in_memory
 from ..tokenizers_here import BEGIN, CHAT, END, byte_level, sentence_piece
 
@@ -131,7 +132,7 @@ TEXT = st.text(st.one_of(st.sampled_from(" \n:<|>_"), CHARACTERS), max_size=12)
 
 @given(contents=st.lists(TEXT, min_size=2, max_size=5))
 @settings(
-    deadline=None, max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture]
+    deadline=None, max_examples=25, suppress_health_check=[HealthCheck.function_scoped_fixture]
 )
 def test_any_text_gives_tokens_as_in_transformers(
     tmp_path: Path, folders: dict[str, Path], contents: list[str]
@@ -237,7 +238,7 @@ def test_tool_calls_are_kept_and_trained_on(tmp_path: Path, folders: dict[str, P
     )
     assert found.tokens is not None and found.trained is not None
     called = '\n<tool_call>\n{"name": "add", "arguments": {"a": 1}}\n</tool_call>'
-    assert tokenizer.decode(found.tokens[found.trained]).decode() == called + "2."
+    assert trained_text(found, tokenizer) == called + "2."
     ends = found.tokens == tokenizer.chat.tokens["<|im_end|>"]
     assert (ends & found.trained).sum() == 2
     assert '"parameters": {}' in found.data.decode()
@@ -292,9 +293,8 @@ def test_a_template_that_drops_earlier_reasoning(tmp_path: Path, folders: dict[s
     answers = ("<think>\nx</think> one", "<think>\ny</think> two")
     row = chat(("user", "a"), ("assistant", answers[0]), ("user", "b"), ("assistant", answers[1]))
     (found,) = documents(tmp_path, [row], tokenizer, template=REASONING)
-    assert found.tokens is not None and found.trained is not None
     # What the generation prompt writes is not the model's to write.
-    assert tokenizer.decode(found.tokens[found.trained]).decode() == "oney</think> two"
+    assert trained_text(found, tokenizer) == "oney</think> two"
 
 
 # The system message inside the first turn, no generation prompt, a blank before each answer.
@@ -322,8 +322,7 @@ def test_answers_of_templates_of_other_forms(
     row = chat(*([("system", "s")] if template is FOLDED else []), *turns)
     (found,) = documents(tmp_path, [row], tokenizer, template=template)
     assert found.tokens is not None and found.trained is not None
-    answers = tokenizer.decode(found.tokens[found.trained]).decode()
-    assert answers == (" cd ab" if template is FOLDED else "cdab")
+    assert trained_text(found, tokenizer) == (" cd ab" if template is FOLDED else "cdab")
     ends = found.tokens[found.trained] == tokenizer.chat.tokens["<|im_end|>"]
     assert ends.sum() == 2 and ends[-1]
 
@@ -332,23 +331,15 @@ WRONG: dict[str, tuple[Any, str, str]] = {
     "no shape": ({"text": "a"}, "plain", r"line 2: has the fields 'text'; one of these is needed"),
     "preferences": ({"chosen": []}, "plain", "has preferences"),
     "no role": ({"messages": [{"content": "a"}]}, "plain", r"'messages.0.role'.* missing"),
-    "no content": ({"messages": [{"role": "user"}]}, "plain", r"'messages.0.content': is missing"),
     "an image": ({"messages": [{"role": "user", "content": [{"type": "image"}]}]}, "plain",
                  r"'messages.0.content.0': text is needed.*'image'"),
     "unknown speaker": ({"conversations": [{"from": "dog", "value": "a"}]}, "plain",
                         r"'conversations.0.from': 'dog' is none of human, user"),
     "label": ({"input_ids": [1, 2], "labels": [2, -100]}, "plain", "place 0 has 2, and input_ids"),
-    "lengths": ({"input_ids": [1, 2], "labels": [1]}, "plain",
-                "has 1 entries, and input_ids has 2"),
     "masked": ({"input_ids": [1, 2], "labels": [-100, -100]}, "plain",
                "all of its labels are -100"),
     "a float": ({"input_ids": [1, 2.5]}, "plain", r"2.5 is in it"),
     "no answer": (chat(("user", "a")), "plain", r"nothing in it is trained on: no answer"),
-    "another role": (
-        chat(("user", "a"), ("assistent", "b")),
-        "{% for m in messages %}{{ m.role + m.content }}{% endfor %}",
-        r"no answer of the assistant in it has a token \(its roles: user, assistent\)",
-    ),
     "raises": (chat(("tool", "a")), "alpaca", "raises: alpaca has the roles .* no tool"),
     "role lost": (chat(("tool", "a"), ("assistant", "b")), "plain",
                   "it writes messages of the role 'tool' as if they had the role 'user'"),
@@ -389,8 +380,12 @@ def template_of(source: str, tokenizer: ChatTokenizer) -> ChatTemplate:
     return ChatTemplate(source, "the template", facts.variables, facts.controls)
 
 
-@pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("source", [CHATML, LLAMA3, GLM, NO_END])
+def trained_text(document: Document, tokenizer: ChatTokenizer) -> str:
+    assert document.tokens is not None and document.trained is not None
+    return tokenizer.decode(document.tokens[document.trained]).decode()
+
+
+@pytest.mark.parametrize(("source", "kind"), rotated([CHATML, LLAMA3, GLM, NO_END], KINDS))
 def test_rows_are_what_transformers_gives_and_nothing_around(
     tmp_path: Path, folders: dict[str, Path], kind: str, source: str
 ) -> None:
@@ -469,8 +464,7 @@ def test_what_ends_an_answer_is_trained_on(
     assert trained(turns[:2]) == trained(turns[:2], loss_on="last_answer") == [only]
 
 
-@pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("source", [CHATML, LLAMA3, GLM, NO_END])
+@pytest.mark.parametrize(("source", "kind"), rotated([CHATML, LLAMA3, GLM, NO_END], KINDS))
 def test_a_prompt_has_the_tokens_of_transformers(
     folders: dict[str, Path], kind: str, source: str
 ) -> None:
@@ -516,27 +510,24 @@ def test_a_template_that_is_no_jinja_is_found_by_check(tmp_path: Path) -> None:
         fitting_template(str(file), "here", facts)
 
 
-NOT_THERE = {
-    "chatml": "the chat template 'chatml' writes <|im_start|>, <|im_end|>, and the tokenizer "
-    "'bytes' has <|endoftext|>",
-    "chatlm": "'chatlm' is the name of no chat template, and no file",
-    "{% if 1 %}role,content{% endif %} messages": "never writes `messages`, so it is not a chat",
-    "{{ bos_token }}{% for m in messages %}{{ m.content }}{% endfor %}": "writes bos_token",
-    "{% for m in messages %}": "mine.jinja, line 1: ",
-}
-
-
-@pytest.mark.parametrize("template", NOT_THERE)
-def test_a_template_that_does_not_fit(tmp_path: Path, template: str) -> None:
+@pytest.mark.parametrize(
+    ("template", "said"),
+    [
+        ("chatml", "the chat template 'chatml' writes <|im_start|>, <|im_end|>, and the tokenizer"),
+        ("chatlm", "'chatlm' is the name of no chat template, and no file"),
+        ("{% if 1 %}role,content{% endif %} messages", "never writes `messages`, so it is not a"),
+        ("{{ bos_token }}{% for m in messages %}{{ m.content }}{% endfor %}", "writes bos_token"),
+        # A template runs in a sandbox.
+        (
+            "{% set a = ''.__class__.__mro__[1].__subclasses__() %}{{ a }}{{ messages }}",
+            "raises: access to attribute '__",
+        ),
+    ],
+)
+def test_a_template_that_does_not_fit(tmp_path: Path, template: str, said: str) -> None:
     with pytest.raises(SetpointError) as caught:
         documents(tmp_path, [TURNS], template=template)
-    assert NOT_THERE[template] in str(caught.value)
-
-
-def test_a_template_has_no_way_out(tmp_path: Path) -> None:
-    escape = "{% set a = ''.__class__.__mro__[1].__subclasses__() %}{{ a }}{{ messages }}"
-    with pytest.raises(SetpointError, match=r"raises: access to attribute '__(class|mro)__'"):
-        documents(tmp_path, [TURNS], template=escape)
+    assert said in str(caught.value)
 
 
 def test_the_templates_of_the_tokenizer(tmp_path: Path) -> None:
@@ -564,24 +555,9 @@ def test_named_templates_find_their_answers(
     tokenizer = tokenizer_in(folders["byte_level"])
     (found,) = documents(tmp_path, [TURNS], tokenizer, template=name)
     assert found.tokens is not None and found.trained is not None
-    answers = tokenizer.decode(found.tokens[found.trained]).decode()
-    assert answers == ("cdg" if name == "llama3" else "cd g")
+    assert trained_text(found, tokenizer) == ("cdg" if name == "llama3" else "cd g")
     ends = ("<|im_end|>", "<|eot_id|>", END)
     assert found.tokens[found.trained][-1] in [tokenizer.chat.tokens[end] for end in ends]
-
-
-def test_a_corpus_has_no_other_targets_than_the_answers(tmp_path: Path) -> None:
-    path = tmp_path / "chats.jsonl"
-    rows = [chat(("user", "a"), ("assistant", str(number))) for number in range(9)]
-    path.write_text("\n".join(map(json.dumps, rows)))
-    section = Conversations(paths=(str(path),), template="plain")
-    config = resolve(Data(sources=(section,), held_out=0.0))
-    (train,), _ = in_memory(config, resolve(Bytes()).build())
-    assert train.trained is not None
-    # The first token, a separator, is nobody's target.
-    targets = train.tokens[1:][train.trained[1:]]
-    assert sorted(bytes(targets[::2].astype(np.uint8))) == [*b"012345678"]
-    assert set(targets[1::2].tolist()) == {256}
 
 
 def test_a_prompt_of_which_the_template_loses_a_message_is_refused(

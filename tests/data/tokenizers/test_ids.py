@@ -13,9 +13,6 @@ from setpoint.data.sides import read_sides
 from setpoint.data.tokenizers.config import TokenIds
 from setpoint.train.build.job_data import build_training_data
 from setpoint.train.config import Job
-from setpoint.train.run import train
-
-from ...train.small import rows, small_job
 
 S, V = 16, 1000
 IDS = np.arange(3000) * 7919 % 991
@@ -79,18 +76,3 @@ def test_what_is_refused(flags: list[str], path: str, tmp_path: Path) -> None:
     with pytest.raises(ConfigError) as raised:
         compose(Job, flags=[*write(tmp_path), *flags]).resolve()
     assert path in [problem.path for problem in raised.value.problems]
-
-
-def test_a_run_resumes_on_ids(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    flags = write(tmp_path)
-    flags[3] = f"data.sources=[{{type=tokens, paths=[{tmp_path}/a.npy]}}]"
-    flags += ["model.dropout=0", "schedule=constant", "checkpoint.every=2 steps"]
-    whole = train(small_job(tmp_path, *flags, "duration=4 steps", "name=whole"))
-    train(small_job(tmp_path, *flags, "duration=2 steps", "name=part"))
-    part = train(small_job(tmp_path, *flags, "duration=4 steps", "name=part"))
-
-    def losses(run: Path) -> list[float]:
-        return [row["loss"] for row in rows(run) if row["kind"] == "train"]
-
-    assert losses(part.directory) == losses(whole.directory)

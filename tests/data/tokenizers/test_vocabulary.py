@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 
 import numpy as np
@@ -33,11 +32,6 @@ def test_the_size_is_that_of_the_tokenizer_once_it_is_built(tmp_path: Path) -> N
     assert vocabulary_size(resolve(HuggingFace(path="somebody/something"))) is None
 
 
-def test_the_size_is_not_known_where_the_files_cannot_be_read(tmp_path: Path) -> None:
-    (tmp_path / "tokenizer.json").write_text("{")
-    assert vocabulary_size(HuggingFace(path=str(tmp_path))) is None
-
-
 def test_a_vocabulary_that_is_a_list(tmp_path: Path) -> None:
     """As Unigram models have it."""
     text = '{"model": {"vocab": [["a", -1.0], ["b", -2.0]]}, "added_tokens": []}'
@@ -65,13 +59,6 @@ def test_places_that_hold_none(tmp_path: Path) -> None:
         find_tokenizer(str(tmp_path))
     with pytest.raises(SetpointError, match="there is no ./nowhere"):
         find_tokenizer("./nowhere")
-
-
-def test_the_hub_without_its_package(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "huggingface_hub", None)
-    words = r"tokenizer.path: .* the package 'huggingface_hub' is needed: install"
-    with pytest.raises(SetpointError, match=words):
-        find_tokenizer("somebody/something")
 
 
 def test_what_the_hub_answers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -122,12 +109,6 @@ def test_round_trip_is_exact_and_separators_are_no_text(data: bytes) -> None:
     assert tokens.dtype == np.uint16
     assert tokenizer.decode([256, *tokens.tolist(), 256]) == data
     assert int(tokenizer.token_bytes[tokens].sum()) == len(data)
-
-
-def test_vocabulary_is_the_bytes_and_the_separator() -> None:
-    tokenizer = ByteTokenizer(Bytes())
-    assert (tokenizer.vocab_size, tokenizer.separator, tokenizer.name) == (257, 256, "bytes")
-    assert tokenizer.token_bytes.tolist() == [1] * 256 + [0]
 
 
 @pytest.mark.parametrize("wrong", [-1, 257, 1000])
