@@ -36,8 +36,8 @@ def counted(logits: np.ndarray, targets: torch.Tensor) -> int:
     return sum(int(np.argmax(row)) == t for row, t in zip(rows, wanted, strict=True))
 
 
-@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16])
-@pytest.mark.parametrize("chunk", [1, 7, 51, 1024])
+@pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16])
+@pytest.mark.parametrize("chunk", [1, 7, 1024])
 def test_from_hidden_states_as_from_logits(dtype: torch.dtype, chunk: int) -> None:
     hidden, weight, targets = problem(dtype)
     projection = Projection(weight, CLASSES, scale=0.5, soft_cap=3.0)

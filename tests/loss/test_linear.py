@@ -26,8 +26,7 @@ def linear(**options: Any) -> LinearCrossEntropyLoss:
 @pytest.mark.parametrize(
     "options", [{}, {"ignore_index": 3}, {"token_weights": {"1": 0.5, "5": 0, "7": 2.5}}]
 )
-@pytest.mark.parametrize("chunk_size", [None, 4])
-@pytest.mark.parametrize("weighted", [False, True])
+@pytest.mark.parametrize(("chunk_size", "weighted"), [(None, False), (4, True)])
 def test_equal_to_the_plain_loss(
     options: dict[str, Any], chunk_size: int | None, weighted: bool
 ) -> None:

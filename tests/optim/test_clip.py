@@ -30,21 +30,11 @@ def test_is_torchs_own_clipping(limit: float | str):
         assert torch.equal(a.grad, b.grad)
 
 
-def test_leaves_what_is_below_the_limit_bit_for_bit():
-    parameters = with_gradients([0.3, 0.4])
-    assert clip_gradients(parameters, 1.0).item() == pytest.approx(0.5)
-    assert torch.equal(parameters[0].grad, torch.tensor([0.3, 0.4]))
-
-
 def test_takes_a_generator_and_skips_what_has_no_gradient():
     parameters = [*with_gradients([3.0, 4.0]), nn.Parameter(torch.zeros(2))]
     assert clip_gradients((p for p in parameters), 1.0).item() == pytest.approx(5.0)
     assert parameters[0].grad.norm().item() == pytest.approx(1.0, rel=1e-5)
     assert parameters[1].grad is None
-
-
-def test_no_gradients_at_all():
-    assert clip_gradients([nn.Parameter(torch.zeros(2))], 1.0).item() == 0.0
 
 
 def test_a_norm_that_is_not_finite_is_shown():
@@ -73,15 +63,6 @@ def test_the_norm_of_bf16_gradients_is_exact():
     norm = clip_gradients([parameter], 1.0)
     assert norm.dtype == torch.float32
     assert norm.item() == pytest.approx(exact, rel=1e-6)
-
-
-def test_norms_of_several_formats_add_up():
-    tensors = [torch.full((9,), 1.0), torch.full((16,), 1.0, dtype=torch.bfloat16)]
-    assert global_norm(tensors).item() == 5.0
-    assert global_norm([torch.full((3,), 1 / 3, dtype=torch.bfloat16)]).item() == pytest.approx(
-        math.sqrt(3) * float(torch.tensor(1 / 3).bfloat16()), rel=1e-6
-    )
-    assert global_norm([]).item() == 0.0
 
 
 def test_two_ranks_clip_as_one(run_module: Callable[[str], None]):

@@ -5,18 +5,14 @@ import torch
 from torch import nn
 
 from setpoint.config import SetpointError, resolve
-from setpoint.optim.config import AdamWConfig, Group, MuonConfig, SGDConfig, known_options
+from setpoint.optim.config import AdamWConfig, Group, MuonConfig, SGDConfig
 from setpoint.optim.grouping import (
     Gathered,
-    GroupRow,
-    OwnRates,
     gather,
-    group_rows,
     grouping_problems,
     keeps_decaying,
     multipliers_of,
     parameter_groups,
-    rule_of,
 )
 from setpoint.shapes.protocols import Parameter
 
@@ -105,12 +101,6 @@ def test_each_algorithm_has_groups_of_its_own():
     }
 
 
-def test_rule_of():
-    groups = [Group(pattern="a$", lr_multiplier=2.0), Group(pattern="^x", lr_multiplier=3.0)]
-    config = resolve(AdamWConfig(groups=groups))
-    assert [rule_of(config, name) for name in ("xa", "xb", "b")] == [0, 1, None]
-
-
 def problems(config) -> list[tuple[str, str]]:
     return [(found.path, found.message) for found in grouping_problems(config, MODEL)]
 
@@ -189,14 +179,6 @@ def test_matrices_the_other_way_round_have_groups_of_their_own() -> None:
     assert gather(resolve(AdamWConfig()), (turned,))[0].options == {}
 
 
-def test_tensors_of_more_dimensions_are_adamws_and_decay() -> None:
-    tensor = Parameter("convolution.weight", (8, 4, 3), "tensor")
-    (group,) = [
-        g for g in gather(resolve(MuonConfig()), (*SAME_RATE, tensor)) if tensor in g.parameters
-    ]
-    assert (group.name, group.weight_decay) == ("adamw decay x 0.1", 0.1)
-
-
 @pytest.mark.parametrize(
     ("pattern", "options", "unread"),
     [
@@ -216,13 +198,6 @@ def test_options_that_nothing_in_the_group_reads(
         assert "has no effect" in found[0].message and found[0].valid
         with pytest.raises(SetpointError, match=rf"options\.{unread[0]} = .* has no effect"):
             gather(config, MODEL)
-
-
-def test_every_option_of_muon_has_a_reader() -> None:
-    config = resolve(MuonConfig())
-    read = {option for options in config.read_by.values() for option in options}
-    assert read == known_options(config).keys()
-    assert read <= set(type(config).__setpoint__.fields)
 
 
 def test_muon_needs_a_matrix() -> None:
@@ -265,13 +240,6 @@ def test_groups_are_in_the_form_of_torch():
     optimizer = torch.optim.AdamW(groups, lr=0.1)
     assert optimizer.param_groups[1]["param_names"] == ["1.weight", "1.bias", "2.bias"]
     assert optimizer.param_groups[0]["weight_decay"] == 0.3
-
-
-def test_frozen_parameters_are_left_out():
-    model = network()
-    model[0].weight.requires_grad_(False)
-    (group, _) = parameter_groups(resolve(AdamWConfig()), trained(model))
-    assert [name for name, _ in group["params"]] == ["2.weight"]
 
 
 def test_groups_learn_as_those_that_are_written_out_by_hand():
@@ -319,39 +287,8 @@ class Slow(nn.Linear):
         return self.rates
 
 
-def test_a_model_without_any():
-    assert not isinstance(nn.Linear(2, 2), OwnRates)
+def test_rates_that_a_model_says_itself():
     assert multipliers_of(nn.Linear(2, 2)) == {}
-
-
-def test_a_model_that_has_some():
     assert multipliers_of(Slow({"bias": 0.5})) == {"bias": 0.5}
-
-
-def test_a_name_that_is_not_there_is_refused():
     with pytest.raises(SetpointError, match=r"not there: wait"):
         multipliers_of(Slow({"wait": 0.5}))
-
-
-def test_rows():
-    held = [
-        Parameter(n, s, "matrix") for n, s in (("a", (2, 3)), ("b", (4,)), ("c", ()), ("d", (5,)))
-    ]
-    groups = [
-        Gathered("decay", held, 0.1, 1.0, {}),
-        Gathered("/x/", held[:1], 0.0, 0.5, {"betas": (0.8, 0.9)}),
-    ]
-    rows = group_rows(groups, 0.2)
-    assert rows == [
-        GroupRow("decay", 0.2, 0.1, {}, 4, 16, ("a", "b", "c")),
-        GroupRow("/x/", 0.1, 0.0, {"betas": (0.8, 0.9)}, 1, 6, ("a",)),
-    ]
-    assert rows[1].to_json() == {
-        "name": "/x/",
-        "lr": 0.1,
-        "weight_decay": 0.0,
-        "options": {"betas": [0.8, 0.9]},
-        "tensors": 1,
-        "parameters": 6,
-        "names": ["a"],
-    }

@@ -66,12 +66,10 @@ def test_a_hundred_steps_against_torch(
 @pytest.mark.parametrize(
     ("section", "fields"),
     [
-        (AdamWConfig, {}),
         (AdamWConfig, {"amsgrad": True}),
         (AdamWConfig, {"implementation": "loop"}),
         (SGDConfig, {}),
         (SGDConfig, {"momentum": 0.0}),
-        (SGDConfig, {"implementation": "foreach"}),
         (AdafactorConfig, {}),
     ],
 )
@@ -94,14 +92,6 @@ def test_groups_and_names_are_kept() -> None:
     assert "clip_threshold" not in first and "eps2" not in first
 
 
-def test_without_momentum_there_is_no_state() -> None:
-    model = network()
-    optimizer = build(SGDConfig, groups(model), momentum=0.0)
-    model(torch.ones(2, 8)).sum().backward()
-    optimizer.step()
-    assert all(state.get("momentum_buffer") is None for state in optimizer.state.values())
-
-
 def test_short_weights_on_a_cpu_are_updated_and_not_by_the_fused_kernel() -> None:
     """PyTorch's own leaves all but the last few elements as they are, and says nothing."""
     weight = torch.nn.Parameter(torch.ones(1000, dtype=torch.bfloat16))
@@ -110,15 +100,6 @@ def test_short_weights_on_a_cpu_are_updated_and_not_by_the_fused_kernel() -> Non
     assert (weight == 0.5).all()
     with pytest.raises(SetpointError, match="fused SGD updates neither bf16 weights on a CPU"):
         build(SGDConfig, [("weight", weight)], implementation="fused")
-
-
-def test_means_of_rows_and_columns_are_all_it_keeps() -> None:
-    weight = torch.nn.Parameter(torch.ones(3, 40, 50))
-    optimizer = build(AdafactorConfig, [("w", weight)])
-    weight.grad = torch.randn(3, 40, 50)
-    optimizer.step()
-    state = optimizer.state[weight]
-    assert {tuple(state[name].shape) for name in ("row_var", "col_var")} == {(3, 40, 1), (3, 1, 50)}
 
 
 PAIRS = [(getattr(torch_optimizers, cls.__name__), cls) for cls in TORCHS.values()]

@@ -5,10 +5,8 @@ from __future__ import annotations
 import json
 import math
 import random
-from collections.abc import Callable
 from decimal import Decimal
-from itertools import pairwise
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 import pytest
@@ -37,7 +35,7 @@ from setpoint.optim.schedule.config import (
 from setpoint.optim.schedule.curves import PlateauCurve, ScheduleTime, between, phase_ends
 from setpoint.units import Duration, Length
 
-from ...support.cases import few
+from ...support.cases import rotated
 
 W, T, D, M, A = 7, 60, 20, 0.1, 0.2
 """Updates of the warm-up, of the run and of the last decay; the floor; where the warm-up begins."""
@@ -107,14 +105,6 @@ def test_against_the_closed_formula(name: str) -> None:
     assert np.allclose(ours, formulas(2 * T)[name], rtol=1e-14, atol=1e-15)
 
 
-def test_every_variant_is_held_against_its_formula() -> None:
-    from setpoint.config.schema.class_info import section_classes
-    from setpoint.train.config import Job
-
-    variants = set(section_classes(Job.__setpoint__.fields["schedule"].type))
-    assert variants - {type(section) for section in SECTIONS.values()} == set()
-
-
 @pytest.mark.parametrize("name", SECTIONS)
 @given(data=st.data())
 def test_between_two_updates_nothing_leaps(name: str, data: st.DataObject) -> None:
@@ -126,78 +116,42 @@ def test_between_two_updates_nothing_leaps(name: str, data: st.DataObject) -> No
     assert low - 1e-12 <= found <= high + 1e-12
 
 
-def lambdas() -> dict[str, tuple[ScheduleConfig, Callable[[int], float], int]]:
-    """Of transformers: ours, theirs, and by how many updates theirs is late after the warm-up.
-
-    The cosine with a least rate and a rate of the warm-up is evaluated at the end of each step.
-    """
-    o: Any = pytest.importorskip("transformers.optimization")
-    p = torch.nn.Parameter(torch.zeros(1))
-    shared: dict[str, Any] = {"num_warmup_steps": W, "num_training_steps": T}
-
-    def theirs(make: Callable[..., Any], **arguments: Any) -> Callable[[int], float]:
-        optimizer = torch.optim.SGD([p], lr=1.0)
-        return make(optimizer, **arguments).lr_lambdas[0]
-
-    start: dict[str, Any] = {"warmup": W, "warmup_at": "start"}
-    ours: dict[str, Any] = {**start, "horizon": T}
-    wsd: dict[str, Any] = {
-        "num_warmup_steps": W, "num_stable_steps": T - D - W, "num_decay_steps": D,
-        "min_lr_ratio": M,
-    }  # fmt: skip
-    least = theirs(o.get_cosine_with_min_lr_schedule_with_warmup, **shared, min_lr_rate=M)
-    ahead = theirs(o.get_cosine_with_min_lr_schedule_with_warmup_lr_rate, **shared, min_lr_rate=M)
-    return {
-        "constant": (
-            Constant(**start),
-            theirs(o.get_constant_schedule_with_warmup, num_warmup_steps=W),
-            0,
-        ),
-        "linear": (
-            Linear(**ours, floor=0.0), theirs(o.get_linear_schedule_with_warmup, **shared), 0
-        ),
-        "cosine": (
-            Cosine(**ours, floor=0.0), theirs(o.get_cosine_schedule_with_warmup, **shared), 0
-        ),
-        "cosine_with_min_lr": (Cosine(**ours, floor=M), least, 0),
-        "cosine_warmup_with_min_lr": (Cosine(warmup=W, horizon=T, floor=M), ahead, 1),
-        "polynomial": (
-            Polynomial(**ours, floor=M, power=3.0),
-            theirs(o.get_polynomial_decay_schedule_with_warmup, **shared, lr_end=M, power=3.0),
-            0,
-        ),
-        "inverse_sqrt": (
-            InverseSqrt(**start, timescale=11),
-            theirs(o.get_inverse_sqrt_schedule, num_warmup_steps=W, timescale=11),
-            0,
-        ),
-        "wsd-linear": (
-            Wsd(**ours, floor=M, decay_length=D, warmup_from=M),
-            theirs(o.get_wsd_schedule, **wsd, decay_type="linear"),
-            0,
-        ),
-        "wsd-cosine": (
-            Wsd(**ours, floor=M, decay_length=D, warmup_from=M, decay="cosine"),
-            theirs(o.get_wsd_schedule, **wsd, decay_type="cosine"),
-            0,
-        ),
-        "wsd-1-sqrt": (
-            Wsd(**ours, floor=M, decay_length=D, warmup_from=M, decay="one_minus_sqrt"),
-            theirs(o.get_wsd_schedule, **wsd, decay_type="1-sqrt"),
-            0,
-        ),
-    }  # fmt: skip
+START: dict[str, Any] = {"warmup": W, "warmup_at": "start"}
+OURS: dict[str, Any] = {**START, "horizon": T}
+THEIRS: dict[str, Any] = {"num_warmup_steps": W, "num_training_steps": T}
+OUR_WSD: dict[str, Any] = {**OURS, "floor": M, "decay_length": D, "warmup_from": M}
+THEIR_WSD: dict[str, Any] = {
+    "num_warmup_steps": W, "num_stable_steps": T - D - W, "num_decay_steps": D, "min_lr_ratio": M,
+}  # fmt: skip
 
 
-NAMES = (
-    "constant", "linear", "cosine", "cosine_with_min_lr", "cosine_warmup_with_min_lr",
-    "polynomial", "inverse_sqrt", "wsd-linear", "wsd-cosine", "wsd-1-sqrt",
+@pytest.mark.parametrize(
+    ("section", "name", "arguments", "late"),
+    [
+        (Constant(**START), "constant_schedule_with_warmup", {"num_warmup_steps": W}, 0),
+        (Linear(**OURS, floor=0.0), "linear_schedule_with_warmup", THEIRS, 0),
+        (Cosine(**OURS, floor=0.0), "cosine_schedule_with_warmup", THEIRS, 0),
+        (Cosine(**OURS, floor=M), "cosine_with_min_lr_schedule_with_warmup",
+         {**THEIRS, "min_lr_rate": M}, 0),
+        (Cosine(warmup=W, horizon=T, floor=M), "cosine_with_min_lr_schedule_with_warmup_lr_rate",
+         {**THEIRS, "min_lr_rate": M}, 1),
+        (Polynomial(**OURS, floor=M, power=3.0), "polynomial_decay_schedule_with_warmup",
+         {**THEIRS, "lr_end": M, "power": 3.0}, 0),
+        (InverseSqrt(**START, timescale=11), "inverse_sqrt_schedule",
+         {"num_warmup_steps": W, "timescale": 11}, 0),
+        (Wsd(**OUR_WSD), "wsd_schedule", {**THEIR_WSD, "decay_type": "linear"}, 0),
+        (Wsd(**OUR_WSD, decay="cosine"), "wsd_schedule", {**THEIR_WSD, "decay_type": "cosine"}, 0),
+        (Wsd(**OUR_WSD, decay="one_minus_sqrt"), "wsd_schedule",
+         {**THEIR_WSD, "decay_type": "1-sqrt"}, 0),
+    ],
 )  # fmt: skip
-
-
-@pytest.mark.parametrize("name", NAMES)
-def test_against_transformers(name: str) -> None:
-    section, theirs, late = lambdas()[name]
+def test_against_transformers(
+    section: ScheduleConfig, name: str, arguments: dict[str, Any], late: int
+) -> None:
+    """The one that is `late` is evaluated at the end of each step."""
+    o: Any = pytest.importorskip("transformers.optimization")
+    optimizer = SGD([nn.Parameter(torch.zeros(1))], lr=1.0)
+    theirs = getattr(o, f"get_{name}")(optimizer, **arguments).lr_lambdas[0]
     factor = resolve(section).build()
     warmup = [theirs(step) for step in range(W)]
     assert [factor(step) for step in range(W)] == pytest.approx(warmup, rel=1e-14)
@@ -205,61 +159,27 @@ def test_against_transformers(name: str) -> None:
     assert [factor(step) for step in range(W + late, T)] == pytest.approx(rest, abs=1e-14)
 
 
-def test_all_of_transformers_is_compared() -> None:
-    o: Any = pytest.importorskip("transformers.optimization")
-    others = {
-        "cosine_with_restarts": "phases",
-        "constant_with_warmup": "constant",
-        "warmup_stable_decay": "wsd",
-        "reduce_lr_on_plateau": "against torch, whose it is",
-        "greedy": "lowers the rate by the training loss",
-    }
-    theirs = {kind.value for kind in o.TYPE_TO_SCHEDULER_FUNCTION}
-    assert theirs <= {*NAMES, *others}
+@pytest.mark.filterwarnings("ignore:.*deprecat.*:UserWarning")
+@pytest.mark.parametrize(("warmup", "horizon", "floor"), [(2, 20, 0.1), (5, 30, 0.25)])
+def test_cosine_against_torch(warmup: int, horizon: int, floor: float) -> None:
+    """Of torch's own parts: a line, and then a cosine."""
+    optimizer = SGD([nn.Parameter(torch.zeros(1))], lr=1.0)
+    rise = lr_scheduler.LinearLR(optimizer, 1 / warmup, 1.0, warmup - 1)
+    fall = lr_scheduler.CosineAnnealingLR(optimizer, horizon - warmup, eta_min=floor)
+    theirs = followed(optimizer, lr_scheduler.SequentialLR(optimizer, [rise, fall], [warmup]),
+                      horizon)  # fmt: skip
+    factor = resolve(Cosine(warmup=warmup, horizon=horizon, floor=floor)).build()
+    assert [factor(step) for step in range(horizon)] == pytest.approx(theirs, abs=1e-9)
 
 
-def torchs(warmup: int, horizon: int, floor: float, steps: int) -> list[float]:
-    """The cosine from torch's own parts."""
-    optimizer = torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=1.0)
-    parts = []
-    if warmup > 0:
-        parts.append(
-            lr_scheduler.LinearLR(optimizer, 1 / warmup, 1.0, max(1, warmup - 1))
-            if warmup > 1
-            else lr_scheduler.ConstantLR(optimizer, 1.0, 1)
-        )
-    parts.append(lr_scheduler.CosineAnnealingLR(optimizer, horizon - warmup, eta_min=floor))
-    schedule = lr_scheduler.SequentialLR(optimizer, parts, [warmup] if warmup else [])
-    factors = []
+def followed(optimizer: SGD, schedule: Any, steps: int) -> list[float]:
+    """The rates of steps by a schedule of torch."""
+    found = []
     for _ in range(steps):
-        factors.append(optimizer.param_groups[0]["lr"])
+        found.append(optimizer.param_groups[0]["lr"])
         optimizer.step()
         schedule.step()
-    return factors
-
-
-@pytest.mark.filterwarnings("ignore:.*deprecat.*:UserWarning")
-@pytest.mark.parametrize(
-    ("warmup", "horizon", "floor"), [(0, 20, 0.1), (1, 20, 0.0), (5, 30, 0.25), (29, 30, 0.1)]
-)
-def test_cosine_against_torch(warmup: int, horizon: int, floor: float) -> None:
-    factor = resolve(Cosine(warmup=warmup, horizon=horizon, floor=floor)).build()
-    ours = [factor(step) for step in range(horizon)]
-    assert ours == pytest.approx(torchs(warmup, horizon, floor, horizon), abs=1e-9)
-
-
-@given(st.integers(0, 50), st.integers(0, 50), st.floats(0, 1))
-def test_cosine_rises_then_falls_between_its_limits(warmup: int, decay: int, floor: float) -> None:
-    horizon = max(1, warmup + decay)
-    section = Cosine(warmup=warmup, horizon=horizon, floor=floor)
-    factor = resolve(section).build()
-    factors = [factor(step) for step in range(horizon + 2)]
-    rising, falling = factors[:warmup], factors[warmup:]
-    assert all(0 < f <= 1 for f in rising)
-    assert all(a < b for a, b in pairwise(rising))
-    assert all(floor <= f <= 1 for f in falling)
-    assert all(a >= b - 1e-12 for a, b in pairwise(falling))
-    assert factors[-1] == floor
+    return found
 
 
 @given(st.floats(0, 1))
@@ -284,26 +204,9 @@ def test_an_update_has_the_higher_end() -> None:
     assert factor(3.5) == 1.0 and factor(5.5) == 0.25
 
 
-@pytest.mark.parametrize(("cls", "curve"), [(Linear, "linear"), (Cosine, "cosine")])
-def test_a_warmup_and_a_decay_are_two_phases(
-    cls: type[Linear], curve: Literal["linear", "cosine"]
-) -> None:
-    one = resolve(cls(horizon=100, warmup=10, floor=0.1)).build()
-    phases = (SchedulePhase(length=10, target=1.0), SchedulePhase(target=0.1, curve=curve))
-    other = resolve(Piecewise(phases=phases, horizon=100)).build()
-    steps = [*range(120), 3.25, 40.5]
-    assert [other(s) for s in steps] == pytest.approx([one(s) for s in steps], rel=1e-14)
-
-
 def rates(scheduler: type, steps: int, **arguments: object) -> list[float]:
-    optimizer = SGD([nn.Parameter(nn.Parameter().new_zeros(1))], lr=1.0)
-    schedule = scheduler(optimizer, **arguments)
-    found = []
-    for _ in range(steps):
-        found.append(optimizer.param_groups[0]["lr"])
-        optimizer.step()
-        schedule.step()
-    return found
+    optimizer = SGD([nn.Parameter(torch.zeros(1))], lr=1.0)
+    return followed(optimizer, scheduler(optimizer, **arguments), steps)
 
 
 def test_jumps_are_those_of_torchs_milestones() -> None:
@@ -367,7 +270,7 @@ def metrics(draw: random.Random) -> list[float]:
 
 
 @pytest.mark.parametrize("mode", ["min", "max"])
-@pytest.mark.parametrize("seed", few(range(150), every=5))
+@pytest.mark.parametrize("seed", range(12))
 def test_against_torch(mode: str, seed: int) -> None:
     draw = random.Random(f"{mode}{seed}")
     values = metrics(draw)
@@ -392,12 +295,6 @@ def test_against_torch(mode: str, seed: int) -> None:
         curve = PlateauCurve(section)
         curve.load_state_dict(state)
     assert ours == torch_plateau(values, mode=mode, min_lr=floor, **options)
-
-
-def test_the_sequences_of_the_test_lower_the_rate() -> None:
-    draw = random.Random("min0")
-    falls = {len(set(torch_plateau(metrics(draw), patience=1, factor=0.5))) for _ in range(50)}
-    assert max(falls) > 4
 
 
 def test_the_warmup_goes_on_beside_it() -> None:
@@ -467,8 +364,9 @@ ENDED: dict[type[ScheduleConfig], dict[str, Any]] = {
 }
 
 
-@pytest.mark.parametrize("horizon", [*UNITS, "[128, 2 epochs]", "[2 epochs, 4096 tokens]"])
-@pytest.mark.parametrize("cls", ENDED)
+@pytest.mark.parametrize(
+    ("cls", "horizon"), rotated(ENDED, [*UNITS, "[128, 2 epochs]", "[2 epochs, 4096 tokens]"])
+)
 def test_a_curve_is_the_same_in_every_unit(cls: type[ScheduleConfig], horizon: str) -> None:
     """Where all steps are alike, a share of the one is a share of the other."""
     more = ENDED[cls]
@@ -492,8 +390,9 @@ def test_the_closed_formula_in_every_unit(horizon: str) -> None:
         assert factor(place(step)) == wanted
 
 
-@pytest.mark.parametrize("warmup", ["16", "512 tokens", "0.25 epochs", "8 s", "12.5 %"])
-@pytest.mark.parametrize("horizon", UNITS)
+@pytest.mark.parametrize(
+    ("horizon", "warmup"), rotated(UNITS, ["16", "512 tokens", "0.25 epochs", "8 s", "12.5 %"])
+)
 def test_a_warm_up_in_another_unit(horizon: str, warmup: str) -> None:
     """It is measured in its own unit; what follows begins where it was over."""
     found = ended(Cosine, horizon=horizon, warmup=warmup)
@@ -509,7 +408,7 @@ def test_of_several_limits_the_nearest_counts() -> None:
     assert factor(place(10, epochs=2.0)) == factor(place(100, epochs=0.1)) == 0
 
 
-@pytest.mark.parametrize("length", ["32", "1024 tokens", "0.5 epochs", "16 s", "25 %"])
+@pytest.mark.parametrize("length", ["1024 tokens", "0.5 epochs", "25 %"])
 def test_the_last_part_of_wsd_in_another_unit(length: str) -> None:
     found = ended(Wsd, horizon="2 epochs", warmup=0, decay_length=length, floor=0)
     assert found == ended(Wsd, horizon=128, warmup=0, decay_length=32, floor=0)
@@ -525,13 +424,9 @@ def test_phases_in_other_units() -> None:
     assert ended(Piecewise, phases=phases) == pytest.approx(ended(Piecewise, phases=steps))
 
 
-def test_an_inverse_root_in_epochs() -> None:
-    found = ended(InverseSqrt, warmup="0.25 epochs")
-    assert found[100] == math.sqrt(16 / 100)
-
-
-@pytest.mark.parametrize("horizon", [10**18, f"{10**18} tokens", "1e18 epochs", "1e13 days"])
-@pytest.mark.parametrize("cls", ENDED)
+@pytest.mark.parametrize(
+    ("cls", "horizon"), rotated(ENDED, [10**18, f"{10**18} tokens", "1e18 epochs", "1e13 days"])
+)
 def test_no_length_takes_long(cls: type[ScheduleConfig], horizon: str | int) -> None:
     factor = resolve(cls(horizon=horizon, **ENDED[cls])).build()
     assert 0 <= factor(place(0)) < 1e-12 and 0 <= factor(place(10**9)) <= 1
