@@ -121,27 +121,3 @@ def second() -> Iterable[Operation]:
 def halve(value: float) -> float:
     """A function that a configuration can name."""
     return value / 2
-
-
-class Box:
-    """A component with its configuration in it."""
-
-    class Config(sp.Builds["Box"]):
-        """The configuration of Box."""
-
-        width: int = sp.field(ge=1)
-        """Required."""
-
-        inside: Box.Config | None = None
-        """Another one."""
-
-    def __init__(self, config: Box.Config, *, paint: str) -> None:
-        self.width, self.paint = config.width, paint
-        self.inside = config.inside.build(paint=paint) if config.inside else None
-
-
-class Pair:
-    """A class of somebody else's, without any configuration."""
-
-    def __init__(self, left: object = None, right: object = None) -> None:
-        self.left, self.right = left, right

@@ -7,7 +7,6 @@ definitions, through the loop that trains.
 from __future__ import annotations
 
 import math
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -17,21 +16,13 @@ from torch import Tensor
 
 import setpoint.presets  # noqa: F401 - registers them
 from setpoint.config import resolve
-from setpoint.config.composition import compose
-from setpoint.infer.generation import Sampling, generate, sample
+from setpoint.infer.generation import Sampling, sample
 from setpoint.model.attention.config import MLA, LinearScaling, Llama3Scaling, YarnScaling
 from setpoint.model.attention.key_value_cache import KeyValueCache
 from setpoint.model.config import LayerNormConfig, MuP, RMSNormConfig, TransformerConfig
 from setpoint.model.initialize import initialize
 from setpoint.model.moe.config import MoE, SigmoidTopK, SoftmaxTopK
-from setpoint.resilience.signals import StopRequest
-from setpoint.train.build.components import Components, build_components
-from setpoint.train.config import Job
-from setpoint.train.loop import Callback, Loop
-from setpoint.train.position import Position
-from setpoint.train.verdict import StepResult
 
-from ..train.small import small_job
 from . import plain_model
 
 VOCAB, LENGTH = 23, 13
@@ -154,77 +145,6 @@ def test_mup_is_table_8() -> None:
     assert not base.learning_rate_multipliers()
 
 
-def test_padding_of_the_vocabulary_is_never_predicted_and_never_learns(tmp_path: Path) -> None:
-    flags = ("model.vocab_multiple_of=100", "optimizer.weight_decay=0.3", "loss.z_loss=0.1")
-    for tied in ("true", "false"):
-        folder = tmp_path / tied
-        folder.mkdir()
-        job = small_job(folder, *flags, f"model.tie_embeddings={tied}", "duration=3 steps")
-        components, _ = trained(job)
-        tables = [each for each in components.model.parameters() if each.shape[0] == 300]
-        assert len(tables) == (1 if tied == "true" else 2)
-        for table in tables:
-            assert not table[257:].any() and table[:257].any(dim=1).all()
-        assert components.model(torch.zeros(1, 4, dtype=torch.int64)).shape == (1, 4, 257)
-
-
-def trained(job: Job) -> tuple[Components, list[StepResult]]:
-    """What the loop of a run does, without a directory."""
-    updates: list[StepResult] = []
-
-    class Keep(Callback):
-        def after_step(self, loop: Loop, result: StepResult) -> None:
-            updates.append(result)
-
-    components = build_components(job)
-    Loop(job, components, [Keep()], StopRequest(), Position()).run()
-    return components, updates
-
-
-EXPERTS = (
-    "model.moe={experts=4, expert_dim=16, balance_loss=0.0, sequence_balance_loss=0.3, "
-    "router_z_loss=0.2, router={type=sigmoid_top_k, bias_rate=0.05}}"
-)
-LOSSES = {"cross_entropy": (), "chunked_cross_entropy": ("loss.chunk_size=7",)}
-
-
-@pytest.mark.parametrize("kind", LOSSES)
-def test_accumulation_changes_nothing_whatever_counts(kind: str, tmp_path: Path) -> None:
-    """1 x 8 = 4 x 2 = 8 x 1 where micro-batches have different numbers of valid tokens."""
-    found: list[tuple[Components, list[StepResult]]] = []
-    for micro, accumulation in ((8, 1), (2, 4), (1, 8)):
-        folder = tmp_path / str(micro)
-        folder.mkdir()
-        job = small_job(
-            folder, f"batch.micro_size={micro}", f"batch.accumulation={accumulation}",
-            "duration=4 steps", "model.dropout=0", EXPERTS, f"loss={kind}", *LOSSES[kind],
-            "loss.z_loss=0.05", "loss.label_smoothing=0.1", "loss.ignore_index=33",
-            'loss.token_weights={"34": 3.0, "36": 0.25, "37": 0.0}', "optimizer.lr=0.1",
-            "optimizer.eps=0.01",
-        )  # fmt: skip
-        found.append(trained(job))
-    components, updates = found[0]
-    count = components.feed.take().rank_total
-    assert updates[0].tokens == count.tokens == 8 * 16 > count.targets
-    for other_parts, other_updates in found[1:]:
-        for one, two in zip(updates, other_updates, strict=True):
-            assert one.tokens == two.tokens
-            assert one.loss == pytest.approx(two.loss, rel=2e-6)
-            assert one.cross_entropy == pytest.approx(two.cross_entropy, rel=2e-6)
-            assert one.grad_norm == pytest.approx(two.grad_norm, rel=2e-5)
-            assert one.routing is not None and two.routing is not None
-            assert torch.equal(one.routing.counts, two.routing.counts)
-            # The third, `balance`, is said to be of a micro-batch.
-            torch.testing.assert_close(one.routing[3:], two.routing[3:], rtol=2e-6, atol=0)
-        state, other = components.model.state_dict(), other_parts.model.state_dict()
-        for name, tensor in state.items():
-            torch.testing.assert_close(other[name], tensor, rtol=1e-4, atol=1e-5)
-    bias = components.model.state_dict()["layers.0.feed_forward.router.bias"]
-    steps = bias / 0.05
-    torch.testing.assert_close(steps, steps.round(), rtol=0, atol=1e-5)
-    assert steps.abs().max() <= 4 and steps.any()
-
-
 @pytest.mark.parametrize("setting", ["all", "top-p", "min-p", "greedy"])
 def test_a_token_is_drawn_as_the_papers_say(setting: str) -> None:
     """Penalty, temperature, top-k, top-p, min-p, each on what the one before has left."""
@@ -265,39 +185,3 @@ def test_a_token_is_drawn_as_the_papers_say(setting: str) -> None:
 def softmax(values: dict[int, float]) -> dict[int, float]:
     total = sum(math.exp(value) for value in values.values())
     return {token: math.exp(value) / total for token, value in values.items()}
-
-
-SMALL = ("llama3", "qwen3", "qwen3-moe", "mistral", "gemma3", "gpt2", "deepseek")
-DRAWN = Sampling(
-    temperature=0.8, top_k=30, top_p=0.9, min_p=0.02, repetition_penalty=1.3
-)  # fmt: skip
-
-
-@pytest.mark.parametrize("name", SMALL)
-def test_a_cache_and_neighbours_change_nothing_that_is_written(name: str, tmp_path: Path) -> None:
-    flags = ("model.init_std=0.3", "model.max_sequence_length=16", "batch.sequence_length=16")
-    if name in ("mistral", "gemma3"):
-        flags += ("model.sliding_window=5",)
-    job = compose(Job, f"{name}-tiny", flags=[f"workspace={tmp_path}", *flags]).resolve()
-    model = job.model.build(vocab_size=257)
-    initialize(model, 5)
-    prompts = [[5, 9, 1], [7], [3] * 11]
-
-    def written(rows: list[int], sampling: Sampling, cache: bool) -> list[list[int]]:
-        return [
-            each.tokens
-            for each in generate(
-                model,
-                [prompts[row] for row in rows],
-                max_tokens=8,
-                sampling=sampling,
-                generators=[torch.Generator().manual_seed(row) for row in rows],
-                context=16,
-                cache=cache,
-            )
-        ]
-
-    for sampling in (Sampling(temperature=0), DRAWN):
-        together = written([0, 1, 2], sampling, cache=True)
-        assert together == written([0, 1, 2], sampling, cache=False)
-        assert together == [written([row], sampling, cache=True)[0] for row in range(3)]
