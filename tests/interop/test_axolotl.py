@@ -94,12 +94,39 @@ def test_adapters(tmp_path: Path) -> None:
     adapter: Any = job.adapter
     assert (adapter.rank, adapter.alpha, adapter.dropout) == (8, 16.0, 0.05)
     assert type(adapter.quantize).__name__ == "NF4" and job.parallel.shard == -1
-    assert (job.precision.params, job.precision.compute) == ("fp32", "bf16")
+    precision = job.precision  # frozen weights in bf16, and masters of those of the adapter
+    assert (precision.params, precision.master, precision.reduce) == ("bf16", "fp32", "bf16")
     text = f"adapter: lora\n{lines}peft_use_dora: true\nload_in_8bit: true\nloraplus_lr_ratio: 16\n"
+    text += "lora_rank_pattern: {q_proj: 4}\nlora_alpha_pattern: {q_proj: 2, v_proj: 3}\n"
     job = converted(tmp_path, text)
     adapter, (group,) = job.adapter, job.optimizer.groups
+    assert [(r.pattern, r.rank, r.alpha) for r in adapter.ranks] == [
+        (r"(^|\.)(q_proj)$", 4, 2.0), (r"(^|\.)(v_proj)$", None, 3.0)]  # fmt: skip
+    assert (job.precision.params, job.precision.reduce) == ("bf16", "fp32")
     assert (group.pattern, group.lr_multiplier) == (r"\.b$", 16.0)
     assert type(adapter).__name__ == "DoRA" and type(adapter.quantize).__name__ == "Int8"
+
+
+def test_a_revision_is_that_of_the_model_and_its_tokenizer(tmp_path: Path) -> None:
+    data = read(tmp_path, "revision_of_model: v1\n").data
+    assert data["model"]["pretrained"] == "NousResearch/Llama-3.2-1B@v1"
+    assert data["tokenizer"]["path"] == "NousResearch/Llama-3.2-1B@v1"
+
+
+def test_precision_of_shards_and_both_kinds_of_muon(tmp_path: Path) -> None:
+    job = converted(tmp_path, "optimizer: muon\n")
+    optimizer: Any = job.optimizer
+    assert (optimizer.adamw_lr, optimizer.adjust_lr) == (2e-4, "match_rms_adamw")
+    assert (optimizer.nesterov, optimizer.betas, job.precision.params) == (
+        True,
+        (0.95, 0.95),
+        "bf16",
+    )
+    job = converted(tmp_path, "optimizer: muon\nfsdp_version: 2\nfsdp_config: {version: 2}\n")
+    optimizer = job.optimizer
+    assert (optimizer.adjust_lr, optimizer.nesterov, optimizer.betas) == (
+        "original", False, (0.9, 0.95))  # fmt: skip
+    assert (job.precision.params, job.precision.reduce) == ("fp32", "bf16")
 
 
 def test_deepspeed_and_a_divided_sequence(tmp_path: Path) -> None:
@@ -112,8 +139,10 @@ def test_deepspeed_and_a_divided_sequence(tmp_path: Path) -> None:
 
 
 def test_what_is_reported(tmp_path: Path) -> None:
-    problems = read(tmp_path, "rl: dpo\nmicro_bach_size: 2\n").problems
-    assert [problem.path for problem in problems] == ["micro_bach_size", "rl"]
+    problems = read(tmp_path, "rl: dpo\nqat: {weight_dtype: int4}\nmicro_bach_size: 2\n").problems
+    assert [problem.path for problem in problems] == ["micro_bach_size", "rl", "qat"]
+    (problem,) = read(tmp_path, "provider: modal\n", "gpu_count: 1\n").problems
+    assert problem.path == "gpu_count"
     assert "micro_batch_size" in str(problems[0].hint)
     lines = ("optimizer: adamw_bnb_8bit", "hub_model_id: me/it", "liger_rope: true")
     text = "\n".join([*lines, "lr_scheduler: one_cycle\n"])
@@ -181,7 +210,10 @@ def test_a_part_of_a_split_and_a_shortest_text_are_reported(tmp_path: Path) -> N
     document = read(tmp_path, base=base)
     (source,) = document.data["data"]["sources"]
     assert source["paths"] == ["hf://datasets/a/b@~parquet/default/train/*.parquet"]
-    assert any("not [:10%]" in report.text for report in document.reports)
+    assert source["filter"] == {"shards": 10}
+    assert any("10 % of the rows" in report.text for report in document.reports)
+    document = read(tmp_path, base=base.replace("[:10%]", "[:95%]"))
+    assert any("not [:95%]" in report.text for report in document.reports)
     base = base.replace("type: alpaca", "type: completion")
     kinds = {r.key: r.kind for r in read(tmp_path, "min_sample_len: 9\n", base).reports}
     assert kinds["min_sample_len"] == "differs"

@@ -10,6 +10,7 @@ with sample_packing the others are packed into rows with isolated documents.
 from __future__ import annotations
 
 import os
+import re
 from typing import Any, cast
 
 from setpoint.interop.axolotl_keys import KEYS
@@ -64,7 +65,7 @@ def _complete(c: Conversion) -> None:
 
 def _model(c: Conversion) -> None:
     """A transformers model, by directory or Hub id."""
-    if (model := c.text("base_model")) is None:
+    if (model := c.at_revision(c.text("base_model"), "revision_of_model")) is None:
         c.wrong("base_model", "the folder or id of a model")
         return
     config, tokenizer = c.text("base_model_config"), c.text("tokenizer_config")
@@ -167,6 +168,9 @@ def _data(c: Conversion) -> None:
     if not text_alone:
         kinds = {"drop": "drop", "truncate": "truncate", "raise": "error"}
         c.pick("data.packing.too_long", "excess_length_strategy", kinds)
+    c.value("hf_use_auth_token")  # the token of `hf auth login` is used in any case
+    if (text_alone or streamed) and c.value("train_on_inputs"):
+        c.report("without effect", "train_on_inputs", "in Axolotl, too: a text has no answers")
     if c.value("curriculum_sampling"):
         c.set("data.shuffle", False, "curriculum_sampling")
     c.copy_given({"data.prepare.workers": "dataset_processes",
@@ -207,7 +211,17 @@ def _source(c: Conversion, entry: dict[str, Any], key: str) -> dict[str, Any]:
                 source["token"] = "env:HF_TOKEN"
     else:
         base, (split, bracket, rows) = f"hf://datasets/{path}", str(split).partition("[")
-        if bracket:
+        share = re.fullmatch(r":(\d+)%\]", rows)
+        if (
+            share
+            and 0 < int(share[1]) < 100
+            and 100 % int(share[1]) == 0
+            and not entry.get("shards")
+        ):
+            entry = {**entry, "shards": 100 // int(share[1])}
+            text = f"{share[1]} % of the rows of {split} by a hash; there the first of them"
+            c.report("differs", key, text)
+        elif bracket:
             text = f"all rows of {split} are read, not [{rows}: set data.sources.N.filter.shards"
             c.report("needs a decision", key, text)
         hub = [f"{base}/{file}" for file in files] or [
@@ -233,16 +247,17 @@ def _conversation(c: Conversion, entry: dict[str, Any], kind: object, key: str) 
     result: dict[str, Any] = {}
     if name == "alpaca":
         result["template"] = "alpaca"
-        c.report("differs", key, "alpaca's template without its sentence before the instruction")
+        text = "Alpaca's headings; there after a sentence, and ### Input: stands before an input"
+        c.report("differs", key, text)
     elif name in ("chat_template", "sharegpt"):
         if jinja and str(jinja).endswith((".jinja", ".jinja2")):
             result["template"] = jinja
         elif template in TEMPLATES:
             result["template"] = TEMPLATES[cast("str", template)]
         elif template is not None or jinja:
-            shown = template or "a template in the file"
-            text = f"{shown}: write it as a Jinja file and set data.sources.N.template to it"
-            c.report("needs a decision", "chat_template", text)
+            shown = f"Axolotl's own {template}" if template else "one in the file"
+            text = f"the template of the tokenizer, not {shown}; data.sources.N.template takes a "
+            c.report("needs a decision", "chat_template", f"{text}Jinja file")
         known = {"role": ("role", "from"), "content": ("content", "value")}
         mappings = entry.get("message_property_mappings") or {
             role: entry[field] for role in known if (field := f"message_field_{role}") in entry
@@ -308,6 +323,8 @@ def _optimizer(c: Conversion) -> None:
         c.values["max_grad_norm"] = 1.0  # the default of transformers
         c.paths["max_grad_norm"] = ("max_grad_norm",)
     convert_optimizer(c, "optimizer")
+    if c.data["optimizer"].get("type") == "muon":
+        _muon(c, peak)
     groups: list[dict[str, object]] = []
     for group in c.sections("lr_groups"):
         modules, lr = group.get("modules"), group.get("lr")
@@ -324,6 +341,20 @@ def _optimizer(c: Conversion) -> None:
         groups.append({"pattern": r"\.b$", "lr_multiplier": float(ratio)})  # the matrices B
     if groups:
         c.set_items("optimizer.groups", groups, "lr_groups", "embedding_lr", "loraplus_lr_ratio")
+
+
+def _muon(c: Conversion, peak: float) -> None:
+    """Muon of axolotl-contribs-mit: one for weights divided among ranks, and one for whole ones."""
+    is_divided = bool(c.value("fsdp") or c.value("fsdp_config"))
+    c.set("optimizer.adamw_lr", peak, "learning_rate")
+    if is_divided:
+        text = "sqrt(max(1, A / B)) of the rate of a matrix of A outputs; there sqrt(A / B)"
+        c.report("differs", "optimizer", text)
+        c.set("optimizer.nesterov", False, "optimizer")
+    else:
+        c.set("optimizer.adjust_lr", "match_rms_adamw", "optimizer")
+    if not c.given("adam_beta1") or not c.given("adam_beta2"):
+        c.set("optimizer.betas", [0.9 if is_divided else 0.95, 0.95], "optimizer")
 
 
 def _adapter(c: Conversion) -> None:
@@ -365,6 +396,11 @@ def _adapter(c: Conversion) -> None:
             numbers = "|".join(map(str, cast("list[object]", layers)))
             patterns = [rf"layers\.({numbers})\..*{target}$" for target in targets]
         c.set("adapter.targets", patterns, "lora_target_modules", "peft_layers_to_transform")
+    patterns = {key: c.mapping(f"lora_{key}_pattern") for key in ("rank", "alpha")}
+    if names := dict.fromkeys([*patterns["rank"], *patterns["alpha"]]):
+        ranks = [{"pattern": rf"(^|\.)({name})$", "rank": patterns["rank"].get(name),
+                  "alpha": patterns["alpha"].get(name)} for name in names]  # fmt: skip
+        c.set_items("adapter.ranks", ranks, "lora_rank_pattern", "lora_alpha_pattern")
     if parameters := c.names("lora_target_parameters"):
         c.set("adapter.targets", [*targets, *parameters], "lora_target_parameters")
     if saved := c.names("lora_modules_to_save"):
@@ -381,7 +417,10 @@ def _adapter(c: Conversion) -> None:
 
 
 def _precision(c: Conversion) -> None:
-    """Dtypes: bf16 weights with bf16, but fp32 with FSDP, DeepSpeed or an adapter."""
+    """Dtypes: bf16 weights with bf16, but fp32 weights with FSDP or DeepSpeed.
+
+    Under an adapter, frozen weights are in bf16 and its own matrices in fp32.
+    """
     bf16 = c.value("bf16") if c.given("bf16") else "auto"
     half = c.value("fp16") or c.value("float16")
     if bf16 not in (True, False, "auto", "full"):
@@ -394,10 +433,12 @@ def _precision(c: Conversion) -> None:
         c.report("differs", "fp16", "weights stay in fp32; there they are loaded in fp16")
     elif bf16 or c.value("bfloat16"):
         c.set("precision.compute", "bf16", "bf16", "bfloat16")
-        if not (
-            c.value("fsdp") or c.value("fsdp_config") or c.value("deepspeed") or c.value("adapter")
-        ):
+        is_divided = c.value("fsdp") or c.value("fsdp_config") or c.value("deepspeed")
+        if c.value("adapter") or not is_divided:
             c.set("precision.params", "bf16", "bf16", "bfloat16")
+        if c.value("adapter"):
+            c.set("precision.master", "fp32", "adapter")
+            c.set("precision.reduce", "fp32", "adapter")
     elif half:
         c.set("precision.compute", "fp16", "fp16", "float16")
         c.set("precision.loss_scale", {}, "fp16", "float16")
@@ -524,7 +565,9 @@ DIALECT = Dialect(
               "relora_warmup_steps": "jagged_restart_warmup_steps",
               "relora_anneal_steps": "jagged_restart_anneal_steps",
               "noisy_embedding_alpha": "neftune_noise_alpha"},
+    refused={"gpu_count": "a file of a cloud for `axolotl train --cloud`: the job is in another"},
     switches={"lora_": "adapter", "peft_": "adapter",
+              "gradient_checkpointing_": "gradient_checkpointing",
               "evals_per_epoch": "val_set_size test_datasets"},
     prepare=_prepare,
 )  # fmt: skip

@@ -20,7 +20,6 @@ KEYS = {
     **keys_of("", excess_length_strategy="drop", sample_packing_group_size=100_000,
         pad_to_multiple_of=None, pretrain_multipack_attn=True),
     "batch_flattening": Key(None, idle=KERNELS),
-    "revision_of_model": Key(None, decision="give the folder of that revision as base_model"),
     "dataset_exact_deduplication": Key(None,
         refused="duplicate rows are kept; `setpoint data stats` counts them"),
     "overrides_of_model_config": Key(None, "model.overrides", optional=True),
@@ -44,6 +43,7 @@ KEYS = {
     "liger_fused_linear_cross_entropy": Key(None, "loss.type", {True: "chunked_cross_entropy"},
         optional=True),
     "torch_empty_cache_steps": Key(None, "memory.empty_cache", unit="{} steps", optional=True),
+    "auto_resume_from_checkpoints": Key(None, "checkpoint.resume", {True: "auto"}, optional=True),
     "ddp_timeout": Key(None, "parallel.timeout", optional=True),
     "ddp_bucket_cap_mb": Key(None, "parallel.bucket_size", optional=True),
     "save_first_step": Key(None, "checkpoint.at", {True: [1]}, optional=True),
@@ -51,9 +51,9 @@ KEYS = {
 """Keys of the schemas of releases 0.10 to 0.19 with their defaults, but for those below."""
 
 UNSET = """
-    type_of_model tokenizer_type base_model_config
+    type_of_model revision_of_model tokenizer_type base_model_config
     tokenizer_config
-    special_tokens tokens resize_token_embeddings_to_32x unfrozen_parameters datasets
+    special_tokens tokens unfrozen_parameters datasets
     test_datasets pretraining_dataset dataset_processes dataset_shard_num dataset_shard_idx
     streaming chat_template chat_template_jinja hf_use_auth_token
     min_sample_len sample_packing sample_packing_sequentially
@@ -63,6 +63,7 @@ UNSET = """
     warmup_steps warmup_ratio cosine_min_lr_ratio cosine_constant_lr_ratio lr_groups
     embedding_lr embedding_lr_scale loraplus_lr_ratio adapter lora_r lora_alpha
     lora_target_modules lora_target_linear lora_target_parameters
+    lora_rank_pattern lora_alpha_pattern
     lora_model_dir peft_use_dora peft_layers_to_transform relora relora_steps
     jagged_restart_steps jagged_restart_warmup_steps bf16 bfloat16 fp16 float16 float32 tf32 fp8
     fp8_enable_fsdp_float8_all_gather gradient_checkpointing
@@ -71,7 +72,7 @@ UNSET = """
     sdp_attention flex_attention eager_attention xformers_attention
     deepspeed fsdp fsdp_config dp_shard_size dp_replicate_size
     tensor_parallel_size expert_parallel_size context_parallel_size
-    gc_steps resume_from_checkpoint auto_resume_from_checkpoints logging_steps
+    gc_steps resume_from_checkpoint logging_steps
     eval_steps evals_per_epoch eval_strategy save_steps saves_per_epoch save_strategy
     save_total_limit metric_for_best_model early_stopping_patience use_wandb
     wandb_project wandb_entity wandb_name wandb_run_id wandb_mode use_tensorboard use_mlflow
@@ -114,9 +115,6 @@ REFUSED = {
     "memory is saved only by [memory]": """
         selective_checkpointing layer_offloading ple_cpu_offload
     """,
-    "all modules of an adapter have one rank and one alpha": """
-        lora_rank_pattern lora_alpha_pattern peft_ensure_weight_tying
-    """,
     "gradients are not projected (GaLore)": """
         qgalore_rank qgalore_update_proj_gap qgalore_scale qgalore_proj_type qgalore_proj_quant
         qgalore_proj_bits qgalore_proj_group_size qgalore_cos_threshold qgalore_gamma_proj
@@ -135,6 +133,7 @@ REFUSED = {
     """,
     "weights and vocabulary are taken from the files unchanged": """
         shrink_embeddings mean_resizing_embeddings fix_untrained_tokens
+        resize_token_embeddings_to_32x peft_ensure_weight_tying
         peft_layer_replication peft_layers_pattern peft_init_lora_weights
         peft_trainable_token_indices bnb_config_kwargs added_tokens_overrides
         default_system_message loraplus_lr_embedding relora_prune_ratio relora_prune_method
@@ -144,7 +143,7 @@ REFUSED = {
         use_ray ray_run_name ray_num_workers resources_per_worker
     """,
     "memory is estimated by `setpoint check --plan`": "max_memory gpu_memory_limit device_map",
-    "quantization-aware training is not supported": "qat quantization",
+    "the weights that a run exports are not quantized": "quantization",
     PREFERENCES: """
         trl vllm dpo_beta rl_beta dpo_use_weighting orpo_alpha rpo_alpha simpo_gamma cpo_alpha
         kto_desirable_weight kto_undesirable_weight max_prompt_len dpo_use_logits_to_keep
@@ -165,6 +164,7 @@ ESSENTIAL = {
     """,
     "Axolotl refuses it, too: overrides_of_model_config has it": "rope_scaling",
     "pruning during training is not supported": "llmcompressor",
+    "quantization-aware training is not supported": "qat",
     MEDIA: """
         processor_type processor_kwargs image_size image_resize_algorithm is_multimodal
         freeze_mm_modules role_boundaries

@@ -360,6 +360,13 @@ class Conversion:
         """Set fields to the values of keys that are not null, by path."""
         self.copy({path: key for path, key in fields.items() if self.value(key) is not None})
 
+    def at_revision(self, name: str | None, key: str) -> str | None:
+        """A name of the hub with the revision that a key has; another name unchanged."""
+        revision = self.text(key)
+        is_on_hub = name is not None and not os.path.exists(name) and "@" not in name
+        is_set = revision not in (None, "", self.dialect.keys[key].default)
+        return f"{name}@{revision}" if is_on_hub and is_set else name
+
     def tokenizer(self, path: object, *keys: str) -> None:
         """Set a tokenizer of Hugging Face by its directory or id."""
         self.set("tokenizer.type", "huggingface", *keys)

@@ -102,9 +102,7 @@ KEYS = {
         refused="the stream of rows crosses epochs: no batch of training is smaller"),
     **keys_of("", train_sampling_strategy="random", group_by_length=False),
     # The model and data of run_clm.py.
-    "model_revision": Key("main",
-        decision="give the folder of that revision as model_name_or_path"),
-    **keys_of("", model_name_or_path=None, config_name=None, config_overrides=None,
+    **keys_of("", model_revision="main", model_name_or_path=None, config_name=None, config_overrides=None,
         tokenizer_name=None, dtype=None, attn_implementation=None,
         dataset_name=None, dataset_config_name=None, train_file=None, validation_file=None,
         validation_split_percentage=5, max_train_samples=None, max_eval_samples=None,
@@ -333,7 +331,8 @@ def plain(text: str) -> Any:
 
 def _model(c: Conversion) -> None:
     """A model by its name, by that of its configuration, or by the config.json beside the file."""
-    weights, config = c.text("model_name_or_path"), c.text("config_name")
+    weights = c.at_revision(c.text("model_name_or_path"), "model_revision")
+    config = c.at_revision(c.text("config_name"), "model_revision")
     folder = os.path.dirname(c.document.name) or "."
     local_folder = folder if os.path.isfile(os.path.join(folder, "config.json")) else None
     source = config or weights or local_folder
@@ -485,6 +484,8 @@ def convert_shards(c: Conversion) -> None:
         c.set("memory.activation_checkpointing.type", "full", "fsdp_config")
     if str(options.get("cpu_ram_efficient_loading")).lower() == "true":
         c.set("parallel.load_weights", "broadcast", "fsdp_config")
+    if c.data.get("precision", {}).get("compute") == "bf16":
+        c.set("precision.reduce", "bf16", "fsdp", "fsdp_config")  # accelerate's policy
     if "mixed_precision_policy" in options and str(options["mixed_precision_policy"]) == "bf16":
         c.set("precision.gather", "bf16", "fsdp_config")
     known = {"version", "min_num_params", "transformer_layer_cls_to_wrap", "auto_wrap_policy",
