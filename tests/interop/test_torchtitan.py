@@ -169,6 +169,64 @@ def test_keys_of_release_0_2(tmp_path: Path) -> None:
     assert len(points) == 60
 
 
+def test_files_of_releases_before_0_1(tmp_path: Path) -> None:
+    """One table for the batch, the ranks and the warm-up; stages by their first layers."""
+    path = tmp_path / "old.toml"
+    path.write_text(write_toml({
+        "metrics": {"enable_color_printing": True},
+        "model": {"name": "llama3", "flavor": "debugmodel", "norm_type": "compiled_rmsnorm",
+                  "tokenizer_path": "./test/assets/test_tiktoken.model"},
+        "training": {"batch_size": 8, "seq_len": 128, "warmup_steps": 2, "steps": 10,
+                     "data_parallel_degree": -1, "tensor_parallel_degree": 2, "dataset": "c4",
+                     "enable_float8_linear": False, "fp8_linear": ""},
+        "experimental": {"pipeline_parallel_degree": 2, "pipeline_parallel_schedule": "1f1b",
+                         "pipeline_parallel_split_points": "layers.3"},
+    }))  # fmt: skip
+    document = read_foreign("torchtitan", str(path))
+    assert document.problems == []
+    model, parallel = document.data["model"], document.data["parallel"]
+    assert (model["layers"], model["vocab_size"]) == (8, 2256)
+    assert (parallel["tensor"], parallel["pipelining"]["schedule"]) == (2, "1f1b")
+    assert [len(part) for part in parallel["pipelining"]["split"]] == [4, 6]
+    assert (document.data["batch"]["micro_size"], document.data["batch"]["accumulation"]) == (4, 2)
+    text = path.read_text()
+    path.write_text(text.replace('"llama3"', '"llama"'))  # up to April 2024
+    assert read_foreign("torchtitan", str(path)).data["model"]["vocab_size"] == 2256
+    path.write_text(text.replace('"layers.3"', '"layers.9"'))
+    (problem,) = read_foreign("torchtitan", str(path)).problems
+    assert problem.path == "parallelism.pipeline_parallel_split_points"
+
+
+@pytest.mark.parametrize(("model", "size"), [
+    ({"name": "llama3", "flavor": "debugmodel"}, 2048),
+    ({"name": "llama3", "flavor": "8B"}, 128_256),
+    ({"name": "simple_fsdp.llama3", "flavor": "8B"}, 128_256),
+    ({"name": "llama3", "flavor": "8B", "tokenizer_path": "a/tokenizer.model"}, 128_256),
+    ({"name": "llama3", "flavor": "8B", "tokenizer_path": "a/folder"}, None),
+    ({"name": "llama4", "flavor": "debugmodel", "tokenizer_path": "test_tiktoken.model"}, 2256),
+])  # fmt: skip
+def test_vocabularies(tmp_path: Path, model: dict[str, Any], size: int | None) -> None:
+    """Of the flavor since release 0.2, and of the tokenizer before."""
+    assert read(tmp_path, model=model).data["model"].get("vocab_size") == size
+
+
+@pytest.mark.parametrize(("name", "word"), [
+    ("rl_grpo_qwen3_14b", "reinforcement"), ("flux_dev", "images"), ("sft_debugmodel", "Python"),
+    ("llama9", "llama3_8b"),
+])  # fmt: skip
+def test_other_configurations_say_why(tmp_path: Path, name: str, word: str) -> None:
+    path = tmp_path / "run.args"
+    path.write_text(f"--config {name}\n")
+    problems = read_foreign("torchtitan", str(path)).problems
+    assert any(problem.path == "model.name" and word in problem.message for problem in problems)
+
+
+def test_images_are_one_error(tmp_path: Path) -> None:
+    tables = {"encoder": {"t5_encoder": "a", "clip_encoder": "b"}, "inference": {"prompts": "c"}}
+    (problem,) = read(tmp_path, model={"name": "flux", "flavor": "flux-dev"}, **tables).problems
+    assert "images" in problem.message
+
+
 def test_masks_of_large_and_named_models_isolate_documents(tmp_path: Path) -> None:
     def isolates(source: ConvertedDocument) -> bool:
         return source.data["data"]["packing"]["isolate"]

@@ -373,8 +373,13 @@ class Conversion:
         self.set("tokenizer.path", path, *keys)
 
     def pipeline(self, key: str) -> None:
-        """Set the pipeline schedule by a name of torch.distributed.pipelining."""
-        self.pick("parallel.pipelining.schedule", key, PIPELINES)
+        """Set the schedule by a name of torch.distributed.pipelining, whose case is not read."""
+        known = {name.lower(): schedule for name, schedule in PIPELINES.items()}
+        name = str(self.value(key)).lower().replace("_", "")
+        if name in known:
+            self.set("parallel.pipelining.schedule", known[name], key)
+        else:
+            self.wrong(key, "one of " + ", ".join(PIPELINES))
 
     def warm_up(self, length: str, *keys: str) -> None:
         """Set a warm-up whose first step has its start factor."""

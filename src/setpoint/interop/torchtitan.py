@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import math
 import re
+from itertools import pairwise
 from typing import Any, cast
 
 from setpoint.config import FileDocument
@@ -26,10 +27,17 @@ from setpoint.interop.torchtitan_registry import FLAVORS, PRESETS
 PRINTED = "it changes what is printed only"
 WORKERS = "workers live as long as the run"
 DEBUGGED = "it finds faults and changes no number"
+IMAGES = "images reach no model of Setpoint: batches hold tokens"
 NO_DROPOUT = "its models draw no random numbers in a forward pass"
 BALANCED = "stages are balanced by their operations unless parallel.pipelining.split names them"
 KERNEL = re.compile("_(flex|varlen)(_attn)?$")
 """The kernel of attention in the name of a flavor, whose mask isolates documents."""
+OTHERS = {
+    "rl_": "reinforcement learning is not supported",
+    "flux_|kimi_|muse_glimmer_.*mm": IMAGES,
+    "sft_|transformers_modeling_backend_sft": "its conversations are made by Python code",
+}
+"""Named configurations that are not converted, by patterns of their names, with the reason."""
 DATASETS = {
     "c4": {"type": "huggingface", "path": "allenai/c4", "subset": "en", "streaming": True},
     "c4_validation": {"type": "huggingface", "path": "allenai/c4", "subset": "en",
@@ -49,8 +57,8 @@ KEYS = {
         hf_assets_path=None, converters=None, attn_mask_type=None),
     "model.print_after_conversion": Key(False, idle=PRINTED),
     "model.norm_type": Key("rmsnorm", values={"rmsnorm": "rms_norm", "fused_rmsnorm": "rms_norm",
-        "layernorm": "layer_norm", "np_layernorm": "layer_norm"}),
-    **keys_of("training.", dataset="c4_test", dataset_path=None),
+        "compiled_rmsnorm": "rms_norm", "layernorm": "layer_norm", "np_layernorm": "layer_norm"}),
+    **keys_of("training.", dataset="c4_test", dataset_path=None, fp8_linear=""),
     # Batch and loop.
     **keys_of("training.", local_batch_size=8, global_batch_size=-1),
     "training.seq_len": Key(2048, "batch.sequence_length"),
@@ -91,12 +99,12 @@ KEYS = {
         Key(None, idle="messages of the same sums")),
     "parallelism.pipeline_parallel_degree": Key(1, "parallel.pipeline"),
     **keys_of("parallelism.", pipeline_parallel_schedule="1F1B", pipeline_parallel_schedule_csv=""),
-    **alike("parallelism.", "pipeline_parallel_split_points module_fqns_per_model_part",
-        Key(None, decision="parts by names of modules there: set parallel.pipelining.split")),
+    **alike("parallelism.", "pipeline_parallel_split_points module_fqns_per_model_part"),
     **alike("parallelism.pipeline_parallel_", "first_stage_less_layers last_stage_less_layers",
         Key(1, refused=BALANCED)),
     "parallelism.pipeline_parallel_layers_per_stage": Key(None, refused=BALANCED),
     "parallelism.pipeline_parallel_microbatch_size": Key(1),
+    "parallelism.pipeline_parallel_microbatches": Key(None),
     "parallelism.context_parallel_degree": Key(1, "parallel.ring"),
     "parallelism.context_parallel_rotate_method": Key("allgather",
         refused="keys and values are passed round; the sums are the same"),
@@ -163,8 +171,10 @@ KEYS = {
         refused="initial weights depend on no layout of the ranks here"),
     "metrics.log_freq": Key(10, "tracking.every", unit="{} steps"),
     **keys_of("metrics.", enable_tensorboard=False, save_tb_folder="tb", enable_wandb=False),
-    "metrics.disable_color_printing": Key(False, idle=PRINTED),
+    **alike("metrics.", "disable_color_printing enable_color_printing",
+        Key(False, idle=PRINTED)),
     "metrics.save_for_all_ranks": Key(False, refused="the main rank tracks sums over all ranks"),
+    "metrics.rank_0_only": Key(True, refused="the main rank tracks sums over all ranks"),
     **keys_of("profiling.", enable_profiling=False, save_traces_folder="profile_traces",
         profile_freq=10, profiler_active=1, profiler_warmup=3, enable_memory_snapshot=False,
         save_memory_snapshot_folder="memory_snapshot", profiler_repeat=None,
@@ -214,6 +224,9 @@ def _model(c: Conversion) -> None:
     c.set("model.type", "transformer", "model.name")
     for field, value in FLAVORS[name][flavor].items():
         c.set(f"model.{field}", value, "model.flavor")
+    if flavor == "debugmodel" and name == "llama3" and _is_old(c):
+        c.set("model.layers", 8, "model.flavor")  # up to release 0.0.2
+    _vocabulary(c, name, flavor)
     length = c.number("training.seq_len")
     c.set("model.max_sequence_length", length, "training.seq_len")
     c.set("model.init_std", 0.02)
@@ -232,8 +245,8 @@ def _model(c: Conversion) -> None:
     if "attention_chunk" in FLAVORS[name][flavor]:
         text = "chunks begin with each document where documents are isolated; there with the row"
         c.report("differs", "model.flavor", text)
-    if name == "llama3" and c.given("model.tokenizer_path"):
-        del c.data["model"]["rope_scaling"]  # of 0.1, which scales no positions
+    if name in ("llama3", "llama4") and c.given("model.tokenizer_path"):
+        c.data["model"].pop("rope_scaling", None)  # of 0.1, which scales no positions
     # In 0.3, which has named configurations, positions are scaled for rows of any length.
     is_named = c.paths.get("model.name") == ("config",)
     if name == "deepseek_v3" and (length > 4096 or is_named):
@@ -250,12 +263,35 @@ def _model(c: Conversion) -> None:
     c.report("differs", "model.flavor", text)
 
 
+def _is_old(c: Conversion) -> bool:
+    """True for a file of release 0.0.2 or earlier, which had the warm-up in [training]."""
+    return c.paths.get("lr_scheduler.warmup_steps", ("",))[0] == "training"
+
+
+def _vocabulary(c: Conversion, name: str, flavor: str) -> None:
+    """The vocabulary of the flavor since release 0.2, and of the tokenizer before."""
+    key, size = "model.flavor", c.data["model"].get("vocab_size")
+    if c.given("model.tokenizer_path"):
+        key, path = "model.tokenizer_path", str(c.value("model.tokenizer_path"))
+        is_llama3 = name == "llama3" and any(
+            part in path for part in ("Llama-3", "/tokenizer.model")
+        )
+        size = 2256 if path.endswith("test_tiktoken.model") else 128_256 if is_llama3 else size
+    elif name == "llama3":
+        size = 2048 if flavor == "debugmodel" else 128_256
+    if size is not None:
+        c.set("model.vocab_size", size, key)
+
+
 def _batch(c: Conversion) -> None:
     """Batch size per data rank, split into micro-batches in a pipeline."""
     local, total = c.number("training.local_batch_size"), c.number("training.global_batch_size")
     micro = local
     if c.number("parallelism.pipeline_parallel_degree") > 1:
         micro = c.number("parallelism.pipeline_parallel_microbatch_size")
+        if _is_old(c):  # of releases that divided by a number, that of the stages by default
+            parts = c.number("parallelism.pipeline_parallel_microbatches")
+            micro = local // (parts or c.number("parallelism.pipeline_parallel_degree"))
     keys = ("training.local_batch_size", "parallelism.pipeline_parallel_microbatch_size")
     c.set("batch.micro_size", micro, *keys)
     if total > 0:
@@ -273,6 +309,11 @@ def _ranks(c: Conversion) -> None:
             c.set("parallel.sequence_parallel", False, key)
     if c.number("parallelism.pipeline_parallel_degree") > 1:
         c.pipeline("parallelism.pipeline_parallel_schedule")
+        _stages(c)
+    else:
+        for key in ("split_points", "schedule", "schedule_csv", "microbatch_size", "microbatches"):
+            c.value(f"parallelism.pipeline_parallel_{key}")  # without stages
+        c.value("parallelism.module_fqns_per_model_part")
     key = "parallelism.fsdp_reshard_after_forward"
     if (name := c.choice(key, "default", "always", "never")) and name != "default":
         c.set("parallel.reshard", name == "always", key)
@@ -292,6 +333,31 @@ def _ranks(c: Conversion) -> None:
         c.set("parallel.dispatch.type", "deepep", key)
     if (degree := c.number("parallelism.expert_tensor_parallel_degree")) > 1:
         c.set("parallel.expert_tensor", degree, "parallelism.expert_tensor_parallel_degree")
+
+
+def _stages(c: Conversion) -> None:
+    """Parts of the model in each pipeline stage, by first layers or by names of modules."""
+    names = {"tok_embeddings": "embedding", "norm": "output"}
+    key = "parallelism.module_fqns_per_model_part"
+    if isinstance(parts := c.value(key), list):
+        split = [
+            list(dict.fromkeys(names.get(part, part) for part in cast("list[str]", stage)))
+            for stage in cast("list[object]", parts)
+            if isinstance(stage, list)
+        ]
+    else:
+        key = "parallelism.pipeline_parallel_split_points"
+        given: Any = c.value(key) or []
+        points = given.replace(" ", "").split(",") if isinstance(given, str) else [*given]
+        layers = int(c.data["model"].get("layers", 0))
+        modules = ["embedding", *(f"layers.{index}" for index in range(layers)), "output"]
+        if any(point not in modules for point in points):
+            c.wrong(key, f"layers such as layers.{layers // 2}, of {layers}")
+            return
+        places = [0, *sorted(map(modules.index, points)), len(modules)]
+        split = [modules[start:end] for start, end in pairwise(places)]
+    if len(split) > 1:
+        c.set("parallel.pipelining.split", split, key)
 
 
 def _optimizer(c: Conversion) -> None:
@@ -360,6 +426,7 @@ def _memory(c: Conversion) -> None:
             c.set(f"{path}.every", int(option), every)
         else:
             c.wrong(every, "op or a positive int")
+    c.value("activation_checkpoint.selective_ac_option")  # of selective alone
     if c.choice("training.mixed_precision_param", "bfloat16", "float32") == "bfloat16":
         c.set("precision.compute", "bf16", "training.mixed_precision_param")
         reduce = c.choice("training.mixed_precision_reduce", "float32", "bfloat16")
@@ -379,7 +446,8 @@ def _memory(c: Conversion) -> None:
 def _quantization(c: Conversion) -> None:
     """Products in float8 or MXFP8, by the converters of the model."""
     converters, path = str(c.value("model.converters")), "precision.float8"
-    if "float8" in converters or c.value("float8.enable_float8_linear"):
+    switches = ("float8.enable_float8_linear", "training.fp8_linear")
+    if "float8" in converters or any(map(c.value, switches)):
         table, recipe = "float8", c.value("float8.recipe_name") or "tensorwise"
     elif "mx" in converters:
         table, recipe = "mx", "mxfp8"
@@ -410,7 +478,8 @@ def _source(c: Conversion, table: str) -> dict[str, Any] | None:
     if path:
         return {"type": "huggingface", "path": path}
     if name not in DATASETS:
-        text = f"{name} is a data set in torchtitan's own files: set {table}'s data"
+        field = "data.sources" if table == "training" else "data.validation"
+        text = f"{name} is a data set in torchtitan's own files: set {field}"
         c.report("needs a decision", f"{table}.dataset", text)
         return None
     return dict(DATASETS[name])
@@ -430,10 +499,6 @@ def _data(c: Conversion) -> None:
     c.set("data.held_out", 0)
     tokenizer = c.value("model.hf_assets_path") or c.value("model.tokenizer_path")
     keys = ("model.hf_assets_path", "model.tokenizer_path")
-    if c.value("model.name") == "llama3" and any(
-        part in str(tokenizer) for part in ("Llama-3", "tokenizer.model")
-    ):
-        c.set("model.vocab_size", 128_256, *keys)
     if tokenizer is None or str(tokenizer).endswith(".model"):
         text = "a folder with tokenizer.json is needed: set tokenizer.path"
         c.report("needs a decision", "model.tokenizer_path", text)
@@ -503,13 +568,21 @@ def _read(path: str) -> FileDocument:
 
 def _prepare(c: Conversion) -> None:
     """Fill in the values of a named configuration that are not given."""
+    if isinstance(model := c.values.get("model.name"), str):
+        # Experiments with other ways to parallelize have the models of torchtitan.
+        own = re.sub(r"^\w+\.|_(simple_fsdp|auto_parallel)$", "", model)
+        c.values["model.name"] = {"llama": "llama2"}.get(own, own)
     name = c.values.pop("config", None)
     for other in ("module", "program"):
         c.values.pop(other, None)
     if name is None:
         return
-    if not isinstance(name, str) or name not in PRESETS:
-        c.wrong("model.name", f"of a known configuration, but {name}: {', '.join(PRESETS)}")
+    name = str(name)
+    if name not in PRESETS:
+        reason = next((why for part, why in OTHERS.items() if re.match(part, name)), None)
+        known = f"of a known configuration, but {name}: {', '.join(PRESETS)}"
+        expected = f"of a training that Setpoint has: {reason}" if reason else known
+        c.wrong("model.name", expected)
         return
     for key, value in PRESETS[name].items():
         if value is not None and key not in c.values:
@@ -527,6 +600,9 @@ DIALECT = Dialect(
     signature=("model.flavor", "module",
               "parallelism.data_parallel_shard_degree", "job.dump_folder"),
     complete=_complete,
+    refused=dict.fromkeys(
+        ("encoder.t5_encoder", "encoder.autoencoder_path", "training.img_size", "data.patch_size",
+         "training.classifier_free_guidance_prob", "validation.denoising_steps"), IMAGES),
     presets=PRESETS,
     prepare=_prepare,
     read=_read,
@@ -546,6 +622,9 @@ DIALECT = Dialect(
               "checkpoint.last_save_model_weights_only": "checkpoint.last_save_model_only",
               "checkpoint.initial_load_model_weights_only": "checkpoint.initial_load_model_only",
               "quantize.moe.float8.fqns": "float8.moe_fqns_prototype",
+              "float8.moe_fqns": "float8.moe_fqns_prototype",
+              "training.enable_float8_linear": "float8.enable_float8_linear",
+              "training.enable_fp8_linear": "float8.enable_float8_linear",
               "training.batch_size": "training.local_batch_size",
               "model.model_weights_only": "checkpoint.last_save_model_only",
               "checkpoint.model_weights_only": "checkpoint.last_save_model_only",

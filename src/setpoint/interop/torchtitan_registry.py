@@ -252,4 +252,16 @@ PRESETS = {
     "deepseek_v3_671b_float8": {**PRESETS["deepseek_v3_671b"], **FLOAT8,
                                 "float8.filter_fqns": ["output", "router.gate"]},
 }  # fmt: skip
+GRAPHS = {"compile.enable": True, "compile.components": ["model", "loss"],
+          "activation_checkpoint.mode": "selective",
+          "activation_checkpoint.selective_ac_option": "op"}  # fmt: skip
+PRESETS |= {
+    f"graph_trainer_{name}": {**PRESETS[name], **GRAPHS}
+    for name in (
+        *("llama3_debugmodel", "llama3_debugmodel_dist_gemm", "llama3_8b", "llama3_8b_mxfp8"),
+        *("llama3_70b", "llama3_405b", "qwen3_debugmodel", "qwen3_14b", "deepseek_v3_debugmodel"),
+        *("deepseek_v3_debugmodel_hybridep", "deepseek_v3_debugmodel_minimal_async_ep"),
+        *("deepseek_v3_16b", "deepseek_v3_16b_minimal_async_ep", "deepseek_v3_671b"),
+    )
+}
 """Keys of named configurations that are not at their defaults."""
