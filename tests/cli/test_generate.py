@@ -134,6 +134,18 @@ def test_overrides_of_what_is_over(
     assert "does not exist: train it first" in file and "--evaluation.sequences=4" in file
 
 
+def test_the_seed_of_sampling_is_another_option(cli: CommandLine) -> None:
+    run = record(cli.folder / "run", "small.toml")
+    other = cli.ok("check small.toml").partition("run directory")[2].split()[0]
+    record(cli.folder / other, "small.toml")
+    advice = "--seed is that of the training; to sample another text: --sampling-seed N\n"
+    assert cli.refused(f"generate {run} --prompt a --seed 3").endswith(advice)
+    assert cli.refused("generate small.toml --prompt a --seed 3").endswith(
+        f"\nThe run of small.toml without these overrides is {other}\n{advice}"
+    )
+    assert "--sampling-seed" not in cli.refused(f"evaluate {run} --seed 3")
+
+
 def test_a_count_of_the_training_is_no_count_of_the_command(cli: CommandLine) -> None:
     """With a file as with a run directory; what else the training was given is left alone."""
     text = cli.ok("check small.toml")

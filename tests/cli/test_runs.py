@@ -147,3 +147,25 @@ def test_it_needs_no_torch(cli: CommandLine, tmp_path: Path) -> None:
         "assert 'torch' not in sys.modules"
     )
     subprocess.run([sys.executable, "-c", code], cwd=cli.folder, check=True, timeout=60)
+
+
+def test_a_preset_or_file_means_its_run(cli: CommandLine) -> None:
+    cli.file("mine.toml", 'extends = "tiny"\nname = "mine"\nparallel.shard = 2\n')
+    refused = cli.refused("runs tag good mine.toml")
+    job = compose(Job, "tiny", flags=["name=mine"]).resolve()
+    path = f"runs/mine-{fingerprint(job)[:8]}"
+    assert refused == (
+        f"error: mine.toml: its run {path} does not exist. Train it first: setpoint train "
+        f"mine.toml\nA run with overrides is given by its directory (`setpoint runs list`)\n"
+    )
+    for file, text in record_files(job).items():
+        cli.file(f"{path}/{file}", text)
+    cli.ok("runs tag good mine.toml")
+    assert json.loads((cli.folder / path / "labels.json").read_text())["tags"] == ["good"]
+    assert cli("report mine.toml").out.startswith(f"{path}/report.html: 1 run")
+    assert cli.refused("checkpoint list mine.toml").startswith(
+        f"error: {path} holds no checkpoints"
+    )
+    assert "its run runs/tiny-" in cli.refused("watch tiny")
+    cli.file("mine.toml", 'extends = "tiny"\nseed = "null"\n')
+    assert "each start draws another seed" in cli.refused("verify mine.toml")

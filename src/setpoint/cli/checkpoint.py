@@ -34,7 +34,7 @@ from setpoint.cli.main import FAILED, Loading
 from setpoint.cli.options import COMMON, IMPORT, JSON, Arguments, Command, Option
 from setpoint.cli.output import emit, hidden, print_notes, table
 from setpoint.cli.show import render
-from setpoint.cli.source import open_source, open_table
+from setpoint.cli.source import open_source, open_table, run_path
 from setpoint.config import (
     CONFIG,
     ORIGINS,
@@ -61,8 +61,9 @@ if TYPE_CHECKING:
     from setpoint.checkpoint.repartition import TensorDifference, TensorSide
 
 RUN_HELP = """
-RUN is a run directory, its folder checkpoints, or one checkpoint, such as
-runs/tiny-3fa94c21/checkpoints/best. The training data is not needed."""
+RUN is a run directory, its folder checkpoints, one checkpoint, such as
+runs/tiny-3fa94c21/checkpoints/best, or a preset or file, which means its run. The training data
+is not needed."""
 RUN_OR_URL_HELP = f"""{RUN_HELP}
 A URL that checkpoint.remote uploads to works as well: s3://bucket/runs/tiny-3fa94c21."""
 
@@ -95,7 +96,7 @@ def checkpoint_list(arguments: Arguments) -> int:
         setpoint checkpoint list runs/tiny-3fa94c21  all checkpoints of a run
         setpoint checkpoint list runs/tiny-3fa94c21 --json  for a program
     """
-    place = open_place(arguments.positional[0])
+    place = open_place(run_path(arguments.positional[0], arguments))
     entries, pointers = place.survey(), place.pointers()
     if not entries and isinstance(place, RemotePlace) and (runs := place.run.runs()):
         return _list_runs(place, runs, arguments)
@@ -185,7 +186,7 @@ def checkpoint_verify(arguments: Arguments) -> int:
         setpoint checkpoint verify runs/tiny-3fa94c21  all checkpoints of a run
         setpoint checkpoint verify runs/tiny-3fa94c21/checkpoints/latest  one of them
     """
-    place = open_place(arguments.positional[0])
+    place = open_place(run_path(arguments.positional[0], arguments))
     entries = [entry for entry in place.survey() if entry.kind == "checkpoint"]
     if not entries:
         raise SetpointError(f"there are no checkpoints in {place.root}")
@@ -271,7 +272,10 @@ def checkpoint_prune(arguments: Arguments) -> int:
         setpoint checkpoint prune runs/tiny-3fa94c21 --keep 1 --yes  keep the newest and the best
         setpoint checkpoint prune runs/a --keep 3 --keep-every '1000 steps'  other rules
     """
-    place, removes = open_place(arguments.positional[0]), arguments.has("--yes")
+    place, removes = (
+        open_place(run_path(arguments.positional[0], arguments)),
+        arguments.has("--yes"),
+    )
     if place.only is not None:
         raise SetpointError(
             f"{arguments.positional[0]} is one checkpoint; give its run or {place.root}"
@@ -418,7 +422,7 @@ def checkpoint_diff(arguments: Arguments) -> int:
         setpoint checkpoint diff runs/a/checkpoints/best runs/a  the best and the last
         setpoint checkpoint diff runs/a runs/b --json  the ends of two runs, for a program
     """
-    paths = [_checkpoint(path) for path in arguments.positional]
+    paths = [_checkpoint(run_path(path, arguments)) for path in arguments.positional]
     with Loading():
         from setpoint.checkpoint.loading import joined, load_directory
         from setpoint.checkpoint.repartition import state_differences, tensor_differences

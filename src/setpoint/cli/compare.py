@@ -7,7 +7,7 @@ from pathlib import Path
 from setpoint.cli.options import IMPORT, JSON, Arguments, Command, Option
 from setpoint.cli.output import colours, emit
 from setpoint.cli.runs import print_runs
-from setpoint.cli.source import open_table
+from setpoint.cli.source import open_table, run_path
 from setpoint.config import ABSENT, SetpointError, did_you_mean
 from setpoint.files.lock import is_locked
 from setpoint.report.page.content import document
@@ -205,8 +205,9 @@ def report(arguments: Arguments) -> int:
 
     The report has curves with zoom and hover, the configuration with origins and search,
     differences between the runs, shares of data, samples, events and the environment. RUN is a run
-    directory, the folder of a sweep, or a folder of runs. With three or more runs it also has
-    parallel coordinates and the importance of the fields in which they differ.
+    directory, the folder of a sweep, a folder of runs, or a preset or file, which means its run.
+    With three or more runs it also has parallel coordinates and the importance of the fields in
+    which they differ.
 
     Records are read as data: no code named in them is imported. Damaged parts are omitted, with a
     note. The file is report.html in the directory of the run or sweep; for several, in the working
@@ -218,8 +219,8 @@ def report(arguments: Arguments) -> int:
         setpoint report runs/sweep-tiny  all points of a sweep
     """
     objective = _objective(arguments)
-    words, notes = arguments.positional, list[str]()
-    path = _output(arguments)
+    words, notes = [run_path(word, arguments) for word in arguments.positional], list[str]()
+    path = _output(words, arguments)
     refuse_foreign(path)
     runs: list[RunData] = []
     for entry in entries(words, notes):
@@ -227,7 +228,7 @@ def report(arguments: Arguments) -> int:
             raise SetpointError(
                 f"{entry.source} is not a run directory, a folder of a sweep or a folder of runs\n"
                 f"Valid: a folder that `setpoint train` or `setpoint sweep` made; "
-                f"`setpoint runs list` shows them"
+                f"`setpoint runs list` shows them. A preset or file means its run."
             )
         label = entry.run.resolve().name if entry.label == entry.source else entry.label
         runs.append(read_run(entry.run, label, is_locked(entry.run / ".lock")))
@@ -250,13 +251,12 @@ def report(arguments: Arguments) -> int:
     return 0
 
 
-def _output(arguments: Arguments) -> Path:
+def _output(words: list[str], arguments: Arguments) -> Path:
     output = arguments.value("--output")
     if output is not None:
         if not output.lower().endswith((".html", ".htm")):
             raise SetpointError(f"--output {output}: a report is a file that ends in .html")
         return Path(output)
-    words = arguments.positional
     return Path(words[0]) / NAME if len(words) == 1 and Path(words[0]).is_dir() else Path(NAME)
 
 

@@ -14,7 +14,7 @@ from setpoint.cli.options import IMPORT, JSON, Arguments, Command, Option
 from setpoint.cli.output import emit, hidden, table
 from setpoint.cli.ranks import note
 from setpoint.cli.runs import run_directories
-from setpoint.cli.source import open_source, prepare, run_directory_given
+from setpoint.cli.source import open_source, prepare, run_directory_given, run_path
 from setpoint.config import CONFIG, SetpointError, load_record, resolve
 from setpoint.config.words.errors import printable
 from setpoint.ops.proof import Seal, record_problems, verify_chain
@@ -69,7 +69,7 @@ def verify(arguments: Arguments) -> int:
         setpoint verify runs/tiny-3fa94c21  the steps between the last two checkpoints
         setpoint verify runs/tiny-3fa94c21 --steps 0:100  the first 100 steps
     """
-    (path,) = run_directories(arguments.positional)
+    (path,) = run_directories(arguments.positional, arguments)
     _tolerance(arguments)
     steps = _steps(arguments.value("--steps"))
     prepare(arguments)
@@ -121,7 +121,7 @@ def rerun(arguments: Arguments) -> int:
         setpoint rerun runs/tiny-3fa94c21 --output again  into the directory again
         setpoint rerun runs/tiny-3fa94c21 --allow-differences  with other packages
     """
-    (path,) = run_directories(arguments.positional)
+    (path,) = run_directories(arguments.positional, arguments)
     _tolerance(arguments)
     output = Path(arguments.value("--output") or f"{path}-rerun")
     if output.resolve() == path.resolve():
@@ -257,6 +257,7 @@ def replay(arguments: Arguments) -> int:
         setpoint replay runs/tiny-3fa94c21 1200 --json  any other step, for a program
     """
     source, text = arguments.positional
+    source = run_path(source, arguments)
     folder = run_directory_given(source)
     if folder is None:
         raise SetpointError(f"{source} is not a run directory; replay runs a step of a run again")

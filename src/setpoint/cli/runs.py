@@ -15,7 +15,7 @@ from typing import Any
 
 from setpoint.cli.options import IMPORT, JSON, Arguments, Command, Option
 from setpoint.cli.output import bold, emit, print_notes, table
-from setpoint.cli.source import prepare
+from setpoint.cli.source import prepare, run_path
 from setpoint.config import ABSENT, SetpointError, did_you_mean
 from setpoint.config.words.errors import printable
 from setpoint.ops.proof import record_problems, verify_chain
@@ -43,14 +43,15 @@ COLUMNS = (
 """Columns that are shown by default; those after the third only where some run has a value."""
 
 
-def run_directories(words: list[str]) -> list[Path]:
+def run_directories(words: list[str], arguments: Arguments) -> list[Path]:
     """The run directories on a command line."""
-    paths = [Path(word) for word in words]
+    paths = [Path(run_path(word, arguments)) for word in words]
     for path in paths:
         if not is_run_directory(path):
             raise SetpointError(
                 f"{path} is not a run directory: it has no record of a run\nValid: a folder that "
-                f"`setpoint train` made; `setpoint runs list` shows them"
+                f"`setpoint train` made; `setpoint runs list` shows them. A preset or file means "
+                f"its run."
             )
     return paths
 
@@ -145,7 +146,7 @@ def runs_tag(arguments: Arguments) -> int:
     tag, *words = arguments.positional
     if not re.fullmatch(r"[\w.:/+@-]+", tag):
         raise SetpointError(f"{tag!r} is not a tag\nValid: letters, digits and _ . : / + @ -")
-    paths, removes = run_directories(words), arguments.has("--remove")
+    paths, removes = run_directories(words, arguments), arguments.has("--remove")
     if removes:
         print_notes([f"{p} has no tag {tag}" for p in paths if tag not in read_labels(p).tags])
 
@@ -166,7 +167,9 @@ def runs_note(arguments: Arguments) -> int:
         setpoint runs note runs/tiny-3fa94c21 'diverges after 2,000 steps'  write a note
     """
     path, text = arguments.positional
-    return _relabel(run_directories([path]), lambda labels: replace(labels, note=text.strip()))
+    return _relabel(
+        run_directories([path], arguments), lambda labels: replace(labels, note=text.strip())
+    )
 
 
 @Command("runs archive RUN...", Option("--restore", "List the runs again."))
@@ -179,7 +182,7 @@ def runs_archive(arguments: Arguments) -> int:
         setpoint runs archive runs/tiny-3fa94c21  hide a run from lists
     """
     archived = not arguments.has("--restore")
-    paths = run_directories(arguments.positional)
+    paths = run_directories(arguments.positional, arguments)
     return _relabel(paths, lambda labels: replace(labels, archived=archived))
 
 
@@ -206,7 +209,7 @@ def runs_goodput(arguments: Arguments) -> int:
     Examples:
         setpoint runs goodput runs/tiny-3fa94c21  the cost of kills and saves
     """
-    spent = {path: goodput_of(path) for path in run_directories(arguments.positional)}
+    spent = {path: goodput_of(path) for path in run_directories(arguments.positional, arguments)}
     lines: list[str] = []
     for path, times in spent.items():
         if times.share is None:
@@ -247,7 +250,7 @@ def runs_verify(arguments: Arguments) -> int:
         setpoint runs verify runs/*  all runs
         setpoint runs verify runs/tiny-3fa94c21 --head 5d0c...  the run with this head
     """
-    paths, head = run_directories(arguments.positional), arguments.value("--head")
+    paths, head = run_directories(arguments.positional, arguments), arguments.value("--head")
     if head is not None and len(paths) > 1:
         raise SetpointError(f"--head applies to one run, and {len(paths)} are given")
     prepare(arguments)
@@ -306,7 +309,7 @@ def watch(arguments: Arguments) -> int:
         if "." not in name:
             raise SetpointError(f"--metric is KIND.COLUMN, such as train.loss; got {name!r}")
     every = arguments.number("--every") or 2.0
-    watched = Watched(Path(arguments.positional[0]))
+    watched = Watched(Path(run_path(arguments.positional[0], arguments)))
     if names:
         watched.columns = watched.requested = names
     watched.poll()

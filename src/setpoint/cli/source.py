@@ -8,10 +8,12 @@ import re
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from math import prod
 from typing import TYPE_CHECKING, Any, TextIO, cast
 
 from setpoint.cli.options import Arguments, import_named, refuse_misspelt_options, text_flags
 from setpoint.config import (
+    PROGRAM,
     Composition,
     Config,
     Origin,
@@ -37,6 +39,7 @@ from setpoint.config.values.user_code import find_user_function
 if TYPE_CHECKING:
     from setpoint.config import FileDocument
     from setpoint.config.files.file_document import Format
+    from setpoint.train.config import Job
 
 RUN, CHECKPOINT, REVISION = "run", "checkpoint", "revision"
 FOREIGN, OTHER = "foreign", "other"
@@ -531,6 +534,51 @@ def run_directory_given(source: str | None) -> str | None:
     from setpoint.sweep.sweep_record import is_point
 
     return None if is_point(source) else source
+
+
+def run_path(word: str, arguments: Arguments) -> str:
+    """The path of a run on a command line: as given, or that of the run of a preset or file."""
+    if (os.path.exists(word) and not names_file(word)) or kind_of(word) != OTHER:
+        return word
+    prepare(arguments)
+    if not (os.path.isfile(word) or preset_named(word)):
+        return word
+    composition = open_source(word, arguments)
+    set_ranks_of_degrees(composition.draft)
+    path = trained_run(composition.resolve(), word)
+    if not os.path.isdir(path):
+        raise SetpointError(
+            f"{word}: its run {path} does not exist. Train it first: setpoint train {word}\n"
+            f"A run with overrides is given by its directory (`setpoint runs list`)"
+        )
+    return path
+
+
+def set_ranks_of_degrees(job: Job) -> None:
+    """Set the number of ranks to the product of the degrees, if it was not given.
+
+    A command that only looks at a run is not started on the ranks of its training.
+    """
+    ranks = prod(job.parallel.degrees.values())
+    if ranks > 1 and not chain_of(job.parallel, "world_size"):
+        job.parallel.set_field("world_size", ranks, Origin(PROGRAM, "the degrees"))
+
+
+def trained_run(job: Job, source: str) -> str:
+    """The directory of the run of a preset or file, which need not exist.
+
+    Raises:
+        SetpointError: the job has no seed.
+    """
+    if job.seed is None:
+        folder = os.path.join(job.workspace, *filter(None, [job.experiment]))
+        raise SetpointError(
+            f"seed = null: {source} names no run, since each start draws another seed; give the "
+            f"run directory, which `setpoint compare {folder}` lists"
+        )
+    from setpoint.train.run_name import find_run
+
+    return find_run(job)
 
 
 def variables_of(config: Config) -> str:

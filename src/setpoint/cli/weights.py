@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import shlex
 from collections.abc import Iterable, Mapping
-from math import prod
 from typing import Any
 
 from setpoint.cli.options import COMMON, Arguments, Option
@@ -22,6 +21,8 @@ from setpoint.cli.source import (
     open_record,
     open_source,
     prepare,
+    set_ranks_of_degrees,
+    trained_run,
     variables_of,
 )
 from setpoint.config import (
@@ -51,7 +52,7 @@ from setpoint.infer.config import Inference, InferenceWeights
 from setpoint.parallel.config import Parallel
 from setpoint.track.run_directory import no_run
 from setpoint.train.config import Job
-from setpoint.train.run_name import find_run, follow_load
+from setpoint.train.run_name import follow_load
 
 CHECKPOINT_OPTION = Option(
     "--checkpoint best|latest|N", "Default: best, if there is one; N: a step.", at_least=0
@@ -99,24 +100,19 @@ def job_with_weights(arguments: Arguments, tasks: Mapping[str, Any]) -> Config:
                 f"{source} is already a checkpoint; leave --checkpoint {selector} out"
             )
         with open_record(source, kind, arguments) as record:
-            _refuse_another_model(record, job)
+            _refuse_another_model(record, job, _sampling_seed(job, arguments))
         _refuse_what_is_over(job, arguments)
         path, _ = checkpoint_and_run(source)
     elif kind == RUN:
         path = source
-        _refuse_another_model(path, job)
+        _refuse_another_model(path, job, _sampling_seed(job, arguments))
         _refuse_what_is_over(job, arguments)
-    elif job.seed is None:
-        raise SetpointError(
-            f"seed = null: {source} names no run, since each start draws another seed; "
-            f"give the run directory, which `setpoint compare "
-            f"{os.path.join(job.workspace, *filter(None, [job.experiment]))}` lists"
-        )
     else:
-        path = find_run(job)
+        path = trained_run(job, source)
     if not os.path.isdir(path):
         raise SetpointError(
             f"{path} does not exist: train it first, with\n  {_training(job, arguments)}"
+            f"{_other_run(arguments, path)}{_sampling_seed(job, arguments)}"
         )
     if kind not in (CHECKPOINT, RUN):
         _refuse_what_is_over(job, arguments, only_instead=True)
@@ -192,9 +188,7 @@ def _take_layout(composition: Composition[Job], arguments: Arguments) -> list[Le
         if source != "-":  # standard input was read
             layout = open_source(source, arguments, overrides=False).draft.parallel
         draft.store("parallel", layout, Origin(PROGRAM, "SOURCE"))
-    ranks = prod(draft.parallel.degrees.values())
-    if ranks > 1 and not chain_of(draft.parallel, "world_size"):
-        draft.parallel.set_field("world_size", ranks, Origin(PROGRAM, "the degrees"))
+    set_ranks_of_degrees(draft)
     return typed
 
 
@@ -264,7 +258,7 @@ def _is_hugging_face(source: str) -> bool:
     return not is_local and split_hub_id(source) is not None and kind_of(source) == OTHER
 
 
-def _refuse_another_model(folder: str, job: Job) -> None:
+def _refuse_another_model(folder: str, job: Job, advice: str = "") -> None:
     """Refuse weights of a run under a configuration that differs in an identity field."""
     differences = [
         difference
@@ -282,7 +276,31 @@ def _refuse_another_model(folder: str, job: Job) -> None:
         "  Only runtime and budget fields may differ. To use these weights with the configuration",
         f"  they were trained with, give the run directory as SOURCE: {folder}",
     ]
-    raise SetpointError("\n".join(lines))
+    raise SetpointError("\n".join(lines) + advice)
+
+
+def _other_run(arguments: Arguments, path: str) -> str:
+    """The run of the same source without the overrides, if it exists."""
+    source = arguments.positional[0]
+    if not (arguments.overrides or arguments.has("--with")) or source == "-":
+        return ""
+    try:
+        composition = open_source(source, arguments, overrides=False)
+        set_ranks_of_degrees(composition.draft)
+        other = trained_run(composition.resolve(), source)
+    except SetpointError:
+        return ""
+    if other == path or not os.path.isdir(other):
+        return ""
+    return f"\nThe run of {source} without these overrides is {other}"
+
+
+def _sampling_seed(job: Job, arguments: Arguments) -> str:
+    """Advice for `generate --seed`, which is the seed of the training."""
+    is_given = chain_of(job, "seed") and chain_of(job, "seed")[-1][0].layer == COMMAND_LINE
+    if arguments.command.name != "generate" or not is_given:
+        return ""
+    return "\n--seed is that of the training; to sample another text: --sampling-seed N"
 
 
 def _refuse_what_is_over(job: Job, arguments: Arguments, only_instead: bool = False) -> None:
