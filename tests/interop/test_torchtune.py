@@ -166,6 +166,7 @@ def test_adapters_are_on_its_projections(tmp_path: Path) -> None:
     ("metric_logger:\n  _component_: torchtune.training.metric_logging.WandBLogger\n  project: p",
      "tracking.trackers=[{'type': 'jsonl'}, {'type': 'wandb', 'project': 'p'}]"),
     ("save_every_n_steps: 7", "checkpoint.every=7 steps"),
+    ("mine: ${half}2\nhalf: 4\nseed: ${mine}", "seed=42"),  # names of the user's own
     ("run_val_every_n_steps: 5\ndataset_val:\n  _component_: torchtune.datasets.wikitext_dataset",
      "evaluation.every=5 steps"),
 ])  # fmt: skip
@@ -188,9 +189,13 @@ def test_what_it_does_not_mean_here_is_reported(tmp_path: Path) -> None:
     for rest, path in (
         ("quantizer:\n  _component_: torchtune.training.quantization.Q", "quantizer"),
         ("seed: ${other}", "seed"), ("seed: ${seed}", "seed"), ("seed: ${oc.env:HOME}", "seed"),
-        ("tasks: [a]", "tasks"), ("batch_sizes: 3", "batch_sizes"),
+        ("tasks: [a]", "tasks"), ("mine: 3", "mine"), ("batch_sizes: 3", "batch_sizes"),
     ):  # fmt: skip
         assert {problem.path for problem in read(tmp_path, rest=rest).problems} == {path}
+    path = tmp_path / "quantize.yaml"
+    path.write_text(RECIPE.format(model="llama3.llama3_8b").replace("null", "{_component_: a.B}"))
+    (problem,) = read_foreign("torchtune", str(path)).problems
+    assert problem.path == "quantizer"
     (problem,) = read(tmp_path, parts="  scale_factor: eight").problems
     assert problem.path == "model.scale_factor"
     for model in ("llama3_2_vision.llama3_2_vision_11b", "llama3.llama4_9b", "mine.model"):
@@ -221,8 +226,12 @@ PROMPT = (
 )
 
 
+FORMER = "prompt: Hi\ninstruct_template: null\nmax_new_tokens: 9\ntemperature: 0.6\ntop_k: 300\n"
+
+
 @pytest.mark.parametrize(("model", "rest"), [
     ("llama3.llama3_8b", TASKS), ("llama3.llama3_8b", PROMPT), ("llama2.llama2_7b", PROMPT),
+    ("llama3.llama3_8b", FORMER),
 ])  # fmt: skip
 def test_benchmarks_and_generation_are_inference_jobs(
     tmp_path: Path, model: str, rest: str

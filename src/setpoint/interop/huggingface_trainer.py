@@ -102,8 +102,8 @@ KEYS = {
         refused="the stream of rows crosses epochs: no batch of training is smaller"),
     **keys_of("", train_sampling_strategy="random", group_by_length=False),
     # The model and data of run_clm.py.
-    **keys_of("", model_revision="main", model_name_or_path=None, config_name=None, config_overrides=None,
-        tokenizer_name=None, dtype=None, attn_implementation=None,
+    **keys_of("", model_revision="main", model_name_or_path=None, config_name=None,
+        config_overrides=None, tokenizer_name=None, dtype=None, attn_implementation=None,
         dataset_name=None, dataset_config_name=None, train_file=None, validation_file=None,
         validation_split_percentage=5, max_train_samples=None, max_eval_samples=None,
         block_size=None, streaming=False, preprocessing_num_workers=None),

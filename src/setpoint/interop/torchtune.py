@@ -43,7 +43,8 @@ KEYS = {
         tie_word_embeddings=None, lora_attn_modules=[], apply_lora_to_mlp=False,
         apply_lora_to_output=False, lora_rank=8, lora_alpha=16.0, lora_dropout=0.0, use_dora=False,
         quantize_base=False),
-    "quantizer": Key(None, refused="quantization-aware training is not supported", essential=True),
+    "quantizer": Key(None, essential=True,
+        refused="weights are quantized neither during training nor after it"),
     **keys_of("tokenizer.", _component_=None, path=None, max_seq_len=None, merges_file=None,
         merges_path=None, vocab_path=None, special_tokens=None, special_tokens_path=None,
         truncation_type="right"),
@@ -108,6 +109,8 @@ KEYS = {
     # Benchmarks and generation.
     **alike("", "tasks limit include_path max_seq_length max_new_tokens prompt temperature top_k"),
     "enable_kv_cache": Key(True),
+    **alike("", "instruct_template chat_format", Key(None,
+        decision="torchtune's template of a prompt: set chat.template")),
 }  # fmt: skip
 """All keys that recipes and components read, with their defaults."""
 
@@ -117,6 +120,8 @@ def _complete(c: Conversion) -> None:
     if c.given("tasks") or c.given("max_new_tokens"):
         _inference(c)
         return
+    if c.value("quantizer") and not c.given("epochs"):
+        return  # a file of the quantization recipe, which is refused
     if convert_model(c):
         _adapter(c)
     _weights(c)
@@ -129,7 +134,8 @@ def _complete(c: Conversion) -> None:
 
 
 def _interpolate(c: Conversion) -> None:
-    """Replace `${key}` in strings by the value of that key."""
+    """Replace `${key}` in strings by the value of that key, which may be a name of the user's."""
+    own: set[str] = set()
 
     def resolved(value: Any, names: tuple[str, ...], place: str) -> Any:
         if isinstance(value, dict):
@@ -142,6 +148,7 @@ def _interpolate(c: Conversion) -> None:
             if name not in c.values or name in names:
                 c.wrong(place, f"a text whose ${{...}} names a key of the file, but {value!r}")
                 return value
+            own.update({name} - KEYS.keys())
             other = resolved(c.values[name], (*names, name), place)
             value = other if value == text else value.replace(text, str(other))
         if "${" in str(value):
@@ -151,6 +158,8 @@ def _interpolate(c: Conversion) -> None:
     for key in [*c.values]:
         if key in KEYS:
             c.values[key] = resolved(c.values[key], (key,), key)
+    for name in own:
+        del c.values[name]
     if c.values.get("log_every_n_steps", 1) is None:
         del c.values["log_every_n_steps"]
 
@@ -209,6 +218,8 @@ def _data(c: Conversion) -> None:
     """Data sources; a row is a whole document unless packed."""
     entries = c.sections("dataset")
     longest = c.number("tokenizer.max_seq_len")
+    limits = [entry["max_seq_len"] for entry in entries if entry.get("max_seq_len")]
+    longest = longest or max((n for n in limits if isinstance(n, int)), default=None)
     length = longest or c.data.get("model", {}).get("max_sequence_length")
     if isinstance(length, int):
         c.set("batch.sequence_length", length, "tokenizer.max_seq_len")
@@ -251,7 +262,7 @@ def _source(c: Conversion, entry: dict[str, Any], key: str) -> dict[str, object]
     name = str(entry.get("_component_", "")).rpartition(".")[2]
     split, files = entry.get("split", "train"), entry.get("data_files")
     flag = "data.sources" if key == "dataset" else "evaluation.datasets"
-    names = "_component_ packed source split data_files"
+    names = "_component_ packed source split data_files max_seq_len"
     decision = f"{name or 'a data set without _component_'} is torchtune's own code: set {flag}"
     if name in TEXTS:
         c.report_rest(key, entry, f"{names} name column add_eos split_across_pack")
@@ -482,12 +493,14 @@ def _inference(c: Conversion) -> None:
         c.report("needs a decision", "tensor_parallel_plan._component_", text)
     if tasks := c.names("tasks"):
         c.set("harness.tasks", tasks, "tasks")
-        c.set("batch.micro_size", c.number("batch_size"), "batch_size")
+        c.copy_given({"batch.micro_size": "batch_size"})
         c.copy_given({"harness.limit": "limit", "harness.tasks_path": "include_path"})
         if c.number("max_seq_length"):
             c.report("differs", "max_seq_length", "rows are as long as the model takes them")
         return
-    prompt, templated = c.mapping("prompt"), family.startswith(("llama3", "qwen", "phi", "gemma"))
+    templated = family.startswith(("llama3", "qwen", "phi", "gemma"))
+    prompt: Any = c.value("prompt")
+    prompt = {"user": prompt} if isinstance(prompt, str) else c.mapping("prompt")
     user: Any = prompt.get("user")
     user = user.get("text") if isinstance(user, dict) else user
     if not isinstance(user, str):
