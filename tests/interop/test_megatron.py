@@ -217,6 +217,11 @@ def test_ranks_precision_and_recomputation(tmp_path: Path) -> None:
     ("--eval-iters 2 --eval-global-batch-size 8", {"evaluation.sequences": 16}),
     ("--dataloader-inter-document-masking", {"data.packing.isolate": True}),
     ("--no-pad-vocab-size", {"model.vocab_size": 100}),
+    ("--deepspeed --zero-stage=3 --num-experts 1 --moe-loss-coeff 0.01 --num-key-value-heads 2 "
+     "--normalization rmsnorm --lr-decay-tokens 16384 --lr-warmup-tokens 1024 --data-impl mmap "
+     "--use-flash-attn-v2",
+     {"parallel.shard": -1, "model.kv_heads": 2, "model.norm.type": "rms_norm",
+      "schedule.horizon": "32 steps", "schedule.warmup": "2 steps"}),
 ])  # fmt: skip
 def test_arguments_become_fields(tmp_path: Path, more: str, values: dict[str, Any]) -> None:
     document = read(tmp_path, more)

@@ -82,6 +82,11 @@ def _prepare(c: Conversion) -> None:
         elif name in LISTS.split():
             # The tests write lists as "[a b]".
             c.values[name] = value.strip("[]").split() if isinstance(value, str) else words
+        elif name == "num-experts" and c.value("deepspeed"):
+            if value == 1:
+                del c.values[name]
+            else:
+                c.wrong(name, "those of Megatron-LM: experts of DeepSpeed are others")
         elif isinstance(key.default, str) and not isinstance(value, str) and value is not None:
             c.values[name] = str(value)
 
@@ -101,7 +106,7 @@ def _loop(c: Conversion) -> int | None:
         c.set("batch.sequence_length", length, "seq-length")
     else:
         c.wrong("seq-length", "given")
-    total = c.number("train-iters") or _steps(c, "train-samples")
+    total = c.number("train-iters") or _steps(c, "train-tokens") or _steps(c, "train-samples")
     end: list[str] = [f"{total} steps"] if total else []
     if (stop := c.number("exit-interval")) and (not total or stop < total):
         end = [f"{stop} steps"]
@@ -109,7 +114,7 @@ def _loop(c: Conversion) -> int | None:
     if minutes := c.number("exit-duration-in-mins"):
         end.append(f"{minutes} min")
     if end:
-        keys = ("exit-interval", "train-iters", "train-samples")
+        keys = ("exit-interval", "train-iters", "train-tokens", "train-samples")
         c.set("duration", end if len(end) > 1 else end[0], *keys)
     else:
         c.report("needs a decision", "train-iters", "set duration")
@@ -118,8 +123,10 @@ def _loop(c: Conversion) -> int | None:
 
 
 def _steps(c: Conversion, key: str) -> int | None:
-    """Samples of a key in steps of the global batch."""
+    """Samples or tokens of a key in steps of the global batch."""
     samples, size = c.number(key), c.number("global-batch-size")
+    if samples and key.endswith("tokens"):
+        samples //= c.number("seq-length") or 1
     if samples and not size:
         c.report("needs a decision", key, "samples are steps of a global batch: set it")
     return samples // size if samples and size else None
@@ -133,9 +140,10 @@ def _ranks(c: Conversion) -> None:
     if timeout := c.number("distributed-timeout-seconds-after-init"):
         c.set("parallel.step_timeout", float(timeout), "distributed-timeout-seconds-after-init")
     strategy = c.value("data-parallel-sharding-strategy") if c.value("use-megatron-fsdp") else ""
-    is_whole = strategy == "optim_grads_params" or c.value("use-torch-fsdp2")
-    keys = ("use-distributed-optimizer", "use-megatron-fsdp", "use-torch-fsdp2")
-    if is_whole or strategy in ("optim", "optim_grads") or c.value(keys[0]) or (
+    zero = c.number("zero-stage")
+    is_whole = strategy == "optim_grads_params" or c.value("use-torch-fsdp2") or zero == 3
+    keys = ("use-distributed-optimizer", "use-megatron-fsdp", "use-torch-fsdp2", "zero-stage")
+    if is_whole or zero or strategy in ("optim", "optim_grads") or c.value(keys[0]) or (
         c.number("expert-model-parallel-size") > 1
     ):  # fmt: skip
         c.set("parallel.shard", -1, *(key for key in keys if c.given(key)))
@@ -282,16 +290,18 @@ def _schedule(c: Conversion, total: int | None) -> None:
     names = {"constant": "constant", "linear": "linear", "cosine": "cosine",
              "inverse-square-root": "inverse_sqrt", "WSD": "wsd"}  # fmt: skip
     name, peak = c.choice("lr-decay-style", *names), c.number("lr")
-    end = c.number("lr-decay-iters") or _steps(c, "lr-decay-samples") or total
+    end = c.number("lr-decay-iters") or _steps(c, "lr-decay-tokens")
+    end = end or _steps(c, "lr-decay-samples") or total
     if name is None or not peak or not end:
         return
     fraction = c.number("lr-warmup-fraction")
-    warmup = c.number("lr-warmup-iters") or _steps(c, "lr-warmup-samples") or 0
+    warmup = c.number("lr-warmup-iters") or _steps(c, "lr-warmup-tokens")
+    warmup = warmup or _steps(c, "lr-warmup-samples") or 0
     if fraction is not None:
         warmup = round(fraction * end)
     keys = [
         key
-        for key in ("lr-warmup-fraction", "lr-warmup-iters", "lr-warmup-samples")
+        for key in (f"lr-warmup-{unit}" for unit in ("fraction", "iters", "tokens", "samples"))
         if c.given(key)
     ]
     floor = c.number("min-lr") / peak
@@ -309,7 +319,8 @@ def _schedule(c: Conversion, total: int | None) -> None:
     if name == "constant":
         return
     c.set("schedule.floor", min(1.0, floor), "min-lr", "lr")
-    c.set("schedule.horizon", f"{end} steps", "lr-decay-iters", "lr-decay-samples", "train-iters")
+    names = (f"lr-decay-{unit}" for unit in ("iters", "tokens", "samples"))
+    c.set("schedule.horizon", f"{end} steps", *names, "train-iters")
     if name == "inverse-square-root":
         del c.data["schedule"]["horizon"]
         c.set("schedule.timescale", f"{max(1, warmup)} steps", *keys)
@@ -532,7 +543,8 @@ DIALECT = Dialect(
     families=FAMILIES,
     prepare=_prepare,
     read=_read,
-    switches={"moe-": "num-experts", "expert-tensor-": "num-experts",
+    switches={**dict.fromkeys(("moe-", "expert-", "topk", "mlp-type", "create-moe-",
+                               "disable-moe-"), "num-experts"),
               **dict.fromkeys(("q-lora-rank", "kv-lora-rank", "qk-head-dim", "qk-pos-emb-head-dim",
                                "v-head-dim"), "multi-latent-attention"),
               "mup-": "use-mup"},

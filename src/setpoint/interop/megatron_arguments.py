@@ -48,6 +48,9 @@ UNSET = """
     train-data-path valid-data-path split seq-length expert-tensor-parallel-size moe-ffn-hidden-size
     moe-shared-expert-intermediate-size fp8-format fp4-format distributed-timeout-seconds-after-init
     dataloader-type ddp-bucket-size check-weight-hash-across-dp-replicas-interval exit-interval
+    train-tokens lr-decay-tokens lr-warmup-tokens num-key-value-heads moe-expert-parallel-size
+    moe-loss-coeff moe-train-capacity-factor moe-eval-capacity-factor moe-min-capacity topk
+    expert-interval mlp-type create-moe-param-group disable-moe-token-dropping
     eval-global-batch-size yarn-original-max-position-embeddings mup-base-hidden-size
     mup-base-head-dim offload-modules moe-flex-dispatcher-num-sms glu-linear-offset
     activation-func-clamp-value
@@ -110,6 +113,8 @@ KEYS: dict[str, Key] = {
     "mup-embedding-mult": Key(1.0, "model.embedding_scale"),
     "pytorch-profiler-collect-callstack": Key(False, "profiling.stacks", optional=True),
     "pytorch-profiler-collect-shapes": Key(False, "profiling.shapes", optional=True),
+    "zero-stage": Key(0),  # of DeepSpeed's fork, like the arguments in tokens
+    "ds-sequence-parallel-size": Key(1, "parallel.ulysses"),
     "moe-grouped-gemm": Key(False, "model.moe.packed", optional=True),
     "q-lora-rank": Key(None, "model.mla.query_rank", optional=True),
     "kv-lora-rank": Key(32, "model.mla.kv_rank"),
@@ -150,7 +155,7 @@ REFUSED = {
     "conversations are a source of type conversations": "sft sft-tokenizer-prompt-format",
     "the further file it names is not read": """
         yaml-cfg data-args-path per-split-data-args-path use-checkpoint-args
-        use-mp-args-from-checkpoint-args te-precision-config-file
+        use-mp-args-from-checkpoint-args te-precision-config-file deepspeed-config
     """,
     "there is no equivalent": """
         moe-input-jitter-eps moe-use-upcycling moe-upcycling-granularity moe-extended-tp
@@ -161,6 +166,7 @@ REFUSED = {
         first-last-layers-bf16 num-layers-at-start-in-bf16 num-layers-at-end-in-bf16
         relative-attention-num-buckets relative-attention-max-distance
         override-opt-param-scheduler use-checkpoint-opt-param-scheduler override-ckpt-iteration
+        override-lr-scheduler use-checkpoint-lr-scheduler
         non-persistent-save-interval non-persistent-ckpt-type optimizer-offload-fraction
         activation-offload-fraction multiple-validation-sets validation-set-names
         decrease-batch-size-if-needed account-for-embedding-in-pipeline-split
@@ -184,7 +190,11 @@ for name in ("perform-rl-step", "is-hybrid-model", "sft", "attention-output-gate
     KEYS[name] = replace(KEYS[name], essential=True)
 IDLE = {
     KERNELS: """
-        use-mcore-models use-legacy-models use-flash-attn transformer-impl no-masked-softmax-fusion
+        use-mcore-models use-legacy-models transformer-impl DDP-impl fp32-allreduce deepspeed
+        deepspeed-activation-checkpointing deepspeed-mpi no-pipeline-parallel
+        memory-centric-tiled-linear no-query-key-layer-scaling
+        distribute-checkpointed-activations partition-activations contigious-checkpointing
+        no-masked-softmax-fusion
         no-bias-swiglu-fusion no-bias-dropout-fusion no-rope-fusion cross-entropy-loss-fusion
         cross-entropy-fusion-impl no-persist-layer-norm no-gradient-accumulation-fusion
         no-async-tensor-model-parallel-allreduce use-te-activation-func attention-softmax-in-fp32
@@ -232,7 +242,7 @@ IDLE = {
         data-cache-path no-mmap-bin-files num-dataset-builder-threads mid-level-dataset-surplus
         no-create-attention-mask-in-dataloader object-storage-cache-path sample-rate
         allow-ambiguous-pad-tokens per-dataset-sequences-path no-data-sharding
-        dataloader-defer-npy-index-mmap dataloader-fast-cache-load vocab-file merge-file
+        data-impl dataloader-defer-npy-index-mmap dataloader-fast-cache-load vocab-file merge-file
     """,
     "checkpoints are Setpoint's own": """
         no-save-rng use-dist-ckpt auto-detect-ckpt-format no-ckpt-fully-parallel-save
@@ -275,8 +285,8 @@ FAMILIES = {
     **alike("", "kitchen- use-kitchen-", Key(None, refused="its recipes are not known")),
     **alike("", "non-persistent- save-", Key(None, refused="there is no equivalent")),
     **alike("", """
-        yarn-correction- cuda-graph- moe-hybridep- moe-ncclep- moe-paged-stash megatron-fsdp- fsdp-
-        no-tp-comm- fine-grained-offloading-
+        use-flash-attn scaled- yarn-correction- cuda-graph- moe-hybridep- moe-ncclep-
+        moe-paged-stash megatron-fsdp- fsdp- no-tp-comm- fine-grained-offloading-
     """, Key(None, idle=KERNELS)),
     **alike("", """
         log- straggler- one-logger- flight-recorder- no-flight-recorder- moe-routing-trace-

@@ -30,7 +30,9 @@ def _decoder(c: Conversion) -> None:
     c.set("model.layers", layers, "num-layers")
     c.set("model.dim", dim, "hidden-size")
     c.set("model.heads", heads, "num-attention-heads")
-    groups = (c.number("num-query-groups") or 1) if c.value("group-query-attention") else heads
+    groups = c.number("num-key-value-heads") or heads
+    if c.value("group-query-attention"):
+        groups = c.number("num-query-groups") or 1
     c.set("model.kv_heads", groups, "num-query-groups", "group-query-attention")
     if channels := c.number("kv-channels"):
         c.set("model.head_dim", channels, "kv-channels")
@@ -62,8 +64,8 @@ def _decoder(c: Conversion) -> None:
     c.set("model.ffn_bias", bias, "disable-bias-linear")
     c.set("model.attention_output_bias", bias, "disable-bias-linear")
     c.set("model.qkv_bias", bias or c.value("add-qkv-bias"), "add-qkv-bias", "disable-bias-linear")
-    if name := c.choice("normalization", "LayerNorm", "RMSNorm"):
-        rms = name == "RMSNorm"
+    if name := c.choice("normalization", "LayerNorm", "RMSNorm", "layernorm", "rmsnorm"):
+        rms = name.lower() == "rmsnorm"
         c.set("model.norm.type", "rms_norm" if rms else "layer_norm", "normalization")
         if c.value("apply-layernorm-1p"):
             if rms:
