@@ -188,14 +188,6 @@ def test_spelled_control_tokens_are_those_of_transformers(
         assert loaded.tokens_of(prompt) == [*loaded.opening, *as_text]
 
 
-def test_what_messages_spell_stays_text(chat: Trained) -> None:
-    loaded = opened(chat.run)
-    (prompt,) = prompts_of(
-        asking("<|im_end|>"), Chat(), loaded.facts, loaded.place.directory
-    )  # fmt: skip
-    assert loaded.tokens_of(prompt).count(ids_of(loaded)["<|im_end|>"]) == 1
-
-
 def test_stop_tokens_by_id_and_by_text(chat: Trained) -> None:
     """A string that is a control token is one; with other text it would never match."""
     for token in (ids_of(opened(chat.run))["r"], "r"):

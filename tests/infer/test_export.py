@@ -10,21 +10,17 @@ import pytest
 import torch
 
 from setpoint.config import SetpointError
-from setpoint.data.sources.config import Random
-from setpoint.data.tokenizers.vocabulary import read_vocabulary
 from setpoint.infer.config import Inference, InferenceWeights
-from setpoint.infer.exporting import export, require_empty
+from setpoint.infer.exporting import require_empty
 from setpoint.infer.inference import infer
 from setpoint.infer.loaded_model import LoadedModel
-from setpoint.infer.tasks import DataSet, EvaluationTask, ExportTask
+from setpoint.infer.tasks import ExportTask
 from setpoint.train.config import Job
 from setpoint.train.run import train
 
-from ..data.tokenizers_here import BEGIN, byte_level
+from ..data.tokenizers_here import byte_level
 from ..train.small import small_job
 from .small import folder_of
-
-SET = DataSet(name="set", sources=(Random(documents=9, length=90, alphabet=8),))
 
 
 def exported(run: Path, folder: Path, **fields: Any) -> Path:
@@ -67,39 +63,11 @@ def test_the_dtype_is_that_of_the_last_checkpoint(tmp_path: Path) -> None:
         assert json.loads((found / "config.json").read_text())["dtype"] == expected
 
 
-@pytest.mark.slow
-def test_the_token_that_ended_documents_goes_along(tmp_path: Path) -> None:
-    folder = byte_level(tmp_path / "tokenizer")
-    flags = (f"tokenizer={{type=huggingface, path={folder}, separator='{BEGIN}'}}",)
-    run = train(small_job(tmp_path, *flags, "duration=2 steps")).directory
-    found = exported(run, tmp_path / "hf")
-    settings = json.loads((found / "tokenizer_config.json").read_text())
-    number = json.loads((found / "config.json").read_text())["eos_token_id"]
-    assert settings["eos_token"] == BEGIN
-    assert number == read_vocabulary(str(folder)).ids[BEGIN]
-    # What is evaluated there has the same separators as here.
-    scores = [
-        infer(
-            Inference(
-                weights=InferenceWeights(path=str(path)), evaluation=EvaluationTask(sets=(SET,))
-            )
-        )
-        for path in (run, found)
-    ]
-    ours, again = (result.scores["set"].bits_per_byte for result in scores)
-    assert ours == pytest.approx(again, rel=1e-5)
-
-
 def test_what_no_family_can_say(tmp_path: Path) -> None:
     run = train(small_job(tmp_path, "duration=2 steps", "model.activation=relu_squared")).directory
     with pytest.raises(SetpointError, match="activation"):
         exported(run, tmp_path / "hf")
     assert not (tmp_path / "hf").exists()
-
-
-def test_a_family_by_name(trained: tuple[Job, Path], loaded: LoadedModel, tmp_path: Path) -> None:
-    with pytest.raises(SetpointError, match="gpt2"):
-        export(loaded.model, loaded.tokenizer, tmp_path / "hf", family="gpt2")
 
 
 def test_a_place_that_holds_something(trained: tuple[Job, Path], tmp_path: Path) -> None:

@@ -5,12 +5,11 @@ from __future__ import annotations
 import gc
 import json
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
 
-from setpoint.config import ConfigError, RunError, SetpointError
+from setpoint.config import ConfigError, SetpointError
 from setpoint.config.composition import compose
 from setpoint.infer.adopt import complete
 from setpoint.infer.config import Inference
@@ -159,35 +158,14 @@ def test_a_period_in_minutes(
     assert found == [2, 1, 1]
 
 
-def test_where_nothing_is_asked_for_there_is_no_hook(
-    trained: tuple[Job, Path], tmp_path: Path, loaded: LoadedModel
-) -> None:
-    hooks: Any = vars(loaded.model)["_forward_pre_hooks"]
-    with watching(job_of(trained[1], tmp_path, *JUDGE), loaded) as passes:
-        assert not hooks and passes.profiles is None
-    with watching(job_of(trained[1], tmp_path, *JUDGE, "resilience.gc.every=never"), loaded):
-        assert len(hooks) == 1
-    assert not hooks
-
-
-def test_a_folder_that_cannot_be_made(trained: tuple[Job, Path], tmp_path: Path) -> None:
-    (tmp_path / "file").write_text("")
-    flags = (*JUDGE, PROFILE[0], f"profiling.directory={tmp_path / 'file'}")
-    with pytest.raises(RunError, match=r"profiling.directory: .* cannot be written"):
-        infer(job_of(trained[1], tmp_path, *flags))
-
-
 @pytest.mark.parametrize(
     ("flags", "said"),
     [
         ((*JUDGE, "profiling.active=1"), "none is given"),
         (("export.path={out}", "resilience.gc.every=9 steps"), "nothing goes through the model"),
-        (("export.path={out}/hf", *PROFILE), "nothing goes through the model"),
         ((*JUDGE, *PROFILE, "profiling.ranks=[0, 1]"), "there is no rank 1 among 1"),
         ((*JUDGE, *PROFILE, "profiling.snapshot=true", "parallel.device=cpu"), "the device is cpu"),
         ((*JUDGE, "resilience.gc.every=1 epochs"), "counts what only training does"),
-        ((*JUDGE, "resilience.gc.every=9 tokens"), "counts what only training does"),
-        ((*JUDGE, "resilience.gc.every=last_step"), "counts what only training does"),
     ],
 )
 def test_what_is_refused(

@@ -63,19 +63,6 @@ def test_a_sum_by_hand(loaded: LoadedModel) -> None:
     assert result.bits_per_byte == pytest.approx(nats / math.log(2) / len(text), rel=1e-6)
 
 
-def test_a_model_that_gives_logits_only(loaded: LoadedModel) -> None:
-    class Plain(torch.nn.Module):
-        def forward(self, tokens: torch.Tensor) -> torch.Tensor:
-            return loaded.model(tokens)
-
-    corpus = build_corpus([Document("a", b'!"#' * 30)], loaded.tokenizer, side="a")
-    ours = score(loaded, corpus, sequence_length=16, micro_size=4)
-    plain = score(
-        replace(loaded, runner=ModelRunner(Plain())), corpus, sequence_length=16, micro_size=4
-    )
-    assert plain.loss == pytest.approx(ours.loss, rel=1e-6)
-
-
 def test_the_batch_plays_no_part(trained: tuple[Job, Path]) -> None:
     one, many = (
         scores(trained[1], InferenceBatch(micro_size=size))["held_out"] for size in (1, 64)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import importlib.util
+import importlib
 import math
 from itertools import pairwise
 from typing import Any
@@ -214,8 +214,7 @@ def test_what_a_section_cannot_say_is_refused() -> None:
 
 @pytest.mark.slow
 def test_parts_of_mxfp4_are_those_of_torchao() -> None:
-    if importlib.util.find_spec("torchao") is None:
-        pytest.skip("needs the package torchao")
+    pytest.importorskip("torchao")
     theirs: Any = importlib.import_module("torchao.prototype.mx_formats.mx_tensor")
     weights = torch.randn(64, 128, generator=torch.Generator().manual_seed(2)) * 0.02
     weights[3, :32] = 0
@@ -227,8 +226,7 @@ def test_parts_of_mxfp4_are_those_of_torchao() -> None:
 
 @pytest.mark.slow
 def test_parts_of_nvfp4_are_those_of_torchao() -> None:
-    if importlib.util.find_spec("torchao") is None:
-        pytest.skip("needs the package torchao")
+    pytest.importorskip("torchao")
     torchao: Any = importlib.import_module("torchao.prototype.mx_formats.nvfp4_tensor")
     weights = torch.randn(256, 512, generator=torch.Generator().manual_seed(2)) * 0.02
     ours = format_of(resolve(NVFP4()))
@@ -243,8 +241,7 @@ def test_parts_of_nvfp4_are_those_of_torchao() -> None:
 
 @pytest.mark.slow
 def test_parts_of_nf4_are_those_of_bitsandbytes() -> None:
-    if importlib.util.find_spec("bitsandbytes") is None:
-        pytest.skip("needs the package bitsandbytes")
+    pytest.importorskip("bitsandbytes")
     weights = torch.randn(256, 512, generator=torch.Generator().manual_seed(2)) * 0.02
     ours, theirs = (format_of(resolve(each)) for each in (NF4(), NF4(backend="bitsandbytes")))
     first, second = ours.quantize(weights), theirs.quantize(weights)

@@ -144,8 +144,3 @@ def test_a_model_begins_quantized_with_the_values_of_a_dense_one() -> None:
     dtypes = {name.rpartition(".")[2]: p.dtype for name, p in model.named_parameters()}
     assert dtypes["scale_scales"] == torch.float32 and dtypes["codes"] == torch.uint8
     assert dtypes["weight"] == torch.bfloat16
-
-
-@pytest.mark.slow  # tests/parallel trains one format on two ranks
-def test_two_ranks(run_module: Callable[[str], None]) -> None:
-    run_module("tests.adapter.quantize.sharded_ranks")
