@@ -10,7 +10,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -25,7 +24,6 @@ from setpoint.data.evaluation import (
     ngram_baselines,
     ngram_bits,
 )
-from setpoint.data.order import Parts
 from setpoint.data.rows import DocumentRows, training_rows
 from setpoint.data.sources.config import Conversations, Random, SourceConfig, Tokens
 from setpoint.data.sources.synthetic import RandomSource
@@ -153,23 +151,6 @@ def test_a_set_is_read_as_training_reads_its_kind(
     assert data.packing_of([evaluated]).method == expected
 
 
-def test_the_first_windows_are_the_same_however_they_are_grouped(
-    corpus_of: Callable[..., Corpus],
-) -> None:
-    corpus = corpus_of(bytes(range(100)), side="held_out")
-    windows = cut_rows(corpus, 5)
-    grouped = [
-        [
-            row
-            for batch in evaluation_batches(windows, micro_size=size, limit=7)
-            for row in batch.inputs.tolist()
-        ]
-        for size in (1, 3, 7, 50)
-    ]
-    assert len(grouped[0]) == 7
-    assert all(group == grouped[0] for group in grouped)
-
-
 @given(limit=st.integers(1, 19), micro_size=st.integers(1, 4), ranks=st.integers(1, 5))
 def test_ranks_divide_the_sequences(limit: int, micro_size: int, ranks: int) -> None:
     """Each is counted once, in batches of which every rank makes as many as the others."""
@@ -189,17 +170,6 @@ def test_ranks_divide_the_sequences(limit: int, micro_size: int, ranks: int) -> 
     ]
     (whole,) = (batch.inputs for batch in evaluation_batches(texts["t"][0], micro_size=limit)[:1])
     assert sorted(counted) == sorted(whole.tolist())
-
-
-def test_refusals_come_at_the_call(corpus_of: Callable[..., Corpus]) -> None:
-    corpus = corpus_of(b"abc", side="held_out")
-    windows = cut_rows(corpus, 2)
-    with pytest.raises(SetpointError, match="sequence_length: 0 is below 1"):
-        cut_rows(corpus, 0)
-    with pytest.raises(SetpointError, match="micro_size: 0 is below 1"):
-        evaluation_batches(windows, micro_size=0)
-    with pytest.raises(SetpointError, match="sequences: 0 is below 1"):
-        evaluation_batches(windows, micro_size=1, limit=0)
 
 
 class Dying(DocumentRows):
@@ -373,30 +343,6 @@ def test_baselines_find_the_entropy_of_synthetic_text(alphabet: int, pattern: st
     assert 0 < bits.unigram - math.log2(alphabet) < 0.02
     assert -0.02 < bits.bigram - entropy < 0.05
     assert bits.trigram < bits.unigram + 0.05
-
-
-def cut(corpus: Corpus, starts: list[int], length: int) -> Batch:
-    """Rows that begin at some tokens, as far as the corpus goes."""
-    first = np.array(starts)
-    lengths = np.minimum(length, len(corpus.tokens) - 1 - first)
-    parts = Parts(first, lengths, np.arange(1, len(starts) + 1))
-    return DocumentRows(corpus, length, count=None).batch_of(parts)
-
-
-def test_targets_are_the_inputs_one_token_later(corpus_of: Callable[..., Corpus]) -> None:
-    batch = cut(corpus_of(b"abcd", b"ef"), [0, 3], 3)
-    assert batch.inputs.tolist() == [[256, 97, 98], [99, 100, 256]]
-    assert batch.targets.tolist() == [[97, 98, 99], [100, 256, 101]]
-    assert batch.inputs.dtype == batch.targets.dtype == torch.int64
-    assert batch.inputs.is_contiguous()
-    assert batch.targets.is_contiguous()
-    assert (batch.target_tokens, batch.target_bytes) == (6, 5)
-
-
-def test_batches_do_not_share_memory_with_the_corpus(corpus_of: Callable[..., Corpus]) -> None:
-    corpus = corpus_of(b"abcd")
-    cut(corpus, [0], 3).inputs.fill_(0)
-    assert corpus.tokens.tolist() == [256, 97, 98, 99, 100, 256]
 
 
 def test_a_corpus_below_one_row_is_refused(corpus_of: Callable[..., Corpus]) -> None:

@@ -173,13 +173,6 @@ def test_labels_never_cross_a_document(lengths: list[int], size: int, kind: str)
                 assert {token, target} in [{65 + n % 60, 97 + n // 60} for n in range(60)]
 
 
-def test_first_fit_decreasing_fills_rows_better() -> None:
-    lengths = np.random.default_rng(0).integers(1, 300, 4000)
-    first, following = first_fit_decreasing(lengths, 512), next_fit(lengths, 512)
-    fewest = -(-lengths.sum() // 512)
-    assert first.max() + 1 <= 1.01 * fewest < 1.2 * fewest < following.max() + 1
-
-
 def test_the_rows_of_a_seed_never_change() -> None:
     # Checkpoints hold a place among these rows: if they changed, old runs could not be resumed.
     corpus = corpus_of([9, 4, 20, 13, 7, 2, 30, 11])

@@ -249,39 +249,6 @@ def count_all(batch: Batch) -> Count:
     return Count(batch.tokens, batch.target_tokens, float(batch.target_tokens))
 
 
-def test_batches_do_not_depend_on_ranks_workers_or_micro_batches(tmp_path: Path) -> None:
-    section = section_of("jsonl", tmp_path / "data")
-
-    def feed(rank: int, ranks: int, micro: int, workers: int) -> Feed:
-        sequences, sampler = open_stream(section)
-        return Feed(
-            sequences, sampler, count_all, micro_size=micro, accumulation=4 // micro // ranks,
-            data_rank=rank, data_size=ranks, workers=workers,
-        )  # fmt: skip
-
-    one = feed(0, 1, 4, 0)
-    expected = [rows_of(one.take().batches[0]) for _ in range(9)]
-    one.close()
-    one = feed(0, 1, 4, 0)
-    two = [feed(rank, 2, 1, 2) for rank in range(2)]
-    for number in range(5):
-        steps = [each.take().batches for each in two]
-        found = [rows_of(batch)[0] for pair in zip(*steps, strict=True) for batch in pair]
-        assert found == expected[number]
-    assert not set(lanes_of(two[0])) & set(lanes_of(two[1]))
-    state = json.loads(json.dumps(merged_state([each.state_dict() for each in two])))
-    for _ in range(5):
-        one.take()
-    assert state == one.state_dict()
-    for each in (*two, one):
-        each.close()
-    last = feed(0, 1, 2, 0)
-    last.load_state_dict(state)
-    for number in range(5, 9):
-        assert [row for batch in last.take().batches for row in rows_of(batch)] == expected[number]
-    last.close()
-
-
 def test_groups_divide_the_rows_of_a_stream_anew_at_any_step(tmp_path: Path) -> None:
     """Where a group may take any rows, each knows where those of all others are."""
     section = section_of("jsonl", tmp_path / "data")

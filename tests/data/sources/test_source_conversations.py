@@ -13,9 +13,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from setpoint.config import SetpointError, resolve
-from setpoint.data.config import Data, Packing
+from setpoint.data.corpus import build_corpus
 from setpoint.data.document import Document
-from setpoint.data.packing import build_packed
 from setpoint.data.rows import training_rows
 from setpoint.data.sources.chat import (
     CHATML,
@@ -31,7 +30,6 @@ from setpoint.data.tokenizers.config import Bytes, HuggingFace
 from setpoint.data.tokenizers.tokenizer import ChatTokenizer
 
 from ...support.cases import rotated
-from ..in_memory import in_memory
 from ..tokenizers_here import BEGIN, CHAT, END, byte_level, sentence_piece
 
 # The named templates with the places of answers declared, which transformers needs.
@@ -391,32 +389,20 @@ def test_rows_are_what_transformers_gives_and_nothing_around(
 ) -> None:
     """Inputs t0 .. tn-2 and targets t1 .. tn-1; what ends the last answer is the last target."""
     tokenizer = tokenizer_in(folders[kind])
-    (tmp_path / "mine.jinja").write_text(source)
-    rows = [chat(*((each["role"], each["content"]) for each in DIALOGUE[-n:])) for n in (4, 2)]
-    (tmp_path / "chats.jsonl").write_text("\n".join(map(json.dumps, rows)))
-    section = Conversations(
-        paths=(str(tmp_path / "chats.jsonl"),), template=str(tmp_path / "mine.jinja"), loss_on="all"
-    )
-    (train,), _ = in_memory(resolve(Data(sources=(section,), held_out=0.0)), tokenizer)
+    messages = [{"messages": DIALOGUE[-n:]} for n in (4, 2)]
+    found = documents(tmp_path, messages, tokenizer, template=source, loss_on="all")
     end = {GLM: [tokenizer.chat.tokens["<|im_start|>"]]}.get(source, [])
     more = {"return_assistant_tokens_mask": False}
     expected = [
-        theirs(folders[kind], row["messages"], source, **more)["input_ids"] + end for row in rows
+        theirs(folders[kind], row["messages"], source, **more)["input_ids"] + end
+        for row in messages
     ]
-    for method in ("none", "next_fit", "first_fit_decreasing"):
-        packing = resolve(Packing(method=method))
-        sequences, cursor = build_packed(train, packing, length=400, seed=0, bucket=1)
-        batch = sequences.batch_of(cursor.take(np.arange(len(sequences)), slice(None)))
-        read, targets = batch.inputs.flatten().tolist(), batch.targets.flatten().tolist()
-        for ids in expected:
-            at = next(n for n in range(len(read)) if read[n : n + len(ids) - 1] == ids[:-1])
-            assert targets[at : at + len(ids) - 1] == ids[1:]
-        assert batch.tokens == batch.target_tokens == sum(len(ids) - 1 for ids in expected)
-    whole = training_rows(train, batch.tokens)
-    batch = whole.batch_of(np.arange(1))
-    in_order = [expected[int(file.name[-1])] for file in train.files]
-    assert batch.inputs.tolist() == [[token for ids in in_order for token in ids[:-1]]]
-    assert batch.targets.tolist() == [[token for ids in in_order for token in ids[1:]]]
+    assert [d.tokens.tolist() for d in found if d.tokens is not None] == expected
+    train = build_corpus(found, tokenizer, side="train")
+    batch = training_rows(train, sum(len(ids) - 1 for ids in expected)).batch_of(np.arange(1))
+    assert batch.tokens == batch.target_tokens
+    assert batch.inputs.tolist() == [[token for ids in expected for token in ids[:-1]]]
+    assert batch.targets.tolist() == [[token for ids in expected for token in ids[1:]]]
 
 
 # {% generation %} that leaves out what ends the turn, as in GLM and in ChatML.

@@ -196,14 +196,6 @@ def test_a_file_cut_short(tmp_path: Path) -> None:
         assert f"cannot read {tmp_path}/{name}: " in refusal(tmp_path / name)
 
 
-def test_a_blank_line_is_no_row_and_counts(tmp_path: Path) -> None:
-    (tmp_path / "a.jsonl").write_bytes(b'\xef\xbb\xbf{"text": "a"}\r\n\r\n{"text": "b"}')
-    assert read(tmp_path / "a.jsonl") == [
-        ("text/a.jsonl#000000", "a"),
-        ("text/a.jsonl#000002", "b"),
-    ]
-
-
 @pytest.mark.parametrize(
     ("path", "given", "field"),
     [

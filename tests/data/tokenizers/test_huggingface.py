@@ -114,11 +114,6 @@ def test_text_that_is_no_utf8(tmp_path: Path) -> None:
         build_corpus([Document("a/b", b"caf\xe9")], tokenizer, side="train")
 
 
-def test_an_id_outside_the_vocabulary(tmp_path: Path) -> None:
-    with pytest.raises(SetpointError, match=r"294 is not a token of .*\nValid: 0 to 293"):
-        built(byte_level(tmp_path)).decode([1, 294])
-
-
 def test_tokens_without_certain_bytes(tmp_path: Path) -> None:
     with pytest.raises(SetpointError, match="is of type WordPiece, which does not keep"):
         built(word_piece(tmp_path))
