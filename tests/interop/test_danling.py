@@ -132,6 +132,19 @@ def test_names_of_both_releases(tmp_path: Path) -> None:
     assert read(tmp_path, data={"epochs": 2}).data["seed"] is None
 
 
+def test_a_configuration_written_out_with_its_defaults(tmp_path: Path) -> None:
+    """Values at their defaults are no decisions, and a patience without end is none."""
+    path = tmp_path / "config.yaml"
+    path.write_text("stack: auto\nsteps: 9\noptim: {type: adamw, lr: 0.1}\n"
+                    "score: {metric: loss, split: null, patience: .inf}\n"
+                    "ckpt: {dataloader_checkpoint: {prefix: dataloader-replica}}\n")  # fmt: skip
+    document = read_foreign("danling", str(path))
+    assert document.problems == []
+    assert "early_stopping" not in document.data.get("evaluation", {})
+    keys = {report.key for report in document.reports}
+    assert not keys & {"score_name", "checkpoint.ft_dataloader_checkpoint_prefix"}
+
+
 def test_groups_and_optimizers(tmp_path: Path) -> None:
     groups = [{"pattern": "norm", "weight_decay_multiplier": 0.0, "beta2": 0.9, "eps": 1e-6}]
     optim = {"type": "adamw", "lr": 2e-4, "betas": [0.8, 0.95], "param_groups": groups}

@@ -168,6 +168,11 @@ def _inference(c: Conversion) -> None:
         text = "d9d takes the weights in Python: set weights.path"
         c.report("needs a decision", "model_stage_factory.source_checkpoint", text)
         c.set("weights", {})
+    for key in [key for key in c.values if key.startswith("model.")]:
+        c.value(key)
+    if c.given("model.layer.hidden_size"):
+        text = "the model is that of weights.path, which has its config.json"
+        c.report("not converted", "model.layer.hidden_size", text)
     c.copy_given({"batch.global_size": "batching.global_batch_size",
                   "batch.sequence_length": "data.max_length", "seed": "determinism.base_seed",
                   "data.loader.workers": "data_loading.num_workers",

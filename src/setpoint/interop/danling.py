@@ -16,7 +16,6 @@ from collections.abc import Callable
 from typing import Any, cast
 
 from setpoint.interop.dialect import (
-    PIPELINES,
     SAVE_MODES,
     Conversion,
     Dialect,
@@ -36,7 +35,6 @@ CLASSES = {
     "rmsprop": "RMSprop", "rprop": "Rprop", "adafactor": "Adafactor",
 }  # fmt: skip
 """Optimizers that are classes of torch.optim."""
-SCHEDULES = {name.lower(): schedule for name, schedule in PIPELINES.items()}
 STACKS = ("auto", "ddp", "torch", "graph", "graph_runner", "deepspeed", "ds", "parallel")
 AXES = ("replicate", "shard", "context", "pipeline", "tensor", "expert", "expert_tensor")
 DTYPES = {"fp32": "fp32", "float32": "fp32", "float": "fp32", "fp16": "fp16", "float16": "fp16",
@@ -127,7 +125,7 @@ KEYS = {
     **keys_of("checkpoint.", keep_latest_k=0, load_only=False, last_save_model_only=False),
     "checkpoint.enable_ft_dataloader_checkpoints": Key(False,
         refused="the position in the data is one for all replica groups"),
-    "checkpoint.ft_dataloader_checkpoint_prefix": Key("ft-replica",
+    "checkpoint.ft_dataloader_checkpoint_prefix": Key("dataloader-replica",
         refused="the run directory of a group ends in -replica-N"),
     "log": Key(True, refused="each rank writes its log"),
     "logging.file": Key(None, refused="logs lie in the run directory"),
@@ -289,12 +287,7 @@ def _axes(c: Conversion) -> None:
         text = "weights are divided here; there each rank of the axis has a copy (fsdp.enabled)"
         c.report("differs", f"{axis}.shard", text)
     if degrees["pipeline"] not in (0, 1):
-        key = "parallel.pipeline_schedule"
-        name = str(c.value(key)).lower().removeprefix("schedule")
-        if name in SCHEDULES:
-            c.set("parallel.pipelining.schedule", SCHEDULES[name], key)
-        else:
-            c.wrong(key, "a schedule of torch.distributed.pipelining")
+        c.pipeline("parallel.pipeline_schedule")
     if degrees["tensor"] not in (0, 1):
         loss = c.value("parallel.loss_parallel")
         c.set("parallel.loss_parallel", loss is not False, "parallel.loss_parallel")
@@ -495,6 +488,8 @@ def _schedule(c: Conversion, total: int | None) -> None:
         c.report("needs a decision", "scheduler.interval", text)
     total = c.number("scheduler.total_steps") or total
     if not isinstance(total, int) or total < 1 or not isinstance(peak, int | float) or peak <= 0:
+        for key in [key for key in c.values if key.startswith("scheduler.")]:
+            c.value(key)
         text = "its length follows from the data there: give scheduler.total_steps, or [schedule]"
         c.report("needs a decision", "scheduler.type", text)
         return
@@ -631,9 +626,9 @@ def _records(c: Conversion, total: int | None) -> None:
     metrics = ("loss", "perplexity", "accuracy")
     if c.value("score_name") not in metrics:
         c.wrong("score_name", "one of " + ", ".join(metrics))
-    elif c.given("score_name") or c.given("score_split"):
+    elif c.value("score_split") or c.value("score_name") != "loss":
         c.report("needs a decision", "score_name", "data sets by name: set evaluation.best")
-    if (patience := c.number("score.patience")) is not None and patience < math.inf:
+    if c.value("score.patience") != math.inf and (patience := c.number("score.patience")):
         c.set("evaluation.early_stopping.patience", patience, "score.patience")
     if (period := c.number("gc.interval")) is None:
         c.set("resilience.gc", None, "gc.interval")

@@ -375,7 +375,7 @@ class Conversion:
     def pipeline(self, key: str) -> None:
         """Set the schedule by a name of torch.distributed.pipelining, whose case is not read."""
         known = {name.lower(): schedule for name, schedule in PIPELINES.items()}
-        name = str(self.value(key)).lower().replace("_", "")
+        name = str(self.value(key)).lower().replace("_", "").removeprefix("schedule")
         if name in known:
             self.set("parallel.pipelining.schedule", known[name], key)
         else:
