@@ -163,12 +163,77 @@ def test_a_file_that_transformers_wrote_has_no_report(tmp_path: Path) -> None:
     former = {"per_gpu_train_batch_size": None, "_n_gpu": 0, "mp_parameters": "", "tpu_num_cores":
               None, "hub_token": "<HUB_TOKEN>", "hub_private_repo": False}  # fmt: skip
     path = tmp_path / "args.json"
-    data = {"model_name_or_path": "gpt2", "dataset_name": "wikitext", "block_size": 64}
+    data = {"model_name_or_path": "gpt2", "dataset_name": "wikitext", "block_size": 64,
+            "dtype": "float32"}  # fmt: skip
     path.write_text(json.dumps(written | former | data))
     document = read_foreign("huggingface_trainer", str(path))
     assert document.problems == []
     assert [report.key for report in document.reports if report.kind != "without effect"] == []
     assert recognize(str(path)) == "huggingface_trainer"
+
+
+ULTRACHAT: dict[str, Any] = {"id": "a/chat", "config": "default", "split": "train_sft"}
+SFT: list[tuple[dict[str, Any], dict[str, object]]] = [
+    ({"max_seq_length": 96}, {
+        "batch.sequence_length": 96, "data.packing.method": "none", "optimizer.lr": 1e-3,
+        "memory.activation_checkpointing.type": "full", "precision.compute": "bf16",
+        "data.sources.0.loss_on": "all", "data.sources.0.paths.0":
+        "hf://datasets/text@~parquet/default/train/*.parquet"}),
+    ({"packing": True, "assistant_only_loss": True, "fp16": True}, {
+        "batch.sequence_length": 1024, "data.packing.method": "first_fit_decreasing",
+        "data.sources.0.loss_on": "answers", "precision.compute": "fp16"}),
+    ({"packing": True, "packing_strategy": "wrapped", "dataset_text_field": "body"}, {
+        "data.packing.method": "concatenate", "data.sources.0.field": "body"}),
+    ({"use_peft": True, "lora_r": 4, "load_in_4bit": True, "lora_target_modules": ["q_proj"],
+      "torch_dtype": "bfloat16"}, {
+        "adapter.type": "qlora", "adapter.rank": 4, "adapter.alpha": 32.0,
+        "adapter.targets.0": r"(^|\.)q_proj$", "precision.params": "bf16"}),
+    ({"dataset_mixer": {"a/b": 0.5, "c/d": 1}, "dataset_splits": ["train_sft", "test_sft"],
+      "evaluation_strategy": "epoch"}, {
+        "data.sources.0.filter.shards": 2, "data.sources.1.name": "source-1",
+        "data.validation.1.paths.0": "hf://datasets/c/d@~parquet/default/test_sft/*.parquet"}),
+    ({"dataset_mixture": {"datasets": [ULTRACHAT], "test_split_size": 1000},
+      "eval_strategy": "epoch"}, {
+        "data.held_out": 1000, "data.sources.0.paths.0":
+        "hf://datasets/a/chat@~parquet/default/train_sft/*.parquet"}),
+]  # fmt: skip
+"""Files of TRL and of the alignment handbook, and fields of what they mean."""
+
+
+@pytest.mark.parametrize(("keys", "fields"), SFT)
+def test_files_of_trl_have_its_defaults(
+    tmp_path: Path, keys: dict[str, Any], fields: dict[str, object]
+) -> None:
+    document = read(tmp_path, block_size=None, **keys)
+    assert document.problems == []
+    for path, expected in fields.items():
+        value: Any = document.data
+        for name in path.split("."):
+            value = value[int(name) if name.isdecimal() else name]
+        assert value == expected, path
+    compose(Job, None, files=[document], flags=["--parallel.world_size=2"]).resolve()
+
+
+def test_what_trl_has_and_setpoint_has_not_is_reported(tmp_path: Path) -> None:
+    (problem,) = read(tmp_path, beta=0.1, max_length=9).problems
+    assert problem.path == "beta" and "preferences" in problem.message
+    more = {"eos_token": "<|im_end|>", "chat_template": "{{x}}", "dataset_mixer": {"a/b": 0.3}}
+    document = read(tmp_path, packing=False, lora_r=4, dataset_name=None, **more)
+    kinds = {report.key: report.kind for report in document.reports}
+    assert kinds["lora_r"] == "without effect"
+    for key in ("eos_token", "chat_template", "dataset_mixer"):
+        assert kinds[key] == "needs a decision"
+
+
+def test_the_dtype_of_the_weights_is_said(tmp_path: Path) -> None:
+    def reported(**keys: object) -> bool:
+        return any(report.key == "dtype" for report in read(tmp_path, **keys).reports)
+
+    assert reported() and not reported(dtype="float32") and reported(dtype="float16")
+    (tmp_path / "config.json").write_text('{"model_type": "llama", "dtype": "bfloat16"}')
+    assert reported(model_name_or_path=None)
+    (tmp_path / "config.json").write_text('{"model_type": "llama"}')
+    assert not reported(model_name_or_path=None)
 
 
 def test_a_run_without_checkpoints(tmp_path: Path) -> None:

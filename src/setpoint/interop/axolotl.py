@@ -320,8 +320,7 @@ def _optimizer(c: Conversion) -> None:
         return
     c.set("optimizer.lr", peak, "learning_rate")
     if c.number("max_grad_norm") is None:
-        c.values["max_grad_norm"] = 1.0  # the default of transformers
-        c.paths["max_grad_norm"] = ("max_grad_norm",)
+        c.default("max_grad_norm", 1.0)  # that of transformers
     convert_optimizer(c, "optimizer")
     if c.data["optimizer"].get("type") == "muon":
         _muon(c, peak)

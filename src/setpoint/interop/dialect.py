@@ -202,6 +202,7 @@ class Conversion:
         self.values = {key: value for key, _, value in leaves}
         self.paths = {key: path for key, path, _ in leaves}
         self._read: set[str] = set()
+        self._defaults: dict[str, object] = {}
         self._typed: set[str] = set()
 
     def override(self, words: Sequence[str]) -> None:
@@ -261,8 +262,12 @@ class Conversion:
         self._read.add(key)
         if key in self.values:
             return self.values[key]
-        default = self.dialect.keys[key].default
+        default = self._defaults.get(key, self.dialect.keys[key].default)
         return None if default is REQUIRED else default
+
+    def default(self, key: str, value: object) -> None:
+        """Replace the default of a key, for files of another program of the system."""
+        self._defaults[key] = value
 
     def number(self, key: str) -> Any:
         """The value of a numeric key; after a problem, its default."""

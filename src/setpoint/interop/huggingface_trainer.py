@@ -13,11 +13,13 @@ from __future__ import annotations
 
 import math
 import os
+import re
 from collections.abc import Mapping
 from typing import Any, cast
 
 from setpoint.config import SetpointError
 from setpoint.config.files.read import read_file
+from setpoint.interop import huggingface_sft as sft
 from setpoint.interop.dialect import Conversion, Dialect, Key, keys_of
 
 PRINTED = "it changes what is printed only"
@@ -150,6 +152,7 @@ KEYS |= {
         "trackio_space_id": None, "trackio_bucket_id": None, "trackio_static_space_id": None,
     }.items()
 }  # fmt: skip
+KEYS |= sft.KEYS
 KEYS["adafactor"] = Key(False, decision="set optim to adafactor")
 KEYS["trust_remote_code"] = Key(False, refused="remote code of models and data sets is never run")
 
@@ -159,12 +162,14 @@ def _prepare(c: Conversion) -> None:
     defaults = {"even_batches": True, "use_seedable_sampler": True}
     for key, value in [*c.values.items()]:
         options = cast("dict[str, Any]", value) if isinstance(value, dict) else {"": value}
-        is_secret = isinstance(value, str) and value.startswith("<") and value.endswith(">")
+        is_secret = isinstance(value, str) and re.fullmatch("<[A-Z_]+>", value)
         is_usual = key == "accelerator_config" and all(
             not option or defaults.get(name) == option for name, option in options.items()
         )
         if is_secret or is_usual:
             del c.values[key]
+    if sft.is_sft(c):
+        sft.prepare_sft(c)
 
 
 def _complete(c: Conversion) -> None:
@@ -173,7 +178,12 @@ def _complete(c: Conversion) -> None:
     epochs = f"{c.number('num_train_epochs'):g} epochs"
     c.set("duration", f"{total} steps" if total else epochs, "max_steps", "num_train_epochs")
     _model(c)
-    _data(c)
+    if sft.is_sft(c):
+        sft.convert_adapter(c)
+        sft.convert_data(c)
+        _order(c)
+    else:
+        _data(c)
     warmup = c.number("warmup_ratio") or c.number("warmup_steps")
     _length_of_warmup(c, warmup, total)
     convert_schedule(c, "lr_scheduler_type", total)
@@ -348,14 +358,30 @@ def _model(c: Conversion) -> None:
         c.set("model.config", source, *keys)
     if overrides := _arguments(c, c.value("config_overrides")):
         c.set("model.overrides", overrides, "config_overrides")
-    if (dtype := c.value("dtype")) in ("bfloat16", "float32"):
-        c.set("precision.params", {"bfloat16": "bf16"}.get(dtype, "fp32"), "dtype")
+    _dtype(c, source)
     backends = {"eager": "eager", "sdpa": "sdpa", "flash_attention_2": "flash_attention_2",
                 "flex_attention": "flex_attention"}  # fmt: skip
     key = "attn_implementation"
-    if c.value(key) is not None and (name := c.choice(key, *backends)):
+    if "flash" in str(c.value(key)):  # of any release, or a kernel of the hub
+        c.set("model.attention_backend", "flash_attention_2", key)
+    elif c.value(key) is not None and (name := c.choice(key, *backends)):
         c.set("model.attention_backend", backends[name], key)
     c.tokenizer(c.text("tokenizer_name") or source, "tokenizer_name", *keys)
+
+
+def _dtype(c: Conversion, source: str) -> None:
+    """Dtype of the weights: transformers 5 takes that of the checkpoint unless it is given."""
+    dtype, path = c.value("dtype"), os.path.join(source, "config.json")
+    if dtype in ("bfloat16", "float32"):
+        c.set("precision.params", {"bfloat16": "bf16"}.get(dtype, "fp32"), "dtype")
+        return
+    if dtype in (None, "auto") and os.path.isfile(path):
+        config = _json(c, "model_name_or_path", path)
+        dtype = config.get("dtype", config.get("torch_dtype", "float32"))
+    if dtype != "float32":
+        shown = "that of the checkpoint" if dtype in (None, "auto") else dtype
+        text = f"weights are in fp32, not in {shown}; precision.params = bf16 keeps them in bf16"
+        c.report("differs", "dtype", text)
 
 
 def _data(c: Conversion) -> None:
@@ -372,6 +398,11 @@ def _data(c: Conversion) -> None:
     elif name or file:
         text = "as long as the tokenizer allows, up to 1024 there: set batch.sequence_length"
         c.report("needs a decision", "block_size", text)
+    _order(c)
+
+
+def _order(c: Conversion) -> None:
+    """Order of rows, and the loader."""
     strategy = c.choice("train_sampling_strategy", "random", "sequential", "group_by_length")
     if strategy == "group_by_length" or c.value("group_by_length"):
         key = "group_by_length" if c.value("group_by_length") else "train_sampling_strategy"
@@ -427,6 +458,8 @@ def _memory(c: Conversion) -> None:
     elif c.value("fp16"):
         c.set("precision.compute", "fp16", "fp16")
         c.set("precision.loss_scale", {}, "fp16")
+        if not c.value("use_cpu"):
+            c.set("parallel.device", "cuda", "fp16")  # there is no fp16 on a CPU there, too
     if isinstance(c.value("tf32"), bool):
         c.set("precision.tf32", c.value("tf32"), "tf32")
     convert_recomputation(c, "gradient_checkpointing")
@@ -621,5 +654,10 @@ DIALECT = Dialect(
     complete=_complete,
     prepare=_prepare,
     prefixes={"evaluation_strategy": "eval_strategy", "torch_dtype": "dtype",
-              "per_gpu_train_batch_size": "per_device_train_batch_size"},
+              "per_gpu_train_batch_size": "per_device_train_batch_size",
+              "max_seq_length": "max_length", "dataset_num_proc": "preprocessing_num_workers",
+              "dataset_config": "dataset_config_name", "dataset_streaming": "streaming"},
+    refused=sft.REFUSED,
+    switches={"lora_": "use_peft", "use_dora": "use_peft", "use_rslora": "use_peft",
+              "use_bnb_nested_quant": "load_in_4bit"},
 )  # fmt: skip

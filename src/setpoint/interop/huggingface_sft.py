@@ -1,0 +1,200 @@
+"""Arguments of TRL's SFT script and of recipes of the alignment handbook.
+
+A file is one of TRL's if it has a key of `MARKS`; then TRL's own defaults apply. Formulas of TRL:
+a conversation is trained on as a whole unless assistant_only_loss is true; without packing, rows
+are padded to the longest of a batch, and longer ones are truncated.
+"""
+
+from __future__ import annotations
+
+from typing import Any, cast
+
+from setpoint.interop.dialect import Conversion, Key, alike, keys_of
+
+MARKS = ("max_length", "packing", "packing_strategy", "dataset_mixer", "dataset_mixture",
+         "dataset_text_field", "dataset_train_split", "dataset_splits", "use_peft",
+         "assistant_only_loss", "completion_only_loss")  # fmt: skip
+"""Keys that TRL adds to those of transformers."""
+DEFAULTS = {"learning_rate": 2e-5, "logging_steps": 10.0, "gradient_checkpointing": True,
+            "dtype": "float32"}  # fmt: skip
+"""TRL's defaults that differ from those of transformers, apart from bf16 without fp16."""
+KEYS = {
+    **keys_of("", use_peft=False, lora_r=16, lora_alpha=32, lora_dropout=0.05,
+        lora_target_modules=None, lora_target_parameters=None, lora_modules_to_save=None,
+        use_dora=False, use_bnb_nested_quant=False, load_in_8bit=False, load_in_4bit=False,
+        chat_template=None, chat_template_path=None, dataset_mixer=None, dataset_mixture=None,
+        dataset_splits=None, dataset_configs=None, dataset_train_split="train",
+        dataset_test_split="test", dataset_text_field="text", max_length=1024, packing=False,
+        packing_strategy="bfd", assistant_only_loss=False, loss_type="nll"),
+    "use_rslora": Key(False, "adapter.rank_stabilized", optional=True),
+    "activation_offloading": Key(False, "memory.activation_offload", {True: {}}, optional=True),
+    "bnb_4bit_quant_type": Key("nf4", differs="the 4-bit format is NF4"),
+    "bnb_4bit_quant_storage": Key(None, idle="it changes how the bits are stored only"),
+    "lora_task_type": Key("CAUSAL_LM", idle="the task is that of a language model"),
+    "completion_only_loss": Key(None,
+        differs="rows with a prompt are trained on their completion, as by default there"),
+    "dataset_kwargs": Key(None, decision="set the template or the separator of the tokenizer"),
+    "eos_token": Key(None, decision="the tokenizer's files say it: tokenizer.separator"),
+    "router_aux_loss_coef": Key(None, decision="set model.overrides.router_aux_loss_coef"),
+    "model_init_kwargs": Key(None, decision="set model.overrides"),
+    "truncation_mode": Key("keep_start", refused="rows are truncated at their end"),
+    "shuffle_dataset": Key(False, idle="the sampler shuffles in any case"),
+    **alike("", "padding_free eval_packing pad_to_multiple_of pad_token tokenizer_name_or_path",
+        Key(None, idle="it does not change the arithmetic")),
+}  # fmt: skip
+PREFERENCES = "a job of preferences or reinforcement learning: Setpoint trains on text"
+REFUSED: dict[str, str] = dict.fromkeys(
+    ("beta", "max_prompt_length", "num_generations", "reward_model_path", "reward_funcs",
+     "desirable_weight", "center_rewards_coefficient", "ref_model_init_kwargs"), PREFERENCES,
+)  # fmt: skip
+"""Keys of TRL's other trainers."""
+
+
+def is_sft(c: Conversion) -> bool:
+    """True for a file of TRL's SFT script."""
+    return any(c.given(key) for key in MARKS)
+
+
+def prepare_sft(c: Conversion) -> None:
+    """Set TRL's defaults."""
+    for key, value in {**DEFAULTS, "bf16": not c.value("fp16")}.items():
+        c.default(key, value)
+
+
+def convert_adapter(c: Conversion) -> None:
+    """LoRA or DoRA on the named modules, over weights in NF4 or int8 if they are quantized."""
+    if not c.value("use_peft"):
+        if c.value("load_in_4bit") or c.value("load_in_8bit"):
+            c.wrong("use_peft", "true beside load_in_4bit or load_in_8bit")
+        return
+    is_four, is_eight = bool(c.value("load_in_4bit")), bool(c.value("load_in_8bit"))
+    kind = "dora" if c.value("use_dora") else "qlora" if is_four else "lora"
+    c.set("adapter.type", kind, "use_peft", "use_dora", "load_in_4bit")
+    if is_four or is_eight:
+        double = c.value("use_bnb_nested_quant")
+        c.set("adapter.quantize", {"type": "nf4", "double": bool(double)} if is_four
+              else {"type": "int8"}, "load_in_4bit", "load_in_8bit")  # fmt: skip
+    c.set("adapter.rank", c.number("lora_r"), "lora_r")
+    c.set("adapter.alpha", float(c.number("lora_alpha")), "lora_alpha")
+    c.set("adapter.dropout", c.number("lora_dropout"), "lora_dropout")
+    targets = c.names("lora_target_modules")
+    if targets != ["all-linear"]:
+        if not targets:
+            text = "the query and value projections, which PEFT chooses for most models"
+            c.report("differs", "lora_target_modules", text)
+        names = [*(targets or ["q_proj", "v_proj"]), *c.names("lora_target_parameters")]
+        patterns = [rf"(^|\.){name}$" if name.isidentifier() else name for name in names]
+        c.set("adapter.targets", patterns, "lora_target_modules", "lora_target_parameters")
+    if saved := c.names("lora_modules_to_save"):
+        c.set("adapter.train", saved, "lora_modules_to_save")
+
+
+def convert_data(c: Conversion) -> None:
+    """Conversations or texts of the hub, packed or padded, and the loss."""
+    if c.choice("loss_type", "nll", "chunked_nll") == "chunked_nll":
+        c.set("loss.type", "chunked_cross_entropy", "loss_type")
+    c.set("data.held_out", 0)
+    training, validation = _mixture(c)
+    if not training:
+        c.report("needs a decision", "dataset_name", "no data set is named: set data.sources")
+    for path, entries in (("data.sources", training), ("data.validation", validation)):
+        if entries and not (path == "data.validation" and c.value("eval_strategy") == "no"):
+            items = [_source(c, entry) for entry in entries]
+            if len(items) > 1:
+                items = [{**item, "name": f"source-{n}"} for n, item in enumerate(items)]
+            c.set_items(path, items, _key(c))
+            if path == "data.validation":
+                c.data["data"].pop("held_out", None)
+    if c.value("eval_strategy") != "no":
+        c.set("evaluation.sequences", None, "eval_strategy")
+    if isinstance(length := c.number("max_length"), int):
+        c.set("batch.sequence_length", length, "max_length")
+    else:
+        text = "rows of any length there: set batch.sequence_length"
+        c.report("needs a decision", "max_length", text)
+    strategy = c.choice("packing_strategy", "bfd", "bfd_split", "ffd", "wrapped")
+    if not c.value("packing"):
+        c.set("data.packing.method", "none", "packing")
+        c.set("data.packing.pad_to_multiple_of", 1, "packing")
+    elif strategy == "wrapped":
+        c.set("data.packing.method", "concatenate", "packing_strategy")
+        c.set("data.packing.isolate", False, "packing_strategy")
+        return
+    else:
+        c.set("data.packing.method", "first_fit_decreasing", "packing_strategy", "packing")
+        c.set("data.packing.isolate", True, "packing")
+        if strategy != "ffd":
+            c.report("differs", "packing_strategy", "first fit decreasing; there the best fit")
+    c.set("data.packing.too_long", "truncate", "max_length")
+
+
+def _key(c: Conversion) -> str:
+    names = ("dataset_mixture", "dataset_mixer", "dataset_name")
+    return next((name for name in names if c.given(name)), "dataset_name")
+
+
+def _mixture(c: Conversion) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+    """Data sets of training and evaluation, each with id, config, split and share of its rows."""
+    if mixture := c.mapping("dataset_mixture"):
+        c.report_rest("dataset_mixture", mixture, "datasets test_split_size seed")
+        if c.value("eval_strategy") != "no" and (size := mixture.get("test_split_size")):
+            c.set("data.held_out", size, "dataset_mixture")
+        entries: Any = mixture.get("datasets")
+        if not isinstance(entries, list) or not all(isinstance(e, dict) for e in entries):
+            c.wrong("dataset_mixture", "a mapping with a list of datasets")
+            return [], []
+        return cast("list[dict[str, Any]]", entries), []
+    mixer, splits = c.mapping("dataset_mixer"), c.names("dataset_splits") or ["train", "test"]
+    configs = c.names("dataset_configs")
+    if mixer:
+        named = [(name, configs[n] if n < len(configs) else None) for n, name in enumerate(mixer)]
+        entries = [
+            {"id": name, "config": config, "split": split, "weight": mixer[name]}
+            for name, config in named for split in splits
+        ]  # fmt: skip
+        tests = [entry for entry in entries if "test" in entry["split"]]
+        return [entry for entry in entries if "train" in entry["split"]], tests
+    if (name := c.text("dataset_name")) is None:
+        return [], []
+    common = {"id": name, "config": c.text("dataset_config_name")}
+    splits = [c.text(f"dataset_{part}_split") for part in ("train", "test")]
+    training, test = ({**common, "split": split} for split in splits)
+    return [training], [test]
+
+
+def _source(c: Conversion, entry: dict[str, Any]) -> dict[str, Any]:
+    key = _key(c)
+    c.report_rest(key, entry, "id path config name split columns weight fraction")
+    name, config = entry.get("id", entry.get("path")), entry.get("config", entry.get("name"))
+    split, share = entry.get("split", "train"), entry.get("weight", entry.get("fraction"))
+    if c.given("dataset_text_field") or entry.get("columns") == ["text"]:
+        field, streaming = c.value("dataset_text_field"), c.value("streaming") or None
+        source = {"type": "huggingface", "path": name, "subset": config, "split": split,
+                  "field": field, "streaming": streaming}  # fmt: skip
+    else:
+        paths = [f"hf://datasets/{name}@~parquet/{config or 'default'}/{split}/*.parquet"]
+        only = c.value("assistant_only_loss")
+        source = {"type": "conversations", "paths": paths, "loss_on": "answers" if only else "all",
+                  "template": _template(c)}  # fmt: skip
+    if isinstance(share, int | float) and 0 < share < 1:
+        parts = 1 / share
+        if abs(parts - round(parts)) < 1e-6:
+            source["filter"] = {"shards": round(parts)}
+            text = f"{100 * share:g} % of the rows of {name} by a hash; there the first of them"
+            c.report("differs", key, text)
+        else:
+            text = f"all rows of {name} are read, not {share:g} of them: set data.sources.N.weight"
+            c.report("needs a decision", key, text)
+    return source
+
+
+def _template(c: Conversion) -> str | None:
+    """A Jinja file, the name of a template, or null: that of the tokenizer."""
+    for key in ("chat_template_path", "chat_template"):
+        text = c.text(key)
+        if text and (text.endswith((".jinja", ".jinja2")) or text in ("chatml", "llama3")):
+            return text
+        decision = "the template of the tokenizer, not this one; data.sources.N.template takes a"
+        if text and not any(report.key == key for report in c.reports):
+            c.report("needs a decision", key, f"{decision} Jinja file")
+    return None
