@@ -18,18 +18,23 @@ from setpoint.config import FileDocument
 from setpoint.config.files.file_document import MIB, FileError, FilePosition
 from setpoint.config.files.read import decode, read_plain_file
 
+QUOTED = r"""'[^']*'|"(?:\\.|[^"\\])*+\""""
+NESTED = rf"(?:[^()'\"]|{QUOTED}|\((?:[^()'\"]|{QUOTED}|\((?:[^()'\"]|{QUOTED})*+\))*+\))*+"
+"""Text of a command in parentheses, with up to two more inside."""
+DEFAULT = r"(?:\$\{(?:\$\{[^{}]*\}|[^{}])*+\}|[^}])*+"
+"""Default of a variable, which may be a variable with a default."""
 WORD = re.compile(
-    r"""(?P<skip>[ \t\r]+|\\\r?\n|(?<![^\s(;])\#[^\n]*)
+    rf"""(?P<skip>[ \t\r]+|\\\r?\n|(?<![^\s(;])\#[^\n]*)
     |(?P<end>\n|;;|;|(?:(?<!\S)\d)?>>?(?:&\d?)?|&>>?|&&?|\|&|\|\|?|<<?<?-?)
     |(?P<open>\()|(?P<close>\))
-    |(?P<word>(?:\$\(\([^)\n]*(?:\)[^)\n]+)*\)\)|\$\([^)\n]*\)|\$\{[^}\n]*\}|'[^']*'
-    |"(?:\\.|\$\{[^}]*\}|[^"\\])*"|\\.|[^\s;&|()<>'"\\])+)|(?P<other>.)""",
+    |(?P<word>(?:\$\(\([^)\n]*(?:\)[^)\n]+)*\)\)|\$\({NESTED}\)|`[^`]*`|\${{[^}}\n]*\}}|'[^']*'
+    |"(?:\\.|\${{{DEFAULT}\}}|\$\({NESTED}\)|[^"\\])*"|\\.|[^\s;&|()<>'"\\])+)|(?P<other>.)""",
     re.VERBOSE | re.DOTALL,
 )
 NAME = re.compile(r"([A-Za-z_]\w*)(\+?)=(.*)", re.DOTALL)
 VARIABLE = re.compile(
     r"\$\(\((?P<sum>[^)]*(?:\)[^)]+)*)\)\)|\$\{(?P<name>\w+)(?:\[[@*]\])?"
-    r"(?::?[-=](?P<default>[^}]*)|:?\+(?P<other>[^}]*))?\}"
+    rf"(?::?[-=](?P<default>{DEFAULT})|:?\+(?P<other>{DEFAULT}))?\}}"
     r"|\$(?P<plain>\w+)"
 )
 ASSIGNS = re.compile(r"\"?\$\{(\w+):?=([^}]*)\}\"?")
@@ -178,7 +183,12 @@ class Script:
             self.variables[name] = [*before, *items]
         if not words or self.arguments:
             return None
-        expanded = [w for word in words for w in self.expand(word)]
+        expanded: list[Word] = []
+        for index, word in enumerate(words):
+            is_command = index > 0 and words[index - 1][0] == "-c"  # of a shell
+            expanded += (
+                self._split(self.resolve(word[0]), word[1]) if is_command else self.expand(word)
+            )
         for index, (text, _) in enumerate(expanded):
             is_module = index > 0 and expanded[index - 1][0] == "-m" and text not in LAUNCHERS
             if text.endswith(".py") or is_module:
