@@ -314,6 +314,31 @@ def test_cases_comparisons_and_commands_in_variables(size: str, arguments: str) 
     assert script.program == "pretrain_gpt.py"
 
 
+NESTED = """
+LENGTH="${SEQ_LENGTH:-${LENGTH:-4096}}"
+FOLDER="${FOLDER:-"$(cd "$(dirname "$0")" && pwd)/out"}"
+LINKS=$(rdma link -j | python3 -c "import json; print(json.load(sys.stdin)[0])")
+GPUS=`python3 -c "import torch; print(torch.cuda.device_count())"`
+ARGS="
+    --seq-length $LENGTH \\
+    --num-workers $LINKS \\
+    --save $FOLDER \\
+"
+srun -l bash -c 'echo $(hostname)' > log
+COMMAND="torchrun --nproc-per-node $GPUS pretrain_gpt.py $ARGS --bf16"
+srun --wait 60 bash -c "numactl $COMMAND" |& tee log
+"""
+
+
+def test_commands_within_commands() -> None:
+    """Defaults of defaults, commands in variables, and the command of another shell."""
+    script = Script("train.sh", NESTED)
+    words = [word for word, _ in script.arguments]
+    assert script.program == "pretrain_gpt.py"
+    assert words[:3] == ["--seq-length", "4096", "--num-workers"]
+    assert words[3].startswith("$(rdma") and words[4] == "--save" and words[-1] == "--bf16"
+
+
 def test_redirections_end_the_arguments() -> None:
     script = Script("x.sh", "python pretrain_gpt.py --data-path a 2>&1 | tee log")
     assert [word for word, _ in script.arguments] == ["--data-path", "a"]

@@ -64,7 +64,7 @@ def _prepare(c: Conversion) -> None:
         key = KEYS.get(name) or c.dialect.family_of(name)
         words = cast("list[object]", value) if isinstance(value, list) else [value]
         is_started = any(isinstance(word, str) and "$" in word for word in words)
-        if is_started and not (key and (key.idle or key.refused)):
+        if is_started and name != "program" and not (key and (key.idle or key.refused)):
             shown = " ".join(map(str, words))
             answer = f"set {FIELDS[name]}" if name in FIELDS else f"add -- --{name} VALUE"
             text = f"{shown} is given when the script is started: {answer}"

@@ -27,7 +27,7 @@ WORD = re.compile(
     rf"""(?P<skip>[ \t\r]+|\\\r?\n|(?<![^\s(;])\#[^\n]*)
     |(?P<end>\n|;;|;|(?:(?<!\S)\d)?>>?(?:&\d?)?|&>>?|&&?|\|&|\|\|?|<<?<?-?)
     |(?P<open>\()|(?P<close>\))
-    |(?P<word>(?:\$\(\([^)\n]*(?:\)[^)\n]+)*\)\)|\$\({NESTED}\)|`[^`]*`|\${{[^}}\n]*\}}|'[^']*'
+    |(?P<word>(?:\$\(\([^)\n]*(?:\)[^)\n]+)*\)\)|\$\({NESTED}\)|`[^`]*`|\${{{DEFAULT}\}}|'[^']*'
     |"(?:\\.|\${{{DEFAULT}\}}|\$\({NESTED}\)|[^"\\])*"|\\.|[^\s;&|()<>'"\\])+)|(?P<other>.)""",
     re.VERBOSE | re.DOTALL,
 )
@@ -37,6 +37,7 @@ VARIABLE = re.compile(
     rf"(?::?[-=](?P<default>{DEFAULT})|:?\+(?P<other>{DEFAULT}))?\}}"
     r"|\$(?P<plain>\w+)"
 )
+PIECE = re.compile(rf"'[^']*'|\"[^\"]*\"|(?:\$\({NESTED}\)|`[^`]*`|[^\s\\])+")
 ASSIGNS = re.compile(r"\"?\$\{(\w+):?=([^}]*)\}\"?")
 REDIRECTS = re.compile(r"\||\|&|&|\d?>>?(&\d?)?")
 COMPARISONS: dict[str, Callable[[float, float], bool]] = {
@@ -216,7 +217,7 @@ class Script:
         """The words of a text, without its quotes, at their places where the file has them."""
         pieces: list[Word] = []
         start, end = place, place + 2 * len(text) + 100
-        for match in re.finditer(r"'[^']*'|\"[^\"]*\"|[^\s\\]+", text):
+        for match in PIECE.finditer(text):
             word = match.group().strip("'\"")
             position = self.text.find(word, start, end)
             if position < 0 and word.startswith("--"):  # from a variable within the text
