@@ -59,6 +59,15 @@ def test_every_field_of_the_class_is_there_with_its_default() -> None:
     {"lr_scheduler_type": "constant"}, {"lr_scheduler_type": "polynomial"},
     {"lr_scheduler_type": "polynomial", "lr_scheduler_kwargs": {"power": 3.0, "lr_end": 1e-5}},
     {"lr_scheduler_type": "inverse_sqrt"}, {"warmup_steps": 0.25}, {"warmup_steps": 0},
+    {"lr_scheduler_type": "cosine_with_min_lr", "lr_scheduler_kwargs": {"min_lr": 1e-4}},
+    {"lr_scheduler_type": "cosine_warmup_with_min_lr", "lr_scheduler_kwargs": {"min_lr_rate": 0.1}},
+    {"lr_scheduler_type": "cosine_warmup_with_min_lr", "warmup_steps": 1,
+     "lr_scheduler_kwargs": {"min_lr_rate": 0.2}},
+    {"lr_scheduler_type": "cosine_warmup_with_min_lr",
+     "lr_scheduler_kwargs": {"min_lr_rate": 0.1, "warmup_lr_rate": 0.3}},
+    {"lr_scheduler_type": "cosine_with_restarts", "lr_scheduler_kwargs": {"num_cycles": 5}},
+    {"lr_scheduler_type": "cosine_with_restarts", "warmup_steps": 0,
+     "lr_scheduler_kwargs": {"num_cycles": 2}},
     {"lr_scheduler_type": "warmup_stable_decay",
      "lr_scheduler_kwargs": {"num_decay_steps": 20, "decay_type": "linear"}},
     {"lr_scheduler_type": "warmup_stable_decay",
@@ -95,6 +104,11 @@ def test_batch_is_per_device_times_accumulation_times_ranks(tmp_path: Path) -> N
     assert (job.parallel.shard, type(job.optimizer)) == (-1, AdamWConfig)
     job = converted(tmp_path, ranks=4, deepspeed={"zero_optimization": {"stage": 2}})
     assert (type(job.parallel.engine).__name__, job.batch.accumulation) == ("DeepSpeed", 3)
+    half = {"bf16": True, "dtype": "bfloat16"}  # weights that both copy to fp32
+    for shards in ({"fsdp": "full_shard"}, {"deepspeed": {"zero_optimization": {"stage": 3}}}):
+        precision = converted(tmp_path, ranks=4, **half, **shards).precision
+        assert (precision.params, precision.compute) == ("fp32", "bf16")
+    assert converted(tmp_path, **half).precision.params == "bf16"
 
 
 def test_decayed_weights_are_those_of_the_trainer(tmp_path: Path) -> None:
@@ -128,6 +142,14 @@ def test_evaluation_saves_and_the_rest(tmp_path: Path) -> None:
     assert not job.data.shuffle
     kinds = {report.key: report.kind for report in read(tmp_path, push_to_hub=True).reports}
     assert kinds["push_to_hub"] == "refused"
+    kinds = {r.key: r.kind for r in read(
+        tmp_path, sharded_ddp="simple", greater_is_better=True, eval_strategy="epoch",
+        lr_scheduler_type="cosine_with_restarts", lr_scheduler_kwargs={"num_cycles": 3},
+    ).reports}  # fmt: skip
+    assert kinds["sharded_ddp"] == kinds["greater_is_better"] == "refused"
+    assert kinds["lr_scheduler_kwargs"] == "needs a decision"  # 50 steps in three cycles
+    job = converted(tmp_path, dataset_name=None, eval_strategy="epoch")  # of data in Python
+    assert job.data.held_out and job.evaluation is not None
 
 
 def test_the_model_of_the_folder_and_what_needs_a_decision(

@@ -95,6 +95,7 @@ KEYS = {
         differs="of the last checkpoint only; others can be resumed"),
     "load_best_model_at_end": Key(False, "checkpoint.keep_best"),
     **keys_of("", metric_for_best_model=None, greater_is_better=None, resume_from_checkpoint=None),
+    "sharded_ddp": Key(None, refused="a former name of fsdp: set parallel.shard"),
     "ignore_data_skip": Key(False, refused="a resumed run goes on with the data where it was"),
     # Loader.
     "dataloader_num_workers": Key(0, "data.loader.workers"),
@@ -129,7 +130,7 @@ KEYS |= {
             "dataloader_persistent_workers": False, "dataloader_multiprocessing_context": None,
             "logging_nan_inf_filter": True, "save_on_each_node": False, "save_safetensors": None,
             "overwrite_output_dir": None, "past_index": None, "local_rank": -1,
-            "half_precision_backend": None,
+            "half_precision_backend": None, "xpu_backend": None,
             "enable_jit_checkpoint": False, "use_fast_tokenizer": True, "low_cpu_mem_usage": False,
             "restore_callback_states_from_checkpoint": False, "token": None, "no_cuda": None,
             "fp16_backend": None, "fp16_opt_level": None, "_n_gpu": None, "mp_parameters": None,
@@ -214,6 +215,7 @@ def _length_of_warmup(c: Conversion, warmup: float | None, total: int | None) ->
 def convert_schedule(c: Conversion, key: str, total: int | None) -> None:
     """Set the learning-rate curve after a warm-up that is already set."""
     names = {"linear": "linear", "cosine": "cosine", "cosine_with_min_lr": "cosine",
+             "cosine_warmup_with_min_lr": "cosine",
              "cosine_with_restarts": "cosine", "polynomial": "polynomial", "constant": "none",
              "constant_with_warmup": "constant", "inverse_sqrt": "inverse_sqrt",
              "reduce_lr_on_plateau": "plateau", "warmup_stable_decay": "wsd"}  # fmt: skip
@@ -229,12 +231,10 @@ def convert_schedule(c: Conversion, key: str, total: int | None) -> None:
     c.set("schedule.type", names[name], key)
     if name == "constant":
         return
-    if name == "cosine_with_min_lr":
-        c.set("schedule.warmup", warmup, "warmup_steps", "warmup_ratio")
-    else:
-        c.warm_up(warmup, "warmup_steps", "warmup_ratio")
+    c.warm_up(warmup, "warmup_steps", "warmup_ratio")
+    least = options.get("min_lr_rate", options.get("min_lr", 0) / peak)
     floor = {"polynomial": options.get("lr_end", 1e-7) / peak,
-             "cosine_with_min_lr": options.get("min_lr_rate", options.get("min_lr", 0) / peak),
+             "cosine_with_min_lr": least, "cosine_warmup_with_min_lr": least,
              "warmup_stable_decay": options.get("min_lr_ratio", 0.0)}.get(name, 0.0)  # fmt: skip
     if name not in ("constant_with_warmup", "inverse_sqrt", "reduce_lr_on_plateau"):
         c.set("schedule.floor", float(floor), *kwargs)
@@ -242,8 +242,9 @@ def convert_schedule(c: Conversion, key: str, total: int | None) -> None:
     if name == "polynomial":
         known.add("power")
         c.set("schedule.power", float(options.get("power", 1.0)), *kwargs)
-    if name == "cosine_with_min_lr" and total:
-        c.report("differs", key, "the curve is one step behind that of transformers")
+    if name == "cosine_warmup_with_min_lr":
+        known.add("warmup_lr_rate")
+        _ahead(c, key, warmup, total, options.get("warmup_lr_rate"))
     if name == "inverse_sqrt":
         known.add("timescale")
         steps = options.get("timescale") or (warmup if warmup[0] != "0" else "10000 steps")
@@ -271,11 +272,43 @@ def convert_schedule(c: Conversion, key: str, total: int | None) -> None:
             c.set("schedule.horizon", f"{end} steps", *kwargs)
         if floor:
             c.set("schedule.warmup_from", float(floor), *kwargs)
-    if name == "cosine_with_restarts" and options.get("num_cycles", 1) == 1:
-        known.add("num_cycles")
+    if name == "cosine_with_restarts":
+        cycles = options.get("num_cycles", 1)
+        rise = int(warmup.partition(" ")[0]) if total and warmup.endswith("steps") else 0
+        is_whole = bool(total) and type(cycles) is int and (total - rise) % max(1, cycles) == 0
+        known.update(["num_cycles"] if cycles == 1 or is_whole else [])
+        if cycles > 1 and total and is_whole:
+            _restarts(c, key, rise, (total - rise) // cycles, cycles)
     if unknown := [option for option in options if option not in known]:
         text = f"{', '.join(unknown)}: no curve has it; schedule.type = piecewise takes any phases"
         c.report("needs a decision", "lr_scheduler_kwargs", text)
+
+
+def _ahead(c: Conversion, key: str, warmup: str, total: int | None, start: float | None) -> None:
+    """Set a cosine whose every step has the factor of its end, by a curve one step shorter."""
+    count, _, unit = warmup.partition(" ")
+    if not total or unit != "steps" or int(count) < 1:
+        c.report("differs", key, "the curve is one step behind that of transformers")
+        return
+    del c.data["schedule"]["warmup"]
+    c.data["schedule"].pop("warmup_at", None)
+    c.warm_up(f"{int(count) - 1} steps", "warmup_steps", "warmup_ratio")
+    c.set("schedule.horizon", f"{total - 1} steps", "max_steps")
+    if int(count) > 1:
+        c.set("schedule.warmup_from", 1 / int(count) if start is None else float(start), key)
+
+
+def _restarts(c: Conversion, key: str, rise: int, length: int, cycles: int) -> None:
+    """Set a cosine that starts again after each cycle, as phases."""
+    warmup = [(1, 0.0, "linear"), (rise - 1, 1 - 1 / rise, "linear")] if rise else []
+    cycle = [(0, 1.0, "linear"), (length, 0.0, "cosine")]
+    phases = [
+        {"length": f"{count} steps", "target": target, "curve": curve}
+        for count, target, curve in [*warmup, *cycle * cycles]
+    ]
+    c.data["schedule"].clear()
+    c.set("schedule.type", "piecewise", key)
+    c.set_items("schedule.phases", phases, "lr_scheduler_kwargs", key)
 
 
 def convert_optimizer(c: Conversion, key: str) -> None:
@@ -387,11 +420,11 @@ def _dtype(c: Conversion, source: str) -> None:
 def _data(c: Conversion) -> None:
     """Texts of a data set or a file, concatenated into rows without isolation."""
     name, file = c.text("dataset_name"), c.text("train_file")
-    c.set("data.held_out", 0)
     if not name and not file:
         text = "the script takes the data in Python: set [data] and batch.sequence_length"
         c.report("needs a decision", "dataset_name", text)
     else:
+        c.set("data.held_out", 0)
         _sources(c, name, file)
     if isinstance(length := c.number("block_size"), int):
         c.set("batch.sequence_length", length, "block_size")
@@ -517,8 +550,11 @@ def convert_shards(c: Conversion) -> None:
         c.set("memory.activation_checkpointing.type", "full", "fsdp_config")
     if str(options.get("cpu_ram_efficient_loading")).lower() == "true":
         c.set("parallel.load_weights", "broadcast", "fsdp_config")
-    if c.data.get("precision", {}).get("compute") == "bf16":
-        c.set("precision.reduce", "bf16", "fsdp", "fsdp_config")  # accelerate's policy
+    if (precision := c.data.get("precision", {})).get("compute") == "bf16":  # accelerate's policy
+        c.set("precision.reduce", "bf16", "fsdp", "fsdp_config")
+        if precision.get("params") == "bf16":  # what is trained is copied to fp32
+            is_whole = "adapter" not in c.data
+            c.set(f"precision.{'params' if is_whole else 'master'}", "fp32", "fsdp", "fsdp_config")
     if "mixed_precision_policy" in options and str(options["mixed_precision_policy"]) == "bf16":
         c.set("precision.gather", "bf16", "fsdp_config")
     known = {"version", "min_num_params", "transformer_layer_cls_to_wrap", "auto_wrap_policy",
@@ -551,6 +587,8 @@ def _deepspeed(c: Conversion) -> None:
         return
     c.set("parallel.engine.type", "deepspeed", "deepspeed")
     c.set("parallel.engine.stage", stage, "deepspeed")
+    if "params" in c.data.get("precision", {}) and "adapter" not in c.data:
+        c.set("precision.params", "fp32", "deepspeed")  # that of its masters
     devices = {part: option.get("device") for part in ("optimizer", "param")
                if isinstance(option := options.get(f"offload_{part}"), dict)}  # fmt: skip
     if devices.get("optimizer") in ("cpu", "nvme"):
@@ -608,6 +646,9 @@ def _records(c: Conversion, total: int | None) -> None:
         if c.value("eval_on_start"):
             c.set("evaluation.before_training", True, "eval_on_start")
         metric = str(c.value("metric_for_best_model") or "loss").removeprefix("eval_")
+        if c.value("greater_is_better") not in (None, metric == "accuracy"):
+            text = "the best has the lowest loss or the highest accuracy"
+            c.report("refused", "greater_is_better", text)
         if metric not in ("loss", "accuracy"):
             text = "metrics of a function in Python: the best is that of the lowest loss"
             c.report("differs", "metric_for_best_model", text)
