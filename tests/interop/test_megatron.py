@@ -315,7 +315,9 @@ def test_cases_comparisons_and_commands_in_variables(size: str, arguments: str) 
 
 
 NESTED = """
-LENGTH="${SEQ_LENGTH:-${LENGTH:-4096}}"
+UNSET=${UNSET:-}
+LENGTH="${SEQ_LENGTH:-${UNSET:-4096}}"
+python ratios.py --split train
 FOLDER="${FOLDER:-"$(cd "$(dirname "$0")" && pwd)/out"}"
 LINKS=$(rdma link -j | python3 -c "import json; print(json.load(sys.stdin)[0])")
 GPUS=`python3 -c "import torch; print(torch.cuda.device_count())"`

@@ -149,6 +149,7 @@ def _ranks(c: Conversion) -> None:
         c.set("parallel.shard", -1, *(key for key in keys if c.given(key)))
         if not is_whole or c.value("torch-fsdp2-no-reshard-after-forward"):
             c.set("parallel.reshard", False, *keys)
+        c.value("ddp-bucket-size")  # of replicas
         if (copies := c.number("num-distributed-optimizer-instances")) > 1:
             c.set("parallel.replicate", copies, "num-distributed-optimizer-instances")
     elif size := c.number("ddp-bucket-size"):
@@ -474,7 +475,7 @@ def _records(c: Conversion) -> None:
         or batches < 1
         or (c.data["data"].get("held_out") == 0 and "validation" not in c.data["data"])
     ):
-        c.set("evaluation", None, "eval-iters", "split")
+        c.set("evaluation", None, "eval-iters", "split", "eval-interval")
     else:
         c.set("evaluation.every", f"{c.number('eval-interval')} steps", "eval-interval")
         count = None if c.value("full-validation") else batches * size if size else 64

@@ -262,7 +262,7 @@ IDLE = {
         enable-chunked-prefill nccl-all-reduce-for-prefill mlp-chunks-for-prefill
         output-bert-embeddings bert-embedder-type moe-pad-experts-for-cuda-graph-inference
         num-speculative-tokens use-same-sampling-seed-across-dp-ranks eval-micro-batch-size
-        chat-template
+        chat-template train-mode max-padding-length
     """,
 }
 for reason, names in IDLE.items():

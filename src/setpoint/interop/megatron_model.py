@@ -138,7 +138,7 @@ def _positions(c: Conversion) -> None:
             c.set(f"{path}.original_length", 8192, "use-rope-scaling")
         elif kind == "yarn":
             _yarn(c)
-        elif factor := c.number("rotary-seq-len-interpolation-factor"):
+        elif (factor := c.number("rotary-seq-len-interpolation-factor") or 1) != 1:
             c.set("model.rope_scaling.type", "linear", "rotary-seq-len-interpolation-factor")
             c.set("model.rope_scaling.factor", float(factor), "rotary-seq-len-interpolation-factor")
         skipped = _pattern(c, "no-rope-freq", lambda index, n: (index + 1) % n == 0)

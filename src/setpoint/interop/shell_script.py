@@ -19,8 +19,10 @@ from setpoint.config.files.file_document import MIB, FileError, FilePosition
 from setpoint.config.files.read import decode, read_plain_file
 
 QUOTED = r"""'[^']*'|"(?:\\.|[^"\\])*+\""""
-NESTED = rf"(?:[^()'\"]|{QUOTED}|\((?:[^()'\"]|{QUOTED}|\((?:[^()'\"]|{QUOTED})*+\))*+\))*+"
-"""Text of a command in parentheses, with up to two more inside."""
+NESTED = rf"(?:[^()'\"]|{QUOTED})*+"
+for _ in range(4):
+    NESTED = rf"(?:[^()'\"]|{QUOTED}|\({NESTED}\))*+"
+"""Text of a command in parentheses, with up to four more inside one another."""
 DEFAULT = r"(?:\$\{(?:\$\{[^{}]*\}|[^{}])*+\}|[^}])*+"
 """Default of a variable, which may be a variable with a default."""
 WORD = re.compile(
@@ -34,7 +36,7 @@ WORD = re.compile(
 NAME = re.compile(r"([A-Za-z_]\w*)(\+?)=(.*)", re.DOTALL)
 VARIABLE = re.compile(
     r"\$\(\((?P<sum>[^)]*(?:\)[^)]+)*)\)\)|\$\{(?P<name>\w+)(?:\[[@*]\])?"
-    rf"(?::?[-=](?P<default>{DEFAULT})|:?\+(?P<other>{DEFAULT}))?\}}"
+    rf"(?:(?P<colon>:?)[-=](?P<default>{DEFAULT})|:?\+(?P<other>{DEFAULT}))?\}}"
     r"|\$(?P<plain>\w+)"
 )
 PIECE = re.compile(rf"'[^']*'|\"[^\"]*\"|(?:\$\({NESTED}\)|`[^`]*`|[^\s\\])+")
@@ -54,6 +56,8 @@ Statement = tuple[list[Word], str]
 
 class Script:
     """A shell script with its assignments and its command; no part of it is run.
+
+    Of several commands, the one with the most arguments counts.
 
     Arguments:
         limit: maximum number of characters of a variable.
@@ -182,7 +186,7 @@ class Script:
             if sum(len(text) for text, _ in [*before, *items]) > self.limit:
                 raise FileError(self.name, None, None, f"the variable {name} is too long")
             self.variables[name] = [*before, *items]
-        if not words or self.arguments:
+        if not words:
             return None
         expanded: list[Word] = []
         for index, word in enumerate(words):
@@ -195,8 +199,9 @@ class Script:
             if text.endswith(".py") or is_module:
                 arguments = expanded[index + 1 :]
                 ends = [n for n, word in enumerate(arguments) if REDIRECTS.fullmatch(word[0])]
-                self.arguments = arguments[: ends[0]] if ends else arguments
-                self.program = text
+                arguments = arguments[: ends[0]] if ends else arguments
+                if not self.program or len(arguments) > len(self.arguments):
+                    self.arguments, self.program = arguments, text
                 break
         return None
 
@@ -244,7 +249,7 @@ class Script:
             known = self._value(match["name"] or match["plain"])
             if match["other"] is not None:
                 return self.resolve(match["other"]) if known else ""
-            if known is not None:
+            if known or (known is not None and not match["colon"]):  # `:-` is for "", too
                 return known
             return match[0] if match["default"] is None else self.resolve(match["default"])
 
