@@ -136,7 +136,6 @@ bench: $(VENV)/.train bench-config bench-model bench-train
 	@cd benchmarks && ../$(BIN)/python -m data.loader
 	@cd benchmarks && ../$(BIN)/python -m data.prepare
 	@cd benchmarks && for ranks in 2 4; do ../$(BIN)/python -m scale.overhead --ranks $$ranks || exit 1; done
-	@cd benchmarks && ../$(BIN)/python -m scale.growth
 	@cd benchmarks && for name in blocked throughput memory; do \
 	  ../$(BIN)/python -m checkpoint.$$name || exit 1; done
 

@@ -31,10 +31,3 @@ def test_both_sides_of_every_axis_learn_the_same() -> None:
     assert [line.partition(",")[0] for line in said.splitlines()] == [
         "replicate", "shard", "hybrid", "tensor", "pipeline", "ring", "ulysses", "expert",
     ]  # fmt: skip
-
-
-@pytest.mark.slow
-def test_growth_and_starts_are_printed() -> None:
-    said = run("scale.growth", "--ranks", "1", "2", "--steps", "2", "--starts", "1")
-    assert "100% of 1 times one" in said and "of 2 times one" in said
-    assert said.count("a run of a step in") == 2
