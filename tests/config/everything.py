@@ -29,37 +29,27 @@ class Part(Config):
     """A section that may stand in several places."""
 
     size: int = field(default=2, ge=1)
-    """A number."""
-
     title: str = "part"
-    """A text."""
-
     table: dict[str, int] = field(factory=lambda: {"one": 1, "two": 2})
-    """A mapping that is not empty by default."""
 
 
 class Shape(Config):
     """A family."""
 
     scale: float = 1.0
-    """What all share."""
 
 
 class Circle(Shape, type="circle"):
     """A variant."""
 
     part: Part | None = None
-    """An optional section."""
 
 
 class Square(Shape, type="square"):
     """Another one."""
 
     parts: tuple[Part, ...] = ()
-    """Sections."""
-
     twice: float = derived()
-    """Derived."""
 
     @derive("twice")
     def _derive_twice(self) -> float:

@@ -9,6 +9,7 @@ import pytest
 
 from setpoint.config import Config, ConfigError, Problem
 from setpoint.config.composition import compose
+from setpoint.config.record.record import record_files
 
 from .sample import Job
 
@@ -68,6 +69,14 @@ def _merge(into: dict[str, object], values: Mapping[str, object]) -> None:
         inner = into.setdefault(key, value)
         if inner is not value and isinstance(inner, dict) and isinstance(value, dict):
             _merge(inner, value)
+
+
+def write_record(config: Config, folder: Path) -> Path:
+    """Write the record of a config into a folder, which is made."""
+    folder.mkdir(exist_ok=True)
+    for name, text in record_files(config).items():
+        (folder / name).write_text(text, encoding="utf-8")
+    return folder
 
 
 def problems_of(action: Callable[[], object]) -> tuple[Problem, ...]:

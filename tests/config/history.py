@@ -22,30 +22,21 @@ class Source(Config):
     """Where text comes from."""
 
     path: str = "x"
-    """File."""
-
     weight: float = 1.0
-    """Share."""
 
 
 class Optimizer(Config):
     """What optimizers share."""
 
     lr: float = 0.1
-    """Rate."""
-
     warmup_tokens: int = 0
-    """Tokens of warm-up."""
 
 
 class AdamW(Optimizer, type="adamw"):
     """AdamW."""
 
     weight_decay: float = 0.0
-    """Decay."""
-
     fused: bool = field(default=True)
-    """One kernel for all."""
 
 
 class Sgd(Optimizer, type="sgd"):
@@ -56,13 +47,8 @@ class Batch(Config):
     """Sizes."""
 
     micro: int = 1
-    """Sequences."""
-
     accumulation: int = 1
-    """Portions."""
-
     total: int = derived()
-    """Their product."""
 
     @derive("total")
     def _derive_total(self) -> int:
@@ -73,52 +59,32 @@ class Tracking(Config, role=RUNTIME):
     """What is shown."""
 
     every: int = 1
-    """How often."""
 
 
 class Schedule(Config):
     """The curve."""
 
     floor: float = 0.1
-    """Lowest factor."""
 
 
 class Evaluation(Config):
     """How it is judged."""
 
     every: int = 100
-    """How often."""
 
 
 class Job(Config, schema=3, migrations=__name__):
     """The root."""
 
     name: str = field(default="job", role=RUNTIME)
-    """Name."""
-
     optimizer: Optimizer = field(factory=AdamW)
-    """Optimizer."""
-
     batch: Batch = field(factory=Batch)
-    """Sizes."""
-
     tracking: Tracking = field(factory=Tracking)
-    """Shown."""
-
     schedule: Schedule = field(factory=Schedule)
-    """Curve."""
-
     minutes: int = 0
-    """How long."""
-
     sources: tuple[Source, ...] = ()
-    """Text."""
-
     evaluation: Evaluation | None = None
-    """Judging."""
-
     seed: int = field(default=1)
-    """Start of all random numbers."""
 
 
 @migration(to=2)

@@ -73,15 +73,6 @@ def test_it_is_a_section_like_any_other(root: type[Root]) -> None:
 
 
 @pytest.mark.usefixtures("added")
-def test_in_python() -> None:
-    draft = Root()
-    setattr(draft, "lab", Lab(level=1))  # noqa: B010 - type checkers do not know it
-    assert resolve(draft) == compose(Root, flags=["lab={level=1}"]).resolve()
-    assert "lab=Lab(level=1)" in repr(draft)
-    assert Root(lab=Lab(level=1)) == draft  # pyright: ignore[reportCallIssue]
-
-
-@pytest.mark.usefixtures("added")
 def test_adding_it_again() -> None:
     add_section(Root, "lab", Lab)
     other = type(Lab)("Lab", (Config,), {"__qualname__": "Other", "__module__": __name__})

@@ -47,31 +47,6 @@ def _appends(self: Any) -> Any:
     yield from ()
 
 
-def test_a_default_beside_a_value_that_was_given_is_called_one() -> None:
-    class Inner(Config):
-        given: int = 1
-        left: int = 2
-
-        @rule
-        def _check(self) -> Iterator[Problem]:
-            if self.given == 7:
-                yield Problem("given", "bad", also=("left",))
-
-    class Outer(Config):
-        inner: Inner | None = None
-
-        @rule
-        def _check(self) -> Iterator[Problem]:
-            if self.inner is not None and self.inner.given == 8:
-                yield Problem("inner.given", "bad", also=("inner.left",))
-
-    for value in (7, 8):
-        flags = [f"inner.given={value}"]
-        (problem,) = problems_of(lambda flags=flags: compose(Outer, flags=flags).resolve())
-        assert problem.origin == "command line inner.given"
-        assert problem.also == ("inner.left = 2 (default)",)
-
-
 @pytest.mark.parametrize(
     ("method", "words"),
     [

@@ -104,14 +104,6 @@ def test_what_a_typed_modifier_takes_from_files_is_listed() -> None:
     assert (job.optimizer.lr, list(dropped_values(job))) == (0.05, [])
 
 
-def test_the_origin_of_a_preset_is_the_line_of_the_keyword() -> None:
-    model = compose(Job, "small").draft.model
-    lines = [chain_of(model, name)[0][0].describe((name,)) for name in ("dim", "heads")]
-    first, second = (int(line.rpartition(":")[2].rstrip(")")) for line in lines)
-    assert lines[0].startswith("preset small (")
-    assert second == first + 1
-
-
 def test_a_source_may_be_many_things(monkeypatch: pytest.MonkeyPatch) -> None:
     write(a_toml='extends = "small"\nseed = 3\n')
     Path("jobs.py").write_text(
@@ -215,25 +207,6 @@ def test_a_file_that_is_named_again_keeps_its_place_or_is_refused() -> None:
         assert str(caught.value) == words
     # What is typed is a layer of its own.
     assert compose(Job, "u.toml", files=["t.toml"]).resolve().seed == 1
-
-
-def test_two_files_cannot_extend_different_presets() -> None:
-    @preset
-    def large() -> Job:
-        return Job(name="large")
-
-    assert large
-    write(
-        a_toml='extends = "small"\nseed = 3\n',
-        b_toml='extends = "large"\n',
-        c_toml='extends = "small"\n',
-        ab_toml='extends = ["a.toml", "b.toml"]\n',
-        ac_toml='extends = ["a.toml", "c.toml"]\n',
-    )
-    job = compose(Job, "ac.toml").resolve()
-    assert (job.name, job.seed) == ("small", 3)
-    with pytest.raises(SetpointError, match=r"^b.toml:1:1: extends a second preset, 'large': a"):
-        compose(Job, "ab.toml")
 
 
 def test_extends_is_relative_to_the_file(tmp_path: Path) -> None:

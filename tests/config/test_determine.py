@@ -34,20 +34,6 @@ def test_overrides_come_before_derivation() -> None:
     assert resolve(resolve(draft).evolve(model=Transformer(dim=32, heads=1))).model.head_dim == 32
 
 
-def test_the_origin_names_what_was_read() -> None:
-    job = resolved("--model.dim=64", "--model.heads=4")
-    ((origin, value),) = chain_of(job.model, "head_dim")
-    assert (origin.describe(()), value) == ("derived from model.dim, model.heads", 16)
-    ((origin, _),) = chain_of(job.model, "context")
-    assert origin.describe(()) == "derived from batch.sequence_length"
-    job = resolved("--model.dim", "${batch.size * model.heads}")
-    chain = chain_of(job.model, "dim")
-    assert chain[-1][0].describe(()) == (
-        "reference ${batch.size * model.heads} over batch.size, model.heads"
-    )
-    assert chain[-1][1] == job.model.dim == 192
-
-
 def test_references_to_derived_values_and_into_lists() -> None:
     job = resolved(
         "--batch.size", "${model.head_dim}",
@@ -192,15 +178,6 @@ def test_cycles_are_named_and_end() -> None:
 
 def test_a_derivation_of_a_section_that_is_of_another_variant_is_skipped() -> None:
     assert resolved("--model=recurrent").model == Recurrent()
-
-
-@pytest.mark.parametrize("path", ["single", "nothing", "items[7].size", "named.a.x", "user"])
-def test_references_that_lead_nowhere(path: str) -> None:
-    flags = ["--single.size", f"${{{path}}}", "--single.total=1", "--named.a.total=1",
-             "--items=[]"]  # fmt: skip
-    problems = problems_of(lambda: compose(Root, flags=flags).resolve())
-    assert [problem.path for problem in problems] == ["single.size"]
-    assert f"refers to {path.replace('[7].size', '.7')}" in problems[0].message
 
 
 class Multiplied(Config):

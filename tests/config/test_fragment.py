@@ -84,16 +84,6 @@ def test_mistakes_name_the_fragment(here: Path) -> None:
     compare("config/fragments", "\n\n".join(reports).replace(str(here), "HERE"))
 
 
-def test_fragments_that_name_one_another_many_times_end(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    for number in range(10):
-        (tmp_path / f"f{number}.toml").write_text(f'extends = ["f{number + 1}.toml"]\n')
-    (tmp_path / "f10.toml").write_text("size = 3\n")
-    assert compose(Job, flags=["--batch.extends=f0.toml"]).resolve().batch.size == 3
-
-
 def test_a_file_that_several_extend_counts_once_before_them(here: Path) -> None:
     write(
         here,

@@ -1,12 +1,10 @@
 import copy
 import pickle
-from typing import Any
 
 import pytest
 
 from setpoint.config import Free, Invalid, SetpointError, resolve
 from setpoint.config.resolving.checks import describe_value
-from setpoint.config.values.containers import read_plain
 from setpoint.config.values.origin import Origin
 from setpoint.config.words.plain_data import PlainScalar
 
@@ -50,40 +48,6 @@ def test_mappings_are_merged_and_values_replaced() -> None:
 def test_keys_that_no_path_can_name(key: object) -> None:
     with pytest.raises(Invalid, match="cannot be a key|has a key that"):
         Free().put(key, 1, Origin("program"))
-
-
-@pytest.mark.parametrize(
-    ("value", "stored"),
-    [
-        (PlainScalar("1"), 1),
-        (PlainScalar("1e3"), 1000.0),
-        (PlainScalar("null"), None),
-        ("null", None),
-        ([1, [PlainScalar("2")]], (1, (2,))),
-        (-0.0, 0.0),
-    ],
-)
-def test_plain_values(value: object, stored: object) -> None:
-    read = read_plain(value)
-    assert read == stored
-    assert type(read) is type(stored) or isinstance(stored, dict)
-    assert str(read) == str(stored)
-    hash(read)
-
-
-@pytest.mark.parametrize(
-    "value",
-    [
-        float("nan"),
-        object(),
-        pytest.param(10**5000, id="huge"),
-        "\ud800",
-        PlainScalar("9" * 5000),
-    ],
-)
-def test_what_is_no_plain_value(value: Any) -> None:
-    with pytest.raises(Invalid):
-        read_plain(value)
 
 
 def test_a_resolved_area_is_immutable_hashable_and_makes_nothing() -> None:

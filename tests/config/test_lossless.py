@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import itertools
 import json
 import pickle
 from collections.abc import Callable
@@ -12,7 +13,7 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, assume, given, settings
 
-import setpoint.presets  # noqa: F401 - registers the presets by name
+import setpoint.presets  # noqa: F401 - registers the presets by name  # noqa: F401 - registers the presets by name
 from setpoint.config import Config, resolve
 from setpoint.config.composition import compose
 from setpoint.config.draft.walk import shared_places, to_minimal, to_plain
@@ -34,7 +35,7 @@ from setpoint.train.config import Job
 from ..support.cases import few, rotated
 from ..support.snapshots import compare
 from .everything import Everything, everything
-from .helpers import placeless
+from .helpers import placeless, text_of, write_record
 
 WRITERS = {"toml": write_toml, "yaml": write_yaml, "json": write_json}
 
@@ -69,8 +70,7 @@ def through_python(config: Config) -> Config:
 
 def through_record(config: Config, folder: Path) -> Config:
     """What the record of a run gives."""
-    for name, text in record_files(config).items():
-        (folder / name).write_text(text, encoding="utf-8")
+    write_record(config, folder)
     draft, header = read_record(type(config), str(folder))
     twin = resolve(draft)
     assert header["fingerprint"] == fingerprint(config)
@@ -88,6 +88,12 @@ def through_memory(config: Config) -> list[Config]:
         compose(type(config), program=to_plain(config)).resolve(),
         resolve(pickle.loads(pickle.dumps(config.evolve()))),
     ]
+
+
+def through_flags(config: Config) -> Config:
+    """What flags for all fields give."""
+    flags = [f"--{name}={text_of(value)}" for name, value in to_plain(config).items()]
+    return compose(type(config), flags=flags).resolve()
 
 
 def check(config: Config, twins: list[Config], values: Callable[[Config], object]) -> None:
@@ -111,8 +117,9 @@ def test_every_way_there_and_back(tmp_path: Path, examples: int) -> None:
     @given(everything())
     def each(draft: Everything) -> None:
         config = resolve(draft)
-        twins = [*through_files(config, tmp_path), *through_memory(config), through_python(config)]
-        check(config, [*twins, through_record(config, tmp_path)], to_plain)
+        twins = [*through_files(config, tmp_path), *through_memory(config), through_flags(config)]
+        twins += [through_python(config), through_record(config, tmp_path)]
+        check(config, twins, to_plain)
 
     each()
 
@@ -170,3 +177,43 @@ def test_a_minimal_file_reads_well() -> None:
     ]  # fmt: skip
     text = minimal_toml(compose(Job, "tiny", flags=flags).resolve())
     compare("config/minimal_toml", placeless(text))
+
+
+FLAGS: list[list[str]] = [
+    [],
+    ["--optimizer.betas", "0.8,0.9", "--optimizer.clip_norm", "null"],
+    ["--evaluation", "null", "--workspace", "/some where/else"],
+    ["--duration", "[7 steps, 10 min]", "--schedule", "constant"],
+    ["--data.sources", '[{type = text, paths = ["it\'s", "a\\"b"]}, {type: stdlib}]'],
+    ["--user.probe.width", "3", "--user.names", "[a, b]", "--user.on", "true"],
+    ["--model.ffn_dim", "${model.dim * 3}", "--model.rope_base", "inf"],
+]
+
+
+@pytest.mark.parametrize("flags", FLAGS, ids=lambda flags: " ".join(flags[:1]) or "as it is")
+def test_the_function_gives_an_equal_config(
+    flags: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(registry, "presets", dict(registry.presets))
+    job = compose(Job, "tiny", flags=flags).resolve()
+    names: dict[str, Any] = {"__name__": "a_module"}
+    exec(to_python(job, "again"), names)
+    again = resolve(names["again"]())
+    assert again == job
+    assert fingerprint(again) == fingerprint(job)
+
+
+def test_only_what_differs_is_written() -> None:
+    text = to_python(compose(Job, "tiny", flags=["--seed", "7"]).resolve())
+    assert "seed=7" in text
+    for word in ("precision_", "tracking", "Checkpoint", "CrossEntropy", "ffn_dim"):
+        assert word not in text, word
+
+
+def test_imports_are_used_and_sorted() -> None:
+    text = to_python(compose(Job, "tiny").resolve())
+    imports = list(itertools.takewhile(str.strip, text.splitlines()))
+    assert imports == sorted(imports)
+    for line in imports:
+        for name in line.partition(" import ")[2].split(", "):
+            assert text.count(name) > 1, name

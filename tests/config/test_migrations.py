@@ -1,5 +1,6 @@
 """Fields that have gone elsewhere, in records and in files."""
 
+import copy
 import json
 import sys
 import types
@@ -11,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from setpoint.config import RUNTIME, Config, ConfigError, SetpointError, resolve
+from setpoint.config import Config, ConfigError, SetpointError, resolve
 from setpoint.config.composition import compose
 from setpoint.config.migrations import (
     Added,
@@ -33,7 +34,7 @@ from setpoint.config.words.plain_data import PlainScalar
 
 from ..support.snapshots import compare
 from . import history
-from .history import FIRST, Job, Sgd, Source
+from .history import FIRST, Job
 
 
 def origins(**values: Any) -> dict[str, Entry]:
@@ -63,14 +64,68 @@ def test_a_section_is_renamed_with_the_origins_below_it() -> None:
     assert tree.notes == []
 
 
-def test_a_move_makes_the_section_and_an_empty_one_goes() -> None:
-    tree = applied(Renamed("train.every", "tracking.every"), {"train": {"every": 3}})
-    assert tree.data == {"tracking": {"every": 3}}
+WEIGHT_DECAY = Renamed("optimizer.wd", "optimizer.weight_decay", of="adamw")
+ADAMW = Converted("optimizer.type", {"adam_w": "adamw"}.get, "one word")
+EXPRESSION = "${optim.lr * 2 + optim_a}"
 
 
-def test_a_variant_by_its_name_alone_becomes_a_section() -> None:
-    tree = applied(Renamed("floor", "schedule.floor"), {"floor": 0.1, "schedule": "cosine"})
-    assert tree.data == {"schedule": {"type": "cosine", "floor": 0.1}}
+@pytest.mark.parametrize(
+    ("operation", "data", "changed"),
+    [
+        (Renamed("train.n", "log.n"), {"train": {"n": 3}}, {"log": {"n": 3}}),
+        # A variant by its name alone becomes a section.
+        (
+            Renamed("floor", "curve.floor"),
+            {"floor": 0.1, "curve": "cosine"},
+            {"curve": {"type": "cosine", "floor": 0.1}},
+        ),
+        (Renamed("a.*.w", "a.*.x"), {"a": [{"w": 1}, {}]}, {"a": [{"x": 1}, {}]}),
+        (
+            Renamed("a.*.n", "a.*.x"),
+            {"a": {"b": {"n": 1}, "c": {}}},
+            {"a": {"b": {"x": 1}, "c": {}}},
+        ),
+        (
+            WEIGHT_DECAY,
+            {"optimizer": {"type": "adamw", "wd": 1}},
+            {"optimizer": {"type": "adamw", "weight_decay": 1}},
+        ),
+        (WEIGHT_DECAY, {"optimizer": {"type": "sgd", "wd": 1}}, None),
+        # A file may leave the variant to what it extends.
+        (WEIGHT_DECAY, {"optimizer": {"wd": 1}}, {"optimizer": {"weight_decay": 1}}),
+        (
+            Renamed("optim", "opt"),
+            {"optim": {"lr": 1}, "x": EXPRESSION, "y": ["${optim.lr}", "optim.lr"]},
+            {"opt": {"lr": 1}, "x": "${opt.lr * 2 + optim_a}", "y": ["${opt.lr}", "optim.lr"]},
+        ),
+        (ADAMW, {"optimizer": "adam_w"}, {"optimizer": "adamw"}),
+        (ADAMW, {"optimizer": {"type": "adam_w"}}, {"optimizer": {"type": "adamw"}}),
+    ],
+)
+def test_changes_of_data(operation: Operation, data: Any, changed: Any) -> None:
+    assert applied(operation, copy.deepcopy(data)).data == (changed or data)
+
+
+@pytest.mark.parametrize(
+    ("operation", "data", "message"),
+    [
+        (Renamed("old", "new"), {"old": 1, "new": 2}, "both old and new are set, .* leave old out"),
+        (Renamed("old", "a.b"), {"old": 1, "a": 3}, r"a\.b has no place: a is 3"),
+        (
+            Converted("size", lambda n: n // 2, "half"),
+            {"size": "many"},
+            "size = 'many' cannot be migrated to schema 2: TypeError",
+        ),
+        (
+            Converted("size", lambda n: n, "same"),
+            {"size": "${x * 2}"},
+            "holds a reference, whose value cannot be converted",
+        ),
+    ],
+)
+def test_what_cannot_be_migrated(operation: Operation, data: Any, message: str) -> None:
+    with pytest.raises(SetpointError, match=message):
+        applied(operation, data)
 
 
 def test_a_value_of_a_section_that_is_off_is_reported() -> None:
@@ -78,34 +133,6 @@ def test_a_value_of_a_section_that_is_off_is_reported() -> None:
         tree = applied(Renamed("every", "evaluation.every"), {"every": 3, "evaluation": off})
         assert tree.data == {"evaluation": off}
         assert tree.notes == ["every = 3 is left out: it belongs to evaluation now, which is null"]
-
-
-def test_each_item_of_a_list_and_each_key_of_a_mapping() -> None:
-    data: dict[str, Any] = {"sources": [{"w": 1}, {}, {"w": 2}], "eval": {"a": {"n": 1}, "b": {}}}
-    assert applied(Renamed("sources.*.w", "sources.*.weight"), data).data["sources"] == [
-        {"weight": 1},
-        {},
-        {"weight": 2},
-    ]
-    assert applied(Renamed("eval.*.n", "eval.*.size"), data).data["eval"] == {
-        "a": {"size": 1},
-        "b": {},
-    }
-
-
-def test_only_the_variant_it_is_about() -> None:
-    operation = Renamed("optimizer.wd", "optimizer.weight_decay", of="adamw")
-    for tag, name in (("adamw", "weight_decay"), ("sgd", "wd")):
-        assert name in applied(operation, {"optimizer": {"type": tag, "wd": 1}}).data["optimizer"]
-    # A file may leave the variant to what it extends.
-    assert applied(operation, {"optimizer": {"wd": 1}}).data == {"optimizer": {"weight_decay": 1}}
-
-
-def test_references_to_it_are_renamed() -> None:
-    data = {"optim": {"lr": 1}, "x": "${optim.lr * 2 + optim_a}", "y": ["${optim.lr}", "optim.lr"]}
-    tree = applied(Renamed("optim", "optimizer"), data, x=2.0)
-    assert tree.data["x"] == "${optimizer.lr * 2 + optim_a}"
-    assert tree.data["y"] == ["${optimizer.lr}", "optim.lr"]
 
 
 def test_a_reference_of_a_record_is_renamed_among_its_layers() -> None:
@@ -119,30 +146,12 @@ def test_a_reference_of_a_record_is_renamed_among_its_layers() -> None:
     assert tree.data["x"] == 1
 
 
-def test_both_names_at_once_are_refused() -> None:
-    with pytest.raises(SetpointError, match="both old and new are set, .* leave old out"):
-        applied(Renamed("old", "new"), {"old": 1, "new": 2})
-
-
-def test_no_place_for_a_value_is_said() -> None:
-    with pytest.raises(SetpointError, match=r"a\.b has no place: a is 3"):
-        applied(Renamed("old", "a.b"), {"old": 1, "a": 3})
-
-
 def test_a_retired_field_is_reported_unless_nothing_is_lost() -> None:
     operation = Retired("fp16", "use precision.compute", neutral=False)
     lost = applied(operation, {"fp16": True, "x": 1}, fp16=True, x=1)
     assert (lost.data, set(lost.origins)) == ({"x": 1}, {"x"})
     assert lost.notes == ["fp16 = True is left out: retired in schema 2: use precision.compute"]
     assert applied(operation, {"fp16": False}).notes == []
-
-
-def test_a_function_that_fails_is_said_with_the_value() -> None:
-    with pytest.raises(SetpointError) as caught:
-        applied(Converted("size", lambda n: n // 2, "half"), {"size": "many"})
-    assert "size = 'many' cannot be migrated to schema 2: TypeError" in str(caught.value)
-    with pytest.raises(SetpointError, match="holds a reference, whose value cannot be converted"):
-        applied(Converted("size", lambda n: n, "same"), {"size": "${x * 2}"})
 
 
 # Fields whose values stand for something else now, and new ones.
@@ -159,47 +168,6 @@ def test_a_value_in_another_unit() -> None:
     assert applied(operation, {"warmup": 0}).notes == []
     with pytest.raises(SetpointError, match="cannot be migrated to schema 2"):
         applied(operation, {"warmup": None})
-
-
-def test_a_variant_with_another_name() -> None:
-    operation = Converted("optimizer.type", {"adam_w": "adamw"}.get, "one word")
-    for data in ({"optimizer": "adam_w"}, {"optimizer": {"type": "adam_w"}}):
-        changed = applied(operation, data).data["optimizer"]
-        assert changed in ("adamw", {"type": "adamw"})
-
-
-def test_a_section_that_was_added_has_an_origin_for_each_value() -> None:
-    norm = {"type": "rms", "eps": {"value": 1}}
-    operation = Added("model.norm", norm, of="x")
-    tree = applied(operation, {"model": {"type": "x"}}, model__type="x")
-    assert tree.data == {"model": {"type": "x", "norm": norm}}
-    kept = {key: entry["value"] for key, entry in tree.origins.items() if "norm" in key}
-    assert kept == {"model.norm.type": "rms", "model.norm.eps.value": 1}
-
-
-def test_a_record_gets_the_value_that_runs_had() -> None:
-    operation = Added("batch.drop_last", True, role=RUNTIME)
-    tree = applied(operation, {"batch": {"size": 1}}, batch__size=1)
-    assert tree.data == {"batch": {"size": 1, "drop_last": True}}
-    assert tree.origins["batch.drop_last"] == {
-        "value": True,
-        "role": "runtime",
-        "layers": [{"layer": "record", "origin": "before schema 2", "value": True}],
-    }
-    assert applied(operation, {"batch": None}, x=1).data == {"batch": None}
-    assert applied(operation, {"batch": {"drop_last": False}}, x=1).data["batch"] == {
-        "drop_last": False
-    }
-
-
-def test_a_file_means_todays_default_by_what_it_leaves_out() -> None:
-    silent = applied(Added("fused", False), {"x": 1})
-    assert (silent.data, silent.notes) == ({"x": 1}, [])
-    told = applied(Added("fused", False, what="the default is fused now"), {"x": 1})
-    assert (told.data, told.notes) == (
-        {"x": 1},
-        ["fused is new in schema 2: the default is fused now"],
-    )
 
 
 def test_a_new_value_may_follow_from_the_others_and_from_the_variant() -> None:
@@ -319,17 +287,6 @@ def test_whatever_the_data_it_is_migrated_or_refused_in_words(
         assert migrate(Job, tree.data, 3).data == tree.data or "nan" in repr(tree.data)
 
 
-def test_migrating_in_two_steps_is_migrating_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    whole = migrate(Job, FIRST, 1, {}).data
-    with monkeypatch.context() as patch:
-        patch.setattr(history.Job.__setpoint__, "schema", 2)
-        table = dict(sys.modules["setpoint.config.migrations"].__dict__["_declared"])
-        table[history.__name__] = {2: table[history.__name__][2]}
-        patch.setattr("setpoint.config.migrations._declared", table)
-        half = migrate(Job, FIRST, 1, {}).data
-    assert migrate(Job, half, 2, {}).data == whole
-
-
 # What an old key is answered with, wherever it is used.
 
 
@@ -348,21 +305,6 @@ def test_in_a_flag_and_in_a_variable() -> None:
         "config/tombstones_flags",
         message(lambda: compose(Job, flags=flags, environ=environ).resolve()),
     )
-
-
-def test_in_python() -> None:
-    job = Job()
-    actions: list[Callable[[], object]] = [
-        lambda: setattr(job, "optim", 3),
-        lambda: setattr(job.optimizer, "warm", 3),
-        lambda: job.fp16,  # type: ignore[attr-defined]
-        lambda: Job(hours=3),  # type: ignore[call-arg]
-        lambda: Source(w=3),  # type: ignore[call-arg]
-        lambda: Sgd(wd=3),  # type: ignore[call-arg]
-    ]
-    text = "\n\n".join(message(action) for action in actions)
-    lines = [line for line in text.splitlines() if not line.startswith("    from program")]
-    compare("config/tombstones_python", "\n".join(lines))
 
 
 def test_a_switch_without_a_value() -> None:
@@ -423,14 +365,6 @@ def test_errors_and_origins_name_the_line_of_the_old_key(folder: Path) -> None:
         compose(Job, "old.toml").resolve()
     (problem,) = caught.value.problems
     assert (problem.path, problem.origin) == ("optimizer.lr", "old.toml:5:1")
-
-
-def test_what_a_file_extends_may_be_older_than_the_file(folder: Path) -> None:
-    (folder / "old.toml").write_text(TEXT)
-    (folder / "new.toml").write_text('extends = "old.toml"\n[optimizer]\nlr = 0.25\n')
-    composition = compose(Job, "new.toml")
-    job = composition.resolve()
-    assert (job.optimizer.lr, job.minutes, len(composition.notes)) == (0.25, 120, 3)
 
 
 def test_one_of_a_newer_schema_is_refused(folder: Path) -> None:

@@ -147,20 +147,6 @@ def test_a_derived_field_has_no_default(default: Any) -> None:
         derived(**default)
 
 
-def test_a_derived_field_takes_the_other_options() -> None:
-    class Run(Config):
-        name: str = "a b"
-        label: str = derived(pattern="[a-z]+", environment="RUN_LABEL")
-
-        @derive("label")
-        def _derive_label(self) -> str:
-            return self.name
-
-    with pytest.raises(SetpointError, match="does not match the pattern"):
-        resolve(Run())
-    assert compose(Run, environ={"RUN_LABEL": "given"}).resolve().label == "given"
-
-
 class Size(Config):
     width: int = field(default=1, ge=1)
 
@@ -451,13 +437,3 @@ class Component:
 
     def __init__(self, config: Component.Config) -> None:
         self.size = config.size
-
-
-def test_annotations_of_classes_made_in_functions() -> None:
-    class Inner(Config):
-        x: int = 1
-
-    class Outer(Config):
-        inner: Inner = field(factory=Inner)
-
-    assert resolve(Outer()).inner.x == 1

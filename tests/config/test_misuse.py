@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -9,7 +10,13 @@ from typing import Any
 import pytest
 
 import setpoint as sp
+from setpoint.config import SetpointError
 from setpoint.config.layers.presets import presets
+from setpoint.config.values.user_code import (
+    call_user_function,
+    find_user_function,
+    import_user_module,
+)
 
 from .sample import Batch
 
@@ -44,16 +51,6 @@ def test_mistakes(call: Callable[[], object], words: str) -> None:
     assert words in str(caught.value)
 
 
-def test_a_path_and_a_folder_with_a_record_are_sources(tmp_path: Path) -> None:
-    file = tmp_path / "x.toml"
-    file.write_text("size = 4\n")
-    config = sp.compose(Batch, file, files=[file]).resolve()
-    assert config.size == 4
-    for name, text in sp.record_files(config).items():
-        (tmp_path / name).write_text(text)
-    assert sp.compose(Batch, tmp_path).resolve() == config
-
-
 def test_two_presets_of_one_name_in_one_module(tmp_path: Path) -> None:
     text = "import setpoint as sp\nfrom tests.config.sample import Batch\n"
     one = '@sp.preset\ndef twice() -> Batch:\n    """It."""\n    return Batch()\n'
@@ -80,3 +77,65 @@ def test_what_objects_show_of_themselves() -> None:
     nothing = sp.verify(sp.resolve(draft))
     assert repr(nothing) == "Verification([], [], [])" and str(nothing) == "nothing was found"
     assert repr(sp.Caution("code", "x", "y")) == "Caution('code', 'x', 'y')"
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    return tmp_path
+
+
+def test_a_module_of_the_working_folder_is_found(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (folder / "found_here.py").write_text("value = 3")
+    assert import_user_module("found_here", "x").value == 3
+    monkeypatch.delitem(sys.modules, "found_here")
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("1 / 0", "it: importing broken failed: ZeroDivisionError: division by zero (broken.py:1)"),
+        (
+            "import absent_module",
+            "it: importing broken failed: there is no module 'absent_module', which broken.py:1",
+        ),
+        ("def", "it: importing broken failed: broken.py:1: SyntaxError: invalid syntax"),
+    ],
+)
+def test_what_goes_wrong_while_importing_is_told(folder: Path, text: str, message: str) -> None:
+    (folder / "broken.py").write_text(text)
+    with pytest.raises(SetpointError) as caught:
+        import_user_module("broken", "it")
+    assert str(caught.value).startswith(message)
+
+
+def test_errors_of_a_function_are_told_with_their_line(folder: Path) -> None:
+    def fails() -> None:
+        raise KeyError("absent")
+
+    with pytest.raises(SetpointError, match=r"the preset failed: KeyError: 'absent' \(.*\.py:\d+"):
+        call_user_function(fails, "the preset")
+
+
+def test_errors_in_words_pass_unchanged() -> None:
+    error = SetpointError("as it is")
+
+    def fails() -> None:
+        raise error
+
+    with pytest.raises(SetpointError) as caught:
+        call_user_function(fails, "the preset")
+    assert caught.value is error
+
+
+def test_what_is_no_function_and_what_is_no_name_of_a_module(folder: Path) -> None:
+    (folder / "plain.py").write_text("x = 3\n\ndef make():\n    return x\n")
+    with pytest.raises(SetpointError, match="x in plain is not a function but of type int"):
+        find_user_function("plain:x")
+    with pytest.raises(SetpointError, match="has no function 'mak'. Did you mean make"):
+        find_user_function("plain:mak")
+    with pytest.raises(SetpointError, match="named without .py: did you mean plain"):
+        import_user_module("plain.py", "--import plain.py")

@@ -20,13 +20,22 @@ from .helpers import problems_of
 from .sample import AdamW, Job, Sgd
 
 
-def test_the_nearest_names() -> None:
-    names = ["learning_rate", "warmup", "weight_decay"]
-    assert nearest("lerning-rate", names) == ["learning_rate"]
-    assert nearest("decay", names) == ["weight_decay"]
-    assert nearest("WARMUP", names, 1) == ["warmup"]
-    assert nearest("x", names) == []
-    assert nearest("", names) == []
+@pytest.mark.parametrize(
+    ("name", "names", "found"),
+    [
+        ("lerning-rate", ["learning_rate", "warmup", "weight_decay"], ["learning_rate"]),
+        ("decay", ["learning_rate", "weight_decay"], ["weight_decay"]),
+        ("WARMUP", ["warmup"], ["warmup"]),
+        ("x", ["warmup"], []),
+        ("", ["warmup"], []),
+        # Only whole words of what was typed are taken for names.
+        ("dataloader_num_workers", ["data", "model"], []),
+        ("data_dir", ["data", "model"], ["data"]),
+        ("total_steps", ["eps"], []),
+    ],
+)
+def test_the_nearest_names(name: str, names: list[str], found: list[str]) -> None:
+    assert nearest(name, names) == found
 
 
 class Node(Config):
@@ -52,24 +61,25 @@ def test_a_family_that_contains_itself_has_an_end() -> None:
     assert location_hint(Pair, "left.wieght") == hint
 
 
-def test_where_a_key_belongs() -> None:
-    assert location_hint(Job, "lr") == "Did you mean optimizer.lr?"
-    assert location_hint(Job, "sedd") == "Did you mean seed?"
-    hint = "Did you mean sources.0.documents? It is a field of type = synthetic."
-    assert location_hint(Job, "sources.0.documnts") == hint
-    assert location_hint(Job, "optimizer.momentum") == "It is a field of type = sgd."
-    assert location_hint(Job, "sources.3.paths") == "It is a field of type = text."
-    assert location_hint(Job, "zzzzzz") == ""
-    hint = "Did you mean optimizer.momentum? It is a field of type = sgd."
-    assert location_hint(Job, "optimizer.momentm") == hint  # which AdamW does not have
-    assert location_hint(Job, "optimizer.momentm", False) == "Did you mean optimizer.momentum?"
-    assert location_hint(Job, "optimizer.lrr") == "Did you mean optimizer.lr?"  # as all have it
-    assert location_hint(Job, "batch.lrr") == ""  # misspelt, and in another section
-
-
-def test_no_hint_is_far_fetched() -> None:
-    assert location_hint(Pair, "strange.wieght") == ""  # of a section that there is not
-    assert location_hint(Job, "strange.cell") == "Did you mean model.cell?"
+@pytest.mark.parametrize(
+    ("path", "hint"),
+    [
+        ("lr", "Did you mean optimizer.lr?"),
+        ("sedd", "Did you mean seed?"),
+        (
+            "sources.0.documnts",
+            "Did you mean sources.0.documents? It is a field of type = synthetic.",
+        ),
+        ("optimizer.momentum", "It is a field of type = sgd."),
+        ("sources.3.paths", "It is a field of type = text."),
+        ("optimizer.lrr", "Did you mean optimizer.lr?"),  # as all variants have it
+        ("strange.cell", "Did you mean model.cell?"),
+        ("batch.lrr", ""),  # misspelt, and in another section
+        ("zzzzzz", ""),
+    ],
+)
+def test_where_a_key_belongs(path: str, hint: str) -> None:
+    assert location_hint(Job, path) == hint
 
 
 def test_the_error_for_an_unknown_key_is_short() -> None:
@@ -101,7 +111,6 @@ class Renamed(Config, other_names=__name__):
     steps: Steps = field(factory=Steps)
     portion: int = 1
     step_size: int = 1
-    """A field's own name comes before what another field is called elsewhere."""
 
 
 OTHER_NAMES = {
@@ -132,13 +141,6 @@ OTHER_NAMES = {
 )
 def test_names_of_other_systems(path: str, hint: str) -> None:
     assert location_hint(Renamed, path) == hint
-
-
-def test_only_whole_words_of_what_was_typed_are_taken_for_names() -> None:
-    assert nearest("dataloader_num_workers", ["data", "model"]) == []
-    assert nearest("data_dir", ["data", "model"]) == ["data"]
-    assert nearest("train_data_dir", ["data", "model"]) == []
-    assert nearest("total_steps", ["eps"]) == []
 
 
 def test_what_is_suggested_exists() -> None:

@@ -94,26 +94,6 @@ def test_assignments_and_changes_in_place() -> None:
     assert str(origin.place(("user", "a", "b"))).endswith(f"test_origin.py:{line}")
 
 
-def test_descriptions() -> None:
-    def find(path: object) -> str:
-        return "exp.toml:3:1"
-
-    for origin, words in (
-        (Origin("default"), "default"),
-        (Origin("preset", "tiny", lambda path: "tiny.py:3"), "preset tiny (tiny.py:3)"),
-        (Origin("modifier", "smoke"), "modifier smoke"),
-        (Origin("file", "exp.toml", find), "exp.toml:3:1"),
-        (Origin("file", "exp.toml"), "exp.toml"),
-        (Origin("record", "runs/x", find), "record exp.toml:3:1"),
-        (Origin("environment", "SETPOINT__X"), "environment variable SETPOINT__X"),
-        (Origin("command line", "--x"), "command line --x"),
-        (Origin("program"), "program"),
-        (Origin("derived", "from a"), "derived from a"),
-    ):
-        assert origin.describe(("x",)) == words
-    assert repr(Origin("file", "x")) == "Origin('file', 'x')"
-
-
 def test_origins_survive_pickling_in_words() -> None:
     origin = Origin("preset", "tiny", lambda path: "tiny.py:3")
     assert pickle.loads(pickle.dumps(origin)).describe(()) == "preset tiny"

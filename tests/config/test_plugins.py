@@ -14,16 +14,12 @@ from setpoint.train.config import Job
 from setpoint.optim.config import OptimizerConfig
 
 class Lab(Config):
-    """What the lab adds."""
     level: int = 1
-    """How much of it."""
 
 add_section(Job, "lab", Lab)
 
 class Sloth(OptimizerConfig, type="sloth"):
-    """A slow optimizer."""
     naps: int = 3
-    """How many."""
 
 @preset
 def sloth(naps: int = 2) -> Job:

@@ -8,11 +8,10 @@ from setpoint.config import Config, ConfigError, SetpointError, field, preset
 from setpoint.config.composition import compose
 from setpoint.config.draft.walk import dropped_values
 from setpoint.config.layers import presets as registry
-from setpoint.config.record.record import record_files
 from setpoint.config.values.node import chain_of
 from setpoint.editor_schema.file_schema import json_schema
 
-from .helpers import problems_of
+from .helpers import problems_of, write_record
 
 
 class Model(Config):
@@ -86,8 +85,7 @@ def test_it_replaces_what_stood_there_and_later_layers_beat_it(tmp_path: Path) -
     assert list(dropped_values(config)) == [
         "model.dim = 5, from a.toml:2:1: model = @big (command line --model) replaces the section"
     ]
-    for name, text in record_files(config).items():
-        (tmp_path / name).write_text(text)
+    write_record(config, tmp_path)
     for source in (tmp_path, tmp_path / "config.toml"):
         assert compose(Run, source).resolve().model == config.model
     assert compose(Run, flags=["extra=@big", "extra.dim=3"]).resolve().extra == Lin(dim=3)

@@ -1,29 +1,29 @@
 import enum
 import operator
+import pickle
+import re
 from math import inf
 from pathlib import Path
+from typing import Any
 
-import jsonschema
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from setpoint.config import Config, Invalid, field, resolve
+from setpoint.config import Config, ConfigError, Free, Invalid, field, resolve
 from setpoint.config.composition import compose
-from setpoint.config.record.record import record_files
+from setpoint.config.record.record import fingerprint
 from setpoint.config.values.node import chain_of
 from setpoint.config.values.reference import (
     Reference,
-    is_reference,
-    may_refer,
     ref,
     reference,
     reference_to,
 )
-from setpoint.editor_schema.file_schema import json_schema
+from setpoint.config.words.plain_data import escaped, refers, unescaped
 from setpoint.units import Period
 
-from .helpers import problems_of
+from .helpers import problems_of, write_record
 
 VALUES: dict[tuple[str | int, ...], object] = {
     ("a",): 3,
@@ -144,14 +144,6 @@ def test_how_paths_are_written() -> None:
         Reference("${a[True]}")
 
 
-def test_what_may_refer() -> None:
-    assert may_refer({"a": [1, ("x", "${b}")]})
-    assert may_refer((ref("a"),))
-    assert not may_refer({"a": [1, "$", None]})
-    assert is_reference(" ${a} ")
-    assert not is_reference("${a},${b}")
-
-
 def test_a_reference_into_a_section_that_is_null() -> None:
     from setpoint.train.config import Job as Training
 
@@ -252,15 +244,58 @@ def test_what_cannot_be_put_into_a_text(flag: str, words: str) -> None:
     assert words in problem.message and problem.origin == f"command line {flag.partition('=')[0]}"
 
 
-def test_texts_with_references_are_lossless(tmp_path: Path) -> None:
-    flags = ["title=$${x}-${name}", "place=${folder}/${count}", "parts=['${name}/a', '$${b}']"]
-    config = compose(Texts, flags=flags).resolve()
-    for name, text in record_files(config).items():
-        (tmp_path / name).write_text(text)
-    for source in (tmp_path, tmp_path / "config.toml"):
-        again = compose(Texts, source, flags=["name=new"]).resolve()
-        assert (again.title, again.parts) == ("${x}-new", ("new/a", "${b}"))
-        assert compose(Texts, source).resolve() == config
-    schema = jsonschema.Draft202012Validator(json_schema(Texts))
-    assert schema.is_valid({"title": "a${name}", "short": "a${name}", "place": "${folder}/x"})
-    assert not schema.is_valid({"count": "1${count}"})
+# Texts that hold `${` as it is.
+
+
+class Literals(Config):
+    name: str = "x$${y}"
+    folder: Path = Path("a")
+    skip: re.Pattern[str] | None = None
+    words: tuple[str, ...] = ()
+    table: dict[str, str] = field(factory=dict)
+    anything: Any = None
+    user: Free = field(factory=Free)
+    copy: str = ""
+
+
+@given(st.text("${a}"))
+def test_any_text_can_be_written(text: str) -> None:
+    assert unescaped(escaped(text)) == text
+    assert not refers(escaped(text))
+    assert not refers(unescaped(escaped(text)))
+
+
+def test_it_means_the_same_in_every_layer(tmp_path: Path) -> None:
+    text = "$${HOME}/x"
+    draft = Literals(
+        name=text,
+        folder=text,  # pyright: ignore[reportArgumentType]
+        skip=re.compile("x${y"),
+        words=(text, "$$${z}", "${name}"),
+        table={"a": text},
+        anything=text,
+        copy="${name}",
+    )
+    draft.user.raw = "${taken as it is}"
+    config = resolve(draft)
+    assert config.name == config.copy == config.anything == config.table["a"] == "${HOME}/x"
+    assert config.folder == Path("${HOME}/x")
+    assert config.words == ("${HOME}/x", "$${z}", "${HOME}/x")
+    assert Literals().name == "x${y}"
+    assert config.user.raw == "${taken as it is}"
+    assert resolve(config.evolve(copy=config.name)).copy == config.name
+    assert pickle.loads(pickle.dumps(config)) == config
+    write_record(config, tmp_path)
+    for source in (str(tmp_path), str(tmp_path / "config.toml"), str(tmp_path / "config.json")):
+        twin = compose(Literals, source).resolve()
+        assert twin == config and fingerprint(twin) == fingerprint(config)
+    flags = ["--name", text, "--words", "[$${a}, '$${b']", "--table", "{k: $${c}}"]
+    typed = compose(Literals, flags=flags).resolve()
+    assert typed.words == ("${a}", "${b") and typed.table == {"k": "${c}"}
+    assert compose(Literals, environ={"SETPOINT__NAME": text}).resolve().name == config.name
+
+
+@pytest.mark.parametrize("text", ["a ${b c}", "${", "a ${b"])
+def test_the_error_names_the_escape(text: str) -> None:
+    with pytest.raises(ConfigError, match=r"escape it as \$\$\{"):
+        Literals(name=text)

@@ -1,11 +1,14 @@
+import sys
 from collections.abc import Iterator
-from typing import Literal
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 import pytest
 
-from setpoint.config import Secret, SetpointError, modifier, preset
+from setpoint.config import Config, Secret, SetpointError, modifier, preset
+from setpoint.config.composition import compose
 from setpoint.config.layers import presets as registry
-from setpoint.config.layers.presets import call_modifier, call_preset, preset_summary
+from setpoint.config.layers.presets import Catalogue, call_modifier, call_preset, preset_summary
 from setpoint.units import Duration
 
 from .sample import Job
@@ -45,15 +48,6 @@ def test_names_have_hyphens_and_take_underscores() -> None:
     assert preset_summary(registry.modifiers["lost"]) == ""
 
 
-def test_two_functions_of_one_name_in_other_modules_are_refused() -> None:
-    def my_job() -> Job:
-        return Job()
-
-    my_job.__module__ = "elsewhere"
-    with pytest.raises(TypeError, match="there is already a preset 'my-job'"):
-        preset(my_job)
-
-
 def test_parameters_are_read_by_their_types() -> None:
     job = call_modifier("tuned(lr = 1e-2, names: [a, '1'])", Job())
     assert (job.optimizer.lr, job.tags) == (0.01, ["a", "1"])
@@ -87,20 +81,6 @@ def test_a_secret_given_to_a_modifier_is_not_repeated() -> None:
     assert "tuned" in str(caught.value)
 
 
-def test_what_a_value_of_a_parameter_may_be() -> None:
-    @preset
-    def chosen(mode: Literal["quick", "slow"] = "quick") -> Job:
-        return Job()
-
-    assert chosen
-    with pytest.raises(SetpointError) as caught:
-        call_preset("chosen(mode=quik)")
-    assert str(caught.value) == (
-        "the preset 'chosen(mode=quik)': parameter 'mode' is not one of the valid values: got "
-        "quik; valid: quick, slow. Did you mean quick?"
-    )
-
-
 def test_several_modifiers_in_one_text() -> None:
     with pytest.raises(SetpointError) as caught:
         call_modifier("tuned,tuned", Job())
@@ -118,3 +98,81 @@ def test_a_value_that_a_modifier_refuses_is_told_with_the_modifier_and_the_line(
         call_modifier("short(steps=-1)", Job())
     assert str(caught.value).startswith("the modifier 'short(steps=-1)': is not a count")
     assert "test_registry.py:" in str(caught.value)
+
+
+# Names are known before what they stand for is imported.
+
+
+MODULE = """
+from setpoint.config import preset
+from tests.config.sample import Job
+
+@preset
+def late_one() -> Job:
+    return Job(seed=1)
+
+@preset
+def late_two() -> Job:
+    return Job(seed=2)
+"""
+
+
+@pytest.fixture
+def known(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Catalogue[object]:
+    """A registry that expects two presets of a module that nobody has imported."""
+    catalogue: Catalogue[object] = Catalogue()
+    monkeypatch.setattr(registry, "presets", catalogue)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.delitem(sys.modules, "late_module", raising=False)
+    (tmp_path / "late_module.py").write_text(MODULE)
+    catalogue.expect("late_module", "late-one", "late-two")
+    return catalogue
+
+
+def test_names_are_known_and_nothing_is_imported(known: Catalogue[object]) -> None:
+    assert list(known) == ["late-one", "late-two"]
+    assert len(known) == 2
+    assert "late-one" in known
+    assert "late-three" not in known
+    assert registry.preset_named("late_one") == "late-one"
+    with pytest.raises(SetpointError, match=r"no preset 'late-on'\. Did you mean late-one\?"):
+        registry.call_preset("late-on")
+    assert "late_module" not in sys.modules
+
+
+def test_one_that_is_asked_for_brings_its_module(known: Catalogue[object]) -> None:
+    from .sample import Job
+
+    assert compose(Job, "late-two").resolve().seed == 2
+    assert "late_module" in sys.modules
+    assert sorted(known) == ["late-one", "late-two"]
+    assert {function.__name__ for function in known.values()} == {"late_one", "late_two"}  # pyright: ignore[reportAttributeAccessIssue]
+    # Known again, they are those that are there.
+    known.expect("nowhere", "late-one")
+    assert compose(Job, "late-one").resolve().seed == 1
+
+
+def test_a_name_that_is_taken_is_refused(known: Catalogue[object]) -> None:
+    def late_one() -> Config:
+        return Config()
+
+    late_one.__module__ = "mine"
+    with pytest.raises(TypeError, match="there is already a preset 'late-one', in late_module"):
+        preset(late_one)
+
+
+def test_a_module_that_fails_is_tried_again(tmp_path: Path, known: Catalogue[object]) -> None:
+    (tmp_path / "late_module.py").write_text("raise ImportError('not today')")
+    for _ in range(2):
+        with pytest.raises(ImportError, match="not today"):
+            known["late-one"]
+    assert "late-one" in known
+
+
+def test_threads_wait_for_a_module_that_another_imports(
+    tmp_path: Path, known: Catalogue[object]
+) -> None:
+    (tmp_path / "late_module.py").write_text(f"import time\ntime.sleep(0.05)\n{MODULE}")
+    with ThreadPoolExecutor(4) as pool:
+        names = list(pool.map(lambda name: known[name].__name__, ["late-one", "late-two"] * 2))  # pyright: ignore[reportAttributeAccessIssue]
+    assert names == ["late_one", "late_two"] * 2

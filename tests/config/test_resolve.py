@@ -100,14 +100,11 @@ def test_values_and_origins_as_texts() -> None:
     for path, value in (
         ("seed", "1234"),
         ("model", "transformer"),
-        ("model.type", "transformer"),
         ("sources.0.weight", "2.0"),
         ("sources.0", "synthetic"),
         ("evaluations.q.size", "3"),
         ("duration", "'300 steps'"),
-        ("deterministic", "false"),
         ("optimizer.betas", "[0.9, 0.95]"),
-        ("tracker", "null"),
     ):
         assert describe_value(job, (), path)[0] == value, path
     assert describe_value(job, (), "seed")[1] == "default"

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from setpoint.config import ImportPath, Invalid, plain
-from setpoint.config.words.plain_data import PlainScalar, same
+from setpoint.config.words.plain_data import PlainScalar
 from setpoint.config.words.text import for_error, in_full, shown_part
 from setpoint.optim.config import AdamWConfig
 from setpoint.train.evaluation.config import Evaluation
@@ -48,21 +48,6 @@ def test_sections() -> None:
     assert in_full(AdamWConfig()) == "'adamw'"
     assert in_full(Evaluation()) == "(a section)"
     assert plain(AdamWConfig()) == "adamw"
-
-
-@pytest.mark.parametrize(
-    ("left", "right", "equal"),
-    [
-        (1, True, False),
-        (1, 1.0, False),
-        ([1, [2]], [1, [2.0]], False),
-        ({"a": 1, "b": 2}, {"b": 2, "a": 1}, True),
-        ({"a": 1}, {"a": True}, False),
-        ([], {}, False),
-    ],
-)
-def test_kinds_count(left: Any, right: Any, equal: bool) -> None:
-    assert same(left, right) is equal
 
 
 @pytest.mark.parametrize(

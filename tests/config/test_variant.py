@@ -26,19 +26,6 @@ def test_what_both_have_goes_along_and_the_rest_is_named(tmp_path: Path) -> None
     assert line.startswith("optimizer.betas = [0.1, 0.2], from ") and "first.toml:3:1" in line
 
 
-@pytest.mark.parametrize(
-    "flags",
-    [
-        ["optimizer={betas=[0.1, 0.2]}", "optimizer=sgd"],
-        ["optimizer.betas=0.1,0.2", "sources.0={length=5}", "sources.0=text", "sources.0.paths=a"],
-    ],
-)
-def test_what_the_same_layer_set_is_an_error(flags: list[str]) -> None:
-    (problem,) = problems_of(lambda: compose(Job, flags=flags).resolve())
-    assert "has no effect: type = " in problem.message and problem.hint == "Remove it."
-    assert problem.path in ("optimizer.betas", "sources.0.length")
-
-
 class Opt(Config):
     pass
 
@@ -264,13 +251,3 @@ def test_items_that_become_null_or_another_section(tmp_path: Path) -> None:
         "named.k.a = 7",
         "named.k.b = 8",
     ]
-
-
-def test_a_value_is_named_once() -> None:
-    flags = ["opt.mom=0.7", "maybe.b=3", "maybe=null", "maybe.opt=adam"]
-    root = composed(*flags, program={"opt": "adam"})
-    assert root.maybe == resolve(Holder(a=5, b=3, opt=Adam()))
-    names = [line.partition(", from ")[0] for line in dropped_values(root)]
-    assert names == ["maybe = null", "opt.mom = 0.7"]
-    root = composed("opt.mom=0.7", program={"opt": "adam", "maybe": None, "maybe.a": 1})
-    assert len(list(dropped_values(root))) == 1

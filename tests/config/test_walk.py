@@ -1,9 +1,16 @@
-from setpoint.config import BUDGET, IDENTITY, RUNTIME, Config, field, resolve
-from setpoint.config.draft.walk import effective_role, leaves, sections
+from typing import Any, Literal
+
+import pytest
+
+from setpoint.config import BUDGET, IDENTITY, RUNTIME, Config, Free, field, resolve
+from setpoint.config.composition import compose
+from setpoint.config.draft.walk import effective_role, leaves, sections, to_minimal
+from setpoint.config.record.python_source import to_python
+from setpoint.config.record.record import fingerprint, minimal_toml
 from setpoint.config.words.names import Path, dotted
 
 from .helpers import resolved
-from .sample import Batch, Experts, Job, Synthetic, Text, Tracker, Transformer
+from .sample import AdamW, Batch, Experts, Job, Sgd, Synthetic, Text, Tracker, Transformer
 
 
 def test_the_leaves_of_a_tree() -> None:
@@ -85,3 +92,59 @@ def test_nothing_in_a_list_of_sections_is_left_out() -> None:
         "mixed.0": 3, "mixed.1.size": 32, "mixed.1.sequence_length": 256, "mixed.2": None,
         "lists.0": [], "empties.0": {}, "empties.1": {},
     }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("job", "minimal"),
+    [
+        (Job(), {}),
+        (Job(seed=None), {"seed": None}),
+        (Job(model=Transformer(experts=Experts())), {"model": {"experts": {}}}),
+        (Job(model=Transformer(head_dim=32)), {"model": {"head_dim": 32}}),
+        (Job(optimizer=AdamW(lr=1)), {"optimizer": {"lr": 1.0}}),
+        (Job(sources=[Text(paths=["a"])]), {"sources": [{"type": "text", "paths": ["a"]}]}),
+        (Job(evaluations={"q": Batch(size=3)}), {"evaluations": {"q": {"size": 3}}}),
+        (Job(user={"a": {"b": 1}}), {"user": {"a": {"b": 1}}}),
+    ],
+)
+def test_only_what_differs(job: Job, minimal: dict[str, Any]) -> None:
+    assert to_minimal(resolve(job)) == minimal
+
+
+def test_defaults_that_a_factory_sets_are_defaults_of_their_place() -> None:
+    class Root(Config):
+        batch: Batch = field(factory=lambda: Batch(size=5))
+        maybe: Batch | None = field(factory=lambda: Batch(size=5))
+        optimizer: AdamW | Sgd = field(factory=lambda: AdamW(lr=5.0))
+
+    for draft, minimal in (
+        (Root(), {}),
+        (Root(batch=Batch()), {"batch": {"size": 32}}),
+        (Root(maybe=None), {"maybe": None}),
+        (Root(optimizer=AdamW()), {"optimizer": {"lr": 3e-4}}),
+        (Root(optimizer=Sgd(lr=5.0)), {"optimizer": {"type": "sgd", "lr": 5.0}}),
+        (Root(optimizer=Sgd()), {"optimizer": {"type": "sgd"}}),
+    ):
+        config = resolve(draft)
+        assert to_minimal(config) == minimal
+        assert compose(Root, program=to_minimal(config)).resolve() == config
+
+
+def test_numbers_of_another_kind_are_other_values(tmp_path) -> None:
+    class Kinds(Config):
+        warmup: int | float = 1
+        flag: bool | int = False
+        word: Literal[1, True] = 1
+        values: list[int | float] = field(factory=lambda: [1])
+        user: Free = field(factory=Free)
+
+    plain = resolve(Kinds())
+    for values in ({"warmup": 1.0}, {"flag": 0}, {"word": True}, {"values": [1.0]}):
+        config = resolve(Kinds(**values))
+        assert config != plain and to_minimal(config) == values
+        assert repr(next(iter(values.values()))) in to_python(config)
+        (tmp_path / "a.toml").write_text(minimal_toml(config))
+        again = compose(Kinds, str(tmp_path / "a.toml")).resolve()
+        assert again == config and fingerprint(again) == fingerprint(config)
+    one, other = resolve(Kinds(user=Free(a=1))), resolve(Kinds(user=Free(a=True)))
+    assert one != other and fingerprint(one) != fingerprint(other)

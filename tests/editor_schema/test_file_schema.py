@@ -12,7 +12,6 @@ from setpoint.config.draft.walk import to_minimal, to_plain
 from setpoint.config.files.write import write_json
 from setpoint.config.layers.extends import HEADERS
 from setpoint.config.record.record import CONFIG, record_files
-from setpoint.config.schema.class_info import all_fields
 from setpoint.editor_schema.file_schema import ABOUT_THE_FILE, json_schema
 from setpoint.editor_schema.help import class_help, field_help
 
@@ -191,11 +190,6 @@ if True:
         # no help
         z: int = 3
         "Short."
-
-
-def test_every_field_of_the_sample_has_help() -> None:
-    for path, info in all_fields(Job):
-        assert field_help(info.owner, info.name), path
 
 
 def test_help_is_the_text_under_the_field() -> None:

@@ -13,13 +13,8 @@ class Buffers(Config):
     """Sizes."""
 
     size: ByteSize = field(default=ByteSize("16 MiB"), ge=ByteSize("1 KiB"))
-    """A size."""
-
     more: tuple[ByteSize, ...] = ()
-    """Sizes."""
-
     twice: int = 0
-    """A number."""
 
 
 @pytest.mark.parametrize(

@@ -12,10 +12,7 @@ class Formats(Config):
     """Number formats."""
 
     compute: DType = DType("bf16")
-    """One."""
-
     reduce: DType | None = None
-    """Perhaps one."""
 
 
 @pytest.mark.parametrize(

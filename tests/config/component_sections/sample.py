@@ -8,14 +8,12 @@ class Optimizer(Config):
     """A family."""
 
     lr: float = field(default=0.1, gt=0)
-    """Rate."""
 
 
 class Plain(Optimizer, type="plain"):
     """A variant."""
 
     eps: float = 1e-8
-    """Small."""
 
 
 class Imported(Optimizer, ImportedComponent, type="import"):
@@ -37,13 +35,6 @@ class Net(Config):
     """The root."""
 
     optimizer: Optimizer = field(factory=Plain)
-    """A family with a variant for foreign ones."""
-
     act: Activation | Partial | None = None
-    """A union that takes them."""
-
     acts: tuple[Activation | Partial, ...] = ()
-    """Several."""
-
     only: Activation = field(factory=Relu)
-    """None."""

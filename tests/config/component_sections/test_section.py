@@ -7,21 +7,17 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-import setpoint as sp
 from setpoint.config import Config, ConfigError, field, resolve
 from setpoint.config.component_sections import Partial, partial
 from setpoint.config.composition import compose
 from setpoint.config.draft.walk import dropped_values, leaves, to_minimal, to_plain
-from setpoint.config.record.python_source import to_python
 from setpoint.config.record.record import differences, fingerprint, record_files
 from setpoint.config.resolving.checks import verify
-from setpoint.config.schema.field import component
-from setpoint.config.types.compiler import Component
 
 from ...support.snapshots import compare
 from ..helpers import LAYERS, problems_of, resolve_through
 from . import targets
-from .sample import Imported, Net, Optimizer, Plain, Relu
+from .sample import Imported, Net, Plain, Relu
 from .targets import Part, Whole
 
 PART = f"{targets.__name__}.Part"
@@ -85,15 +81,6 @@ def test_copies_pickles_and_equality() -> None:
     assert resolve(Net(act=partial(Whole, size=1, mode="b"))) == resolve(
         Net(act=partial(Whole, mode="b", size=1))
     )
-
-
-def test_python_source_gives_it_back(monkeypatch: pytest.MonkeyPatch) -> None:
-    config = resolve(everything())
-    source = to_python(config)
-    namespace: dict[str, Any] = {}
-    exec(source.replace("@preset\n", ""), namespace)
-    assert resolve(namespace["my_preset"]()) == config
-    compare("config/component_sections/python", source)
 
 
 def test_a_new_target_starts_afresh(tmp_path: Path) -> None:
@@ -205,33 +192,4 @@ def test_nothing_can_be_set_inside_an_argument_that_is_not_given() -> None:
 
 
 if TYPE_CHECKING:
-    from nowhere import (  # pyright: ignore[reportMissingImports]
-        Forgotten,  # pyright: ignore[reportUnknownVariableType]
-        Result,  # pyright: ignore[reportUnknownVariableType]
-    )
-
-
-class WithComponent(Config):
-    optimizer: Component[Optimizer, Result] = component(  # pyright: ignore[reportUnknownVariableType]
-        factory=Plain, tags=("a",)
-    )
-    """What it builds is named for type checkers only."""
-
-
-def test_it_takes_the_family_and_partials() -> None:
-    assert type(resolve(WithComponent()).optimizer) is Plain
-    job = WithComponent(optimizer=sp.partial(Part, rate=0.5))
-    assert isinstance(job.optimizer, Imported)
-    job.optimizer = Plain(lr=3.0)
-    with pytest.raises(ConfigError, match="is not a section with type = plain or import"):
-        job.optimizer = 3.5
-    info = WithComponent.__setpoint__.fields["optimizer"]
-    assert info.tags == ("a",)
-
-
-def test_the_family_itself_must_be_there() -> None:
-    class Lost(Config):
-        part: Component[Forgotten, int] = component(factory=Plain)  # pyright: ignore[reportUnknownVariableType]
-
-    with pytest.raises(TypeError, match="cannot be the type of a config's field"):
-        assert Lost.__setpoint__.fields["part"].type
+    pass

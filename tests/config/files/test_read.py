@@ -3,12 +3,10 @@
 import os
 import pickle
 import socket
-import subprocess
-import sys
 
 import pytest
 
-from setpoint.config.files.file_document import FileDocument, FileError, FilePosition
+from setpoint.config.files.file_document import FileError
 from setpoint.config.files.read import parse_bytes, read_file, read_plain_file
 from setpoint.config.words.errors import SetpointError
 
@@ -108,22 +106,6 @@ def test_errors_survive_pickling():
     assert (str(error), error.name, error.line, error.column) == ("f:2:3: wrong", "f", 2, 3)
 
 
-def test_each_format_imports_only_its_own(folder):
-    (folder / "a.toml").write_text("a = 1")
-    (folder / "a.json").write_text('{"a": 1}')
-    code = (
-        "import sys\n"
-        "from setpoint.config.files.read import read_file\n"
-        "had = set(sys.modules)\n"
-        "read_file({!r}).locate(('a',))\n"
-        "print(sorted({{'json', 'tomllib', 'ruamel.yaml', 'difflib'}} & (set(sys.modules) - had)))"
-    )
-    for name, expected in (("a.toml", "['tomllib']"), ("a.json", "['json']")):
-        run = [sys.executable, "-c", code.format(name)]
-        result = subprocess.run(run, capture_output=True, text=True, check=True)
-        assert result.stdout.strip() == expected
-
-
 def test_a_link_to_nothing(folder):
     (folder / "exp.toml").symlink_to("gone.toml")
     with pytest.raises(SetpointError) as caught:
@@ -155,26 +137,6 @@ def test_limits_of_numbers(format):
 
 
 # Positions are found when they are asked for, and once.
-
-
-def test_positions_are_lazy():
-    calls = []
-
-    def scan():
-        calls.append(1)
-        root = FilePosition(0)
-        root.add("a", 3).add(0, 5)
-        return root
-
-    document = FileDocument("f", "toml", {}, "é\n\na = [1]\n", scan)
-    assert not calls
-    assert document.locate(("a",)) == (3, 1)
-    assert document.locate(("a", 0)) == (3, 3)
-    assert document.locate(("a", 1, "deeper")) == (3, 1)
-    assert document.locate(("b",)) is None
-    assert document.locate(()) is None
-    assert [document.where(("a", 0)), document.where(("b",))] == ["f:3:3", "f"]
-    assert len(calls) == 1
 
 
 # Only plain files are opened, and reading one never waits.

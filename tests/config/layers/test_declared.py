@@ -14,7 +14,7 @@ from setpoint.config.values.node import chain_of
 from setpoint.config.words.errors import DeclarationError
 from setpoint.editor_schema.file_schema import json_schema
 
-from ..helpers import problems_of
+from ..helpers import problems_of, write_record
 
 
 class Tracker(Config):
@@ -64,8 +64,7 @@ def test_a_declared_variable_lies_below_the_variables_of_the_prefix(tmp_path: Pa
 
 def test_a_record_keeps_its_value(tmp_path: Path) -> None:
     config = compose(App, environ=ENVIRON, flags=["tracker.rank=5"]).resolve()
-    for name, text in record_files(config).items():
-        (tmp_path / name).write_text(text)
+    write_record(config, tmp_path)
     for environ in (ENVIRON, {"K2_PROJECT": "other"}):
         again = compose(App, tmp_path, environ=environ).resolve()
         assert (again.tracker.project, again.tracker.rank) == ("paper", 5)

@@ -1,4 +1,4 @@
-from setpoint.config import Config, Free, Secret, field
+from setpoint.config import Config, Free, field
 from setpoint.config.composition import compose
 
 from ..helpers import problems_of
@@ -71,15 +71,6 @@ def test_one_field_by_two_variables_is_a_problem() -> None:
     assert (problem.path, problem.message) == ("seed", "is also set by the variable SETPOINT__SEED")
     assert problem.origin == "environment variable setpoint__seed"
     assert problem.value == "1"
-
-
-def test_a_value_that_may_be_a_secret_is_hidden() -> None:
-    class Sender(Config):
-        headers: dict[str, Secret] = field(factory=dict)
-
-    environ = {"SETPOINT__HEADERS__AUTH": "env:A", "SETPOINT__headers__AUTH": "plain4"}
-    (problem,) = problems_of(lambda: compose(Sender, environ=environ).resolve())
-    assert problem.message.startswith("is also set") and problem.value == "***"
 
 
 def test_an_empty_value_is_a_value() -> None:

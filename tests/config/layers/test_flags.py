@@ -2,12 +2,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from setpoint.config import Config, SetpointError, field
+from setpoint.config import SetpointError
 from setpoint.config.composition import compose
 from setpoint.config.layers.flags import Word, read_flags
 
 from ..helpers import flag_problems, resolved
-from ..sample import AdamW, Experts, Job, Recurrent, Sgd, Transformer
+from ..sample import AdamW, Job, Recurrent, Transformer
 
 
 @pytest.mark.parametrize(
@@ -70,23 +70,6 @@ def test_a_later_flag_beats_an_earlier_one_also_for_whole_sections() -> None:
     job = resolved("--sources.0.documents=3", "--sources", "[synthetic, synthetic]",
                    "--sources.1.documents=4")  # fmt: skip
     assert job.sources[1].documents == 4
-
-
-def test_null_and_back_in_order() -> None:
-    class Root(Config):
-        optimizer: AdamW | Sgd | None = field(factory=AdamW)
-
-    def optimizer(*flags: str) -> object:
-        return compose(Root, flags=flags).resolve().optimizer
-
-    assert optimizer("--optimizer=null") is None
-    assert optimizer("--optimizer=sgd", "--optimizer=null") is None
-    assert optimizer("--optimizer=null", "--optimizer=sgd") == Sgd()
-    assert optimizer("--optimizer=null", "--optimizer.lr=1", "--optimizer=sgd") == Sgd(lr=1.0)
-    assert optimizer("--optimizer.lr=1", "--optimizer=null", "--optimizer=sgd") == Sgd(lr=1.0)
-    assert resolved("--model.experts=null", "--model.experts.count=3").model.experts == Experts(
-        count=3
-    )
 
 
 def test_flags_of_fields_that_only_a_later_variant_has() -> None:

@@ -3,8 +3,7 @@ from typing import Any, Literal
 
 import pytest
 
-from setpoint.config import Config, Invalid, Secret, field, ref, resolve
-from setpoint.config.draft.walk import to_plain
+from setpoint.config import Invalid, Secret, ref
 from setpoint.config.types.base import read_item
 from setpoint.config.types.compiler import compile_annotation
 from setpoint.config.types.compound import SectionType, kind_at
@@ -98,24 +97,6 @@ def test_the_items_with_their_types() -> None:
     assert named is not None and named.describe() == "a str"
     assert kind_at(kind, (1, 3, "size")) is None
     assert list(compile_annotation(int, "here").items(3)) == []
-
-
-class Root(Config):
-    either: list[int] | str = field(factory=lambda: [1])
-    nested: dict[str, list[int]] = field(factory=dict)
-    maybe: tuple[Batch, ...] | None = None
-
-
-def test_drafts_do_not_share_what_an_alternative_holds() -> None:
-    draft = Root()
-    draft.either.append(2)
-    twin = draft.evolve()
-    twin.either.append(3)
-    assert (Root().either, draft.either, twin.either) == ([1], [1, 2], [1, 2, 3])
-    config = resolve(draft)
-    assert hash(config) == hash(resolve(draft))
-    assert to_plain(config)["either"] == [1, 2]
-    assert resolve(Root(either="x")).either == "x"
 
 
 @pytest.mark.parametrize(

@@ -1,5 +1,6 @@
 import copy
 import pickle
+from typing import Any
 
 import pytest
 
@@ -102,30 +103,18 @@ def test_frozen_containers_refuse_every_change() -> None:
     tags, limits = config.tags, config.thresholds
     assert isinstance(tags, FrozenList)
     assert isinstance(limits, FrozenDict)
-    for action in (
-        lambda: tags.append("b"),
-        lambda: tags.extend([]),
-        lambda: tags.insert(0, "b"),
-        lambda: tags.remove("a"),
-        lambda: tags.pop(),
-        lambda: tags.clear(),
-        lambda: tags.sort(),
-        lambda: tags.reverse(),
-        lambda: tags.__setitem__(0, "b"),
-        lambda: tags.__delitem__(0),
-        lambda: tags.__iadd__(["b"]),
-        lambda: tags.__imul__(2),
-        lambda: limits.update(a=2),
-        lambda: limits.setdefault("b", 2),
-        lambda: limits.pop("a"),
-        lambda: limits.popitem(),
-        lambda: limits.clear(),
-        lambda: limits.__setitem__("a", 2),
-        lambda: limits.__delitem__("a"),
-        lambda: limits.__ior__({"a": 2}),
-    ):
+    changes: list[tuple[Any, str, tuple[object, ...]]] = [
+        (tags, "append", ("b",)), (tags, "extend", ([],)), (tags, "insert", (0, "b")),
+        (tags, "remove", ("a",)), (tags, "pop", ()), (tags, "clear", ()), (tags, "sort", ()),
+        (tags, "reverse", ()), (tags, "__setitem__", (0, "b")), (tags, "__delitem__", (0,)),
+        (tags, "__iadd__", (["b"],)), (tags, "__imul__", (2,)), (limits, "update", ({"a": 2},)),
+        (limits, "setdefault", ("b", 2)), (limits, "pop", ("a",)), (limits, "popitem", ()),
+        (limits, "clear", ()), (limits, "__setitem__", ("a", 2)), (limits, "__delitem__", ("a",)),
+        (limits, "__ior__", ({"a": 2},)),
+    ]  # fmt: skip
+    for held, name, args in changes:
         with pytest.raises(SetpointError, match="immutable"):
-            action()
+            getattr(held, name)(*args)
     assert (tags, limits) == (["a"], {"a": 1.0})
     assert hash(tags) == hash(FrozenList(["a"]))
     for twin in (copy.deepcopy(tags), pickle.loads(pickle.dumps(tags))):
