@@ -1,4 +1,4 @@
-"""Run by train/test_frozen.py: ranks go on from a checkpoint without frozen parameters.
+"""Run by train/test_run_state.py: ranks go on from a checkpoint without frozen parameters.
 
 Its arguments are axes of two ranks; all without any. One rank has saved it; they save one more,
 which leaves out the same, and from which one rank goes on. Nothing is lost on the way. With

@@ -24,7 +24,6 @@ from setpoint.profile.profiler import (
     begin_snapshot,
     end_snapshot,
     operator_table,
-    traces_of,
     without_chatter,
     write_snapshot,
     write_trace,
@@ -244,13 +243,6 @@ def test_a_real_one(tmp_path: Path) -> None:
     end_snapshot(section, GPU)
     sizes = [e["size"] for trace in found["device_traces"] for e in trace if "size" in e]
     assert held.nbytes in sizes
-
-
-def test_where_traces_lie(tmp_path: Path) -> None:
-    section = resolve(Profiling())
-    assert traces_of(section, tmp_path / "run") == tmp_path / "run" / "traces"
-    shared = resolve(Profiling(directory=tmp_path / "shared"))
-    assert traces_of(shared, tmp_path / "run") == tmp_path / "shared" / "run"
 
 
 def product(memory: bool = False) -> profile:

@@ -1,4 +1,4 @@
-"""Run by test_norms.py in a process of its own: two ranks measure the norms that one does."""
+"""Run by test_row_metrics.py in a process of its own: two ranks measure the norms that one does."""
 
 import math
 import sys

@@ -1,4 +1,4 @@
-"""Run by test_non_finite.py in a process of its own: two ranks decide the same at each step."""
+"""Run by test_verdict.py in a process of its own: two ranks decide the same at each step."""
 
 import math
 import signal

@@ -110,14 +110,12 @@ class Table:
         return iter(self.columns)
 
 
-@pytest.mark.parametrize(
-    "data", [Rows(), Table(), [UserDict(text=text) for text in TEXTS]], ids=["rows", "table", "map"]
-)
-def test_rows_of_others(tmp_path: Path, data: Any) -> None:
-    found = trained(tmp_path, data=data).components.corpora[0]
+def test_rows_of_others(tmp_path: Path) -> None:
     texts = trained(tmp_path, data=TEXTS, overrides={"name": "texts"}).components.corpora[0]
-    assert isinstance(found, Corpus) and isinstance(texts, Corpus)
-    assert np.array_equal(found.tokens[:], texts.tokens[:])
+    for data in (Rows(), Table(), [UserDict(text=text) for text in TEXTS]):
+        found = trained(tmp_path, data=data).components.corpora[0]
+        assert isinstance(found, Corpus) and isinstance(texts, Corpus)
+        assert np.array_equal(found.tokens[:], texts.tokens[:])
 
 
 def test_conversations_in_memory(tmp_path: Path) -> None:
@@ -137,12 +135,9 @@ def test_conversations_in_memory(tmp_path: Path) -> None:
         ("text", r"data is a str \(one text\)"),
         ({"train": TEXTS}, r"data is a dict \(keys train\)"),
         (5, "data is 5"),
-        ({"a", "b"}, "data is a set, without order"),
         ([], "data holds no rows"),
-        ([1], r"data\[0\] is 1"),
         ([b"x"], r"data\[0\] is bytes b'x'"),
         ([{"body": "x"}], r"data\[0\] has no text: its keys are body"),
-        ([{"text": None}], r"data\[0\] has no text: text is null"),
         (["a", CHATS[0]], r"data\[1\] is not a row like those before it: these are texts"),
         (["a", "\ud800"], r"data\[1\]: '\\ud800' is a surrogate"),
         ([{"text": "a", "x": object()}], r"data\[0\]: it cannot be written as JSON: object"),
@@ -159,18 +154,12 @@ def test_what_is_no_data(tmp_path: Path, data: Any, said: str) -> None:
     ("given", "said"),
     [
         ({"job": 5}, "train accepts a Job, .*; got 5"),
-        ({"job": Job}, "train accepts a Job, .*; got the class Job"),
         ({"job": "tny"}, "there is no preset 'tny'"),
         ({"overrides": "seed=3"}, r"overrides accepts words, as in .*; got 'seed=3'"),
-        ({"overrides": [3]}, "overrides accepts words, as in .*; got"),
-        ({"overrides": {1: 2}}, "overrides accepts words, as in .*; got"),
         ({"accept": 3}, "accept is a list of fields or sections; got 3"),
-        ({"accept": [3]}, "accept is a list of fields or sections"),
         ({"stop": True}, "stop is a StopRequest or None; got True"),
         ({"callbacks": Callback()}, "callbacks accepts a list"),
         ({"callbacks": [Callback]}, r"callbacks\[0\] is the class Callback"),
-        ({"callbacks": [print]}, r"callbacks\[0\] is builtin"),
-        ({"until": "3"}, "until is a step"),
         ({"until": 0}, "until is a step"),
         ({"directory": 3}, "directory is a path"),
     ],
@@ -200,13 +189,13 @@ def test_callbacks_as_objects(tmp_path: Path, capsys: pytest.CaptureFixture[str]
     assert "callbacks" not in events(run, "resume")[0]
 
 
-@pytest.mark.parametrize("key", ["data.sources", "data.sources.0.paths"])
-def test_data_in_memory_beside_other_sources_is_refused(tmp_path: Path, key: str) -> None:
-    (tmp_path / "other.txt").write_text("another text " * 40)
+def test_data_in_memory_beside_other_sources_is_refused(tmp_path: Path) -> None:
     paths = [str(tmp_path / "other.txt")]
-    given: Any = [{"type": "text", "paths": paths}] if key == "data.sources" else paths
-    with pytest.raises(SetpointError, match=r"data replaces data\.sources"):
-        trained(tmp_path, data=TEXTS, overrides={key: given})
+    for key, given in (
+        ("data.sources", [{"type": "text", "paths": paths}]), ("data.sources.0.paths", paths),
+    ):  # fmt: skip
+        with pytest.raises(SetpointError, match=r"data replaces data\.sources"):
+            trained(tmp_path, data=TEXTS, overrides={key: given})
     assert not (tmp_path / "runs").exists()
 
 

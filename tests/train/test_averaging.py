@@ -27,19 +27,14 @@ from setpoint.train.loop import Loop
 from setpoint.train.position import Position
 from setpoint.train.run import train
 from setpoint.train.run_state import restore
-from tests.support.tensors import read
 
+from ..support.tensors import read, same_tensors
 from .small import rows, small_job, states
 
-FREE = (
-    "optimizer=schedule_free_adamw",
-    "optimizer.lr=0.05",
-    "schedule=constant",
-    "duration=6 steps",
-    "model.dropout=0",
-)
+FREE = ("optimizer=schedule_free_adamw", "optimizer.lr=0.05", "schedule=constant",
+        "duration=6 steps", "model.dropout=0")  # fmt: skip
 MASTERS = ("precision.params=bf16", "precision.compute=bf16", "precision.master=fp32")
-FORMATS = [(), MASTERS[:2], MASTERS, ("precision.reduce=bf16",)]
+FORMATS = [(), MASTERS[:2], MASTERS]
 
 
 def trained(job: Job) -> Components:
@@ -59,10 +54,6 @@ def held(components: Components) -> dict[str, Tensor]:
     return {name: p.detach().clone() for name, p in components.weights.named_parameters()}
 
 
-def same(one: dict[str, Tensor], other: dict[str, Tensor]) -> bool:
-    return one.keys() == other.keys() and all(torch.equal(one[n], other[n]) for n in one)
-
-
 def newest(folder: Path) -> LoadedCheckpoint:
     return load_directory(list(list_checkpoints(folder / "checkpoints").values())[-1])
 
@@ -74,8 +65,8 @@ def test_the_model_has_the_average_within_and_its_own_weights_after(
     components = trained(small_job(tmp_path, *FREE, *formats))
     model, updated = weights(components), held(components)
     with evaluation_point(components) as training:
-        assert same(read(training), updated)
-        assert not same(weights(components), model)
+        assert same_tensors(read(training), updated)
+        assert not same_tensors(weights(components), model)
         for name, p in components.weights.named_parameters():
             beta = 0.9
             z = components.optimizer.state[p]["z"]
@@ -84,7 +75,7 @@ def test_the_model_has_the_average_within_and_its_own_weights_after(
             torch.testing.assert_close(p.detach(), x, rtol=rtol, atol=atol)
             # The model's weights follow the masters.
             assert torch.equal(weights(components)[name], p.detach().to(model[name].dtype))
-    assert same(weights(components), model) and same(held(components), updated)
+    assert same_tensors(weights(components), model) and same_tensors(held(components), updated)
 
 
 def test_weights_come_back_when_judging_fails(tmp_path: Path) -> None:
@@ -92,7 +83,7 @@ def test_weights_come_back_when_judging_fails(tmp_path: Path) -> None:
     model, updated = weights(components), held(components)
     with pytest.raises(RuntimeError, match="full"), evaluation_point(components):
         raise RuntimeError("the disk is full")
-    assert same(weights(components), model) and same(held(components), updated)
+    assert same_tensors(weights(components), model) and same_tensors(held(components), updated)
 
 
 def test_judging_is_at_the_average_and_changes_nothing(tmp_path: Path) -> None:
@@ -100,7 +91,7 @@ def test_judging_is_at_the_average_and_changes_nothing(tmp_path: Path) -> None:
     components = trained(job)
     before = weights(components)
     scores = evaluate(job, components)
-    assert same(weights(components), before)
+    assert same_tensors(weights(components), before)
     with evaluation_point(components) as training:
         average = weights(components)
     restore_training_weights(components, average)
@@ -108,7 +99,7 @@ def test_judging_is_at_the_average_and_changes_nothing(tmp_path: Path) -> None:
     components.optimizer.state.clear()
     assert evaluate(job, components) == scores
     restore_training_weights(components, training)
-    assert same(weights(components), before) and evaluate(job, components) != scores
+    assert same_tensors(weights(components), before) and evaluate(job, components) != scores
 
 
 @pytest.mark.parametrize("formats", FORMATS)
@@ -118,14 +109,14 @@ def test_a_checkpoint_holds_both_points(formats: tuple[str, ...], tmp_path: Path
     # Here the model is where it was trained last.
     model, updated = weights(run.components), held(run.components)
     with evaluation_point(run.components):
-        assert same(read(saved.tensors["model"]), weights(run.components))
+        assert same_tensors(read(saved.tensors["model"]), weights(run.components))
     training = saved.tensors["master" if "precision.master=fp32" in formats else TRAINING]
-    assert same(read(training), updated)
+    assert same_tensors(read(training), updated)
     assert ("master" in saved.tensors) != (TRAINING in saved.tensors)
     job = small_job(tmp_path, *FREE, *formats)
     fresh = build_components(job)
     restore(job, states(job, fresh), saved)
-    assert same(weights(fresh), model) and same(held(fresh), updated)
+    assert same_tensors(weights(fresh), model) and same_tensors(held(fresh), updated)
 
 
 def test_what_is_generated_from_and_judged_is_the_average(tmp_path: Path) -> None:
@@ -135,7 +126,7 @@ def test_what_is_generated_from_and_judged_is_the_average(tmp_path: Path) -> Non
     with evaluation_point(run.components):
         average = weights(run.components)
     used = {name: p.detach() for name, p in loaded.model.named_parameters()}
-    assert same(used, average)
+    assert same_tensors(used, average)
     # The score of the last row is that of these weights.
     (*_, last) = [row for row in rows(run.directory) if row["kind"] == "evaluation"]
     job = small_job(tmp_path, *FREE)

@@ -7,7 +7,6 @@ import shutil
 from collections.abc import Callable
 from pathlib import Path
 
-import numpy as np
 import pytest
 
 from setpoint.config import SetpointError
@@ -19,7 +18,6 @@ from setpoint.train import run_record
 from setpoint.train.config import Job
 from setpoint.train.run import rehearse, train
 
-from ..support.cases import few
 from .small import events, small_job
 
 Kind = Callable[[Path, list[str]], str]
@@ -38,23 +36,12 @@ def jsonl(folder: Path, texts: list[str]) -> str:
     return f"{{type=text, paths=[{folder}/a.jsonl]}}"
 
 
-def csv(folder: Path, texts: list[str]) -> str:
-    (folder / "a.csv").write_text("\n".join(["text", *texts]) + "\n")
-    return f"{{type=text, paths=[{folder}/a.csv]}}"
-
-
 def parquet(folder: Path, texts: list[str]) -> str:
     import pyarrow
     from pyarrow import parquet
 
     parquet.write_table(pyarrow.table({"text": texts}), folder / "a.parquet")
     return f"{{type=text, paths=[{folder}/a.parquet]}}"
-
-
-def tokens(folder: Path, texts: list[str]) -> str:
-    ids = [number for each in texts for number in (*each.encode(), 256)]
-    np.save(folder / "a.npy", np.array(ids, np.uint16))
-    return f"{{type=tokens, paths=[{folder}/a.npy]}}"
 
 
 def prepared(folder: Path, texts: list[str]) -> str:
@@ -71,25 +58,15 @@ def huggingface(folder: Path, texts: list[str]) -> str:
     return f"{{type=huggingface, path={folder}, data_files=[a.jsonl]}}"
 
 
-def conversations(folder: Path, texts: list[str]) -> str:
-    rows = [{"prompt": "Count.", "completion": each} for each in texts]
-    (folder / "a.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    return f"{{type=conversations, paths=[{folder}/a.jsonl], template=plain}}"
-
-
 KINDS = {
     text: "text/07.txt",
-    jsonl: "text/a.jsonl#000007",
-    csv: "text/a.csv#000007",
     parquet: "text/a.parquet#000007",
-    tokens: "tokens/a.npy#000007",
     prepared: "tokens/text/a.jsonl#000007",
     huggingface: "huggingface/train#000007",
-    conversations: "conversations/a.jsonl#000007",
 }
 
 
-@pytest.mark.parametrize("kind", few(KINDS, [text, parquet, prepared, huggingface]))
+@pytest.mark.parametrize("kind", KINDS)
 def test_a_change_is_named_and_can_be_accepted(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: Kind
 ) -> None:

@@ -14,7 +14,6 @@ from setpoint.config import Config, SetpointError
 from setpoint.config.schema.class_info import section_classes
 from setpoint.track.config import ServiceConfig
 from setpoint.train.config import Job
-from setpoint.train.run import train
 
 from ..data.tokenizers_here import byte_level
 from ..support.cases import few
@@ -181,10 +180,3 @@ def has_effect(before: Before, tmp_path: Path, name: str, *more: str) -> None:
     assert after != without
     if effect.gives is not None:
         assert after == effect.gives
-
-
-def test_no_resumption_into_a_run(tmp_path: Path) -> None:
-    """The third value of `checkpoint.resume`, beside the two above."""
-    train(small_job(tmp_path, *BASE))
-    with pytest.raises(SetpointError, match="never"):
-        train(small_job(tmp_path, *BASE, "checkpoint.resume=never"))

@@ -3,24 +3,29 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
-import torch
-from torch.optim import Optimizer
 
-from setpoint.config import SetpointError
+from setpoint.config import IDENTITY, SetpointError
 from setpoint.config.composition import compose
-from setpoint.config.record.record import fingerprint, read_record
+from setpoint.config.record.record import fingerprint, read_record, recorded_differences
+from setpoint.config.words.names import within
+from setpoint.resilience.signals import StopRequest
 from setpoint.train.config import Job
-from setpoint.train.contract import Accepted, check_contract, describe_accepted
+from setpoint.train.contract import AT_START, Accepted, check_contract, describe_accepted
 from setpoint.train.loop import Loop
 from setpoint.train.run import Run, train
 from setpoint.train.verdict import StepResult
 
+from ..precision.gpu_stand_in import gpu_stand_in
 from ..support.snapshots import compare
-from .small import Kept, events, rows, small_job, snapshot
+from .effects.model_fields import PRETRAINED_ROWS, prepare
+from .small import Kept, essence, events, rows, small_job, snapshot
+from .test_config_effects import BASE, EFFECTS, Before
 
 
 def resolved(run: Path, flags: Sequence[str]) -> Job:
@@ -43,15 +48,11 @@ def test_an_accepted_difference_is_recorded_with_both_values_and_origins(run: Pa
     assert (outcome.started.step, outcome.final_position.step) == (6, 8)
     assert [row["lr"] for row in rows(run) if row["kind"] == "train"][5:] == [0.01, 0.5, 0.5]
     (event,) = events(run, "resume")
-    assert event["accepted"][1] == {
-        "path": "optimizer.lr",
-        "role": "identity",
-        "left": 0.01,
-        "left_origin": event["accepted"][1]["left_origin"],
-        "right": 0.5,
-        "right_origin": "command line optimizer.lr",
-    }
-    assert "small.toml:" in event["accepted"][1]["left_origin"]
+    rate = event["accepted"][1]
+    assert (rate["path"], rate["role"], rate["left"], rate["right"], rate["right_origin"]) == (
+        "optimizer.lr", "identity", 0.01, 0.5, "command line optimizer.lr",
+    )  # fmt: skip
+    assert "small.toml:" in rate["left_origin"]
     # The record says what the run is from now on.
     config = json.loads((run / "config.json").read_text())
     assert config["optimizer"]["lr"] == 0.5
@@ -92,25 +93,12 @@ def test_a_section_covers_what_is_in_it_and_nothing_else(run: Path) -> None:
         accepted(run, *flags, accept=["optimizer.l"])
 
 
-@pytest.mark.parametrize(
-    ("flags", "options"),
-    [
-        (("optimizer.betas=[0.5,0.6]",), {"betas": (0.5, 0.6)}),
-        (("optimizer.eps=1e-4",), {"eps": 1e-4}),
-        (("optimizer.weight_decay=0.5",), {"weight_decay": 0.5}),
-        (("optimizer.amsgrad=true",), {"amsgrad": True}),
-    ],
-)
-def test_an_accepted_option_of_the_optimizer_takes_effect(
-    run: Path, flags: tuple[str, ...], options: dict[str, object]
-) -> None:
+def test_an_accepted_option_of_the_optimizer_takes_effect(run: Path) -> None:
     """The checkpoint holds the old one, and must not bring it back."""
-    outcome = resume(run, *flags, "duration=8 steps", accept=["optimizer"])
-    group = outcome.components.optimizer.param_groups[0]
-    for name, value in options.items():
-        assert group[name] == (pytest.approx(value) if not isinstance(value, tuple) else value)
-    state = next(iter(outcome.components.optimizer.state.values()))
-    assert state["step"] == 8
+    flags = ("optimizer.amsgrad=true", "duration=8 steps")
+    optimizer = resume(run, *flags, accept=["optimizer"]).components.optimizer
+    assert optimizer.param_groups[0]["amsgrad"]
+    assert next(iter(optimizer.state.values()))["step"] == 8
 
 
 def test_what_a_checkpoint_cannot_take_is_refused_and_the_record_stays(run: Path) -> None:
@@ -128,31 +116,25 @@ def test_the_refusal_says_how_to_accept(run: Path) -> None:
     compare("train/contract_refused", text)
 
 
-@pytest.mark.parametrize(
-    ("path", "meant"),
-    [
+def test_an_unknown_path_is_refused_with_a_suggestion(run: Path) -> None:
+    before = snapshot(run)
+    for path, meant in (
         ("optimiser", " Did you mean optimizer?"),
-        ("optimizer.learning", " Did you mean optimizer.lr?"),
-        ("zzz", ""),
-        ("optimizer.betass", " Did you mean optimizer.betas?"),
         ("lr", " Did you mean optimizer.lr?"),
         ("", ""),
-    ],
-)
-def test_an_unknown_path_is_refused_with_a_suggestion(run: Path, path: str, meant: str) -> None:
-    before = snapshot(run)
-    with pytest.raises(SetpointError) as caught:
-        resume(run, "duration=7 steps", accept=[path])
-    first, valid = str(caught.value).splitlines()
-    assert first == f"--accept {path}: the configuration has no such field or section.{meant}"
-    assert valid.startswith("Valid: a field or section such as adapter, batch, ")
+    ):
+        with pytest.raises(SetpointError) as caught:
+            resume(run, "duration=7 steps", accept=[path])
+        first, valid = str(caught.value).splitlines()
+        assert first == f"--accept {path}: the configuration has no such field or section.{meant}"
+        assert valid.startswith("Valid: a field or section such as adapter, batch, ")
     assert snapshot(run) == before
 
 
-@pytest.mark.parametrize("path", ["optimizer.clip-norm", "user", "user.note", "model", "schedule"])
-def test_fields_sections_and_free_keys_can_be_named(run: Path, path: str) -> None:
-    found = accepted(run, "user.note=x", accept=[path, "user"])
-    assert [item.path for item in found.differences] == ["user.note"]
+def test_fields_sections_and_free_keys_can_be_named(run: Path) -> None:
+    for path in ("optimizer.clip-norm", "user.note", "schedule"):
+        found = accepted(run, "user.note=x", accept=[path, "user"])
+        assert [item.path for item in found.differences] == ["user.note"]
 
 
 def test_on_a_finished_run_nothing_is_accepted(
@@ -175,8 +157,6 @@ def test_on_a_finished_run_nothing_is_accepted(
 def test_a_session_that_trains_nothing_leaves_the_record(
     run: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from setpoint.resilience.signals import StopRequest
-
     before = (run / "config.json").read_bytes()
     monkeypatch.setattr(StopRequest, "requested", property(lambda self: True))
     monkeypatch.setattr(StopRequest, "status", property(lambda self: 75))
@@ -197,10 +177,8 @@ def test_several_paths_in_one_option(run: Path) -> None:
     ("flag", "fields"),
     [
         ("data.packing.method=next_fit", "data.packing.method"),
-        ("data.seed=5", "data.seed"),
         ("seed=5", "seed"),
         ("batch.sequence_length=8", "batch.sequence_length"),
-        ("data.sources.0.weight=1", "data.sources.0.weight"),
     ],
 )
 def test_other_rows_cannot_be_accepted_in_the_middle_of_a_run(
@@ -239,10 +217,8 @@ def grouped(three_steps: Kept) -> Path:
 @pytest.mark.parametrize(
     ("flags", "key", "value"),
     [
-        (("optimizer.groups.0.lr_multiplier=2",), "lr_multiplier", 2.0),
         (("optimizer.groups.0.lr_multiplier=1",), "lr_multiplier", None),
         (("optimizer.groups.0.options.betas=[0.5, 0.6]",), "betas", (0.5, 0.6)),
-        (("optimizer.groups.0.weight_decay_multiplier=3",), "weight_decay", 0.3),
         (("optimizer.weight_decay=0.2",), "weight_decay", 0.2),
         (("optimizer.betas=[0.5, 0.6]",), "betas", (0.8, 0.9)),
     ],
@@ -259,30 +235,13 @@ def test_an_accepted_change_of_a_group_takes_effect(
 
 
 @pytest.mark.parametrize(
-    "flag",
-    [
-        "optimizer.groups.0.pattern=^output",
-        "optimizer.groups=[]",
-        'optimizer.no_decay=["norm", "output"]',
-        'optimizer.no_decay_patterns=["^output"]',
-    ],
-)
-def test_other_rules_for_groups_do_not_fit_the_checkpoint(grouped: Path, flag: str) -> None:
-    words = r"What decides which group a parameter falls into \(optimizer\.groups, no_decay"
-    with pytest.raises(SetpointError, match=words):
-        resume(grouped, flag, "duration=5 steps", accept=["optimizer"])
-
-
-@pytest.mark.parametrize(
     ("flags", "reason"),
     [
         (("optimizer.groups.0.pattern=^output",), "other groups of parameters"),
         (("optimizer.groups=[]",), "other groups of parameters"),
         (('optimizer.no_decay=["norm", "output"]',), "other groups of parameters"),
-        (('optimizer.no_decay_patterns=["^output"]',), "other groups of parameters"),
         (("optimizer.groups=[]", "optimizer=lion"), "another optimizer"),
         (("optimizer.groups.0.lr_multiplier=2",), None),
-        (("optimizer.groups.0.options.betas=[0.5, 0.6]",), None),
     ],
 )
 def test_what_cannot_work_is_not_offered(
@@ -294,6 +253,10 @@ def test_what_cannot_work_is_not_offered(
     assert ("resume this run anyway" in told) is (reason is None)
     if reason is not None:
         assert f"--accept does not help: the checkpoints hold the state of {reason}" in told
+    if reason == "other groups of parameters":
+        words = r"What decides which group a parameter falls into \(optimizer\.groups, no_decay"
+        with pytest.raises(SetpointError, match=words):
+            resume(grouped, *flags, "duration=5 steps", accept=["optimizer"])
 
 
 def test_options_by_pytorchs_own_names(tmp_path: Path) -> None:
@@ -309,66 +272,10 @@ class Killed(BaseException):
     """Ends a session as a kill does: nothing is saved, and nothing is recorded."""
 
 
-def first(optimizer: Optimizer, key: str) -> object:
-    """An option of the first group, or the format of the first state of that name."""
-    if key in optimizer.param_groups[0]:
-        return optimizer.param_groups[0][key]
-    return next(iter(optimizer.state.values()))[key].dtype
-
-
-@pytest.mark.parametrize(
-    ("base", "change", "key", "value"),
-    [
-        ("optimizer=adamw", "optimizer.betas=[0.5, 0.6]", "betas", (0.5, 0.6)),
-        ("optimizer=adamw", "optimizer.weight_decay=0.3", "weight_decay", 0.3),
-        ("optimizer={type=sgd, momentum=0.9}", "optimizer.momentum=0.5", "momentum", 0.5),
-        ("optimizer=adafactor", "optimizer.clip_threshold=2", "d", 2.0),
-        ("optimizer=lion", "precision.optimizer_state=bf16", "exp_avg", torch.bfloat16),
-    ],
-)
-def test_an_accepted_change_survives_a_kill_before_the_next_save(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, base: str, change: str, key: str, value: object
-) -> None:
-    flags = ("duration=9 steps", "schedule=constant", "evaluation=null", base)
-    update, seen = Loop.take_step, list[object]()
-
-    def session(last: int, *flags: str, directory: Path, accept: Sequence[str] = ()) -> None:
-        def watched(loop: Loop) -> StepResult:
-            if loop.position.step == last:
-                raise Killed
-            done = update(loop)
-            seen.append(first(loop.components.optimizer, key))
-            return done
-
-        monkeypatch.setattr(Loop, "take_step", watched)
-        train(small_job(tmp_path, *flags), directory, accept)
-
-    run = tmp_path / "run"
-    with pytest.raises(Killed):
-        session(5, *flags, directory=run)
-    with pytest.raises(Killed):
-        # From step 4 on, and killed when its record says what it is, and no checkpoint does.
-        session(6, *flags, change, directory=run, accept=[change.partition("=")[0]])
-    del seen[:]
-    session(-1, *flags, change, directory=run)
-    assert events(run, "resume")[-1]["accepted"] == []
-    assert seen == [value] * 5
-
-
 def test_how_it_is_computed_may_change_without_a_word(run: Path) -> None:
     outcome = resume(run, "optimizer.implementation=loop", "duration=8 steps")
     assert all(not group["fused"] for group in outcome.components.optimizer.param_groups)
     assert next(iter(outcome.components.optimizer.state.values()))["step"] == 8
-
-
-def test_another_way_to_clip_is_accepted(run: Path) -> None:
-    outcome = resume(
-        run,
-        "optimizer.clip_value=1e-9",
-        "duration=8 steps",
-        accept=["optimizer.clip_value", "optimizer.clip_norm"],
-    )
-    assert outcome.final_position.step == 8
 
 
 def texts(folder: Path, *without: int, **changed: str) -> tuple[str, ...]:
@@ -440,3 +347,135 @@ def test_weights_of_another_shape_are_the_reason(run: Path) -> None:
     with pytest.raises(SetpointError, match="--accept does not help: .* of another shape"):
         resume(run, "model.layers=2")
     assert snapshot(run) == before
+
+
+# Effects of what is accepted.
+
+LONGER = ("duration=8 steps", "schedule.horizon=4")
+SCALE = "precision.loss_scale.initial"
+FP16 = ("precision.compute=fp16", "parallel.device=cuda")
+# Accepted, it is in the record and changes nothing that is computed in training on a CPU.
+COMPUTES_THE_SAME = {
+    "Job.deterministic": "these operations have one form",
+    "Job.user": "it is the user's own",
+    "TransformerConfig.max_sequence_length": "it limits sequences, of generated text above all",
+    "ImportedModel.max_sequence_length": "it limits sequences, of generated text above all",
+    "HuggingFaceConfig.max_sequence_length": "it limits sequences, of generated text above all",
+    "MixturePhase.start": "both lie before the step at which it is changed",
+}
+
+
+@pytest.mark.parametrize(
+    ("change", "saved"),
+    [
+        ("model.init_std=0.5", "0.15811388300841897"),
+        (f"{SCALE}=4", "1024.0"),
+        ("precision.loss_scale=null", "1024.0"),
+    ],
+)
+def test_what_is_used_at_the_start_alone_is_not_accepted(
+    tmp_path: Path, change: str, saved: str
+) -> None:
+    scaled = change.startswith("precision")
+    base = (*FP16, f"{SCALE}=1024") if scaled else ()
+    run = tmp_path / "run"
+    with gpu_stand_in():
+        train(small_job(tmp_path, "duration=4 steps", *base), run)
+        before = snapshot(run)
+        path = SCALE if scaled else change.partition("=")[0]
+        section = path.rpartition(".")[0]
+        # Without the section the rest of it differs as well.
+        for accept in ([section], [path])[: 1 if change.endswith("scale=null") else 2]:
+            with pytest.raises(SetpointError) as caught:
+                train(small_job(tmp_path, *LONGER, *base, change), run, accept)
+            text = str(caught.value)
+            assert text.startswith(f"--accept {accept[0]}: {path} = ")
+            assert "it is used at the start of a run, and" in text
+            assert text.endswith(f"Valid: {saved}, as it was saved.")
+        # Without --accept, it is not offered.
+        with pytest.raises(SetpointError, match=f"does not help: {path} is used at the start"):
+            train(small_job(tmp_path, *LONGER, *base, change), run)
+    assert path in AT_START
+    assert snapshot(run) == before
+
+
+def test_a_run_without_checkpoints_takes_it_up(tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    train(small_job(tmp_path, "duration=4 steps", "checkpoint.last=none", "checkpoint.every=never"),
+          run)  # fmt: skip
+    again = small_job(tmp_path, *LONGER, "model.init_std=0.5", "checkpoint.resume=restart")
+    assert train(again, run, ["model.init_std"]).started.step == 0
+
+
+def test_the_scale_of_a_run_that_had_none_is_taken_up(tmp_path: Path) -> None:
+    """And so are the other settings of one that had."""
+    run = tmp_path / "run"
+    train(small_job(tmp_path, "duration=4 steps"), run)
+    with gpu_stand_in():
+        flags = (*LONGER, *FP16, f"{SCALE}=4")
+        train(small_job(tmp_path, *flags), run, ["precision"])
+        scales = [row["loss_scale"] for row in rows(run) if row["step"] > 4 and "loss_scale" in row]
+        assert scales == [4.0] * 4
+        grows = ("duration=10 steps", "precision.loss_scale.growth_interval=1")
+        train(small_job(tmp_path, *flags, *grows), run, ["precision.loss_scale"])
+    scales = [row["loss_scale"] for row in rows(run) if "loss_scale" in row]
+    assert scales == [*[4.0] * 4, 8.0, 16.0]
+
+
+def test_what_may_change_anyway_need_not_be_accepted(run: Path) -> None:
+    with pytest.raises(SetpointError, match="duration has no effect: what differs there may ch"):
+        resume(run, "duration=8 steps", accept=["duration"])
+
+
+@pytest.mark.slow
+def test_every_field_that_may_be_accepted_takes_effect(tmp_path: Path) -> None:
+    """Each change of the table of effects, made in the middle of a run."""
+    (tmp_path / "before").mkdir()
+    before = Before(tmp_path / "before")
+    begun: dict[tuple[Any, ...], tuple[Path, dict[str, Any]]] = {}
+    idle: set[str] = set()
+    effective = 0
+    for name, effect in EFFECTS.items():
+        common = BASE[:1] if name.startswith("HuggingFaceConfig") else BASE
+        every = [flag.replace("{tmp}", str(before.folder)) for flag in (*common, *effect.base)]
+        if effect.change.startswith("schedule"):
+            continue  # much of a curve lies behind: warm-up, its phases
+        if name in PRETRAINED_ROWS:
+            prepare(before.folder, name)
+        every.append(f"workspace={tmp_path}")  # it may not change with the directory
+        longer = (*every, "duration=7 steps")
+        change = effect.change.replace("{tmp}", str(before.folder))
+        folder = tmp_path / name
+        folder.mkdir()
+        try:
+            whole = small_job(folder, *longer, without=effect.without)
+            changed = small_job(folder, *longer, change, without=effect.without)
+            if fingerprint(whole) == fingerprint(changed):
+                continue  # it is not part of what is learned
+            key = (*every, effect.without)
+            if key not in begun:
+                run = folder / "run"
+                train(small_job(folder, *every, without=effect.without), run)
+                shutil.copytree(run, folder / "begun")
+                train(whole, run, ["schedule"])
+                begun[key] = folder / "begun", essence(run)
+            start, expected = begun[key]
+        except SetpointError:
+            continue  # it needs a GPU, or a package that is not here
+        shutil.rmtree(tmp_path / "run", ignore_errors=True)
+        shutil.copytree(start, tmp_path / "run")
+        found = recorded_differences(str(tmp_path / "run"), changed)
+        accept = [each.path for each in found if each.role is IDENTITY]
+        accept += ["data"] * any(within(path, "data") for path in accept)
+        try:
+            train(changed, tmp_path / "run", accept)
+        except SetpointError:
+            continue
+        now = essence(tmp_path / "run")
+        learned = [key for key in now if key.startswith("latest ") and key.endswith(".safetensors")]
+        if all(now[key] == expected.get(key) for key in learned):
+            idle.add(name)
+        else:
+            effective += 1
+    assert effective > 60
+    assert idle == COMPUTES_THE_SAME.keys()

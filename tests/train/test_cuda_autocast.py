@@ -31,24 +31,18 @@ EXPERTS = (*BASE, "model.moe.experts=4", "model.moe.top_k=2")
 JOBS: dict[str, tuple[str, ...]] = {
     "query and key norms": BASE,
     "eager attention, soft caps": (*BASE, "model.attention_soft_cap=5", "model.positions=learned"),
-    "math attention, windows": (
-        *BASE, "model.attention_backend=sdpa_math", "model.sliding_window=9",
-        "model.attention_pattern=[sliding, full]",
-    ),
     "isolated documents": (*BASE, "data.packing.method=next_fit", "batch.sequence_length=512"),
     "latent attention": (
         "duration=2 steps", "precision.compute=bf16", "evaluation=null",
         "model.mla={kv_rank: 8, query_rank: 10, rope_head_dim: 4, nope_head_dim: 6, "
         "value_head_dim: 8}",
     ),
-    "squared ReLU": (*BASE, "model.activation=relu_squared"),
     "GELU, layer norms, biases": (
         *BASE, "model.activation=gelu_tanh", "model.norm=layer_norm", "model.ffn_bias=true",
         "model.norm_placement=both",
     ),
     "chunked loss": (*BASE, "loss=chunked_cross_entropy", "loss.chunk_size=7"),
     "z-loss, tied embeddings": (*BASE, "loss.z_loss=1e-3", "model.tie_embeddings=true"),
-    "recomputed layers": (*BASE, "memory.activation_checkpointing=full"),
     "recomputed operators": (
         *BASE, "memory.activation_checkpointing={type: operators, save: [attention]}",
     ),
@@ -56,7 +50,6 @@ JOBS: dict[str, tuple[str, ...]] = {
     "low rank adapters": (*BASE, "adapter={type: lora, rank: 2}"),
     "experts grouped": (*EXPERTS, "model.moe.implementation=grouped"),
     "experts looped": (*EXPERTS, "model.moe.implementation=loop"),
-    "experts unpacked": (*EXPERTS, "model.moe.packed=false"),
     "experts recomputed": (*EXPERTS, "memory.activation_checkpointing=full"),
     "experts, squared ReLU": (*EXPERTS, "model.activation=relu_squared"),
     "experts with all losses": (

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from functools import partial
-from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -32,7 +31,6 @@ from setpoint.shapes.batch import Batch
 from setpoint.train.build.components import build_components
 from setpoint.train.objective import Objective
 
-from ..support.cases import few
 from .small import small_job
 
 Ints = npt.NDArray[np.int64]
@@ -99,9 +97,10 @@ def compare(run: Objective, packed: list[Batch], unpacked: list[Batch], toleranc
 
 
 @pytest.mark.parametrize(("backend", "device", "dtype"), BACKENDS)
-@pytest.mark.parametrize("method", ["next_fit", "first_fit_decreasing", "none"])
-def test_packed_equals_unpacked(method: Any, backend: str, device: str, dtype: torch.dtype) -> None:
-    compare(objective(backend, device, dtype), *packed_and_alone(method), TOLERANCE[dtype])
+def test_packed_equals_unpacked(backend: str, device: str, dtype: torch.dtype) -> None:
+    run = objective(backend, device, dtype)
+    for method in ("next_fit", "first_fit_decreasing", "none"):
+        compare(run, *packed_and_alone(method), TOLERANCE[dtype])
 
 
 def packed_and_alone(method: Any = "first_fit_decreasing") -> tuple[list[Batch], list[Batch]]:
@@ -121,7 +120,6 @@ SLIDING = {"attention_pattern": ("sliding", "full"), "sliding_window": 5}
 MODELS: dict[str, dict[str, Any]] = {
     "sliding": {**SLIDING, "rope_base_sliding": 100.0},
     "latent": {"mla": LATENT},
-    "latent and sliding": {"mla": LATENT, **SLIDING},
     "learned positions": {"positions": "learned"},
     "soft cap": {"attention_soft_cap": 3.0, "attention_backend": "eager"},
     "experts": {"moe": MoE(experts=4, top_k=2, balance_loss=0.0)},
@@ -140,8 +138,7 @@ def test_each_kind_of_model_sees_one_document(name: str) -> None:
     compare(run, *packed_and_alone(), 1e-6)
 
 
-@pytest.mark.parametrize("backend", ["eager", "sdpa"])
-@pytest.mark.parametrize("name", ["sliding", "latent"])
+@pytest.mark.parametrize(("name", "backend"), [("sliding", "sdpa"), ("latent", "eager")])
 def test_in_bf16(name: str, backend: str) -> None:
     run = objective(backend, "cpu", torch.float32, **MODELS[name])
     with torch.autocast("cpu", torch.bfloat16):
@@ -156,20 +153,13 @@ def test_compiled() -> None:
     compare(run, *packed_and_alone(), TOLERANCE[torch.float32])
 
 
-@pytest.mark.parametrize(
-    ("name", "dtype"),
-    few(
-        product(("sliding", "latent"), (torch.float32, torch.bfloat16)),
-        [("sliding", torch.bfloat16)],
-    ),
-)
-def test_flex_on_a_cpu(name: str, dtype: torch.dtype) -> None:
+def test_flex_on_a_cpu() -> None:
     """It has no backward pass there."""
-    run = objective("flex", "cpu", torch.float32, **MODELS[name])
+    run = objective("flex", "cpu", torch.float32, **MODELS["sliding"])
     together, single = packed_and_alone()
-    with torch.no_grad(), torch.autocast("cpu", dtype, enabled=dtype != torch.float32):
+    with torch.no_grad(), torch.autocast("cpu", torch.bfloat16):
         packed, unpacked = (sum(run(b).result.total for b in each) for each in (together, single))
-    assert float(packed) == pytest.approx(float(unpacked), rel=TOLERANCE[dtype] / 10)
+    assert float(packed) == pytest.approx(float(unpacked), rel=3e-3)
 
 
 @pytest.mark.parametrize("positions", ["rotary", "learned"])

@@ -21,13 +21,13 @@ from pathlib import Path
 import pytest
 
 from setpoint.checkpoint.store import CheckpointStore
+from setpoint.ops.proof import verify_chain
+from setpoint.train.run_status import goodput_of
 
 from .commands import ENVIRONMENT, Commands
 from .killing import KINDS
-from .small import assert_same_run, events, rows, snapshot, write_config
+from .small import assert_same_run, events, rows, write_config
 
-# What tells of every session, also of one that changed nothing.
-GROWING = ("events.jsonl", "chain.jsonl", "logs/rank-0.log")
 # How many times the first of each kind there are in a session, about.
 COUNTS = {"update": 6, "save": 40, "record": 6, "evaluate": 400, "any": 400, "merge": 100}
 KILLS_OF_EACH = 12
@@ -341,17 +341,25 @@ def test_the_installed_command_goes_on_where_it_was_killed(
     assert_same_run(run, expected)
 
 
-def test_a_second_start_of_a_finished_run_changes_nothing_that_was_learned(
-    commands: Commands, tmp_path: Path
-) -> None:
-    write_config(tmp_path)
-    words = ("train", "small.toml", "--duration=5 steps")
-    assert commands.run(tmp_path, *words)[0] == 0
-    run = the_run(tmp_path)
-    assert run is not None
-    before = {name: data for name, data in snapshot(run).items() if name not in GROWING}
-    status, output = commands.run(tmp_path, *words)
-    assert status == 0
-    assert "is finished at step 5" in output
-    after = {name: data for name, data in snapshot(run).items() if name not in GROWING}
-    assert after == before
+def test_the_record_of_a_killed_run_adds_up(tmp_path: Path, commands: Commands) -> None:
+    """Lost steps are counted, and its chain of hashes fits."""
+    words = ("train", str(write_config(tmp_path)), "--duration=8 steps", "--checkpoint.every=4")
+    assert commands.start(tmp_path, *words, kill=("update", 7)).wait() == -signal.SIGKILL
+    (run,) = (tmp_path / "runs").iterdir()
+    killed = verify_chain(run)
+    assert (killed.problems, killed.checkpoints) == ([], 1)
+    status, said = commands.run(tmp_path, *words)
+    ended = verify_chain(run)
+    assert (ended.problems, ended.notes) == ([], [])
+    assert (ended.rows, ended.checkpoints) == (len(rows(run)), 2)
+    assert status == 0 and "goodput" in said and f" {ended.head}\n" in said
+    (resumed,) = events(run, "resume")
+    # The 7th update was made, and its row was not written.
+    assert resumed["step"] == 4 and resumed["dropped"]["steps"] == 2
+    assert resumed["began"] < resumed["time"]
+    found = goodput_of(run)
+    assert (found.sessions, found.lost_steps) == (2, 2)
+    (end,) = events(run, "end")
+    assert found.trained + found.waiting == pytest.approx(end["seconds"])
+    assert min(found.lost, found.starting, found.saving, found.evaluating, found.idle) > 0
+    assert sum(found.parts.values()) == pytest.approx(found.wall)

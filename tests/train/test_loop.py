@@ -130,8 +130,9 @@ def test_frozen_parameters_stay_and_the_others_are_trained_as_without_them(
         torch.testing.assert_close(ours, theirs[name], rtol=1e-5, atol=1e-6)
 
 
-@pytest.mark.parametrize("clip", ["clip_norm=0.5", "clip_value=0.005"])
-@pytest.mark.parametrize("dropout", ["0.0", "0.1"])
+@pytest.mark.parametrize(
+    ("dropout", "clip"), [("0.0", "clip_value=0.005"), ("0.1", "clip_norm=0.5")]
+)
 def test_equal_to_a_plain_loop(tmp_path: Path, dropout: str, clip: str) -> None:
     job = small_job(
         tmp_path, f"duration={STEPS} steps", "batch.accumulation=1", "batch.micro_size=4",
@@ -164,7 +165,6 @@ def test_the_position_after_each_update(tmp_path: Path) -> None:
     [
         ("5 steps", 5),
         ("300 tokens", 5),
-        ("320 tokens", 5),
         ("[9 steps, 0.02 epochs]", 3),
         ("[2 steps, 0.02 epochs]", 2),
     ],
@@ -172,34 +172,6 @@ def test_the_position_after_each_update(tmp_path: Path) -> None:
 def test_the_duration_ends_it(tmp_path: Path, duration: str, steps: int) -> None:
     job = small_job(tmp_path, f"duration={duration}", "schedule.horizon=9")
     assert len(run_loop(job)[1].updates) == steps
-
-
-def test_time_ends_it(tmp_path: Path) -> None:
-    job = small_job(tmp_path, "duration=0.05 s", "schedule=constant")
-    components, recorder = build_components(job), Recorder()
-    loop = Loop(job, components, [recorder], StopRequest(), Position(seconds=0.04))
-    loop.run()
-    assert loop.position.seconds >= 0.05
-    assert recorder.positions[-1][2]
-    assert not any(last for _, _, last in recorder.positions[:-1])
-
-
-def test_a_stop_request_ends_it_after_the_update(tmp_path: Path) -> None:
-    job = small_job(tmp_path, "duration=9 steps")
-    stop = StopRequest()
-    stop.resumable = True
-
-    class Stopper(Recorder):
-        def after_step(self, loop: Loop, result: StepResult) -> None:
-            super().after_step(loop, result)
-            if loop.position.step == 4:
-                stop.request()
-
-    stopper = Stopper()
-    Loop(job, build_components(job), [stopper], stop, Position()).run()
-    assert [after for _, after, _ in stopper.positions] == [1, 2, 3, 4]
-    assert stopper.told == ["start", "finish"]
-    assert stop.status == 75
 
 
 @pytest.mark.parametrize("where", ["start", "after_step", "never"])
@@ -266,9 +238,8 @@ def test_a_callback_that_ends_it_at_the_start(tmp_path: Path) -> None:
     assert ender.updates == [] and ender.told == ["finish"]
 
 
-@pytest.mark.parametrize("value", [math.nan, math.inf])
 def test_a_loss_that_is_not_finite_stops_before_the_update(
-    tmp_path: Path, value: float, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     job = small_job(tmp_path, "duration=9 steps", "checkpoint.every=1 steps", "checkpoint.keep=9")
 
@@ -280,7 +251,7 @@ def test_a_loss_that_is_not_finite_stops_before_the_update(
         def poison(tokens: torch.Tensor, head: Head) -> Outcome:
             # Two micro-batches an update: the fourth update's second one is bad.
             calls[0] += inner.training
-            factor = value if inner.training and calls[0] == 8 else 1.0
+            factor = math.nan if inner.training and calls[0] == 8 else 1.0
             return forward(tokens, head=lambda hidden, to: head(hidden * factor, to))
 
         monkeypatch.setattr(inner, "forward", poison)
@@ -303,39 +274,6 @@ def test_a_loss_that_is_not_finite_stops_before_the_update(
     # When the cause is gone, the run goes on from there.
     monkeypatch.setattr("setpoint.train.run.build_components", build_components)
     assert train(job).started.step == 3
-
-
-def test_a_gradient_that_is_not_finite_stops_as_well(tmp_path: Path) -> None:
-    job = small_job(tmp_path, "duration=3 steps")
-    components = build_components(job)
-    parameter = next(components.model.parameters())
-    parameter.register_hook(lambda gradient: gradient * math.inf)
-    before = [p.detach().clone() for p in components.model.parameters()]
-    with pytest.raises(RunError, match="gradient norm (inf|nan)"):
-        Loop(job, components, [], StopRequest(), Position()).run()
-    for ours, theirs in zip(components.model.parameters(), before, strict=True):
-        assert torch.equal(ours, theirs)
-
-
-def test_under_mup_groups_learn_at_their_own_rates(tmp_path: Path) -> None:
-    flags = ("schedule=constant", "model.mup.base_dim=4", "model.dim=16")
-    components, recorder = run_loop(small_job(tmp_path, *flags, "duration=3 steps"))
-    rate = recorder.updates[-1].lr
-    groups = {group["name"]: group for group in components.optimizer.param_groups}
-    assert {name: group["lr"] / rate for name, group in groups.items()} == {
-        "decay": 1.0,
-        "decay x 0.25": 0.25,
-        "no_decay": 1.0,
-    }
-    assert groups["decay"]["param_names"] == ["embedding.weight", "output.weight"]
-    # A run that goes on finds its groups again.
-    run = train(small_job(tmp_path, *flags, "duration=2 steps")).directory
-    again = train(small_job(tmp_path, *flags, "duration=3 steps"), run)
-    assert again.started.step == 2
-    for ours, theirs in zip(
-        again.components.model.parameters(), components.model.parameters(), strict=True
-    ):
-        assert torch.equal(ours, theirs)
 
 
 class Drawing(Callback):
@@ -418,7 +356,7 @@ def test_the_first_step_and_an_interval(tmp_path: Path, monkeypatch: pytest.Monk
     assert seen == ["start paused", "first 1", "paused"]
 
 
-@pytest.mark.parametrize("interval", ["1 min", lambda: 1.0, -1.0, float("nan"), True, None])
+@pytest.mark.parametrize("interval", ["1 min", -1.0, float("nan"), True])
 def test_an_interval_that_is_no_number_of_seconds(tmp_path: Path, interval: Any) -> None:
     own = type("Own", (Callback,), {"min_interval": interval})
     with pytest.raises(SetpointError, match=r"Own\.min_interval = .* not a number of seconds"):

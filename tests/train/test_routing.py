@@ -1,4 +1,4 @@
-"""The biases of routers move once per update, whatever it is made of, and survive a crash."""
+"""Biases of routers move once per step, and the load of experts is counted over a fixed size."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from setpoint.config import resolve
+from setpoint.config import ConfigError, fingerprint, resolve
 from setpoint.precision.config import LossScale
 from setpoint.precision.mixed_precision import LossScaler
 from setpoint.resilience.signals import StopRequest
@@ -19,7 +19,6 @@ from setpoint.train.loop import Callback, Loop
 from setpoint.train.position import Position
 from setpoint.train.run import train
 from setpoint.train.verdict import StepResult
-from setpoint.units import Duration
 
 from .small import rows, small_job
 
@@ -98,11 +97,6 @@ def test_evaluation_does_not_count(tmp_path: Path) -> None:
     assert any(row["expert_drops"] > 0 for row in trained)
 
 
-def test_rows_of_models_without_experts_are_as_before(tmp_path: Path) -> None:
-    run = train(small_job(tmp_path, "duration=2 steps")).directory
-    assert not [name for row in rows(run) for name in row if "expert" in name or "balance" in name]
-
-
 def test_what_the_model_adds_to_the_loss(tmp_path: Path) -> None:
     """The mean over layers of a term, times layers and weight; the cross-entropy is apart."""
     moe = "model.moe={experts=4, balance_loss=0.5, sequence_balance_loss=0.25, router_z_loss=0.125}"
@@ -114,14 +108,6 @@ def test_what_the_model_adds_to_the_loss(tmp_path: Path) -> None:
         )
         assert row["loss"] == pytest.approx(row["cross_entropy"] + added, abs=1e-5)
         assert added > 0.7
-
-
-def test_a_schedule_of_biases_runs_over_the_horizon_in_its_unit(tmp_path: Path) -> None:
-    flags = (*SIGMOID, "model.moe.router.bias_schedule=linear_warmup")
-    timed = small_job(tmp_path, *flags, "schedule=constant", "duration=1 min")
-    assert timed.horizon() == Duration("1 min")
-    known = small_job(tmp_path, *flags, "duration=8 steps", "schedule.horizon=20")
-    assert known.horizon() == Duration(20)
 
 
 def test_two_ranks_balance_as_one_would(run_module: Callable[[str], None]) -> None:
@@ -149,3 +135,31 @@ def test_a_skipped_update_moves_no_biases(tmp_path: Path) -> None:
     assert any(name.endswith("router.bias") for name in moved)
     # The position goes on, and with it the learning rate.
     assert counts[1].lr < counts[0].lr
+
+
+EXPERTS = (
+    "model.moe={experts=4, expert_dim=8, capacity_factor=1.0, gradient_scale=true}",
+    "model.dropout=0", "duration=8 steps", "evaluation=null", "checkpoint.every=never",
+)  # fmt: skip
+
+
+def losses_of(job: Job) -> list[float]:
+    return [row["loss"] for row in rows(train(job).directory) if row["kind"] == "train"]
+
+
+def test_another_micro_size_is_another_run_or_the_same_one(tmp_path: Path) -> None:
+    small = small_job(tmp_path, *EXPERTS)
+    sizes = ("batch.micro_size=4", "batch.accumulation=1")
+    other = small_job(tmp_path, *EXPERTS, *sizes, "name=other")
+    same = small_job(tmp_path, *EXPERTS, *sizes, "model.moe.load_sequences=2", "name=same")
+    assert fingerprint(small) == fingerprint(same) != fingerprint(other)
+    found = losses_of(small)
+    assert losses_of(same) == pytest.approx(found, rel=1e-5)
+    assert losses_of(other) != pytest.approx(found, rel=1e-3)
+
+
+def test_only_the_size_that_experts_are_counted_over_is_identity(tmp_path: Path) -> None:
+    sizes = ("batch.micro_size=4", "batch.accumulation=1")
+    assert fingerprint(small_job(tmp_path)) == fingerprint(small_job(tmp_path, *sizes))
+    with pytest.raises(ConfigError, match="3 does not divide the 2 sequences of a micro-batch"):
+        small_job(tmp_path, *EXPERTS, "model.moe.load_sequences=3")

@@ -1,21 +1,19 @@
-"""Runs without checkpoints: killed before the first, or whose checkpoints were taken away."""
+"""Runs without checkpoints, without the files that they began with, or under another name."""
 
 from __future__ import annotations
 
 import shutil
 from pathlib import Path
-from typing import Any
 
 import pytest
 
+from setpoint.cli.main import main
 from setpoint.config import SetpointError
-from setpoint.train import run_name
-from setpoint.train.contract import ContractRefused
 from setpoint.train.loop import Loop
 from setpoint.train.run import train
-from setpoint.train.run_name import find_run
 from setpoint.train.verdict import StepResult
 
+from ..data.tokenizers_here import byte_level
 from .small import assert_same_run, events, rows, small_job, snapshot
 
 SHORT = ("duration=6 steps", "checkpoint.every=5")
@@ -23,11 +21,6 @@ SHORT = ("duration=6 steps", "checkpoint.every=5")
 
 class Killed(BaseException):
     pass
-
-
-def test_nothing_is_saved_on_the_way_unless_asked(tmp_path: Path) -> None:
-    run = train(small_job(tmp_path, "duration=6 steps", "checkpoint.every=never")).directory
-    assert [event["step"] for event in events(run, "save")] == [6]
 
 
 def test_a_run_killed_before_its_first_checkpoint_starts_again(
@@ -121,101 +114,30 @@ def test_the_weights_alone_are_for_use(tmp_path: Path) -> None:
         train(small_job(tmp_path, "duration=8 steps", *flags))
 
 
-def test_a_longer_configuration_finds_the_run_and_names_what_to_type(tmp_path: Path) -> None:
-    """The curve follows from the duration, so that it is another fingerprint and the same run."""
-    short = train(small_job(tmp_path, "duration=4 steps")).directory
-    other = train(small_job(tmp_path, "duration=4 steps", "optimizer.lr=0.5")).directory
-    before = snapshot(short)
-    with pytest.raises(ContractRefused) as caught:
-        train(small_job(tmp_path, "duration=6 steps"))
-    lines = str(caught.value).splitlines()
-    assert lines[0] == (f"{short} cannot be resumed: 1 identity value differs from its record")
-    assert lines[2:4] == [
-        "  duration (may be raised on resume)",
-        "    saved      '4 steps' (command line duration)",
-    ]
-    assert lines[-4:] == [
-        f"  To resume it as it was saved: setpoint train {short}",
-        "  To train a new run: the same command with --name NAME",
-        f"  To resume this run anyway: setpoint train {short} --duration '6 steps' --accept "
-        "schedule.horizon",
-        '  To stay on the recorded learning-rate curve, add --schedule.horizon "4 steps".',
-    ]
-    assert snapshot(short) == before
-    # The accepted configuration finds the run from then on; another one is another run still.
-    outcome = train(small_job(tmp_path, "duration=6 steps"), accept=["schedule"])
-    assert (outcome.directory, outcome.started.step) == (short, 4)
-    again = train(small_job(tmp_path, "duration=6 steps"))
-    assert (again.directory, again.started.step) == (short, 6)
-    assert {path.name for path in short.parent.iterdir()} == {short.name, other.name}
-
-
-def test_a_run_set_aside_under_another_name_is_not_found(tmp_path: Path) -> None:
-    run = train(small_job(tmp_path, "duration=2 steps")).directory
-    run.rename(run.with_name(f"{run.name}.old"))
-    assert train(small_job(tmp_path, "duration=3 steps")).started.step == 0
-
-
-def test_only_records_of_the_same_run_are_read_where_a_new_run_would_start(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_a_run_goes_on_without_the_directory_of_its_tokenizer(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    read: list[str] = []
-    real = run_name._recorded
-
-    def recorded(folder: str) -> dict[str, Any]:
-        read.append(folder)
-        return real(folder)
-
-    monkeypatch.setattr(run_name, "_recorded", recorded)
-    first = small_job(tmp_path, "duration=2 steps")
-    place = str(train(first).directory)
-    assert read == []
-    train(first)
-    assert read == []  # it lies under its own name
-    train(small_job(tmp_path, "duration=2 steps", "optimizer.lr=0.5"))
-    assert read == []  # nor is there another one of this configuration
-    for name in ("small-x", "smaller-00000000", "small-0000000g"):
-        (tmp_path / "runs" / name).mkdir()
-    assert find_run(small_job(tmp_path, "duration=3 steps")) == place
-    assert read == [place]
-    damaged = tmp_path / "runs" / "small-00000000"
-    damaged.mkdir()
-    (damaged / "config.json").write_text("[" * 10_000)
-    (damaged / run_name.identity_mark(first)).touch()
-    assert find_run(small_job(tmp_path, "duration=3 steps")) == place
+    files = byte_level(tmp_path / "files")
+    flags = [f"tokenizer={{type=huggingface, path={files}}}", "schedule=constant"]
+    short = small_job(tmp_path, *flags, "duration=4 steps")
+    longer = small_job(tmp_path, *flags, "duration=6 steps")
+    whole = train(longer, tmp_path / "whole").directory
+    run = train(short).directory
+    files.rename(tmp_path / "elsewhere")
+    words = ["train", str(run), "--duration", "6 steps", "--tracking.progress", "lines"]
+    assert main([*words, "--dry-run"]) == 0
+    assert main(words) == 0
+    kept = f"{files} is gone; the one in {run}/checkpoints/step-00000004 is used"
+    assert capsys.readouterr().out.count(kept) == 2
+    assert rows(run)[-1] == rows(whole)[-1]
 
 
-def test_an_accepted_value_finds_the_run(tmp_path: Path) -> None:
-    """By the fingerprint of its record, whatever was accepted."""
-    first, second = small_job(tmp_path, *SHORT), small_job(tmp_path, *SHORT, "optimizer.lr=0.5")
-    run = train(first, until=3).directory
-    with pytest.raises(SetpointError, match="--accept optimizer.lr has no effect: there is no run"):
-        train(second, accept=["optimizer.lr"])
-    assert train(second, run, accept=["optimizer.lr"]).final_position.step == 6
-    assert train(second).directory == run
-    with pytest.raises(ContractRefused, match="saved      0.5"):
-        train(first)
-
-
-def test_the_command_of_a_run_that_was_lengthened(tmp_path: Path) -> None:
-    """It finds the directory by the name that the run began with, and says what became of it."""
-    run = train(small_job(tmp_path, "duration=4 steps")).directory
-    train(small_job(tmp_path, "duration=6 steps"), run, ["schedule"])
-    before = snapshot(run)
-    with pytest.raises(SetpointError) as caught:
-        train(small_job(tmp_path, "duration=4 steps"))
-    text = str(caught.value)
-    assert f"{run} cannot be resumed: a budget may grow, not shrink" in text
-    assert "    saved      '6 steps' (command line duration), lengthened from 4 steps\n" in text
-    assert "    requested  '4 steps' (command line duration)\n" in text
-    assert f"  {run} is finished at step 6; nothing is left to train.\n" in text
-    assert "To resume it" not in text
-    assert text.endswith("shorter one from the start: the same command with --name NAME")
-    assert train(small_job(tmp_path, "duration=4 steps", "name=again")).final_position.step == 4
-    # Where the directory was given, a name would have no effect.
-    with pytest.raises(SetpointError) as caught:
-        train(small_job(tmp_path, "duration=4 steps"), run)
-    assert str(caught.value).endswith(
-        f"setpoint train {run}/config.toml --duration '4 steps' --name NAME"
-    )
-    assert snapshot(run) == before
+def test_a_run_without_its_tokenizer_is_refused(tmp_path: Path) -> None:
+    """A run without a whole checkpoint keeps none."""
+    files = byte_level(tmp_path / "files")
+    job = small_job(tmp_path, f"tokenizer={{type=huggingface, path={files}}}", "duration=4 steps")
+    run = train(job).directory
+    for checkpoint in (run / "checkpoints").glob("step-*"):
+        (checkpoint / "manifest.json").write_text("")
+    files.rename(tmp_path / "elsewhere")
+    assert main(["train", str(run)]) == 2

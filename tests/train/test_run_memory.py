@@ -24,7 +24,6 @@ WAYS: dict[str, tuple[str, ...]] = {
     "full": (f"{BELOW}=full",),
     "reentrant parts": (f"{BELOW}={{type=parts, reentrant=true}}",),
     "operators": (f"{BELOW}=operators",),
-    "offload": ALL[1:],
     "all": ALL,
 }
 
@@ -52,33 +51,17 @@ def test_a_run_learns_the_same(name: str, tmp_path: Path, plain: dict[str, Tenso
     assert_equal(learned(small_job(tmp_path, *BASE, *WAYS[name]), tmp_path / "run"), plain)
 
 
-@pytest.mark.parametrize("first", [True, False], ids=["then without", "then with"])
-def test_a_run_goes_on_with_other_memory(
-    first: bool, tmp_path: Path, plain: dict[str, Tensor]
-) -> None:
-    path, base = tmp_path / "run", BASE[1:]
-    learned(small_job(tmp_path, "duration=2 steps", *base, *(ALL if first else ())), path)
-    job = small_job(tmp_path, *BASE, *(() if first else ALL))
-    assert_equal(learned(job, path), plain)
-    resumed = [event for event in events(path) if event["event"] == "resume"]
-    assert len(resumed) == 1
-
-
-COMPILED = ("model.layers=3", "duration=2 steps", "evaluation=null", "compile.backend=aot_eager")
-
-
-@pytest.fixture(scope="module")
-def compiled(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Tensor]:
-    folder = tmp_path_factory.mktemp("compiled")
-    return learned(small_job(folder, *COMPILED), folder / "run")
-
-
-@pytest.mark.parametrize("name", ["parts", "all"])
-def test_compiled_layers_stay_one_graph(
-    name: str, tmp_path: Path, compiled: dict[str, Tensor]
-) -> None:
-    flags = {**WAYS, "parts": (f"{BELOW}=parts",)}[name]
+def test_a_run_goes_on_with_other_memory(tmp_path: Path, plain: dict[str, Tensor]) -> None:
     path = tmp_path / "run"
-    assert_equal(learned(small_job(tmp_path, *COMPILED, *flags), path), compiled)
-    (report,) = [event for event in events(path) if event["event"] == "compile"]
+    learned(small_job(tmp_path, *BASE, *ALL, "duration=2 steps"), path)
+    assert_equal(learned(small_job(tmp_path, *BASE), path), plain)
+    assert len(events(path, "resume")) == 1
+
+
+def test_compiled_layers_stay_one_graph(tmp_path: Path) -> None:
+    flags = ("model.layers=3", "duration=2 steps", "evaluation=null", "compile.backend=aot_eager")
+    compiled = learned(small_job(tmp_path, *flags), tmp_path / "plain")
+    path = tmp_path / "run"
+    assert_equal(learned(small_job(tmp_path, *flags, *ALL), path), compiled)
+    (report,) = events(path, "compile")
     assert (report["graphs"], report["recompilations"], report["fallbacks"]) == (1, [], [])

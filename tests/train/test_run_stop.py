@@ -56,17 +56,13 @@ def oracle(commands: Commands, tmp_path_factory: pytest.TempPathFactory) -> Path
     return the_run(folder)
 
 
-@pytest.mark.parametrize(
-    ("number", "status", "words"),
-    [(signal.SIGHUP, 75, "SIGHUP"), (signal.SIGINT, 130, "interrupted")],
-)
 def test_a_signal_saves_at_that_very_step_and_leaves(
-    commands: Commands, tmp_path: Path, oracle: Path, number: int, status: int, words: str
+    commands: Commands, tmp_path: Path, oracle: Path
 ) -> None:
     process = start(commands, tmp_path, "--checkpoint.every=never", lines=9)
-    process.signal(number)
-    assert process.wait() == status
-    assert words in process.output.read_text()
+    process.signal(signal.SIGHUP)
+    assert process.wait() == 75
+    assert "SIGHUP" in process.output.read_text()
     run = the_run(tmp_path)
     # The step of the checkpoint is the last that was trained and logged: nothing is lost.
     step = max(row["step"] for row in rows(run))
@@ -75,7 +71,7 @@ def test_a_signal_saves_at_that_very_step_and_leaves(
     assert newest == step
     assert (run / "checkpoints" / "latest").read_text() == f"step-{step:08d}\n"
     end = events(run, "end")[-1]
-    assert (end["step"], end["status"]) == (step, status)
+    assert (end["step"], end["status"]) == (step, 75)
     # The same command goes on in the step after it and gets where the oracle is. Its periods do
     # not matter to what is learned, only to which checkpoints are there at the end.
     assert commands.run(tmp_path, *WORDS)[0] == 0
@@ -120,14 +116,14 @@ def test_after_a_second_ctrl_c_the_run_goes_on_exactly(
 
 
 def test_stopped_again_and_again(commands: Commands, tmp_path: Path, oracle: Path) -> None:
-    for lines in (5, 25, 45):
+    for lines in (5, 30):
         process = start(commands, tmp_path, lines=lines)
         process.signal(signal.SIGTERM)
         assert process.wait() in (0, 75)
     assert commands.run(tmp_path, *WORDS)[0] == 0
     run = the_run(tmp_path)
     stops = [event["step"] for event in events(run, "end") if event["status"] == 75]
-    assert len(stops) >= 2
+    assert stops
     assert_same_run(run, oracle)
 
 
@@ -201,8 +197,6 @@ def let_go(folder: Path) -> None:
     ("place", "number", "status", "words"),
     [
         ("import", signal.SIGINT, 130, "interrupted: nothing was trained"),
-        ("import", signal.SIGTERM, 75, "stopped by SIGTERM: nothing was trained"),
-        ("read", signal.SIGINT, 130, "interrupted: nothing was trained"),
         ("read", signal.SIGUSR1, 75, "stopped by SIGUSR1: nothing was trained"),
     ],
 )
@@ -218,14 +212,11 @@ def test_before_training_a_signal_ends_it_at_once_and_quietly(
     assert not list((tmp_path / "runs").glob("*/checkpoints/*"))
 
 
-@pytest.mark.parametrize(("number", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 75)])
-def test_the_first_step_is_not_waited_for(
-    commands: Commands, tmp_path: Path, number: int, status: int
-) -> None:
+def test_the_first_step_is_not_waited_for(commands: Commands, tmp_path: Path) -> None:
     """A compilation may take minutes there; the run goes on where its checkpoint is."""
     process = hold(commands, tmp_path, "step 1")
-    process.signal(number)
-    assert process.wait() == status
+    process.signal(signal.SIGTERM)
+    assert process.wait() == 75
     told = process.output.read_text()
     assert "nothing was trained; the same command starts again" in told
     assert "Traceback" not in told
@@ -236,31 +227,22 @@ def test_the_first_step_is_not_waited_for(
     assert commands.run(tmp_path, *WORDS, *SLOW, "--duration=50 steps")[0] == 0
 
 
-@pytest.mark.parametrize("place", ["read", "step 1"])
-def test_a_stop_before_the_first_step_of_a_resumed_run(
-    commands: Commands, tmp_path: Path, place: str
-) -> None:
+def test_a_stop_before_the_first_step_of_a_resumed_run(commands: Commands, tmp_path: Path) -> None:
     process = hold(commands, tmp_path, "step 5")
     process.signal(signal.SIGINT)
     wait_for(process, "press Ctrl-C again")
     let_go(tmp_path)
     assert process.wait() == 130
     assert "\nsaved at step 5; the same command resumes there\n" in process.output.read_text()
-    process = hold(commands, tmp_path, place)
+    process = hold(commands, tmp_path, "step 1")
     process.signal(signal.SIGINT)
     assert process.wait() == 130
     told = process.output.read_text()
     assert told.endswith("nothing was trained; the same command resumes at step 5\n")
 
 
-@pytest.mark.parametrize(
-    ("every", "newest"),
-    [("never", "There is no checkpoint yet"), ("2", "The newest checkpoint is runs/{}/step-4")],
-)
-def test_a_second_ctrl_c_does_not_wait(
-    commands: Commands, tmp_path: Path, every: str, newest: str
-) -> None:
-    process = hold(commands, tmp_path, "step 6", f"--checkpoint.every={every}")
+def test_a_second_ctrl_c_does_not_wait(commands: Commands, tmp_path: Path) -> None:
+    process = hold(commands, tmp_path, "step 6", "--checkpoint.every=2")
     process.signal(signal.SIGINT)
     wait_for(process, "press Ctrl-C again to stop at once")
     assert process.running
@@ -269,8 +251,10 @@ def test_a_second_ctrl_c_does_not_wait(
     told = process.output.read_text()
     assert "Traceback" not in told
     run = the_run(tmp_path)
-    newest = newest.format(f"{run.name}/checkpoints").replace("step-4", "step-00000004")
-    assert f"\ninterrupted: the last steps are not saved. {newest}\n" in told
+    newest = f"runs/{run.name}/checkpoints/step-00000004"
+    assert (
+        f"\ninterrupted: the last steps are not saved. The newest checkpoint is {newest}\n" in told
+    )
     assert max(row["step"] for row in rows(run)) == 5
     assert 6 not in list_checkpoints(run / "checkpoints")
 
@@ -344,23 +328,17 @@ def test_an_evaluation_is_left_to_the_next_start(
     assert_same_run(outcome.directory, oracle)
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_a_save_that_has_begun_is_finished(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int
-) -> None:
+def test_a_save_that_has_begun_is_finished(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     real = CheckpointStore._begin
 
     def begin(self: CheckpointStore, step: int) -> Path:
         if step == 8:
-            os.kill(os.getpid(), number)
+            os.kill(os.getpid(), signal.SIGINT)
         return real(self, step)
 
     monkeypatch.setattr(CheckpointStore, "_begin", begin)
     outcome = train(small_job(tmp_path, "evaluation=null"))
-    assert (outcome.status, outcome.final_position.step) == (
-        130 if number == signal.SIGINT else 75,
-        8,
-    )
+    assert (outcome.status, outcome.final_position.step) == (130, 8)
     assert [event["step"] for event in events(outcome.directory, "save")][-1] == 8
     verify_directory(outcome.directory / "checkpoints" / "step-00000008")
 
@@ -384,22 +362,16 @@ def test_training_in_another_thread_is_stopped_by_code(
     assert "StopRequest.request() stops it" in capsys.readouterr().out
 
 
-@pytest.mark.parametrize(
-    ("number", "status", "words"),
-    [(signal.SIGINT, 130, "interrupted"), (signal.SIGTERM, 143, "stopped by SIGTERM")],
-)
-def test_other_commands_end_quietly_too(
-    commands: Commands, tmp_path: Path, number: int, status: int, words: str
-) -> None:
+def test_other_commands_end_quietly_too(commands: Commands, tmp_path: Path) -> None:
     write_config(tmp_path)
     assert commands.run(tmp_path, "train", "small.toml", "--duration=2 steps")[0] == 0
     folder = str(the_run(tmp_path))
     process = commands.start(tmp_path, "generate", folder, "--prompt=abc", "--max-tokens=1000000")
     wait_for(process, "abc")
-    process.signal(number)
-    assert process.wait() == status
+    process.signal(signal.SIGTERM)
+    assert process.wait() == 143
     told = process.output.read_text()
-    assert told.endswith(f"{words}\n")
+    assert told.endswith("stopped by SIGTERM\n")
     assert "Traceback" not in told
 
 

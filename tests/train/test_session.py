@@ -13,7 +13,6 @@ from typing import Any
 import pytest
 
 from setpoint.config import Config, RunError, SetpointError, field, log_of
-from setpoint.config.record.record import CONFIG
 from setpoint.config.schema.class_info import add_section
 from setpoint.resilience.signals import StopRequest
 from setpoint.track.progress import Progress
@@ -216,23 +215,6 @@ def test_each_session_has_a_number_of_its_own(tmp_path: Path) -> None:
                 run.events.write("rollback", step=0)
             numbers.append(facts_of(run).session)
     assert numbers == [1, 3, 4]
-
-
-def test_a_new_run_writes_its_record_and_starts(tmp_path: Path) -> None:
-    notes = Notes()
-    run = built(small_job(tmp_path, "tracking.peak_flops=1e12"), tmp_path / "run", notes)
-    assert not run.directory.exists()
-    with open_directory(run):
-        resume(run)
-        start_record(run)
-        use = run.utilization
-    (start,) = events(tmp_path / "run", "start")
-    assert start["step"] == 0
-    assert start["utilization"] == use.record()
-    assert [group["name"] for group in start["groups"]] == ["decay", "no_decay"]
-    assert (tmp_path / "run" / CONFIG).exists()
-    assert (tmp_path / "run" / "environment.json").exists()
-    assert not any(note.startswith("mfu will be null") for note in notes.seen)
 
 
 def test_events_hold_no_differences_of_the_code(

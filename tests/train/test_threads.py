@@ -9,32 +9,29 @@ from pathlib import Path
 
 import pytest
 
-
-def policy_after(program: str, setting: str | None) -> str:
-    """What the variable is in a process that runs a program."""
-    environment = {name: value for name, value in os.environ.items() if name != "OMP_WAIT_POLICY"}
-    if setting is not None:
-        environment["OMP_WAIT_POLICY"] = setting
-    program = (
-        f"import os, sys\n{program}\nfrom setpoint.train import prepare_threads\n"
-        "prepare_threads()\nprint(os.environ.get('OMP_WAIT_POLICY'))"
-    )
-    words = [sys.executable, "-c", program]
-    done = subprocess.run(words, env=environment, capture_output=True, text=True, check=True)
-    return done.stdout.strip()
+from setpoint.train import prepare_threads
 
 
 @pytest.mark.parametrize(
-    ("before", "setting", "after"),
+    ("has_torch", "setting", "after"),
     [
-        ("", None, "PASSIVE"),
-        ("", "ACTIVE", "ACTIVE"),
+        (False, None, "PASSIVE"),
+        (False, "ACTIVE", "ACTIVE"),
         # It would be read no more, and children would inherit it for nothing.
-        ("sys.modules['torch'] = sys", None, "None"),
+        (True, None, None),
     ],
 )
-def test_the_policy(before: str, setting: str | None, after: str) -> None:
-    assert policy_after(before, setting) == after
+def test_the_policy(
+    monkeypatch: pytest.MonkeyPatch, has_torch: bool, setting: str | None, after: str | None
+) -> None:
+    monkeypatch.setitem(sys.modules, "torch", sys)
+    if not has_torch:
+        monkeypatch.delitem(sys.modules, "torch")
+    monkeypatch.setenv("OMP_WAIT_POLICY", setting or "")
+    if setting is None:
+        monkeypatch.delenv("OMP_WAIT_POLICY")
+    prepare_threads()
+    assert os.environ.get("OMP_WAIT_POLICY") == after
 
 
 # Prints what the variable is at the moment when torch is imported, and ends there.
@@ -53,11 +50,7 @@ ENTRIES = {
     "train": f"from setpoint.cli.main import main; main(['train', *{SMALL}])",
     "check": f"from setpoint.cli.main import main; main(['check', *{CHECKED}])",
     "infer": "import setpoint.cli.infer, setpoint.infer.inference",
-    "generate": "import setpoint.cli.infer, setpoint.infer.continuation",
-    "export": "import setpoint.cli.infer, setpoint.infer.exporting",
     "a program that trains": "from setpoint.train.run import train",
-    "a program that builds the parts": "import setpoint.train.build.components",
-    "a program that infers": "from setpoint.infer.inference import infer",
     "a program that loads weights": "import setpoint.infer.loaded_model",
     "a preset that is trained": "import setpoint.presets.tiny, torch",
 }

@@ -1,4 +1,4 @@
-"""Run by test_times.py in a process of its own: two ranks tell waiting from computing.
+"""Run by test_step_times.py in a process of its own: two ranks tell waiting from computing.
 
 Time is counted, not measured: a clock that only collectives move forward.
 """

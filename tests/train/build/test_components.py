@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import pytest
 import torch
 import torch._dynamo
 from torch.nn import functional as F
@@ -14,7 +13,6 @@ from setpoint.resilience.signals import StopRequest
 from setpoint.train.build.components import build_components
 from setpoint.train.config import Job
 from setpoint.train.loop import Loop
-from setpoint.train.open import settings_of
 from setpoint.train.position import Position
 from setpoint.train.run import train
 
@@ -73,20 +71,3 @@ def test_a_resumed_run_equals_the_uninterrupted_one(tmp_path: Path) -> None:
         assert torch.equal(ours, theirs)
     losses = [row["loss"] for row in rows(whole.directory) if "loss" in row]
     assert losses == [row["loss"] for row in rows(resumed.directory) if "loss" in row]
-
-
-def state() -> tuple[bool, int]:
-    return torch.are_deterministic_algorithms_enabled(), torch._dynamo.config.recompile_limit
-
-
-def test_both_are_set_and_taken_back_however_it_ends(tmp_path: Path) -> None:
-    before = state()
-    job = small_job(tmp_path, "deterministic=true", "compile={}", "compile.recompile_limit=3")
-    with settings_of(job):
-        assert state() == (True, 3)
-    assert state() == before
-    with pytest.raises(ValueError, match="^x$"), settings_of(job):
-        raise ValueError("x")
-    assert state() == before
-    with settings_of(small_job(tmp_path)):
-        assert state() == before

@@ -1,32 +1,112 @@
-"""Checkpoints without frozen parameters, which the weights have that a run began with."""
+"""What a checkpoint holds is all that the rest of a run depends on."""
 
 from __future__ import annotations
 
+import random
 import shutil
 from pathlib import Path
 from typing import Any
 
+import numpy
 import pytest
 import torch
 from torch import Tensor
 
 from setpoint.checkpoint.loading import load_directory
 from setpoint.checkpoint.repartition import convert
+from setpoint.checkpoint.store import CheckpointStore
 from setpoint.config import ConfigError, SetpointError
 from setpoint.config.composition import compose
 from setpoint.infer.adopt import complete
 from setpoint.infer.config import Inference
 from setpoint.infer.inference import infer
-from setpoint.infer.loaded_model import add_adapter, load
+from setpoint.infer.loaded_model import add_adapter
+from setpoint.infer.loaded_model import load as load_model
 from setpoint.model import load_pretrained, save_pretrained
 from setpoint.model.pretrained.base_model import frozen_of
-from setpoint.shapes.placed import as_placed
+from setpoint.resilience.signals import StopRequest
+from setpoint.shapes.placed import as_placed, in_memory
+from setpoint.train.build.components import Components, build_components
+from setpoint.train.config import Job
+from setpoint.train.loop import Loop
+from setpoint.train.position import Position
 from setpoint.train.run import rehearse, train
-from tests.support.tensors import read
+from setpoint.train.run_state import restore, snapshot
 
+from ..checkpoint.stored import load
 from ..support.forks import forked
+from ..support.tensors import read
 from .effects.model_fields import theirs
-from .small import rows, small_job
+from .small import rows, small_job, states
+
+
+def advance(
+    job: Job, components: Components, position: Position, steps: int
+) -> tuple[Position, list[float]]:
+    loop = Loop(job, components, [], StopRequest(), position)
+    losses: list[float] = []
+    components.model.train()
+    for _ in range(steps):
+        loop.pending = loop.take_step()
+        loop.advance(0.5)
+        result = loop.complete_pending()
+        losses.append(result.loss)
+    return loop.position, losses
+
+
+@pytest.mark.parametrize("compute", ["fp32", "bf16"])
+def test_the_same_run_goes_on(tmp_path: Path, compute: str) -> None:
+    """The oracle is the continuation of the very objects that were saved."""
+    job = small_job(tmp_path, f"precision.compute={compute}")
+    components = build_components(job)
+    position, _ = advance(job, components, Position(), 5)
+    store = CheckpointStore(tmp_path / "checkpoints")
+    with snapshot(states(job, components), position) as taken:
+        store.save(position.step, taken.tensors, taken.state)
+    state = taken.state
+    expected = advance(job, components, position, 4)
+    noise = (random.random(), numpy.random.rand(), torch.rand(1).item())
+
+    torch.manual_seed(99)
+    fresh = build_components(job)
+    checkpoint = load(store.root, "latest")
+    restored = restore(job, states(job, fresh), checkpoint)
+    assert restored == position
+    # Nothing was added to or lost from what was saved.
+    with snapshot(states(job, fresh), restored) as found:
+        again = found.tensors
+    assert found.state == state
+    for stem in taken.tensors:
+        assert again[stem].keys() == checkpoint.tensors[stem].keys()
+        for name, tensor in checkpoint.tensors[stem].items():
+            assert torch.equal(again[stem][name], in_memory(tensor))
+            assert again[stem][name].dtype == tensor.dtype
+    assert advance(job, fresh, restored, 4) == expected
+    assert (random.random(), numpy.random.rand(), torch.rand(1).item()) == noise
+    for ours, saved in zip(fresh.model.parameters(), components.model.parameters(), strict=True):
+        assert torch.equal(ours, saved)
+
+
+@pytest.mark.parametrize(
+    ("flag", "words"),
+    [
+        ("model.dim=32", "does not fit the model"),
+        ("seed=5", "seed"),
+        ("batch.sequence_length=8", "batch.sequence_length"),
+    ],
+)
+def test_what_does_not_fit_is_refused(tmp_path: Path, flag: str, words: str) -> None:
+    job = small_job(tmp_path)
+    components = build_components(job)
+    store = CheckpointStore(tmp_path / "checkpoints")
+    with snapshot(states(job, components), Position()) as taken:
+        store.save(0, taken.tensors, taken.state)
+    with pytest.raises(SetpointError, match=words):
+        components = build_components(small_job(tmp_path, flag))
+        restore(job, states(job, components), load(store.root, "latest"))
+
+
+# Checkpoints without frozen parameters, which the weights have that a run began with.
 
 BASE = ("model.layers=2", "model.dropout=0", "schedule.horizon=8 steps", "checkpoint.keep=null")
 FROZEN = r"optimizer.frozen=['^(?!output|layers\.1\.feed_forward)']"
@@ -58,7 +138,9 @@ def assert_equal(one: dict[str, Tensor], other: dict[str, Tensor]) -> None:
         assert tensor.dtype == other[name].dtype and torch.equal(tensor, other[name]), name
 
 
-def test_goes_on_bit_for_bit(weights: Path, tmp_path: Path) -> None:
+def test_a_run_without_frozen_parameters_goes_on_bit_for_bit(
+    weights: Path, tmp_path: Path
+) -> None:
     start = f"model.pretrained={weights / 'hf'}"
     whole = train(small_job(tmp_path, *BASE, *TO_8, start), tmp_path / "whole").directory
     run = tmp_path / "run"
@@ -168,7 +250,7 @@ def test_what_an_adapter_freezes_is_left_out(
     )
     with torch.no_grad():
         one, other = (
-            load(job.evolve(weights=job.weights.evolve(path=str(each)))).model(
+            load_model(job.evolve(weights=job.weights.evolve(path=str(each)))).model(
                 torch.arange(9)[None]
             )
             for each in (whole, run)
@@ -217,12 +299,7 @@ def test_a_model_of_transformers(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_every_division_goes_on() -> None:
-    lines = forked("tests.parallel.frozen_ranks").splitlines()
-    assert lines == [f"{axis}: equal" for axis in ("shard", "tensor", "pipeline", "replicate")]
-
-
-@pytest.mark.slow
-def test_every_division_quantizes_what_is_left_out() -> None:
-    lines = forked("tests.parallel.frozen_ranks", "quantized").splitlines()
+@pytest.mark.parametrize("words", [(), ("quantized",)])
+def test_every_division_goes_on(words: tuple[str, ...]) -> None:
+    lines = forked("tests.parallel.frozen_ranks", *words).splitlines()
     assert lines == [f"{axis}: equal" for axis in ("shard", "tensor", "pipeline", "replicate")]

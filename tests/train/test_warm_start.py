@@ -115,9 +115,6 @@ def test_a_pattern_that_is_found_nowhere_is_an_error(source: Path, tmp_path: Pat
     assert "found in none" in text and "Did you mean output?" in text
     text = refused(tmp_path, at_4(source), 'checkpoint.exclude=["optimizer.norms"]')
     assert "checkpoint.exclude.0 = 'optimizer.norms'" in text
-
-
-def test_exclude_without_load_has_no_effect(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"without checkpoint\.load nothing is loaded"):
         small_job(tmp_path, 'checkpoint.exclude=["optimizer"]')
 
@@ -203,15 +200,15 @@ def test_a_run_that_was_stopped_early_counts_anew(tmp_path: Path) -> None:
     assert train(job, tmp_path / "run").final_position.step > outcome.final_position.step
 
 
-@pytest.mark.parametrize(
-    ("path", "said"),
-    [("{0}s", "Did you mean {0}?"), ("{0}/logs", "neither a checkpoint nor a run that has one"),
-     ("{0}/checkpoints/step-00000005", "there is no checkpoint step-00000005")],
-)  # fmt: skip
-def test_check_looks_for_what_is_to_be_loaded(source: Path, path: str, said: str) -> None:
-    section = small_job(source.parent, f"checkpoint.load={path.format(source)}").checkpoint
-    (problem,) = load_problems(section)
-    assert problem.path == "load" and said.format(source) in problem.message
+def test_check_looks_for_what_is_to_be_loaded(source: Path) -> None:
+    for end, said in (
+        ("s", f"Did you mean {source}?"),
+        ("/logs", "neither a checkpoint nor a run that has one"),
+        ("/checkpoints/step-00000005", "there is no checkpoint step-00000005"),
+    ):
+        job = small_job(source.parent, f"checkpoint.load={source}{end}")
+        (problem,) = load_problems(job.checkpoint)
+        assert problem.path == "load" and said in problem.message
 
 
 def test_the_division_is_compared_where_it_must_be_the_same(source: Path, tmp_path: Path) -> None:
