@@ -29,7 +29,7 @@ from setpoint.profile.profiler import (
     write_trace,
 )
 
-from .traces import read_trace, spans
+from .traces import read_trace, recording, spans
 
 CPU = torch.device("cpu")
 
@@ -46,12 +46,6 @@ def run(
             torch.mm(torch.ones(8, 16), torch.ones(16, 4))
         profiler.after_step(step + 1)
     return found, profiler
-
-
-def recording() -> bool:
-    """Whether any profiler of torch runs."""
-    enabled: Any = vars(torch.autograd)["_profiler_enabled"]
-    return enabled()
 
 
 def files(folder: Path) -> list[str]:

@@ -7,6 +7,8 @@ import json
 from pathlib import Path
 from typing import Any
 
+import torch
+
 PHASES = set("BEXiIMCsftbneNODP")
 """Of the Trace Event Format (Google, 2016), which Perfetto reads."""
 
@@ -41,3 +43,9 @@ def spans(events: list[dict[str, Any]]) -> list[str]:
     found = [e for e in events if e.get("cat") == "user_annotation"]
     names = [e["name"] for e in sorted(found, key=lambda e: e["ts"])]
     return [n for n in names if not n.startswith(("ProfilerStep#", "Optimizer."))]
+
+
+def recording() -> bool:
+    """True if any profiler of torch runs."""
+    enabled: Any = vars(torch.autograd)["_profiler_enabled"]
+    return enabled()

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from setpoint.config import Config
+from setpoint.config import Config, add_section
 
 
 def forget(family: type[Config], module: str) -> dict[str, type[Config]]:
@@ -26,3 +26,15 @@ def known(family: type[Config], variants: dict[str, type[Config]]) -> Iterator[N
     finally:
         for tag in variants:
             del family.__setpoint__.variants[tag]
+
+
+@contextmanager
+def sections(job: type[Config], **added: type[Config]) -> Iterator[None]:
+    """Add sections to a job for a while."""
+    for name, section in added.items():
+        add_section(job, name, section)
+    try:
+        yield
+    finally:
+        for name in added:
+            del job.__setpoint__.fields[name], job.__setpoint__.added[name]

@@ -8,13 +8,10 @@ import torch
 import torch.distributed as dist
 
 from setpoint.parallel.world import World
-from setpoint.resilience.signals import StopRequest
 from setpoint.shapes.batch import BySource
-from setpoint.train.build.components import build_components
-from setpoint.train.loop import Loop
-from setpoint.train.position import Position
 
 from ..support.ranks import fork
+from .small import loop_of
 from .test_by_source import job_of
 
 WORLD, STEPS = 2, 3
@@ -24,7 +21,7 @@ def steps(folder: Path, ranks: int) -> list[BySource]:
     """What the first steps of a mixture have of each source; nothing is trained."""
     flags = ("batch.micro_size=1", f"batch.accumulation={4 // ranks}", "optimizer.lr=1e-30")
     job = job_of(folder, *flags, weights=True)
-    loop = Loop(job, build_components(job), [], StopRequest(), Position())
+    loop = loop_of(job)
     return [loop.step().by_source for _ in range(STEPS)]
 
 

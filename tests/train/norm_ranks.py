@@ -9,14 +9,11 @@ from typing import Any
 import torch
 
 from setpoint.parallel.world import World
-from setpoint.resilience.signals import StopRequest
 from setpoint.train.build.components import build_components
 from setpoint.train.config import Job
-from setpoint.train.loop import Loop
-from setpoint.train.position import Position
 
 from ..support.ranks import fork_group
-from .small import small_job
+from .small import loop_of, small_job
 
 WORLD, STEPS = 2, 2
 COMMON = (
@@ -36,7 +33,7 @@ SHAPES = (
 
 def measured(job: Job, world: World | None = None) -> list[dict[str, Any]]:
     """The norms of each step."""
-    loop = Loop(job, build_components(job, world=world), [], StopRequest(), Position())
+    loop = loop_of(job, components=build_components(job, world=world))
     found: list[dict[str, Any]] = []
     assert loop.engine.norms is not None
     for _ in range(STEPS):

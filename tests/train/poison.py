@@ -11,16 +11,13 @@ import pytest
 import torch
 from torch import Tensor
 
-from setpoint.resilience.signals import StopRequest
 from setpoint.shapes.batch import Batch
 from setpoint.train.build.components import Components, build_components
 from setpoint.train.config import Job
-from setpoint.train.loop import Loop
 from setpoint.train.objective import Objective, Share
-from setpoint.train.position import Position
 from setpoint.train.verdict import StepResult
 
-from .small import rows
+from .small import loop_of, train_rows
 
 Poison = Callable[..., None]
 
@@ -78,7 +75,7 @@ def same(one: Components, other: Components) -> bool:
 def by_hand(job: Job, *plan: int) -> tuple[Components, list[StepResult]]:
     """Take steps, or with negative numbers pass over batches of the data."""
     components = build_components(job)
-    loop, results = Loop(job, components, [], StopRequest(), Position()), []
+    loop, results = loop_of(job, components=components), []
     for count in plan:
         for _ in range(abs(count)):
             if count > 0:
@@ -90,7 +87,7 @@ def by_hand(job: Job, *plan: int) -> tuple[Components, list[StepResult]]:
 
 def check_rows(run: Path, results: list[StepResult]) -> None:
     """Each step has one row, that of the step which counts."""
-    found = [row for row in rows(run) if row["kind"] == "train"]
+    found = train_rows(run)
     assert [row["step"] for row in found] == [*range(1, len(results) + 1)]
     for row, result in zip(found, results, strict=True):
         assert (row["loss"], row["lr"], row["grad_norm"]) == (

@@ -8,14 +8,19 @@ from pathlib import Path
 from typing import Any
 
 from setpoint.config.composition import compose
+from setpoint.resilience.signals import StopRequest
+from setpoint.track.progress import Progress
 from setpoint.track.trackers import Trackers
-from setpoint.train.build.components import Components
+from setpoint.train.build.components import Components, build_components
 from setpoint.train.callbacks.log import TIMING
 from setpoint.train.config import Job
 from setpoint.train.evaluation.scores import evaluation_state_of
+from setpoint.train.loop import Callback, Loop
+from setpoint.train.position import Position
 from setpoint.train.row_metrics import LossMean
 from setpoint.train.run import train
 from setpoint.train.run_state import States, states_of
+from setpoint.train.verdict import StepResult
 
 TEXT = """
 name = "small"
@@ -69,6 +74,45 @@ def small_job(folder: Path, *flags: str, without: tuple[str, ...] = ()) -> Job:
     return compose(Job, str(write_config(folder, without)), flags=[*quiet, *flags]).resolve()
 
 
+def loop_of(job: Job, *callbacks: Callback, components: Components | None = None) -> Loop:
+    """The loop of a job at its first step, without a run directory."""
+    parts = build_components(job) if components is None else components
+    return Loop(job, parts, list(callbacks), StopRequest(), Position())
+
+
+def stepped(job: Job) -> Components:
+    """The components of a job after its loop has run."""
+    loop = loop_of(job)
+    loop.run()
+    return loop.components
+
+
+class Steps(Callback):
+    """Keeps the results of all steps."""
+
+    def __init__(self) -> None:
+        self.seen: list[StepResult] = []
+
+    def after_step(self, loop: Loop, result: StepResult) -> None:
+        """See `Callback.after_step`."""
+        self.seen.append(result)
+
+
+class Notes(Progress):
+    """Keeps notes."""
+
+    def __init__(self) -> None:
+        self.seen: list[str] = []
+
+    def note(self, text: str) -> None:
+        """See `Progress.note`."""
+        self.seen.append(text)
+
+
+class Killed(BaseException):
+    """Ends a session as a kill does: nothing is saved, and nothing is recorded."""
+
+
 def states(job: Job, components: Components) -> States:
     """All that a checkpoint of a run without rows and evaluations holds."""
     return states_of(job, components, evaluation_state_of(job, components), LossMean(), Trackers())
@@ -78,6 +122,11 @@ def rows(run: Path) -> list[dict[str, Any]]:
     """The metrics of a run without what depends on the machine and the hour."""
     lines = (run / "metrics.jsonl").read_text().splitlines()
     return [{k: v for k, v in json.loads(line).items() if k not in TIMING} for line in lines]
+
+
+def train_rows(run: Path) -> list[dict[str, Any]]:
+    """The rows of training of a run."""
+    return [row for row in rows(run) if row["kind"] == "train"]
 
 
 def events(run: Path, kind: str | None = None) -> list[dict[str, Any]]:

@@ -27,7 +27,7 @@ from setpoint.train.verdict import StepResult
 
 from ..support.ranks import fork_group
 from .poison import Poisoned
-from .small import small_job
+from .small import loop_of, small_job
 
 WORLD = 2
 
@@ -119,7 +119,7 @@ def ends_alike(folder: Path, rank: int) -> None:
             components.feed.take = slowly
 
     timed = small_job(folder, "duration=0.3 s", "evaluation=null")
-    loop = Loop(timed, components, [Slow()], StopRequest(), Position())
+    loop = loop_of(timed, Slow(), components=components)
     loop.run()
     agree(loop, rank)
 
@@ -232,7 +232,7 @@ def skips_spikes_alike(folder: Path, rank: int) -> None:
         def after_step(self, loop: Loop, result: StepResult) -> None:
             found.append(result.verdict.value)
 
-    Loop(job, components, [Seen()], StopRequest(), Position()).run()
+    loop_of(job, Seen(), components=components).run()
     assert found == ["taken"] * 3 + ["skipped"] + ["taken"] * 2, found
     assert components.spikes is not None
     mine = torch.tensor(components.spikes.losses, dtype=torch.float64)
@@ -278,7 +278,7 @@ def waits_for_no_device(folder: Path, rank: int, *flags: str) -> None:
             return found._replace(loss=found.loss * math.nan) if bad else found
 
         components.objective.share = broken  # type: ignore[method-assign]
-        return Loop(job, components, [Seen()], StopRequest(), Position())
+        return loop_of(job, Seen(), components=components)
 
     def counted(name: str, real: Any) -> Any:
         def read(*given: Any) -> Any:
@@ -354,7 +354,7 @@ def names_slow_ranks(folder: Path, rank: int) -> None:
     callback.events, callback.note = Seen(), lambda line: None
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(time, "perf_counter", lambda: clock[0])
-        Loop(job, components, [callback], StopRequest(), Position()).run()
+        loop_of(job, callback, components=components).run()
     micro = job.batch.accumulation
     for facts, (part, seconds) in zip(
         found, {"data": 2.0, "forward": 2.0 * micro, "backward": 2.0 * micro}.items(), strict=True

@@ -14,34 +14,23 @@ from setpoint.infer.adopt import complete
 from setpoint.infer.config import Inference, InferenceWeights
 from setpoint.infer.loaded_model import load
 from setpoint.infer.tasks import Generation
-from setpoint.resilience.signals import StopRequest
 from setpoint.train.build.components import Components, build_components
-from setpoint.train.config import Job
 from setpoint.train.evaluation.scores import (
     TRAINING,
     evaluate,
     evaluation_point,
     restore_training_weights,
 )
-from setpoint.train.loop import Loop
-from setpoint.train.position import Position
 from setpoint.train.run import train
 from setpoint.train.run_state import restore
 
 from ..support.tensors import read, same_tensors
-from .small import rows, small_job, states
+from .small import rows, small_job, states, stepped
 
 FREE = ("optimizer=schedule_free_adamw", "optimizer.lr=0.05", "schedule=constant",
         "duration=6 steps", "model.dropout=0")  # fmt: skip
 MASTERS = ("precision.params=bf16", "precision.compute=bf16", "precision.master=fp32")
 FORMATS = [(), MASTERS[:2], MASTERS]
-
-
-def trained(job: Job) -> Components:
-    """The parts after the run."""
-    components = build_components(job)
-    Loop(job, components, [], StopRequest(), Position()).run()
-    return components
 
 
 def weights(components: Components) -> dict[str, Tensor]:
@@ -62,7 +51,7 @@ def newest(folder: Path) -> LoadedCheckpoint:
 def test_the_model_has_the_average_within_and_its_own_weights_after(
     formats: tuple[str, ...], tmp_path: Path
 ) -> None:
-    components = trained(small_job(tmp_path, *FREE, *formats))
+    components = stepped(small_job(tmp_path, *FREE, *formats))
     model, updated = weights(components), held(components)
     with evaluation_point(components) as training:
         assert same_tensors(read(training), updated)
@@ -79,7 +68,7 @@ def test_the_model_has_the_average_within_and_its_own_weights_after(
 
 
 def test_weights_come_back_when_judging_fails(tmp_path: Path) -> None:
-    components = trained(small_job(tmp_path, *FREE, *MASTERS))
+    components = stepped(small_job(tmp_path, *FREE, *MASTERS))
     model, updated = weights(components), held(components)
     with pytest.raises(RuntimeError, match="full"), evaluation_point(components):
         raise RuntimeError("the disk is full")
@@ -88,7 +77,7 @@ def test_weights_come_back_when_judging_fails(tmp_path: Path) -> None:
 
 def test_judging_is_at_the_average_and_changes_nothing(tmp_path: Path) -> None:
     job = small_job(tmp_path, *FREE)
-    components = trained(job)
+    components = stepped(job)
     before = weights(components)
     scores = evaluate(job, components)
     assert same_tensors(weights(components), before)

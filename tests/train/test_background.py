@@ -20,7 +20,7 @@ from setpoint.checkpoint.folder import list_checkpoints, unfinished
 from setpoint.checkpoint.loading import verify_directory
 from setpoint.checkpoint.staging import HostMemory, Save
 from setpoint.checkpoint.store import CheckpointStore
-from setpoint.config import Config, ConfigError, RunError, add_section, allow_imports
+from setpoint.config import Config, ConfigError, RunError, allow_imports
 from setpoint.files import atomic, tensor_file
 from setpoint.resilience.signals import StopRequest
 from setpoint.shapes.placed import in_memory
@@ -31,6 +31,7 @@ from setpoint.train.loop import Callback, Loop
 from setpoint.train.run import train
 
 from ..support.forks import forked
+from ..support.variants import sections
 from .effects.checkpoint_fields import late_copies
 from .small import assert_same_run, events, small_job
 
@@ -129,9 +130,8 @@ class Moving:
 
 @pytest.fixture
 def moving() -> Iterator[None]:
-    add_section(Job, "moving", Moving.Config)
-    yield
-    del Job.__setpoint__.fields["moving"], Job.__setpoint__.added["moving"]
+    with sections(Job, moving=Moving.Config):
+        yield
 
 
 allow_imports(__name__)

@@ -12,14 +12,11 @@ import pytest
 import torch
 from torch.nn import functional as F
 
-from setpoint.resilience.signals import StopRequest
 from setpoint.shapes.batch import Batch, BySource
 from setpoint.train.build.components import build_components
 from setpoint.train.config import Job
-from setpoint.train.loop import Loop
-from setpoint.train.position import Position
 
-from .small import small_job
+from .small import loop_of, small_job
 
 LETTERS = ("abcd", "wxyz")
 """Of the two sources, so that a target says which it is from."""
@@ -67,7 +64,7 @@ def test_sums_of_each_source(tmp_path: Path, name: str) -> None:
     job = job_of(tmp_path, *flags, weights=weights)
     components = build_components(job)
     model = deepcopy(components.model).double()
-    loop = Loop(job, components, [], StopRequest(), Position())
+    loop = loop_of(job, components=components)
     taken, take = [], components.feed.take
     components.feed.take = lambda: taken.append(take()) or taken[-1]
     result = loop.step()
@@ -100,7 +97,7 @@ def test_they_change_no_number(tmp_path: Path) -> None:
         components = build_components(job)
         assert components.objective.loss.per_token
         components.objective.loss.per_token = several
-        loop = Loop(job, components, [], StopRequest(), Position())
+        loop = loop_of(job, components=components)
         results = [loop.step() for _ in range(3)]
         assert all(bool(result.by_source.nats) == several for result in results)
         found += [tuple((each.loss, each.cross_entropy, each.grad_norm) for each in results)]
@@ -111,7 +108,7 @@ def test_one_source_has_none(tmp_path: Path) -> None:
     job = small_job(tmp_path)
     components = build_components(job)
     assert not components.objective.loss.per_token
-    result = Loop(job, components, [], StopRequest(), Position()).step()
+    result = loop_of(job, components=components).step()
     assert result.by_source == BySource()
 
 

@@ -16,7 +16,7 @@ from setpoint.train.config import Job, solve_batch
 
 from ..support.snapshots import compare
 
-SIZES = (None, 1, 2, 3, 4, 8)
+SIZES = (None, 2, 3, 8)
 NAMES = ("global_size", "micro_size", "accumulation")
 
 

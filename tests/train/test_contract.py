@@ -17,7 +17,7 @@ from setpoint.train.contract import check_contract, describe_accepted
 from setpoint.train.run import Run, train
 from setpoint.train.run_name import find_run
 
-from .small import essence, events, rows, small_job, snapshot
+from .small import essence, events, rows, small_job, snapshot, train_rows
 
 
 def resume(run: Path, *flags: str) -> Run:
@@ -49,15 +49,6 @@ def test_another_identity_is_refused_and_nothing_changes(
     assert f"  {path}\n    saved      {recorded}" in message
     assert f"    requested  {today} (command line {flag.partition('=')[0]})" in message
     assert snapshot(run) == before
-
-
-def test_all_differences_are_named_at_once(run: Path) -> None:
-    with pytest.raises(SetpointError) as caught:
-        resume(run, "optimizer.lr=0.5", "seed=7", "model.heads=4")
-    message = str(caught.value)
-    assert all(name in message for name in ("optimizer.lr", "seed", "model.heads"))
-    # What follows from a difference is one.
-    assert "model.head_dim" in message
 
 
 def test_longer_with_a_constant_schedule_trains_on(tmp_path: Path, run: Path) -> None:
@@ -106,7 +97,7 @@ def test_longer_with_a_cosine_needs_the_recorded_horizon(tmp_path: Path) -> None
     assert snapshot(run) == before
     assert resume(run, "duration=9 steps", "schedule.horizon=6").final_position.step == 9
     # After the horizon the floor stays.
-    lrs = [row["lr"] for row in rows(run) if row["kind"] == "train"][6:]
+    lrs = [row["lr"] for row in train_rows(run)][6:]
     assert lrs == [pytest.approx(0.01 * 0.1)] * 3
     # The record says so from now on: no flag is needed any more.
     assert resume(run, "duration=10 steps").final_position.step == 10
@@ -214,17 +205,6 @@ def test_must_refuses_a_new_directory_and_makes_none(tmp_path: Path) -> None:
     with pytest.raises(SetpointError, match="must, but .* holds no checkpoint"):
         train(job)
     assert not (tmp_path / "runs").exists()
-
-
-def test_the_same_command_finds_its_run(tmp_path: Path) -> None:
-    """Without the directory: it follows from the fingerprint."""
-    flags = ("schedule=constant", "name=same")
-    first = train(small_job(tmp_path, *flags, "duration=5 steps"))
-    second = train(small_job(tmp_path, *flags, "duration=9 steps"))
-    other = train(small_job(tmp_path, *flags, "duration=2 steps", "optimizer.lr=0.02"))
-    assert first.directory == second.directory != other.directory
-    assert (second.started.step, second.final_position.step) == (5, 9)
-    assert other.started.step == 0
 
 
 def test_a_budget_may_grow_and_not_shrink(run: Path) -> None:

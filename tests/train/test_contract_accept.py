@@ -24,7 +24,7 @@ from setpoint.train.verdict import StepResult
 from ..precision.gpu_stand_in import gpu_stand_in
 from ..support.snapshots import compare
 from .effects.model_fields import PRETRAINED_ROWS, prepare
-from .small import Kept, essence, events, rows, small_job, snapshot
+from .small import Kept, Killed, essence, events, rows, small_job, snapshot, train_rows
 from .test_config_effects import BASE, EFFECTS, Before
 
 
@@ -46,7 +46,7 @@ def test_an_accepted_difference_is_recorded_with_both_values_and_origins(run: Pa
     flags = ("optimizer.lr=0.5", "duration=8 steps")
     outcome = resume(run, *flags, accept=["optimizer.lr"])
     assert (outcome.started.step, outcome.final_position.step) == (6, 8)
-    assert [row["lr"] for row in rows(run) if row["kind"] == "train"][5:] == [0.01, 0.5, 0.5]
+    assert [row["lr"] for row in train_rows(run)][5:] == [0.01, 0.5, 0.5]
     (event,) = events(run, "resume")
     rate = event["accepted"][1]
     assert (rate["path"], rate["role"], rate["left"], rate["right"], rate["right_origin"]) == (
@@ -266,10 +266,6 @@ def test_options_by_pytorchs_own_names(tmp_path: Path) -> None:
     outcome = resume(folder, *changes, "duration=5 steps", accept=["optimizer"])
     group = outcome.components.optimizer.param_groups[0]
     assert (group["d"], group["eps"]) == (2.0, (None, 0.5))
-
-
-class Killed(BaseException):
-    """Ends a session as a kill does: nothing is saved, and nothing is recorded."""
 
 
 def test_how_it_is_computed_may_change_without_a_word(run: Path) -> None:

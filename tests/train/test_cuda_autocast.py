@@ -14,16 +14,12 @@ from torch import Tensor
 from setpoint.config.composition import compose
 from setpoint.model.attention.attention import AttentionContext
 from setpoint.model.layers import layers_of
-from setpoint.resilience.signals import StopRequest
 from setpoint.train.build.components import Components, build_components
 from setpoint.train.config import Job
-from setpoint.train.loop import Callback, Loop
-from setpoint.train.position import Position
-from setpoint.train.verdict import StepResult
 
 from ..support.cuda_autocast import cuda_autocast, operators
 from ..support.forks import forked
-from .small import small_job
+from .small import Steps, loop_of, small_job
 
 BASE = ("duration=2 steps", "precision.compute=bf16", "evaluation=null", "model.qk_norm=true")
 EXPERTS = (*BASE, "model.moe.experts=4", "model.moe.top_k=2")
@@ -93,23 +89,13 @@ def observed(components: Components) -> Iterator[dict[str, set[torch.dtype]]]:
         yield dtypes
 
 
-class Losses(Callback):
-    """Keeps the losses of steps."""
-
-    def __init__(self) -> None:
-        self.losses: list[float] = []
-
-    def after_step(self, loop: Loop, result: StepResult) -> None:
-        self.losses.append(float(result.loss))
-
-
 def trained(job: Job) -> tuple[list[float], dict[str, set[torch.dtype]]]:
     """Losses of a job's steps, and the dtypes seen in them."""
     components = build_components(job)
-    seen = Losses()
+    seen = Steps()
     with observed(components) as dtypes:
-        Loop(job, components, [seen], StopRequest(), Position()).run()
-    return seen.losses, dtypes
+        loop_of(job, seen, components=components).run()
+    return [result.loss for result in seen.seen], dtypes
 
 
 @pytest.mark.parametrize("name", JOBS)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import errno
-import json
 import math
 import re
 from collections.abc import Sequence
@@ -22,7 +21,7 @@ from setpoint.precision.config import LossScale
 from setpoint.precision.mixed_precision import LossScaler
 from setpoint.train.build.components import Components, build_components
 from setpoint.train.engine import Engine, Rates, explain_oom, raise_named
-from setpoint.train.loop import Loop, build_engine
+from setpoint.train.loop import build_engine
 from setpoint.train.rules.run_rules import memory_suggestions
 from setpoint.train.run import train
 from setpoint.train.verdict import StepResult, Verdict
@@ -284,14 +283,3 @@ def test_other_errors_stay_what_they_are(tmp_path: Path) -> None:
         raise RuntimeError("shape mismatch")
     assert not is_out_of_memory(RuntimeError("shape mismatch"))
     assert not is_out_of_memory(ValueError("not enough memory"))
-
-
-def test_a_crash_is_an_event(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def crash(*_: object) -> None:
-        raise RuntimeError("a bug")
-
-    monkeypatch.setattr(Loop, "take_step", crash)
-    with pytest.raises(RuntimeError, match="a bug"):
-        train(small_job(tmp_path, "name=crash"), tmp_path / "crash")
-    last = json.loads((tmp_path / "crash" / "events.jsonl").read_text().splitlines()[-1])
-    assert (last["event"], last["error"]) == ("fault", "RuntimeError('a bug')")

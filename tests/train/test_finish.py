@@ -49,15 +49,6 @@ def test_a_finished_run(tmp_path: Path) -> None:
     assert whole.bigram < 2.0
 
 
-def test_a_run_that_had_been_finished(tmp_path: Path) -> None:
-    """Asked for again, it shows what it came to, from its own record."""
-    job = small_job(tmp_path, "duration=3 steps", "evaluation.baselines=true")
-    first = summary(train(job))
-    again = summary(train(job))
-    assert [line for line in first if not line.startswith("tokens/s")] == again
-    assert any(line.startswith("held-out loss ") for line in again)
-
-
 def test_named_data_sets_and_an_early_end(tmp_path: Path) -> None:
     """A model that learns nothing is not a better after the first evaluation."""
     web = "{name=web, sources=[{type=random, documents=9, length=90}]}"

@@ -18,18 +18,16 @@ from setpoint.checkpoint.store import CheckpointStore
 from setpoint.config import ConfigError
 from setpoint.optim.adam import AnyPrecisionAdamW
 from setpoint.precision.mixed_precision import MasterWeights
-from setpoint.resilience.signals import StopRequest
 from setpoint.train.build.components import Components, build_components
 from setpoint.train.config import Job
 from setpoint.train.engine import Engine
 from setpoint.train.loop import Loop
-from setpoint.train.position import Position
 from setpoint.train.run import train
 from setpoint.train.run_state import restore
 
 from ..checkpoint.stored import load
 from ..precision.gpu_stand_in import gpu_stand_in
-from .small import assert_same_run, events, rows, small_job, states
+from .small import assert_same_run, events, loop_of, rows, small_job, states, train_rows
 
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16}
 OPTIMIZERS = {
@@ -96,7 +94,7 @@ def watched(components: Components) -> Iterator[tuple[set[torch.dtype], set[torc
 
 
 def looped(job: Job, components: Components) -> Loop:
-    loop = Loop(job, components, [], StopRequest(), Position())
+    loop = loop_of(job, components=components)
     loop.run()
     return loop
 
@@ -118,7 +116,7 @@ def test_formats_are_what_they_say(optimizer: str, tmp_path: Path) -> None:
         if optimizer not in ("adamw", "lion") and not (legal and kept):
             continue  # what is refused does not depend on more than these two show
         try:
-            job = small_job(tmp_path, *PLAIN, *OPTIMIZERS[optimizer], "duration=2 steps", *flags)
+            job = small_job(tmp_path, *PLAIN, *OPTIMIZERS[optimizer], "duration=1 steps", *flags)
         except ConfigError as error:
             assert not (legal and kept), (flags, str(error))
             assert {problem.path for problem in error.problems} <= {
@@ -191,7 +189,7 @@ def losses(folder: Path, *flags: str) -> list[float]:
         "model.dim=32", "batch.micro_size=8", *flags,
     )  # fmt: skip
     components, found = build_components(job), list[float]()
-    loop = Loop(job, components, [], StopRequest(), Position())
+    loop = loop_of(job, components=components)
     components.model.train()
     for _ in range(60):
         loop.pending = loop.take_step()
@@ -287,7 +285,7 @@ def test_a_run_in_fp16_goes_on_bit_for_bit_and_counts_what_it_skips(tmp_path: Pa
     scale = f"precision.loss_scale={{initial={2.0**127}, backoff=1e-10, growth_interval=3}}"
     with gpu_stand_in():
         run = interrupted(tmp_path, "precision.compute=fp16", "parallel.device=cuda", scale)
-    found = [row for row in rows(run) if row["kind"] == "train"]
+    found = train_rows(run)
     assert [row["skipped_steps"] for row in found] == [1, 2, 3, 4, 4, 4, 4, 4]
     # In JSON an infinite norm is a text.
     assert [row["grad_norm"] == "Infinity" or row["grad_norm"] == "NaN" for row in found[:5]] == [

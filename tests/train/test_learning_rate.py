@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import signal
 from pathlib import Path
 
@@ -11,7 +10,6 @@ import pytest
 from setpoint.config import resolve
 from setpoint.optim.schedule.config import Cosine, Moving, Plateau, ScheduleConfig
 from setpoint.optim.schedule.curves import ScheduleTime
-from setpoint.resilience.signals import StopRequest
 from setpoint.shapes.scoring import Score
 from setpoint.train.build.components import build_components
 from setpoint.train.config import Job
@@ -20,7 +18,7 @@ from setpoint.train.position import UNITS as EVERY
 from setpoint.train.position import LearningRate, Position, is_over
 from setpoint.train.run import train
 
-from .small import assert_same_run, rows, small_job
+from .small import assert_same_run, loop_of, small_job, train_rows
 
 PHASES = (
     "schedule.phases=[{length: 3, target: 1}, {target: 0.5, curve: cosine},"
@@ -40,7 +38,7 @@ VARIANTS: dict[str, tuple[str, ...]] = {
 
 
 def rates(run: Path) -> list[float]:
-    return [row["lr"] for row in rows(run) if row["kind"] == "train"]
+    return [row["lr"] for row in train_rows(run)]
 
 
 @pytest.mark.parametrize(
@@ -71,27 +69,6 @@ def test_by_tokens_few_tokens_move_little() -> None:
     rate, curve = of(section, tokens_per_update=64), section.build()
     assert rate.factor(position(1, 0, tokens=32)) == curve(0.5) == 0.15
     assert rate.factor(position(99, 0, tokens=64 * 55)) == curve(55)
-
-
-def test_by_epoch_the_factor_stays_within_one() -> None:
-    section = resolve(Cosine(horizon=100, warmup=0, by="epoch"))
-    rate, curve = of(section), section.build()
-    at = [(0, 0.0), (1, 0.4), (2, 0.8), (3, 1.2), (4, 1.6), (5, 2.0), (6, 2.4), (7, 4.1), (8, 4.5)]
-    began = [0, 0, 0, 3, 3, 5, 5, 7, 7]
-    assert [rate.factor(position(*each)) for each in at] == [curve(step) for step in began]
-
-
-def test_by_epoch_a_state_is_where_the_epoch_began() -> None:
-    section = resolve(Cosine(horizon=100, warmup=0, by="epoch"))
-    rate = of(section)
-    for at in ((0, 0.0), (1, 0.7), (2, 1.4)):
-        rate.factor(position(*at))
-    state = json.loads(json.dumps(rate.state_dict()))
-    again = of(section)
-    again.load_state_dict(state)
-    assert (
-        again.factor(position(3, 1.9)) == section.build()(2) != of(section).factor(position(3, 1.9))
-    )
 
 
 def test_a_state_of_another_schedule_is_left_alone() -> None:
@@ -134,7 +111,7 @@ def test_by_epoch_in_a_run(tmp_path: Path) -> None:
     job = small_job(tmp_path, *BATCH, *EPOCHS, "duration=60 steps")
     assert isinstance(job.schedule, Moving)
     components = build_components(job)
-    loop = Loop(job, components, [], StopRequest(), Position())
+    loop = loop_of(job, components=components)
     per_epoch = len(components.train_data) / 4
     curve, seen = job.schedule.build(), []
     for step in range(60):
@@ -167,7 +144,7 @@ def test_a_run_in_each_unit_has_the_rates_of_its_curve(
 ) -> None:
     job = small_job(tmp_path, *BATCH, *SHORT, *VARIANTS[name], *UNITS[unit], "evaluation=null")
     components = build_components(job)
-    loop, curve = Loop(job, components, [], StopRequest(), Position()), job.schedule.build()
+    loop, curve = loop_of(job, components=components), job.schedule.build()
     per_epoch, found = len(components.train_data) / 4, list[float]()
     while loop.goes_on:
         step = loop.position.step
@@ -187,7 +164,7 @@ def test_a_run_in_each_unit_has_the_rates_of_its_curve(
 @pytest.mark.parametrize(("name", "duration"), [("cosine", "0.3 s"), ("wsd", "[30 steps, 0.3 s]")])
 def test_a_run_in_time_follows_the_clock(tmp_path: Path, name: str, duration: str) -> None:
     job = small_job(tmp_path, *BATCH, *VARIANTS[name], f"duration={duration}")
-    loop = Loop(job, build_components(job), [], StopRequest(), Position())
+    loop = loop_of(job)
     curve, seconds = job.schedule.build(), 0.0
     while loop.goes_on:
         at = loop.position
@@ -217,13 +194,6 @@ def test_a_resumed_run_has_the_same_rates(tmp_path: Path, flags: tuple[str, ...]
     for steps in (26, 36) if flags is PLATEAU else (12, 36):
         parts = train(small_job(tmp_path / "parts", *base, f"duration={steps} steps")).directory
     assert rates(parts) == rates(whole)
-
-
-def test_a_stopped_run_is_the_same_to_the_bit(tmp_path: Path) -> None:
-    oracle = train(small_job(tmp_path / "whole", *PLATEAU, "duration=16 steps")).directory
-    job = small_job(tmp_path / "stopped", *PLATEAU, "duration=16 steps")
-    stopped = interrupted(job, 10)
-    assert_same_run(stopped, oracle)
 
 
 def interrupted(job: Job, at: int) -> Path:

@@ -14,7 +14,6 @@ import torch
 from torch import Tensor, nn
 
 from setpoint.config import Config, RunError, field
-from setpoint.config.schema.class_info import add_section
 from setpoint.model.config import ModelConfig
 from setpoint.shapes.logged import BEGINNINGS, TAKEN, log
 from setpoint.sweep.comparison import ComparedRun, cell_of
@@ -24,8 +23,8 @@ from setpoint.train.loop import Callback, Loop, Phase
 from setpoint.train.run import train
 from setpoint.train.verdict import StepResult
 
-from ..support.variants import forget, known
-from .small import rows, small_job
+from ..support.variants import forget, known, sections
+from .small import rows, small_job, train_rows
 
 FLAGS = ("duration=12 steps", "tracking.every=5 steps", "evaluation.every=4 steps")
 
@@ -81,10 +80,8 @@ VARIANTS = forget(ModelConfig, __name__)
 
 @pytest.fixture
 def own() -> Iterator[None]:
-    add_section(Job, "logging", Logging.Config)
-    with known(ModelConfig, VARIANTS):
+    with sections(Job, logging=Logging.Config), known(ModelConfig, VARIANTS):
         yield
-    del Job.__setpoint__.fields["logging"], Job.__setpoint__.added["logging"]
 
 
 def job_of(folder: Path, *flags: str) -> Job:
@@ -94,8 +91,7 @@ def job_of(folder: Path, *flags: str) -> Job:
 
 def logged(run: Path) -> list[dict[str, Any]]:
     names = ("step", "token_mean", "calls", "square", "odd")
-    train_rows = [row for row in rows(run) if row["kind"] == "train"]
-    return [{name: row[name] for name in names if name in row} for row in train_rows]
+    return [{name: row[name] for name in names if name in row} for row in train_rows(run)]
 
 
 @pytest.mark.usefixtures("own")

@@ -17,16 +17,14 @@ from torch.nn import functional as F
 from setpoint.checkpoint.loading import verify_directory
 from setpoint.config import RunError, SetpointError
 from setpoint.model.transformer import Head
-from setpoint.resilience.signals import StopRequest
 from setpoint.shapes.outcome import Outcome
 from setpoint.train.build.components import Components, build_components
 from setpoint.train.config import Job
 from setpoint.train.loop import Callback, Loop, Phase
-from setpoint.train.position import Position
 from setpoint.train.run import train
 from setpoint.train.verdict import StepResult
 
-from .small import events, rows, small_job
+from .small import events, loop_of, rows, small_job
 
 STEPS = 8
 
@@ -53,7 +51,7 @@ class Recorder(Callback):
 def run_loop(job: Job) -> tuple[Components, Recorder]:
     """Train without a directory."""
     components, recorder = build_components(job), Recorder()
-    Loop(job, components, [recorder], StopRequest(), Position()).run()
+    loop_of(job, recorder, components=components).run()
     return components, recorder
 
 
@@ -195,7 +193,7 @@ def test_the_feed_is_closed_at_the_end(
     components = build_components(job)
     close = components.feed.close
     monkeypatch.setattr(components.feed, "close", lambda: (close(), told.append("feed")))
-    loop = Loop(job, components, [Fails()], StopRequest(), Position())
+    loop = loop_of(job, Fails(), components=components)
     if where == "never":
         loop.run()
     else:
@@ -215,7 +213,7 @@ def test_a_callback_ends_it_in_order(tmp_path: Path) -> None:
 
     ender, after = Ender(), Recorder()
     job = small_job(tmp_path, "duration=9 steps")
-    loop = Loop(job, build_components(job), [ender, after], StopRequest(), Position())
+    loop = loop_of(job, ender, after)
     assert loop.goes_on and loop.end_reason is None
     loop.run()
     assert (loop.position.step, loop.end_reason, loop.goes_on) == (4, "enough", False)
@@ -225,17 +223,6 @@ def test_a_callback_ends_it_in_order(tmp_path: Path) -> None:
     # The rates are those of the whole run: an early end bends no curve.
     whole = run_loop(small_job(tmp_path, "duration=9 steps"))[1]
     assert [u.lr for u in ender.updates] == [u.lr for u in whole.updates[:4]]
-
-
-def test_a_callback_that_ends_it_at_the_start(tmp_path: Path) -> None:
-    class Ender(Recorder):
-        def start(self, loop: Loop) -> None:
-            loop.end("there is nothing to do")
-
-    ender = Ender()
-    job = small_job(tmp_path, "duration=9 steps")
-    Loop(job, build_components(job), [ender], StopRequest(), Position()).run()
-    assert ender.updates == [] and ender.told == ["finish"]
 
 
 def test_a_loss_that_is_not_finite_stops_before_the_update(
@@ -291,7 +278,7 @@ def test_what_others_draw_changes_nothing(tmp_path: Path) -> None:
     for others in ([], [Drawing()]):
         recorder = Recorder()
         torch.manual_seed(len(others))
-        Loop(job, build_components(job), [*others, recorder], StopRequest(), Position()).run()
+        loop_of(job, *others, recorder).run()
         losses.append([update.loss for update in recorder.updates])
     assert losses[0] == losses[1]
     assert len(set(losses[0])) == 6
@@ -327,7 +314,7 @@ def test_phases_decide_the_order_and_within_one_the_order_of_building(tmp_path: 
     job, seen = small_job(tmp_path, "duration=1 steps"), list[str]()
     wanted = [(1, Phase.KEEP), (2, Phase.STEP), (3, Phase.EVALUATE), (4, Phase.STEP)]
     callbacks = [Noted(str(name), phase, seen) for name, phase in wanted]
-    Loop(job, build_components(job), callbacks, StopRequest(), Position()).run()
+    loop_of(job, *callbacks).run()
     order = ["2", "4", "3", "1"]
     assert seen == [*(f"start {name}" for name in order), *order]
     assert Callback.phase is Phase.OBSERVE
@@ -347,7 +334,7 @@ def test_the_first_step_and_an_interval(tmp_path: Path, monkeypatch: pytest.Monk
     monkeypatch.setattr("setpoint.train.loop.time.monotonic", lambda: clock[0])
     job, seen = small_job(tmp_path, "duration=5 steps"), list[str]()
     paused = Paused("paused", Phase.OBSERVE, seen)
-    loop = Loop(job, build_components(job), [paused], StopRequest(), Position())
+    loop = loop_of(job, paused)
     loop.engine.span = lambda name: (
         clock.append(clock.pop() + 25.0 * (name == "clip")) or nullcontext()
     )
@@ -372,6 +359,6 @@ def test_what_a_callback_does_not_do_is_not_called(
     for name in ("before_update", "after_launch", "after_step", "needs_result"):
         monkeypatch.setattr(Callback, name, never)
     job = small_job(tmp_path, "duration=2 steps")
-    loop = Loop(job, build_components(job), [Callback()], StopRequest(), Position())
+    loop = loop_of(job, Callback())
     loop.run()
     assert loop.position.step == 2

@@ -11,15 +11,12 @@ from torch.nn import functional as F
 
 from setpoint.loss.config import LinearCrossEntropy
 from setpoint.loss.linear import linear_missing
-from setpoint.resilience.signals import StopRequest
 from setpoint.shapes.batch import StepBatch, total_count
 from setpoint.train.build.components import Components, build_components
 from setpoint.train.config import Job
-from setpoint.train.loop import Callback, Loop
-from setpoint.train.position import Position
 from setpoint.train.verdict import StepResult
 
-from .small import small_job
+from .small import Steps, loop_of, small_job
 
 # Sequences in a micro-batch, and micro-batches in an update.
 PORTIONS = ((8, 1), (2, 4), (1, 8))
@@ -56,7 +53,7 @@ def accumulated(job: Job, dtype: torch.dtype, weighted: bool) -> tuple[Component
     """The gradients of one update, left in the parameters, and its loss."""
     components = build_components(job)
     components.model.to(dtype)
-    loop = Loop(job, components, [], StopRequest(), Position())
+    loop = loop_of(job, components=components)
     batches = list(components.feed.take().batches)
     if weighted:
         batches = [
@@ -97,7 +94,11 @@ def test_gradients(tmp_path: Path, name: str, dtype: torch.dtype) -> None:
 
 @pytest.mark.parametrize(
     ("loss", "portion"),
-    [("cross_entropy", (8, 1)), ("chunked_cross_entropy", (2, 4)), ("linear_cross_entropy", (1, 8))],
+    [
+        ("cross_entropy", (8, 1)),
+        ("chunked_cross_entropy", (2, 4)),
+        ("linear_cross_entropy", (1, 8)),
+    ],
 )
 def test_weights_from_the_data(tmp_path: Path, loss: str, portion: tuple[int, int]) -> None:
     """Against the definition over the whole batch: sum of w * cross-entropy / sum of w."""
@@ -118,25 +119,15 @@ def test_weights_from_the_data(tmp_path: Path, loss: str, portion: tuple[int, in
         torch.testing.assert_close(gradient, theirs[name], rtol=0, atol=1e-12)
 
 
-class Updates(Callback):
-    """Keeps the updates."""
-
-    def __init__(self) -> None:
-        self.seen: list[StepResult] = []
-
-    def after_step(self, loop: Loop, result: StepResult) -> None:
-        self.seen.append(result)
-
-
 @pytest.mark.parametrize("name", ["weighed", "experts that are balanced by biases"])
 def test_a_run(tmp_path: Path, name: str) -> None:
     """Norms, clipping, the optimizer and what is counted, over five updates."""
     runs: list[tuple[list[StepResult], dict[str, torch.Tensor]]] = []
     for portion in PORTIONS[:2]:
         job = job_of(tmp_path, portion, *JOBS[name], "optimizer.clip_norm=0.3")
-        components, updates = build_components(job), Updates()
+        components, updates = build_components(job), Steps()
         components.model.to(torch.float64)
-        Loop(job, components, [updates], StopRequest(), Position()).run()
+        loop_of(job, updates, components=components).run()
         runs.append((updates.seen, components.model.state_dict()))
     (whole, theirs), (portions, ours) = runs
     assert len(whole) == 5 and whole[-1].loss < whole[0].loss

@@ -16,18 +16,15 @@ from torch.nn import functional as F
 from setpoint.config import ConfigError, RunError, SetpointError, resolve
 from setpoint.loss.config import CrossEntropy
 from setpoint.loss.cross_entropy import LossOutput, Weigher
-from setpoint.resilience.signals import StopRequest
 from setpoint.shapes.batch import IGNORE_INDEX, Batch, StepBatch, total_count
 from setpoint.shapes.outcome import Outcome, Projection, Routing
 from setpoint.train.build.components import Components, build_components
 from setpoint.train.evaluation.scores import evaluate
-from setpoint.train.loop import Loop
 from setpoint.train.objective import Objective
-from setpoint.train.position import Position
 
 from ..support.snapshots import compare
 from ..support.tensors import make_batch
-from .small import small_job
+from .small import loop_of, small_job
 
 ROWS, LENGTH, VOCAB = 8, 16, 257
 SPACE = 32  # the first byte of the synthetic text
@@ -85,7 +82,7 @@ def one_update(
         kept.extend(p.grad.clone() for p in components.model.parameters() if p.grad is not None)
 
     components.optimizer.register_step_pre_hook(keep)
-    result = Loop(job, components, [], StopRequest(), Position()).step()
+    result = loop_of(job, components=components).step()
     return (result.loss, result.cross_entropy, result.tokens), kept
 
 
@@ -157,7 +154,7 @@ def test_what_the_model_adds_is_a_mean_over_the_global_batch(tmp_path: Path) -> 
     components.objective = Objective(components.model, resolve(CrossEntropy()).build())
     components.optimizer = torch.optim.SGD(components.model.parameters(), lr=0.0)
     components.feed = Rows(components, batch, 2)  # pyright: ignore[reportAttributeAccessIssue]
-    loop = Loop(job, components, [], StopRequest(), Position())
+    loop = loop_of(job, components=components)
     result = loop.step()
     valid = (batch.targets != IGNORE_INDEX).sum(1).view(4, 2).sum(1)
     assert len(valid.unique()) > 1

@@ -39,7 +39,7 @@ from setpoint.train.loop import Callback, Loop
 from setpoint.train.run import train
 from setpoint.train.verdict import StepResult
 
-from .small import essence, rows, small_job
+from .small import essence, small_job, train_rows
 
 CUDA = pytest.mark.cuda
 DEVICES = ["cpu", pytest.param("cuda", marks=CUDA)]
@@ -57,7 +57,7 @@ def device_flag(device: str) -> str:
 
 
 def losses(run: Path) -> list[float]:
-    return [row["loss"] for row in rows(run) if row["kind"] == "train"]
+    return [row["loss"] for row in train_rows(run)]
 
 
 def preset_job(folder: Path, preset: str, *flags: str) -> Job:

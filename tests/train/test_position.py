@@ -12,8 +12,6 @@ from hypothesis import strategies as st
 from setpoint.train.position import Position, is_due, is_over, share_done
 from setpoint.units import Duration, Period
 
-MINUTE = 60.0
-
 
 def positions(count: int, tokens: int, windows: int, per_step: int) -> list[Position]:
     """The positions of a run that draws `per_step` of `windows` windows at each step."""
@@ -43,19 +41,6 @@ def expected(exact: list[Fraction], every: Fraction) -> list[int]:
     return steps
 
 
-@given(st.integers(1, 12), st.integers(1, 40))
-def test_steps(every: int, count: int) -> None:
-    run = positions(count, 7, 10, 1)
-    assert fired(Period(f"{every} steps"), run) == list(range(every, count + 1, every))
-
-
-@given(st.integers(1, 500), st.integers(1, 60), st.integers(1, 40))
-def test_tokens(every: int, tokens: int, count: int) -> None:
-    exact = [Fraction(step * tokens) for step in range(count + 1)]
-    found = fired(Period(f"{every} tokens"), positions(count, tokens, 10, 1))
-    assert found == expected(exact, Fraction(every))
-
-
 @given(
     st.sampled_from(["0.1", "0.2", "0.25", "0.3", "0.7", "1", "0.05", "1.5", "0.001", "3"]),
     st.integers(1, 1000),
@@ -69,11 +54,17 @@ def test_epochs(every: str, windows: int, per_step: int, count: int) -> None:
     assert found == expected(exact, Fraction(every))
 
 
-@given(st.integers(1, 20), st.integers(1, 80))
-def test_seconds(quarters: int, count: int) -> None:
-    exact = [Fraction(step, 4) for step in range(count + 1)]
-    found = fired(Period(f"{quarters / 4} s"), positions(count, 1, 10, 1))
-    assert found == expected(exact, Fraction(quarters, 4))
+@given(
+    st.sampled_from([("steps", 1), ("tokens", 7), ("tokens", 60), ("s", Fraction(1, 4))]),
+    st.integers(1, 500),
+    st.integers(1, 40),
+)
+def test_steps_tokens_and_seconds(unit: tuple[str, Fraction | int], every: int, count: int) -> None:
+    name, per_step = unit
+    period = Fraction(every, 4) if name == "s" else Fraction(every)
+    run = positions(count, int(per_step) or 1, 10, 1)
+    exact = [step * Fraction(per_step) for step in range(count + 1)]
+    assert fired(Period(f"{float(period):g} {name}"), run) == expected(exact, period)
 
 
 def test_words() -> None:
@@ -121,14 +112,11 @@ def test_the_first_limit_ends_the_run(
     assert [is_over(duration, at) for at in run] == by_hand
 
 
-def test_time_ends_a_run() -> None:
-    assert not is_over(Duration("1 min"), Position(seconds=59.99))
-    assert is_over(Duration("1 min"), Position(seconds=MINUTE))
-
-
 @pytest.mark.parametrize(
     ("at", "share"),
-    [(Position(), 0.0), (Position(step=25), 0.25), (Position(step=25, seconds=30.0), 0.5)],
-)
+    [(Position(), 0.0), (Position(step=25), 0.25), (Position(step=25, seconds=30.0), 0.5),
+     (Position(seconds=60.0), 1.0)],
+)  # fmt: skip
 def test_share_done_looks_at_the_nearest_limit(at: Position, share: float) -> None:
     assert share_done(Duration("100 steps", "1 min"), at) == share
+    assert is_over(Duration("100 steps", "1 min"), at) == (share == 1)

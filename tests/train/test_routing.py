@@ -12,15 +12,13 @@ from torch import Tensor
 from setpoint.config import ConfigError, fingerprint, resolve
 from setpoint.precision.config import LossScale
 from setpoint.precision.mixed_precision import LossScaler
-from setpoint.resilience.signals import StopRequest
 from setpoint.train.build.components import build_components
 from setpoint.train.config import Job
 from setpoint.train.loop import Callback, Loop
-from setpoint.train.position import Position
 from setpoint.train.run import train
 from setpoint.train.verdict import StepResult
 
-from .small import rows, small_job
+from .small import Steps, loop_of, rows, small_job, train_rows
 
 RATE = 0.0625  # sums of it are exact
 SIGMOID = (
@@ -30,25 +28,14 @@ SIGMOID = (
 )  # fmt: skip
 
 
-class Counts(Callback):
-    """Keeps the counts of all updates."""
-
-    def __init__(self) -> None:
-        self.seen: list[Tensor] = []
-
-    def after_step(self, loop: Loop, result: StepResult) -> None:
-        assert result.routing is not None
-        self.seen.append(result.routing.counts)
-
-
 def balanced(job: Job) -> tuple[list[Tensor], Tensor]:
-    """The counts of all updates, and the biases at the end."""
-    components, counts = build_components(job), Counts()
-    Loop(job, components, [counts], StopRequest(), Position()).run()
-    state = components.model.state_dict()
-    return counts.seen, torch.stack(
-        [t for name, t in state.items() if name.endswith("router.bias")]
-    )
+    """The counts of all steps, and the biases at the end."""
+    steps = Steps()
+    loop = loop_of(job, steps)
+    loop.run()
+    state = loop.components.model.state_dict()
+    counts = [step.routing.counts for step in steps.seen if step.routing is not None]
+    return counts, torch.stack([t for name, t in state.items() if name.endswith("router.bias")])
 
 
 def test_accumulation_does_not_change_counts_and_biases(tmp_path: Path) -> None:
@@ -92,7 +79,7 @@ def test_evaluation_does_not_count(tmp_path: Path) -> None:
     never = train(small_job(tmp_path, *flags, "evaluation=null", "name=never"))
     state, other = often.components.model.state_dict(), never.components.model.state_dict()
     assert all(torch.equal(tensor, other[name]) for name, tensor in state.items())
-    trained = [row for row in rows(often.directory) if row["kind"] == "train"]
+    trained = train_rows(often.directory)
     assert trained == rows(never.directory)
     assert any(row["expert_drops"] > 0 for row in trained)
 
@@ -127,7 +114,7 @@ def test_a_skipped_update_moves_no_biases(tmp_path: Path) -> None:
                 now = components.model.state_dict()
                 assert all(torch.equal(now[name], before[name]) for name in before)
 
-    Loop(job, components, [Updates()], StopRequest(), Position()).run()
+    loop_of(job, Updates(), components=components).run()
     assert [result.routing is None for result in counts] == [True, False]
     assert components.scaler.metrics() == {"loss_scale": 2.0**27, "skipped_steps": 1}
     now = components.model.state_dict()
@@ -144,7 +131,7 @@ EXPERTS = (
 
 
 def losses_of(job: Job) -> list[float]:
-    return [row["loss"] for row in rows(train(job).directory) if row["kind"] == "train"]
+    return [row["loss"] for row in train_rows(train(job).directory)]
 
 
 def test_another_micro_size_is_another_run_or_the_same_one(tmp_path: Path) -> None:

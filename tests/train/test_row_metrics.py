@@ -20,15 +20,12 @@ from setpoint.model.layers import count_parameters
 from setpoint.model.parameters import FORMULAS
 from setpoint.optim.clip import norms_of_sets
 from setpoint.plan.preflight import preflight
-from setpoint.resilience.signals import StopRequest
 from setpoint.train.build.components import build_components
 from setpoint.train.config import Job
-from setpoint.train.loop import Loop
-from setpoint.train.position import Position
 from setpoint.train.row_metrics import Utilization, utilization_of
 from setpoint.train.run import train
 
-from .small import events, rows, small_job
+from .small import events, loop_of, rows, small_job
 
 allow_imports(__name__)
 CPU = torch.device("cpu")
@@ -183,7 +180,7 @@ def test_norms_are_those_of_torch(tmp_path: Path) -> None:
     job = small_job(tmp_path, *SHORT, *ALL, "optimizer.clip_norm=0.01")
     components = build_components(job)
     before = {name: each.detach().clone() for name, each in components.model.named_parameters()}
-    loop = Loop(job, components, [], StopRequest(), Position())
+    loop = loop_of(job, components=components)
     assert loop.engine.norms is not None
     result = loop.step()
     found = loop.engine.norms.columns()

@@ -149,9 +149,3 @@ def test_a_lost_metrics_file_is_told_and_does_not_stop_the_run(
     flags = ["duration=24 steps", "tracking.progress=lines"]
     train(compose(Job, draft, flags=flags).resolve(), stopped)
     assert "metrics.jsonl lacks rows of steps before 22" in capsys.readouterr().out
-
-
-def test_a_lost_record_is_refused(stopped: Path) -> None:
-    (stopped / "origins.json").unlink()
-    with pytest.raises(SetpointError, match=r"origins\.json"):
-        read_record(Job, str(stopped))

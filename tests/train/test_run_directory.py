@@ -20,7 +20,7 @@ from setpoint.train.run import train
 from setpoint.train.run_name import identity_mark
 
 from .commands import Commands
-from .small import events, rows, small_job, snapshot, write_config
+from .small import events, small_job, snapshot, write_config
 
 
 def test_exactly_what_the_design_lists(tmp_path: Path) -> None:
@@ -132,21 +132,6 @@ def test_bad_data_is_refused_and_nothing_is_written(
         train(small_job(tmp_path, source, f"data.{length}"))
     assert caught.value.status == 2
     assert not (tmp_path / "runs").exists()
-
-
-def test_held_out_text_that_is_shorter_than_a_row_is_padded(tmp_path: Path) -> None:
-    """All of its tokens are predicted, with the loss of a row of just their length."""
-    flags = ("evaluation.sequences=null", "evaluation.before_training=true", "duration=1 steps")
-
-    def scores(length: int) -> tuple[int, float]:
-        folder = tmp_path / str(length)
-        job = small_job(folder, f"batch.sequence_length={length}", *flags)
-        row = next(r for r in rows(train(job).directory) if r["kind"] == "evaluation")
-        return row["held_out_tokens"], row["held_out_loss"]
-
-    tokens, loss = scores(2000)
-    assert tokens < 2000
-    assert scores(tokens) == (tokens, pytest.approx(loss, rel=1e-6))
 
 
 def test_the_command_line_says_it_in_words(commands: Commands, tmp_path: Path) -> None:

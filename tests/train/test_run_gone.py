@@ -14,13 +14,9 @@ from setpoint.train.run import train
 from setpoint.train.verdict import StepResult
 
 from ..data.tokenizers_here import byte_level
-from .small import assert_same_run, events, rows, small_job, snapshot
+from .small import Killed, assert_same_run, events, rows, small_job, snapshot, train_rows
 
 SHORT = ("duration=6 steps", "checkpoint.every=5")
-
-
-class Killed(BaseException):
-    pass
 
 
 def test_a_run_killed_before_its_first_checkpoint_starts_again(
@@ -94,7 +90,7 @@ def test_it_starts_over_where_that_is_asked_for(tmp_path: Path) -> None:
         assert (run / f"metrics.{number}.jsonl").read_bytes() == before
         (event, *_) = events(run, "restart")[number - 1 :]
         assert event["metrics"] == f"metrics.{number}.jsonl"
-        assert [row["step"] for row in rows(run) if row["kind"] == "train"] == [1, 2, 3, 4, 5, 6]
+        assert [row["step"] for row in train_rows(run)] == [1, 2, 3, 4, 5, 6]
 
 
 def test_the_weights_alone_are_for_use(tmp_path: Path) -> None:

@@ -37,7 +37,7 @@ from ..checkpoint.stored import load
 from ..support.forks import forked
 from ..support.tensors import read
 from .effects.model_fields import theirs
-from .small import rows, small_job, states
+from .small import small_job, states, train_rows
 
 
 def advance(
@@ -138,17 +138,13 @@ def assert_equal(one: dict[str, Tensor], other: dict[str, Tensor]) -> None:
         assert tensor.dtype == other[name].dtype and torch.equal(tensor, other[name]), name
 
 
-def test_a_run_without_frozen_parameters_goes_on_bit_for_bit(
-    weights: Path, tmp_path: Path
-) -> None:
+def test_a_run_without_frozen_parameters_goes_on_bit_for_bit(weights: Path, tmp_path: Path) -> None:
     start = f"model.pretrained={weights / 'hf'}"
     whole = train(small_job(tmp_path, *BASE, *TO_8, start), tmp_path / "whole").directory
     run = tmp_path / "run"
     for duration in ("duration=4 steps", "duration=8 steps"):
         train(small_job(tmp_path, *BASE, *TO_8, start, OUT, duration), run)
-    losses = [
-        [row["loss"] for row in rows(each) if row["kind"] == "train"] for each in (whole, run)
-    ]
+    losses = [[row["loss"] for row in train_rows(each)] for each in (whole, run)]
     assert losses[0] == losses[1] and len(losses[0]) == 8
     assert_equal(model_of(whole), model_of(run))
     names = set(held(run, 8))

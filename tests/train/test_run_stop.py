@@ -115,18 +115,6 @@ def test_after_a_second_ctrl_c_the_run_goes_on_exactly(
     assert not unfinished(run / "checkpoints")
 
 
-def test_stopped_again_and_again(commands: Commands, tmp_path: Path, oracle: Path) -> None:
-    for lines in (5, 30):
-        process = start(commands, tmp_path, lines=lines)
-        process.signal(signal.SIGTERM)
-        assert process.wait() in (0, 75)
-    assert commands.run(tmp_path, *WORDS)[0] == 0
-    run = the_run(tmp_path)
-    stops = [event["step"] for event in events(run, "end") if event["status"] == 75]
-    assert stops
-    assert_same_run(run, oracle)
-
-
 LAB = """
 import time, torch
 from contextlib import suppress

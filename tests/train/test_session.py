@@ -13,7 +13,6 @@ from typing import Any
 import pytest
 
 from setpoint.config import Config, RunError, SetpointError, field, log_of
-from setpoint.config.schema.class_info import add_section
 from setpoint.resilience.signals import StopRequest
 from setpoint.track.progress import Progress
 from setpoint.train.build.components import build_components
@@ -27,7 +26,8 @@ from setpoint.train.run_status import run_status
 from setpoint.train.session import Run
 from setpoint.train.verdict import StepResult
 
-from .small import events, small_job
+from ..support.variants import sections
+from .small import Notes, events, small_job
 
 
 class Watch(Callback):
@@ -59,11 +59,8 @@ def build_nothing(config: NoCallback, **runtime: object) -> str:
 
 @pytest.fixture
 def added() -> Iterator[None]:
-    add_section(Job, "watch", Watch.Config)
-    add_section(Job, "idle", NoCallback)
-    yield
-    for name in ("watch", "idle"):
-        del Job.__setpoint__.fields[name], Job.__setpoint__.added[name]
+    with sections(Job, watch=Watch.Config, idle=NoCallback, failing=Failing.Config):
+        yield
 
 
 @pytest.mark.usefixtures("added")
@@ -129,8 +126,9 @@ class Failing(Callback):
 
 
 @pytest.mark.parametrize("how", ["error", "exit"])
+@pytest.mark.usefixtures("added")
 def test_a_failed_run_keeps_its_traceback(
-    how: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, added_failing: None
+    how: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("HF_TOKEN", "not-to-be-seen-anywhere")
     job = small_job(tmp_path, f"failing.how={how}")
@@ -149,13 +147,6 @@ def test_a_failed_run_keeps_its_traceback(
         assert "training was ended by SystemExit: 0 (" in fault["error"]
     else:
         assert log.endswith("\nValueError: the fault, ***\n")
-
-
-@pytest.fixture
-def added_failing() -> Iterator[None]:
-    add_section(Job, "failing", Failing.Config)
-    yield
-    del Job.__setpoint__.fields["failing"], Job.__setpoint__.added["failing"]
 
 
 def test_what_fails_before_the_run_is_open_is_in_its_log(
@@ -178,16 +169,6 @@ def test_what_fails_before_the_run_is_open_is_in_its_log(
     assert log_of(caught.value) == str(path / "logs" / "rank-0.log")
     monkeypatch.undo()
     assert train(job, path).final_position.step == 30  # which goes on from there
-
-
-class Notes(Progress):
-    """Keeps notes."""
-
-    def __init__(self) -> None:
-        self.seen: list[str] = []
-
-    def note(self, text: str) -> None:
-        self.seen.append(text)
 
 
 def built(job: Job, directory: Path, notes: Progress) -> Run:

@@ -15,7 +15,6 @@ from setpoint.config import ConfigError, RunError, resolve
 from setpoint.precision.config import LossScale
 from setpoint.precision.mixed_precision import LossScaler
 from setpoint.resilience.config import Spike
-from setpoint.resilience.signals import StopRequest
 from setpoint.track.jsonl import EventLog
 from setpoint.track.trackers import Trackers
 from setpoint.train.build.components import build_components
@@ -25,8 +24,8 @@ from setpoint.train.position import Position
 from setpoint.train.run import train
 from setpoint.train.verdict import NonFiniteSteps, SpikedSteps, StepResult, Verdict
 
-from .poison import SEQUENCES, Poison, Poisoned, by_hand, check_rows, same, weights
-from .small import events, rows, small_job
+from .poison import SEQUENCES, Poison, Poisoned, by_hand, check_rows, same
+from .small import Killed, events, loop_of, rows, small_job, train_rows
 from .test_finish import summary
 
 FLAGS = ("duration=12 steps", "evaluation=null", "checkpoint.keep=null")
@@ -76,10 +75,6 @@ def test_several_rollbacks_and_a_gradient_that_is_not_finite(
     assert [e["step"] for e in events(ended.directory, "rollback")] == [4, 4, 8]
     assert same(ended.components, expected)
     check_rows(ended.directory, results)
-
-
-class Killed(BaseException):
-    """What ends the process of a test."""
 
 
 def on_event(patch: pytest.MonkeyPatch) -> None:
@@ -184,7 +179,7 @@ def test_without_a_checkpoint_there_is_no_rollback(tmp_path: Path, poison: Poiso
 def test_a_skipped_step_counts_and_changes_nothing(tmp_path: Path, poison: Poison) -> None:
     job = small_job(tmp_path, *FLAGS, "resilience.non_finite=skip")
     components = build_components(job)
-    loop, results = Loop(job, components, [], StopRequest(), Position()), []
+    loop, results = loop_of(job, components=components), []
     for step in range(1, 13):
         if step in (3, 8, 9):
             tokens = components.feed.take().rank_total.tokens
@@ -195,7 +190,7 @@ def test_a_skipped_step_counts_and_changes_nothing(tmp_path: Path, poison: Poiso
     poison(3, 8, 9)
     ended = train(job)
     assert same(ended.components, components)
-    found = [row for row in rows(ended.directory) if row["kind"] == "train"]
+    found = train_rows(ended.directory)
     assert [row["loss"] for row in found if row["step"] not in (3, 8, 9)] == [
         result.loss for result in results
     ]
@@ -258,16 +253,9 @@ def test_a_step_that_is_not_taken_leaves_no_copy_of_the_weights(tmp_path: Path) 
     components = build_components(job)
     objective: Any = Poisoned(components, {1})
     components.objective = objective
-    loop = Loop(job, components, [], StopRequest(), Position())
+    loop = loop_of(job, components=components)
     assert loop.step().verdict is Verdict.SKIPPED
     assert loop.engine.norms is not None and not loop.engine.norms.before
-
-
-def test_skipping_with_master_weights(tmp_path: Path, poison: Poison) -> None:
-    poison(2)
-    flags = ("precision.compute=bf16", "precision.params=bf16", "precision.master=fp32")
-    ended = train(small_job(tmp_path, *FLAGS, *flags, "resilience.non_finite=skip"))
-    assert all(bool(weight.isfinite().all()) for weight in weights(ended.components))
 
 
 def test_a_refused_step_leaves_no_gradient_and_lets_a_scale_fall(tmp_path: Path) -> None:
@@ -343,7 +331,7 @@ def test_a_skipped_spike_changes_nothing_also_after_a_resume(
     train(resolve(job.evolve(duration="8 steps")), tmp_path / "run")
     ended = train(job, tmp_path / "run")
     assert ended.started.step == 8 and same(ended.components, expected)
-    found = [row for row in rows(ended.directory) if row["kind"] == "train"]
+    found = train_rows(ended.directory)
     assert [row["skipped_steps"] for row in found] == [0] * 9 + [1] * 5
     # Step 10 is row 10 all the same, whose loss is that of the batch.
     assert [row["loss"] for row in found[10:]] == [result.loss for result in results[9:]]

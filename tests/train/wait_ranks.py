@@ -13,14 +13,10 @@ import torch
 import torch.distributed as dist
 
 from setpoint.parallel import replicas
-from setpoint.resilience.signals import StopRequest
 from setpoint.train import step_times as times
-from setpoint.train.build.components import build_components
-from setpoint.train.loop import Loop
-from setpoint.train.position import Position
 
 from ..support.ranks import fork_group
-from .small import small_job
+from .small import loop_of, small_job
 
 WORLD, STEPS = 2, 2
 COMMON = (
@@ -60,7 +56,7 @@ def slow_sum(gradients: torch.Tensor) -> torch.futures.Future[torch.Tensor]:
 def trained(folder: Path, *flags: str) -> tuple[dict[str, float], list[Any]]:
     """The seconds of the parts of all steps, and the weights."""
     job = small_job(folder, *COMMON, *flags)
-    loop = Loop(job, build_components(job), [], StopRequest(), Position())
+    loop = loop_of(job)
     before = loop.times.read()
     loop.run()
     weights = [getattr(each, "_local_tensor", each) for each in loop.components.model.parameters()]

@@ -6,7 +6,6 @@ import base64
 import hashlib
 import json
 import re
-import tomllib
 from pathlib import Path
 from typing import Any
 
@@ -150,12 +149,3 @@ def test_a_report_is_written_whole_or_not_at_all(tmp_path: Path) -> None:
     with pytest.raises(RunError, match="cannot be written"):
         write_page(html_of(content), tmp_path / "taken.html")
     assert not list(tmp_path.glob("*.tmp-*"))
-
-
-def test_the_package_brings_the_files_of_the_page() -> None:
-    project = Path(__file__).parents[3] / "pyproject.toml"
-    patterns = tomllib.loads(project.read_text())["tool"]["setuptools"]["package-data"]
-    found = {
-        path.name for each in patterns["setpoint.report.page"] for path in html.HERE.glob(each)
-    }
-    assert found == {"page.html", "page.css", *html.SCRIPTS}

@@ -9,14 +9,12 @@ import torch._dynamo
 from torch.nn import functional as F
 from torch.nn.utils import clip_grad_norm_
 
-from setpoint.resilience.signals import StopRequest
 from setpoint.train.build.components import build_components
 from setpoint.train.config import Job
-from setpoint.train.loop import Loop
 from setpoint.train.position import Position
 from setpoint.train.run import train
 
-from ..small import rows, small_job
+from ..small import loop_of, rows, small_job
 
 FLAGS = (
     "optimizer.type=import",
@@ -53,7 +51,7 @@ def test_adagrad_by_its_path_learns_what_a_plain_loop_learns(tmp_path: Path) -> 
     expected = plain_loop(job)
     components = build_components(job)
     assert isinstance(components.optimizer, torch.optim.Adagrad)
-    Loop(job, components, [], StopRequest(), Position()).run()
+    loop_of(job, components=components).run()
     for ours, theirs in zip(components.model.parameters(), expected, strict=True):
         torch.testing.assert_close(ours.detach(), theirs, rtol=1e-6, atol=1e-7)
 

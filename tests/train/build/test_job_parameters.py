@@ -19,17 +19,15 @@ from setpoint.plan.memory import update_memory
 from setpoint.plan.preflight import preflight
 from setpoint.plan.topology import Topology
 from setpoint.plan.workload import Workload
-from setpoint.resilience.signals import StopRequest
 from setpoint.track.jsonl import read_jsonl
 from setpoint.train.build.components import build_components
 from setpoint.train.build.job_parameters import freeze, groups_of, rows_of, trained_parameters
 from setpoint.train.build.job_parameters import trained as trained_of
 from setpoint.train.loop import Callback, Loop
-from setpoint.train.position import Position
 from setpoint.train.run import train
 from setpoint.train.verdict import StepResult
 
-from ..small import events, small_job
+from ..small import events, loop_of, small_job
 
 RULES = (
     'optimizer.groups=[{pattern="^embedding", lr_multiplier=0.25}, '
@@ -60,7 +58,7 @@ def test_rates_of_mup_and_of_groups_are_multiplied(tmp_path: Path) -> None:
 def test_the_loop_multiplies_the_rate_of_the_schedule(tmp_path: Path) -> None:
     job = small_job(tmp_path, RULES, "schedule=constant", "schedule.warmup=0")
     components = build_components(job)
-    result = Loop(job, components, [], StopRequest(), Position()).step()
+    result = loop_of(job, components=components).step()
     rates = {group["name"]: group["lr"] for group in components.optimizer.param_groups}
     assert result.lr == 0.01
     assert rates == {
@@ -76,7 +74,7 @@ def test_a_rate_of_zero_leaves_parameters_alone(tmp_path: Path) -> None:
     job = small_job(tmp_path, *flags)
     components = build_components(job)
     before = {name: p.detach().clone() for name, p in components.model.named_parameters()}
-    Loop(job, components, [], StopRequest(), Position()).run()
+    loop_of(job, components=components).run()
     still = {n for n, p in components.model.named_parameters() if torch.equal(p, before[n])}
     assert still == {name for name in before if name.startswith("embedding") or "norm" in name}
 
@@ -187,7 +185,7 @@ def test_what_is_frozen_for_a_while_stays_for_as_long(
             seen.append({name: tensor.clone() for name, tensor in held.items()})
 
     job = small_job(tmp_path, *common, "duration=5 steps")
-    Loop(job, components, [Seen()], StopRequest(), Position()).run()
+    loop_of(job, Seen(), components=components).run()
     assert held
     for name in held:
         moved = [not torch.equal(*pair) for pair in zip(*(

@@ -17,7 +17,7 @@ from setpoint.train.run import train
 from setpoint.train.session import Run
 from setpoint.train.verdict import StepResult
 
-from ..small import events, rows, small_job, snapshot
+from ..small import events, rows, small_job, snapshot, train_rows
 
 
 def test_a_checkpoint_between_two_evaluations_has_no_metric(tmp_path: Path) -> None:
@@ -121,7 +121,7 @@ def test_training_ends_when_it_gets_no_better(tmp_path: Path) -> None:
     assert end % 5 and end % 3, "neither a row nor a checkpoint is due there"
     # The same run up to there, with the last row, evaluation and checkpoint of an end.
     assert scores_of(run) == {step: loss for step, loss in free.items() if step <= end}
-    assert [row["step"] for row in rows(run) if row["kind"] == "train"] == [
+    assert [row["step"] for row in train_rows(run)] == [
         *range(5, end, 5), end
     ]  # fmt: skip
     assert (run / "checkpoints" / "latest").read_text().strip() == f"step-{end:08d}"
@@ -176,8 +176,8 @@ def test_a_run_that_ended_early_goes_on_only_with_more_patience(tmp_path: Path) 
     assert (on.started, on.final_position.step, on.reason) == (longer.final_position, 46, None)
 
 
-@pytest.mark.parametrize("change", ["evaluation.best.data=web", "evaluation.sequences=2"])
-def test_the_best_is_forgotten_with_its_measure(tmp_path: Path, change: str) -> None:
+def test_the_best_is_forgotten_with_its_measure(tmp_path: Path) -> None:
+    change = "evaluation.sequences=2"
     flags = (*FALLS, "checkpoint.every=2 steps", f"{STOP}=3")
     first = train(small_job(tmp_path, *flags, f"evaluation.datasets=[{WEB}]"))
     pointer = first.directory / "checkpoints" / "best"
@@ -192,37 +192,6 @@ def test_the_best_is_forgotten_with_its_measure(tmp_path: Path, change: str) -> 
     assert int(pointer.read_text().strip().removeprefix("step-")) > first.final_position.step
     log = (first.directory / "logs" / "rank-0.log").read_text()
     assert "best metric reset: its measure has changed: " in log
-
-
-def test_text_that_has_changed_on_the_disk_does_not_compete(tmp_path: Path) -> None:
-    (tmp_path / "text").mkdir()
-    text = tmp_path / "text" / "a.txt"
-    text.write_text("first " * 50)
-    source = f"{{type=text, paths=[{text}]}}"
-    flags = ("schedule=constant", "name=q", "checkpoint.every=2 steps", "evaluation.every=2 steps",
-             f"evaluation.datasets=[{{name=own, sources=[{source}]}}]", "evaluation.best.data=own",
-             "evaluation.best.direction=max")  # fmt: skip
-    run = train(small_job(tmp_path, *flags, "duration=4 steps")).directory
-    text.write_text("second " * 50)
-    train(small_job(tmp_path, *flags, "duration=6 steps"))
-    assert (run / "checkpoints" / "best").read_text().strip() == "step-00000006"
-
-
-def test_another_data_set_leaves_the_best_alone(tmp_path: Path) -> None:
-    flags = (*FALLS, "checkpoint.every=2 steps", "evaluation.best.direction=max")
-    run = train(small_job(tmp_path, *flags, "duration=16 steps")).directory
-    pointer = (run / "checkpoints" / "best").read_text()
-    assert int(pointer.strip().removeprefix("step-")) < 16
-    train(small_job(tmp_path, *flags, "duration=18 steps", f"evaluation.datasets=[{WEB}]"))
-    assert (run / "checkpoints" / "best").read_text() == pointer
-    assert rows(run)[-1]["web_tokens"] > 0
-
-
-def test_training_text_that_is_judged_on_is_named(tmp_path: Path) -> None:
-    same = "{name=same, sources=[{type=random, documents=40, length=200, alphabet=8}]}"
-    run = train(small_job(tmp_path, "duration=1 steps", f"evaluation.datasets=[{same}]")).directory
-    log = (run / "logs" / "rank-0.log").read_text()
-    assert "caution: " in log and " of 40 evaluated documents of same are also trained on" in log
 
 
 @pytest.mark.parametrize(("end", "phase"), [(6, Phase.LAST), (7, Phase.OBSERVE)])
@@ -250,11 +219,11 @@ def test_a_callback_that_ends_the_loop(tmp_path: Path, end: int, phase: Phase) -
     assert (outcome.status, outcome.final_position.step, outcome.reason) == (0, end, "it is enough")
     judged = sorted({2, 4, 6, end})
     assert list(scores_of(run)) == judged
-    logged = [row["step"] for row in rows(run) if row["kind"] == "train"]
+    logged = [row["step"] for row in train_rows(run)]
     assert logged == [5, end]
     folder = run / "checkpoints" / f"step-{end:08d}"
     assert read_manifest(folder).metric == scores_of(run)[end]
     # Its duration is not over: without that callback it goes on, and has lost no row.
     assert train(job).final_position.step == 12
     assert list(scores_of(run))[: len(judged)] == judged
-    assert [row["step"] for row in rows(run) if row["kind"] == "train"][:3] == [5, end, 10]
+    assert [row["step"] for row in train_rows(run)][:3] == [5, end, 10]

@@ -21,7 +21,7 @@ from setpoint.train.run import train
 from setpoint.train.verdict import StepResult
 
 from ...support.variants import forget, known
-from ..small import rows, small_job
+from ..small import rows, small_job, train_rows
 
 UPDATE = StepResult(loss=2.0, cross_entropy=1.9, grad_norm=0.5, lr=0.01, tokens=64)
 
@@ -101,8 +101,8 @@ def test_means_of_the_loss_since_the_last_row_and_over_all_steps(tmp_path: Path)
     assert rows(run) == found
 
 
-SOURCES = """data.sources=[{type: random, name: a, documents: 30, length: 200, alphabet: 8},
-    {type: random, name: b, documents: 10, length: 200, alphabet: 8}]"""
+SOURCES = """data.sources=[{type: random, name: a, documents: 30, length: 80, alphabet: 8},
+    {type: random, name: b, documents: 10, length: 80, alphabet: 8}]"""
 
 
 def test_rows_have_figures_of_each_source(tmp_path: Path) -> None:
@@ -111,7 +111,7 @@ def test_rows_have_figures_of_each_source(tmp_path: Path) -> None:
              "checkpoint.every=never", "checkpoint.at=[6]", SOURCES)  # fmt: skip
     job = small_job(tmp_path, *flags)
     ended = train(job)
-    found = [row for row in rows(ended.directory) if row["kind"] == "train"]
+    found = train_rows(ended.directory)
     spans = [b["step"] - a["step"] for a, b in zip([{"step": 0}, *found], found, strict=False)]
     assert [row["sequences_a"] + row["sequences_b"] for row in found] == [4 * n for n in spans]
     losses = [row["mean_loss"] for row in found]
@@ -133,7 +133,7 @@ def test_rows_have_figures_of_each_source(tmp_path: Path) -> None:
     shutil.rmtree(last)
     (run / "checkpoints" / "latest").write_text(f"{between.name}\n")
     assert train(job).started.step == 6
-    assert [row for row in rows(run) if row["kind"] == "train"] == found
+    assert train_rows(run) == found
 
 
 class Kept:

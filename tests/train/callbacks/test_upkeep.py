@@ -20,12 +20,10 @@ from setpoint.compile.watch import News
 from setpoint.config import RunError, resolve
 from setpoint.parallel.world import World
 from setpoint.resilience.signals import StopRequest
-from setpoint.track.progress import Progress
 from setpoint.train.build.components import build_components
 from setpoint.train.callbacks.upkeep import (
     CollectCallback,
     CompileCallback,
-    EmptyCacheCallback,
     ProfileCallback,
     watching_callbacks,
 )
@@ -33,10 +31,9 @@ from setpoint.train.loop import Callback, Loop, Phase
 from setpoint.train.position import Position
 from setpoint.train.run import train
 from setpoint.train.verdict import StepResult
-from setpoint.units import Period
 
-from ...profile.traces import read_trace, spans
-from ..small import essence, events, rows, small_job
+from ...profile.traces import read_trace, recording, spans
+from ..small import Notes, essence, events, loop_of, rows, small_job
 
 WINDOW = ("profiling.wait=1", "profiling.warmup=1", "profiling.active=2")
 CONSTANT = "schedule=constant"  # which does not depend on the duration
@@ -46,12 +43,6 @@ PARTS = ["data", "forward", "backward", "forward", "backward", "optimizer step"]
 
 def traces(run: Path) -> list[str]:
     return sorted(str(path.relative_to(run)) for path in (run / "traces").rglob("*.json.gz"))
-
-
-def recording() -> bool:
-    """Whether any profiler of torch runs."""
-    enabled: Any = vars(torch.autograd)["_profiler_enabled"]
-    return enabled()
 
 
 def test_a_run_that_is_profiled(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -194,7 +185,7 @@ def test_the_loop_is_as_before(tmp_path: Path) -> None:
         world=components.world, directory=tmp_path, events=Nothing(), progress=Nothing()
     )
     profiler = ProfileCallback(job.profiling, run)
-    Loop(job, components, [profiler, Look()], StopRequest(), Position()).run()
+    loop_of(job, profiler, Look(), components=components).run()
     assert seen == [True, True, True, False, False, False]
 
 
@@ -206,16 +197,6 @@ class Events:
 
     def write(self, event: str, **details: Any) -> None:
         self.seen.append({"event": event, **details})
-
-
-class Notes(Progress):
-    """Keeps notes."""
-
-    def __init__(self) -> None:
-        self.seen: list[str] = []
-
-    def note(self, text: str) -> None:
-        self.seen.append(text)
 
 
 def at(step: int, seconds: float) -> Any:
@@ -317,18 +298,6 @@ def test_a_session_tells_once_where_the_memory_went(
     assert [event["step"] for event in events(outcome.directory, "memory")] == [1, 4]
 
 
-def test_the_cache_is_emptied_when_it_is_due(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    steps: list[int] = []
-    monkeypatch.setattr(torch.cuda, "empty_cache", lambda: steps.append(loop.position.step))
-    job = small_job(tmp_path, "duration=5 steps")
-    callback = EmptyCacheCallback(Period("2 steps"))
-    loop = Loop(job, build_components(job), [callback], StopRequest(), Position())
-    loop.run()
-    assert steps == [2, 4]
-
-
 @pytest.fixture(autouse=True)
 def automatic() -> Iterator[None]:
     """As Python begins, and as the next test wants it."""
@@ -411,5 +380,5 @@ def test_given_back_after_errors(tmp_path: Path) -> None:
     assert job.resilience.gc is not None
     callbacks = [CollectCallback(job.resilience.gc), Broken()]
     with pytest.raises(ValueError, match="broken"):
-        Loop(job, build_components(job), callbacks, StopRequest(), Position()).run()
+        loop_of(job, *callbacks).run()
     assert gc.isenabled()

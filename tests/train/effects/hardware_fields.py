@@ -27,7 +27,6 @@ from setpoint.model.config import TransformerConfig
 from setpoint.precision.config import converted
 from setpoint.precision.float8 import why_not
 from setpoint.precision.mixed_precision import shard_dtypes
-from setpoint.resilience.signals import StopRequest
 from setpoint.shapes.placed import ShardedWeight
 from setpoint.track.jsonl import NoEvents
 from setpoint.track.progress import Progress
@@ -36,13 +35,13 @@ from setpoint.train.callbacks.upkeep import CompileCallback, EmptyCacheCallback
 from setpoint.train.config import Job
 from setpoint.train.loop import Loop
 from setpoint.train.open import settings_of
-from setpoint.train.position import Position
 from setpoint.train.rules.model_rules import linear_layers
 from setpoint.train.run import train
 
 from ...memory.meter import Meter
 from ...memory.spared import spared_device
 from ...precision.gpu_stand_in import gpu_stand_in
+from ..small import loop_of, stepped
 from .observations import Row
 
 
@@ -50,7 +49,7 @@ def computed(job: Job) -> Counter[str]:
     """Number of calls of each operator in an update."""
     components = build_components(job)
     components.model.train()
-    loop = Loop(job, components, [], StopRequest(), Position())
+    loop = loop_of(job, components=components)
     with Meter() as meter:
         loop.step()
     return meter.calls
@@ -153,8 +152,7 @@ def run(job: Job) -> Components:
     if job.precision.float8 is not None:
         pytest.importorskip("torchao")
     with gpu_stand_in():
-        components = build_components(job)
-        Loop(job, components, [], StopRequest(), Position()).run()
+        components = stepped(job)
     return components
 
 

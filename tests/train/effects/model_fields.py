@@ -23,16 +23,13 @@ from setpoint.model import load_pretrained, save_pretrained
 from setpoint.model.attention.attention import choose_backend
 from setpoint.model.config import TransformerConfig
 from setpoint.model.moe import experts
-from setpoint.resilience.signals import StopRequest
 from setpoint.shapes.outcome import Projection
 from setpoint.train.build.components import build_components
 from setpoint.train.build.job_parameters import adapted
 from setpoint.train.config import Job
-from setpoint.train.loop import Loop
-from setpoint.train.position import Position
 from setpoint.train.run import train
 
-from ..small import small_job
+from ..small import loop_of, small_job, stepped
 from .observations import Row, learned, logits, rates, weights
 
 allow_imports(__name__)
@@ -76,8 +73,7 @@ def products(job: Job) -> set[str]:
 
 def balanced(job: Job) -> dict[str, bytes]:
     """The state dict after four updates, with the biases of routers."""
-    components = build_components(job)
-    Loop(job, components, [], StopRequest(), Position()).run()
+    components = stepped(job)
     return {
         name: tensor.numpy().tobytes() for name, tensor in components.model.state_dict().items()
     }
@@ -153,7 +149,7 @@ def trained(job: Job) -> list[bytes]:
     if isinstance(job.loss, LinearCrossEntropy) and (why := linear_missing()):
         pytest.skip(why)
     components = build_components(job)
-    Loop(job, components, [], StopRequest(), Position()).step()
+    loop_of(job, components=components).step()
     return [p.detach().numpy().tobytes() for p in components.model.parameters()]
 
 

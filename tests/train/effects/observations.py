@@ -6,15 +6,12 @@ from typing import Any
 
 import torch
 
-from setpoint.resilience.signals import StopRequest
 from setpoint.train.build.components import build_components
 from setpoint.train.config import Job
-from setpoint.train.loop import Callback, Loop
-from setpoint.train.position import Position
 from setpoint.train.run import train
 from setpoint.train.verdict import StepResult
 
-from ..small import rows
+from ..small import Steps, loop_of, rows, stepped
 
 Row = tuple[Any, ...]
 
@@ -36,8 +33,7 @@ def logits(job: Job) -> bytes:
 
 def learned(job: Job) -> list[bytes]:
     """The parameters after four updates."""
-    components = build_components(job)
-    Loop(job, components, [], StopRequest(), Position()).run()
+    components = stepped(job)
     # NumPy has no bf16.
     return [p.detach().float().numpy().tobytes() for p in components.model.parameters()]
 
@@ -55,20 +51,10 @@ def logged(job: Job) -> list[dict[str, Any]]:
     return rows(run) if (run / "metrics.jsonl").exists() else []
 
 
-class Updates(Callback):
-    """Keeps the updates."""
-
-    def __init__(self) -> None:
-        self.seen: list[StepResult] = []
-
-    def after_step(self, loop: Loop, result: StepResult) -> None:
-        self.seen.append(result)
-
-
 def updates(job: Job) -> list[StepResult]:
     """The results of all updates."""
-    callback = Updates()
-    Loop(job, build_components(job), [callback], StopRequest(), Position()).run()
+    callback = Steps()
+    loop_of(job, callback).run()
     return callback.seen
 
 

@@ -5,20 +5,17 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from setpoint.config.record.record import fingerprint
-from setpoint.resilience.signals import StopRequest
 from setpoint.train.build.components import build_components
 from setpoint.train.config import Job
-from setpoint.train.loop import Loop
-from setpoint.train.position import Position
 from setpoint.train.run import train
 
-from ..small import rows
+from ..small import loop_of, train_rows
 from .observations import Row, learned, rates
 
 
 def logged_rates(job: Job) -> list[float]:
     """The learning rates of a whole run, which evaluations may move."""
-    return [row["lr"] for row in rows(train(job).directory) if row["kind"] == "train"]
+    return [row["lr"] for row in train_rows(train(job).directory)]
 
 
 def kernels(job: Job) -> set[tuple[bool | None, bool | None]]:
@@ -40,7 +37,7 @@ def largest_change(job: Job) -> float:
     """Largest first update of a weight that AdamW trains without decay."""
     components = build_components(job)
     before = {name: p.detach().clone() for name, p in components.model.named_parameters()}
-    Loop(job, components, [], StopRequest(), Position()).step()
+    loop_of(job, components=components).step()
     name, after = next((n, p) for n, p in components.model.named_parameters() if p.ndim == 1)
     return round(float((after.detach() - before[name]).abs().max()), 4)
 

@@ -34,7 +34,7 @@ from setpoint.train.verdict import StepResult
 from ...ops.nvml_stand_in import nvml_stand_in
 from ...profile.traces import read_trace, spans
 from ..poison import Poisoned, poison_runs
-from ..small import events
+from ..small import events, loop_of
 from .observations import Row
 
 
@@ -60,7 +60,7 @@ def spiked(job: Job) -> list[str]:
     components, verdicts = build_components(job), list[str]()
     poisoned: Any = Poisoned(components, (5, 6, 7), 8.0)
     components.objective = poisoned
-    loop = Loop(job, components, [], StopRequest(), Position())
+    loop = loop_of(job, components=components)
     try:
         for _ in range(7):
             verdicts.append(loop.step().verdict.value)
@@ -146,7 +146,7 @@ def looked(job: Job) -> list[tuple[int, list[str]]]:
         patch.setattr(torch.cuda, "get_device_properties", lambda _: SimpleNamespace(uuid="1"))
         patch.setattr(GpuHealthCallback, "check", see)
         callback = GpuHealthCallback(job.resilience.gpu_health)
-        Loop(job, build_components(job), [callback], StopRequest(), Position()).run()
+        loop_of(job, callback).run()
     return found
 
 
@@ -213,9 +213,7 @@ def collected(job: Job) -> list[tuple[int, int]]:
     """Garbage collections of a run: the step and the generation."""
     seen: list[tuple[int, int]] = []
     assert job.resilience.gc is not None
-    loop = Loop(
-        job, build_components(job), [CollectCallback(job.resilience.gc)], StopRequest(), Position()
-    )
+    loop = loop_of(job, CollectCallback(job.resilience.gc))
 
     def note(phase: str, details: dict[str, Any]) -> None:
         if phase == "start":
@@ -259,7 +257,7 @@ def by_itself(job: Job) -> bool:
 
     gc.enable()
     callback = Look(job.resilience.gc)
-    Loop(job, build_components(job), [callback], StopRequest(), Position()).run()
+    loop_of(job, callback).run()
     return seen == [True]
 
 

@@ -16,7 +16,6 @@ import torch
 from setpoint.checkpoint.manifest import read_manifest
 from setpoint.config.record.record import fingerprint
 from setpoint.ops import alerts, prometheus, rank_health
-from setpoint.resilience.signals import StopRequest
 from setpoint.track.config import Prometheus
 from setpoint.track.jsonl import JsonlTracker
 from setpoint.track.trackers import Tracker
@@ -24,13 +23,11 @@ from setpoint.train.build.components import build_components
 from setpoint.train.callbacks.log import TIMING
 from setpoint.train.config import Job
 from setpoint.train.finish import print_summary
-from setpoint.train.loop import Loop
 from setpoint.train.open import settings_of
-from setpoint.train.position import Position
 from setpoint.train.run import train
 from setpoint.train.run_name import run_directory_of
 
-from ..small import events, rows
+from ..small import events, loop_of, rows
 from .observations import Row, logged, rates, updates, weights
 
 
@@ -95,7 +92,7 @@ def columns(job: Job) -> list[str]:
 
 def measured(job: Job) -> tuple[bool, bool]:
     """Whether step times are measured, and on the device."""
-    times = Loop(job, build_components(job), [], StopRequest(), Position()).times
+    times = loop_of(job).times
     return times.is_on, times.on_device
 
 

@@ -22,17 +22,14 @@ from setpoint.infer.config import EvaluationTask, Inference, InferenceWeights
 from setpoint.infer.loaded_model import load
 from setpoint.infer.score import score_texts
 from setpoint.infer.tasks import DataSet
-from setpoint.resilience.signals import StopRequest
 from setpoint.shapes.scoring import Score
-from setpoint.train.build.components import Components, build_components, data_line
+from setpoint.train.build.components import build_components, data_line
 from setpoint.train.config import Job
 from setpoint.train.evaluation.scores import eval_slice, evaluate, measure_of
-from setpoint.train.loop import Loop
-from setpoint.train.position import Position
 from setpoint.train.run import train
 
 from ...support.cases import few
-from ..small import rows, small_job
+from ..small import rows, small_job, stepped
 
 allow_imports(__name__)
 LOSSES = ("loss=cross_entropy", "loss=chunked_cross_entropy")
@@ -45,13 +42,6 @@ WEB = (
 def held_out(job: Job) -> Score:
     """The score of held-out text before training."""
     return evaluate(job, build_components(job))["held_out"]
-
-
-def learned(job: Job) -> Components:
-    """What is right now and then."""
-    components = build_components(job)
-    Loop(job, components, [], StopRequest(), Position()).run()
-    return components
 
 
 def computed(
@@ -102,7 +92,7 @@ def test_equal_to_a_direct_computation(
 @pytest.mark.parametrize("loss", LOSSES)
 def test_named_data_sets_and_accuracy(tmp_path: Path, loss: str) -> None:
     job = small_job(tmp_path, WEB, "evaluation.accuracy=true", loss)
-    components = learned(job)
+    components = stepped(job)
     scores = evaluate(job, components)
     assert list(scores) == ["held_out", "web"]
     assert len(components.eval_sets["web"].identity.files) == 11
@@ -210,7 +200,7 @@ def test_plain_documents_as_they_are_trained(tmp_path: Path, method: str, isolat
         tmp_path, *flags, f"data.sources={source}", f"data.validation={source}",
         "data.packing.too_long=truncate", "evaluation.sequences=null",
     )  # fmt: skip
-    components = learned(job)
+    components = stepped(job)
     nats, count = 0.0, 0
     for text in ("abcab", "hello", "abcabcabcabcabcabcabcabc", "x"):
         tokens = torch.tensor([256, *text.encode(), 256][:17])
@@ -229,7 +219,7 @@ def test_conversations_beside_a_stream_of_text(tmp_path: Path) -> None:
     source = f"{{type=conversations, template=plain, paths=[{tmp_path / 'train.jsonl'}]}}"
     flags = (f"evaluation.datasets=[{{name=chats, sources=[{source}]}}]", "model.dropout=0")
     job = small_job(tmp_path, *flags, "batch.sequence_length=32")
-    components = learned(job)
+    components = stepped(job)
     score = evaluate(job, components)["chats"]
     batch = components.eval_sets["chats"].batch_of(np.array([0]))
     front = [256] if int(batch.inputs[0, 0]) == 256 else []
@@ -261,7 +251,7 @@ def test_accuracy_of_what_counts(tmp_path: Path, loss: str, flag: str) -> None:
     plain = small_job(tmp_path, "evaluation.accuracy=true", "evaluation.sequences=null")
     components = build_components(job)
     # A model that is right about what is left out as well, since it learned from it.
-    components.model.load_state_dict(learned(plain).model.state_dict())
+    components.model.load_state_dict(stepped(plain).model.state_dict())
     score = evaluate(job, components)["held_out"]
     right, tokens, size, left_out = 0, 0, 0, 0
     for batch in EvaluationFeed({"t": (components.held_out, None)}, micro_size=1).batches("t"):

@@ -59,14 +59,6 @@ def test_a_row_there_and_back_through_a_file(tmp_path: Path) -> None:
     assert list(scores_in(row)) == list(SCORES)
 
 
-def test_rows_without_perplexity() -> None:
-    row = {"kind": "evaluation", "step": 3, "tokens": 9, "held_out_loss": 2.0,
-           "held_out_bits_per_byte": 2.9, "held_out_tokens": 7, "held_out_sequences": 2,
-           "held_out_total_sequences": 5}  # fmt: skip
-    assert scores_in(row) == {"held_out": Score(2.0, math.exp(2.0), 2.9, 7, 2, 5)}
-    assert scores_in({"kind": "train", "step": 3, "tokens": 9, "loss": 2.0}) == {}
-
-
 STOP = "evaluation.early_stopping.patience"
 
 

@@ -12,7 +12,7 @@ from setpoint.config.resolving.checks import cautions_of, verify
 from setpoint.train.config import Job
 from setpoint.train.run import train
 
-from ..small import rows, small_job
+from ..small import small_job, train_rows
 
 STOP = "evaluation.early_stopping.patience"
 PATIENCE, PLATEAU = "patience-beyond-run", "plateau-beyond-run"
@@ -81,7 +81,7 @@ def test_a_run_lowers_the_rate_just_in_time(tmp_path: Path) -> None:
     still = (*FOLLOWS, "optimizer.lr=1e-30")
     for patience, fallen in ((7, True), (8, False)):
         job = small_job(tmp_path / str(patience), *still, f"schedule.patience={patience}")
-        rates = [row["lr"] for row in rows(train(job).directory) if row["kind"] == "train"]
+        rates = [row["lr"] for row in train_rows(train(job).directory)]
         assert set(rates[:-3]) == {1e-30} and (rates[-1] < 1e-30) is fallen
 
 
