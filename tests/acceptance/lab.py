@@ -62,13 +62,6 @@ class Square(Shape, type="square"):
     """Of the inside."""
 
 
-class Other(Shape, sp.ImportedComponent, type="import"):
-    """Any other, by its import path."""
-
-    allowed_modules = ("fractions",)
-    runtime_arguments = ()
-
-
 class Study(sp.Config, schema=2, migrations=__name__):
     """The root."""
 

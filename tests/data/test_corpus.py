@@ -84,12 +84,6 @@ def test_equal_digests_mean_equal_tokens_wherever_the_files_lie(tmp_path: Path) 
     assert digests[0] == digests[1]
 
 
-def test_an_error_names_the_source_by_its_place(tmp_path: Path) -> None:
-    config = Data(sources=(Random(documents=3), Text(paths=(f"{tmp_path}/none.txt",))))
-    with pytest.raises(SetpointError, match=r"data\.sources\.1\.paths\.0: .*none\.txt"):
-        in_memory(config, ByteTokenizer())
-
-
 def test_a_named_text_is_all_that_its_sources_hold(tmp_path: Path) -> None:
     for name, text in (("a", "first"), ("b", ""), ("c", "third")):
         (tmp_path / f"{name}.txt").write_text(text)
@@ -236,18 +230,6 @@ def test_tokens_that_do_not_fit_are_refused(
 def mixture(folder: Path, *names: str) -> Data:
     sources = [Text(name=name, paths=(f"{folder}/{name}.txt",), weight=1.0) for name in names]
     return resolve(Data(sources=tuple(sources), held_out=0.2))
-
-
-def test_each_source_of_a_mixture_is_split_by_itself(tmp_path: Path) -> None:
-    for name in ("a", "b"):
-        (tmp_path / f"{name}.txt").write_text(f"a line of {name}\n" * 50)
-    train, held_out = in_memory(mixture(tmp_path, "a", "b"), ByteTokenizer(), mixed=True)
-    assert [[file.name for file in each.files] for each in train] == [
-        ["a/a.txt[0:480]"],
-        ["b/b.txt[0:480]"],
-    ]
-    assert held_out is not None
-    assert {file.name for file in held_out.files} == {"a/a.txt[480:600]", "b/b.txt[480:600]"}
 
 
 def test_a_source_of_a_mixture_without_text_is_named(tmp_path: Path) -> None:

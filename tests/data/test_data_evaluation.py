@@ -318,20 +318,6 @@ def test_bits_equal_brute_force_on_a_small_text(seed: int, vocab: int) -> None:
     assert ngram_bits(train, held_out, vocab, 5) == pytest.approx(expected, rel=1e-6)
 
 
-def test_probabilities_of_the_next_token_add_up_to_one() -> None:
-    generator = np.random.default_rng(0)
-    train = generator.choice(5, size=400, p=[0.5, 0.2, 0.2, 0.1, 0.0]).astype(np.uint16)
-    for history in ([4, 0, 1], [4, 3, 3], [4, 4, 4]):  # 4 is new, 3 3 is rare
-        before = ngram_bits(train, np.array(history, dtype=np.uint16), 5, 4)
-        after = [
-            ngram_bits(train, np.array([*history, token], dtype=np.uint16), 5, 4)
-            for token in range(5)
-        ]
-        for order in range(3):
-            total = sum(2 ** (before[order] - bits[order]) for bits in after)
-            assert total == pytest.approx(1, abs=1e-9)
-
-
 @pytest.mark.parametrize(("pattern", "alphabet"), [("markov", 8), ("uniform", 64)])
 def test_baselines_find_the_entropy_of_synthetic_text(alphabet: int, pattern: str) -> None:
     source = Random(documents=200, length=2000, alphabet=alphabet, seed=3)
@@ -354,24 +340,3 @@ def test_a_corpus_below_one_row_is_refused(corpus_of: Callable[..., Corpus]) -> 
     assert message.startswith("batch.sequence_length: 5 needs 6 tokens")
     assert "the training side has 5 (1 document, 3 bytes)" in message
     assert "up to 4" in message
-
-
-@pytest.mark.parametrize("isolated", [False, True])
-def test_rows_of_text_lie_in_the_corpus_as_they_are_read(
-    corpus_of: Callable[..., Corpus], isolated: bool
-) -> None:
-    corpus = corpus_of(b"abcdefg", b"hi", b"", b"jklmnopqrstuv")
-    for rows in (
-        training_rows(corpus, 4, isolated=isolated),
-        cut_rows(corpus, 4, isolated=isolated),
-    ):
-        batch = rows.batch_of(np.arange(len(rows)))
-        stride = 5 if batch.target_tokens == 4 * len(rows) else 4
-        for number, (inputs, targets) in enumerate(zip(batch.inputs, batch.targets, strict=True)):
-            window = corpus.tokens[number * stride : number * stride + 5].tolist()
-            have = targets != IGNORE_INDEX
-            assert inputs[have].tolist() == window[:-1] and targets[have].tolist() == window[1:]
-            if isolated and batch.documents is not None:
-                separators = (inputs == corpus.separator) & have
-                separators[0] = True
-                assert (batch.documents[number] + 1 == separators.cumsum(0))[have].all()

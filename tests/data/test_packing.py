@@ -376,6 +376,15 @@ def test_states_that_are_no_place_are_refused() -> None:
         load(method="concatenate")
 
 
+def test_other_data_goes_on_near_the_place() -> None:
+    _, old = packed(corpus_of(list(range(1, 40)) * 3))
+    while old.state_dict()["sources"][""]["group"] < 6:
+        old.take(1)
+    _, new = packed(corpus_of(list(range(1, 40))))
+    new.load_state_dict(old.state_dict(), other_data=True)
+    assert new.epoch == 1.0
+
+
 def test_a_mixture_pads_its_sources_to_one_width() -> None:
     members = [
         packed(corpus_of([length] * 9), 32, method="none", pad_to_multiple_of=1)

@@ -29,7 +29,6 @@ from setpoint.data.sampler import (
     MixtureSchedule,
     Sampler,
     Shares,
-    describe_position,
     planned_rows,
     shares_of,
 )
@@ -359,18 +358,6 @@ def test_what_does_not_go_together_is_refused(
 ) -> None:
     with pytest.raises(SetpointError, match=path):
         job_of(jsonl(tmp_path), *overrides)
-
-
-def test_in_words() -> None:
-    web = {"taken": 1500, "since": 0, "epoch": 1, "epoch_row": 250}
-    code = {"taken": 500, "since": 0, "epoch": 0, "epoch_row": 500}
-    assert describe_position({"sources": {"web": web, "code": code}}) == (
-        "after 2,000 sequences: web 75.0% (epoch 2, after 250 sequences), "
-        "code 25.0% (epoch 1, after 500 sequences)"
-    )
-    assert describe_position({"sources": {"web": web | {"taken": 0}}}).startswith(
-        "after 0 sequences"
-    )
 
 
 MIXTURE = (

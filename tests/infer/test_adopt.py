@@ -9,7 +9,6 @@ import pytest
 
 from setpoint.config import ConfigError, resolve
 from setpoint.config.composition import compose
-from setpoint.config.record.record import fingerprint
 from setpoint.config.values.node import chain_of
 from setpoint.config.values.origin import RECORD
 from setpoint.data.tokenizers.config import Bytes, HuggingFace, TokenIds
@@ -51,14 +50,6 @@ def test_the_record_is_the_base(trained: tuple[Job, Path]) -> None:
     (*_, (origin, _)) = chain_of(found.model, "dim")
     assert origin.layer == RECORD
     assert "config.json:" in origin.describe(("model", "dim"))
-
-
-def test_a_job_that_is_complete_stays_as_it_is(trained: tuple[Job, Path]) -> None:
-    found = complete(
-        Inference(weights=InferenceWeights(path=str(trained[1])), evaluation=EvaluationTask())
-    )
-    assert complete(found) == found
-    assert fingerprint(complete(found)) == fingerprint(found)
 
 
 def test_what_was_learned_cannot_be_changed(trained: tuple[Job, Path]) -> None:

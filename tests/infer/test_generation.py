@@ -8,7 +8,6 @@ from setpoint.config import RunError, SetpointError
 from setpoint.infer import generation
 from setpoint.infer.distributed import ModelRunner
 from setpoint.infer.generation import (
-    CachedReader,
     Sampling,
     UncachedReader,
     generate,
@@ -151,19 +150,6 @@ def test_rows_that_leave_change_nothing_for_the_others(model: torch.nn.Module) -
         torch.testing.assert_close(read(texts), expected, rtol=0, atol=2e-5)
 
 
-def test_a_cached_token_costs_one_position() -> None:
-    model = small_model()
-    seen: list[int] = []
-    model.register_forward_pre_hook(lambda _, given: seen.append(given[0].shape[1]))
-    read = reader_of(ModelRunner(model), 48, True)
-    assert isinstance(read, CachedReader)
-    with torch.no_grad():
-        read([[1, 2, 3, 4]])
-        read([[1, 2, 3, 4, 5]])
-        read([[1, 2, 3, 4, 5, 6]])
-    assert seen == [4, 1, 1]
-
-
 def test_beyond_the_context_only_the_last_tokens_count() -> None:
     model = small_model(max_sequence_length=8)
     text = list(range(20))
@@ -213,30 +199,6 @@ def test_only_the_last_logits_are_computed(monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.setattr(Projection, "logits", computed)
     ModelRunner(model).logits(tokens, last=True)
     assert rows == [1]
-
-
-LOGITS = torch.tensor([[1.0, 3.0, 2.0, -1.0, 2.5]])
-
-
-def frequencies(count: int = 20_000, **settings) -> torch.Tensor:
-    torch.manual_seed(0)
-    drawn = sample(LOGITS.expand(count, -1), Sampling(**settings))
-    return torch.bincount(drawn, minlength=5) / count
-
-
-@pytest.mark.parametrize("temperature", [0.5, 2.0])
-def test_frequencies_follow_the_softmax(temperature):
-    expected = torch.exp(LOGITS[0] / temperature)
-    expected = expected / expected.sum()
-    torch.testing.assert_close(frequencies(temperature=temperature), expected, rtol=0, atol=0.015)
-
-
-@pytest.mark.parametrize("settings", [{"top_k": 2}, {"top_p": 0.7}, {"min_p": 0.6}])
-def test_what_a_filter_keeps_is_drawn_in_proportion(settings):
-    expected = torch.exp(LOGITS[0]) * torch.tensor([0, 1, 0, 0, 1])
-    found = frequencies(**settings)
-    torch.testing.assert_close(found, expected / expected.sum(), rtol=0, atol=0.015)
-    assert found[[0, 2, 3]].sum() == 0
 
 
 def test_what_is_excluded_is_never_drawn():

@@ -19,7 +19,6 @@ from setpoint.infer.config import EvaluationTask, Inference, InferenceWeights
 from setpoint.infer.loaded_model import LoadedModel, load
 from setpoint.infer.prompts import Prompt
 from setpoint.infer.rules import UNTRAINED
-from setpoint.model.config import ModelConfig
 from setpoint.model.pretrained.save_pretrained import save_pretrained
 from setpoint.shapes.placed import in_memory
 from setpoint.train.config import Job
@@ -29,7 +28,6 @@ from tests.support.tensors import read
 from ..checkpoint.stored import load as load_stored
 from ..checkpoint.stored import pointers
 from ..data.tokenizers_here import BEGIN, END, byte_level
-from ..support.variants import forget, known
 from ..train.small import small_job
 from .small import small_model
 
@@ -88,11 +86,6 @@ def test_it_runs_as_the_run_did(loaded: LoadedModel) -> None:
     assert loaded.tokens_of(text("ab")) == [256, 97, 98]
 
 
-def test_the_format_in_memory(trained: tuple[Job, Path]) -> None:
-    assert first(opened(trained[1])).dtype == torch.float32
-    assert first(opened(trained[1], dtype="bf16")).dtype == torch.bfloat16
-
-
 def test_a_model_of_the_users_own(tmp_path: Path) -> None:
     flags = ("model={type=import, target=torch.nn.Embedding, embedding_dim=257, "
              "num_embeddings=257}", "duration=3 steps")  # fmt: skip
@@ -100,27 +93,6 @@ def test_a_model_of_the_users_own(tmp_path: Path) -> None:
     found = opened(run)
     expected = load_stored(run / "checkpoints", "best").tensors["model"]
     torch.testing.assert_close(first(found), in_memory(expected["weight"]))
-
-
-class Fixed(torch.nn.Embedding):
-    """A model that knows its vocabulary itself."""
-
-    class Config(ModelConfig, type="fixed-of-a-test-of-inference"):
-        """A table of logits."""
-
-    def __init__(self, config: Fixed.Config) -> None:
-        super().__init__(257, 257)
-
-
-OWN = forget(ModelConfig, __name__)
-
-
-def test_a_registered_model_that_takes_no_vocabulary(tmp_path: Path) -> None:
-    with known(ModelConfig, OWN):
-        job = small_job(tmp_path, "model=fixed-of-a-test-of-inference", "duration=2 steps")
-        run = train(job).directory
-        expected = load_stored(run / "checkpoints", "best").tensors["model"]
-        torch.testing.assert_close(first(opened(run)), in_memory(expected["weight"]))
 
 
 def test_a_run_that_started_from_another_one(trained: tuple[Job, Path], tmp_path: Path) -> None:

@@ -81,15 +81,6 @@ def test_an_absolute_folder_needs_no_output(trained: tuple[Job, Path], tmp_path:
     assert (tmp_path / "here" / "judged" / "rank-0" / "steps-2-3.json.gz").is_file()
 
 
-@pytest.mark.parametrize("flags", [PROFILE, ("resilience.gc.every=1 steps",)])
-def test_nothing_else_changes(
-    trained: tuple[Job, Path], tmp_path: Path, flags: tuple[str, ...]
-) -> None:
-    plain = infer(job_of(trained[1], tmp_path, *JUDGE, *WRITE))
-    watched = infer(job_of(trained[1], tmp_path / "out", *JUDGE, *WRITE, *flags))
-    assert (watched.scores, watched.texts) == (plain.scores, plain.texts)
-
-
 def test_a_short_job_says_what_is_missing(trained: tuple[Job, Path], tmp_path: Path) -> None:
     for active, said in ((7, "when 0 of 1 cycles were whole"), (2, None)):
         out = tmp_path / str(active)

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from setpoint.config import resolve
 from setpoint.optim.config import LionConfig
 
-from .problem import Groups, assert_resumes, follow, groups, learnt, network
+from .problem import Groups, assert_resumes, learnt
 
 
 def build(given: Any, state_dtype: torch.dtype | None = None, **fields: Any) -> Any:
@@ -39,23 +39,6 @@ def test_a_hundred_steps_against_the_formula() -> None:
     ours, _ = learnt(build, torch.float64)
     theirs, _ = learnt(Formula, torch.float64)
     torch.testing.assert_close(ours, theirs, rtol=1e-12, atol=1e-13)
-
-
-@pytest.mark.parametrize(
-    ("weights", "state"),
-    [
-        (torch.float32, torch.bfloat16),
-        (torch.bfloat16, torch.float32),
-        (torch.bfloat16, None),
-    ],
-)
-def test_formats_of_the_state(weights: torch.dtype, state: torch.dtype | None) -> None:
-    model = network(weights)
-    optimizer = build(groups(model), state)
-    losses = follow([optimizer], model)
-    assert sum(losses[-10:]) < 0.5 * sum(losses[:10])
-    assert {each["exp_avg"].dtype for each in optimizer.state.values()} == {state or weights}
-    assert {p.dtype for p in model.parameters()} == {weights}
 
 
 def test_a_mean_in_bf16_is_computed_in_the_format_of_the_gradient() -> None:

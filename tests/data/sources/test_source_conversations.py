@@ -25,7 +25,6 @@ from setpoint.data.sources.chat import (
     fitting_template,
 )
 from setpoint.data.sources.config import Conversations
-from setpoint.data.sources.records import RowError
 from setpoint.data.tokenizers.config import Bytes, HuggingFace
 from setpoint.data.tokenizers.tokenizer import ChatTokenizer
 
@@ -303,24 +302,14 @@ FOLDED = """{%- set first = messages[0].content if messages[0].role == 'system' 
         {{- ' =>' }}
     {%- elif m.role == 'assistant' %}{{- ' ' + m.content | trim + '<|im_end|>' }}{%- endif %}
 {%- endfor %}"""
-# A generation prompt that writes more than stands before the answers of the data.
-LONGER = """{%- for m in messages %}
-    {{- ('<|im_start|>' if m.role == 'user' else '<|eot_id|>') + m.content }}
-    {%- if m.role == 'assistant' %}{{- '<|im_end|>' }}{%- endif %}
-{%- endfor %}
-{%- if add_generation_prompt %}{{- '<|eot_id|><think>' }}{%- endif %}"""
 
 
-@pytest.mark.parametrize("template", [FOLDED, LONGER])
-def test_answers_of_templates_of_other_forms(
-    tmp_path: Path, folders: dict[str, Path], template: str
-) -> None:
+def test_answers_of_a_template_of_another_form(tmp_path: Path, folders: dict[str, Path]) -> None:
     tokenizer = tokenizer_in(folders["byte_level"])
     turns = [("user", "ab"), ("assistant", "cd"), ("user", "cd"), ("assistant", "ab")]
-    row = chat(*([("system", "s")] if template is FOLDED else []), *turns)
-    (found,) = documents(tmp_path, [row], tokenizer, template=template)
+    (found,) = documents(tmp_path, [chat(("system", "s"), *turns)], tokenizer, template=FOLDED)
     assert found.tokens is not None and found.trained is not None
-    assert trained_text(found, tokenizer) == (" cd ab" if template is FOLDED else "cdab")
+    assert trained_text(found, tokenizer) == " cd ab"
     ends = found.tokens[found.trained] == tokenizer.chat.tokens["<|im_end|>"]
     assert ends.sum() == 2 and ends[-1]
 
@@ -544,13 +533,3 @@ def test_named_templates_find_their_answers(
     assert trained_text(found, tokenizer) == ("cdg" if name == "llama3" else "cd g")
     ends = ("<|im_end|>", "<|eot_id|>", END)
     assert found.tokens[found.trained][-1] in [tokenizer.chat.tokens[end] for end in ends]
-
-
-def test_a_prompt_of_which_the_template_loses_a_message_is_refused(
-    folders: dict[str, Path],
-) -> None:
-    tokenizer = tokenizer_in(folders[next(iter(KINDS))])
-    source = "{% for m in messages if m.role == 'user' %}{{ m.content }}{% endfor %}"
-    messages = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "2 + 2?"}]
-    with pytest.raises(RowError, match="loses the message 0 of the role 'system'"):
-        template_of(source, tokenizer).prompt(Conversation(messages, ()))

@@ -17,13 +17,6 @@ def text(**fields: object) -> bytes:
     return document.data
 
 
-def test_shape_and_names() -> None:
-    documents = list(RandomSource(Random(documents=3, length=7)).documents())
-    assert [d.name for d in documents] == ["random/000000", "random/000001", "random/000002"]
-    assert [len(d.data) for d in documents] == [7, 7, 7]
-    assert len({d.data for d in documents}) == 3
-
-
 def test_the_text_of_a_seed_never_changes() -> None:
     digest = hashlib.sha256(text(length=1000)).hexdigest()
     assert digest == "504e00c992682cfee6a7d676d3ce85a6b96c20c705cc2566d55a00f909c91432"
@@ -45,7 +38,3 @@ def test_markov_goes_to_the_next_symbol_as_often_as_entropy_assumes() -> None:
     assert steps[1] / (len(data) - 1) == pytest.approx(0.75 + 0.25 / 26, abs=0.01)
     measured = -sum(f * math.log2(f) for f in frequencies)
     assert RandomSource(Random(alphabet=26)).entropy() == pytest.approx(measured, abs=0.02)
-
-
-def test_uniform_entropy_is_that_of_the_alphabet() -> None:
-    assert RandomSource(Random(pattern="uniform", alphabet=64)).entropy() == pytest.approx(6.0)

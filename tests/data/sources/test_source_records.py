@@ -163,6 +163,7 @@ def test_bytes_that_are_not_utf8_are_named_by_their_row(tmp_path: Path, name: st
         ("a.json", b'[{"text": "\xff"}]', "row 1 is not UTF-8: byte 0xff at offset 11"),
         ("a.json", b'{\n"text": "a"}', "line 1 is not JSON(.|\n)*format = 'text'"),
         ("a.json", b"[[]]", "row 1 is a list, not a JSON object"),
+        ("a.jsonl", b'{"text": "a"}\n{"text": "\xff"}\n', "line 2 is not UTF-8: byte 0xff at"),
         ("a.jsonl", b"[" * 99_999, "row 1 is not JSON: its values are nested too deep"),
         ("a.csv", b"", "the first row of text/a.csv is empty"),
         ("a.csv", b"id,text\n", "holds no rows"),

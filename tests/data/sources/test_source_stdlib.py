@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import errno
 import sysconfig
 from pathlib import Path
 
@@ -67,6 +68,15 @@ def test_nothing_included_is_refused(library: Path) -> None:
 def test_a_library_without_sources_is_refused(tmp_path: Path) -> None:
     with pytest.raises(SetpointError, match=r"no \.py file below(.|\n)*type 'text'"):
         StdlibSource(Stdlib(), root=tmp_path).paths()
+
+
+def test_an_unreadable_file_is_named(library: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def deny(path: Path) -> bytes:
+        raise PermissionError(errno.EACCES, "Permission denied", str(path))
+
+    monkeypatch.setattr(Path, "read_bytes", deny)
+    with pytest.raises(SetpointError, match=r"cannot read .*abc\.py: Permission denied"):
+        list(StdlibSource(Stdlib(), root=library).documents())
 
 
 def test_the_running_python_has_megabytes_of_it_and_the_same_each_time() -> None:

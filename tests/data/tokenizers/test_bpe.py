@@ -13,7 +13,7 @@ import pytest
 from setpoint.config import SetpointError, resolve
 from setpoint.data.config import Data
 from setpoint.data.reading import split_position
-from setpoint.data.sources.config import Conversations, Filter, Random, Text
+from setpoint.data.sources.config import Conversations, Random, Text
 from setpoint.data.tokenizers.bpe import train_bpe
 from setpoint.data.tokenizers.config import HuggingFace
 from setpoint.data.tokenizers.vocabulary import TOKENIZER
@@ -88,16 +88,6 @@ def test_held_out_documents_are_not_learned_from(tmp_path: Path) -> None:
     assert train_bpe(config, 400).bytes == len(trained_on)
 
 
-def test_each_source_of_a_mixture_is_split_by_itself(tmp_path: Path) -> None:
-    for name in ("a", "b"):
-        (tmp_path / f"{name}.txt").write_text(f"a line of {name}\n" * 50)
-    sources = tuple(
-        Text(name=name, paths=(f"{tmp_path}/{name}.txt",), weight=1.0) for name in ("a", "b")
-    )
-    trained = train_bpe(resolve(Data(sources=sources, held_out=0.2)), 400)
-    assert (trained.documents, trained.bytes) == (2, 2 * 480)
-
-
 def test_conversations_are_learned_from_without_their_template(tmp_path: Path) -> None:
     row = {"prompt": "fish fish fish", "completion": "bird bird"}
     (tmp_path / "chats.jsonl").write_text("\n".join([json.dumps(row)] * 3))
@@ -112,18 +102,6 @@ def test_conversations_are_learned_from_without_their_template(tmp_path: Path) -
     assert tokenizer.chat.controls == ["<|endoftext|>", "<|im_end|>", "<|im_start|>"]
     assert "<|im_start|>" in tokenizer.chat.templates["default"]
     assert "bos_token" in train_bpe(config, 300, template="llama3").files["tokenizer_config.json"]
-
-
-def test_only_the_shard_of_conversations_that_is_trained_on_is_learned_from(tmp_path: Path) -> None:
-    row = json.dumps({"prompt": "fish", "completion": "bird"})
-    (tmp_path / "chats.jsonl").write_text(f"{row}\n" * 100)
-    documents: list[int] = []
-    for shard in (0, 1):
-        part = Filter(shards=2, shard=shard, shortest=99)
-        source = Conversations(paths=(f"{tmp_path}/chats.jsonl",), filter=part)
-        trained = train_bpe(resolve(Data(sources=(source,), held_out=0.0)), 300)
-        documents.append(trained.documents)
-    assert sum(documents) == 100 and all(documents)
 
 
 def test_what_is_refused(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -127,6 +128,17 @@ def test_a_file_that_the_library_refuses(tmp_path: Path) -> None:
     file.write_text(json.dumps(found))
     with pytest.raises(SetpointError, match=r"tokenizer\.json of .* cannot be used"):
         built(folder)
+
+
+def test_without_the_package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "tokenizers", None)
+    with pytest.raises(SetpointError, match=r"needs the package 'tokenizers': install 'setpoint\["):
+        built(byte_level(tmp_path))
+
+
+def test_an_id_outside_the_vocabulary(tmp_path: Path) -> None:
+    with pytest.raises(SetpointError, match=r"294 is not a token of .*\nValid: 0 to 293"):
+        built(byte_level(tmp_path)).decode([1, 294])
 
 
 def test_added_tokens_are_control_tokens_behind_the_last(tmp_path: Path) -> None:

@@ -32,6 +32,11 @@ def test_the_size_is_that_of_the_tokenizer_once_it_is_built(tmp_path: Path) -> N
     assert vocabulary_size(resolve(HuggingFace(path="somebody/something"))) is None
 
 
+def test_the_size_is_not_known_where_the_files_cannot_be_read(tmp_path: Path) -> None:
+    (tmp_path / "tokenizer.json").write_text("{")
+    assert vocabulary_size(HuggingFace(path=str(tmp_path))) is None
+
+
 def test_a_vocabulary_that_is_a_list(tmp_path: Path) -> None:
     """As Unigram models have it."""
     text = '{"model": {"vocab": [["a", -1.0], ["b", -2.0]]}, "added_tokens": []}'

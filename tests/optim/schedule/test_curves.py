@@ -408,22 +408,6 @@ def test_of_several_limits_the_nearest_counts() -> None:
     assert factor(place(10, epochs=2.0)) == factor(place(100, epochs=0.1)) == 0
 
 
-@pytest.mark.parametrize("length", ["1024 tokens", "0.5 epochs", "25 %"])
-def test_the_last_part_of_wsd_in_another_unit(length: str) -> None:
-    found = ended(Wsd, horizon="2 epochs", warmup=0, decay_length=length, floor=0)
-    assert found == ended(Wsd, horizon=128, warmup=0, decay_length=32, floor=0)
-    assert found[96] == 1 and found[97] < 1 and found[128] == 0
-
-
-def test_phases_in_other_units() -> None:
-    phases = (
-        SchedulePhase(length="512 tokens", target=1.0),
-        SchedulePhase(length="1 epoch", target=0.5),
-    )
-    steps = (SchedulePhase(length=16, target=1.0), SchedulePhase(length=64, target=0.5))
-    assert ended(Piecewise, phases=phases) == pytest.approx(ended(Piecewise, phases=steps))
-
-
 @pytest.mark.parametrize(
     ("cls", "horizon"), rotated(ENDED, [10**18, f"{10**18} tokens", "1e18 epochs", "1e13 days"])
 )
