@@ -184,3 +184,11 @@ def test_evaluation_reads_its_own_data(tmp_path: Path) -> None:
 @pytest.mark.parametrize(("count", "kept"), [(5, 5), (0, None), (-1, None)])
 def test_no_number_of_checkpoints_keeps_all(tmp_path: Path, count: int, kept: int | None) -> None:
     assert converted(tmp_path, checkpoint={"keep_last_n": count}).checkpoint.keep == kept
+
+
+def test_a_load_without_the_optimizer(tmp_path: Path) -> None:
+    given = {"load_path": "run", "exclude_from_loading": ["optimizer"]}
+    assert converted(tmp_path, checkpoint=given).checkpoint.exclude == ("optimizer",)
+    path = write(tmp_path, {"plugins": ["mine"]})
+    reports = {report.key: report.kind for report in read_foreign("kempnerforge", path).reports}
+    assert reports["plugins"] == "refused"

@@ -131,3 +131,14 @@ def test_schedules_rows_and_routers_of_published_files(tmp_path: Path) -> None:
     assert job.batch.sequence_length == 4104
     assert list(job.optimizer.frozen) == ["router"]
     assert list(converted(tmp_path, 1).optimizer.frozen) == []
+
+
+def test_fused_targets_and_files_of_other_programs(tmp_path: Path) -> None:
+    lora = {"enable_lora": True, "lora_target_modules": ["qkv_proj", "o_proj"]}
+    document = read_foreign("xorl", write(tmp_path, lora=lora))
+    assert document.data["adapter"]["targets"] == ["q_proj", "k_proj", "v_proj", "o_proj"]
+    assert ("lora.lora_target_modules", "differs") in [(r.key, r.kind) for r in document.reports]
+    path = tmp_path / "export.yaml"
+    path.write_text("input_dir: a\noutput_dir: b\nfmt: e4m3\n")
+    (problem,) = read_foreign("xorl", str(path)).problems
+    assert "export" in problem.message

@@ -35,7 +35,8 @@ DIALECTS = {
     "megatron": "Megatron-LM",
 }
 """Names of the systems, by the module of their dialect."""
-SUFFIXES = {"megatron": (".sh", ".args", ".txt"), "torchtitan": (".sh", ".args")}
+SUFFIXES = {"megatron": (".sh", ".slurm", ".sbatch", ".args", ".txt"),
+            "torchtitan": (".sh", ".slurm", ".sbatch", ".args")}  # fmt: skip
 """File suffixes of a dialect in addition to those of TOML, YAML and JSON."""
 Kind = Literal["refused", "without effect", "differs", "needs a decision", "not converted"]
 REQUIRED = object()

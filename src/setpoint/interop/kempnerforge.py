@@ -117,8 +117,8 @@ KEYS = {
     "checkpoint.load_path": Key(None, "checkpoint.load"),
     "checkpoint.export_dtype": Key("bfloat16",
         idle="only the script of exports reads it; here `setpoint export --dtype`"),
-    "checkpoint.exclude_from_loading": Key([],
-        idle="the training script does not pass it on; here checkpoint.exclude"),
+    "checkpoint.exclude_from_loading": Key([]),
+    "plugins": Key([], refused="modules of KempnerForge's are not imported; --import has yours"),
     **keys_of("checkpoint.dyn_ckpt_window.", start=0, stop=512, strategy="power2"),
     "checkpoint.ignore_freeze_mismatch": Key(False,
         idle="only models of images freeze parts; here `setpoint train --accept`"),
@@ -410,6 +410,11 @@ def _evaluation(c: Conversion) -> None:
 
 def _records(c: Conversion) -> None:
     """Run directories, trackers, profiles and health checks."""
+    if c.value("checkpoint.load_path"):
+        parts = {"model": ".", "optimizer": "optimizer"}
+        excluded = [parts.get(name, name) for name in c.names("checkpoint.exclude_from_loading")]
+        if excluded:
+            c.set("checkpoint.exclude", excluded, "checkpoint.exclude_from_loading")
     if c.number(keep := "checkpoint.keep_last_n") <= 0:
         c.set("checkpoint.keep", None, keep)
     window = "checkpoint.dyn_ckpt_window"

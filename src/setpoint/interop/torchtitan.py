@@ -509,6 +509,8 @@ def _data(c: Conversion) -> None:
         c.set("evaluation", None, "validation.enabled")
         return
     c.set("evaluation.every", f"{c.number('validation.freq')} steps", "validation.freq")
+    if (length := c.number("validation.seq_len")) != c.number("training.seq_len"):
+        c.report("differs", "validation.seq_len", f"rows as in training; there of {length} tokens")
     batches = c.number("validation.steps")
     count = batches * c.number("validation.local_batch_size") if batches > 0 else None
     c.set_items("data.validation", [evaluation], "validation.dataset")
@@ -570,7 +572,7 @@ def _prepare(c: Conversion) -> None:
     """Fill in the values of a named configuration that are not given."""
     if isinstance(model := c.values.get("model.name"), str):
         # Experiments with other ways to parallelize have the models of torchtitan.
-        own = re.sub(r"^\w+\.|_(simple_fsdp|auto_parallel)$", "", model)
+        own = re.sub(r"^\w+\.|_(simple_fsdp|auto_parallel|ft)$", "", model)
         c.values["model.name"] = {"llama": "llama2"}.get(own, own)
     name = c.values.pop("config", None)
     for other in ("module", "program"):

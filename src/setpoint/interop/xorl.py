@@ -28,6 +28,9 @@ ATTENTION: dict[object, object] = {
 }
 """Kernels by name; Setpoint's attention chooses among those for packed documents by the device."""
 
+FUSED = {"qkv_proj": ["q_proj", "k_proj", "v_proj"], "gate_up_proj": ["gate_proj", "up_proj"]}
+"""Projections that models of transformers have apart."""
+
 KEYS = {
     # Model.
     **keys_of("model.", model_path=None, config_path=None, tokenizer_path=None),
@@ -416,8 +419,12 @@ def _adapter(c: Conversion) -> None:
         return
     switch = "lora.enable_qlora" if is_quantized else "lora.enable_lora"
     c.set("adapter.type", "qlora" if is_quantized else "lora", switch)
-    if targets := c.names("lora.lora_target_modules"):
-        c.set("adapter.targets", targets, "lora.lora_target_modules")
+    if targets := c.names(key := "lora.lora_target_modules"):
+        if FUSED.keys() & {*targets}:
+            text = "each part has an adapter of its own; there one adapts the fused projection"
+            c.report("differs", key, text)
+        c.set("adapter.targets", [part for name in targets for part in FUSED.get(name, [name])],
+              key)  # fmt: skip
     if is_quantized:
         formats = {"nvfp4": "nvfp4", "block_fp8": "fp8", "nf4": "nf4"}
         c.pick("adapter.quantize.type", "lora.quant_format", formats)
@@ -469,5 +476,6 @@ DIALECT = Dialect(
     refused=dict.fromkeys(
         ("model_path", "worker_connection_timeout", "skip_initial_checkpoint", "enable_packing"),
         "a configuration of xorl's training server, which clients send batches to: no training job",
-    ),
+    )
+    | {"input_dir": "a configuration of xorl's export of weights: `setpoint export` has it"},
 )  # fmt: skip
