@@ -111,6 +111,9 @@ def test_a_revision_is_that_of_the_model_and_its_tokenizer(tmp_path: Path) -> No
     data = read(tmp_path, "revision_of_model: v1\n").data
     assert data["model"]["pretrained"] == "NousResearch/Llama-3.2-1B@v1"
     assert data["tokenizer"]["path"] == "NousResearch/Llama-3.2-1B@v1"
+    scaling = {"type": "linear", "factor": 2.0}  # a key of the first releases
+    data = read(tmp_path, "rope_scaling: {type: linear, factor: 2.0}\n").data
+    assert data["model"]["overrides"] == {"rope_scaling": scaling}
 
 
 def test_precision_of_shards_and_both_kinds_of_muon(tmp_path: Path) -> None:
@@ -155,6 +158,28 @@ def test_what_is_reported(tmp_path: Path) -> None:
     first, second = document.data["data"]["sources"]
     assert (first["type"], first["field"], second["name"]) == ("huggingface", "body", "source-1")
     assert "needs a decision" in {r.kind for r in document.reports if r.key == "datasets"}
+
+
+@pytest.mark.parametrize(("entry", "source", "reported"), [
+    ("{path: a/b, type: sharegpt, conversation: chatml}", {"template": "chatml"}, ()),
+    ("{path: rows/b.jsonl, type: chat_template}", {"paths": ["rows/b.jsonl"]}, ()),
+    ("{path: rows/b.jsonl, type: completion}", {"type": "text", "paths": ["rows/b.jsonl"]}, ()),
+    ("{path: a/b, type: chat_template, roles_to_train: [gpt], train_on_eos: turn, "
+     "roles: {user: [human], assistant: [gpt, model]}}", {}, ()),
+    ("{path: a/b, type: chat_template, roles_to_train: [user], train_on_eos: last, "
+     "roles: {user: [patient]}}", {}, ("differs: roles, roles_to_train, train_on_eos:",)),
+    ("{path: a/b, type: chat_template, drop_system_message: true}", {},
+     ("not converted: no field has the meaning of drop_system_message",)),
+])  # fmt: skip
+def test_data_sets(
+    tmp_path: Path, entry: str, source: dict[str, object], reported: tuple[str, ...]
+) -> None:
+    base = BASE.replace("  - path: tatsu-lab/alpaca\n    type: alpaca\n", f"  - {entry}\n")
+    document = read(tmp_path, base=base)
+    assert source.items() <= document.data["data"]["sources"][0].items()
+    texts = [f"{r.kind}: {r.text}" for r in document.reports if r.key == "datasets"]
+    assert len(texts) == len(reported)
+    assert all(text.startswith(start) for text, start in zip(texts, reported, strict=True))
 
 
 def test_words_of_yaml_1_1_are_switches_and_other_words_are_refused(tmp_path: Path) -> None:

@@ -27,6 +27,20 @@ from setpoint.interop.huggingface_trainer import (
 TEXTS = ("completion", "pretrain")
 """Types of data sets that hold text."""
 TEMPLATES = {"alpaca": "alpaca", "chatml": "chatml", "llama3": "llama3", "tokenizer_default": None}
+ENTRY = """
+    path name type split field text_column data_files ds_type revision shards shards_idx
+    preprocess_shards conversation chat_template chat_template_jinja field_messages
+    message_field_role message_field_content message_property_mappings roles roles_to_train
+    train_on_eos train_on_eot
+"""
+"""Keys of a data set that are converted, or that files of it do not need."""
+SUFFIXES = (".json", ".jsonl", ".parquet", ".csv", ".arrow", ".txt")
+USUAL: dict[str, Any] = {
+    "roles": {"user": {"human", "user"}, "assistant": {"gpt", "assistant", "model"},
+              "system": {"system"}, "tool": {"tool"}},
+    "roles_to_train": {"assistant", "gpt"}, "train_on_eos": "turn", "train_on_eot": "turn",
+}  # fmt: skip
+"""Masks of a conversation that loss_on = answers has."""
 SWITCHES = ("xformers_attention", "flex_attention", "flash_attention", "sdp_attention",
             "eager_attention")  # fmt: skip
 """Switches of a kernel of attention, of which the first counts."""
@@ -97,6 +111,8 @@ def _model(c: Conversion) -> None:
         ):
             text = f"{name}: the class follows from the model's config.json and tokenizer.json"
             c.report("differs", key, text)
+    if scaling := c.mapping("rope_scaling"):
+        c.set("model.overrides.rope_scaling", scaling, "rope_scaling")
     special, entries = {**c.mapping("special_tokens")}, c.value("tokens")
     added = special.pop("additional_special_tokens", None)
     if isinstance(entries, dict):  # special tokens by name
@@ -192,7 +208,7 @@ def _source(c: Conversion, entry: dict[str, Any], key: str) -> dict[str, Any]:
     files = entry.get("data_files") or []
     files = [str(file) for file in (files if isinstance(files, list) else [files])]
     is_path = path.startswith((".", "/", "~")) or "://" in path or path == "json"
-    local = is_path or os.path.exists(path)
+    local = is_path or os.path.exists(path) or path.endswith(SUFFIXES)
     if path == "json":  # a loader of the files in data_files
         path, files = files[0] if files else path, files[1:]
     split = entry.get("split") or "train"
@@ -229,6 +245,7 @@ def _source(c: Conversion, entry: dict[str, Any], key: str) -> dict[str, Any]:
         ]
         source = {"type": "conversations", "paths": [path, *files] if local else hub}
         source |= _conversation(c, entry, kind, key)
+    c.report_rest(key, entry, ENTRY)
     limits = {"shards": entry.get("shards") or c.number("dataset_shard_num"),
               "shard": entry.get("shards_idx") or c.number("dataset_shard_idx"),
               "shortest": c.number("min_sample_len")}  # fmt: skip
@@ -243,6 +260,8 @@ def _conversation(c: Conversion, entry: dict[str, Any], kind: object, key: str) 
     """The chat template and the loss mask of a conversation data set."""
     name = str(kind).partition(":")[0].partition(".")[0]
     template = entry.get("chat_template") or c.value("chat_template")
+    if name == "sharegpt":
+        template = entry.get("conversation") or template
     jinja = entry.get("chat_template_jinja") or c.value("chat_template_jinja")
     result: dict[str, Any] = {}
     if name == "alpaca":
@@ -269,6 +288,9 @@ def _conversation(c: Conversion, entry: dict[str, Any], kind: object, key: str) 
         if not is_usual or entry.get("field_messages", "messages") not in names:
             text = "rows have `messages` with role and content, or `conversations` with from and "
             c.report("needs a decision", key, f"{text}value: rename the columns")
+        if unusual := [option for option in USUAL if not _is_usual(option, entry.get(option))]:
+            text = f"{', '.join(unusual)}: the loss is on each answer of an assistant with its end"
+            c.report("differs", key, text)
     else:
         shown = kind if isinstance(kind, str) else "of prompts of its own"
         text = f"type {shown}: write rows with `messages`, or a template, and set data.sources"
@@ -276,6 +298,19 @@ def _conversation(c: Conversion, entry: dict[str, Any], kind: object, key: str) 
     if c.value("train_on_inputs"):
         result["loss_on"] = "all"
     return result
+
+
+def _is_usual(option: str, value: Any) -> bool:
+    """True if an option of a conversation has a value that Setpoint's masks and roles have."""
+    usual = USUAL[option]
+    if value is None or isinstance(usual, str):
+        return value in (None, usual)
+    if isinstance(usual, set):
+        return isinstance(value, list) and {*map(str, cast("list[Any]", value))} <= usual
+    return isinstance(value, dict) and all(
+        {*map(str, names if isinstance(names, list) else [names])} <= usual.get(role, set())
+        for role, names in cast("dict[str, Any]", value).items()
+    )
 
 
 def _schedule(c: Conversion, total: int | None) -> None:
@@ -563,7 +598,7 @@ DIALECT = Dialect(
               "dataset_num_proc": "dataset_processes",
               "relora_warmup_steps": "jagged_restart_warmup_steps",
               "relora_anneal_steps": "jagged_restart_anneal_steps",
-              "noisy_embedding_alpha": "neftune_noise_alpha"},
+              "noisy_embedding_alpha": "neftune_noise_alpha", "load_4bit": "load_in_4bit"},
     refused={"gpu_count": "a file of a cloud for `axolotl train --cloud`: the job is in another"},
     switches={"lora_": "adapter", "peft_": "adapter",
               "gradient_checkpointing_": "gradient_checkpointing",

@@ -63,7 +63,7 @@ UNSET = """
     warmup_steps warmup_ratio cosine_min_lr_ratio cosine_constant_lr_ratio lr_groups
     embedding_lr embedding_lr_scale loraplus_lr_ratio adapter lora_r lora_alpha
     lora_target_modules lora_target_linear lora_target_parameters
-    lora_rank_pattern lora_alpha_pattern
+    lora_rank_pattern lora_alpha_pattern rope_scaling
     lora_model_dir peft_use_dora peft_layers_to_transform relora relora_steps
     jagged_restart_steps jagged_restart_warmup_steps bf16 bfloat16 fp16 float16 float32 tf32 fp8
     fp8_enable_fsdp_float8_all_gather gradient_checkpointing
@@ -136,9 +136,12 @@ REFUSED = {
         resize_token_embeddings_to_32x peft_ensure_weight_tying
         peft_layer_replication peft_layers_pattern peft_init_lora_weights
         peft_trainable_token_indices bnb_config_kwargs added_tokens_overrides
-        default_system_message loraplus_lr_embedding relora_prune_ratio relora_prune_method
-        jagged_restart_anneal_steps relora_cpu_offload lr_div_factor chat_template_kwargs
     """,
+    "a row or its template has the system message": "default_system_message chat_template_kwargs",
+    "a merge drops all of the adapter's optimizer state": """
+        relora_prune_ratio relora_prune_method relora_cpu_offload jagged_restart_anneal_steps
+    """,
+    "optimizer.groups sets rates by the names of parameters": "loraplus_lr_embedding",
     "`setpoint launch` starts the processes": """
         use_ray ray_run_name ray_num_workers resources_per_worker
     """,
@@ -162,7 +165,6 @@ ESSENTIAL = {
     "the attention and the modules of the model are not replaced": """
         s2_attention sage_attention scaling_softmax mora dense_mixer use_onebitllms
     """,
-    "Axolotl refuses it, too: overrides_of_model_config has it": "rope_scaling",
     "pruning during training is not supported": "llmcompressor",
     "quantization-aware training is not supported": "qat",
     MEDIA: """
@@ -197,13 +199,14 @@ IDLE = {
     "Axolotl's schema has no such key": """
         exact_deduplication test_value eval_table_max_new_tokens gptq_groupsize gptq_model_v1
         gptq_disable_exllama adam_eps eta_min torch_dtype base_model_ignore_patterns
+        data_seed context_parapllel_size
     """,
     "another key must enable it": """
         eval_max_new_tokens eaft_alpha eaft_k kd_ce_alpha kd_alpha kd_temperature kd_beta
         kd_normalize_topk kd_temperature_min kd_online_server_base_url kd_online_topk
         kd_online_server kd_online_timeout scaling_softmax_factor scaling_softmax_bias
         spectrum_top_fraction spectrum_model_name grokfast_alpha grokfast_lamb adam_beta3
-        adam_epsilon2 dion_lr
+        adam_epsilon2 dion_lr lr_div_factor bench_source_max_len max_bench_samples
         dion_momentum dion_rank_fraction dion_rank_multiple_of
     """,
     "the chat template defines the end of a turn": "eot_tokens",
