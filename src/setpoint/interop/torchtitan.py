@@ -311,7 +311,7 @@ def _ranks(c: Conversion) -> None:
         c.pipeline("parallelism.pipeline_parallel_schedule")
         _stages(c)
     else:
-        for key in ("split_points", "schedule", "schedule_csv", "microbatch_size", "microbatches"):
+        for key in ("split_points", "schedule", "microbatch_size", "microbatches"):
             c.value(f"parallelism.pipeline_parallel_{key}")  # without stages
         c.value("parallelism.module_fqns_per_model_part")
     key = "parallelism.fsdp_reshard_after_forward"
