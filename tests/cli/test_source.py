@@ -174,7 +174,9 @@ def test_what_is_no_file(cli: CommandLine, transcript: Callable[[list[str]], str
 
 def test_an_empty_file_is_the_defaults(cli: CommandLine) -> None:
     cli.file("empty.toml", "")
-    assert cli.ok("fingerprint empty.toml") == cli.ok("fingerprint own:Job")
+    answer = cli("fingerprint empty.toml")
+    assert answer.out == cli.ok("fingerprint own:Job")
+    assert (answer.status, answer.err) == (0, "note: empty.toml sets nothing\n")
 
 
 def test_a_file_of_another_system_is_extended_with_its_origins(cli: CommandLine) -> None:

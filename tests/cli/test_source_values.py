@@ -182,3 +182,31 @@ def test_a_reference_that_leads_to_no_such_section(cli: CommandLine) -> None:
         "sweep small.toml --name='${model}' --seed 1,2 --dry-run",
     ):
         assert "${model}" in cli.refused(line), line
+
+
+@pytest.mark.parametrize(
+    ("lines", "hint"),
+    [
+        ('[[data.sources]]\ntype = "text"\npaths = "a.txt"', 'Did you mean ["a.txt"]?'),
+        (
+            '[[data.sources]]\ntype = "text"\npath = "a.txt"',
+            "Did you mean paths? It is a field of type = huggingface.",
+        ),
+        ('[[data.sources]]\ntype = "jsonl"', "Setpoint calls it text."),
+        ('[model]\ntype = "llama"', "type = transformer covers Llama"),
+        ('checkpoint.resume = "runs/x"', "setpoint train runs/x"),
+        ('model.pretrained = "llama"', "a Hub id has the form organization/name"),
+    ],
+)
+def test_plausible_mistakes_in_a_file(cli: CommandLine, lines: str, hint: str) -> None:
+    cli.file("mistake.toml", f'extends = "tiny"\n{lines}\n')
+    assert hint in cli.refused("check mistake.toml")
+
+
+def test_a_similar_file_is_named(cli: CommandLine) -> None:
+    cli.file("texts/notes.txt", "text")
+    paths = "check tiny --data.sources text --data.sources.0.paths"
+    assert "Did you mean texts?" in cli.refused(f"{paths} text")
+    assert "Did you mean texts/notes.txt?" in cli.refused(f"{paths} texts/note.txt")
+    assert "Did you mean small.toml?" in cli.refused("check small.tml")
+    assert "Did you mean ./small.toml?" in cli.refused("check ./small")

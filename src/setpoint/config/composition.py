@@ -258,7 +258,7 @@ class _Sources(Generic[C]):
             function = find_user_function(source.partition("(")[0])
             return self._checked(call_source(function, source, source), source), []
         if os.sep in source and not os.path.exists(source):
-            raise SetpointError(f"there is no file or folder {source}")
+            raise SetpointError(f"there is no file or folder {source}{_similar_file(source)}")
         if os.path.isdir(source):
             from .record.record import is_record, read_record
 
@@ -271,7 +271,8 @@ class _Sources(Generic[C]):
                 f"{source} is not a file of a known kind ({', '.join(FORMATS)}), nor a preset"
             )
         if re.search(FILE_NAME, source) and not preset_named(source.replace(".", "-")):
-            raise SetpointError(f"there is no file {source}, and no preset of this name")
+            meant = _similar_file(source)
+            raise SetpointError(f"there is no file {source}, and no preset of this name{meant}")
         return self._preset(source), []
 
     def open_file(self, file: str | FileDocument) -> tuple[C | None, list[FileDocument]]:
@@ -283,6 +284,8 @@ class _Sources(Generic[C]):
             document = self.files.open(file)
         except Invalid as error:
             raise SetpointError(f"{name}: {error}") from None
+        if not document.data:
+            self.files.notes.append(f"{name} sets nothing")
         base: C | None = None
         documents: list[FileDocument] = []
         listed: list[str] = []
@@ -341,6 +344,17 @@ def _refuse_name(name: str, title: str = "") -> None:
         raise SetpointError(f"{title}the name of a file or preset is empty; is a variable unset?")
     if not can_be_named(name):
         raise SetpointError(f"{title}{name!r} is not a valid name of a file or preset")
+
+
+def _similar_file(path: str) -> str:
+    """The question whether a similar name of the same folder was meant; empty without one."""
+    folder, name = os.path.split(path)
+    try:
+        names = sorted(os.listdir(folder or "."))
+    except OSError:
+        return ""
+    close = nearest(name, names, 1, 0.7)
+    return f". Did you mean {os.path.join(folder, close[0])}?" if close else ""
 
 
 def _place(document: FileDocument, index: int) -> str:

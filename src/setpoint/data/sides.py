@@ -407,7 +407,10 @@ def locked(root: Path, name: str) -> Iterator[None]:
                 _say(f"data: {root / name} is being prepared by {holder(path)}; waiting for it")
             waits = True
             time.sleep(PAUSE)
-        write_owner(descriptor)
+        try:
+            write_owner(descriptor)
+        except OSError as error:
+            raise RunError(f"data.prepare.folder: {path}: {error.strerror}") from error
         yield
     finally:
         os.close(descriptor)

@@ -33,6 +33,7 @@ from setpoint.config import (
     verify,
 )
 from setpoint.config.draft.walk import to_minimal
+from setpoint.config.record.record import require_modules
 from setpoint.config.resolving.checks import Verification
 from setpoint.config.values.node import is_changed, value_or_missing
 from setpoint.config.values.origin import RECORD
@@ -199,6 +200,7 @@ def _of_run(place: WeightsPlace) -> Inference:
     values["weights"] = {"dtype": formats["params"]} if "params" in formats else {}
     editor.merge(values, Origin(RECORD, str(place.record), record.find))
     if editor.problems:
+        require_modules(record, str(place.record))
         raise ConfigError(editor.problems)
     return base
 

@@ -29,6 +29,15 @@ DTYPES = {"16": "fp16", "float16": "fp16", "half": "fp16", "bfloat16": "bf16", "
           "no": "fp32", "float32": "fp32", "float": "fp32", "full": "fp32"}  # fmt: skip
 GPT2 = ("gpt2", "gpt2-medium", "gpt2-large", "gpt2-xl")
 """Ids of the hub from before it had owners."""
+FAMILIES = ("llama", "mistral", "mixtral", "qwen", "gemma", "gpt", "olmo", "phi", "deepseek", "glm",
+            "granite", "smollm")  # fmt: skip
+SOURCE_TYPES = {
+    "text": ("file", "files", "json", "jsonl", "csv", "tsv", "parquet", "arrow"),
+    "conversations": ("chat", "chats", "messages", "sharegpt", "alpaca", "instruct", "sft"),
+    "huggingface": ("hf", "hub", "datasets", "hf_dataset"),
+    "tokens": ("bin", "npy", "numpy", "memmap", "token_ids"),
+}
+"""Other names of the types of data sources."""
 
 Answer = Replacement | str | None
 Conversion = Callable[[ForeignKey, str], Answer]
@@ -248,6 +257,11 @@ def _schedule(key: ForeignKey, path: str) -> Answer:
     return Replacement(values, "which ends at 0 in transformers")
 
 
+def _resume_value(key: ForeignKey, path: str) -> Answer:
+    """A path in the place of how to resume."""
+    return _resume(key, path) if "/" in key.text or os.path.exists(key.text) else None
+
+
 def _resume(key: ForeignKey, path: str) -> Answer:
     if key.truth is not None:
         return Replacement({path: "must" if key.truth else "never"})
@@ -280,8 +294,14 @@ def _pretrained(key: ForeignKey, path: str) -> Answer:
 
 
 def _model(key: ForeignKey, path: str) -> Answer:
-    is_place = "/" in key.text or os.path.exists(key.text)
-    return _pretrained(key, path) if is_place else None
+    if "/" in key.text or os.path.exists(key.text):
+        return _pretrained(key, path)
+    if preset_named(key.text) or not key.text.lower().startswith(FAMILIES):
+        return None
+    return (
+        "type = transformer covers Llama, Qwen, Gemma and other families: start from a preset "
+        "(`setpoint list presets`), or from weights (`setpoint import`)."
+    )
 
 
 def _tokenizer(key: ForeignKey, path: str) -> Answer:
@@ -314,8 +334,12 @@ def _files(key: ForeignKey, path: str) -> Answer:
 
 def _sources(key: ForeignKey, path: str) -> Answer:
     """A file, or the name of a kind of sources, in the place of sources."""
-    if (answer := _files(key, path)) or key.name.isdecimal() or preset_named(key.text):
+    if answer := _files(key, path):
         return answer
+    if key.name.isdecimal() or preset_named(key.text):
+        word = key.text.lower()
+        name = next((name for name, words in SOURCE_TYPES.items() if word in words), None)
+        return f"Setpoint calls it {name}." if name else None
     return f"Text is given as files: --{path} '[{{type: text, paths: [FILE]}}]'"
 
 
@@ -433,6 +457,7 @@ OTHER_VALUES: Mapping[str, object] = {
     **{f"data.validation{end}": partial(_answer, _sources, "data.validation")
        for end in ("", ".*", ".paths")},
     "data": partial(_answer, _sources, "data.sources"),
+    "checkpoint.resume": partial(_answer, _resume_value, "checkpoint.resume"),
     "optimizer": partial(_answer, _optimizer_value, "optimizer"),
     "tokenizer": partial(_answer, _tokenizer, "tokenizer"),
     "model": partial(_answer, _model, "model"),

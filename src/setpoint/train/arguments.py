@@ -200,7 +200,10 @@ def check_arguments(directory: object, until: object, stop: object, accept: obje
         SetpointError: with the argument and its valid values.
     """
     if directory is not None and not isinstance(directory, str | Path):
-        raise SetpointError(f"train: directory is a path or None; got {directory!r}")
+        by_name = ""
+        if isinstance(directory, Mapping | list | tuple):
+            by_name = "; overrides are given by name: overrides=..."
+        raise SetpointError(f"train: directory is a path or None; got {directory!r}{by_name}")
     if until is not None and (type(until) is not int or until < 1):
         raise SetpointError(f"train: until is a step, from 1 on, or None; got {until!r}")
     if stop is not None and not isinstance(stop, StopRequest):

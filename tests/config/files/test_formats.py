@@ -8,6 +8,10 @@ from setpoint.config.files.file_document import FileError
 from setpoint.config.files.read import parse
 from setpoint.config.words.plain_data import PlainScalar
 
+BACKSLASH = (
+    "; a backslash in \"...\" begins an escape: write 'C:\\data' in single quotes, or C:/data"
+)
+
 TEXT = """\
 name = "tiny"
 betas = [0.9, 0.95]  # [not] = "a list"
@@ -70,7 +74,8 @@ def test_multi_line_strings_hide_what_they_hold():
         ("a={b=1,b=2}", "f:1:8: the key 'b' is given twice; first on line 1"),
         ("[a]\n[[a]]", "f:2:3: the key 'a' is given twice; first on line 1"),
         ("a = 0x" + "f" * 5000, "f:1:1: the number has more digits than can be written to a file"),
-        ('a = "\\u12"', "f:1:8: invalid hex value, found '12'"),
+        ('a = "\\u12"', f"f:1:8: invalid hex value, found '12'{BACKSLASH}"),
+        ('a = "C:\\Users"', f"f:1:10: invalid hex value, found 'sers'{BACKSLASH}"),
         ("a = x", "f:1:5: invalid value, found 'x'; text needs quotes"),
         ("a = True", "f:1:5: invalid value, found 'True'; write true"),
         ("a = None", "f:1:5: invalid value, found 'None'; write \"null\" in quotes"),
@@ -79,7 +84,7 @@ def test_multi_line_strings_hide_what_they_hold():
         ("[[a]", "f:1:4: expected ']]' at the end of an array declaration, found ']'"),
         ("a = [1, 2\nb = 3", "f:2:1: unclosed array, found 'b'"),
         ('a = "x\nb = 1', "f:1:7: illegal character '\\n', found the end of the line"),
-        ('a = "\\q"', "f:1:8: unescaped '\\' in a string, found '\"'"),
+        ('a = "\\q"', f"f:1:8: unescaped '\\' in a string, found '\"'{BACKSLASH}"),
         ('a = "\\ud800"', "f:1:12: escaped character is not a Unicode scalar value, found '\"'"),
         ('a = "\x01"', "f:1:6: illegal character '\\x01', found the character U+0001"),
         (

@@ -139,11 +139,17 @@ def foreign_keys(root: type[Node], path: Path, value: object) -> list[tuple[Path
     return [pair for full, item in inner for pair in foreign_keys(root, full, item)]
 
 
-def location_hint(root: type[Node], path: str, search: bool = True, value: object = None) -> str:
+def location_hint(
+    root: type[Node],
+    path: str,
+    search: bool = True,
+    value: object = None,
+    nearest_field: str = "",
+) -> str:
     """Return a hint to the path of an unknown key; empty if nothing is close.
 
     If `value` is a mapping, only sections with one of its keys match; `search` also allows names
-    that are only similar.
+    that are only similar; `nearest_field` is the hint to a similar field of the same section.
     """
     retired = retired_hint(root, path)
     if retired:
@@ -151,7 +157,7 @@ def location_hint(root: type[Node], path: str, search: bool = True, value: objec
     section, _, last = path.rpartition(".")
     parents = tuple(section.split(".")) if section else ()
     if variants := _variants(root, parents, last):
-        return variants
+        return f"{nearest_field} {variants}" if nearest_field else variants
     entry = other_name(root, path, value)
     if entry is not None:
         return other_name_hint(entry)

@@ -24,6 +24,9 @@ _HINTS = {
     "'true'": "; write true",
     "'false'": "; write false",
 }
+_BACKSLASH = (
+    "; a backslash in \"...\" begins an escape: write 'C:\\data' in single quotes, or C:/data"
+)
 # Possessive repeats (`*+`) keep this linear. An unclosed string extends as far as it can.
 _TOKEN = r"""
     (?P<comment>  \#[^\n]*+ )
@@ -108,6 +111,8 @@ def _explain(text: str, name: str, message: str) -> FileError:
         lines = text.split("\n")[: int(numbers[1]) - 1]
         offset = sum(len(line) + 1 for line in lines) + int(numbers[2]) - 1
     error = unexpected(name, text, offset, problem, _HINTS)
+    if "hex value" in problem or problem.startswith("Unescaped '\\'"):
+        error = FileError(name, error.line, error.column, error.message + _BACKSLASH)
     try:
         scan_toml(text, name)
     except FileError as duplicate:

@@ -142,7 +142,7 @@ class Editor:
                 hint = suggestion
                 if foreign:
                     item = part_of(value, part.at)
-                    hint = location_hint(root, dotted(full), not part.hint, item)
+                    hint = location_hint(root, dotted(full), not part.hint, item, part.hint)
                     part.hint = "" if isinstance(item, Mapping) else part.hint
                 problem.hint = retired or hint or part.hint
                 if is_secret_key(root, dotted(full)):

@@ -112,17 +112,8 @@ def read_record(root: type[C], folder: str) -> tuple[C, dict[str, Any]]:
         editor = _merged(root, record, folder)
     draft = cast(C, editor.root)
     if editor.problems:
-        modules: Any = record.header.get("modules")
-        names = map(str, cast(list[Any], modules) if isinstance(modules, list) else ())
-        # The output may be pasted into a shell, so it must contain only names.
-        valid_names = [name for name in names if all(map(str.isidentifier, name.split(".")))]
-        missing = [name for name in valid_names if name not in sys.modules]
-        if missing and not failures:
-            raise SetpointError(
-                f"{folder}: the record uses config classes of {', '.join(missing)}; records are "
-                f"data and import nothing, so name what is to be imported: "
-                f"{' '.join(f'--import {module}' for module in missing)}"
-            )
+        if not failures:
+            require_modules(record, folder)
         raise ConfigError([*editor.problems, *(Problem("", str(error)) for error in failures)])
     for leaf in list(leaves(draft)):
         if leaf.chain and leaf.key in recorded:
@@ -130,6 +121,26 @@ def read_record(root: type[C], folder: str) -> tuple[C, dict[str, Any]]:
             chain = _chain(recorded[leaf.key]["layers"], leaf.chain[-1][1], info)
             _put_chain(draft, leaf.path, chain)
     return draft, {**record.header, "notes": record.notes}
+
+
+def require_modules(record: Record, folder: str) -> None:
+    """Refuse a record with config classes of modules that are not imported.
+
+    Raises:
+        SetpointError: with the modules.
+    """
+    modules: Any = record.header.get("modules")
+    names = map(str, cast(list[Any], modules) if isinstance(modules, list) else ())
+    # The output may be pasted into a shell, so it must contain only names.
+    valid_names = [name for name in names if all(map(str.isidentifier, name.split(".")))]
+    missing = [name for name in valid_names if name not in sys.modules]
+    if missing:
+        raise SetpointError(
+            f"{folder}: the record uses config classes of {', '.join(missing)}; records are data "
+            f"and import nothing, so name what is to be imported: "
+            f"{' '.join(f'--import {module}' for module in missing)} (in Python: import "
+            f"{', '.join(missing)})"
+        )
 
 
 def _merged(root: type[Node], record: Record, folder: str) -> Editor:

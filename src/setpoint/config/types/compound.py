@@ -17,7 +17,7 @@ from ..values.origin import DEFAULT, RECORD, Origin
 from ..words.errors import Invalid, several
 from ..words.names import FORGOTTEN, nearest
 from ..words.plain_data import PlainScalar, literal, plain
-from ..words.text import DATA, parse_flow, parse_list
+from ..words.text import DATA, for_file, parse_flow, parse_list
 from .base import FieldType, dump_item, read_item, refuse_choice, replace_in_item
 
 if TYPE_CHECKING:
@@ -210,8 +210,19 @@ class SequenceType(ContainerType):
         return ((index, item, self.item) for index, item in enumerate(value))
 
     def read(self, value: object, origin: Origin) -> Any:
+        if isinstance(value, str) and not isinstance(value, PlainScalar):
+            raise self._refuse_item(value, origin)
         items = enumerate(read_items(self, value))
         return self.make(each(items, lambda _, item: read_item(self.item, item, origin)))
+
+    def _refuse_item(self, value: str, origin: Origin) -> Invalid:
+        """The error for an item in the place of a list with only this item."""
+        error = self.refuse(value)
+        try:
+            read_item(self.item, value, origin)
+        except Invalid:
+            return error
+        return error.but(hint=error.hint or f"Did you mean [{for_file(value)}]?")
 
     def make(self, items: Any) -> Any:
         return CheckedList(items, self) if self.mutable else tuple(items)

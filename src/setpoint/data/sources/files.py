@@ -13,7 +13,7 @@ from importlib import import_module
 from pathlib import Path, PurePosixPath
 from typing import Any, BinaryIO, cast
 
-from setpoint.config import Problem, SetpointError
+from setpoint.config import Problem, SetpointError, nearest
 from setpoint.hub.fetch import is_url, open_file_system, protocol_problem, url_reason
 
 TEXT, JSONL, CSV, PARQUET, ARROW = "text", "jsonl", "csv", "parquet", "arrow"
@@ -218,6 +218,9 @@ def _nearby(path: Path) -> str:
         return f"{folder} cannot be listed."
     if not entries:
         return f"{os.path.abspath(folder)} is empty."
+    names = [entry.rstrip("/") for entry in entries]
+    if folder == path.parent and (close := nearest(path.name, names, 1, 0.7)):
+        return f"Did you mean {folder / close[0]}?"
     more = f" and {len(entries) - NEARBY} more" if len(entries) > NEARBY else ""
     return f"{os.path.abspath(folder)} holds {', '.join(entries[:NEARBY])}{more}."
 

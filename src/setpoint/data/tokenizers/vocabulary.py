@@ -290,7 +290,8 @@ def find_tokenizer(path: str) -> Path:
     if split_hub_id(path) is None:
         raise SetpointError(
             f"tokenizer.path: there is no {path}.\n"
-            f"Valid: a directory with {TOKENIZER}, that file, or a hub id such as Qwen/Qwen3-0.6B."
+            f"Valid: a directory with {TOKENIZER}, that file, or a hub id such as Qwen/Qwen3-0.6B; "
+            f"`setpoint tokenizer train` makes one from the data."
         )
     works = f"A directory with {TOKENIZER} works without the hub."
     try:

@@ -126,7 +126,8 @@ def _missing(path: Path) -> str:
     names = [other.name for other in parent.iterdir() if other.is_dir()]
     close = nearest(path.name, names, 1)
     meant = f". Did you mean {parent / close[0]}?" if close else ""
-    return f"there is no such directory{meant}"
+    form = "" if close else "; a Hub id has the form organization/name"
+    return f"there is no such directory{meant}{form}"
 
 
 GENERATION: Final = "generation_config.json"
