@@ -5,9 +5,12 @@ from __future__ import annotations
 import os
 import re
 import shlex
+import shutil
 import sys
 from collections.abc import Callable, Iterator
+from contextlib import redirect_stdout
 from dataclasses import dataclass
+from io import StringIO
 from pathlib import Path
 
 import pytest
@@ -162,6 +165,25 @@ def cli(
     yield CommandLine(tmp_path, capsys)
     presets.clear()
     presets.update(registered)
+
+
+@pytest.fixture(scope="session")
+def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of runs after `small.toml` was trained, which tests copy."""
+    folder = tmp_path_factory.mktemp("trained")
+    with pytest.MonkeyPatch.context() as patch, redirect_stdout(StringIO()):
+        patch.chdir(folder)
+        (folder / "small.toml").write_text(SMALL)
+        assert main(["train", "small.toml", "--tracking.progress", "none"]) == 0
+    return folder / "runs"
+
+
+@pytest.fixture
+def run(cli: CommandLine, trained: Path) -> str:
+    """The directory of a run of `small.toml`, from the working folder."""
+    shutil.copytree(trained, cli.folder / "runs")
+    (name,) = os.listdir(trained)
+    return f"runs/{name}"
 
 
 @pytest.fixture

@@ -79,24 +79,6 @@ def test_what_a_later_layer_took_from_a_modifier(cli: CommandLine) -> None:
     assert json.loads(cli.ok("check small.toml --json"))["overridden"] == []
 
 
-def test_a_run_directory_is_named_as_it_was_given(cli: CommandLine) -> None:
-    from setpoint.config import resolve
-    from setpoint.config.record.record import record_files
-    from setpoint.presets.tiny import tiny
-    from setpoint.train.config import Job
-
-    job: Job = resolve(tiny())
-    for name, text in record_files(job).items():
-        cli.file(f"elsewhere/{name}", text)
-    assert "run directory    elsewhere\n" in cli.ok("check elsewhere")
-
-
-def test_infinities_that_would_fail_at_the_second_step(cli: CommandLine) -> None:
-    for path in ("optimizer.lr", "optimizer.eps", "optimizer.weight_decay", "loss.z_loss"):
-        assert "finite" in cli.refused(f"check small.toml --{path} inf")
-    cli.ok("check small.toml --optimizer.clip_norm inf")
-
-
 def test_the_plan_shows_groups(cli: CommandLine) -> None:
     group = "{pattern = norm, lr_multiplier = 0.5, options = {betas = [0.8, 0.9]}}"
     words = f"check small.toml --plan --optimizer muon --optimizer.groups '[{group}]'"
@@ -141,16 +123,6 @@ def test_what_is_held_out(cli: CommandLine) -> None:
     cli.ok("check small.toml --data.held_out 0 --evaluation null")
     text = cli.refused(f"check none.toml --data.held_out 0.1 {validation}")
     assert "has no effect: validation replaces it" in text
-
-
-def test_the_place_of_a_section_that_other_classes_would_take(cli: CommandLine) -> None:
-    """An imported model takes any argument, so that `model.experts` exists for it alone."""
-    assert "Did you mean model.moe.experts" in cli.refused("check tiny --moe.experts 8")
-
-
-def test_the_default_of_a_field_given_to_its_section_names_the_field(cli: CommandLine) -> None:
-    text = cli.refused("check small.toml --compile inductor")
-    assert "Did you mean compile.backend=inductor?" in text
 
 
 def test_the_expected_time_and_cost_of_a_step(cli: CommandLine) -> None:
@@ -230,11 +202,13 @@ def test_what_a_gpu_has_no_kernels_for_is_cautioned(
             "check tiny --model.pretrained . --model.adapters '[{path=\"small.toml\"}]'",
             "small.toml is a file\n    valid: the directory with adapter_config.json",
         ),
-        ("replay small.toml -3", "small.toml is not a run directory"),
         ("train -3", "there is no preset '-3'"),
+        # An imported model takes any argument, so that `model.experts` exists for it alone.
+        ("check tiny --moe.experts 8", "Did you mean model.moe.experts"),
+        ("check small.toml --compile inductor", "Did you mean compile.backend=inductor?"),
     ],
 )
-def test_what_is_given_is_named(cli: CommandLine, line: str, said: str) -> None:
+def test_a_refusal_names_the_value(cli: CommandLine, line: str, said: str) -> None:
     assert said in cli.refused(line)
 
 
@@ -274,7 +248,7 @@ def test_a_run_that_could_not_go_on_is_refused(cli: CommandLine) -> None:
     assert "schedule.horizon" in longer and "learning-rate curve" in longer
     folder = next(Path("runs").iterdir())
     assert "optimizer.lr" in cli.refused(f"check {folder} --optimizer.lr 0.5")
-    cli.ok(f"check {folder}")
+    assert f"run directory    {folder}\n" in cli.ok(f"check {folder}")
 
 
 def test_a_file_whose_run_was_lengthened_is_still_valid(cli: CommandLine) -> None:
@@ -284,3 +258,56 @@ def test_a_file_whose_run_was_lengthened_is_still_valid(cli: CommandLine) -> Non
     text = cli.ok("check small.toml --schedule constant --duration '2 steps'")
     assert "training         refused: the run is longer" in text
     assert cli.ok("check small.toml --schedule constant --duration '4 steps'")
+
+
+# `setpoint plan`.
+
+PLAN = "plan small.toml --gpu h100 --world-size 4 --batch.global_size 16"
+FREE = "--batch.micro_size 1 --top 3"
+
+
+def test_the_best_are_overrides_that_resolve(cli: CommandLine) -> None:
+    found = json.loads(cli.ok(f"{PLAN} {FREE} --json"))
+    assert found["fixed"] == {"micro_size": 1}
+    assert len(found["best"]) == 3
+    seconds = [each["seconds"] for each in found["best"]]
+    assert seconds == sorted(seconds)
+    flags = " ".join(f"'{each}'" for each in found["best"][0]["overrides"])
+    line = f"check small.toml --world-size 4 --batch.global_size 16 --batch.micro_size 1 {flags}"
+    checked = json.loads(cli.ok(f"{line} --plan --gpu h100 --json"))
+    assert checked["expected"]["seconds"] == seconds[0]
+
+
+def test_what_people_see(cli: CommandLine) -> None:
+    out = cli.ok(f"{PLAN} {FREE} --price 2")
+    assert "fixed: micro_size = 1" in out
+    assert "topologies timed" in out and "GPU-hours" in out and "\n1: --" in out
+
+
+def test_bad_input_is_answered_in_words(cli: CommandLine) -> None:
+    lines = [
+        "plan small.toml --world-size 4",
+        "plan small.toml --gpu h100",
+        "plan small.toml --gpu h100 --world-size 1",
+        f"{PLAN} --memory 0",
+        "plan small.toml --gpu h10 --world-size 4",
+        f"{PLAN} --memory 100GiB",
+        f"{PLAN} --memory lots",
+        f"{PLAN} --parallel.shard 3",
+        f"{PLAN} --duration '1e-6 s'",
+        "plan tiny --gpu h100 --world-size 6 --batch.global_size 7 --parallel.shard 6",
+        f"{PLAN} --adapter lora",
+    ]
+    answers = [cli(line) for line in lines]
+    assert all(answer.status == 2 for answer in answers), answers
+    texts = (
+        f"$ setpoint {line}\n{answer.err}" for line, answer in zip(lines, answers, strict=True)
+    )
+    compare("cli/plan_refused", "\n".join(texts))
+
+
+def test_where_nothing_fits_it_says_by_how_much_and_what_would(cli: CommandLine) -> None:
+    text = cli.refused(f"{PLAN} --memory 100KiB")
+    assert "no layout of 4 ranks fits into 100 KiB: the smallest needs" in text
+    assert "KiB too much (weights" in text and "\nIt is: --parallel.pipeline=" in text
+    assert "to reduce the largest part, " in text

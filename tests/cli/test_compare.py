@@ -1,4 +1,4 @@
-"""`setpoint compare` from the command line."""
+"""`setpoint compare` and `setpoint report` from the command line."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ import pytest
 from setpoint.cli.compare import MAX_VALUES
 from setpoint.cli.compare import compare as command
 
+from ..report.page.records import setting, write_run
 from ..support.snapshots import compare
 from .conftest import CommandLine
 from .test_diff import record
@@ -64,12 +65,6 @@ def test_what_differs_beyond_a_bound_is_left_out_and_named(runs: CommandLine) ->
     assert len(whole.out.splitlines()[0].split()) > 1 + MAX_VALUES + 4
     sorted_by = runs("compare runs --sort model.rope_base --csv").out.splitlines()[0]
     assert "model.rope_base" in sorted_by
-
-
-def test_json_stands_alone(runs: CommandLine) -> None:
-    for line in ("compare runs --json --csv", "compare runs --json --chart"):
-        answer = runs(line)
-        assert answer.status == 2 and not json.loads(answer.out)["ok"]
 
 
 def test_for_machines(runs: CommandLine) -> None:
@@ -163,3 +158,46 @@ def test_what_is_refused(runs: CommandLine) -> None:
         "compare runs --optimizer.lr 3",
     ]
     compare("cli/compare_wrong", "\n".join(f"$ {line}\n{runs.refused(line)}" for line in lines))
+
+
+# `setpoint report`.
+
+
+@pytest.fixture
+def reported(cli: CommandLine) -> CommandLine:
+    for name, lr in (("a", 0.1), ("b", 0.2), ("c", 0.3)):
+        write_run(cli.folder / "runs" / name, settings={"optimizer.lr": setting(lr)})
+    return cli
+
+
+def test_reports_of_one_run_of_several_and_of_a_folder(reported: CommandLine) -> None:
+    assert reported.ok("report runs/a").startswith("runs/a/report.html: 1 run, 0.")
+    assert reported.ok("report runs").startswith("runs/report.html: 3 runs, ")
+    found = json.loads(reported.ok("report runs/a runs/b --output two.html --json"))
+    assert found["runs"] == 2 and found["notes"] == []
+    text = (reported.folder / "two.html").read_text()
+    assert len(text.encode()) == found["bytes"] and '"path":"optimizer.lr"' in text
+
+
+def test_what_is_broken_is_said(reported: CommandLine) -> None:
+    (reported.folder / "runs/a/environment.json").write_text("{")
+    result = reported("report runs/a")
+    assert result.status == 0 and "note: a: environment.json cannot be read" in result.err
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        ("report runs/a --objective los", "no run has the metric 'evaluation.los'"),
+        ("report runs/a --direction maximize", "--direction needs --objective"),
+        ("report runs/a --objective loss --direction up", "is one of minimize, maximize; got 'up'"),
+        ("report runs/a --output a.png", "a report is a file that ends in .html"),
+        ("report nothing", "nothing is not a run directory"),
+        ("report runs/a --seed 1", "setpoint report sets no fields"),
+        ("report --sed runs/a", "unexpected argument '--sed': setpoint report sets no fields"),
+    ],
+)
+def test_what_a_report_refuses(reported: CommandLine, words: str, message: str) -> None:
+    result = reported(words)
+    assert result.status == 2 and message in result.err
+    assert not list(reported.folder.rglob("*.html"))

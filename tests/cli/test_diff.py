@@ -4,8 +4,6 @@ import json
 from collections.abc import Callable
 from pathlib import Path
 
-import pytest
-
 from setpoint.cli.options import Arguments
 from setpoint.cli.show import diff
 from setpoint.cli.source import open_source
@@ -39,15 +37,6 @@ def test_only_what_differs_with_both_origins(cli: CommandLine) -> None:
     assert lines[lines.index("  small.toml  0.01  small.toml:15:1") + 1].startswith("  run ")
 
 
-def test_a_preset_and_a_run(cli: CommandLine) -> None:
-    run = record(cli.folder / "run", "tiny", "--optimizer.lr=0.5")
-    answer = cli(f"diff tiny {run}")
-    assert answer.status == 1
-    assert answer.out.count("\n") == 3
-    assert "preset tiny (setpoint/presets/tiny.py:" in answer.out
-    assert "command line --optimizer.lr" in answer.out
-
-
 def test_nothing_differs(cli: CommandLine) -> None:
     run = record(cli.folder / "run", "tiny")
     for line in (f"diff tiny {run}", f"diff {run} tiny", "diff small.toml small.toml"):
@@ -64,12 +53,6 @@ def test_overrides_apply_to_the_second(cli: CommandLine) -> None:
     compare("cli/diff_overrides", answer.out)
 
 
-def test_variants(cli: CommandLine) -> None:
-    answer = cli("diff small.toml small.toml --schedule constant")
-    compare("cli/diff_variants", answer.out)
-    assert "(absent)" in answer.out
-
-
 def test_for_machines(cli: CommandLine) -> None:
     answer = cli("diff small.toml small.toml --optimizer.clip_norm inf --schedule constant --json")
     assert answer.status == 1
@@ -83,17 +66,6 @@ def test_for_machines(cli: CommandLine) -> None:
         "right_origin": "command line --optimizer.clip_norm",
     }
     assert "right" not in found["schedule.floor"]
-
-
-def test_two_texts_that_differ_at_the_end(cli: CommandLine) -> None:
-    long = "x" * 300
-    answer = cli(f"diff small.toml small.toml --user.note {long}a")
-    assert f"{long}a" in answer.out
-
-
-def test_a_side_that_cannot_be_read(cli: CommandLine) -> None:
-    for line in ("diff tinny tiny", "diff tiny tinny", "diff small.toml nosuch", "diff . tiny"):
-        cli.refused(line)
 
 
 def test_many_as_a_table(cli: CommandLine) -> None:
@@ -156,12 +128,6 @@ def test_roles_and_paths_can_be_chosen(cli: CommandLine) -> None:
     # A field of a variant that neither side has.
     assert paths("--ignore loss.target") == every
     assert cli(f"{line} --role runtime --ignore name").status == 0
-
-
-def test_environment(cli: CommandLine, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("SETPOINT__SEED", "7")
-    assert cli("diff small.toml small.toml").status == 1
-    assert cli("diff small.toml small.toml small.toml").status == 0
 
 
 def test_what_diff_refuses(cli: CommandLine, transcript: Callable[[list[str]], str]) -> None:

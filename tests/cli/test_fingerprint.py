@@ -7,10 +7,6 @@ import re
 from .conftest import CommandLine
 
 
-def test_one_line_of_hexadecimal_digits(cli: CommandLine) -> None:
-    assert re.fullmatch(r"[0-9a-f]{64}\n", cli.ok("fingerprint small.toml"))
-
-
 def test_only_what_is_learned_counts(cli: CommandLine) -> None:
     plain = cli.ok("fingerprint small.toml")
     for same in ("--name other", "--workspace elsewhere", "--evaluation null", "--world-size 2"):
@@ -33,15 +29,6 @@ def test_for_machines(cli: CommandLine) -> None:
     assert found["identity"]["optimizer.lr"] == 0.01
     text = json.dumps(found["identity"], sort_keys=True, separators=(",", ":"))
     assert hashlib.sha256(text.encode()).hexdigest() == found["fingerprint"]
-
-
-def test_two_sources_are_compared(cli: CommandLine) -> None:
-    answer = cli("fingerprint small.toml small.toml --seed 2")
-    assert answer.status == 1
-    first, second = answer.out.splitlines()
-    assert first.split()[0] == second.split()[0] == "small.toml"
-    assert first.split()[1] != second.split()[1]
-    assert cli("fingerprint small.toml small.toml --name other").status == 0
 
 
 def test_what_makes_two_differ_is_explained(cli: CommandLine) -> None:

@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import io
-import subprocess
 import sys
 from collections.abc import Callable
 
@@ -48,21 +47,18 @@ def test_a_run_that_has_not_been_trained(cli: CommandLine) -> None:
     assert "  setpoint train small.toml --with 'smoke(steps=3)' --seed=3\n" in text
 
 
-@pytest.mark.parametrize("line", ["generate nowhere", "evaluate nowhere", "export nowhere out"])
-def test_no_run_of_this_name(cli: CommandLine, line: str) -> None:
-    assert cli.refused(line) == (
+def test_no_run_of_this_name(cli: CommandLine) -> None:
+    assert cli.refused("export nowhere out") == (
         "error: there is no run and no preset 'nowhere', and no file or directory of that name "
         "here.\nValid: a run directory (`setpoint runs list`) or a preset (`setpoint list "
         "presets`), or the directory or hub id of a Hugging Face model\n"
     )
 
 
-@pytest.mark.parametrize("command", ["generate", "evaluate", "export"])
-def test_weights_of_a_model_of_the_users_own(cli: CommandLine, command: str) -> None:
+def test_weights_of_a_model_of_the_users_own(cli: CommandLine) -> None:
     """Its module must be imported before its record can be read."""
     (cli.folder / "own_of_a_test.py").write_text("raise RuntimeError('imported')\n")
-    words = {"export": "small.toml out"}.get(command, "small.toml")
-    answer = cli(f"{command} {words} --import own_of_a_test")
+    answer = cli("export small.toml out --import own_of_a_test")
     assert answer.status == 1 and "--import own_of_a_test" in answer.err
     assert 'own_of_a_test.py", line 1' in answer.err and "imported" in answer.err
 
@@ -75,16 +71,6 @@ def test_prompts_that_are_not_text(cli: CommandLine, monkeypatch: pytest.MonkeyP
     # In the C locale, standard input hands on what is not text.
     monkeypatch.setattr(sys, "stdin", io.StringIO("caf\udce9"))
     assert "standard input is not UTF-8" in cli.refused("generate small.toml --prompt -")
-
-
-def test_prompts_are_checked_before_torch_is_imported(cli: CommandLine) -> None:
-    run = record(cli.folder / "run", "small.toml")
-    program = (
-        "import sys; from setpoint.cli.main import main;"
-        f"assert main(['generate', '{run}', '--prompt', '\\udce9']) == 2;"
-        "assert 'torch' not in sys.modules"
-    )
-    subprocess.run([sys.executable, "-c", program], check=True, cwd=cli.folder)
 
 
 def test_another_model_than_the_run_has(cli: CommandLine) -> None:
@@ -144,13 +130,3 @@ def test_the_seed_of_sampling_is_another_option(cli: CommandLine) -> None:
         f"\nThe run of small.toml without these overrides is {other}\n{advice}"
     )
     assert "--sampling-seed" not in cli.refused(f"evaluate {run} --seed 3")
-
-
-def test_a_count_of_the_training_is_no_count_of_the_command(cli: CommandLine) -> None:
-    """With a file as with a run directory; what else the training was given is left alone."""
-    text = cli.ok("check small.toml")
-    folder = next(line.split()[-1] for line in text.splitlines() if "run directory" in line)
-    record(cli.folder / folder, "small.toml")
-    said = cli.refused("evaluate small.toml --evaluation.sequences 4")
-    assert "evaluation.sequences (command line --evaluation.sequences): use --sequences" in said
-    assert "use --sequences" not in cli("evaluate small.toml --evaluation.every 4").err

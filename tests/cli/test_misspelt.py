@@ -35,25 +35,9 @@ def test_a_field_is_never_taken_for_an_option(cli: CommandLine) -> None:
         cli.ok(f"check small.toml {line}")
 
 
-def test_an_unknown_field_is_left_to_the_report(cli: CommandLine) -> None:
-    assert "Did you mean optimizer.lr?" in cli.refused("check small.toml --lr 1")
-    assert "Did you mean optimizer.weight_decay" in cli.refused("check small.toml --weight_deca 1")
-
-
-def test_a_switch_that_is_misspelt(cli: CommandLine) -> None:
-    assert "Did you mean --deterministic?" in cli.refused("check small.toml --determinstic")
-    text = cli.refused("check small.toml --model.tie_embedings")
-    assert "Did you mean model.tie_embeddings?" in text
-
-
 def test_a_switch_of_other_systems_hides_nothing_else(cli: CommandLine) -> None:
     text = cli.refused("check small.toml --fp16 --optimizer.lr -1")
     assert "on a GPU: --precision.compute fp16" in text and "optimizer.lr = -1" in text
-
-
-def test_the_ranks_of_training_come_from_the_launcher(cli: CommandLine) -> None:
-    for line in ("train --world-size 8 small.toml", "train small.toml --world-size=8"):
-        assert "takes the number of ranks from the launcher" in cli.refused(line)
 
 
 @pytest.mark.parametrize(
@@ -61,10 +45,8 @@ def test_the_ranks_of_training_come_from_the_launcher(cli: CommandLine) -> None:
     [
         ("--compile", "Switch it on, with its defaults, with --compile '{}'; off with"),
         ("--duration 2 epochs", '--duration "2 epochs"'),
-        ("--duration=2 epochs --seed 3", '--duration "2 epochs"'),
         ("--data.sources.0.paths a.txt b.txt --seed 3", ": --data.sources.0.paths a.txt,b.txt"),
         ("a.txt", "--data.sources '[{type: text, paths: [a.txt]}]'"),
-        ("--seed 3 a.txt", "--data.sources '[{type: text, paths: [a.txt]}]'"),
         ("small.toml", "--file small.toml"),
         ("--set model.dim=3", "write --model.dim=3"),
         ("--", "unexpected argument '--'"),
@@ -74,15 +56,6 @@ def test_words_that_belong_elsewhere(cli: CommandLine, words: str, said: str) ->
     cli.file("a.txt", "a line of text\n" * 99)
     cli.file("b.txt", "a line of text\n" * 99)
     assert said in cli.refused(f"check tiny {words}")
-
-
-def test_the_command_comes_first(cli: CommandLine) -> None:
-    assert "the command comes first: setpoint check" in cli.refused("--seed 3 check tiny")
-
-
-def test_a_file_that_is_not_there(cli: CommandLine) -> None:
-    text = cli.refused("train nothere.txt")
-    assert "there is no file nothere.txt" in text and "llama3" not in text
 
 
 def test_a_misspelt_field_is_no_misspelt_option() -> None:

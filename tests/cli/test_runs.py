@@ -138,17 +138,6 @@ def test_what_is_refused(cli: CommandLine, words: str, reason: str) -> None:
     assert reason in cli.refused(f"runs {words}")
 
 
-def test_it_needs_no_torch(cli: CommandLine, tmp_path: Path) -> None:
-    import subprocess
-    import sys
-
-    code = (
-        "import sys; from setpoint.cli.main import main; main(['runs', 'list']); "
-        "assert 'torch' not in sys.modules"
-    )
-    subprocess.run([sys.executable, "-c", code], cwd=cli.folder, check=True, timeout=60)
-
-
 def test_a_preset_or_file_means_its_run(cli: CommandLine) -> None:
     cli.file("mine.toml", 'extends = "tiny"\nname = "mine"\nparallel.shard = 2\n')
     refused = cli.refused("runs tag good mine.toml")

@@ -55,8 +55,6 @@ def test_the_drawing_without_the_package(cli: CommandLine, monkeypatch: pytest.M
 def test_in_a_file(cli: CommandLine) -> None:
     assert "drawn into rates.svg\n" in cli.ok("schedule tiny small.toml --plot rates.svg")
     assert (cli.folder / "rates.svg").read_text().startswith("<?xml")
-    cli.ok("schedule tiny --plot rates.png")
-    assert (cli.folder / "rates.png").read_bytes().startswith(b"\x89PNG")
 
 
 def test_for_machines(cli: CommandLine) -> None:

@@ -46,7 +46,7 @@ def said(known: Draft202012Validator, data: Any) -> list[str]:
 @pytest.mark.parametrize(
     ("name", "form", "extent"),
     few(
-        rotated(sorted(presets), ["toml", "yaml", "json"], ["", "--minimal", "--origins"]), every=2
+        rotated(sorted(presets), ["toml", "yaml", "json"], ["", "--minimal", "--origins"]), every=5
     ),
 )
 def test_every_preset_as_it_is_shown(

@@ -68,17 +68,6 @@ def test_minimal_holds_only_what_differs(cli: CommandLine) -> None:
     assert cli.ok("show --minimal --format toml own:Job").strip() == ""
 
 
-def test_origins_for_machines(cli: CommandLine) -> None:
-    found = json.loads(cli.ok("show small.toml --origins --json"))
-    assert found["config"]["optimizer"]["lr"] == 0.01
-    assert found["origins"]["optimizer.lr"] == "small.toml:15:1"
-
-
-def test_json_and_its_format_are_the_same(cli: CommandLine) -> None:
-    assert cli.ok("show small.toml --json") == cli.ok("show small.toml --format json")
-    assert cli.ok("show small.toml") == cli.ok("show small.toml --format toml")
-
-
 def test_python_can_be_used_as_a_source(cli: CommandLine) -> None:
     cli.file("shown.py", cli.ok("show small.toml --format python"))
     name = next(

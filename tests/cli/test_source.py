@@ -47,21 +47,6 @@ def test_each_layer_beats_those_before(cli: CommandLine, monkeypatch: pytest.Mon
     assert shown(cli, f"{line} --evaluation.sequences 3", "evaluation.sequences") == "3"
 
 
-def test_a_run_directory(cli: CommandLine) -> None:
-    run = record(cli.folder / "run", "small.toml", "--optimizer.lr=0.5")
-    assert shown(cli, run, "optimizer.lr") == "0.5"
-    assert shown(cli, f"{run} --optimizer.lr 0.6", "optimizer.lr") == "0.6"
-    assert "> 0.5   command line --optimizer.lr" in cli.ok(f"why optimizer.lr {run}")
-    assert cli.ok(f"fingerprint {run}") == cli.ok("fingerprint small.toml --optimizer.lr 0.5")
-
-
-def test_the_number_of_ranks(cli: CommandLine) -> None:
-    cli.file("ranks.toml", "parallel.world_size = 4\n")
-    text = cli.ok("why parallel.world_size small.toml --file ranks.toml --world-size 2")
-    assert text.startswith("parallel.world_size = 2\n")
-    assert "> 2  command line --world-size" in text
-
-
 def test_the_number_of_ranks_twice(cli: CommandLine) -> None:
     for override in ("--parallel.world-size 4", "parallel.world_size=2", "parallel={world_size=4}"):
         text = cli.refused(f"check small.toml {override} --world-size 2")
@@ -122,22 +107,16 @@ FILES: dict[str, str | bytes] = {
     "broken.toml": "seed = 3\n[optimizer\nlr = 1\n",
     "broken.yaml": "seed: 3\noptimizer: {lr: 1\n",
     "broken.json": '{"seed": 3,\n "optimizer": {"lr": }}',
-    "twice.toml": "seed = 3\n[model]\ndim = 1\ndim = 2\n",
     "twice.yaml": "seed: 3\noptimizer:\n  lr: 1\n  lr: 2\n",
     "twice.json": '{"seed": 3,\n "seed": 4}',
     "latin.toml": b'seed = 1\nname = "caf\xe9"\n',
-    "latin.yaml": b"seed: 1\nname: caf\xe9\n",
-    "latin.json": b'{"seed": 1,\n "name": "caf\xe9"}',
     "list.yaml": "- 1\n- 2\n",
-    "list.json": "[1, 2]",
     "tab.yaml": "optimizer:\n\tlr: 1\n",
     "tag.yaml": "seed: !!python/object/apply:os.system [ls]\n",
     "misspelt.toml": "[optimizer]\nlearning_rate = 1\nwieght_decay = 0.1\n",
-    "misspelt.yaml": "optimiser:\n  lr: 1\n",
     "misspelt.json": '{"optimizer":\n  {"lrr": 1}}',
     "misplaced.toml": "[model]\nlr = 1\nsequence_length = 3\n",
     "wrong_type.toml": '[model]\ndim = "big"\n[optimizer]\nlr = true\n[data]\nsources = 3\n',
-    "wrong_type.yaml": "model:\n  dim: big\noptimizer:\n  lr: true\n  betas: 0.9\n",
     "out_of_range.toml": "[model]\ndropout = 2\n[optimizer]\nlr = -1\nbetas = [0.9, 1.0]\n",
     "variant.toml": '[optimizer]\ntype = "adam"\n[schedule]\ntype = "constant"\nfloor = 0.1\n',
     "unknown.toml": "epochs = 3\n[trainer]\ndevices = 8\n",
@@ -198,13 +177,10 @@ def test_a_file_of_another_system_is_extended_with_its_origins(cli: CommandLine)
     ("source", "expected"),
     [
         ("main:tiny", ("main", "tiny")),
-        ("HEAD~1:a/b.toml", ("HEAD~1", "a/b.toml")),
         ("main@{2026-01-01 10:30}:tiny", ("main@{2026-01-01 10:30}", "tiny")),
         ("HEAD^{/fix: this}:x.yaml", ("HEAD^{/fix: this}", "x.yaml")),
         ("v1:own:small", ("v1", "own:small")),
-        ("v1:tiny(width=64)", ("v1", "tiny(width=64)")),
         ("tiny(name=a:b)", None),
-        ("tiny", None),
         (":tiny", None),
         ("main:", None),
         ("", None),

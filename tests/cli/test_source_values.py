@@ -128,9 +128,7 @@ def test_references(transcript: Transcript) -> None:
     ("name", "value"),
     [
         ("SETPOINT__OPTIMISER__LR", "1"),
-        ("SETPOINT__LR", "1"),
         ("SETPOINT__MODEL__LR", "1"),
-        ("SETPOINT__OPTIMIZER__LR", "fast"),
         ("SETPOINT__OPTIMIZER__LR", "-1"),
         ("SETPOINT__OPTIMIZER", "adam"),
         ("SETPOINT__BATCH__GLOBAL_SIZE", "9"),
@@ -176,7 +174,6 @@ def test_a_reference_that_leads_to_no_such_section(cli: CommandLine) -> None:
     for line in (
         "check small.toml --data='${model}'",
         "check small.toml --parallel='${model}' --world-size 2",
-        "check small.toml --parallel='${model}' --gpu h100 --plan",
         "train small.toml --parallel='${model}' --nproc 2",
         "sweep small.toml --parallel='${model}' --seed 1,2 --dry-run",
         "sweep small.toml --name='${model}' --seed 1,2 --dry-run",
