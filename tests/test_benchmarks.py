@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import ast
+import shlex
 import shutil
+import subprocess
 import sys
 import types
 from argparse import Namespace
@@ -165,3 +167,42 @@ def test_results_are_written_into_the_page(
     assert table_rows(page.read_text()) == [before[0], (name, shows, "new"), *before[2:]]
     with pytest.raises(KeyError, match="nothing"):
         harness.record(Namespace(write=True), name, {"nothing": "new"})
+
+
+CHECKPOINT = "--megabytes 2 --rounds 2 --free --folder"
+DUST = "--model dust --steps 1 --rounds 2"
+PRINTED = {
+    "checkpoint.consolidate --megabytes 400": ["to ", "huggingface ", "whole "],
+    f"checkpoint.blocked {CHECKPOINT}": ["2 MB: ", "bound: 10%: "],
+    f"checkpoint.throughput {CHECKPOINT}": [
+        "save", "load", "beside safetensors", "beside dd", "beside dcp",
+    ],
+    f"checkpoint.memory {CHECKPOINT}": [
+        "2 MB, save:", "2 MB, save in the background:", "2 MB, load:", "2 MB, on disk:",
+    ],
+    f"scale.overhead --axes replicate --free {DUST}": ["replicate, 2 ranks: ", "losses agree"],
+    f"scale.overhead --ranks 4 --free {DUST}": [
+        *("replicate,", "shard,", "hybrid,", "tensor,", "pipeline,", "ring,", "ulysses,", "expert,")
+    ],
+    "scale.growth --model dust --ranks 1 2 --steps 2 --starts 1": [
+        "100% of 1 times one", "of 2 times one", "a run of a step in",
+    ],
+    "train.metrics_cost --model dust --rounds 2": ["with / without, wall", "with / without, cpu"],
+    f"adapter.step_time --adapters lora {DUST}": ["times as fast as PEFT"],
+    "plan.memory --small --jobs 'one rank' 'shard 2'": ["furthest off"],
+    "plan.dry_run --jobs 'tiny, shard 8'": ["GiB"],
+    "plan.search --sizes 8 --source llama3-8b": ["(aim 10 s)"],
+    "plan.arithmetic --small --repeats 1 --jobs 'one rank'": ["furthest off"],
+}  # fmt: skip
+"""Benchmarks in small, of which some compare the losses of both sides; what each prints."""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("line", PRINTED)
+def test_a_benchmark_runs_in_small(line: str, tmp_path: Path) -> None:
+    folder = [str(tmp_path)] if line.endswith("--folder") else []
+    command = [sys.executable, "-m", *shlex.split(line), *folder]
+    done = subprocess.run(command, cwd=BENCHMARKS, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr[-3000:]
+    assert not [words for words in PRINTED[line] if words not in done.stdout], done.stdout
+    assert not list(tmp_path.iterdir())

@@ -87,21 +87,6 @@ def test_a_start_is_measured_by_part(load: Any) -> None:
     assert all(wall > 0 and cpu >= 0 for wall, cpu in found.values())
 
 
-@pytest.mark.slow
-def test_the_cost_of_metrics_is_measured(load: Any, capsys: Any) -> None:
-    load("train.metrics_cost").main(["--model", "dust", "--rounds", "2"])
-    wall, cpu, *_ = capsys.readouterr().out.splitlines()
-    assert wall.startswith("with / without, wall") and cpu.startswith("with / without, cpu")
-
-
-@pytest.mark.slow
-def test_adapters_step_beside_peft(load: Any, capsys: Any) -> None:
-    load("adapter.step_time").main(
-        ["--model", "dust", "--rounds", "2", "--steps", "1", "--adapters", "lora"]
-    )
-    assert "times as fast as PEFT" in capsys.readouterr().out
-
-
 def test_expected_throughput_stands_beside_published_runs(load: Any, capsys: Any) -> None:
     published = load("plan.published")
     assert published.main(["--runs", "FSDP 8, compiled", "--parts"]) == 0
@@ -110,16 +95,3 @@ def test_expected_throughput_stands_beside_published_runs(load: Any, capsys: Any
     assert "matrix products" in out
     for run in published.RUNS[1::7]:
         assert 0.6 < published.compared(run).ratio < 1.7, run.name
-
-
-@pytest.mark.slow
-def test_planned_memory_stands_beside_real_ranks(load: Any, capsys: Any) -> None:
-    assert load("plan.memory").main(["--small", "--jobs", "one rank", "shard 2"]) == 0
-    assert "largest difference" in capsys.readouterr().out
-
-
-@pytest.mark.slow
-def test_the_times_of_planning_are_printed(load: Any, capsys: Any) -> None:
-    commands = ["--commands", "1,024 ranks", "tiny, shard 8"]
-    load("plan.times").main([*commands, "--sizes", "8", "--source", "llama3-8b"])
-    assert "search, 8 GPUs" in capsys.readouterr().out

@@ -13,7 +13,6 @@ from setpoint.config import RUNTIME
 from setpoint.config.composition import Composition, compose
 from setpoint.config.schema.class_info import all_fields
 from setpoint.optim.config import AdamWConfig, MuonConfig
-from setpoint.profile.config import Profiling
 from setpoint.resilience.config import GarbageCollection
 from setpoint.train.config import Job
 
@@ -88,17 +87,12 @@ def test_a_changed_role_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
             lambda job: setattr(job.checkpoint, "every", "7 steps"),
             ['+checkpoint.every = "7 steps"  # runtime'],
         ),
-        (
-            lambda job: setattr(job.evaluation, "baselines", False),
-            ["-evaluation.baselines = true  # runtime"],
-        ),
         # Sections whose values are all defaults, and one that is gone.
         (
             lambda job: setattr(job.resilience, "gc", GarbageCollection()),
             ["+resilience.gc: resilience.GarbageCollection"],
         ),
         (lambda job: setattr(job.tracking, "trackers", []), ["+tracking.trackers = []  # runtime"]),
-        (lambda job: setattr(job, "profiling", Profiling()), ["+profiling: profile.Profiling"]),
     ],
 )
 def test_a_changed_preset_is_seen(
@@ -111,12 +105,6 @@ def test_a_changed_preset_is_seen(
 
     monkeypatch.setattr(goldens, "compose", compose_changed)
     assert goldens.drift("tiny.txt", goldens.resolved("tiny")) == lines
-
-
-def test_a_changed_fingerprint_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(goldens, "fingerprint", lambda config: "0" * 64)
-    lines = goldens.drift("tiny.txt", goldens.resolved("tiny"))
-    assert [line.partition(" ")[0] for line in lines] == ["-fingerprint", "+fingerprint"]
 
 
 def test_rewriting_shows_the_diff_and_ends_it(

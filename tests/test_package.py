@@ -17,15 +17,10 @@ import setpoint.train
 from .conftest import ROOT, SOURCE
 
 
-@pytest.mark.parametrize("name", setpoint.__all__)
-def test_each_name_is_there(name: str) -> None:
-    assert getattr(setpoint, name) is not None
-    assert name in dir(setpoint)
-
-
-@pytest.mark.parametrize("package", [setpoint.config, setpoint.model, setpoint.train])
+@pytest.mark.parametrize("package", [setpoint, setpoint.config, setpoint.model, setpoint.train])
 def test_names_of_packages_are_there(package: ModuleType) -> None:
-    assert package.__all__ and all(hasattr(package, name) for name in package.__all__)
+    assert package.__all__ and set(package.__all__) <= set(dir(package))
+    assert all(getattr(package, name) is not None for name in package.__all__)
 
 
 def test_the_import_itself_brings_the_lists_of_names_only() -> None:

@@ -43,16 +43,12 @@ def test_other_words_and_more_of_what_is_valid_are_no_failure(old: str, new: str
 @pytest.mark.parametrize(
     ("old", "new"),
     [
-        ("optimizer.lr = ", "lr = "),
         ("exp.toml:3:1", "exp.toml"),
         ("> 0", "positive"),
-        ("--optimizer.lr", "optimizer"),
         ("3e-4", "3e-5"),
-        ("= -1", "= ..."),
         ("2 problems", "3 problems"),
         (" Did you mean eps?", ""),
         ("mean eps", "mean betas"),
-        ("optimizer.nois =", "optimizer ="),
         ("no field 'nois'", "no such field"),
         ("\n\n  optimizer.nois", "\n  optimizer.nois"),
     ],

@@ -188,10 +188,6 @@ def test_no_folder_of_tests_is_passed_over(pytestconfig: pytest.Config) -> None:
     assert not [name for name in folders for each in patterns if fnmatch(name, each)]
 
 
-def test_cross_cutting_tests_exist() -> None:
-    assert not [name for name in CROSS_CUTTING if not (TESTS / name).exists()]
-
-
 def config_classes(source_files: dict[str, SourceFile]) -> list[type[Config]]:
     """The package's config classes, from all modules that define any."""
     for name, file in source_files.items():
