@@ -217,6 +217,16 @@ def test_ranks_precision_and_recomputation(tmp_path: Path) -> None:
     ("--eval-iters 2 --eval-global-batch-size 8", {"evaluation.sequences": 16}),
     ("--dataloader-inter-document-masking", {"data.packing.isolate": True}),
     ("--no-pad-vocab-size", {"model.vocab_size": 100}),
+    ("--distributed-backend nccl2 --bf16 --fp8-format hybrid --fp8-recipe tensorwise "
+     "--first-last-layers-bf16 --num-layers-at-end-in-bf16 2",
+     {"precision.float8.skip": ["^output$", "router", r"^layers\.(0|2|3)\."]}),
+    (r"--pipeline-model-parallel-size 2 --pipeline-model-parallel-layout Ett\|\(t\|\)*2mL",
+     {"parallel.pipelining.stages_per_rank": 2, "parallel.pipelining.split": [
+         ["embedding", "layers.0", "layers.1"], ["layers.2"], ["layers.3"], ["output"]]}),
+    ("--pipeline-model-parallel-size 2 --decoder-first-pipeline-num-layers 1",
+     {"parallel.pipelining.split": [
+         ["embedding", "layers.0"], ["layers.1", "layers.2", "layers.3", "output"]]}),
+    ("--train-samples 480 --train-tokens 10240", {"duration": "20 steps"}),
     ("--deepspeed --zero-stage=3 --num-experts 1 --moe-loss-coeff 0.01 --num-key-value-heads 2 "
      "--normalization rmsnorm --lr-decay-tokens 16384 --lr-warmup-tokens 1024 --data-impl mmap "
      "--use-flash-attn-v2",
@@ -350,6 +360,9 @@ def test_models_of_other_kinds_are_refused(tmp_path: Path) -> None:
     text = SCRIPT.replace("pretrain_gpt.py", "megatron/pretrain_bert.py")
     assert [p.path for p in read(tmp_path, text=text).problems] == ["program"]
     assert read(tmp_path, text=SCRIPT.replace("pretrain_gpt.py", "bert/train.py")).problems == []
+    assert [p.path for p in read(tmp_path, "--vocab-file bert/vocab.txt").problems] == [
+        "vocab-file"
+    ]
 
 
 def test_a_vocabulary_that_the_file_does_not_say(tmp_path: Path) -> None:

@@ -42,6 +42,9 @@ def _complete(c: Conversion) -> None:
     if OTHER_PROGRAM.search(program := str(c.value("program")).rpartition("/")[2]):
         c.wrong("program", f"a pretraining of a decoder such as pretrain_gpt.py, but {program}")
         return
+    if str(c.value("vocab-file")).endswith(".txt"):
+        c.wrong("vocab-file", "the vocab.json of a decoder: a .txt belongs to BERT or T5")
+        return
     convert_model(c)
     total = _loop(c)
     _ranks(c)
@@ -106,7 +109,8 @@ def _loop(c: Conversion) -> int | None:
         c.set("batch.sequence_length", length, "seq-length")
     else:
         c.wrong("seq-length", "given")
-    total = c.number("train-iters") or _steps(c, "train-tokens") or _steps(c, "train-samples")
+    lengths = c.number("train-iters"), _steps(c, "train-tokens"), _steps(c, "train-samples")
+    total = min(filter(None, lengths), default=None)
     end: list[str] = [f"{total} steps"] if total else []
     if (stop := c.number("exit-interval")) and (not total or stop < total):
         end = [f"{stop} steps"]
@@ -205,6 +209,44 @@ def _ranks(c: Conversion) -> None:
         c.set("parallel.pipelining.schedule", name, key)
         if parts and parts > 1:
             c.set("parallel.pipelining.stages_per_rank", parts, key)
+        _stages(c, stages, layers)
+
+
+def _stages(c: Conversion, stages: int, layers: int) -> None:
+    """Layers of each stage: by a layout such as `Et*3|(tt|)*29m|L`, or of the first and last."""
+    keys = [f"decoder-{side}-pipeline-num-layers" for side in ("first", "last")]
+    layout, first, last = c.value("pipeline-model-parallel-layout"), *map(c.number, keys)
+    if layout is not None:
+        keys = ["pipeline-model-parallel-layout"]
+        text = re.sub(r"[\\\s,]", "", str(layout))
+        for group in (r"\(([^()*]*)\)\*(\d{1,4})", r"([A-Za-z|])\*(\d{1,4})"):
+            text = re.sub(group, lambda match: match[1] * int(match[2]), text)
+        if not re.fullmatch(r"E[tm|]*L", text) or text.count("t") != layers:
+            c.wrong(keys[0], f"E, {layers} times t, and L, in stages divided by |")
+            return
+        counts = [stage.count("t") for stage in text.split("|")]
+        if len(counts) % stages:
+            c.wrong(keys[0], f"a multiple of {stages} stages, but {len(counts)}")
+            return
+        if len(counts) > stages:
+            c.set("parallel.pipelining.schedule", "interleaved_1f1b", *keys)
+            c.set("parallel.pipelining.stages_per_rank", len(counts) // stages, *keys)
+    elif first or last:
+        middle = stages - bool(first) - bool(last)
+        each, rest = divmod(layers - (first or 0) - (last or 0), max(1, middle))
+        if rest or each < 0 or "stages_per_rank" in c.data["parallel"].get("pipelining", {}):
+            text = "layers of each stage there: set parallel.pipelining.split"
+            c.report("needs a decision", next(filter(c.given, keys)), text)
+            return
+        counts = [first] * bool(first) + [each] * middle + [last] * bool(last)
+    else:
+        return
+    split = [
+        [f"layers.{sum(counts[:i]) + n}" for n in range(counts[i])] for i in range(len(counts))
+    ]
+    split[0].insert(0, "embedding")
+    split[-1].append("output")
+    c.set("parallel.pipelining.split", split, *keys)
 
 
 def _precision(c: Conversion) -> None:
@@ -236,6 +278,11 @@ def _precision(c: Conversion) -> None:
             if name in ("delayed", "blockwise"):
                 text = "scales of this step, of a tensor or row; there of earlier ones, or blocks"
                 c.report("differs", "fp8-recipe", text)
+        if c.value(kept := "first-last-layers-bf16"):
+            layers = min(c.number("num-layers") or 0, 10_000)
+            start, end = (c.number(f"num-layers-at-{side}-in-bf16") for side in ("start", "end"))
+            names = "|".join(map(str, [*range(start), *range(max(start, layers - end), layers)]))
+            c.set("precision.float8.skip", ["^output$", "router", rf"^layers\.({names})\."], kept)
     if c.value("fp4-format"):
         c.set("precision.float8.recipe", "nvfp4", "fp4-format")
 
@@ -548,5 +595,5 @@ DIALECT = Dialect(
                                "disable-moe-"), "num-experts"),
               **dict.fromkeys(("q-lora-rank", "kv-lora-rank", "qk-head-dim", "qk-pos-emb-head-dim",
                                "v-head-dim"), "multi-latent-attention"),
-              "mup-": "use-mup"},
+              "mup-": "use-mup", "num-layers-at-": "first-last-layers-bf16"},
 )  # fmt: skip

@@ -33,6 +33,7 @@ FLAGS = """
     checkpoint-activations moe-layer-recompute tp-comm-overlap use-mup
     dataloader-inter-document-masking fine-grained-activation-offloading no-pad-vocab-size
     no-yarn-correction-range-round-to-int
+    first-last-layers-bf16
 """
 UNSET = """
     num-layers hidden-size ffn-hidden-size num-attention-heads kv-channels num-query-groups
@@ -48,7 +49,9 @@ UNSET = """
     train-data-path valid-data-path split seq-length expert-tensor-parallel-size moe-ffn-hidden-size
     moe-shared-expert-intermediate-size fp8-format fp4-format distributed-timeout-seconds-after-init
     dataloader-type ddp-bucket-size check-weight-hash-across-dp-replicas-interval exit-interval
-    train-tokens lr-decay-tokens lr-warmup-tokens num-key-value-heads moe-expert-parallel-size
+    decoder-first-pipeline-num-layers decoder-last-pipeline-num-layers
+    pipeline-model-parallel-layout train-tokens lr-decay-tokens lr-warmup-tokens
+    num-key-value-heads moe-expert-parallel-size
     moe-loss-coeff moe-train-capacity-factor moe-eval-capacity-factor moe-min-capacity topk
     expert-interval mlp-type create-moe-param-group disable-moe-token-dropping
     eval-global-batch-size yarn-original-max-position-embeddings mup-base-hidden-size
@@ -67,7 +70,8 @@ KEYS: dict[str, Key] = {
     "num-workers": Key(2, "data.loader.workers"),
     "log-interval": Key(100, "tracking.every", unit="{} steps"),
     "distributed-timeout-minutes": Key(10),
-    "distributed-backend": Key("nccl", "parallel.backend", {"nccl": "nccl", "gloo": "gloo"}),
+    "distributed-backend": Key("nccl", "parallel.backend", {"nccl": "nccl", "gloo": "gloo",
+        "nccl2": "nccl"}),
     "norm-epsilon": Key(1e-5, "model.norm_eps"),
     "init-method-std": Key(0.02, "model.init_std"),
     "attention-dropout": Key(0.1, "model.attention_dropout"),
@@ -77,7 +81,8 @@ KEYS: dict[str, Key] = {
         "make-vocab-size-divisible-by": 128, "normalization": "LayerNorm",
         "rotary-scaling-factor": 1.0, "mscale": 1.0, "mscale-all-dim": 0.0, "yarn-beta-fast": 32.0,
         "yarn-beta-slow": 1.0, "softmax-type": "vanilla", "mup-attn-scale-power": 1.0,
-        "mup-output-mult": 1.0, "optimizer": "adam"}),
+        "mup-output-mult": 1.0, "num-layers-at-start-in-bf16": 1, "num-layers-at-end-in-bf16": 1,
+        "optimizer": "adam"}),
     "weight-decay": Key(0.01, "optimizer.weight_decay"),
     **keys_of("", **{"clip-grad": 1.0, "adam-beta1": 0.9,
         "adam-beta2": 0.999, "adam-eps": 1e-8, "sgd-momentum": 0.9,
@@ -135,9 +140,6 @@ KEYS: dict[str, Key] = {
         differs="weights and gradients are in host memory, too"),
     "test-data-path": Key(None, differs="evaluate it with `setpoint evaluate` afterwards"),
     "eod-mask-loss": Key(False, decision="set loss.ignore_index to the token's id"),
-    **alike("", "decoder-first-pipeline-num-layers decoder-last-pipeline-num-layers "
-            "pipeline-model-parallel-layout",
-            Key(None, decision="layers of each stage: parallel.pipelining.split")),
 }  # fmt: skip
 """Arguments of release core 0.15 with their defaults, but for those below."""
 REFUSED = {
@@ -163,7 +165,6 @@ REFUSED = {
         moe-expert-rank-capacity-factor moe-router-quantile-balancing-ema
         moe-enable-routing-replay apply-query-key-layer-scaling fp32-residual-connection
         data-parallel-random-init iterations-to-skip skip-train
-        first-last-layers-bf16 num-layers-at-start-in-bf16 num-layers-at-end-in-bf16
         relative-attention-num-buckets relative-attention-max-distance
         override-opt-param-scheduler use-checkpoint-opt-param-scheduler override-ckpt-iteration
         override-lr-scheduler use-checkpoint-lr-scheduler
@@ -286,7 +287,7 @@ FAMILIES = {
     **alike("", "non-persistent- save-", Key(None, refused="there is no equivalent")),
     **alike("", """
         use-flash-attn scaled- yarn-correction- cuda-graph- moe-hybridep- moe-ncclep-
-        moe-paged-stash megatron-fsdp- fsdp- no-tp-comm- fine-grained-offloading-
+        moe-paged-stash megatron-fsdp- fsdp- no-tp-comm- no-moe- fine-grained-offloading-
     """, Key(None, idle=KERNELS)),
     **alike("", """
         log- straggler- one-logger- flight-recorder- no-flight-recorder- moe-routing-trace-

@@ -39,7 +39,7 @@ VARIABLE = re.compile(
     rf"(?:(?P<colon>:?)[-=](?P<default>{DEFAULT})|:?\+(?P<other>{DEFAULT}))?\}}"
     r"|\$(?P<plain>\w+)"
 )
-PIECE = re.compile(rf"'[^']*'|\"[^\"]*\"|(?:\$\({NESTED}\)|`[^`]*`|[^\s\\])+")
+PIECE = re.compile(rf"'[^']*'|\"[^\"]*\"|(?:\$\({NESTED}\)|`[^`]*`|\\\S|[^\s\\])+")
 ASSIGNS = re.compile(r"\"?\$\{(\w+):?=([^}]*)\}\"?")
 REDIRECTS = re.compile(r"\||\|&|&|\d?>>?(&\d?)?")
 COMPARISONS: dict[str, Callable[[float, float], bool]] = {
@@ -223,7 +223,7 @@ class Script:
         pieces: list[Word] = []
         start, end = place, place + 2 * len(text) + 100
         for match in PIECE.finditer(text):
-            word = match.group().strip("'\"")
+            word = re.sub(r"\\(\S)", r"\1", match.group().strip("'\""))
             position = self.text.find(word, start, end)
             if position < 0 and word.startswith("--"):  # from a variable within the text
                 position = max(self.text.rfind(word + char) for char in " \n=")
