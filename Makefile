@@ -83,7 +83,7 @@ test: $(VENV)/.dev
 
 test-docs: $(VENV)/.dev
 	@OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(PROCESSES) --dist worksteal \
-	  -m documentation tests/docs tests/test_examples.py tests/typing/test_documentation.py
+	  -m documentation tests/docs tests/test_examples.py tests/typing
 
 quick: $(VENV)/.dev
 	@OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(PROCESSES) --dist worksteal \

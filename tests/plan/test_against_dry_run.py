@@ -130,9 +130,7 @@ JOBS |= {name: (2, 1, (*ON_GPU, *flags)) for name, flags in GPU_JOBS.items()}
 QUICK = (
     "attention sinks",
     "chunks, documents, whole layers again",
-    "attention dropout under a mask",
     "matrices and sequences",
-    "whole layers again",
 )
 SMALL = 1024
 """Bytes of a row: sums of losses, norms and counts are one row in the arithmetic."""

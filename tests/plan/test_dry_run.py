@@ -22,7 +22,7 @@ from ..support.ranks import fork
 from ..train.small import small_job
 from .measured import measured_run
 
-WIDE = ("model.dim=64", "model.layers=4", "batch.global_size=8", "evaluation=null")
+WIDE = ("model.dim=64", "model.layers=2", "batch.global_size=8", "evaluation=null")
 EXPERTS = "model.moe={experts: 2, top_k: 2}"
 """Each token goes to all of them, so that their loads are even in a run as well."""
 JOBS: dict[str, tuple[int, tuple[str, ...]]] = {
@@ -93,8 +93,9 @@ def test_products_of_experts_are_counted(tmp_path: Path, kind: str) -> None:
             assert isinstance(job.model, TransformerConfig)
             layers, dim = job.model.layers, job.model.dim
         else:
-            job = family_job(tmp_path, kind, f"model.overrides.intermediate_size={width}")
-            layers, dim = 2, 16
+            flags = ("model.overrides.num_hidden_layers=1",)
+            job = family_job(tmp_path, kind, *flags, f"model.overrides.intermediate_size={width}")
+            layers, dim = 1, 16
         counted.append(dry_run(job).flops)
     rows = job.batch.global_size * job.batch.sequence_length * 2
     assert counted[1] - counted[0] == rows * layers * dim * 24 * 3 * 2 * 3
@@ -147,8 +148,8 @@ def test_a_thousand_ranks_by_hand(tmp_path: Path) -> None:
     assert found.at["shard"] == 700
     # Weights of layers are gathered for the forward and for the backward pass, the embedding and
     # the output once; rows of matrices that do not divide are padded.
-    assert by_kind["all_gather"].calls == 2 * 4 + 2
-    assert by_kind["reduce_scatter"].calls == 4 + 2
+    assert by_kind["all_gather"].calls == 2 * 2 + 2
+    assert by_kind["reduce_scatter"].calls == 2 + 2
     assert by_kind["reduce_scatter"].sent == round(by_kind["reduce_scatter"].bytes * 1023 / 1024)
     tokens, model = job.batch.sequence_length, job.model
     assert isinstance(model, TransformerConfig)

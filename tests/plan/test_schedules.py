@@ -64,7 +64,7 @@ def test_the_order_is_that_of_torch(schedule: str, ranks: int, count: int) -> No
 
 
 @pytest.mark.parametrize("schedule", list(SCHEDULES))
-@pytest.mark.parametrize("ranks", [2, 3, 8])
+@pytest.mark.parametrize("ranks", [2, 3, 4, pytest.param(8, marks=pytest.mark.slow)])
 def test_no_moment_of_torch_has_more_micro_batches_in_flight(schedule: str, ranks: int) -> None:
     known = SCHEDULES[schedule]
     for each in (2, 4) if known.is_looped else (known.stages,):

@@ -13,6 +13,7 @@ from setpoint.data.sides import prepare_all
 from setpoint.data.sources.config import Random
 from setpoint.data.tokenizers.tokenizer import ByteTokenizer
 from setpoint.memory.config import Full
+from setpoint.plan.cost import cost_of
 from setpoint.plan.gpus import GpuSpec, Network, gpu_named
 from setpoint.plan.part_time import Kernels
 from setpoint.plan.step_time import StepTime, palm_flops, step_time
@@ -223,4 +224,28 @@ def test_a_machine_without_the_format_is_refused(tmp_path: Path) -> None:
     assert str(raised.value) == (
         "precision.compute = bf16: the GPU, NVIDIA V100 SXM2 32 GB, has no peak for this "
         "format\nValid: fp16, fp32, or its number in --gpu-file FILE"
+    )
+
+
+# What a run takes of all its GPUs, by hand.
+
+
+def test_the_first_limit_ends_the_run() -> None:
+    cost = cost_of({"steps": 3600, "seconds": 7200.0}, step=1.0, ranks=8, price=2.5, power=700)
+    assert cost is not None
+    assert (cost.steps, cost.seconds, cost.gpu_hours) == (3600, 3600.0, 8.0)
+    assert cost.money == 20.0
+    assert cost.kilowatt_hours == pytest.approx(5.6)
+    timed = cost_of({"steps": 10_000, "seconds": 7200.0}, step=1.5, ranks=1)
+    assert timed is not None
+    assert (timed.steps, timed.money, timed.kilowatt_hours) == (4800, None, None)
+    assert cost_of({"epochs": 2}, step=1.0, ranks=1) is None
+
+
+def test_a_run_without_a_step_is_refused() -> None:
+    with pytest.raises(SetpointError) as raised:
+        cost_of({"seconds": 60.0}, step=93.2, ranks=8)
+    assert str(raised.value) == (
+        "duration = 60 s ends before the first step, which is expected to take 93.2 s\n"
+        "Valid: 94 s or more, or a duration in steps"
     )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 from setpoint.plan.step_time import StepEvent
-from setpoint.plan.timeline import ROWS, Page, draw, html_of, seconds
+from setpoint.plan.timeline import ROWS, Page, draw, html_of
 
 EVENTS = [
     StepEvent("compute", "forward", "layer 0", 0.0, 1.0, True),
@@ -60,9 +60,3 @@ def test_the_page_loads_and_runs_nothing() -> None:
     assert "default-src 'none'" in page
     assert "prefers-color-scheme: dark" in page
     assert page.count('class="forward"') == 2  # in the key and in the drawing
-
-
-def test_times_have_units() -> None:
-    assert [seconds(each) for each in (1234.5, 2.0, 0.0125, 3e-6)] == [
-        "1,234 s", "2 s", "12.5 ms", "3 us"
-    ]  # fmt: skip
