@@ -303,13 +303,13 @@ BREAKS = [
         "train/warm_start.py",
         "excluded |= _excluded(job, [*names, *sorted(saved)], of_optimizer=True)",
         "excluded |= set()",
-        "train/test_load.py",
+        "train/test_warm_start.py",
     ),
     Break(
         "train/warm_start.py",
         'first.get("manifest") != loaded.digest',
         "False",
-        "train/test_load.py",
+        "train/test_warm_start.py",
     ),
     Break(
         "model/pretrained/read_tensor.py",
@@ -392,13 +392,13 @@ BREAKS = [
         "train/run_state.py",
         "self.owner.load_state_dict(saved.state.get(self.key, {}))",
         "self.owner.state_dict()",
-        "train/test_state.py train/test_learning_rate.py train/test_killed_anywhere.py",
+        "train/test_run_state.py train/test_learning_rate.py train/test_killed_anywhere.py",
     ),
     Break(
         "train/run_state.py",
         "convert_state(self.job.precision, components.optimizer, dtypes)",
         "dtypes = None",
-        "train/test_state.py train/test_formats.py",
+        "train/test_run_state.py train/test_formats.py",
     ),
     Break(
         "train/evaluation/scores.py",

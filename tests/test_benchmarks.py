@@ -184,15 +184,12 @@ PRINTED = {
     f"scale.overhead --ranks 4 --free {DUST}": [
         *("replicate,", "shard,", "hybrid,", "tensor,", "pipeline,", "ring,", "ulysses,", "expert,")
     ],
-    "scale.growth --model dust --ranks 1 2 --steps 2 --starts 1": [
-        "100% of 1 times one", "of 2 times one", "a run of a step in",
-    ],
     "train.metrics_cost --model dust --rounds 2": ["with / without, wall", "with / without, cpu"],
     f"adapter.step_time --adapters lora {DUST}": ["times as fast as PEFT"],
-    "plan.memory --small --jobs 'one rank' 'shard 2'": ["furthest off"],
-    "plan.dry_run --jobs 'tiny, shard 8'": ["GiB"],
-    "plan.search --sizes 8 --source llama3-8b": ["(aim 10 s)"],
-    "plan.arithmetic --small --repeats 1 --jobs 'one rank'": ["furthest off"],
+    "plan.memory --small --jobs 'one rank' 'shard 2'": ["largest difference"],
+    "plan.times --commands '1,024 ranks' 'tiny, shard 8' --sizes 8 --source llama3-8b": [
+        "search, 8 GPUs",
+    ],
 }  # fmt: skip
 """Benchmarks in small, of which some compare the losses of both sides; what each prints."""
 
