@@ -1,4 +1,4 @@
-"""Run by test_ranks_crash.py: ranks save a checkpoint together, and one of them fails or dies.
+"""Run by test_crashes.py: ranks save a checkpoint together, and one of them fails or dies.
 
     crashed_ranks.py power|fails|dies|damage FOLDER RANKS STRIDE
 
@@ -14,7 +14,6 @@ import json
 import os
 import resource
 import signal
-import socket
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
@@ -34,7 +33,7 @@ from setpoint.parallel.config import Parallel
 from setpoint.parallel.process_group import LostRanks, joined
 from setpoint.parallel.world import World, world_of
 
-from ..support.ranks import fork
+from ..support.ranks import fork, free_port, launched
 from .crashed import (
     ACTIONS,
     BEFORE,
@@ -65,14 +64,11 @@ def on_ranks(size: int, act: OneRank, lost: Path | None = None) -> int:
     Arguments:
         lost: a folder in which each rank that has lost the others writes what it says of it.
     """
-    with socket.socket() as probe:
-        probe.bind(("localhost", 0))
-        port = probe.getsockname()[1]
+    port = free_port()
 
     def one_rank(rank: int, _: str) -> None:
         torch.set_num_threads(1)
-        os.environ |= {"RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": str(size),
-                       "MASTER_ADDR": "localhost", "MASTER_PORT": str(port)}  # fmt: skip
+        launched(rank, size, port)
         config = resolve(Parallel(timeout=TIMEOUT))
         with written_down(rank, lost), joined(config):
             mesh = DeviceMesh("cpu", list(range(size)))

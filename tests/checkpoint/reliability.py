@@ -94,9 +94,7 @@ def kills(ranks: int, story: str) -> Callable[[Path], int]:
 
 def random_kills(folder: Path) -> int:
     """Kills of a process that saves again and again, at random moments."""
-    program = str(Path(__file__).with_name("crashing.py"))
-    status, printed = shared().run([program, "random", str(folder / "checkpoints"), "300"], folder)
-    assert status == 0, printed
+    printed = forked("tests.checkpoint.crashing", str(folder / "checkpoints"), "300")
     return json.loads(printed.splitlines()[-1])["kills"]
 
 

@@ -5,11 +5,9 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from ..support.forks import Forks
 from .crashed import (
     ACTIONS,
     CODES,
@@ -22,30 +20,14 @@ from .crashed import (
 from .reliability import FAULTS, PAGE, Fault, counts_in, with_table
 
 
-def run(forks: Forks, mode: str, root: Path, *more: int) -> dict[str, Any]:
-    script = Path(__file__).with_name("crashing.py")
-    status, output = forks.run([str(script), mode, str(root), *map(str, more)], root.parent)
-    assert status == 0, output
-    return json.loads(output.splitlines()[-1])
-
-
-def test_kill_at_random_moments(forks: Forks, tmp_path: Path) -> None:
-    kills = 16
-    result = run(forks, "random", tmp_path / "checkpoints", kills)
+def test_kill_at_random_moments(run_module: Callable[..., str], tmp_path: Path) -> None:
+    kills = 8
+    printed = run_module("tests.checkpoint.crashing", str(tmp_path / "checkpoints"), str(kills))
+    result = json.loads(printed.splitlines()[-1])
     assert result["kills"] == kills
     # The test would prove nothing if the kills had missed the saves.
     assert result["middle"] >= kills // 8
     assert result["steps"] >= kills // 4
-
-
-def test_file_size_limit(forks: Forks, tmp_path: Path) -> None:
-    result = run(forks, "limit", tmp_path / "checkpoints")
-    assert "step 2 could not be saved" in result["message"]
-    assert "File too large; step 1 is still there" in result["message"]
-    assert "checkpoint.keep" in result["message"]
-    assert result["intact"]
-    assert result["step"] == 1
-    assert result["then"] == [1, 2]
 
 
 @pytest.mark.parametrize("name", ACTIONS)

@@ -25,30 +25,15 @@ from setpoint.checkpoint.folder import (
 from setpoint.config import SetpointError
 
 
-@pytest.mark.parametrize("step", [0, 1, 99_999_999, 100_000_000, 12_345_678_901])
-def test_names_and_steps(step: int) -> None:
-    assert step_of(directory_name(step)) == step
-
-
-@pytest.mark.parametrize(
-    "name",
-    [
-        "step-1",
-        "step-000000001",
-        "step-00000001.tmp-1",
-        "latest",
-        "step-\u0660\u0660\u0660\u0660\u0660\u0660\u0660\u0661",
-        "",
-    ],
-)
-def test_other_names(name: str) -> None:
-    assert step_of(name) is None
-
-
-def test_order_is_by_number(tmp_path: Path) -> None:
-    for step in (100_000_000, 99_999_999, 5):
+def test_names_and_steps(tmp_path: Path) -> None:
+    steps = [0, 5, 99_999_999, 100_000_000, 12_345_678_901]
+    for step in reversed(steps):
+        assert step_of(directory_name(step)) == step
         (tmp_path / directory_name(step)).mkdir()
-    assert list(list_checkpoints(tmp_path)) == [5, 99_999_999, 100_000_000]
+    assert list(list_checkpoints(tmp_path)) == steps  # by number
+    digits = "\u0660" * 7 + "\u0661"  # of Arabic
+    for name in ("step-1", "step-000000001", "step-00000001.tmp-1", f"step-{digits}", ""):
+        assert step_of(name) is None
 
 
 def test_a_checkpoint_set_aside_is_found_until_its_name_is_taken(tmp_path: Path) -> None:
@@ -134,21 +119,15 @@ def test_a_pointer_moves_when_told(tmp_path: Path) -> None:
     assert read_pointer(tmp_path, "latest") == 1
     staged.move()
     assert read_pointer(tmp_path, "latest") == 2
+    dropped = StagedPointer(tmp_path, "latest", 3)
+    dropped.discard()
+    dropped.discard()
     assert [p.name for p in tmp_path.iterdir()] == ["latest"]
-
-
-def test_a_staged_pointer_can_be_dropped(tmp_path: Path) -> None:
-    staged = StagedPointer(tmp_path, "best", 2)
-    staged.discard()
-    staged.discard()
-    assert list(tmp_path.iterdir()) == []
-
-
-def test_a_pointer_can_go(tmp_path: Path) -> None:
-    point(tmp_path, "best", 1)
-    point(tmp_path, "best", None)
-    point(tmp_path, "best", None)
-    assert read_pointer(tmp_path, "best") is None
+    (tmp_path / "latest").write_text("step-00000012")  # by hand
+    assert read_pointer(tmp_path, "latest") == 12
+    point(tmp_path, "latest", None)
+    point(tmp_path, "latest", None)
+    assert read_pointer(tmp_path, "latest") is None
 
 
 @pytest.mark.parametrize("content", [b"", b"step-1\n", b"\xff\xfe", b"../step-00000001\n"])
@@ -157,11 +136,6 @@ def test_a_broken_pointer_is_named(tmp_path: Path, content: bytes) -> None:
     with pytest.raises(SetpointError, match="latest names no checkpoint"):
         read_pointer(tmp_path, "latest")
     assert readable_pointer(tmp_path, "latest") is None
-
-
-def test_a_pointer_written_by_hand(tmp_path: Path) -> None:
-    (tmp_path / "latest").write_text("step-00000012")
-    assert read_pointer(tmp_path, "latest") == 12
 
 
 def a_pipe(path: Path) -> None:

@@ -8,7 +8,6 @@ import random
 import threading
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from unittest.mock import MagicMock
 
 import blake3
 import numpy as np
@@ -22,7 +21,7 @@ from setpoint.checkpoint.manifest import DamagedCheckpoint, Manifest
 from setpoint.checkpoint.repartition import convert
 from setpoint.checkpoint.staging import HostMemory
 from setpoint.checkpoint.store import CheckpointStore
-from setpoint.files import atomic, tensor_file, threads
+from setpoint.files import atomic
 from setpoint.files.atomic import Written
 from setpoint.files.threads import in_threads
 from setpoint.parallel.world import World
@@ -104,15 +103,6 @@ def test_tensors_are_read_into_the_memory_of_the_run(tmp_path: Path) -> None:
             load(store.root, 1)
 
 
-def test_nothing_is_read_into_a_run_before_all_was_compared(tmp_path: Path) -> None:
-    store = CheckpointStore(tmp_path)
-    tensors = {"model": {"w": torch.ones(3)}, "optimizer": {"m": torch.ones(3)}}
-    path = store.save(1, tensors, {}) / "optimizer.safetensors"
-    path.write_bytes(path.read_bytes()[:-1] + b"0")
-    with pytest.raises(DamagedCheckpoint, match=r"optimizer\.safetensors has the BLAKE3"):
-        load(store.root, 1)
-
-
 @pytest.mark.parametrize("size", [0, 1, 7, 14, 700])
 def test_digests_of_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, size: int) -> None:
     """Whatever pieces they are read and written in."""
@@ -186,59 +176,6 @@ def test_a_checkpoint_of_many_ranks_is_read_with_few_open_files(
     found.clear()
     gc.collect()
     assert len(os.listdir("/proc/self/fd")) == before
-
-
-def test_large_tensors_are_read_by_blocks_of_rows(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(tensor_file, "CHUNK", 50)
-    whole = torch.arange(60.0).reshape(10, 6)
-    path = CheckpointStore(tmp_path).save(1, {"model": {"w": whole}}, {})
-    found = load_directory(path).tensors["model"]["w"]
-    assert not isinstance(found, torch.Tensor)
-    assert torch.equal(found.box([1, 2], [8, 3]), whole[1:9, 2:5])
-    assert torch.equal(found.box([1, 0], [8, 6]), whole[1:9])
-
-
-def test_work_is_shared_by_threads() -> None:
-    done: list[int] = []
-    in_threads(done.append, 1000)
-    assert sorted(done) == list(range(1000))
-
-    def act(number: int) -> None:
-        done.append(number)
-        if number == 5:
-            raise OSError(5, "Input/output error")
-
-    done.clear()
-    with pytest.raises(OSError, match="Input/output"):
-        in_threads(act, 100_000)
-    assert 5 in done and len(done) < 100_000
-
-
-@pytest.mark.parametrize("error", [None, RuntimeError("can't start new thread")])
-def test_work_is_done_where_no_thread_gets_to_its_first_line(
-    monkeypatch: pytest.MonkeyPatch, error: RuntimeError | None
-) -> None:
-    """As where memory has run out: one that dies on its way says nothing to who has started it."""
-    start = MagicMock(side_effect=error)
-    monkeypatch.setattr(threads, "THREADS", 3)
-    monkeypatch.setattr(threads, "start_new_thread", start)
-    done: list[int] = []
-    in_threads(done.append, 10)
-    assert done == list(range(10)) and start.called
-
-
-def test_what_a_thread_is_to_do_is_done_where_none_can_be_started(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    start = MagicMock(side_effect=[RuntimeError("can't start new thread")] * 2)
-    thread = threads.Worker("some")
-    monkeypatch.setattr(thread._thread, "start", start)
-    assert thread.submit(lambda: 3).done() and not thread.is_busy
-    error = thread.submit(lambda: 1 // 0).exception(0)
-    assert isinstance(error, ZeroDivisionError) and start.call_count == 2
-    thread.end()
 
 
 def test_threads_of_digests_end_with_a_disk_that_fails(

@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import math
-import os
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from setpoint.checkpoint.config import Checkpoint
 from setpoint.checkpoint.folder import At, Retention, is_named, protected_by_pointers, read_pointer
 from setpoint.checkpoint.places import find_checkpoint
 from setpoint.checkpoint.store import CheckpointStore
-from setpoint.config import SetpointError
+from setpoint.config import ConfigError, SetpointError, resolve
 from setpoint.shapes.placed import put
 from setpoint.units import Period
 
@@ -65,43 +66,21 @@ def test_only_reads_what_is_asked_for(tmp_path: Path) -> None:
 
 
 def test_latest_and_best_are_text(tmp_path: Path) -> None:
-    store = make(tmp_path, [3.0, 1.0, 2.0])
-    assert (tmp_path / "latest").read_text() == "step-00000300\n"
+    store = make(tmp_path, [math.nan, 1.0, 2.0, math.inf])
+    assert (tmp_path / "latest").read_text() == "step-00000400\n"
     assert (tmp_path / "best").read_text() == "step-00000200\n"
-    assert pointers(store.root) == (300, 200)
-    assert load(store.root).step == 300
+    assert pointers(store.root) == (400, 200)
+    assert load(store.root).step == 400
     assert load(store.root, "best").step == 200
 
 
-def test_keep_one(tmp_path: Path) -> None:
-    assert make(tmp_path, [None] * 5, keep=1).steps == [500]
-
-
-def test_keep_all(tmp_path: Path) -> None:
-    assert make(tmp_path, [None] * 5, keep=None).steps == [100, 200, 300, 400, 500]
-
-
-def test_best_stays_and_the_former_best_goes(tmp_path: Path) -> None:
-    store = make(tmp_path, [2.0, 3.0, 4.0, 5.0], keep=2)
-    assert store.steps == [100, 300, 400]
-    store.save(500, tensors(5), {}, 1.0)
-    store.save(600, tensors(6), {}, 1.5)
-    assert store.steps == [500, 600]
-
-
 def test_what_is_committed_is_reported_and_what_is_protected_stays(tmp_path: Path) -> None:
-    seen: list[tuple[int, str, int | None, bool]] = []
+    seen: list[tuple[int, int | None]] = []
     protected: set[int] = set()
 
     def committed(step: int, path: Path) -> None:
-        seen.append(
-            (
-                step,
-                path.name,
-                read_pointer(store.root, "latest"),
-                (path / "manifest.json").is_file(),
-            )
-        )
+        assert path.name == f"step-00000{step}" and (path / "manifest.json").is_file()
+        seen.append((step, read_pointer(store.root, "latest")))
         protected.add(step)
 
     store = CheckpointStore(tmp_path, keep=1)
@@ -109,26 +88,11 @@ def test_what_is_committed_is_reported_and_what_is_protected_stays(tmp_path: Pat
     store.protections.append(lambda: protected & {100, 300})
     for step in (100, 200, 300, 400):
         store.save(step, tensors(step), {})
-    assert seen == [(step, f"step-00000{step}", step, True) for step in (100, 200, 300, 400)]
+    assert seen == [(step, step) for step in (100, 200, 300, 400)]
     assert store.steps == [100, 300, 400]
     protected.clear()
     store.save(500, tensors(5), {})
     assert store.steps == [500]
-
-
-def test_without_keep_best_there_is_no_best(tmp_path: Path) -> None:
-    store = make(tmp_path, [1.0, 2.0, 3.0], keep_best=False)
-    assert read_pointer(store.root, "best") is None
-    assert store.steps == [200, 300]
-
-
-def test_nan_never_wins(tmp_path: Path) -> None:
-    store = make(tmp_path, [math.nan, 2.0, math.nan, math.inf])
-    assert read_pointer(store.root, "best") == 200
-
-
-def test_a_tie_is_won_by_the_earlier(tmp_path: Path) -> None:
-    assert read_pointer(make(tmp_path, [1.0, 1.0]).root, "best") == 100
 
 
 def test_saving_a_step_again(tmp_path: Path) -> None:
@@ -200,18 +164,14 @@ def test_a_step_behind_the_newest_is_refused(tmp_path: Path) -> None:
     assert pointers(store.root) == (250, 200)
 
 
-def test_everything_set_aside(tmp_path: Path) -> None:
+def test_everything_or_nothing_set_aside(tmp_path: Path) -> None:
     store = make(tmp_path, [3.0, 2.0])
+    store.set_aside_after(200)
+    assert (store.steps, pointers(store.root)) == ([100, 200], (200, 200))
     store.set_aside_after(-1)
     names = ["step-00000100.damaged-1", "step-00000200.damaged-1"]
     assert sorted(path.name for path in tmp_path.iterdir()) == names
     assert store.load_newest() is None
-
-
-def test_nothing_set_aside(tmp_path: Path) -> None:
-    store = make(tmp_path, [3.0, 2.0])
-    store.set_aside_after(200)
-    assert (store.steps, pointers(store.root)) == ([100, 200], (200, 200))
 
 
 def test_a_new_writer_finishes_the_save_of_a_dead_one(tmp_path: Path) -> None:
@@ -225,13 +185,6 @@ def test_a_new_writer_finishes_the_save_of_a_dead_one(tmp_path: Path) -> None:
     store.prepare()
     assert pointers(store.root) == (200, 200)
     assert not list(tmp_path.glob("*.tmp-*"))
-
-
-def test_another_living_writer_is_left_alone(tmp_path: Path) -> None:
-    theirs = tmp_path / f"step-00000300.tmp-{os.getppid()}"
-    theirs.mkdir()
-    CheckpointStore(tmp_path).prepare()
-    assert theirs.exists()
 
 
 def test_an_unwritable_place(tmp_path: Path) -> None:
@@ -353,3 +306,30 @@ def test_a_store_that_does_not_write_changes_nothing(tmp_path: Path) -> None:
     found = reader.load_newest()
     assert found is not None and found.step == 2
     assert sorted(path.name for path in tmp_path.iterdir()) == before
+
+
+@pytest.mark.parametrize(
+    ("flags", "said"),
+    [
+        ({"last_dtype": "bf16"}, "last_dtype"),
+        ({"keep_every": "last_step"}, "keep_every"),
+        ({"keep_every": "9 steps", "keep": None}, "keep_every"),
+        ({"save": False, "every": "9 steps"}, "every"),
+        ({"save": False, "last": "weights"}, "last"),
+        ({"save": False, "at": "powers_of_two"}, "at"),
+        ({"save": False, "at_start": True}, "at_start"),
+        ({"save": False, "keep_every": "9 steps"}, "keep_every"),
+        ({"save": False, "mode": "async"}, "mode"),
+    ],
+)
+def test_what_would_have_no_effect(flags: dict[str, Any], said: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        resolve(Checkpoint(**flags))
+    assert [problem.path for problem in caught.value.problems] == [said]
+
+
+def test_steps_are_counted_from_one() -> None:
+    assert resolve(Checkpoint(at=(3, 1))).at == (3, 1)
+    for value in ((0,), "powers_of_three", (1.5,), 3):
+        with pytest.raises(SetpointError):
+            Checkpoint(at=value)  # type: ignore[arg-type]

@@ -1,4 +1,4 @@
-"""Run by test_apply.py in a process of its own: compiled layers of two ranks of FSDP2."""
+"""Run by test_compile_model.py in a process of its own: compiled layers of two ranks of FSDP2."""
 
 import sys
 

@@ -4,8 +4,12 @@ from __future__ import annotations
 
 import threading
 from itertools import count
+from unittest.mock import MagicMock
 
-from setpoint.files.threads import Periodic, Worker
+import pytest
+
+from setpoint.files import threads
+from setpoint.files.threads import Periodic, Worker, in_threads
 
 SECONDS = 10.0
 
@@ -38,3 +42,44 @@ def test_tasks_are_done_in_order_and_waited_for() -> None:
     assert worker.end(SECONDS) and not worker.is_busy
     assert done == [0, 1, 2] and all(future.done() for future in results)
     assert Worker("idle").end(SECONDS)
+
+
+def test_work_is_shared_by_threads() -> None:
+    done: list[int] = []
+    in_threads(done.append, 1000)
+    assert sorted(done) == list(range(1000))
+
+    def act(number: int) -> None:
+        done.append(number)
+        if number == 5:
+            raise OSError(5, "Input/output error")
+
+    done.clear()
+    with pytest.raises(OSError, match="Input/output"):
+        in_threads(act, 100_000)
+    assert 5 in done and len(done) < 100_000
+
+
+@pytest.mark.parametrize("error", [None, RuntimeError("can't start new thread")])
+def test_work_is_done_where_no_thread_gets_to_its_first_line(
+    monkeypatch: pytest.MonkeyPatch, error: RuntimeError | None
+) -> None:
+    """As where memory has run out: one that dies on its way says nothing to who has started it."""
+    start = MagicMock(side_effect=error)
+    monkeypatch.setattr(threads, "THREADS", 3)
+    monkeypatch.setattr(threads, "start_new_thread", start)
+    done: list[int] = []
+    in_threads(done.append, 10)
+    assert done == list(range(10)) and start.called
+
+
+def test_what_a_thread_is_to_do_is_done_where_none_can_be_started(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    start = MagicMock(side_effect=[RuntimeError("can't start new thread")] * 2)
+    thread = threads.Worker("some")
+    monkeypatch.setattr(thread._thread, "start", start)
+    assert thread.submit(lambda: 3).done() and not thread.is_busy
+    error = thread.submit(lambda: 1 // 0).exception(0)
+    assert isinstance(error, ZeroDivisionError) and start.call_count == 2
+    thread.end()

@@ -1,4 +1,4 @@
-"""Run by test_exchange.py in a process of its own: experts on four ranks, two of each.
+"""Run by test_activation_offload.py in a process of its own: experts on four ranks, two of each.
 
 FSDP2 gathers experts within the layers, which are recomputed or not: weights after a step are
 the same to the bit, and all-to-alls and products of experts are those of the policy.

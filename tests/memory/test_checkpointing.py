@@ -213,17 +213,6 @@ def policies(
     ]
 
 
-def test_products_are_counted_apart_in_both_passes() -> None:
-    products = [(ATEN.mm.default, ()), (ATEN.addmm.default, ()), (ATEN.bmm.default, ())]
-    others = [(ATEN.add.Tensor, ()), (ATEN.relu.default, ())]
-    assert policies(*products, *others) == [KEPT] * 3 + [AGAIN] * 2
-    assert policies(*products, *products, every=3) == [KEPT, AGAIN, AGAIN] * 2
-    counts = [0, 0]
-    first = policies(*products, every=2, counts=counts)
-    assert policies(*products, every=2, counts=counts, recompute=True) == first
-    assert policies(*products, save=("attention",)) == [AGAIN] * 3
-
-
 def test_attention_is_kept_unless_it_draws_random_numbers() -> None:
     for name, before in (
         ("_scaled_dot_product_flash_attention", 0),

@@ -7,6 +7,7 @@ import os
 import signal
 import tracemalloc
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from pathlib import Path
 from threading import Event
 from typing import Any, ClassVar
@@ -362,8 +363,7 @@ def wait_for(uploads: Uploads, *events: str) -> list[Any]:
 def test_an_outage_is_waited_for(tmp_path: Path) -> None:
     save(tmp_path, 1, 2, 3, 4)
     Faulty.is_out = True
-    uploads = Uploads(RemoteRun(URL), tmp_path, waiting=2, pause=0.01)
-    try:
+    with closing(Uploads(RemoteRun(URL), tmp_path, waiting=2, pause=0.01)) as uploads:
         for step in (1, 2, 3, 4):
             uploads.add(step)
         found = wait_for(uploads, "upload_failed", "upload_skipped")
@@ -377,8 +377,6 @@ def test_an_outage_is_waited_for(tmp_path: Path) -> None:
         assert uploads.wait(10)
         assert uploads.failure == ""
         assert 4 in wholes(RemoteRun(URL))
-    finally:
-        uploads.close()
 
 
 def test_a_record_is_waited_for_until_it_is_sent(tmp_path: Path) -> None:
@@ -389,21 +387,17 @@ def test_a_record_is_waited_for_until_it_is_sent(tmp_path: Path) -> None:
             began.set()
             assert may_end.wait(10)
 
-    uploads = Uploads(Slow(URL), tmp_path)
-    try:
+    with closing(Uploads(Slow(URL), tmp_path)) as uploads:
         uploads.add_record()
         assert began.wait(10) and not uploads.wait(0)
         uploads.add_record()  # it has changed meanwhile
         may_end.set()
         assert uploads.wait(10)
-    finally:
-        uploads.close()
 
 
 def test_a_checkpoint_that_is_saved_again_is_sent_again(tmp_path: Path) -> None:
     store = save(tmp_path, 1)
-    uploads = Uploads(RemoteRun(URL), tmp_path, pause=0.01)
-    try:
+    with closing(Uploads(RemoteRun(URL), tmp_path, pause=0.01)) as uploads:
         uploads.add(1)
         assert uploads.wait(10)
         store.save(1, {"model": {"w": torch.zeros(3)}}, {}, 1.0)
@@ -413,8 +407,6 @@ def test_a_checkpoint_that_is_saved_again_is_sent_again(tmp_path: Path) -> None:
         assert (path / "manifest.json").read_bytes() == (
             tmp_path / "step-00000001" / "manifest.json"
         ).read_bytes()
-    finally:
-        uploads.close()
 
 
 def test_what_is_to_count_no_more_is_kept_in_mind_through_an_outage(tmp_path: Path) -> None:
@@ -427,16 +419,14 @@ def test_what_is_to_count_no_more_is_kept_in_mind_through_an_outage(tmp_path: Pa
     Faulty.is_out = False
     run = RemoteRun(URL)
     Faulty.is_out = True
-    uploads = Uploads(run, tmp_path, pause=0.01)
-    uploads.set_aside_after(1)
-    wait_for(uploads, "upload_failed")
-    uploads.close()
+    with closing(Uploads(run, tmp_path, pause=0.01)) as uploads:
+        uploads.set_aside_after(1)
+        wait_for(uploads, "upload_failed")
     assert read_pending(tmp_path) == 1
     Faulty.is_out = False
-    uploads = Uploads(RemoteRun(URL), tmp_path, pause=0.01)
-    uploads.set_aside_after(1)
-    assert uploads.wait(10)
-    uploads.close()
+    with closing(Uploads(RemoteRun(URL), tmp_path, pause=0.01)) as uploads:
+        uploads.set_aside_after(1)
+        assert uploads.wait(10)
     assert read_pending(tmp_path) is None
     assert wholes(RemoteRun(URL)) == [1]
 

@@ -24,7 +24,7 @@ from setpoint.parallel.hangs import HangWatch
 from setpoint.parallel.world import World, world_of
 from setpoint.train.run import train
 
-from ..support.ranks import fork_group
+from ..support.ranks import fork_group, launched
 from ..train.effects.checkpoint_fields import late_copies
 from ..train.small import assert_same_run, small_job
 
@@ -136,7 +136,7 @@ def too_little_memory_is_said_in_words_on_all_ranks(world: World, folder: Path) 
 
 
 def one_rank(rank: int, store: str) -> None:
-    os.environ |= {"WORLD_SIZE": "2", "RANK": str(rank), "LOCAL_RANK": str(rank)}
+    launched(rank, 2)
     folder = Path(store).parent
     world = world_of(small_job(folder / f"job-{rank}", *SHARDED).parallel)
     for act in (

@@ -20,7 +20,7 @@ from setpoint.train.config import Job
 from setpoint.train.loop import Callback, Loop, Phase
 from setpoint.train.verdict import StepResult
 
-from ..support.ranks import free_port
+from ..support.ranks import free_port, launched
 from ..train.small import small_job
 
 
@@ -39,9 +39,7 @@ class Dies(Callback):
 
 
 def one_rank(rank: int, size: int, port: int, job: Job, dies: int | None) -> None:
-    names = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": size, "MASTER_PORT": port}
-    os.environ |= {key: str(value) for key, value in names.items()}
-    os.environ["MASTER_ADDR"] = "localhost"
+    launched(rank, size, port)
     if dies is not None and rank == size - 1:
         build = running.build_callbacks
         running.build_callbacks = lambda *given: [*build(*given), Dies(dies)]

@@ -35,7 +35,7 @@ from setpoint.units.dtype import DType
 from ..support.ranks import fork_group
 from ..train.small import small_job
 
-STEPS = 10
+STEPS = 8
 EXACT = "float64"
 ROUNDING = 100
 """Times the tolerance: up to there fp64 decides whether it is rounding."""

@@ -21,7 +21,7 @@ from setpoint.train.loop import Callback, Loop, Phase
 from setpoint.train.run import train
 from setpoint.train.verdict import StepResult
 
-from ..support.ranks import free_port
+from ..support.ranks import free_port, launched
 from ..train.small import small_job
 
 AT_ONCE = 2
@@ -60,9 +60,7 @@ class Fault(Callback):
 
 
 def one_rank(rank: int, port: int, phase: str, event: str, job: Job) -> None:
-    names = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": 2, "MASTER_PORT": port}
-    os.environ |= {name: str(value) for name, value in names.items()}
-    os.environ["MASTER_ADDR"] = "localhost"
+    launched(rank, 2, port)
     if phase == "new group":
         # Such as that of an axis, or of saves in the background.
         group = World.group

@@ -5,7 +5,6 @@ which leaves out the same, and from which one rank goes on. Nothing is lost on t
 `quantized` among them an adapter trains on a quantized base.
 """
 
-import os
 import shutil
 import sys
 import tempfile
@@ -22,7 +21,7 @@ from setpoint.model.pretrained.base_model import frozen_of
 from setpoint.shapes.placed import as_placed
 from setpoint.train.run import train
 
-from ..support.ranks import fork
+from ..support.ranks import fork, group_of
 from ..train.small import small_job
 
 COMMON = ("model.dropout=0", "model.layers=2", "evaluation=null", "schedule.horizon=6 steps",
@@ -38,19 +37,12 @@ def trained(
     folder: Path, run: str, steps: int, *flags: str, store: str = "", rank: int = 0
 ) -> None:
     """Train or go on, on two ranks where there is a store that they meet at."""
-    if store:
-        os.environ.update(WORLD_SIZE="2", RANK=str(rank), LOCAL_RANK=str(rank))
-        torch.distributed.init_process_group(
-            "gloo", init_method=f"file://{store}", rank=rank, world_size=2
-        )
-    torch.set_num_threads(1)
     given = (*COMMON, *FROZEN, f"workspace={folder}", f"model.pretrained={folder / 'hf'}", *flags)
     job = small_job(
         folder / f"jobs-{rank}", *given, f"duration={steps} steps", without=("accumulation",)
     )
-    train(job, folder / run)
-    if store:
-        torch.distributed.destroy_process_group()
+    with group_of(rank, 2 if store else 1, store):
+        train(job, folder / run)
 
 
 def prepare(folder: Path) -> None:

@@ -1,4 +1,4 @@
-"""Run by test_killed_ranks.py: a run of several ranks, of which one is killed again and again.
+"""Run by test_checkpoints_of_ranks.py: a run, of which one rank is killed again and again.
 
     killed_ranks.py FOLDER RANKS KILLS STORY
 
@@ -13,7 +13,6 @@ import os
 import random
 import shutil
 import signal
-import socket
 import sys
 import time
 from collections import Counter
@@ -29,6 +28,7 @@ from setpoint.config import SetpointError
 from setpoint.train.run import train
 
 from ..checkpoint.disk import Operation, meetings
+from ..support.ranks import free_port, launched
 from ..train.effects.checkpoint_fields import late_copies
 from ..train.killing import die, die_at
 from ..train.small import assert_same_run, small_job
@@ -91,9 +91,7 @@ class Session:
         self.may_not_meet = kind in ("start", "time")
         # Without it such small copies are there long before a kill.
         self.saves_late = victim >= 0 and "checkpoint.mode=async" in flags and count % 2 == 1
-        with socket.socket() as probe:
-            probe.bind(("localhost", 0))
-            self.port = probe.getsockname()[1]
+        self.port = free_port()
         self.pids = [self._start(rank) for rank in range(size)]
 
     def _start(self, rank: int) -> int:
@@ -119,10 +117,7 @@ class Session:
 
     def _train(self, rank: int) -> None:
         torch.set_num_threads(1)
-        os.environ |= {
-            "RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": str(self.size),
-            "MASTER_ADDR": "localhost", "MASTER_PORT": str(self.port),
-        }  # fmt: skip
+        launched(rank, self.size, self.port)
         with ExitStack() as within:
             if self.saves_late:
                 within.enter_context(late_copies())

@@ -1,4 +1,4 @@
-"""Run by test_reading.py in a process of its own: who reads the weights that ranks start from."""
+"""Run by test_checkpoints_of_ranks.py: which ranks read the weights that all start from."""
 
 import sys
 from pathlib import Path

@@ -1,19 +1,15 @@
-"""Run by a test in a process of its own: two ranks go on from a URL in another place."""
+"""Run by test_checkpoints_of_ranks.py: two ranks go on from a URL in another place."""
 
-import os
 import shutil
 import sys
 import tempfile
 from pathlib import Path
 from typing import Any
 
-import torch
-import torch.distributed as dist
-
 from setpoint.ops.remote_run import RemoteRun
 from setpoint.train.run import train
 
-from ..support.ranks import fork
+from ..support.ranks import fork, group_of
 from ..train.small import assert_same_run, events, small_job
 
 FLAGS = (
@@ -27,9 +23,6 @@ def run(folder: Path, steps: int, *flags: str) -> int:
     job = small_job(folder, *FLAGS, *flags, f"duration={steps} steps", without=("micro_size",))
 
     def one_rank(rank: int, store: str) -> None:
-        torch.set_num_threads(1)
-        os.environ.update(WORLD_SIZE="2", RANK=str(rank), LOCAL_RANK=str(rank))
-        dist.init_process_group("gloo", init_method=f"file://{store}", rank=rank, world_size=2)
         real = RemoteRun.download
 
         def download(self: RemoteRun, found: Any, names: Any, into: Path) -> None:
@@ -38,8 +31,8 @@ def run(folder: Path, steps: int, *flags: str) -> int:
             real(self, found, names, into)
 
         RemoteRun.download = download
-        train(job)
-        dist.destroy_process_group()
+        with group_of(rank, 2, store):
+            train(job)
 
     return fork(one_rank, 2)
 

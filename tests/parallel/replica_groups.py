@@ -1,7 +1,9 @@
-"""Run by test_torchft.py in a process of its own: two replica groups, of which one dies.
+"""Run by test_torchft.py in a process of its own: two replica groups of one or two ranks each.
 
-Its argument is a folder to train in. The second group is killed after some steps, and comes back
-while the first trains on; a run of one rank without groups is the oracle.
+Its arguments are a folder to train in, the number of ranks, `kill` or not, and flags of the job.
+With `kill` the last rank of the second group is killed in a step, and its group comes back while
+the first trains on. A run of one rank without groups is the oracle. torchft is the package, or its
+stand-in where it is not installed.
 """
 
 import os
@@ -18,6 +20,7 @@ import setpoint.train.run as running
 from setpoint.train.loop import Callback, Loop, Phase
 from setpoint.train.verdict import StepResult
 
+from ..support.ranks import fork, group_of
 from ..train.small import small_job
 from . import torchft_stand_in
 
@@ -28,17 +31,16 @@ server = LighthouseServer(bind="[::]:0", min_replicas=1, join_timeout_ms=500)
 print(server.address(), flush=True)
 time.sleep(600)
 """
-STEPS = 60
 INSTALLED = find_spec("torchft") is not None
 
 
 @contextmanager
-def started(program: str, stand_in: Callable[[], str]) -> Iterator[str]:
-    """The address of a lighthouse: torchft's, or that of a stand-in in this process."""
+def lighthouse_address() -> Iterator[str]:
+    """That of torchft's server, or of a stand-in in this process."""
     if not INSTALLED:
-        yield stand_in()
+        yield torchft_stand_in.Lighthouse().address
         return
-    command = [sys.executable, "-c", program]
+    command = [sys.executable, "-c", LIGHTHOUSE]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as server:
         assert server.stdout is not None
         try:
@@ -60,76 +62,87 @@ class Paces(Callback):
         self.act(loop)
 
 
-def flags(name: str, *more: str) -> tuple[str, ...]:
-    return (
-        f"name={name}", f"duration={STEPS} steps", "evaluation=null", "model.dropout=0",
-        "schedule={type: constant}", "batch.global_size=8", "checkpoint.every=10 steps", *more,
-    )  # fmt: skip
-
-
-def train_group(folder: Path, lighthouse: str, number: int, act: Callable[[Loop], None]) -> int:
-    """Train one replica group in a process of its own."""
-    child = os.fork()
-    if child:
-        return child
-    job = small_job(
-        folder, *flags("groups", f"parallel.torchft.lighthouse={lighthouse}",
-                       f"parallel.torchft.replica_id={number}", "parallel.torchft.timeout=20",
-                       "parallel.timeout=60"),
-        without=("accumulation", "micro_size"),
-    )  # fmt: skip
-    build = running.build_callbacks
-    running.build_callbacks = lambda *given: [*build(*given), Paces(act)]
-    running.train(job)
-    os._exit(0)
-
-
 def size_of(loop: Loop) -> int:
     """With how many groups a step was taken."""
     assert loop.components.replica_groups is not None
     return loop.components.replica_groups.size
 
 
-def ended(child: int) -> int:
-    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+def flags(name: str, steps: int, *more: str) -> tuple[str, ...]:
+    return (
+        f"name={name}", f"duration={steps} steps", "evaluation=null", "model.dropout=0",
+        "schedule={type: constant}", "batch.global_size=8", "batch.micro_size=1",
+        "checkpoint.every=5 steps", "parallel.device=cpu", *more,
+    )  # fmt: skip
 
 
-def main(folder: Path) -> None:
-    with started(LIGHTHOUSE, lambda: torchft_stand_in.Lighthouse().address) as lighthouse:
-        back, together = folder / "back", 0
+def train_group(
+    folder: Path, lighthouse: str, number: int, ranks: int, given: tuple[str, ...],
+    act: Callable[[Loop], None], tag: str = "",
+) -> int:  # fmt: skip
+    """Train one replica group, each of its ranks in a process of its own."""
+    child = os.fork()
+    if child:
+        return child
+    job = small_job(
+        folder, *given, f"parallel.world_size={ranks}", f"parallel.torchft.replica_id={number}",
+        f"parallel.torchft.lighthouse={lighthouse}", "parallel.torchft.timeout=20",
+        "parallel.timeout=60", without=("accumulation", "micro_size"),
+    )  # fmt: skip
 
-        def die(loop: Loop) -> None:
-            """After some steps with the other group, in the middle of one."""
-            nonlocal together
-            together += size_of(loop) == 2
-            if together == 4:
-                loop.engine.update = lambda *_: os.kill(  # type: ignore[method-assign,assignment]
-                    os.getpid(), signal.SIGKILL
-                )
+    def one_rank(rank: int, store: str) -> None:
+        build = running.build_callbacks
+        running.build_callbacks = lambda *given: [*build(*given), Paces(act)]
+        with group_of(rank, ranks, f"{store}{tag}"):
+            running.train(job)
 
-        def wait(loop: Loop) -> None:
-            """Do not reach the end before the other group is back."""
-            if loop.position.step > 1 and not back.exists():
-                time.sleep(0.5)
+    os._exit(fork(one_rank, ranks))
 
-        def come_back(loop: Loop) -> None:
-            if size_of(loop) == 2:
-                back.touch()
 
-        first = train_group(folder, lighthouse, 0, wait)
-        second = train_group(folder, lighthouse, 1, die)
-        assert ended(second) == -signal.SIGKILL
-        second = train_group(folder, lighthouse, 1, come_back)
-        codes = ended(first), ended(second)
-    assert codes == (0, 0), codes
-    alone = os.fork()
-    if not alone:
-        running.train(small_job(folder, *flags("alone"), without=("accumulation",)))
-        os._exit(0)
-    assert ended(alone) == 0
+def main(folder: Path, ranks: int, kill: bool, *more: str) -> int:
+    steps = 24 if kill else 4
+    model = tuple(each for each in more if not each.startswith("parallel."))
+    given = flags("groups", steps, *more)
+    back, together = folder / "back", 0
+
+    def die(loop: Loop) -> None:
+        """After some steps with the other group, in the middle of one, with one of the ranks."""
+        nonlocal together
+        together += size_of(loop) == 2
+        saved = loop.position.step > 5  # a checkpoint, with which it comes back
+        if together >= 4 and saved and loop.components.world.rank == ranks - 1:
+            loop.engine.update = lambda *_: os.kill(  # type: ignore[method-assign,assignment]
+                os.getpid(), signal.SIGKILL
+            )
+
+    def wait(loop: Loop) -> None:
+        """Do not reach the end before the other group is back."""
+        if kill and loop.position.step > 4 and not back.exists():
+            time.sleep(0.5)
+
+    def come_back(loop: Loop) -> None:
+        if size_of(loop) == 2:
+            back.touch()
+
+    with lighthouse_address() as lighthouse:
+        first = train_group(folder, lighthouse, 0, ranks, given, wait)
+        second = train_group(folder, lighthouse, 1, ranks, given, die if kill else come_back)
+        if kill:
+            assert os.waitstatus_to_exitcode(os.waitpid(second, 0)[1])
+            second = train_group(folder, lighthouse, 1, ranks, given, come_back, "again")
+        codes = [os.waitstatus_to_exitcode(os.waitpid(each, 0)[1]) for each in (first, second)]
+    if any(codes):
+        return max(codes)
+
+    def alone(rank: int, store: str) -> None:
+        del rank, store
+        running.train(small_job(folder, *flags("alone", steps, *model), without=("accumulation",)))
+
+    return fork(alone, 1)
 
 
 if __name__ == "__main__":
     if not INSTALLED:
         sys.modules["torchft"] = torchft_stand_in
-    main(Path(sys.argv[1]))
+    place, size, kill, *more = sys.argv[1:]
+    sys.exit(main(Path(place), int(size), kill == "kill", *more))

@@ -1,17 +1,15 @@
-"""Run by tests in a process of its own: a run of experts goes on where ranks divide it otherwise.
+"""Run by test_equal.py in a process of its own: an adapter of experts goes on on other ranks.
 
 Its arguments are how experts lie before and after the resume, as degrees; `1` is one rank; then
 other flags of the job.
 """
 
-import os
 import sys
 import tempfile
 from math import prod
 from pathlib import Path
 
 import torch
-import torch.distributed as dist
 from torch import nn
 
 from setpoint.infer.adopt import complete
@@ -20,7 +18,7 @@ from setpoint.infer.loaded_model import load
 from setpoint.parallel.config import AXES
 from setpoint.train.run import train
 
-from ..support.ranks import fork
+from ..support.ranks import fork, group_of
 from ..train.small import rows, small_job
 
 STEPS = 6
@@ -42,14 +40,8 @@ def run(folder: Path, degrees: str, steps: int, more: tuple[str, ...]) -> int:
     )  # fmt: skip
 
     def one_rank(rank: int, store: str) -> None:
-        torch.set_num_threads(1)
-        if world > 1:
-            os.environ.update(WORLD_SIZE=str(world), RANK=str(rank), LOCAL_RANK=str(rank))
-            place = f"file://{store}"
-            dist.init_process_group("gloo", init_method=place, rank=rank, world_size=world)
-        train(job, folder / "run")
-        if world > 1:
-            dist.destroy_process_group()
+        with group_of(rank, world, store):
+            train(job, folder / "run")
 
     return fork(one_rank, world)
 

@@ -1,4 +1,4 @@
-"""Run by test_evaluation.py in a process of its own: ranks divide an evaluation among them."""
+"""Run by test_equal.py in a process of its own: ranks divide an evaluation among them."""
 
 import sys
 import tempfile

@@ -59,20 +59,14 @@ DETERMINISTIC = {
 def test_it_sets_all_and_takes_all_back(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv(CUBLAS_VARIABLE, raising=False)
     before = state()
-    for _ in range(2):  # the next job wants the same
-        with determinism(True):
+    for _ in range(2):  # the next job wants the same, also after one that failed
+        with pytest.raises(ValueError, match="^x$"), determinism(True):
             assert state() == DETERMINISTIC
+            assert torch.empty(64).isnan().all()
+            raise ValueError("x")
         assert state() == before
     with determinism(False):
         assert state() == before
-
-
-def test_a_job_that_fails_leaves_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv(CUBLAS_VARIABLE, raising=False)
-    before = state()
-    with pytest.raises(ValueError, match="^x$"), determinism(True):
-        raise ValueError("x")
-    assert state() == before
 
 
 def test_what_was_set_before_comes_back(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -108,16 +102,7 @@ def test_an_operation_without_a_deterministic_form_fails() -> None:
             x, torch.zeros(1, 1, 4, 4, dtype=torch.int64), kernel_size=[2, 2]
         )
     assert caught.value.__cause__ is not None
-    assert explain(caught.value) is None
-
-
-def test_other_errors_are_of_another_kind() -> None:
-    assert explain(RuntimeError("x")) is None
-
-
-def test_memory_that_nothing_was_written_to_is_filled() -> None:
-    with determinism(True):
-        assert torch.empty(64).isnan().all()
+    assert explain(caught.value) is explain(RuntimeError("x")) is None
 
 
 @pytest.fixture(autouse=True)
@@ -143,14 +128,6 @@ def test_rank_0_is_seeded_with_the_seed_itself() -> None:
     assert found == drawn()
 
 
-def test_all_generators_repeat() -> None:
-    seed_everything(3, rank=1)
-    first = drawn()
-    assert drawn() != first
-    seed_everything(3, rank=1)
-    assert drawn() == first
-
-
 def test_a_step_depends_on_seed_rank_and_number_alone() -> None:
     found: set[tuple[float, ...]] = set()
     for place in ((3, 7, 0), (3, 8, 0), (4, 7, 0), (3, 7, 1)):
@@ -169,15 +146,6 @@ def test_gpus_are_seeded_too(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "manual_seed_all", seen.append)
     seed_everything(3, rank=1)
     assert seen == [rank_seed(3, 1)]
-
-
-def test_dropout_masks_differ_between_ranks() -> None:
-    """Trap: with one seed everywhere, all ranks drop the same elements."""
-    masks: list[torch.Tensor] = []
-    for rank in range(4):
-        seed_everything(1234, rank)
-        masks.append(torch.nn.functional.dropout(torch.ones(256)))
-    assert len({tuple(mask.tolist()) for mask in masks}) == 4
 
 
 def test_seeds_never_coincide() -> None:

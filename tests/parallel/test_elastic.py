@@ -19,8 +19,7 @@ from setpoint.track.heartbeat import read_heartbeats
 from ..support.ranks import free_port
 from ..train.small import events, rows
 from .test_faults import saved_step
-from .test_launch import Launched, folder, processes_of, words
-from .test_torchrun import the_run
+from .test_launch import Launched, folder, processes_of, the_run, words
 
 __all__ = ["folder"]
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import signal
 import socket
@@ -24,10 +23,9 @@ from setpoint.parallel import launcher
 from setpoint.parallel.launcher import LocalRanks, Nodes
 from setpoint.parallel.rank import PREFIX, REPORT, ask, is_reported_first, leave, reports_in
 
-from ..support.forks import Forks, is_running
-from ..train.small import rows, snapshot, write_config
-
-ENVIRONMENT = {"OMP_NUM_THREADS": "1", "OMP_WAIT_POLICY": "PASSIVE"}
+from ..support.forks import ENVIRONMENT, Forks, is_running
+from ..support.ranks import free_port
+from ..train.small import events, rows, snapshot, write_config
 
 
 class Launched:
@@ -98,26 +96,27 @@ def words(*more: str, duration: int = 30) -> list[str]:
     return ["small.toml", *flags, schedule, "--batch.micro_size=1", *more]
 
 
-def losses(folder: Path, name: str) -> list[float]:
+def the_run(folder: Path, name: str = "small") -> Path:
     (run,) = (folder / "runs").glob(f"{name}-*")
-    return [row["loss"] for row in rows(run) if row["kind"] == "train"]
+    return run
+
+
+def losses(folder: Path, name: str) -> list[float]:
+    return [row["loss"] for row in rows(the_run(folder, name)) if row["kind"] == "train"]
 
 
 def test_a_run_goes_on_with_other_ranks(folder: Path, forks: Forks) -> None:
-    """Two shards, then one rank, then two replicas: one run."""
-    whole = Launched(folder, *words("--name=alone", "--batch.accumulation=4"), forks=forks)
-    assert whole.end() == 0, whole.text
-    many = ("--name=many", "--batch.global_size=4")
-    shapes = (("--nproc", "2", "--parallel.shard=-1"), (), ("--nproc", "2"))
-    for steps, shape in zip((10, 20, 30), shapes, strict=True):
-        given = words(*many, *shape, duration=steps)
-        if not shape:  # the record names two ranks, which were those of its launcher
-            (run,) = (folder / "runs").glob("many-*")
-            given = [str(run), f"--duration={steps} steps"]
-        part = Launched(folder, *given, forks=forks)
-        assert part.end() == 0, part.text
-        # Ranks speak with one voice.
-        assert part.text.count("held-out loss  ") == 1
+    """Two shards, then one rank: one run."""
+    whole = words("--name=alone", "--batch.accumulation=4", duration=12)
+    many = words("--name=many", "--batch.global_size=4", duration=6)
+    for given in (whole, [*many, "--nproc", "2", "--parallel.shard=-1"]):
+        run = Launched(folder, *given, forks=forks)
+        assert run.end() == 0, run.text
+    # Ranks speak with one voice.
+    assert run.text.count("held-out loss  ") == 1
+    # The record names two ranks, which were those of its launcher.
+    run = Launched(folder, str(the_run(folder, "many")), "--duration=12 steps", forks=forks)
+    assert run.end() == 0, run.text
     assert losses(folder, "many") == pytest.approx(losses(folder, "alone"), rel=1e-5)
 
 
@@ -136,11 +135,10 @@ def test_all_ranks_stop_at_the_same_step_and_save_once(
     run.wait_for(lambda: '"save"' in log.read_text())
     run.process.send_signal(number)
     assert run.end() == status, run.text
-    events = [json.loads(line) for line in log.read_text().splitlines()]
-    saves = [event["step"] for event in events if event["event"] == "save"]
-    (end,) = [event["step"] for event in events if event["event"] == "end"]
-    assert len(saves) == 2 and 3 <= saves[0] <= saves[1] == end
-    files = verified_files(log.parent / "checkpoints" / f"step-{saves[0]:08d}")
+    first, last = (event["step"] for event in events(log.parent, "save"))
+    (end,) = events(log.parent, "end")
+    assert 3 <= first <= last == end["step"]
+    files = verified_files(log.parent / "checkpoints" / f"step-{first:08d}")
     assert "model-00001-of-00002.safetensors" in files and "state.json" in files
 
 
@@ -211,32 +209,26 @@ def test_ranks_start_again_where_one_is_killed_and_then_end_by_name(
 
 @pytest.mark.slow
 def test_two_machines_stop_together(folder: Path) -> None:
-    with socket.socket() as probe:
-        probe.bind(("localhost", 0))
-        port = probe.getsockname()[1]
-    place = ("--rdzv-endpoint", f"localhost:{port}", "--rdzv-id", "job-1")
+    place = ("--rdzv-endpoint", f"localhost:{free_port()}", "--rdzv-id", "job-1")
     given = (*words("--checkpoint.every=never", duration=10**6), "--nproc", "1", "--nnodes", "2")
     nodes = [Launched(folder, *given, *place, name=f"node-{n}") for n in range(2)]
     nodes[0].wait_for(lambda: any("step 3/" in node.text for node in nodes))
     nodes[1].process.send_signal(signal.SIGTERM)
     assert [node.end() for node in nodes] == [75, 75], [node.text for node in nodes]
-    (log,) = (folder / "runs").glob("*/events.jsonl")
-    kinds = [json.loads(line)["event"] for line in log.read_text().splitlines()]
+    kinds = [event["event"] for event in events(the_run(folder))]
     assert kinds.count("save") == 1 == kinds.count("end")
 
 
 def test_a_stop_while_machines_wait_for_each_other_ends_the_launcher(
     folder: Path, forks: Forks
 ) -> None:
-    with socket.socket() as probe:
-        probe.bind(("localhost", 0))
-        place = probe.getsockname()
-    meeting = ("--nnodes", "2", "--rdzv-endpoint", f"localhost:{place[1]}", "--rdzv-id", "job-2")
+    port = free_port()
+    meeting = ("--nnodes", "2", "--rdzv-endpoint", f"localhost:{port}", "--rdzv-id", "job-2")
     run = Launched(folder, *words(), "--nproc", "1", *meeting, forks=forks)
 
     def listens() -> bool:
         with socket.socket() as tried:
-            return tried.connect_ex(place) == 0
+            return tried.connect_ex(("localhost", port)) == 0
 
     run.wait_for(listens)
     run.process.send_signal(signal.SIGTERM)
@@ -247,13 +239,11 @@ def test_a_stop_while_machines_wait_for_each_other_ends_the_launcher(
 
 def test_the_machine_at_the_endpoint_is_waited_for_as_long_as_the_others() -> None:
     """By default torch waits a minute for it, however long the others are waited for."""
-    with socket.socket() as listener:
-        listener.bind(("localhost", 0))
-        port = listener.getsockname()[1]
-        nodes = Nodes(2, 2, f"node-0:{port}", "job-3", timeout=2)
-        began = time.monotonic()
-        with pytest.raises(RunError) as failed:
-            launcher.launch(["train"], 1, nodes=nodes)
+    port = free_port()
+    nodes = Nodes(2, 2, f"node-0:{port}", "job-3", timeout=2)
+    began = time.monotonic()
+    with pytest.raises(RunError) as failed:
+        launcher.launch(["train"], 1, nodes=nodes)
     assert time.monotonic() - began < 20
     said = f"not all of 2 nodes have met at node-0:{port} within parallel.timeout = 2 s: "
     assert str(failed.value).startswith(said)
@@ -331,23 +321,12 @@ def test_a_rank_whose_launcher_has_left_nothing_ends(tmp_path: Path) -> None:
     assert ended.returncode == -signal.SIGTERM
 
 
-@pytest.mark.slow
-def test_ranks_end_with_their_launcher(folder: Path) -> None:
-    """What it can save, it saves; `folder` sees that nothing is left."""
-    run = Launched(folder, *words(duration=10**6), "--nproc", "2")
-    run.until("step 5/")
-    run.process.kill()
-    run.end()
-
-
 def test_what_all_ranks_are_refused_is_said_once(folder: Path, forks: Forks) -> None:
     given = (*words("--optimizer.lr=1e30", duration=200), "--nproc", "2")
     run = Launched(folder, *given, forks=forks)
     assert run.end() == 1
     assert run.text.count("error: ") == 1 and "which is not finite" in run.text, run.text
-    (events,) = (folder / "runs").glob("*/events.jsonl")
-    kinds = [json.loads(line)["event"] for line in events.read_text().splitlines()]
-    assert kinds.count("fault") == 1
+    assert len(events(the_run(folder), "fault")) == 1
 
 
 def test_a_first_start_that_is_refused_leaves_nothing(folder: Path, forks: Forks) -> None:
@@ -461,19 +440,6 @@ def test_what_a_killed_launcher_has_left_is_removed(
         (tmp_path / name).mkdir()
     launcher.clear_dead()
     assert sorted(each.name for each in tmp_path.iterdir()) == sorted(names[:2])
-
-
-@pytest.mark.slow
-def test_the_main_rank_that_is_killed_is_named_and_its_run_goes_on(folder: Path) -> None:
-    run = Launched(folder, *words(duration=10**6), "--nproc", "2")
-    run.until("step 9/")
-    kill_rank(folder, run.process.pid, 0)
-    assert run.end() == 1
-    assert "error: rank 0 has ended by signal SIGKILL" in run.text
-    again = Launched(folder, *words(duration=10**6), "--nproc", "2", name="again")
-    again.until("resuming")
-    again.process.send_signal(signal.SIGTERM)
-    assert again.end() == 75, again.text
 
 
 @pytest.mark.slow

@@ -15,6 +15,7 @@ from setpoint.parallel.sharding import units_of
 from ..train.small import small_job
 
 RANKS = ("parallel.world_size=2", "batch.accumulation=1", "parallel.shard=2")
+EXPERTS = ("model.moe={experts=4}", "parallel.expert=2")
 
 
 def test_two_ranks(run_module: Callable[[str], None]) -> None:
@@ -52,11 +53,7 @@ def test_inner_units_come_first() -> None:
         (("parallel.sharding.units=['(']",), "is not a regular expression"),
         (("parallel.sharding.replicated=[nothing]",), "matches no parameter"),
         (
-            (
-                "parallel.sharding.replicated=[experts]",
-                "model.moe={experts=4}",
-                "parallel.expert=2",
-            ),
+            ("parallel.sharding.replicated=[experts]", *EXPERTS),
             "an expert weight that is divided among ranks",
         ),
         (("parallel.shard=1", "parallel.sharding.layers_per_unit=2"), "no weights are sharded"),

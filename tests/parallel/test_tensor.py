@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -11,7 +9,6 @@ import pytest
 
 from setpoint.config import ConfigError
 
-from ..conftest import ROOT
 from ..train.small import small_job
 from .test_equal import compare
 
@@ -43,14 +40,6 @@ def test_four_ranks_of_matrices_train_what_one_does() -> None:
     compare(4, *cases, *FOUR)
     compare(4, "muon", *FOUR[:2])
     compare(4, "two key-value heads", "tensor=4,sequence_parallel=false", "tensor=4")
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(("before", "after"), [("tensor=2", "1"), ("shard=2", "tensor=2,shard=2")])
-def test_a_run_goes_on_with_its_matrices_on_other_ranks(before: str, after: str) -> None:
-    command = [sys.executable, "-m", "tests.parallel.resumed_experts", before, after]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr[-4000:]
 
 
 @pytest.mark.parametrize(

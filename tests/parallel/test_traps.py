@@ -1,14 +1,4 @@
-"""What goes wrong on several ranks without a word, or ends a run in words of no use.
-
-Found with torch 2.13 and gloo; the others of these traps are tested where what they concern stands:
-
-- restarted ranks that read addresses of dead ones: test_launch.py, `rendezvous.py`;
-- saves that collide with training, and checkpoints that are overwritten or damaged:
-  test_divided_checkpoints.py and tests/checkpoint/test_store_damage.py;
-- threads that spin beside another process: tests/train/test_threads.py;
-- gradients of attention over ranks: test_context.py;
-- compiled stages of schedules that split backward: refused, tests/train/rules/test_conflicts.py.
-"""
+"""What goes wrong on several ranks without a word, or ends a run in words of no use."""
 
 from __future__ import annotations
 
@@ -23,7 +13,6 @@ from ..conftest import ROOT
 from ..support.forks import forked
 from ..train.small import small_job
 
-SHAPES = ("replicate=2", "shard=2", "tensor=2")
 WRONG = {
     # The gradient of its all_gather is wrong on gloo where what comes back is not contiguous.
     r"distributed\.nn\.functional|distributed\.nn import": "_functional_collectives",
@@ -42,25 +31,20 @@ ALLOWED = "dry_run.py"
 """The file that enters `FakeTensorMode` after models are divided."""
 
 
-def run(check: str) -> None:
-    forked("tests.parallel.trap_ranks", check)
-
-
 def test_ranks_draw_the_first_weights_of_one_rank() -> None:
     """DTensor's own initialization gives each rank the same part on a CPU."""
-    run("weights")
+    forked("tests.parallel.trap_ranks", "weights")
 
 
 @pytest.mark.slow
 def test_layers_that_divide_matrices_are_compiled() -> None:
     """Backward of a compiled layer fails on a gradient of a collective under way."""
-    run("compiled")
+    forked("tests.parallel.trap_ranks", "compiled")
 
 
-@pytest.mark.parametrize("shape", SHAPES)
-def test_fp16_is_refused_on_a_cpu_for_ranks_as_well(tmp_path: Path, shape: str) -> None:
+def test_fp16_is_refused_on_a_cpu_for_ranks_as_well(tmp_path: Path) -> None:
     """It computes 200 times slower there than fp32."""
-    flags = ("parallel.world_size=2", f"parallel.{shape}", "batch.accumulation=1")
+    flags = ("parallel.world_size=2", "parallel.shard=2", "batch.accumulation=1")
     with pytest.raises(ConfigError) as caught:
         small_job(tmp_path, *flags, "precision.compute=fp16", "parallel.device=cpu")
     assert [problem.path for problem in caught.value.problems] == ["precision.compute"]

@@ -68,17 +68,13 @@ def one_of_two(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     [
         ("RANK=abc", "RANK = 'abc'.\nValid: an integer from 0 to 1, below WORLD_SIZE = 2"),
         ("RANK=2", "RANK = '2'.\nValid: an integer from 0 to 1"),
-        ("RANK=-1", "RANK = '-1'"),
         ("RANK=\u0661", "RANK = '\u0661'"),  # a digit, and no decimal of ASCII
         ("WORLD_SIZE=", "WORLD_SIZE = ''.\nValid: an integer from 1"),
-        ("WORLD_SIZE=0", "WORLD_SIZE = '0'"),
         ("WORLD_SIZE=9999999999", "WORLD_SIZE = '9999999999'"),
         ("WORLD_SIZE", "RANK = 0 without WORLD_SIZE"),
-        ("LOCAL_RANK=1 LOCAL_WORLD_SIZE=1", "LOCAL_RANK = '1'"),
         ("LOCAL_RANK=2", "LOCAL_RANK = '2'.\nValid: an integer from 0 to 1, below WORLD_SIZE"),
         ("LOCAL_WORLD_SIZE=3", "LOCAL_WORLD_SIZE = '3'"),
         ("MASTER_ADDR", "MASTER_ADDR is not set, and WORLD_SIZE = 2"),
-        ("MASTER_PORT=", "MASTER_PORT is not set"),
         ("MASTER_PORT=http", "MASTER_PORT = 'http'.\nValid: an integer from 1 to 65535"),
     ],
 )
@@ -251,7 +247,6 @@ def test_one_axis_takes_the_ranks_that_are_left() -> None:
     ("given", "said"),
     [
         ({}, "8 ranks: replicate 8 (DDP)"),
-        ({"shard": 2}, "8 ranks: replicate 4, shard 2 (FSDP2)"),
         ({"pipeline": 2, "tensor": 4}, "8 ranks: pipeline 2, tensor 4"),
         ({"ring": 4, "tensor": 2}, "8 ranks: ring 4 (FSDP2), tensor 2"),
         ({"shard": 8, "expert": 4}, "8 ranks: shard 8 (FSDP2), expert 4"),
@@ -269,7 +264,6 @@ def test_the_topology_in_words(given: dict[str, Any], said: str) -> None:
         ({"tensor": 3}, "tensor", "2 (replicate) * 1 (shard) * 3 (tensor) = 6, not 8"),
         ({"shard": -1, "ring": -1}, "ring", "shard and ring are -1: only one axis"),
         ({"pipeline": 0}, "pipeline", "is 0"),
-        ({"replicate": 3, "shard": 2}, "shard", "3 (replicate) * 2 (shard) = 6, not 8"),
         ({"pipeline": 16}, "pipeline", "16 (pipeline) * 1 (replicate) * 1 (shard) = 16, not 8"),
     ],
 )

@@ -19,7 +19,7 @@ import torch
 import torch.distributed as dist
 from torch.distributed import PrefixStore, TCPStore  # pyright: ignore[reportPrivateImportUsage]
 
-JOIN = 0.5
+JOIN = 20.0
 """Seconds that a quorum waits for groups that are alive and have not asked yet."""
 
 

@@ -1,8 +1,4 @@
-"""Run by test_weights.py in a process of its own: master weights of two ranks of FSDP2.
-
-The ranks are forked from a parent that has imported torch and run nothing, which is faster than
-starting two interpreters.
-"""
+"""Run by test_mixed_precision.py in a process of its own: master weights of two ranks of FSDP2."""
 
 import sys
 from itertools import product

@@ -162,7 +162,7 @@ def test_several_ranks_multiply_as_one() -> None:
     assert all(f"{name}: " in said for name in FEW)
 
 
-FEW = ("sharded", "sharded, lora", "tensor, rowwise", "experts, mxfp8")
+FEW = ("sharded", "tensor, rowwise", "experts, mxfp8")
 
 
 @torchao

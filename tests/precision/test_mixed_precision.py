@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -38,6 +39,7 @@ from setpoint.train.open import device_line
 from ..model.families import FAMILIES
 from ..model.pretrained.theirs import CASES, make, tokens
 from ..model.small import small_model
+from ..support.cases import few, rotated
 from ..support.tensors import make_batch
 
 CPU, FP32, BF16 = torch.device("cpu"), torch.float32, torch.bfloat16
@@ -225,7 +227,7 @@ def rounded(folder: Path, case: str) -> None:
     model.save_pretrained(folder)
 
 
-@pytest.mark.parametrize("case", KINDS)
+@pytest.mark.parametrize("case", few(KINDS, every=2))
 def test_logits_and_gradients_against_transformers(case: str, tmp_path: Path) -> None:
     import transformers
 
@@ -252,8 +254,9 @@ def test_logits_and_gradients_against_transformers(case: str, tmp_path: Path) ->
     assert float(slopes[1].norm()) == pytest.approx(float(slopes[2].norm()), rel=0.02)
 
 
-@pytest.mark.parametrize("loss", LOSSES)
-@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize(
+    ("family", "loss"), few(product(FAMILIES, LOSSES), rotated(FAMILIES, LOSSES))
+)
 def test_losses_and_gradients_against_fp32(family: str, loss: str) -> None:
     """Of latent attention, sigmoid routers, caps and the like, with what experts add to a loss."""
     if loss == "linear" and (linear_missing() or FAMILIES[family].get("logit_soft_cap")):

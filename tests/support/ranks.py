@@ -11,7 +11,8 @@ import socket
 import sys
 import tempfile
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 
 
 def fork(one_rank: Callable[[int, str], None], world: int) -> int:
@@ -59,3 +60,32 @@ def free_port() -> int:
     with socket.socket() as probe:
         probe.bind(("localhost", 0))
         return probe.getsockname()[1]
+
+
+def launched(rank: int, world: int, port: int | None = None) -> None:
+    """Give this process the variables that a launcher gives a rank.
+
+    Arguments:
+        port: where ranks meet that make their group themselves.
+    """
+    given = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": world}
+    if port is not None:
+        given |= {"MASTER_ADDR": "localhost", "MASTER_PORT": port}
+    os.environ |= {name: str(value) for name, value in given.items()}
+
+
+@contextmanager
+def group_of(rank: int, world: int, store: str) -> Iterator[None]:
+    """Be a rank of one thread in a group of gloo, or one process where there is one rank."""
+    import torch
+    from torch import distributed
+
+    torch.set_num_threads(1)
+    if world == 1:
+        yield
+        return
+    launched(rank, world)
+    place = f"file://{store}"
+    distributed.init_process_group("gloo", init_method=place, rank=rank, world_size=world)
+    yield
+    distributed.destroy_process_group()

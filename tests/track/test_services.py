@@ -7,7 +7,6 @@ import io
 import json
 import os
 import re
-import socket
 import sqlite3
 import struct
 import subprocess
@@ -35,7 +34,7 @@ from setpoint.track.config import (
     Wandb,
 )
 from setpoint.track.run_directory import RunDirectory
-from setpoint.track.services import _aim_name, flat, scalars
+from setpoint.track.services import _aim_name
 from setpoint.track.trackers import Background, RunFacts, Tracker, _driven
 
 WAIT = 300.0
@@ -87,14 +86,6 @@ def two_sessions(config: ServiceConfig, path: Path, pause: float = 0.0) -> None:
     train(config, path, 0, *FIRST)
     time.sleep(pause)
     train(config, path, 2, *SECOND)
-
-
-def test_rows_become_scalars() -> None:
-    found = scalars(
-        {"kind": "train", "step": 3, "loss": 2.0, "lr": None, "load": [1, 0.5], "up": True}
-    )
-    assert found == {"train/loss": 2.0, "train/load/0": 1, "train/load/1": 0.5}
-    assert flat(CONFIG) == {"optimizer.lr": 0.1, "optimizer.betas": [0.9, 0.95], "name": "tiny"}
 
 
 def test_tensorboard(tmp_path: Path) -> None:
@@ -189,32 +180,6 @@ def test_mlflow(tmp_path: Path) -> None:
     train(Mlflow(uri=uri, run_id=run.info.run_id, patience=WAIT), tmp_path / "b", 3, row(4, 1.0))
     history = client.get_metric_history(run.info.run_id, "train/loss")
     assert max(m.step for m in history) == 4
-
-
-@pytest.mark.slow  # takes seconds to import
-@pytest.mark.filterwarnings("ignore")  # of its own
-def test_a_server_that_hangs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of MLflow: no call of the thread that trains waits for it, and it is said what is lost."""
-    pytest.importorskip("mlflow")
-    monkeypatch.setenv("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "0")
-    monkeypatch.setenv("MLFLOW_HTTP_REQUEST_TIMEOUT", "2")
-    lines: list[str] = []
-    with (
-        socket.create_server(("127.0.0.1", 0)) as server,  # and it never answers
-        RunDirectory.create(tmp_path / "run") as run,
-    ):
-        uri = f"http://127.0.0.1:{server.getsockname()[1]}"
-        tracker = build(resolve(Mlflow(uri=uri, patience=0.5)), run)
-        tracker.describe(FACTS)
-        tracker.open(0, {}, lines.append)
-        for each in FIRST:
-            tracker.write(each)
-        tracker.close()
-        assert "did not receive its rows within 0.5 s: 3 are not sent" in lines[0]
-        assert tracker._worker is not None
-        tracker._worker._thread.join(WAIT)
-        tracker._show()
-    assert "is off in this session: " in lines[1] and len(lines) == 2
 
 
 class WandbServer(ThreadingHTTPServer):

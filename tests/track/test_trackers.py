@@ -156,25 +156,18 @@ def opened(inner: Keeping, **options: Any) -> tuple[Background, list[str]]:
     return tracker, lines
 
 
-def test_everything_arrives_in_order() -> None:
-    inner = Keeping()
-    tracker, lines = opened(inner)
+@pytest.mark.parametrize("name", ["0" * 32, "f" * 32], ids=["new", "of the first session"])
+def test_everything_arrives_in_order_under_one_name(name: str) -> None:
+    inner, lines = Keeping(), list[str]()
+    tracker = Background("some", inner)
+    tracker.describe(BACKGROUND_FACTS)
+    tracker.open(3, {} if name == BACKGROUND_FACTS.run_id else {"id": name}, lines.append)
     tracker.write({"step": 4})
     tracker.rewind(3, {}, lines.append)
     tracker.write({"step": 4})
     tracker.close()
-    assert inner.got == [("open", 3, {"id": "0" * 32}), 4, ("rewind", 3), 4, "close"]
-    assert lines == [] and tracker.state_dict() == {"id": "0" * 32}
-
-
-def test_the_run_keeps_the_name_of_its_first_session() -> None:
-    inner, lines = Keeping(), list[str]()
-    tracker = Background("some", inner)
-    tracker.describe(BACKGROUND_FACTS)
-    tracker.open(3, {"id": "f" * 32}, lines.append)
-    tracker.close()
-    assert inner.got[0] == ("open", 3, {"id": "f" * 32})
-    assert tracker.state_dict() == {"id": "f" * 32}
+    assert inner.got == [("open", 3, {"id": name}), 4, ("rewind", 3), 4, "close"]
+    assert lines == [] and tracker.state_dict() == {"id": name}
 
 
 def test_one_that_hangs_holds_nothing_up() -> None:

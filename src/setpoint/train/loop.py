@@ -448,6 +448,7 @@ class Loop:
         data: dict[str, Any] = {}
         if groups is not None:
             groups.begin(position.step)
+            position = self.position  # which another group's state has moved
             components.feed.divide(groups.rank, groups.size)
             data = components.feed.state_dict()
         replica = 0 if groups is None else groups.rank * components.world.size
