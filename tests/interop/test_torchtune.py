@@ -163,6 +163,8 @@ def test_adapters_are_on_its_projections(tmp_path: Path) -> None:
      "loss.type=linear_cross_entropy"),
     ("ac_mode: selective\nac_option: 2", "memory.activation_checkpointing.every=2"),
     ("tensor_parallel_dim: 2\ndata_parallel_shard_dim: 2", "parallel.tensor=2"),
+    ("tensor_parallel_dim: 2\nloss:\n  _component_: torchtune.modules.loss.LinearCrossEntropyLoss",
+     "loss.type=chunked_cross_entropy"),
     ("metric_logger:\n  _component_: torchtune.training.metric_logging.WandBLogger\n  project: p",
      "tracking.trackers=[{'type': 'jsonl'}, {'type': 'wandb', 'project': 'p'}]"),
     ("save_every_n_steps: 7", "checkpoint.every=7 steps"),
@@ -176,6 +178,34 @@ def test_keys_have_fields(tmp_path: Path, rest: str, expected: str) -> None:
     for name in expected.partition("=")[0].split("."):
         value = value[name]
     assert document.problems == [] and str(value) == expected.partition("=")[2]
+
+
+VALIDATION = """
+dataset_val:
+  _component_: torchtune.datasets.alpaca_dataset
+  split: train[95%:]
+batch_size_val: 8
+run_val_every_n_steps: """
+
+
+def test_the_end_of_a_split_is_held_out(tmp_path: Path) -> None:
+    path = tmp_path / "job.yaml"
+    read(tmp_path)
+    text = path.read_text().replace("  packed: False", "  packed: False\n  split: train[:95%]")
+    for period, share in (("100", 0.05), ("null", 0)):
+        path.write_text(text + VALIDATION + period + "\n")
+        document = read_foreign("torchtune", str(path))
+        assert document.problems == []
+        assert document.data["data"]["held_out"] == pytest.approx(share)
+        evaluation = document.data["evaluation"]
+        assert evaluation is None or evaluation["every"] == "100 steps"
+        reported = {report.key for report in document.reports}
+        assert ("batch_size_val" in reported) == (share > 0)
+        assert any("not [:95%]" in report.text for report in document.reports) == (share == 0)
+    path.write_text(text)  # alone, a part is read whole
+    document = read_foreign("torchtune", str(path))
+    assert len(document.data["data"]["sources"]) == 1
+    assert any("not [:95%]" in report.text for report in document.reports)
 
 
 def test_what_it_does_not_mean_here_is_reported(tmp_path: Path) -> None:

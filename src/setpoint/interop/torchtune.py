@@ -60,8 +60,8 @@ KEYS = {
     "enable_async_checkpointing": Key(False, "checkpoint.mode", {False: "sync", True: "async"}),
     "save_every_n_steps": Key(None),
     # Data and batch.
-    **keys_of("", dataset=REQUIRED, dataset_val=None, run_val_every_n_steps=None),
-    "batch_size_val": Key(None, differs="evaluation takes micro-batches of batch.micro_size"),
+    **keys_of("", dataset=REQUIRED, dataset_val=None, run_val_every_n_steps=None,
+        batch_size_val=None),
     "shuffle": Key(True, "data.shuffle"),
     "seed": Key(None, "seed"),
     "collate_fn": Key("torchtune.data.padded_collate_sft"),
@@ -97,6 +97,8 @@ KEYS = {
     "context_parallel_dim": Key(1, "parallel.ring"),
     "data_parallel_shard_dim": Key(-1, "parallel.shard"),
     "data_parallel_replicate_dim": Key(1, "parallel.replicate"),
+    "mixed_precision._component_": Key(None, idle="another key must enable it"),
+    "mixed_precision.enabled": Key(False, refused="products are not computed in int8"),
     **keys_of("", enable_fp8_training=False, fp8_recipe_name=None, cudnn_deterministic_mode=None),
     # Records.
     "metric_logger": Key({}),
@@ -223,7 +225,12 @@ def _data(c: Conversion) -> None:
     length = longest or c.data.get("model", {}).get("max_sequence_length")
     if isinstance(length, int):
         c.set("batch.sequence_length", length, "tokenizer.max_seq_len")
-    c.set("data.held_out", 0)
+    validation, period = c.sections("dataset_val"), c.number("run_val_every_n_steps")
+    share = _share_held_out(entries, validation) if period else 0.0
+    c.set("data.held_out", share, "dataset_val")
+    if share:
+        c.report("differs", "dataset", "rows are held out by a hash; there the last ones")
+        entries, validation = [{**entries[0], "split": "train"}], []
     sources = [_source(c, entry, "dataset") for entry in entries]
     known = [source for source in sources if source is not None]
     for number, source in enumerate(known if len(known) > 1 else []):
@@ -247,21 +254,39 @@ def _data(c: Conversion) -> None:
         c.set("data.packing.too_long", "truncate", "tokenizer.max_seq_len")
     if c.value("collate_fn") not in (None, KEYS["collate_fn"].default):
         c.wrong("collate_fn", f"{KEYS['collate_fn'].default}: rows are padded on the right")
-    evaluation = [_source(c, entry, "dataset_val") for entry in c.sections("dataset_val")]
-    period, known = c.number("run_val_every_n_steps"), [s for s in evaluation if s is not None]
-    if not period or not known:
+    if not period or not (share or validation):
+        c.value("batch_size_val")  # no batch is evaluated
+        c.set("evaluation", None, "dataset_val")
+        return
+    evaluation = [_source(c, entry, "dataset_val") for entry in validation]
+    if known := [source for source in evaluation if source is not None]:
+        c.set_items("data.validation", known, "dataset_val")
+    elif not share:
         c.set("evaluation", None, "dataset_val")
         return
     c.set("evaluation.every", f"{period} steps", "run_val_every_n_steps")
-    c.set_items("data.validation", known, "dataset_val")
     c.set("evaluation.sequences", None, "dataset_val")
+    if c.value("batch_size_val") not in (None, c.value("batch_size")):
+        text = "evaluation takes micro-batches of batch.micro_size"
+        c.report("differs", "batch_size_val", text)
+
+
+def _share_held_out(training: list[dict[str, Any]], validation: list[dict[str, Any]]) -> float:
+    """Share of a split whose end is evaluated on, as `train[:95%]` and `train[95%:]`; else 0."""
+    if len(training) != 1 or len(validation) != 1:
+        return 0.0
+    kept = re.fullmatch(r"train\[:(\d+)%\]", str(training[0].get("split")))
+    others = [{k: v for k, v in entry.items() if k not in ("split", "packed")}
+              for entry in (training[0], validation[0])]  # fmt: skip
+    is_rest = kept and validation[0].get("split") == f"train[{kept[1]}%:]"
+    return (100 - int(kept[1])) / 100 if kept and is_rest and others[0] == others[1] else 0.0
 
 
 def _source(c: Conversion, entry: dict[str, Any], key: str) -> dict[str, object] | None:
     """The source for the builder of a data set; None if it needs a decision."""
     name = str(entry.get("_component_", "")).rpartition(".")[2]
     split, files = entry.get("split", "train"), entry.get("data_files")
-    flag = "data.sources" if key == "dataset" else "evaluation.datasets"
+    flag = "data.sources" if key == "dataset" else "data.validation"
     names = "_component_ packed source split data_files max_seq_len"
     decision = f"{name or 'a data set without _component_'} is torchtune's own code: set {flag}"
     if name in TEXTS:
@@ -279,10 +304,13 @@ def _source(c: Conversion, entry: dict[str, Any], key: str) -> dict[str, object]
         c.report("needs a decision", key, decision)
         return None
     place, parameter, words = CONVERSATIONS[name]
-    path = entry.get("source", place)
-    if split != "train" or (parameter and entry.get(parameter) not in words.split()):
+    path, part = entry.get("source", place), str(split).removeprefix("train")
+    if (part and part[0] != "[") or (parameter and entry.get(parameter) not in words.split()):
         c.report("needs a decision", key, decision)
         return None
+    if part:
+        text = f"all rows of train are read, not {part}: set {flag}.0.filter"
+        c.report("needs a decision", key, text)
     fields = "train_on_input conversation_column conversation_style column_map filter_fn"
     c.report_rest(key, entry, f"{names} {fields}")
     paths = [f"hf://datasets/{path}/**"]
@@ -320,6 +348,8 @@ def _loop(c: Conversion) -> None:
     if name not in losses:
         c.wrong("loss._component_", "one of " + ", ".join(losses))
         return
+    if name == "LinearCrossEntropyLoss" and c.number("tensor_parallel_dim") > 1:
+        name = "CEWithChunkedOutputLoss"  # of a divided output matrix, with the same sums
     c.set("loss.type", losses[name], "loss._component_")
 
 
