@@ -63,6 +63,23 @@ def test_the_minimal_file_repeats_the_run(tmp_path: Path) -> None:
     assert (run / model).read_bytes() == (other / model).read_bytes()
 
 
+def test_a_new_run_names_an_unfinished_one_of_its_name(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    flags = ("duration=6 steps", "tracking.progress=lines")
+    first = train(small_job(tmp_path, *flags), until=2).directory
+    assert "this is a new run" not in capsys.readouterr().out
+    train(small_job(tmp_path, *flags, "optimizer.lr=0.125"), first.parent / "other")
+    assert "this is a new run" not in capsys.readouterr().out
+    train(small_job(tmp_path, *flags, "optimizer.lr=0.125", "seed=9"))
+    assert (
+        f"this is a new run: {first} is at step 2, and differs in seed 1234 -> 9, "
+        f"optimizer.lr 0.01 -> 0.125\n"
+    ) in capsys.readouterr().out
+    train(small_job(tmp_path, *flags, "seed=10"))
+    assert "this is a new run" not in capsys.readouterr().out
+
+
 def test_a_locked_directory_names_the_process(commands: Commands, tmp_path: Path) -> None:
     write_config(tmp_path)
     process = commands.start(tmp_path, "train", "small.toml", "--duration=100000 steps")

@@ -39,6 +39,7 @@ from setpoint.train.contract import (
 )
 from setpoint.train.position import Position
 from setpoint.train.run_name import identity_mark
+from setpoint.train.run_status import stopped_namesake
 from setpoint.train.session import Run
 from setpoint.version import VERSION
 
@@ -70,6 +71,8 @@ def _write_start(run: Run) -> None:
     for line in (*_notes(run), *(run.loaded.lines() if run.loaded else ())):
         run.progress.note(line)
     if run.accepted is None:
+        if namesake := stopped_namesake(run.job, run.directory):
+            run.progress.note(namesake)
         for value in dropped_values(run.job):
             run.progress.note(f"dropped: {value}")
         run.events.write("start", step=run.started.step, **facts)

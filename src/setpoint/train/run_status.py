@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import re
 import shlex
 from functools import partial
 from pathlib import Path
@@ -9,6 +11,9 @@ from typing import Any
 
 from setpoint.checkpoint.manifest import STATE, decode_state
 from setpoint.checkpoint.places import newest_whole
+from setpoint.config import IDENTITY, SetpointError
+from setpoint.config.record.record import recorded_differences
+from setpoint.files.lock import is_locked
 from setpoint.parallel.rank import launcher_process, own_rank
 from setpoint.report.goodput import Goodput, goodput
 from setpoint.resilience.limits import watch_limits
@@ -18,6 +23,9 @@ from setpoint.train.config import Job
 from setpoint.train.run_name import is_drawn
 
 FINISHED = "is finished"
+IS_AT = "is at step"
+MOST_CHANGES = 3
+"""Differences from another run that are shown."""
 THE_SAME = "the same command"
 
 
@@ -62,7 +70,40 @@ def run_status(folder: str) -> str:
     if rows and rows[-1]["event"] == "end" and rows[-1].get("status") == 0:
         return f"{FINISHED} at step {rows[-1].get('step')}"
     step, _ = newest_whole(Path(folder, "checkpoints"))
-    return "has no checkpoint yet" if step is None else f"is at step {step}"
+    return "has no checkpoint yet" if step is None else f"{IS_AT} {step}"
+
+
+def stopped_namesake(job: Job, directory: Path) -> str | None:
+    """Note on a run of the same name that is not finished, when another one starts.
+
+    A changed value of the configuration makes another run, where a resume may have been expected.
+    Only the newest such run is looked at, unless it is training or has no checkpoint.
+    """
+    pattern = re.compile(re.escape(job.name) + "-[0-9a-f]{8}")
+    if not pattern.fullmatch(directory.name):
+        return None
+    names = (name for name in os.listdir(directory.parent) if name != directory.name)
+    events = [directory.parent / name / "events.jsonl" for name in names if pattern.fullmatch(name)]
+    written = {file: file.stat().st_mtime for file in events if file.is_file()}
+    if not written:
+        return None
+    other = max(written, key=lambda file: written[file]).parent
+    status = run_status(str(other))
+    if is_locked(other / ".lock") or not status.startswith(IS_AT):
+        return None
+    try:
+        differences = recorded_differences(str(other), job)
+    except SetpointError:
+        return None
+    changes = [item for item in differences if item.role is IDENTITY]
+    if not changes:
+        return None
+    shown = [f"{item.path} {item.left!r} -> {item.right!r}" for item in changes[:MOST_CHANGES]]
+    more = len(changes) - len(shown)
+    return (
+        f"this is a new run: {other} {status}, and differs in {', '.join(shown)}"
+        f"{f' and {more} more' if more else ''}"
+    )
 
 
 def data_position(folder: str) -> str | None:
