@@ -135,6 +135,10 @@ def test_precision_of_shards_and_both_kinds_of_muon(tmp_path: Path) -> None:
 def test_deepspeed_and_a_divided_sequence(tmp_path: Path) -> None:
     job = converted(tmp_path, "deepspeed: deepspeed_configs/zero2.json\n", ranks=2)
     assert getattr(job.parallel.engine, "stage", None) == 2
+    text = "expert_parallel_size: 2\ndp_shard_size: 2\nfsdp_version: 2\nfsdp_config: {version: 2}\n"
+    data = read(tmp_path, f"{text}plugins: [axolotl.a.ExpertParallelPlugin]\n")  # on 4 ranks
+    assert (data.data["parallel"]["shard"], data.data["parallel"]["expert"]) == (4, 2)
+    assert "plugins" not in {report.key for report in data.reports}
     text = "deepspeed: deepspeed_configs/zero3_bf16_cpuoffload_all.json\ncontext_parallel_size: 2\n"
     job = converted(tmp_path, text, ranks=4)
     assert (job.parallel.ring, job.parallel.shard, job.parallel.sharding.offload) == (2, -1, True)

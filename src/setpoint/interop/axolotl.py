@@ -488,7 +488,7 @@ def _precision(c: Conversion) -> None:
         c.report("not converted", "gradient_checkpointing", "activations are offloaded to no disk")
     if kind in ("offload", "unsloth") or c.value("activation_offloading"):
         c.set("memory.activation_offload", {}, "activation_offloading", "gradient_checkpointing")
-    known = ("LigerPlugin", "CutCrossEntropyPlugin", "KernelsPlugin")
+    known = ("LigerPlugin", "CutCrossEntropyPlugin", "KernelsPlugin", "ExpertParallelPlugin")
     for plugin in c.names("plugins"):
         if plugin.rpartition(".")[2] not in known:
             c.report("refused", "plugins", f"{plugin}: code of Axolotl's is not run")
@@ -518,7 +518,9 @@ def _ranks(c: Conversion) -> None:
                        ("tensor_parallel_size", "tensor"), ("expert_parallel_size", "expert"),
                        ("context_parallel_size", "ring")):  # fmt: skip
         if (degree := c.number(key)) and degree > 1:
-            c.set(f"parallel.{field}", degree, key)
+            # Axes of experts and shards are orthogonal there; here experts divide the shards.
+            experts = (c.number("expert_parallel_size") or 1) if field == "shard" else 1
+            c.set(f"parallel.{field}", degree * experts, key)
     if (steps := c.number("gc_steps")) and steps > 0:
         c.set("resilience.gc.every", f"{steps} steps", "gc_steps")
 

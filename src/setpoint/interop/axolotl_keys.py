@@ -199,7 +199,7 @@ IDLE = {
     "Axolotl's schema has no such key": """
         exact_deduplication test_value eval_table_max_new_tokens gptq_groupsize gptq_model_v1
         gptq_disable_exllama adam_eps eta_min torch_dtype base_model_ignore_patterns
-        data_seed context_parapllel_size
+        data_seed context_parapllel_size pad_to_seq_len
     """,
     "another key must enable it": """
         eval_max_new_tokens eaft_alpha eaft_k kd_ce_alpha kd_alpha kd_temperature kd_beta
