@@ -20,16 +20,11 @@ from typing import Any, cast
 from setpoint.config import FileDocument
 from setpoint.config.files.file_document import names_file
 from setpoint.config.files.read import read_file
-from setpoint.interop.dialect import SAVE_MODES, Conversion, Dialect, Key, alike, keys_of
+from setpoint.interop.dialect import SAVE_MODES, Conversion, Dialect
 from setpoint.interop.shell_script import read_arguments
+from setpoint.interop.torchtitan_keys import IMAGES, KEYS, RENAMED
 from setpoint.interop.torchtitan_registry import FLAVORS, PRESETS
 
-PRINTED = "it changes what is printed only"
-WORKERS = "workers live as long as the run"
-DEBUGGED = "it finds faults and changes no number"
-IMAGES = "images reach no model of Setpoint: batches hold tokens"
-NO_DROPOUT = "its models draw no random numbers in a forward pass"
-BALANCED = "stages are balanced by their operations unless parallel.pipelining.split names them"
 KERNEL = re.compile("_(flex|varlen)(_attn)?$")
 """The kernel of attention in the name of a flavor, whose mask isolates documents."""
 OTHERS = {
@@ -43,160 +38,6 @@ DATASETS = {
     "c4_validation": {"type": "huggingface", "path": "allenai/c4", "subset": "en",
                       "split": "validation"},
 }  # fmt: skip
-
-KEYS = {
-    "job.dump_folder": Key("./outputs", "workspace"),
-    "job.description": Key("default job", "description"),
-    "job.config_file": Key(None, idle="the file is given as the SOURCE"),
-    "job.use_for_integration_test": Key(False, idle="its own tests read it"),
-    **alike("job.", "print_args print_config", Key(False, idle=PRINTED)),
-    "job.save_config_file": Key(None, idle="a run keeps its configuration"),
-    "job.custom_config_module": Key("", refused="a section of yours is added by --import"),
-    # Model and data.
-    **keys_of("model.", name="llama3", flavor="debugmodel", tokenizer_path=None,
-        hf_assets_path=None, converters=None, attn_mask_type=None),
-    "model.print_after_conversion": Key(False, idle=PRINTED),
-    "model.norm_type": Key("rmsnorm", values={"rmsnorm": "rms_norm", "fused_rmsnorm": "rms_norm",
-        "compiled_rmsnorm": "rms_norm", "layernorm": "layer_norm", "np_layernorm": "layer_norm"}),
-    **keys_of("training.", dataset="c4_test", dataset_path=None, fp8_linear=""),
-    # Batch and loop.
-    **keys_of("training.", local_batch_size=8, global_batch_size=-1),
-    "training.seq_len": Key(2048, "batch.sequence_length"),
-    "training.max_norm": Key(1.0, "optimizer.clip_norm"),
-    "training.steps": Key(10_000, "duration", unit="{} steps"),
-    "training.dtype": Key("float32", "precision.params", {"float32": "fp32", "bfloat16": "bf16"}),
-    **keys_of("training.", mixed_precision_param="bfloat16", mixed_precision_reduce="float32",
-        compile=False),
-    "training.dataloader.num_workers": Key(0, "data.loader.workers"),
-    "training.dataloader.pin_memory": Key(False, "data.loader.pin_memory"),
-    "training.dataloader.prefetch_factor": Key(None, "data.loader.prefetch", optional=True),
-    "training.dataloader.persistent_workers": Key(False, idle=WORKERS),
-    "training.dataloader.infinite": Key(True, refused="documents repeat until the duration ends"),
-    "training.disable_cuda_graphs": Key(False, idle="graphs of kernels change no number"),
-    "training.debug_moe_force_load_balance": Key(False,
-        refused="experts are chosen by the router"),
-    "training.enable_cpu_offload": Key(False, "parallel.sharding.offload", optional=True),
-    "training.gc_freq": Key(50, "resilience.gc.every", unit="{} steps"),
-    "training.gc_debug": Key(False, refused="collections are not debugged"),
-    "training.seed": Key(None, "seed"),
-    "training.deterministic": Key(False, "deterministic"),
-    **alike("debug.", "spmd_typechecking detect_anomaly enable_structured_logging",
-        Key(None, idle=DEBUGGED)),
-    "debug.batch_invariant": Key(False,
-        refused="kernels are chosen by the sizes of a batch, as PyTorch does"),
-    "override.imports": Key([], refused="kernels of torchtitan's are not imported"),
-    "debug.deterministic_warn_only": Key(False,
-        refused="operators without a deterministic kernel are errors"),
-    **keys_of("compile.", enable=False, components=["model", "loss"], backend="inductor"),
-    # Ranks.
-    "parallelism.data_parallel_replicate_degree": Key(1, "parallel.replicate"),
-    "parallelism.data_parallel_shard_degree": Key(-1, "parallel.shard"),
-    "parallelism.fsdp_reshard_after_forward": Key("default"),
-    "parallelism.tensor_parallel_degree": Key(1, "parallel.tensor"),
-    **keys_of("parallelism.", disable_loss_parallel=False, enable_async_tensor_parallel=False,
-        enable_compiled_autograd=False, enable_sequence_parallel=True),
-    **alike("parallelism.", "enable_fsdp_symm_mem spmd_backend",
-        Key(None, idle="messages of the same sums")),
-    "parallelism.pipeline_parallel_degree": Key(1, "parallel.pipeline"),
-    **keys_of("parallelism.", pipeline_parallel_schedule="1F1B", pipeline_parallel_schedule_csv=""),
-    **alike("parallelism.", "pipeline_parallel_split_points module_fqns_per_model_part"),
-    **alike("parallelism.pipeline_parallel_", "first_stage_less_layers last_stage_less_layers",
-        Key(1, refused=BALANCED)),
-    "parallelism.pipeline_parallel_layers_per_stage": Key(None, refused=BALANCED),
-    "parallelism.pipeline_parallel_microbatch_size": Key(1),
-    "parallelism.pipeline_parallel_microbatches": Key(None),
-    "parallelism.context_parallel_degree": Key(1, "parallel.ring"),
-    "parallelism.context_parallel_rotate_method": Key("allgather",
-        refused="keys and values are passed round; the sums are the same"),
-    "parallelism.context_parallel_load_balancer": Key("headtail"),
-    "parallelism.context_parallel_ptrr_mask_key": Key(None,
-        refused="ranks have parts of a sequence, not blocks of its mask"),
-    "parallelism.expert_parallel_degree": Key(1, "parallel.expert"),
-    "parallelism.expert_parallel_comm_backend": Key("standard"),
-    "parallelism.pipeline_parallel_expert_parallel_overlap": Key(True,
-        refused="exchanges of experts overlap as the pipeline schedule has them"),
-    "parallelism.expert_tensor_parallel_degree": Key(1),
-    "comm.init_timeout_seconds": Key(300, "parallel.timeout"),
-    "comm.train_timeout_seconds": Key(100, "parallel.step_timeout"),
-    "comm.trace_buf_size": Key(20_000, refused="a rank that hangs is named from its own records"),
-    "comm.save_traces_folder": Key("comm_traces"),
-    "comm.save_traces_file_prefix": Key("rank_", refused="traces have names by their rank"),
-    "comm.mode": Key("default", refused="`setpoint check --dry-run` has a fake process group",
-        essential=True),
-    # Optimizer and schedule.
-    "optimizer.name": Key("AdamW"),
-    "optimizer.lr": Key(8e-4, "optimizer.lr"),
-    **keys_of("optimizer.", beta1=0.9, beta2=0.95, eps=1e-8),
-    "optimizer.weight_decay": Key(0.1, "optimizer.weight_decay"),
-    "optimizer.implementation": Key("fused", "optimizer.implementation", {"fused": "fused",
-        "foreach": "foreach", "for-loop": "loop"}),
-    "optimizer.early_step_in_backward": Key(False,
-        refused="updates within the backward pass know no norm of all gradients"),
-    **keys_of("lr_scheduler.", warmup_steps=200, total_steps=None, decay_ratio=None,
-        decay_type="linear", min_lr_factor=0.0),
-    # Memory and float8.
-    **keys_of("activation_checkpoint.", mode="selective", selective_ac_option="2",
-        per_op_sac_force_recompute_mm_shapes_by_fqns=None, memory_budget=0.5),
-    **{f"activation_checkpoint.{name}": Key(default, idle=NO_DROPOUT) for name, default in
-        {"preserve_rng_state": None, "determinism_check": "default", "early_stop": False}.items()},
-    **alike("activation_checkpoint.", "debug visualize_memory_budget_pareto",
-        Key(False, idle=PRINTED)),
-    "float8.enable_fsdp_float8_all_gather": Key(False),
-    "float8.precompute_float8_dynamic_scale_for_fsdp": Key(False,
-        refused="scales are computed when weights are gathered, to the same bits"),
-    **keys_of("float8.", recipe_name=None, filter_fqns=None, emulate=False,
-        enable_float8_linear=False),
-    "float8.force_recompute_fp8_weight_in_bwd": Key(False,
-        refused="whole layers or operations are recomputed, by their kind"),
-    "float8.moe_fqns_prototype": Key(None),
-    **keys_of("mx.", recipe_name="mxfp8_cublas", filter_fqns=None, moe_fqns_prototype=None),
-    **alike("", "mx.mxfp8_dim1_cast_kernel_choice mx.use_fp8_dim1_cast_triton_kernel "
-        "quantize.grouped_mm.mx.recipe_name", Key(None, refused="the kernel is torchao's choice")),
-    "memory_estimation.enabled": Key(False),
-    "memory_estimation.disable_fake_mode": Key(False, refused="`setpoint check --plan` computes"),
-    # Records.
-    "checkpoint.enable_checkpoint": Key(False),
-    "checkpoint.folder": Key("checkpoint", idle="within a run always checkpoints/"),
-    **keys_of("checkpoint.", interval=500, initial_load_path=None),
-    "checkpoint.initial_load_model_only": Key(True,
-        refused="weights of Hugging Face's format come without a state of training"),
-    "checkpoint.initial_load_in_hf": Key(False),
-    "checkpoint.initial_load_dequantize": Key(False,
-        refused="weights of Hugging Face's format are read in the dtype of their files"),
-    "checkpoint.enable_ft_dataloader_checkpoints": Key(True, idle="fault_tolerance is off"),
-    **keys_of("checkpoint.", load_only=False, interval_type="steps", last_save_model_only=True,
-        last_save_in_hf=False, export_dtype="float32", async_mode="disabled", keep_latest_k=10,
-        load_step=-1, exclude_from_loading=None, enable_first_step_checkpoint=False),
-    "checkpoint.create_seed_checkpoint": Key(False,
-        refused="initial weights depend on no layout of the ranks here"),
-    "metrics.log_freq": Key(10, "tracking.every", unit="{} steps"),
-    **keys_of("metrics.", enable_tensorboard=False, save_tb_folder="tb", enable_wandb=False),
-    **alike("metrics.", "disable_color_printing enable_color_printing",
-        Key(False, idle=PRINTED)),
-    "metrics.save_for_all_ranks": Key(False, refused="the main rank tracks sums over all ranks"),
-    "metrics.rank_0_only": Key(True, refused="the main rank tracks sums over all ranks"),
-    **keys_of("profiling.", enable_profiling=False, save_traces_folder="profile_traces",
-        profile_freq=10, profiler_active=1, profiler_warmup=3, enable_memory_snapshot=False,
-        save_memory_snapshot_folder="memory_snapshot", profiler_repeat=None,
-        profiler_skip_first=None),
-    **alike("profiling.", "profiler_skip_first_wait memory_snapshot_freq trace_post_processor "
-        "memory_snapshot_max_entries", Key(None, refused="[profiling] has no such option")),
-    **keys_of("validation.", enabled=False, dataset="c4_validation", dataset_path=None,
-        local_batch_size=8, seq_len=2048, freq=10, steps=-1),
-    **alike("validation.dataloader.", "num_workers persistent_workers pin_memory prefetch_factor "
-        "infinite",
-        Key(None, refused="evaluation has the loader of training")),
-    "fault_tolerance.enable": Key(False,
-        refused="replica groups are parallel.engine = torch with resilience", essential=True),
-    **alike("fault_tolerance.", """
-        process_group process_group_timeout_ms replica_id group_size min_replica_size
-        semi_sync_method sync_steps should_quantize fragment_sync_delay fragment_update_alpha
-    """),
-    "experimental.custom_import": Key("", refused="a module of yours is named by --import"),
-    "experimental.custom_args_module": Key("", refused="a section of yours is added by --import"),
-    "liger_kernel.enable_fused_linear_cross_entropy": Key(False),
-}  # fmt: skip
-"""All keys, with the defaults of the configuration classes of 0.2.2 and 0.3.0."""
 
 
 def _complete(c: Conversion) -> None:
@@ -341,15 +182,14 @@ def _stages(c: Conversion) -> None:
     key = "parallelism.module_fqns_per_model_part"
     if isinstance(parts := c.value(key), list):
         split = [
-            list(dict.fromkeys(names.get(part, part) for part in cast("list[str]", stage)))
-            for stage in cast("list[object]", parts)
+            list(dict.fromkeys(names.get(str(part), str(part)) for part in stage))
+            for stage in cast("list[list[object]]", parts)
             if isinstance(stage, list)
         ]
     else:
         key = "parallelism.pipeline_parallel_split_points"
-        given: Any = c.value(key) or []
-        points = given.replace(" ", "").split(",") if isinstance(given, str) else [*given]
-        layers = int(c.data["model"].get("layers", 0))
+        points = ",".join(c.names(key)).replace(" ", "").split(",") if c.value(key) else []
+        layers = int(c.data.get("model", {}).get("layers", 0))
         modules = ["embedding", *(f"layers.{index}" for index in range(layers)), "output"]
         if any(point not in modules for point in points):
             c.wrong(key, f"layers such as layers.{layers // 2}, of {layers}")
@@ -608,52 +448,7 @@ DIALECT = Dialect(
     presets=PRESETS,
     prepare=_prepare,
     read=_read,
-    prefixes={"training.data_parallel_degree": "parallelism.data_parallel_shard_degree",
-              "training.sequence_parallel_degree": "parallelism.tensor_parallel_degree",
-              **{f"{table}.{axis}": f"parallelism.{axis}"
-                 for table in ("training", "experimental")
-                 for axis in ("data_parallel_", "tensor_parallel_", "pipeline_parallel_",
-                              "context_parallel_", "enable_async_tensor_parallel",
-                              "enable_compiled_autograd")},
-              "training.warmup_steps": "lr_scheduler.warmup_steps",
-              "training.checkpoint_interval_type": "checkpoint.interval_type",
-              "training.checkpoint_interval": "checkpoint.interval",
-              "training.checkpoint_folder": "checkpoint.folder",
-              "profiling.run_profiler": "profiling.enable_profiling",
-              "profiling.profile_every_x_iter": "profiling.profile_freq",
-              "checkpoint.last_save_model_weights_only": "checkpoint.last_save_model_only",
-              "checkpoint.initial_load_model_weights_only": "checkpoint.initial_load_model_only",
-              "quantize.moe.float8.fqns": "float8.moe_fqns_prototype",
-              "float8.moe_fqns": "float8.moe_fqns_prototype",
-              "training.enable_float8_linear": "float8.enable_float8_linear",
-              "training.enable_fp8_linear": "float8.enable_float8_linear",
-              "training.batch_size": "training.local_batch_size",
-              "model.model_weights_only": "checkpoint.last_save_model_only",
-              "checkpoint.model_weights_only": "checkpoint.last_save_model_only",
-              "lr_scheduler.lr_min": "lr_scheduler.min_lr_factor",
-              "quantize.grouped_mm.float8.fqns": "float8.moe_fqns_prototype",
-              "quantize.grouped_mm.mx.fqns": "mx.moe_fqns_prototype",
-              **{f"quantize.{part}.{name}.": "mx." if name == "mx" else "float8."
-                 for part in ("linear", "dense") for name in ("float8", "fp8", "mx")},
-              "checkpoint.initial_load_in_hf_quantized": "checkpoint.initial_load_dequantize",
-              "memory_estimation.enable": "memory_estimation.enabled",
-              "debug.moe_force_load_balance": "training.debug_moe_force_load_balance",
-              "checkpoint.enable": "checkpoint.enable_checkpoint",
-              "hf_assets_path": "model.hf_assets_path", "dump_folder": "job.dump_folder",
-              "dataloader.dataset": "training.dataset",
-              "dataloader.dataset_path": "training.dataset_path",
-              "dataloader.": "training.dataloader.",
-              "validator.enable": "validation.enabled",
-              "validator.dataloader.dataset": "validation.dataset",
-              "validator.dataloader.dataset_path": "validation.dataset_path",
-              "validator.": "validation.", "profiler.": "profiling.",
-              "compile.enable_async_tensor_parallel": "parallelism.enable_async_tensor_parallel",
-              "activation_checkpoint.force_recompute_mm_shapes_by_fqns":
-              "activation_checkpoint.per_op_sac_force_recompute_mm_shapes_by_fqns",
-              "debug.print_config": "job.print_config",
-              "debug.save_config_file": "job.save_config_file",
-              "debug.seed": "training.seed", "debug.deterministic": "training.deterministic",
-              "validation.enable": "validation.enabled"},
+    prefixes=RENAMED,
     switches={"profiling.": "profiling.enable_profiling", "validation.": "validation.enabled",
               "checkpoint.": "checkpoint.enable_checkpoint",
               "float8.": "model.converters float8.enable_float8_linear",
