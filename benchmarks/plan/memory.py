@@ -77,10 +77,11 @@ def main(given: list[str] | None = None) -> int:
         figures = [f"{each / 2**20:9.1f}" for each in worst]
         print(f"{name:28}   {' '.join(figures)}", flush=True)
     record(chosen, "plan.memory", {
-        f"peak memory {what}; bound 10 %":
-            f"{len(ratios)} jobs: {min(ratios):.3f} to {max(ratios):.3f}"
-        for what, ratios in (("of a dry run over that of real ranks", planned),
-                             ("by arithmetic over that of a dry run", counted))
+        shows: f"{len(ratios)} jobs: {min(ratios):.3f} to {max(ratios):.3f}"
+        for shows, ratios in (
+            ("peak memory of a dry run over that of real ranks; bound 10 %", planned),
+            ("peak memory by arithmetic over that of a dry run; bound 10 %", counted),
+        )
     })  # fmt: skip
     largest = max(abs(ratio - 1) for ratio in planned + counted)
     print(f"largest difference: {largest:.1%} (bound {BOUND:.0%})")

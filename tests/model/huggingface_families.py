@@ -17,7 +17,7 @@ from setpoint.train.config import Job
 
 from ..train.small import small_job
 
-STEPS = 20
+STEPS = 10
 SMALL = (
     "vocab_size=257, hidden_size=16, intermediate_size=24, num_hidden_layers=2, "
     "num_attention_heads=4, max_position_embeddings=64"

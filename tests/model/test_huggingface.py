@@ -7,6 +7,7 @@ import os
 import shutil
 import sys
 from pathlib import Path
+from random import Random
 from typing import Any
 from unittest.mock import MagicMock
 
@@ -111,20 +112,6 @@ def test_the_balance_loss_of_transformers_is_added(tmp_path: Path) -> None:
     assert model.eval()(batch.inputs).shape == (4, 16, 257)
 
 
-LINES = """
-000efahdacbfhdgbdadgecgcbchccaaddccefddcdgeafgccebfeafbefehfc|001hcaeafgagfgahacdbdhffehbfeagbdffcfebefec|
-002c|003hcabg|004d|005fehgcaahfdccgbcgfcagechchhfheehgcbgchfcbhefbfaefeheefcahef|006heffe|007gfchf|008ccdfh|
-009bgcge|010eadchcdcahdcacbfchdaghfgbddfafgegbfaebefefcggfhccghdcbfagb|011cfggg|012he|
-013ggceehegafehechabhdeacgahedhadheceehhbac|014efeah|015fcaae|
-016hbdagghghgdehbeagehecchhfcgabdebbafgbghabbdbcehcccgcbdabgb|017abgca|
-018bfhhffacecedebdeecdfhgccafbabbhdghhfbaga|019gd|020b|021dcgfdeffggcfegfadcgbbaacddahhfaghegfhhbd|022cb|
-023ghceb|024cedah|025f|026faahh|027bf|028hdcad|029d|030g|031echfe|032h|033dc|034ag|035ahahg|036aa|
-037fbbdhbhadahgaaegheaadcgddbfbbcbdahfhggcaehdbcehbegfccbhdbg|
-038deahdadefbbgfgaecahcaagebgcfbeccehfeabaabacfgeadgcfdffaccb|039cchgg|040f|041hdhgc|
-042achhabcgadaadhfghddedefdffdahgfccdhgabcg|043e|044fh|045bdgabcgafaeghghacgfadeebabfgeaedbabefdhb|046d|
-047ggagg|048df|049fbfdbdeeebcbgcdbggdghdegebfcgacbecgdfbfb|050h|051bf|052hg|053hb|054d|055bb|056cfbhf|057bf|
-058b|059df|
-"""
 PADDED = (
     "model.config=qwen3_moe",
     "model.overrides={vocab_size=257, hidden_size=32, intermediate_size=64, "
@@ -140,7 +127,9 @@ PADDED = (
 
 def test_the_length_of_rows_changes_nothing(tmp_path: Path) -> None:
     """Padding is masked; the balance loss is that of transformers with its mask."""
-    (tmp_path / "lines.txt").write_text(LINES.replace("\n", ""))
+    draw = Random(1)
+    lines = ["".join(draw.choices("abcdefgh", k=draw.randint(1, 60))) for _ in range(60)]
+    (tmp_path / "lines.txt").write_text("|".join(lines))
     source = f"data.sources=[{{type: text, paths: [{tmp_path}/lines.txt], separator: '|'}}]"
     steps: list[tuple[float, dict[str, Any]]] = []
     for length in (64, 128, 256):
@@ -161,7 +150,6 @@ def test_the_length_of_rows_changes_nothing(tmp_path: Path) -> None:
             theirs = model.model(input_ids=batch.inputs, attention_mask=mask)
             wanted += 0.5 * theirs.aux_loss.item() * part
         assert balance == pytest.approx(wanted, abs=1e-6)
-        assert balance / 0.5 == pytest.approx(2.00619, abs=1e-5)
         steps.append((loss, {name: weight.grad for name, weight in model.named_parameters()}))
     for loss, gradients in steps[1:]:
         assert loss == pytest.approx(steps[0][0], abs=1e-6)

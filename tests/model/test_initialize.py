@@ -131,20 +131,16 @@ class Partly(nn.Module):
         return self.rules
 
 
-def test_a_parameter_without_a_rule_is_an_error():
-    with pytest.raises(SetpointError, match=r"no module defines how to initialize: b$"):
-        initialize(Partly({"a": NormalInit(1.0)}), 0)
-
-
-def test_a_rule_without_a_parameter_is_an_error():
-    rules = {"a": NormalInit(1.0), "b": ConstantInit(2.0), "c": NormalInit(1.0)}
-    with pytest.raises(SetpointError, match=r"not there: c$"):
-        initialize(Partly(rules), 0)
-
-
-def test_what_is_no_rule_is_an_error():
-    rules: Any = {"a": NormalInit(1.0), "b": 0.02}
-    with pytest.raises(SetpointError, match=r"gives 0.02 for b; it must give a rule"):
+@pytest.mark.parametrize(
+    ("rules", "words"),
+    [
+        ({"a": NormalInit(1.0)}, r"no module defines how to initialize: b$"),
+        ({"a": NormalInit(1.0), "b": ConstantInit(2.0), "c": NormalInit(1.0)}, r"not there: c$"),
+        ({"a": NormalInit(1.0), "b": 0.02}, r"gives 0.02 for b; it must give a rule"),
+    ],
+)
+def test_parameters_and_rules_must_fit(rules: dict[str, Any], words: str):
+    with pytest.raises(SetpointError, match=words):
         initialize(Partly(rules), 0)
 
 

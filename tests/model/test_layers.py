@@ -253,17 +253,6 @@ MOE = {**LLAMA, "num_local_experts": 3, "num_experts_per_tok": 1}
                 "model.lm_head.weight": "output",
             },
         ),
-        (
-            "gpt2",
-            {"vocab_size": 40, "n_layer": 1, "n_embd": 16, "n_head": 2},
-            {
-                "model.transformer.wte.weight": "embedding",
-                "model.transformer.wpe.weight": "embedding",
-                "model.transformer.h.0.ln_1.bias": "norm",
-                "model.transformer.h.0.attn.c_attn.weight": "matrix",
-                "model.transformer.h.0.attn.c_attn.bias": "bias",
-            },
-        ),
         ("mixtral", MOE, {"model.model.norm.weight": "norm"}),
     ],
 )

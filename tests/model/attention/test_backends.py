@@ -1,16 +1,17 @@
 """Every backend against eager, forward and backward; those for GPUs by what they hand over."""
 
 from dataclasses import replace
+from itertools import product
 
 import pytest
 import torch
 
 from setpoint.model.attention.attention import make_backend, unavailable_reason
 from setpoint.model.attention.backends import SDPA, Eager, RowLayout, Scores, visible
-from setpoint.model.attention.flex import Flex
 from setpoint.model.attention.varlen import Flash, Varlen
 from setpoint.shapes.batch import Lengths
 
+from ...support.cases import pairs
 from . import kernels
 from .layouts import BATCH, LAYOUTS, LENGTH, counting
 
@@ -45,10 +46,8 @@ def compare(backend, places, window=None, *, inputs, atol=1e-5, **options):
         torch.testing.assert_close(ours.float(), reference.float(), rtol=atol, atol=atol)
 
 
-@pytest.mark.parametrize("window", [None, 4])
-@pytest.mark.parametrize("layout", LAYOUTS)
-@pytest.mark.parametrize("name", BACKENDS)
-def test_masks(name, layout, window):
+@pytest.mark.parametrize(("layout", "name", "window"), pairs(LAYOUTS, BACKENDS, [None, 4]))
+def test_masks(layout, name, window):
     places = LAYOUTS[layout]
     compare(BACKENDS[name], places, window, inputs=draw(queries=places.queries))
 
@@ -88,7 +87,7 @@ def test_values_of_another_size(name):
 def test_flex(layout):
     places = LAYOUTS[layout]
     inputs = draw(queries=places.queries, size=16, value_size=16, grad=False)
-    compare(Flex(), places, 4, inputs=inputs, soft_cap=0.5, scale=0.7)
+    compare(make_backend("flex"), places, 4, inputs=inputs, soft_cap=0.5, scale=0.7)
 
 
 @pytest.mark.parametrize("name", ["eager", "sdpa", "sdpa_math"])
@@ -153,7 +152,7 @@ def test_sinks_take_their_share_of_the_weights(window):
     """By the log of the sums of exponentials, as eager does by a column for them."""
     sinks = torch.tensor([-1.0, 0.0, 1.0, 4.0])
     inputs = draw(size=16, value_size=16, grad=False)
-    compare(Flex(), LAYOUTS["documents"], window, inputs=inputs, sinks=sinks)
+    compare(make_backend("flex"), LAYOUTS["documents"], window, inputs=inputs, sinks=sinks)
 
 
 def test_chunks_are_documents_to_kernels_of_lengths():
@@ -178,16 +177,14 @@ def test_a_query_sees_its_chunk():
     assert LAYOUTS["plain"].chunked(LENGTH) is LAYOUTS["plain"]
 
 
-@pytest.mark.parametrize("window", [None, 1, 3, 20])
 @pytest.mark.parametrize("name", LAYOUTS)
-def test_each_pair_by_itself(name, window):
+def test_each_pair_by_itself(name):
     places = LAYOUTS[name]
-    mask = visible(places, window).expand(BATCH, 1, -1, -1)
-    assert mask.shape == (BATCH, 1, places.queries, LENGTH)
-    for row in range(BATCH):
-        for s in range(places.queries):
-            for other in range(LENGTH):
-                assert bool(mask[row, 0, s, other]) == sees(places, row, s, other, window)
+    for window in (None, 1, 3, 20):
+        mask = visible(places, window).expand(BATCH, 1, -1, -1)
+        assert mask.shape == (BATCH, 1, places.queries, LENGTH)
+        for row, s, other in product(range(BATCH), range(places.queries), range(LENGTH)):
+            assert bool(mask[row, 0, s, other]) == sees(places, row, s, other, window)
 
 
 def sees(places, row, s, other, window) -> bool:
@@ -208,15 +205,15 @@ def sees(places, row, s, other, window) -> bool:
     return bool(documents[row, at] == documents[row, other])
 
 
-@pytest.mark.parametrize("window", [None, 1, 3, 20])
 @pytest.mark.parametrize("name", LAYOUTS)
-def test_what_needs_no_mask_is_as_if_it_had_one(name, window):
+def test_what_needs_no_mask_is_as_if_it_had_one(name):
     places = LAYOUTS[name]
-    mask = visible(places, window)
-    if places.is_causal(window):
-        assert torch.equal(mask[0, 0], torch.ones(LENGTH, LENGTH).tril().bool())
-    if places.queries == 1 and not places.is_masked(window):
-        assert mask.all()
+    for window in (None, 1, 3, 20):
+        mask = visible(places, window)
+        if places.is_causal(window):
+            assert torch.equal(mask[0, 0], torch.ones(LENGTH, LENGTH).tril().bool())
+        if places.queries == 1 and not places.is_masked(window):
+            assert mask.all()
 
 
 def test_the_common_cases_need_no_mask():

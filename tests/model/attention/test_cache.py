@@ -4,6 +4,7 @@ import torch
 from setpoint.model.attention.attention import attention_context
 from setpoint.model.attention.key_value_cache import ROOM, KeyValueCache
 
+from ...support.cases import pairs
 from ..small import small_config
 from .layouts import ANEW, BATCH, CPU, DOCUMENTS, LEFT_PADDED, LENGTH, RIGHT_PADDED
 from .small import CONFIGS, small_attention
@@ -29,23 +30,20 @@ def pieces_through(attention, config, x, sizes, positions=None, documents=None):
     return torch.cat(results, dim=1), cache
 
 
-@pytest.mark.parametrize("name", CONFIGS)
-@pytest.mark.parametrize("sizes", PIECES.values(), ids=PIECES)
-@pytest.mark.parametrize(
-    "places",
-    [
-        {},
-        {"positions": torch.arange(30, 30 + LENGTH)},
-        {"positions": LEFT_PADDED},
-        {"positions": RIGHT_PADDED},
-        {"documents": DOCUMENTS},
-        {"documents": DOCUMENTS, "positions": ANEW},
-    ],
-    ids=["plain", "shifted", "left padding", "right padding", "documents", "anew"],
-)
+PLACES = {
+    "plain": {},
+    "shifted": {"positions": torch.arange(30, 30 + LENGTH)},
+    "left padding": {"positions": LEFT_PADDED},
+    "right padding": {"positions": RIGHT_PADDED},
+    "documents": {"documents": DOCUMENTS},
+    "anew": {"documents": DOCUMENTS, "positions": ANEW},
+}
+
+
+@pytest.mark.parametrize(("name", "pieces", "where"), pairs(CONFIGS, PIECES, PLACES))
 @torch.inference_mode()
-def test_pieces_equal_the_whole(name, sizes, places):
-    config = CONFIGS[name]
+def test_pieces_equal_the_whole(name, pieces, where):
+    config, sizes, places = CONFIGS[name], PIECES[pieces], PLACES[where]
     attention = small_attention(config)
     x = torch.randn(BATCH, LENGTH, config.dim)
     whole = attention(x, attention_context(config, x, **places))

@@ -9,8 +9,7 @@ from setpoint.config.values.user_code import allow_imports
 from setpoint.model.attention import attention as module
 from setpoint.model.attention import probe, varlen
 from setpoint.model.attention.attention import choose_backend, unavailable_reason
-from setpoint.model.attention.backends import FASTEST_ON_GPU, SDPA, Eager, RowLayout, repeat_heads
-from setpoint.model.attention.flex import Flex
+from setpoint.model.attention.backends import FASTEST_ON_GPU, SDPA, RowLayout, repeat_heads
 from setpoint.model.attention.probe import device_problems
 from setpoint.model.attention.selection import (
     BACKENDS,
@@ -20,7 +19,6 @@ from setpoint.model.attention.selection import (
     supporting,
 )
 from setpoint.model.attention.varlen import Varlen
-from setpoint.model.config import ImportedModel
 from setpoint.presets.tiny import tiny
 
 from ...support.snapshots import compare
@@ -43,22 +41,17 @@ def packages(monkeypatch):
     return found
 
 
-@pytest.mark.parametrize("name", BACKENDS[1:])
-def test_what_runs_without_a_gpu(name, packages):
-    needs_gpu = (
-        name in {"varlen", "sdpa_efficient", "sdpa_cudnn"} or name[:-1] == "flash_attention_"
-    )
-    said = "it needs a GPU, and the device is cpu"
-    assert unavailable_reason(name, "cpu") == (said if needs_gpu else None)
-    assert unavailable_reason(name, "cuda") is None
+def test_what_runs_without_a_gpu(packages):
+    names = {name for name in BACKENDS[1:] if unavailable_reason(name, "cpu") is None}
+    assert names == {"eager", "sdpa", "sdpa_flash", "sdpa_math", "flex"}
+    assert "it needs a GPU" in unavailable_reason("varlen", "cpu")
+    assert not any(unavailable_reason(name, "cuda") for name in BACKENDS[1:])
 
 
 @pytest.mark.parametrize(
     ("name", "package", "message"),
     [
         ("flash_attention_2", "flash_attn", "not installed (pip install flash-attn)"),
-        ("flash_attention_3", "flash_attn_interface", "flash_attn_interface is not installed"),
-        ("flash_attention_4", "flash_attn.cute", "not installed (pip install flash-attn-4)"),
         ("flex", "triton", "Triton, which is not installed (pip install triton)"),
         ("varlen", "torch.nn.attention.varlen", "has no varlen_attn, which came with 2.10"),
     ],
@@ -75,18 +68,17 @@ def test_packages(name, package, message, packages):
 @pytest.mark.parametrize(
     ("name", "kind"),
     [
-        ("eager", Eager),
-        ("sdpa", SDPA),
-        ("sdpa_flash", SDPA),
-        ("sdpa_cudnn", SDPA),
-        ("flex", Flex),
-        ("varlen", Varlen),
+        ("eager", "Eager"),
+        ("sdpa", "SDPA"),
+        ("sdpa_cudnn", "SDPA"),
+        ("flex", "Flex"),
+        ("varlen", "Varlen"),
     ],
 )
 def test_each_name_has_its_backend(name, kind, packages):
     config = small_config(attention_backend=name, head_dim=8)
     chosen, backend = choose_backend(config, CUDA, torch.bfloat16)
-    assert (chosen, type(backend)) == (name, kind)
+    assert (chosen, type(backend).__name__) == (name, kind)
 
 
 def test_auto_leaves_out_what_is_not_there(packages):
@@ -187,10 +179,9 @@ def reasons(device="cpu", compute="fp32", training=True, **changes):
 
 
 @pytest.mark.parametrize("name", ["auto", "eager", "sdpa", "sdpa_math", "sdpa_flash"])
-@pytest.mark.parametrize("compute", ["fp32", "bf16"])
-def test_what_runs_on_a_cpu(name, compute):
-    assert not reasons(attention_backend=name, compute=compute)
-    assert not reasons(attention_backend=name, compute=compute, **SLIDING)
+def test_what_runs_on_a_cpu(name):
+    assert not reasons(attention_backend=name, compute="fp32")
+    assert not reasons(attention_backend=name, compute="bf16", **SLIDING)
 
 
 def test_what_does_not_is_said_why():
@@ -206,11 +197,6 @@ def test_what_does_not_is_said_why():
         (problem,) = device_problems(config, "cpu", "fp32", training=True)
         lines += [f"# {name}", str(problem)]
     compare("model/attention_device", "\n\n".join(lines))
-
-
-def test_what_training_alone_needs_is_no_matter_without_it():
-    assert not reasons(attention_backend="flex", training=False)
-    assert not reasons(attention_backend="sdpa_flash", attention_dropout=0.1, training=False)
 
 
 def test_sizes_are_tried(monkeypatch):
@@ -244,11 +230,6 @@ def test_flash_kernels_need_half_precision(name, monkeypatch):
 def test_a_missing_device_is_reported_elsewhere():
     assert not torch.cuda.is_available()
     assert reasons("cuda", attention_backend="varlen", head_dim=8) == []
-
-
-def test_a_model_of_the_users_own_is_not_looked_at():
-    model = resolve(ImportedModel(target="torch.nn.Identity", max_sequence_length=8))
-    assert not list(device_problems(model, "cpu", "fp32", training=True))
 
 
 def test_a_job_verifies_it():
@@ -342,8 +323,9 @@ def test_all_at_once():
     assert resolve(small_config(**{**fields, "attention_backend": "auto"})) is not None
 
 
-@pytest.mark.parametrize("backend", BACKENDS)
-def test_which_backend_cannot_be_deterministic(backend):
-    found = list(determinism_problems(small_config(attention_backend=backend, head_dim=8)))
-    wanted = ["model.attention_backend"] if backend == "sdpa_cudnn" else []
-    assert [problem.path for problem in found] == wanted
+def test_which_backend_cannot_be_deterministic():
+    found = {
+        backend: list(determinism_problems(small_config(attention_backend=backend, head_dim=8)))
+        for backend in BACKENDS
+    }
+    assert [backend for backend in BACKENDS if found[backend]] == ["sdpa_cudnn"]

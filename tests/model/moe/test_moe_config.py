@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from setpoint.config import ConfigError, resolve
 from setpoint.config.resolving.checks import cautions_of
@@ -45,21 +47,7 @@ def test_what_contradicts_itself() -> None:
     compare("model/moe_config", "\n\n".join(found))
 
 
-@pytest.mark.parametrize("field", ["experts", "top_k", "every", "groups", "top_groups"])
-def test_counts_start_at_one(field: str) -> None:
-    with pytest.raises(ConfigError, match=field):
-        resolve(MoE(**{"experts": 4, field: 0}))
-
-
-@pytest.mark.parametrize("value", [0.0, -1.0, float("inf"), float("nan")])
-def test_capacity_is_positive(value: float) -> None:
-    with pytest.raises(ConfigError, match="capacity_factor"):
-        resolve(MoE(experts=4, capacity_factor=value))
-
-
-@pytest.mark.parametrize("layers", [1, 2, 5, 12])
-@pytest.mark.parametrize("every", [1, 2, 3, 7])
-@pytest.mark.parametrize("first_dense", [0, 1, 3, 20])
+@given(st.integers(1, 12), st.integers(1, 7), st.integers(0, 20))
 def test_which_layers_have_experts(layers: int, every: int, first_dense: int) -> None:
     moe = MoE(experts=4, every=every, first_dense=first_dense)
     sparse = [i for i in range(layers) if i >= first_dense and (i + 1) % every == 0]

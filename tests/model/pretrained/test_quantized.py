@@ -27,7 +27,7 @@ from setpoint.model.pretrained.check_pretrained import check_directory, check_we
 from setpoint.model.pretrained.config_json import read_config
 from setpoint.model.pretrained.load import start_from
 from setpoint.model.pretrained.read_tensor import FileTensor, TensorReader
-from setpoint.model.pretrained.tensor_files import dense_tensors, unread_quantization
+from setpoint.model.pretrained.tensor_files import dense_tensors
 from setpoint.shapes.placed import as_placed
 from setpoint.shapes.stored import stored_weights
 from setpoint.train.run import train
@@ -156,6 +156,7 @@ def test_what_cannot_be_read_is_named(tmp_path: Path) -> None:
             },
             "num_bits = 3 .* Valid: 4",
         ),
+        ({"quant_method": "fp8", "weight_block_size": [0, 128]}, r"= \[0, 128\] is invalid"),
         ({"quant_method": "bitsandbytes", "load_in_8bit": True}, "Valid: load_in_4bit"),
         ({"quant_method": "modelopt", "quant_algo": "W4A8_AWQ"}, "Valid: NVFP4, FP8"),
     ):
@@ -311,21 +312,6 @@ def theirs_of(ours: str, experts: int) -> list[str]:
         own = part.rpartition(".")[2]
         return [f"model.{layer}.mlp.experts.{e}.{own}_proj" for e in range(experts)]
     return [f"model.{layer}.{NAMES[part]}"]
-
-
-@pytest.mark.parametrize(
-    ("keys", "reason"),
-    [
-        ("fp8", "is 'fp8', and must be a table with quant_method"),
-        ({"quant_method": "fp9"}, "quant_method = 'fp9' is not supported"),
-        ({"quant_method": "fp8", "weight_block_size": 128}, "weight_block_size = 128 is invalid"),
-        ({"quant_method": "fp8", "weight_block_size": [0, 128]}, "= [0, 128] is invalid"),
-        ({"quant_method": "fp8", "weight_block_size": ["32", "32"]}, "= ['32', '32'] is invalid"),
-    ],
-)
-def test_wrong_keys_are_named(keys: Any, reason: str) -> None:
-    assert reason in (unread_quantization(keys) or "")
-    assert unread_quantization({"quant_method": "fp8", "weight_block_size": [128, 128]}) is None
 
 
 @pytest.mark.usefixtures("small_pieces")

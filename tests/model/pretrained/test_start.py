@@ -30,6 +30,12 @@ def trained(folder: Path, *flags: str) -> Path:
     return train(small_job(folder, *SHORT, *flags)).directory
 
 
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run of four steps, which tests only read."""
+    return trained(tmp_path_factory.mktemp("trained"))
+
+
 def job_from(folder: Path, weights: Path | str, *flags: str) -> Job:
     return small_job(folder, *SHORT, f"model.pretrained={weights}", *flags)
 
@@ -38,8 +44,7 @@ def parameters(model: torch.nn.Module) -> dict[str, torch.Tensor]:
     return {name: p.detach().clone() for name, p in model.named_parameters()}
 
 
-def test_a_run_starts_from_a_run_a_checkpoint_and_a_directory(tmp_path: Path) -> None:
-    run = trained(tmp_path)
+def test_a_run_starts_from_a_run_a_checkpoint_and_a_directory(tmp_path: Path, run: Path) -> None:
     save_pretrained(load_pretrained(run), tmp_path / "exported")
     ours = parameters(load_pretrained(run))
     places = [run, run / "checkpoints/latest", run / "checkpoints/step-00000004"]
@@ -50,8 +55,7 @@ def test_a_run_starts_from_a_run_a_checkpoint_and_a_directory(tmp_path: Path) ->
     assert not same_tensors(parameters(build_components(small_job(tmp_path, *SHORT)).model), ours)
 
 
-def test_it_is_part_of_what_is_learned_and_recorded(tmp_path: Path) -> None:
-    run = trained(tmp_path)
+def test_it_is_part_of_what_is_learned_and_recorded(tmp_path: Path, run: Path) -> None:
     job = job_from(tmp_path, run)
     assert fingerprint(job) != fingerprint(small_job(tmp_path, *SHORT))
     started = events(train(job).directory, "start")[0]["pretrained"]
@@ -62,8 +66,7 @@ def test_it_is_part_of_what_is_learned_and_recorded(tmp_path: Path) -> None:
     }
 
 
-def test_weights_in_half_precision_train_in_fp32(tmp_path: Path) -> None:
-    run = trained(tmp_path)
+def test_weights_in_half_precision_train_in_fp32(tmp_path: Path, run: Path) -> None:
     save_pretrained(load_pretrained(run), tmp_path / "half", dtype="bf16")
     components = build_components(job_from(tmp_path, tmp_path / "half"))
     half = parameters(load_pretrained(tmp_path / "half"))
@@ -72,30 +75,32 @@ def test_weights_in_half_precision_train_in_fp32(tmp_path: Path) -> None:
         assert torch.equal(parameter, half[name].float())
 
 
-def test_a_resumed_run_takes_its_own_weights_even_if_those_have_gone(tmp_path: Path) -> None:
-    weights = save_pretrained(load_pretrained(trained(tmp_path)), tmp_path / "weights")
+def test_a_resumed_run_takes_its_own_weights_even_if_those_have_gone(
+    tmp_path: Path, run: Path
+) -> None:
+    weights = save_pretrained(load_pretrained(run), tmp_path / "weights")
     flags = ("duration=8 steps", "schedule=constant", "evaluation.every=2 steps")
     once = small_job(tmp_path, *flags, f"model.pretrained={weights}", f"workspace={tmp_path}/once")
     whole = train(once).directory
     half = small_job(tmp_path, *flags, f"model.pretrained={weights}", "duration=4 steps")
-    run = train(half).directory
+    resumed = train(half).directory
     shutil.rmtree(weights)
     # The command line, too, does not ask for weights that nobody needs any more.
-    again = ["train", str(run), "--duration", "8 steps", "--tracking.progress", "none"]
+    again = ["train", str(resumed), "--duration", "8 steps", "--tracking.progress", "none"]
     assert main(again) == 0
-    assert_same_run(run, whole)
-    assert "pretrained" not in events(run, "resume")[0]
-    assert main(["check", str(run)]) == 2
+    assert_same_run(resumed, whole)
+    assert "pretrained" not in events(resumed, "resume")[0]
+    assert main(["check", str(resumed)]) == 2
 
 
-def test_other_models_of_the_users_start_from_checkpoints_only(tmp_path: Path) -> None:
+def test_other_models_of_the_users_start_from_checkpoints_only(tmp_path: Path, run: Path) -> None:
     flags = ("model=import", "model.target=torch.nn.Embedding", "model.num_embeddings=257")
     flags = (*flags, "model.embedding_dim=257")
-    run = trained(tmp_path, *flags)
-    components = build_components(job_from(tmp_path, run, *flags))
-    saved = load_pretrained(run)
+    own = trained(tmp_path, *flags)
+    components = build_components(job_from(tmp_path, own, *flags))
+    saved = load_pretrained(own)
     assert same_tensors(parameters(components.model), parameters(saved))
-    folder = save_pretrained(load_pretrained(trained(tmp_path)), tmp_path / "exported")
+    folder = save_pretrained(load_pretrained(run), tmp_path / "exported")
     refused = job_from(tmp_path, folder, *flags)
     with pytest.raises(SetpointError, match="a model of type = import can start from a run"):
         build_components(refused)
@@ -162,15 +167,15 @@ def test_training_only_settings_may_differ(tmp_path: Path) -> None:
 
 
 def test_a_run_without_its_checkpoints_is_not_trained_from_nothing(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, run: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from setpoint.train import run as module
 
-    job = job_from(tmp_path, trained(tmp_path), "duration=2 steps")
-    run = train(job).directory
+    job = job_from(tmp_path, run, "duration=2 steps")
+    started = train(job).directory
 
     def remove_and_build(job: Job, *more: Any) -> Components:
-        shutil.rmtree(run / "checkpoints")
+        shutil.rmtree(started / "checkpoints")
         return build_components(job, *more)
 
     monkeypatch.setattr(module, "build_components", remove_and_build)
