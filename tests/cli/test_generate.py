@@ -127,6 +127,6 @@ def test_the_seed_of_sampling_is_another_option(cli: CommandLine) -> None:
     advice = "--seed is that of the training; to sample another text: --sampling-seed N\n"
     assert cli.refused(f"generate {run} --prompt a --seed 3").endswith(advice)
     assert cli.refused("generate small.toml --prompt a --seed 3").endswith(
-        f"\nThe run of small.toml without these overrides is {other}\n{advice}"
+        f"\nTrained with other values: {other}\n{advice}"
     )
     assert "--sampling-seed" not in cli.refused(f"evaluate {run} --seed 3")

@@ -145,7 +145,7 @@ def test_a_preset_or_file_means_its_run(cli: CommandLine) -> None:
     path = f"runs/mine-{fingerprint(job)[:8]}"
     assert refused == (
         f"error: mine.toml: its run {path} does not exist. Train it first: setpoint train "
-        f"mine.toml\nA run with overrides is given by its directory (`setpoint runs list`)\n"
+        f"mine.toml\nA run with overrides is given by its directory.\n"
     )
     for file, text in record_files(job).items():
         cli.file(f"{path}/{file}", text)
@@ -156,5 +156,7 @@ def test_a_preset_or_file_means_its_run(cli: CommandLine) -> None:
         f"error: {path} holds no checkpoints"
     )
     assert "its run runs/tiny-" in cli.refused("watch tiny")
+    cli.file("mine.toml", 'extends = "tiny"\nname = "mine"\noptimizer.lr = 1\n')
+    assert f"\nTrained with other values: {path}\n" in cli.refused("report mine.toml")
     cli.file("mine.toml", 'extends = "tiny"\nseed = "null"\n')
     assert "each start draws another seed" in cli.refused("verify mine.toml")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shlex
 import signal
 import subprocess
@@ -212,6 +213,7 @@ def test_runs_skips_and_goes_on(cli: CommandLine) -> None:
     line = "sweep small.toml --duration '2 steps' --optimizer.lr 1e-3,3e-3 --jobs 2"
     text = cli.ok(line)
     assert "[2/2]" in text and "held-out loss" in text and "2 finished" in text
+    assert re.search(r"lowest held-out loss: lr=[13]e-3, [\d.]+  runs/sweep-", text)
     points = record(cli)["points"]
     assert [(p["name"], p["status"], p["exit_status"]) for p in points] == [
         ("lr=1e-3", "finished", 0),

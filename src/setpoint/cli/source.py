@@ -549,9 +549,22 @@ def run_path(word: str, arguments: Arguments) -> str:
     if not os.path.isdir(path):
         raise SetpointError(
             f"{word}: its run {path} does not exist. Train it first: setpoint train {word}\n"
-            f"A run with overrides is given by its directory (`setpoint runs list`)"
+            f"{runs_of_name(path) or 'A run with overrides is given by its directory.'}"
         )
     return path
+
+
+def runs_of_name(path: str) -> str:
+    """Sentence on the newest other runs with the name of a run; empty without any."""
+    folder, name = os.path.split(path)
+    pattern = re.compile(re.escape(re.sub(r"[0-9a-f]{8}$", "", name)) + "[0-9a-f]{8}")
+    try:
+        names = [other for other in os.listdir(folder or ".") if pattern.fullmatch(other)]
+    except OSError:
+        return ""
+    runs = [run for other in names if is_record(run := os.path.join(folder, other))]
+    runs.sort(key=os.path.getmtime, reverse=True)
+    return f"Trained with other values: {', '.join(runs[:3])}" if runs else ""
 
 
 def set_ranks_of_degrees(job: Job) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import re
 import sys
@@ -216,6 +217,12 @@ class Screen:
             yield f"no trial has a {self.prepared.search.objective} yet"
         if best is not None:
             yield f"best: {best['point']}, {number_cell(best['value'])}  {best['run']}"
+        losses = {task: task.metrics.get(OBJECTIVE, math.nan) for task in tasks}
+        finite = [task for task in tasks if math.isfinite(losses[task])]
+        if self.prepared.search is None and len(finite) > 1:
+            lowest = min(finite, key=lambda task: losses[task])
+            loss = number_cell(losses[lowest])
+            yield f"lowest held-out loss: {lowest.name}, {loss}  {lowest.run}"
         for task in failed:
             yield f"{styled('failed:', '1;31')} {task.name}: {task.reason}\n  see {task.log}"
         if any(task.metrics for task in tasks):

@@ -21,6 +21,7 @@ from setpoint.cli.source import (
     open_record,
     open_source,
     prepare,
+    runs_of_name,
     set_ranks_of_degrees,
     trained_run,
     variables_of,
@@ -110,10 +111,13 @@ def job_with_weights(arguments: Arguments, tasks: Mapping[str, Any]) -> Config:
     else:
         path = trained_run(job, source)
     if not os.path.isdir(path):
-        raise SetpointError(
-            f"{path} does not exist: train it first, with\n  {_training(job, arguments)}"
-            f"{_other_run(arguments, path)}{_sampling_seed(job, arguments)}"
-        )
+        lines = [
+            f"{path} does not exist: train it first, with",
+            f"  {_training(job, arguments)}",
+            runs_of_name(path),
+        ]
+        advice = _sampling_seed(job, arguments)
+        raise SetpointError("\n".join(filter(None, lines)) + advice)
     if kind not in (CHECKPOINT, RUN):
         _refuse_what_is_over(job, arguments, only_instead=True)
         # A run that accepted a change with --accept keeps the name of its directory.
@@ -277,22 +281,6 @@ def _refuse_another_model(folder: str, job: Job, advice: str = "") -> None:
         f"  they were trained with, give the run directory as SOURCE: {folder}",
     ]
     raise SetpointError("\n".join(lines) + advice)
-
-
-def _other_run(arguments: Arguments, path: str) -> str:
-    """The run of the same source without the overrides, if it exists."""
-    source = arguments.positional[0]
-    if not (arguments.overrides or arguments.has("--with")) or source == "-":
-        return ""
-    try:
-        composition = open_source(source, arguments, overrides=False)
-        set_ranks_of_degrees(composition.draft)
-        other = trained_run(composition.resolve(), source)
-    except SetpointError:
-        return ""
-    if other == path or not os.path.isdir(other):
-        return ""
-    return f"\nThe run of {source} without these overrides is {other}"
 
 
 def _sampling_seed(job: Job, arguments: Arguments) -> str:
