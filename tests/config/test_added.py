@@ -76,6 +76,8 @@ def test_it_is_a_section_like_any_other(root: type[Root]) -> None:
 def test_adding_it_again() -> None:
     add_section(Root, "lab", Lab)
     other = type(Lab)("Lab", (Config,), {"__qualname__": "Other", "__module__": __name__})
+    with pytest.raises(TypeError, match=r"Root\.more: <class 'int'> is not a section"):
+        add_section(Root, "more", int)  # pyright: ignore[reportArgumentType]
     with pytest.raises(TypeError, match="already has 'lab'"):
         add_section(Root, "lab", other)
     assert Root.__setpoint__.added.get("lab") is Lab

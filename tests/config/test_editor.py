@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from setpoint.config import Config, ConfigError, Free, Problem, field
+from setpoint.config import Config, ConfigError, Problem, field
 from setpoint.config.composition import compose
 from setpoint.config.draft.copying import draft_of
 from setpoint.config.draft.walk import leaves
@@ -34,36 +34,6 @@ def test_a_switch_does_not_carry_the_defaults_of_a_factory() -> None:
 
     assert compose(Root, flags=["--optimizer=sgd"]).resolve().optimizer == Sgd()
     assert compose(Root).resolve().optimizer.lr == 5.0
-
-
-class Inner(Config):
-    batch: Batch = field(factory=Batch)
-    user: Free = field(factory=Free)
-
-
-class First(Inner, type="first"):
-    pass
-
-
-class Second(Inner, type="second"):
-    pass
-
-
-class Outer(Config):
-    inner: Inner = field(factory=First)
-
-
-def test_a_switch_keeps_what_was_set_inside_shared_sections() -> None:
-    base = Outer()
-    base.inner.batch.size = 7
-    base.inner.user.a = 1
-    switched = compose(Outer, base, flags=["--inner=second"])
-    assert isinstance(switched.draft.inner, Second)
-    assert switched.draft.inner.batch.size == 7
-    assert switched.draft.inner.user.a == 1
-    switched.draft.inner.batch.size = 8
-    switched.draft.inner.user.a = 2
-    assert (base.inner.batch.size, base.inner.user.a) == (7, 1)
 
 
 def test_items_by_index_and_key() -> None:

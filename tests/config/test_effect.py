@@ -88,17 +88,6 @@ def test_an_equal_or_later_layer_is_an_error() -> None:
     assert resolve(draft).extra == 5
 
 
-def test_files_are_layers_one_after_another(tmp_path: Path) -> None:
-    (tmp_path / "base.toml").write_text("extra = 9\n")
-    (tmp_path / "top.toml").write_text('extends = "base.toml"\nmode = "a"\n')
-    config = compose(Root, str(tmp_path / "top.toml")).resolve()
-    assert config.extra == 5 and len(list(dropped_values(config))) == 1
-    (tmp_path / "low.toml").write_text('mode = "a"\n')
-    (tmp_path / "high.toml").write_text('extends = "low.toml"\nextra = 9\n')
-    (problem,) = problems_of(lambda: compose(Root, str(tmp_path / "high.toml")).resolve())
-    assert problem.path == "extra"
-
-
 def test_a_method_that_is_wrong_is_told_in_words() -> None:
     class Wrong(Config):
         x: int = 1

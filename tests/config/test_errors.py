@@ -7,13 +7,13 @@ from pathlib import Path
 
 import pytest
 
-from setpoint.config import Config, ConfigError, Invalid, Problem, SetpointError, resolve
+from setpoint.config import ConfigError, Invalid, Problem, SetpointError
 from setpoint.config.composition import compose
 from setpoint.config.words.errors import printable
 
 from ..support.snapshots import compare
 from .helpers import LAYERS, flag_problems, problems_of, resolve_through
-from .sample import Job, Sgd, Text, Tracker, Transformer
+from .sample import Job, Tracker
 
 
 @pytest.mark.parametrize(
@@ -141,15 +141,6 @@ def test_a_missing_value_has_the_origin_of_its_item(tmp_path: Path) -> None:
     }
 
 
-def test_python_reports_like_the_other_layers() -> None:
-    (from_python,) = problems_of(lambda: Transformer(dropout=1.5))
-    from_flag = flag_problems("--model.dropout=1.5")["model.dropout"]
-    for name in ("message", "valid", "hint", "value"):
-        assert getattr(from_python, name) == getattr(from_flag, name)
-    (unknown,) = problems_of(lambda: Sgd(momentun=1))
-    assert "Did you mean momentum?" in unknown.hint
-
-
 @pytest.mark.parametrize(
     "action",
     [
@@ -184,20 +175,6 @@ def test_items_of_a_refused_list_are_not_missed(tmp_path: Path) -> None:
     environ = {"SETPOINT__SOURCES__1__LENGTH": "3"}
     problems = problems_of(lambda: compose(Job, str(file), flags=flags, environ=environ).resolve())
     assert [p.path for p in problems] == ["sources.1.documents", "sources.append"]
-
-
-def test_a_required_section_that_was_wrong_is_not_reported_as_missing() -> None:
-    class Root(Config):
-        source: Text
-
-    problems = problems_of(
-        lambda: compose(Root, flags=["--source.paths=3", "--source.x=3"]).resolve()
-    )
-    assert [problem.path for problem in problems] == ["source.x"]
-    problems = problems_of(lambda: compose(Root, flags=["--source=txt"]).resolve())
-    assert [problem.path for problem in problems] == ["source.type"]
-    problems = problems_of(lambda: resolve(Root()))
-    assert [problem.message for problem in problems] == ["is required and has no value"]
 
 
 def test_problems_are_sorted_by_path_and_items_by_number() -> None:

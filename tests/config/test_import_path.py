@@ -3,14 +3,13 @@ from collections.abc import Callable
 
 import pytest
 
-from setpoint.config import Config, ConfigError, ImportPath, Invalid, SetpointError, field, resolve
+from setpoint.config import Config, ImportPath, Invalid, SetpointError, field, resolve
 from setpoint.config.composition import compose
 from setpoint.config.record.python_source import to_python
 from setpoint.config.record.record import fingerprint
 from setpoint.config.types.base import ImportPathType
 from setpoint.config.values.origin import PROGRAM, Origin
 
-from ..support.snapshots import compare
 from .component_sections import targets
 from .component_sections.targets import Part, double
 
@@ -97,22 +96,6 @@ def test_the_class_is_checked_when_it_is_there() -> None:
         config.cls()
 
 
-def test_errors() -> None:
-    with pytest.raises(ConfigError) as caught:
-        compose(
-            Uses,
-            program={
-                "function": lambda x: x,
-                "cls": targets.Whole,
-                "path": targets.made_locally(),
-                "several": ["len", Part(3)],
-            },
-        ).resolve()
-    import re
-
-    compare("config/import_path", re.sub(r" at 0x\w+", "", str(caught.value)))
-
-
 def test_a_package_under_another_name() -> None:
     path = ImportPath(f"{__name__}.pytest.nope", ("tests", "pytest"))
     with pytest.raises(SetpointError, match="pytest has no 'nope'"):
@@ -120,16 +103,6 @@ def test_a_package_under_another_name() -> None:
 
 
 ORIGIN = Origin(PROGRAM)
-
-
-def test_the_type_gives_its_trust_to_what_it_reads() -> None:
-    kind = ImportPathType(None, ("tests",))
-    path = kind.read(f"{targets.__name__}.double", ORIGIN)
-    assert path.load() is targets.double
-    assert kind.dump(path) == f"{targets.__name__}.double"
-    given = ImportPath("a.b", ("a",))
-    assert kind.read(given, ORIGIN).trusted == ("a", "tests")
-    assert given.trusted == ("a",)
 
 
 def test_only_classes_of_the_kind() -> None:

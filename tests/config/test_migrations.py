@@ -170,6 +170,13 @@ def test_a_value_in_another_unit() -> None:
         applied(operation, {"warmup": None})
 
 
+def test_a_section_that_was_added_has_an_origin_for_each_value() -> None:
+    norm = {"type": "rms", "eps": {"value": 1}}
+    tree = applied(Added("norm", norm), {"x": 1}, x=1)
+    assert tree.data["norm"] == norm
+    assert {"norm.type", "norm.eps.value"} <= set(tree.origins)
+
+
 def test_a_new_value_may_follow_from_the_others_and_from_the_variant() -> None:
     operation = Added("o.total", lambda data: data["o"]["a"] * 2, derived=True, of="x")
     tree = applied(operation, {"o": {"type": "x", "a": 3}}, o__a=3)
@@ -317,6 +324,7 @@ def test_a_switch_without_a_value() -> None:
 
 def test_a_key_that_no_schema_had_gets_the_usual_answer() -> None:
     assert retired_hint(Job, "optimiser") == ""
+    assert "train is not a section since schema 3" in retired_hint(Job, "train")
     with pytest.raises(ConfigError, match=r"Did you mean optimizer\.lr\?"):
         compose(Job, flags=["--optimiser.lr=1"]).resolve()
 

@@ -16,22 +16,17 @@ from setpoint.config import (
     IDENTITY,
     RUNTIME,
     Config,
-    ConfigError,
-    Problem,
     SetpointError,
     dead,
     derive,
     derived,
     field,
-    fingerprint,
     resolve,
-    rule,
 )
 from setpoint.config.composition import compose
-from setpoint.editor_schema.help import field_help
 
 from ..support.snapshots import compare
-from .sample import SourceConfig, Transformer
+from .sample import SourceConfig
 
 META: Any = type(Config)
 ANY: Any = "5"  # of a type that type checkers refuse
@@ -221,27 +216,6 @@ def test_words_of_the_root_are_for_its_sections_only(word: str) -> None:
     assert getattr(resolve(part()), word) == 0.5
 
 
-class Changed(Limited):
-    """A subclass that gives other defaults."""
-
-    x: int = 5
-    rate: float = 0.7
-    many: list[int] = field(factory=lambda: [1])
-    twice: int = 7
-
-
-def test_a_subclass_that_gives_another_default_keeps_the_rest() -> None:
-    for name, value in {"x": 99, "rate": -3, "many": [-1]}.items():
-        with pytest.raises(ConfigError, match="is out of range"):
-            Changed(**{name: value})
-    tagged = compose(Changed, flags=["--tag.t", "4"]).resolve()
-    assert (tagged.x, tagged.twice) == (4, 7)  # a default takes the place of the computation
-    assert compose(Changed, environ={"X_LIMIT": "6"}).resolve().x == 6
-    assert fingerprint(resolve(Changed(x=1, many=[3]))) == fingerprint(resolve(Changed(x=2)))
-    assert field_help(Changed, "x") == "Help of x."
-    assert resolve(Changed()) == resolve(Changed(x=5, rate=0.7, many=[1], twice=7))
-
-
 def test_what_a_subclass_says_anew_of_a_field_counts() -> None:
     class Anew(Limited):
         x: int = field(default=-3, ge=-5, role=IDENTITY)
@@ -407,21 +381,6 @@ def test_tags_are_unique_within_a_family_only() -> None:
                 pass
     finally:
         del SourceConfig.__setpoint__.variants["adamw"]
-
-
-def test_checks_are_inherited_and_can_be_replaced() -> None:
-    class Strict(Transformer):
-        @rule
-        def _check_dim(self) -> list[Problem]:
-            return []
-
-        @rule
-        def _check_heads(self) -> list[Problem]:
-            return []
-
-    info = Strict.__setpoint__
-    assert info.checks == ["_check_heads", "_check_dim"]
-    assert resolve(Strict(heads=5, context=1)).head_dim == 38
 
 
 def test_a_config_nested_in_its_owner_is_built_as_it() -> None:

@@ -135,6 +135,8 @@ def test_what_is_no_function_and_what_is_no_name_of_a_module(folder: Path) -> No
     (folder / "plain.py").write_text("x = 3\n\ndef make():\n    return x\n")
     with pytest.raises(SetpointError, match="x in plain is not a function but of type int"):
         find_user_function("plain:x")
+    with pytest.raises(SetpointError, match=r"'\.x' is not a module; expected module:function"):
+        find_user_function(".x:make")
     with pytest.raises(SetpointError, match="has no function 'mak'. Did you mean make"):
         find_user_function("plain:mak")
     with pytest.raises(SetpointError, match="named without .py: did you mean plain"):

@@ -164,16 +164,6 @@ def test_what_is_suggested_exists() -> None:
             assert "." not in word.strip(".") or word.strip(".") in every, flag
 
 
-def test_each_unknown_key_of_a_value_has_its_own_hint() -> None:
-    items = "[{type: synthetic, nesterov: 1}, {type: synthetic, lenght: 2, zzzzzz: 3}]"
-    found = problems_of(lambda: compose(Job, flags=[f"--sources={items}"]).resolve())
-    assert {problem.path: problem.hint for problem in found} == {
-        "sources.0.nesterov": "Did you mean optimizer.nesterov?",
-        "sources.1.lenght": "Did you mean sources.1.length?",
-        "sources.1.zzzzzz": "",
-    }
-
-
 # What is said about values that are written as other systems write them.
 
 

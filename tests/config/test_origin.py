@@ -1,10 +1,9 @@
-import pickle
 from pathlib import Path
 
 from setpoint.config import field
 from setpoint.config.draft.config import Config
 from setpoint.config.values.node import chain_of
-from setpoint.config.values.origin import PRESET, Origin, outside_origin, running
+from setpoint.config.values.origin import PRESET, outside_origin, running
 
 from .sample import AdamW, Batch, Job, Sgd, Synthetic, Transformer
 
@@ -92,14 +91,6 @@ def test_assignments_and_changes_in_place() -> None:
     job.user.a.b = 3
     origin = job.user.a.chain("b")[-1][0]
     assert str(origin.place(("user", "a", "b"))).endswith(f"test_origin.py:{line}")
-
-
-def test_origins_survive_pickling_in_words() -> None:
-    origin = Origin("preset", "tiny", lambda path: "tiny.py:3")
-    assert pickle.loads(pickle.dumps(origin)).describe(()) == "preset tiny"
-    assert pickle.loads(pickle.dumps(origin.fixed("x"))).describe(()) == "preset tiny (tiny.py:3)"
-    file = Origin("file", "exp.toml", lambda path: "exp.toml:3:1")
-    assert pickle.loads(pickle.dumps(file.fixed("x"))).describe(()) == "exp.toml"
 
 
 def test_code_without_source_has_the_line_of_the_call() -> None:

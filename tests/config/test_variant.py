@@ -210,21 +210,6 @@ def flatten(root: Root) -> Root:
     return root
 
 
-def test_a_section_that_a_factory_sets_is_no_value_of_another_variant() -> None:
-    class First(Opt, type="first"):
-        inner: Holder = field(factory=lambda: Holder(a=9))
-
-    class Second(Opt, type="second"):
-        inner: Holder = field(factory=Holder)
-
-    draft = Root(opt=First())
-    assert isinstance(draft.opt, First) and draft.opt.inner.a == 9  # looked into
-    assert composed("--opt=second", source=draft).opt == resolve(Second())
-    draft.opt.inner.b = 4
-    moved: Any = composed("--opt=second", source=draft).opt
-    assert moved.inner.b == 4
-
-
 class Optional(Config):
     """Items that may be null, and a section of a mapping."""
 

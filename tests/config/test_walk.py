@@ -4,12 +4,10 @@ import pytest
 
 from setpoint.config import BUDGET, IDENTITY, RUNTIME, Config, Free, field, resolve
 from setpoint.config.composition import compose
-from setpoint.config.draft.walk import effective_role, leaves, sections, to_minimal
+from setpoint.config.draft.walk import effective_role, leaves, to_minimal
 from setpoint.config.record.python_source import to_python
 from setpoint.config.record.record import fingerprint, minimal_toml
-from setpoint.config.words.names import Path, dotted
 
-from .helpers import resolved
 from .sample import AdamW, Batch, Experts, Job, Sgd, Synthetic, Text, Tracker, Transformer
 
 
@@ -45,11 +43,6 @@ def test_the_leaves_of_a_tree() -> None:
     assert "length" not in {leaf.path[-1] for leaf in leaves(Job())}
 
 
-def test_an_empty_list_of_sections_is_a_leaf() -> None:
-    found = {leaf.key: leaf.value for leaf in leaves(resolve(Job(sources=[])))}
-    assert found["sources"] == []
-
-
 def test_roles_narrow_from_the_outside_in() -> None:
     assert effective_role(IDENTITY, IDENTITY) is IDENTITY
     assert effective_role(IDENTITY, BUDGET) is effective_role(BUDGET, IDENTITY) is BUDGET
@@ -61,21 +54,6 @@ def test_roles_narrow_from_the_outside_in() -> None:
         trackers: tuple[Tracker, ...] = ()
 
     assert {leaf.role for leaf in leaves(resolve(Root()))} == {RUNTIME}
-
-
-def test_sections_come_root_first_and_once_at_their_first_place() -> None:
-    shared = Batch()
-    job = Job(batch=shared, evaluations={"b": shared, "a": shared})
-    again: list[tuple[Path, Config]] = []
-    found = [dotted(path) for path, section in sections(job, (), again) if section is shared]
-    assert found == ["batch"]
-    assert [(dotted(path), section) for path, section in again] == [
-        ("evaluations.a", shared),
-        ("evaluations.b", shared),
-    ]
-    assert [dotted(path) for path, _ in sections(resolved())] == [
-        "", "model", "optimizer", "sources.0", "batch",
-    ]  # fmt: skip
 
 
 def test_nothing_in_a_list_of_sections_is_left_out() -> None:

@@ -17,7 +17,6 @@ class Rule(Config):
     """How steps are taken."""
 
     lr: float = field(default=0.1, gt=0, tags=("rate",))
-    """The rate."""
 
 
 class Plain(Rule, type="plain"):
@@ -28,32 +27,18 @@ class Momentum(Rule, type="momentum"):
     """Steps with momentum."""
 
     beta: float = field(default=0.9, ge=0, lt=1)
-    """How much is kept."""
 
 
 class Root(Config):
     """The root."""
 
     seed: int = 0
-    """The start."""
-
     size: int = field(default=8, ge=1)
-    """How large."""
-
     parts: int = 2
-    """How many."""
-
     widths: tuple[int, ...] = (1, 2)
-    """Widths."""
-
     fast: bool = False
-    """Whether it is fast."""
-
     shown: Literal["yes", "no"] = field(default="yes", role=RUNTIME)
-    """Whether it is shown."""
-
     rule: Rule = field(factory=Plain)
-    """The rule."""
 
     @sp.rule
     def _check_parts(self) -> list[Problem]:

@@ -101,8 +101,3 @@ def test_metrics_that_are_missing_empty_or_damaged_are_named(tmp_path: Path) -> 
     assert [note.partition(": ")[0] for note in notes] == [f"seed={n}" for n in (1, 2, 3, 4)]
     assert "has no metrics.jsonl" in notes[0] and "no metrics yet" in notes[1]
     assert "metrics.jsonl:1 is not a row" in notes[2] and "is not a row" in notes[3]
-
-
-def test_a_name_that_nothing_can_have_is_told() -> None:
-    with pytest.raises(SetpointError, match="not a valid file name"):
-        entries(["a" * 300], [])

@@ -52,6 +52,7 @@ def test_texts_are_exact(text: str, count: int, canonical: str) -> None:
         ("9" * 50, "is not a size", '"2 GB"'),
         (-1, "must not be negative", '"2 GB"'),
         (1.5, "is not a size", '"2 GB"'),
+        (True, "is not a size", '"2 GB"'),
     ],
 )
 def test_what_is_no_size(text: object, words: str, valid: str) -> None:

@@ -15,6 +15,8 @@ from . import targets
         "os.system",
         "torch.load",
         "torch.optim.optimizer.torch.load",
+        "torch.optim.optimizer.torch.from_file",
+        "torch.optim.lr_scheduler.partial",
         "torch.optim:lr_scheduler.math.sqrt",
         "torch.optimizers.Adam",
         "setpoint.config.values.user_code.import_user_module",

@@ -1,7 +1,7 @@
 import inspect
 from collections.abc import Callable, Sequence
 from enum import Enum
-from typing import Any, Literal, Optional, Protocol, TypeVar, Union
+from typing import Annotated, Any, Literal, Optional, Protocol, TypeVar, Union
 
 import pytest
 import torch
@@ -43,7 +43,7 @@ def read(annotation: Any, value: object, default: Any = inspect.Parameter.empty)
 @pytest.mark.parametrize(
     ("annotation", "value", "expected"),
     [
-        (float | torch.Tensor, 1, 1.0),
+        (Annotated[float | torch.Tensor, "rate"], 1, 1.0),
         (Union[float, torch.Tensor, None], None, None),  # noqa: UP007 - as torch writes it
         (Optional[int], 3, 3),  # noqa: UP045
         (tuple[float, float], [1, 2], (1.0, 2.0)),

@@ -156,13 +156,3 @@ def test_what_no_section_takes(kind: SectionType, value: object, at: object, mes
         kind.read(value, ORIGIN)
     assert caught.value.parts[0].at == at
     assert message in str(caught.value.parts[0])
-
-
-def test_variants_made_later_are_found() -> None:
-    class Late(OptimizerConfig, type="late"):
-        pass
-
-    try:
-        assert FAMILY.read("late", ORIGIN) == Late()
-    finally:
-        del OptimizerConfig.__setpoint__.variants["late"]

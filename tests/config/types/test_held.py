@@ -6,8 +6,6 @@ import pytest
 
 from setpoint.config import ConfigError, SetpointError, resolve
 from setpoint.config.values.containers import (
-    CheckedDict,
-    CheckedList,
     FrozenDict,
     FrozenList,
     last_change,
@@ -82,20 +80,6 @@ def test_every_way_into_a_mapping_is_checked() -> None:
     limits.clear()
     assert limits == {}
     assert last_change(limits) is not None
-
-
-def test_copies_of_a_drafts_containers_are_ordinary() -> None:
-    draft = Job(tags=["a"], thresholds={"a": 1})
-    for twin in (
-        copy.copy(draft.tags),
-        copy.deepcopy(draft.tags),
-        pickle.loads(pickle.dumps(draft.tags)),
-    ):
-        assert twin == ["a"]
-        assert type(twin) is list
-    assert type(copy.deepcopy(draft.thresholds)) is dict
-    assert isinstance(draft.tags, CheckedList)
-    assert isinstance(draft.thresholds, CheckedDict)
 
 
 def test_frozen_containers_refuse_every_change() -> None:
