@@ -264,10 +264,8 @@ def _conversation(c: Conversion, entry: dict[str, Any], kind: object, key: str) 
         template = entry.get("conversation") or template
     jinja = entry.get("chat_template_jinja") or c.value("chat_template_jinja")
     result: dict[str, Any] = {}
-    if name == "alpaca":
+    if kind in ("alpaca", "alpaca:instruct"):
         result["template"] = "alpaca"
-        text = "Alpaca's headings; there after a sentence, and ### Input: stands before an input"
-        c.report("differs", key, text)
     elif name in ("chat_template", "sharegpt"):
         if jinja and str(jinja).endswith((".jinja", ".jinja2")):
             result["template"] = jinja

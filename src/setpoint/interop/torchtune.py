@@ -319,7 +319,7 @@ def _source(c: Conversion, entry: dict[str, Any], key: str) -> dict[str, object]
     is_alpaca = name.startswith("alpaca")
     on_input = entry.get("train_on_input", is_alpaca)
     if is_alpaca:
-        text = "Alpaca's headings alone; there the control tokens of a chat stand around them"
+        text = "Alpaca's prompt alone; there the control tokens of a chat stand around it"
         c.report("differs", key, text)
     return {"type": "conversations", "paths": paths, "template": "alpaca" if is_alpaca else None,
             "loss_on": "all" if on_input else "answers"}  # fmt: skip

@@ -469,6 +469,26 @@ def test_the_token_that_ends_a_turn(folders: dict[str, Path]) -> None:
     assert template_of(NAMED["plain"], resolve(Bytes()).build()).turn_end == "<|endoftext|>"
 
 
+def test_the_prompt_of_alpaca(tmp_path: Path) -> None:
+    rows = [
+        {"instruction": "Add.", "input": "1 2", "output": "3"},
+        {"instruction": "Say a.", "output": "a"},
+        {"instruction": "Say b.", "output": "b", "system": "Be short."},
+    ]
+    start, end = "Below is an instruction that describes a task", (
+        "Write a response that appropriately completes the request.\n\n### Instruction:\n"
+    )  # fmt: skip
+    texts = [found.data.decode() for found in documents(tmp_path, rows, template="alpaca")]
+    assert texts == [
+        f"{start}, paired with an input that provides further context. {end}Add.\n\n"
+        f"### Input:\n1 2\n\n### Response:\n3{END}",
+        f"{start}. {end}Say a.\n\n### Response:\na{END}",
+        f"Be short.\n\n### Instruction:\nSay b.\n\n### Response:\nb{END}",
+    ]
+    (plain, *_) = documents(tmp_path, rows, template="plain")
+    assert plain.data.decode().startswith("Add.\n\n1 2")
+
+
 def test_rows_without_a_target_can_be_dropped(tmp_path: Path) -> None:
     rows = [chat(("user", "a")), {"input_ids": [1], "labels": [-100]}, TURNS]
     (found,) = documents(tmp_path, rows, template="plain", untrained="drop")

@@ -568,7 +568,17 @@ ALPACA = """\
         {{- raise_exception('alpaca has the roles system, user and assistant, and no '
             + message.role) }}
     {%- endif %}
-    {{- headings[message.role] + (message.content or '') }}
+    {%- if loop.first and message.role == 'user' %}
+        {{- 'Below is an instruction that describes a task' }}
+        {{- ', paired with an input that provides further context' if message.input else '' }}
+        {{- '. Write a response that appropriately completes the request.\\n\\n' }}
+    {%- endif %}
+    {%- set content = message.content or '' %}
+    {%- if message.input %}
+        {%- set content = content.replace('\\n\\n' + message.input,
+            '\\n\\n### Input:\\n' + message.input, 1) %}
+    {%- endif %}
+    {{- headings[message.role] + content }}
     {{- eos_token if message.role == 'assistant' else '\\n\\n' }}
 {%- endfor %}
 {%- if add_generation_prompt %}

@@ -212,8 +212,10 @@ def _instruction(row: Mapping[str, Any]) -> list[dict[str, Any]]:
             raise wrong_kind(name, "a str", row[name])
     system, given = row.get("system"), row.get("input")
     messages = [{"role": "system", "content": system}] if system else []
-    question = f"{row['instruction']}\n\n{given}" if given else row["instruction"]
-    messages.append({"role": "user", "content": question})
+    question: dict[str, Any] = {"role": "user", "content": row["instruction"]}
+    if given:  # templates may write it in a place of its own
+        question |= {"content": f"{row['instruction']}\n\n{given}", "input": given}
+    messages.append(question)
     messages.append({"role": "assistant", "content": row["output"]})
     return messages
 
