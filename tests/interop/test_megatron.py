@@ -220,6 +220,9 @@ def test_ranks_precision_and_recomputation(tmp_path: Path) -> None:
     ("--distributed-backend nccl2 --bf16 --fp8-format hybrid --fp8-recipe tensorwise "
      "--first-last-layers-bf16 --num-layers-at-end-in-bf16 2",
      {"precision.float8.skip": ["^output$", "router", r"^layers\.(0|2|3)\."]}),
+    ("--bf16 --fp4-format e2m1 --first-last-layers-bf16",
+     {"precision.float8.recipe": "nvfp4",
+      "precision.float8.skip": ["^output$", "router", r"^layers\.(0|3)\."]}),
     (r"--pipeline-model-parallel-size 2 --pipeline-model-parallel-layout Ett\|\(t\|\)*2mL",
      {"parallel.pipelining.stages_per_rank": 2, "parallel.pipelining.split": [
          ["embedding", "layers.0", "layers.1"], ["layers.2"], ["layers.3"], ["output"]]}),
@@ -263,6 +266,9 @@ def test_lists_and_overrides_of_its_tests(tmp_path: Path) -> None:
 def test_what_is_reported(tmp_path: Path) -> None:
     document = read(tmp_path, "--num-layer 3 --mtp-num-layers 1")
     assert [p.path for p in document.problems] == ["num-layer"]
+    alone = read(tmp_path, "--num-query-groups 2 --first-last-layers-bf16").reports
+    idle = {r.key for r in alone if r.kind == "without effect"}
+    assert idle >= {"num-query-groups", "first-last-layers-bf16"}
     families = read(tmp_path, "--fim-data --rl-profile --inference-shards 2")
     assert [p.path for p in families.problems] == ["fim-data"]
     assert {(r.key, r.kind) for r in families.reports} >= {

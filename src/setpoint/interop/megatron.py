@@ -278,13 +278,17 @@ def _precision(c: Conversion) -> None:
             if name in ("delayed", "blockwise"):
                 text = "scales of this step, of a tensor or row; there of earlier ones, or blocks"
                 c.report("differs", "fp8-recipe", text)
-        if c.value(kept := "first-last-layers-bf16"):
-            layers = min(c.number("num-layers") or 0, 10_000)
-            start, end = (c.number(f"num-layers-at-{side}-in-bf16") for side in ("start", "end"))
-            names = "|".join(map(str, [*range(start), *range(max(start, layers - end), layers)]))
-            c.set("precision.float8.skip", ["^output$", "router", rf"^layers\.({names})\."], kept)
     if c.value("fp4-format"):
         c.set("precision.float8.recipe", "nvfp4", "fp4-format")
+    if not c.value(kept := "first-last-layers-bf16"):
+        return
+    if not (c.value("fp8-format") or c.value("fp4-format")):
+        c.report("without effect", kept, "in Megatron-LM, too: neither fp8 nor fp4 is on")
+        return
+    layers = min(c.number("num-layers") or 0, 10_000)
+    start, end = (c.number(f"num-layers-at-{side}-in-bf16") for side in ("start", "end"))
+    names = "|".join(map(str, [*range(start), *range(max(start, layers - end), layers)]))
+    c.set("precision.float8.skip", ["^output$", "router", rf"^layers\.({names})\."], kept)
 
 
 def _optimizer(c: Conversion) -> None:
@@ -595,5 +599,6 @@ DIALECT = Dialect(
                                "disable-moe-"), "num-experts"),
               **dict.fromkeys(("q-lora-rank", "kv-lora-rank", "qk-head-dim", "qk-pos-emb-head-dim",
                                "v-head-dim"), "multi-latent-attention"),
-              "mup-": "use-mup", "num-layers-at-": "first-last-layers-bf16"},
+              "mup-": "use-mup", "num-layers-at-": "first-last-layers-bf16",
+              "num-query-groups": "group-query-attention"},
 )  # fmt: skip

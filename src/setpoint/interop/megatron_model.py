@@ -30,10 +30,10 @@ def _decoder(c: Conversion) -> None:
     c.set("model.layers", layers, "num-layers")
     c.set("model.dim", dim, "hidden-size")
     c.set("model.heads", heads, "num-attention-heads")
-    groups = c.number("num-key-value-heads") or heads
-    if c.value("group-query-attention"):
-        groups = c.number("num-query-groups") or 1
-    c.set("model.kv_heads", groups, "num-query-groups", "group-query-attention")
+    groups, named = c.number("num-key-value-heads") or heads, "group-query-attention"
+    if c.value(named):
+        groups, named = c.number("num-query-groups") or 1, "num-query-groups"
+    c.set("model.kv_heads", groups, named)
     if channels := c.number("kv-channels"):
         c.set("model.head_dim", channels, "kv-channels")
     gated, width = c.value("swiglu"), c.number("ffn-hidden-size")
