@@ -133,6 +133,7 @@ def test_commands_are_light() -> None:
     """Those that have no budget below."""
     lines = (
         "train --help",
+        "check tiny --optimizer.no_decay_patterns=[norm]",
         "why optimizer.lr tiny",
         "list",
         "schema",

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import random
-import subprocess
-import sys
 from copy import deepcopy
 from pathlib import Path
 
@@ -110,10 +108,3 @@ def test_one_source_has_none(tmp_path: Path) -> None:
     assert not components.objective.loss.per_token
     result = loop_of(job, components=components).step()
     assert result.by_source == BySource()
-
-
-@pytest.mark.slow
-def test_two_ranks_sum_as_one() -> None:
-    program = "tests.train.by_source_ranks"
-    ended = subprocess.run([sys.executable, "-m", program], capture_output=True, text=True)
-    assert ended.returncode == 0, ended.stderr

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import math
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, cast
@@ -143,10 +141,3 @@ def test_each_column_of_setpoints_own_is_refused(tmp_path: Path) -> None:
         if row["kind"] == "train":
             free = [name for name in row if name not in TAKEN and not name.startswith(BEGINNINGS)]
             assert not free
-
-
-@pytest.mark.slow
-def test_ranks_log_together() -> None:
-    program = "tests.train.logged_ranks"
-    ended = subprocess.run([sys.executable, "-m", program], capture_output=True, text=True)
-    assert ended.returncode == 0, ended.stderr

@@ -92,19 +92,19 @@ def evaluating(job: Job) -> list[int]:
 
 
 class Slow:
-    """Sequences that take a second to make."""
+    """Sequences that take half a second to make."""
 
     def __init__(self, sequences: Any) -> None:
         self.describe, self.make = sequences.describe, sequences.batch_of
         self.sources = getattr(sequences, "sources", ())
 
     def batch_of(self, rows: Any) -> Any:
-        time.sleep(1)
+        time.sleep(0.5)
         return self.make(rows)
 
 
 def hanging(job: Job) -> str:
-    """The outcome of a loader whose worker takes a second."""
+    """The outcome of a loader whose worker is slow."""
     feed = build_components(job).feed
     feed.sequences = Slow(feed.sequences)  # pyright: ignore[reportAttributeAccessIssue]
     try:
@@ -117,7 +117,7 @@ def hanging(job: Job) -> str:
 
 
 def evaluation_hangs(job: Job) -> str:
-    """The outcome of an evaluation whose worker takes a second."""
+    """The outcome of an evaluation whose worker is slow."""
     components = build_components(job)
     feed: Any = components.eval_feed
     feed.texts = Slow(feed.texts)
@@ -333,12 +333,12 @@ ROWS: dict[str, Row] = {
     "Loader.workers": ("data.loader.workers=1", processes),
     "Loader.prefetch": ("data.loader.prefetch=5", ahead, ("data.loader.workers=1",)),
     "Loader.pin_memory": ("data.loader.pin_memory=false", pinned, ("data.loader.workers=1",)),
-    "Loader.timeout": ("data.loader.timeout=0.5", hanging, ("data.loader.workers=1",),
+    "Loader.timeout": ("data.loader.timeout=0.2", hanging, ("data.loader.workers=1",),
         "data.loader.timeout"),
     "EvaluationLoader.workers": ("data.loader.evaluation.workers=1", evaluating),
     "EvaluationLoader.prefetch": ("data.loader.evaluation.prefetch=5", evaluating, HELPED),
     "EvaluationLoader.pin_memory": ("data.loader.evaluation.pin_memory=false", pinned, HELPED),
-    "EvaluationLoader.timeout": ("data.loader.evaluation.timeout=0.5", evaluation_hangs, HELPED,
+    "EvaluationLoader.timeout": ("data.loader.evaluation.timeout=0.2", evaluation_hangs, HELPED,
         "data.loader.evaluation.timeout"),
 }  # fmt: skip
 for kind in KINDS:

@@ -290,7 +290,6 @@ DEEPEP = (*EXPERT_RANKS, "parallel.expert=4", "precision.compute=bf16", "paralle
 EXPERT_TENSOR = ("parallel.world_size=4", "parallel.shard=2", "parallel.tensor=2",
                  "batch.global_size=16",
           "model.moe.experts=4")  # fmt: skip
-REPLICAS = ("parallel.world_size=4", "batch.global_size=16")
 ON = (*REPLICAS, "parallel.engine=deepspeed")
 THREE = (*ON, "parallel.engine.stage=3")
 BUCKET = 25 * 2**20 // 4

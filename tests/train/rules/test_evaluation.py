@@ -160,19 +160,6 @@ def test_what_moves_a_plateau_is_not_given(tmp_path: Path) -> None:
     assert fingerprint(again) == fingerprint(whole)
 
 
-def test_a_source_says_what_is_learned_of_it(tmp_path: Path) -> None:
-    """All values of the text, as plain data, whatever they are."""
-    text = "{type: text, paths: [a.txt, 'b/*.md'], separator: null}"
-    data = f"evaluation.datasets=[{{name: web, sources: [{text}]}}]"
-    found = str(small_job(tmp_path, *ON_WEB, data).plateau_basis())
-    assert found == (
-        'web every 3 steps, the first 64 sequences of [{"epochs": null, "field": "text", '
-        '"filter": null, "format": null, "name": "text", "paths": ["a.txt", "b/*.md"], '
-        '"score": null, "separator": null, "shifted_labels": false, "streaming": false, '
-        '"type": "text", "weight": null}]'
-    )
-
-
 @pytest.mark.parametrize(
     ("flags", "words"),
     [
