@@ -7,17 +7,7 @@ from typing import Any
 
 import pytest
 
-from setpoint.config import (
-    Caution,
-    Config,
-    Free,
-    Problem,
-    derive,
-    derived,
-    field,
-    resolve,
-    rule,
-)
+from setpoint.config import Caution, Config, Free, Problem, derive, derived, field, resolve, rule
 from setpoint.config.composition import compose
 from setpoint.config.resolving.checks import cautions_of, known_cautions, verify
 

@@ -11,16 +11,7 @@ from typing import Any
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from setpoint.config import (
-    Config,
-    Problem,
-    SetpointError,
-    derive,
-    derived,
-    field,
-    resolve,
-    rule,
-)
+from setpoint.config import Config, Problem, SetpointError, derive, derived, field, resolve, rule
 from setpoint.config.draft.copying import draft_of
 from setpoint.config.draft.walk import dropped_values, leaves, shared_places
 from setpoint.config.record.record import differences, fingerprint
@@ -131,10 +122,7 @@ places = st.tuples(
 )
 KINDS = ["read", "set", "grow", "original", "tie", "swap", "off", "copy", "evolve", "scale",
          "refer"]  # fmt: skip
-edits = st.lists(
-    st.tuples(st.sampled_from(KINDS), places, places, st.integers(0, 9)),
-    max_size=7,
-)
+edits = st.lists(st.tuples(st.sampled_from(KINDS), places, places, st.integers(0, 9)), max_size=7)
 
 
 def leaf_at(root: Root, place: Place) -> Any:

@@ -5,14 +5,7 @@ from hypothesis import given, settings
 
 from setpoint.config import BUDGET, IDENTITY, RUNTIME, Config, Role, resolve
 from setpoint.config.draft.walk import leaves
-from setpoint.config.record.record import (
-    ABSENT,
-    Entry,
-    Table,
-    compare,
-    differences,
-    fingerprint,
-)
+from setpoint.config.record.record import ABSENT, Entry, Table, compare, differences, fingerprint
 from setpoint.config.words.plain_data import plain
 
 from .helpers import resolved

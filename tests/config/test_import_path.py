@@ -38,18 +38,7 @@ def test_form(text: str, canonical: str) -> None:
     assert pickle.loads(pickle.dumps(path)) == path
 
 
-@pytest.mark.parametrize(
-    "text",
-    [
-        "",
-        ".a.b",
-        "a.b()",
-        "a.1",
-        "a.if",
-        "a:b:c",
-        "a.b" * 200,
-    ],
-)
+@pytest.mark.parametrize("text", ["", ".a.b", "a.b()", "a.1", "a.if", "a:b:c", "a.b" * 200])
 def test_what_is_no_path(text: str) -> None:
     with pytest.raises(Invalid, match="is not an import path"):
         ImportPath(text)

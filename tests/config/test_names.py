@@ -7,12 +7,7 @@ import pytest
 
 from setpoint.config import Config, field
 from setpoint.config.composition import compose
-from setpoint.config.draft.hints import (
-    OtherName,
-    is_secret_key,
-    location_hint,
-    unknown_key,
-)
+from setpoint.config.draft.hints import is_secret_key, location_hint, unknown_key
 from setpoint.config.schema.class_info import all_fields, holds_secret
 from setpoint.config.words.names import nearest
 
@@ -100,47 +95,6 @@ def test_names_of_secrets() -> None:
     assert not is_secret_key(Job, "hidden")  # a letter or two in common with a name are no likeness
     assert holds_secret(Job.__setpoint__.fields["tracker"].type)
     assert not holds_secret(Job.__setpoint__.fields["model"].type)
-
-
-class Steps(Config):
-    lr: float = 0.1
-    size: int = 8
-
-
-class Renamed(Config, other_names=__name__):
-    steps: Steps = field(factory=Steps)
-    portion: int = 1
-    step_size: int = 1
-
-
-OTHER_NAMES = {
-    "learning_rate": OtherName(("steps.lr",)),
-    "step_size": OtherName(("steps.lr",)),
-    "old.step_size": OtherName(("steps.size",)),
-    "batch_size": OtherName(("steps.size", "portion", "of.another.root")),
-    ".rate": OtherName(("steps.lr",)),
-    "gears": OtherName(("of.another.root",)),
-    "loop.*": OtherName(answer="There is no loop."),
-}
-
-
-@pytest.mark.parametrize(
-    ("path", "hint"),
-    [
-        ("learning-rate", "Setpoint calls it steps.lr."),
-        ("a.0.Learning_Rate", "Setpoint calls it steps.lr."),
-        ("a.step_size", "Did you mean step_size?"),
-        ("a.old.step_size", "Setpoint calls it steps.size."),
-        ("rate", "Setpoint calls it steps.lr."),
-        ("loop.begin", "There is no loop."),
-        ("loop.learning_rate", "Setpoint calls it steps.lr."),
-        # A misspelt name of another system.
-        ("a.lerning_rate", "Did you mean steps.lr?"),
-        ("a.warning", ""),
-    ],
-)
-def test_names_of_other_systems(path: str, hint: str) -> None:
-    assert location_hint(Renamed, path) == hint
 
 
 def test_what_is_suggested_exists() -> None:

@@ -43,6 +43,9 @@ def _spare(_: ForeignKey) -> Replacement:
 
 OTHER_NAMES = {
     "velocity": OtherName(("motor.speed",)),
+    "old.velocity": OtherName(("share",)),
+    ".rate": OtherName(("share",)),
+    "wheels": OtherName(("of.another.root",)),
     "rpm": OtherName(("motor.speed",), _rpm),
     "coasting": OtherName(("share",), _share),
     "spare_motor": OtherName(("spare",), _spare),
@@ -70,6 +73,13 @@ OTHER_NAMES = {
         ),
         ("--gearbox=1", "There are no gears."),
         ("--gearbox.teeth=1", "There are no gears."),
+        ("--a.0.Velocity=3", "Setpoint calls it motor.speed: --motor.speed 3"),
+        ("--old.velocity=1", "Setpoint calls it share: --share 1"),
+        ("--rate=1", "Setpoint calls it share: --share 1"),
+        ("--a.rate=1", ""),
+        ("--wheels=4", ""),
+        # A misspelt name of another system.
+        ("--a.velocty=3", "Did you mean motor.speed?"),
     ],
 )
 def test_keys_of_other_systems(flags: str, hint: str) -> None:

@@ -14,12 +14,7 @@ from setpoint.config import Config, ConfigError, Free, Invalid, field, resolve
 from setpoint.config.composition import compose
 from setpoint.config.record.record import fingerprint
 from setpoint.config.values.node import chain_of
-from setpoint.config.values.reference import (
-    Reference,
-    ref,
-    reference,
-    reference_to,
-)
+from setpoint.config.values.reference import Reference, ref, reference, reference_to
 from setpoint.config.words.plain_data import escaped, refers, unescaped
 from setpoint.units import Period
 

@@ -69,11 +69,6 @@ def test_needs_are_named_and_met() -> None:
     assert [each.path for each in verify(pair, {"files"}).problems] == ["few"]
 
 
-def test_a_field_that_a_rule_declares_dead() -> None:
-    (problem,) = problems_of(lambda: resolve(Pair(few=4, idle=1)))
-    assert (problem.path, problem.message) == ("idle", "has no effect: few is 4")
-
-
 def test_a_class_below_has_the_rules_and_more() -> None:
     class Below(Pair, rules=(Rule(f"{ELSEWHERE}:more", "More"),)):
         pass

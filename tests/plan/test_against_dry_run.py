@@ -29,6 +29,7 @@ SPLIT = (
     "parallel.pipeline=2", "parallel.pipelining.schedule=interleaved_zero_bubble", "model.layers=8"
 )  # fmt: skip
 SEQUENCE = ("parallel.tensor=2",)
+EXPERTS = ("parallel.shard=2", "parallel.expert=2", "model.moe={experts: 4}")
 JOBS: dict[str, tuple[int, int, tuple[str, ...]]] = {
     "alone": (1, 0, ()),
     "whole layers again": (1, 0, (FULL,)),
@@ -43,55 +44,19 @@ JOBS: dict[str, tuple[int, int, tuple[str, ...]]] = {
     "shards that do not divide": (3, 2, ("parallel.shard=3", "batch.global_size=12")),
     "shards in two micro-batches": (2, 0, ("parallel.shard=2", "batch.accumulation=2")),
     "masters in shards": (2, 0, ("parallel.shard=2", "batch.accumulation=2", *BF16)),
-    "fp32 sums of bf16 shards": (
-        2,
-        0,
-        (
-            "parallel.shard=2",
-            "precision.params=bf16",
-            "precision.compute=bf16",
-            "precision.reduce=fp32",
-        ),
-    ),
-    "bf16 gathered": (2, 0, ("parallel.shard=2", "batch.accumulation=2", "precision.compute=bf16")),
+    "fp32 sums of bf16 shards": (2, 0, ("parallel.shard=2", *BF16[:2], "precision.reduce=fp32")),
+    "bf16 gathered": (2, 0, ("parallel.shard=2", "batch.accumulation=2", BF16[1])),
     "float8 gathered": (2, 0, (*FLOAT8, "parallel.shard=2", "batch.accumulation=2")),
     "float8 by rows, again": (2, 0, (*FLOAT8, "precision.float8.recipe=rowwise", FULL)),
-    "experts in float8": (
-        2,
-        0,
-        (
-            *FLOAT8,
-            "precision.float8={recipe: rowwise, experts: true}",
-            "parallel.shard=2",
-            "parallel.expert=2",
-            "model.moe={experts: 4}",
-            "model.layers=8",
-        ),
-    ),
-    "experts whole on a rank, with masters": (
-        2,
-        0,
-        ("parallel.shard=2", "parallel.expert=2", "model.moe={experts: 4}", *BF16),
-    ),
+    "experts in float8": (2, 0, (*FLOAT8, "precision.float8={recipe: rowwise, experts: true}",
+                                 *EXPERTS, "model.layers=8")),
+    "experts whole on a rank, with masters": (2, 0, (*EXPERTS, *BF16)),
     "ring, operators": (2, 1, ("parallel.ring=2", OPERATORS)),
     "heads, operators": (2, 1, ("parallel.ulysses=2", OPERATORS)),
-    "experts, operators": (
-        2,
-        0,
-        (
-            "precision.compute=bf16",
-            "parallel.shard=2",
-            "parallel.expert=2",
-            "model.moe={experts: 8, top_k: 8, expert_dim: 32}",
-            "model.layers=8",
-            OPERATORS,
-        ),
-    ),
-    "whole gradients": (
-        2,
-        0,
-        ("parallel.shard=2", "batch.accumulation=2", "parallel.sharding.accumulation=unsharded"),
-    ),
+    "experts, operators": (2, 0, (BF16[1], *EXPERTS[:2], "model.layers=8", OPERATORS,
+                                  "model.moe={experts: 8, top_k: 8, expert_dim: 32}")),
+    "whole gradients": (2, 0, ("parallel.shard=2", "batch.accumulation=2",
+                               "parallel.sharding.accumulation=unsharded")),
     "kept shards": (2, 0, ("parallel.shard=2", "parallel.reshard=false", "batch.accumulation=2")),
     "matrices": (2, 1, ("parallel.tensor=2",)),
     "matrices and sequences": (4, 3, ("parallel.shard=2", *SEQUENCE)),
@@ -105,7 +70,7 @@ JOBS: dict[str, tuple[int, int, tuple[str, ...]]] = {
     "some backward passes split": (2, 1, (*SPLIT, "batch.accumulation=8")),
     "copies of shards": (4, 3, ("parallel.replicate=2", "parallel.shard=2")),
     "three axes": (8, 5, (*STAGES, "parallel.shard=2", "parallel.tensor=2")),
-}
+}  # fmt: skip
 ON_GPU = ("parallel.device=cuda", "precision.compute=bf16", "parallel.shard=2", "model.kv_heads=2")
 ISOLATED = "data.packing.isolate=true"
 WINDOW = ("model.attention_pattern=[sliding]", "model.sliding_window=16")
@@ -127,11 +92,7 @@ GPU_JOBS: dict[str, tuple[str, ...]] = {
     "chunks, documents, float8": (*CHUNKS, ISOLATED, OPERATORS, *FLOAT8[1:]),
 }
 JOBS |= {name: (2, 1, (*ON_GPU, *flags)) for name, flags in GPU_JOBS.items()}
-QUICK = (
-    "attention sinks",
-    "chunks, documents, whole layers again",
-    "matrices and sequences",
-)
+QUICK = ("attention sinks", "chunks, documents, whole layers again", "matrices and sequences")
 SMALL = 1024
 """Bytes of a row: sums of losses, norms and counts are one row in the arithmetic."""
 

@@ -20,25 +20,15 @@ from ..train.small import small_job
 
 MODEL = ("model.moe={experts: 4, top_k: 2}", "batch.global_size=8", "evaluation=null",
          "parallel.device=cpu")  # fmt: skip
+HALVES = ("parallel.shard=4", "parallel.expert=2")
+BOTH = ("parallel.tensor=2", "parallel.expert=2")
 JOBS: dict[str, tuple[int, tuple[str, ...]]] = {
     "experts 2": (2, ("parallel.shard=2", "parallel.expert=2")),
-    "experts 2 of 4, recomputed": (
-        4,
-        ("parallel.shard=4", "parallel.expert=2", "memory.activation_checkpointing=full"),
-    ),
-    "experts 2, tokens divided": (
-        2,
-        ("parallel.tensor=2", "parallel.expert=2", "parallel.sequence_parallel=true"),
-    ),
+    "experts 2 of 4, recomputed": (4, (*HALVES, "memory.activation_checkpointing=full")),
+    "experts 2, tokens divided": (2, (*BOTH, "parallel.sequence_parallel=true")),
     "widths 2": (2, ("parallel.tensor=2", "parallel.expert_tensor=2")),
-    "experts 2 of 4, outside": (
-        4,
-        ("parallel.shard=4", "parallel.expert=2", "parallel.expert_mesh_order=expert_major"),
-    ),
-    "experts 2 and widths 2": (
-        4,
-        ("parallel.shard=2", "parallel.tensor=2", "parallel.expert=2", "parallel.expert_tensor=2"),
-    ),
+    "experts 2 of 4, outside": (4, (*HALVES, "parallel.expert_mesh_order=expert_major")),
+    "experts 2 and widths 2": (4, ("parallel.shard=2", *BOTH, "parallel.expert_tensor=2")),
 }
 
 

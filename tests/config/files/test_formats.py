@@ -107,13 +107,7 @@ def test_refusals_of_toml(text, message):
     assert str(caught.value) == (message or "f:2:47: nested deeper than 64 levels")
 
 
-@pytest.mark.parametrize(
-    "text",
-    [
-        "a = [ # ]\n" * 65,
-        'a = """ \n]]]]]""" \n' + "a = [" * 65,
-    ],
-)
+@pytest.mark.parametrize("text", ["a = [ # ]\n" * 65, 'a = """ \n]]]]]""" \n' + "a = [" * 65])
 def test_brackets_in_texts_and_comments_close_nothing(text: str) -> None:
     with pytest.raises(FileError, match="nested deeper than 64 levels"):
         parse(text, "toml", "f")

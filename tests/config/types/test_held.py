@@ -5,11 +5,7 @@ from typing import Any
 import pytest
 
 from setpoint.config import ConfigError, SetpointError, resolve
-from setpoint.config.values.containers import (
-    FrozenDict,
-    FrozenList,
-    last_change,
-)
+from setpoint.config.values.containers import FrozenDict, FrozenList, last_change
 
 from ..sample import Job
 
