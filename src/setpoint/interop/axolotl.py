@@ -1,7 +1,7 @@
 """Axolotl's YAML files of supervised fine-tuning and pretraining, one flat mapping.
 
 Axolotl trains with the Trainer of transformers, whose schedules, optimizers and sharding are in
-`huggingface_trainer`. Axolotl's own formulas: a step has micro_batch_size *
+`transformers_trainer`. Axolotl's own formulas: a step has micro_batch_size *
 gradient_accumulation_steps rows per rank; without a length the warm-up is 3 % of all steps, at most
 100; weights are loaded in bf16 if bf16 is on; documents longer than sequence_len are dropped, and
 with sample_packing the others are packed into rows with isolated documents.
@@ -15,7 +15,7 @@ from typing import Any, cast
 
 from setpoint.interop.axolotl_keys import KEYS
 from setpoint.interop.dialect import Conversion, Dialect
-from setpoint.interop.huggingface_trainer import (
+from setpoint.interop.transformers_trainer import (
     convert_compilation,
     convert_optimizer,
     convert_recomputation,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from setpoint.interop.dialect import REQUIRED, Key, alike, keys_of
-from setpoint.interop.huggingface_trainer import HUB
+from setpoint.interop.transformers_trainer import HUB
 
 PREFERENCES = "preference and reward training are not supported"
 MEDIA = "images, video and sound reach no model of Setpoint: batches hold tokens"

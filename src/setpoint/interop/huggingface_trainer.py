@@ -1,12 +1,8 @@
 """`TrainingArguments` of transformers as JSON, with the arguments of its script run_clm.py.
 
-The model is `model_name_or_path`, or that of a config.json in the folder of the file. Axolotl
-trains with the same Trainer and shares its schedules, optimizers and sharding.
-
-Formulas of transformers 5: a step has per_device_train_batch_size * gradient_accumulation_steps
-sequences per rank, and its loss is the mean over all their tokens. The rate of step s, from 0, is s
-/ W of the peak in a warm-up of W steps, then a curve of (s - W) / (T - W). Decay applies to all
-weights except those of norms and biases.
+The model is `model_name_or_path`, or that of a config.json in the folder of the file. A step has
+per_device_train_batch_size * gradient_accumulation_steps sequences per rank, and its loss is the
+mean over all their tokens; schedules, optimizers and shards are in `transformers_trainer`.
 """
 
 from __future__ import annotations
@@ -14,36 +10,26 @@ from __future__ import annotations
 import math
 import os
 import re
-from collections.abc import Mapping
 from typing import Any, cast
 
-from setpoint.config import SetpointError
-from setpoint.config.files.read import read_file
 from setpoint.interop import huggingface_sft as sft
 from setpoint.interop.dialect import Conversion, Dialect, Key, keys_of
+from setpoint.interop.transformers_trainer import (
+    HUB,
+    convert_compilation,
+    convert_optimizer,
+    convert_recomputation,
+    convert_schedule,
+    convert_shards,
+    options_of,
+    period,
+    read_json_file,
+)
 
 PRINTED = "it changes what is printed only"
 LABELS = "rows are made of tokens and their labels alone"
-HUB = "nothing is pushed to the hub while a run trains; `setpoint export` writes the model"
 TRACKERS = {"tensorboard": "tensorboard", "wandb": "wandb", "mlflow": "mlflow", "aim": "aim",
             "comet_ml": "comet", "trackio": "trackio"}  # fmt: skip
-OPTIMIZERS = {
-    "adamw_torch": "adamw", "adamw_torch_fused": "adamw", "adamw_hf": "adamw",
-    "adamw_torch_xla": "adamw", "adamw_torch_npu_fused": "adamw", "adamw_apex_fused": "adamw",
-    "paged_adamw_32bit": "adamw", "paged_adamw": "adamw", "optimi_adamw": "adamw",
-    "adamw_anyprecision": "anyprecision_adamw", "sgd": "sgd", "lion_32bit": "lion",
-    "lion_pytorch": "lion", "paged_lion_32bit": "lion", "muon": "muon", "adafactor": "adafactor",
-    "schedule_free_adamw": "schedule_free_adamw", "rmsprop": "import", "adagrad": "import",
-}  # fmt: skip
-"""Variants of [optimizer] by the names of transformers and of Axolotl."""
-QUANTIZED = {
-    "adamw_bnb_8bit": "adamw", "adamw_8bit": "adamw", "paged_adamw_8bit": "adamw",
-    "adamw_torch_8bit": "adamw", "adamw_torch_4bit": "adamw", "ao_adamw_8bit": "adamw",
-    "ao_adamw_4bit": "adamw", "ao_adamw_fp8": "adamw", "lion_8bit": "lion",
-    "paged_lion_8bit": "lion",
-}  # fmt: skip
-"""Optimizers whose state is in 8 or 4 bits, by the variant with the same arithmetic."""
-
 KEYS = {
     **keys_of("", run_name=None),
     "output_dir": Key(None, "workspace", optional=True),
@@ -112,7 +98,6 @@ KEYS = {
         block_size=None, streaming=False, preprocessing_num_workers=None),
 }  # fmt: skip
 """Keys of `TrainingArguments` of transformers 5.23 and of run_clm.py, with their defaults."""
-
 KEYS |= {
     name: Key(default, idle=reason)
     for reason, defaults in {
@@ -212,166 +197,6 @@ def _length_of_warmup(c: Conversion, warmup: float | None, total: int | None) ->
         c.set("schedule.warmup", f"{100 * warmup:.10g} %", *keys)
 
 
-def convert_schedule(c: Conversion, key: str, total: int | None) -> None:
-    """Set the learning-rate curve after a warm-up that is already set."""
-    names = {"linear": "linear", "cosine": "cosine", "cosine_with_min_lr": "cosine",
-             "cosine_warmup_with_min_lr": "cosine",
-             "cosine_with_restarts": "cosine", "polynomial": "polynomial", "constant": "none",
-             "constant_with_warmup": "constant", "inverse_sqrt": "inverse_sqrt",
-             "reduce_lr_on_plateau": "plateau", "warmup_stable_decay": "wsd"}  # fmt: skip
-    if (name := c.choice(key, *names)) is None:
-        return
-    options, kwargs = c.mapping("lr_scheduler_kwargs"), ("lr_scheduler_kwargs", key)
-    numbers = {name: value for name, value in options.items() if not name.endswith("_type")}
-    if not all(type(value) in (int, float) for value in numbers.values()):
-        c.wrong("lr_scheduler_kwargs", "a mapping of numbers and of types by name")
-        options = {}
-    peak = c.number("learning_rate") or 1
-    warmup = c.data["schedule"].pop("warmup")
-    c.set("schedule.type", names[name], key)
-    if name == "constant":
-        return
-    c.warm_up(warmup, "warmup_steps", "warmup_ratio")
-    least = options.get("min_lr_rate", options.get("min_lr", 0) / peak)
-    floor = {"polynomial": options.get("lr_end", 1e-7) / peak,
-             "cosine_with_min_lr": least, "cosine_warmup_with_min_lr": least,
-             "warmup_stable_decay": options.get("min_lr_ratio", 0.0)}.get(name, 0.0)  # fmt: skip
-    if name not in ("constant_with_warmup", "inverse_sqrt", "reduce_lr_on_plateau"):
-        c.set("schedule.floor", float(floor), *kwargs)
-    known = {"lr_end", "min_lr", "min_lr_rate", "min_lr_ratio"}
-    if name == "polynomial":
-        known.add("power")
-        c.set("schedule.power", float(options.get("power", 1.0)), *kwargs)
-    if name == "cosine_warmup_with_min_lr":
-        known.add("warmup_lr_rate")
-        _ahead(c, key, warmup, total, options.get("warmup_lr_rate"))
-    if name == "inverse_sqrt":
-        known.add("timescale")
-        steps = options.get("timescale") or (warmup if warmup[0] != "0" else "10000 steps")
-        c.set("schedule.timescale", f"{steps} steps" if isinstance(steps, int) else steps, *kwargs)
-    if name == "reduce_lr_on_plateau":
-        known |= {"factor", "patience", "threshold", "cooldown"}
-        defaults = {"factor": 0.1, "patience": 10, "threshold": 1e-4, "cooldown": 0}
-        for option, default in defaults.items():
-            c.set(f"schedule.{option}", options.get(option, default), *kwargs)
-    if name == "warmup_stable_decay":
-        known |= {"num_decay_steps", "num_stable_steps", "decay_type"}
-        if options.get("warmup_type") == "linear":
-            known.add("warmup_type")
-        curves = {"linear": "linear", "cosine": "cosine", "1-sqrt": "one_minus_sqrt"}
-        curve = curves.get(str(options.get("decay_type", "cosine")))
-        decay, stable = options.get("num_decay_steps"), options.get("num_stable_steps")
-        if curve is None or type(decay) is not int:
-            expected = "with num_decay_steps and a decay_type of " + ", ".join(curves)
-            c.wrong("lr_scheduler_kwargs", expected)
-            return
-        c.set("schedule.decay", curve, *kwargs)
-        c.set("schedule.decay_length", f"{decay} steps", *kwargs)
-        if type(stable) is int and warmup.endswith(" steps"):
-            end = int(warmup.partition(" ")[0]) + stable + decay
-            c.set("schedule.horizon", f"{end} steps", *kwargs)
-        if floor:
-            c.set("schedule.warmup_from", float(floor), *kwargs)
-    if name == "cosine_with_restarts":
-        cycles = options.get("num_cycles", 1)
-        rise = int(warmup.partition(" ")[0]) if total and warmup.endswith("steps") else 0
-        is_whole = bool(total) and type(cycles) is int and (total - rise) % max(1, cycles) == 0
-        known.update(["num_cycles"] if cycles == 1 or is_whole else [])
-        if cycles > 1 and total and is_whole:
-            _restarts(c, key, rise, (total - rise) // cycles, cycles)
-    if unknown := [option for option in options if option not in known]:
-        text = f"{', '.join(unknown)}: no curve has it; schedule.type = piecewise takes any phases"
-        c.report("needs a decision", "lr_scheduler_kwargs", text)
-
-
-def _ahead(c: Conversion, key: str, warmup: str, total: int | None, start: float | None) -> None:
-    """Set a cosine whose every step has the factor of its end, by a curve one step shorter."""
-    count, _, unit = warmup.partition(" ")
-    if not total or unit != "steps" or int(count) < 1:
-        c.report("differs", key, "the curve is one step behind that of transformers")
-        return
-    del c.data["schedule"]["warmup"]
-    c.data["schedule"].pop("warmup_at", None)
-    c.warm_up(f"{int(count) - 1} steps", "warmup_steps", "warmup_ratio")
-    c.set("schedule.horizon", f"{total - 1} steps", "max_steps")
-    if int(count) > 1:
-        c.set("schedule.warmup_from", 1 / int(count) if start is None else float(start), key)
-
-
-def _restarts(c: Conversion, key: str, rise: int, length: int, cycles: int) -> None:
-    """Set a cosine that starts again after each cycle, as phases."""
-    warmup = [(1, 0.0, "linear"), (rise - 1, 1 - 1 / rise, "linear")] if rise else []
-    cycle = [(0, 1.0, "linear"), (length, 0.0, "cosine")]
-    phases = [
-        {"length": f"{count} steps", "target": target, "curve": curve}
-        for count, target, curve in [*warmup, *cycle * cycles]
-    ]
-    c.data["schedule"].clear()
-    c.set("schedule.type", "piecewise", key)
-    c.set_items("schedule.phases", phases, "lr_scheduler_kwargs", key)
-
-
-def convert_optimizer(c: Conversion, key: str) -> None:
-    """Set the optimizer by its name, with decay of all weights but those of norms and biases."""
-    if (name := c.choice(key, *OPTIMIZERS, *QUANTIZED)) is None:
-        return
-    kind = OPTIMIZERS.get(name) or QUANTIZED[name]
-    c.set("optimizer.type", kind, key)
-    if name in QUANTIZED:
-        text = "optimizer state is in the dtype of the weights, there in few bits: a class of "
-        c.report("differs", key, text + "bitsandbytes is optimizer.type = import, by --import")
-    elif kind == "adafactor":
-        text = "the rate is absolute there (scale_parameter and relative_step off), relative here"
-        c.report("differs", key, text)
-    decay = c.number("weight_decay") or 0.0
-    c.set("optimizer.weight_decay", float(decay), "weight_decay")
-    if decay:
-        c.set("optimizer.no_decay", ["norm", "bias"])
-    clip = c.number("max_grad_norm")
-    c.set("optimizer.clip_norm", float(clip) if clip else None, "max_grad_norm")
-    if kind not in ("sgd", "adafactor", "import"):
-        betas = [c.number("adam_beta1") or 0.9, c.number("adam_beta2") or 0.999]
-        c.set("optimizer.betas", betas, "adam_beta1", "adam_beta2")
-    if kind not in ("sgd", "adafactor", "import", "lion"):
-        c.set("optimizer.eps", float(c.number("adam_epsilon") or 1e-8), "adam_epsilon")
-    if name in ("adamw_torch", "adamw_torch_fused"):
-        fused = "fused" if name.endswith("fused") else "foreach"
-        c.set("optimizer.implementation", fused, key)
-    arguments = _arguments(c, c.value("optim_args"))
-    if kind == "import":
-        target = {"rmsprop": "torch.optim.RMSprop"}.get(name, "torch.optim.Adagrad")
-        c.set("optimizer.target", target, key)
-        for option in [*arguments]:
-            c.set(f"optimizer.{option}", arguments.pop(option), "optim_args")
-    if kind == "sgd":
-        c.set("optimizer.momentum", arguments.pop("momentum", 0.0), "optim_args", key)
-        c.set("optimizer.nesterov", arguments.pop("nesterov", False), "optim_args", key)
-    if arguments:
-        text = f"{', '.join(arguments)}: set [optimizer] where a field has it"
-        c.report("needs a decision", "optim_args", text)
-
-
-def _arguments(c: Conversion, value: object) -> dict[str, Any]:
-    """Options given as a mapping or as `name=value,name=value`."""
-    if isinstance(value, dict):
-        return dict(cast("dict[str, Any]", value))
-    pairs = [part.partition("=") for part in value.split(",")] if isinstance(value, str) else []
-    return {name.strip(): plain(text) for name, equals, text in pairs if equals}
-
-
-def plain(text: str) -> Any:
-    """A scalar of a command line: a bool, a number, or the text."""
-    words: dict[str, object] = {"true": True, "false": False, "none": None, "null": None}
-    if text.strip().lower() in words:
-        return words[text.strip().lower()]
-    for kind in (int, float):
-        try:
-            return kind(text)
-        except ValueError:
-            continue
-    return text.strip()
-
-
 def _model(c: Conversion) -> None:
     """A model by its name, by that of its configuration, or by the config.json beside the file."""
     weights = c.at_revision(c.text("model_name_or_path"), "model_revision")
@@ -389,7 +214,7 @@ def _model(c: Conversion) -> None:
         c.set("model.pretrained", weights, "model_name_or_path")
     if source != weights:
         c.set("model.config", source, *keys)
-    if overrides := _arguments(c, c.value("config_overrides")):
+    if overrides := options_of(c, c.value("config_overrides")):
         c.set("model.overrides", overrides, "config_overrides")
     _dtype(c, source)
     backends = {"eager": "eager", "sdpa": "sdpa", "flash_attention_2": "flash_attention_2",
@@ -409,7 +234,7 @@ def _dtype(c: Conversion, source: str) -> None:
         c.set("precision.params", {"bfloat16": "bf16"}.get(dtype, "fp32"), "dtype")
         return
     if dtype in (None, "auto") and os.path.isfile(path):
-        config = _json(c, "model_name_or_path", path)
+        config = read_json_file(c, "model_name_or_path", path)
         dtype = config.get("dtype", config.get("torch_dtype", "float32"))
     if dtype != "float32":
         shown = "that of the checkpoint" if dtype in (None, "auto") else dtype
@@ -499,140 +324,6 @@ def _memory(c: Conversion) -> None:
     if c.value("activation_checkpointing"):
         convert_recomputation(c, "activation_checkpointing")
     convert_compilation(c)
-
-
-def convert_recomputation(c: Conversion, key: str) -> None:
-    """Recompute whole layers where a key is true."""
-    if not c.value(key):
-        return
-    path, kwargs = "memory.activation_checkpointing", f"{key}_kwargs"
-    c.set(f"{path}.type", "full", key)
-    if c.mapping(kwargs).get("use_reentrant"):
-        c.set(f"{path}.reentrant", True, kwargs)
-
-
-def convert_compilation(c: Conversion) -> None:
-    """Compile the whole model, as a backend or mode beside the switch says."""
-    keys = ("torch_compile", "torch_compile_backend", "torch_compile_mode")
-    if not any(c.value(key) for key in keys):
-        return
-    c.set("compile.scope", "model", *keys)
-    for key, field in (("torch_compile_backend", "backend"), ("torch_compile_mode", "mode")):
-        if text := c.text(key):
-            c.set(f"compile.{field}", text, key)
-
-
-def convert_shards(c: Conversion) -> None:
-    """FSDP and DeepSpeed, by the words and sections that accelerate takes."""
-    if c.value("deepspeed"):
-        _deepspeed(c)
-        return
-    value, given = c.value("fsdp"), c.value("fsdp_config")
-    section = _json(c, "fsdp_config", given) if isinstance(given, str) else c.mapping("fsdp_config")
-    options = {name.removeprefix("fsdp_"): option for name, option in section.items()}
-    if not value and not (options and c.dialect.name == "Axolotl"):
-        return
-    words = " ".join(map(str, value)) if isinstance(value, list) else str(value)
-    reshard = options.get("reshard_after_forward", "shard_grad_op" not in words)
-    c.set("parallel.shard", -1, "fsdp", "fsdp_config")
-    strategy = str(options.get("sharding_strategy", words)).lower()
-    if str(reshard).lower() in ("false", "shard_grad_op") or strategy in ("2", "shard_grad_op"):
-        c.set("parallel.reshard", False, "fsdp_config", "fsdp")
-    if "hybrid" in strategy:
-        text = "weights are whole on each node there: set parallel.shard to its number of GPUs"
-        c.report("needs a decision", "fsdp", text)
-    if "no_shard" in strategy:
-        c.set("parallel.shard", 1, "fsdp_config", "fsdp")
-    offload = options.get("cpu_offload", options.get("offload_params"))
-    if "offload" in words.split() or str(offload).lower() == "true":
-        c.set("parallel.sharding.offload", True, "fsdp_config", "fsdp")
-    if str(options.get("activation_checkpointing")).lower() == "true":
-        c.set("memory.activation_checkpointing.type", "full", "fsdp_config")
-    if str(options.get("cpu_ram_efficient_loading")).lower() == "true":
-        c.set("parallel.load_weights", "broadcast", "fsdp_config")
-    if (precision := c.data.get("precision", {})).get("compute") == "bf16":  # accelerate's policy
-        c.set("precision.reduce", "bf16", "fsdp", "fsdp_config")
-        if precision.get("params") == "bf16":  # what is trained is copied to fp32
-            is_whole = "adapter" not in c.data
-            c.set(f"precision.{'params' if is_whole else 'master'}", "fp32", "fsdp", "fsdp_config")
-    if "mixed_precision_policy" in options and str(options["mixed_precision_policy"]) == "bf16":
-        c.set("precision.gather", "bf16", "fsdp_config")
-    known = {"version", "min_num_params", "transformer_layer_cls_to_wrap", "auto_wrap_policy",
-             "state_dict_type", "use_orig_params", "sync_module_states", "forward_prefetch",
-             "backward_prefetch", "backward_prefetch_policy", "limit_all_gathers", "xla",
-             "reshard_after_forward", "sharding_strategy", "cpu_offload", "offload_params",
-             "activation_checkpointing", "cpu_ram_efficient_loading", "final_state_dict_type",
-             "mixed_precision_policy"}  # fmt: skip
-    if unknown := [name for name in options if name not in known]:
-        c.wrong("fsdp_config", f"with options that FSDP has, but {', '.join(unknown)}")
-
-
-def _deepspeed(c: Conversion) -> None:
-    """The stage of ZeRO and what is offloaded, of a section, a file or the name of a usual file."""
-    value = c.value("deepspeed")
-    if isinstance(value, str):
-        value = _json(c, "deepspeed", value)
-    settings: Any = value if isinstance(value, dict) else {}
-    if not isinstance(zero := settings.get("zero_optimization"), dict):
-        text = "the file is not here: set parallel.engine.stage and offload as it has them"
-        c.report("needs a decision", "deepspeed", text)
-        c.set("parallel.engine.type", "deepspeed", "deepspeed")
-        return
-    options = cast("dict[str, Any]", zero)
-    stage = options.get("stage", 0)
-    if not stage:
-        return
-    if stage not in (1, 2, 3):
-        c.wrong("deepspeed", f"with a zero_optimization.stage of 0 to 3, but {stage!r}")
-        return
-    c.set("parallel.engine.type", "deepspeed", "deepspeed")
-    c.set("parallel.engine.stage", stage, "deepspeed")
-    if "params" in c.data.get("precision", {}) and "adapter" not in c.data:
-        c.set("precision.params", "fp32", "deepspeed")  # that of its masters
-    devices = {part: option.get("device") for part in ("optimizer", "param")
-               if isinstance(option := options.get(f"offload_{part}"), dict)}  # fmt: skip
-    if devices.get("optimizer") in ("cpu", "nvme"):
-        offload = "all" if devices.get("param") in ("cpu", "nvme") else "optimizer"
-        c.set("parallel.engine.offload", offload, "deepspeed")
-    if isinstance(overlap := options.get("overlap_comm"), bool):
-        c.set("parallel.engine.overlap", overlap, "deepspeed")
-
-
-def _json(c: Conversion, key: str, path: str) -> Mapping[str, Any]:
-    """A JSON file named by a key; if it is missing, settings implied by DeepSpeed's file names."""
-    folder = os.path.dirname(c.document.name)
-    for place in (path, os.path.join(folder, path)):
-        if os.path.isfile(place) and place.endswith(".json"):
-            try:
-                return cast("Mapping[str, Any]", read_file(place).data)
-            except SetpointError as error:
-                c.wrong(key, f"a file that can be read: {error}")
-                return {}
-    name = os.path.basename(path).removesuffix(".json")
-    if key == "deepspeed" and name.startswith(("zero1", "zero2", "zero3")):
-        offload = {"offload_optimizer": {"device": "cpu"}} if "cpuoffload" in name else {}
-        if offload and "all" in name:
-            offload["offload_param"] = {"device": "cpu"}
-        return {"zero_optimization": {"stage": int(name[4]), **offload}}
-    return {}
-
-
-def period(c: Conversion, path: str, strategy: str, key: str, total: int | None) -> None:
-    """Set a period by its strategy: never, each epoch, or steps, below 1 a share of them all."""
-    kind, steps = c.value(strategy), c.number(key)
-    if kind == "epoch":
-        c.set(path, "1 epochs", strategy)
-    elif kind == "no":
-        c.set(path, "never", strategy)
-    elif not steps or steps < 0:
-        c.wrong(key, "a positive number of steps")
-    elif steps >= 1:
-        c.set(path, f"{int(steps)} steps", key, strategy)
-    elif total:
-        c.set(path, f"{math.ceil(total * steps)} steps", key, strategy)
-    else:
-        text = f"a share of all steps, of which epochs say no number: set {path}"
-        c.report("needs a decision", key, text)
 
 
 def _records(c: Conversion, total: int | None) -> None:
