@@ -42,13 +42,9 @@ ROUNDING = 100
 WORLD = int(sys.argv[1]) if __name__ == "__main__" and len(sys.argv) > 1 else 2
 
 COMMON = (
-    f"duration={STEPS} steps",
-    "model.dropout=0",
-    "model.layers=2",
-    "evaluation=null",
-    "batch.micro_size=1",
-    "batch.accumulation=2",
-)
+    f"duration={STEPS} steps", "model.dropout=0", "model.layers=2", "evaluation=null",
+    "batch.micro_size=1", "batch.accumulation=2",
+)  # fmt: skip
 # The load of experts is counted over parts of the same size, whatever the micro-batch is.
 MOE = ("model.moe.experts=4", "model.moe.load_sequences=1")
 # Softmax and sigmoid routers, drops, gradients by load, a dense layer and shared experts.
@@ -56,25 +52,18 @@ EXPERTS = {
     "divided experts": (*MOE, "model.moe.router_z_loss=1e-3"),
     "divided experts with their own biases": (*MOE, "model.moe.bias=true"),
     "divided experts, scaled inputs": (
-        *MOE,
-        "model.moe.scale_inputs=true",
+        *MOE, "model.moe.scale_inputs=true",
         "model.moe.router={type: sigmoid_top_k, bias_rate: null, normalize: false}",
     ),
     "divided experts, biases": (
-        *MOE,
-        "model.moe.router=sigmoid_top_k",
-        "model.moe.shared_experts=1",
+        *MOE, "model.moe.router=sigmoid_top_k", "model.moe.shared_experts=1", "model.moe.top_k=1",
         "model.moe.sequence_balance_loss=0.01",
-        "model.moe.top_k=1",
     ),
     "divided experts, capacity": (
-        *MOE,
-        "model.moe.capacity_factor=0.6",
-        "model.moe.first_dense=1",
+        *MOE, "model.moe.capacity_factor=0.6", "model.moe.first_dense=1", "optimizer.clip_norm=0.1",
         "model.moe.gradient_scale=true",
-        "optimizer.clip_norm=0.1",
     ),
-}
+}  # fmt: skip
 MIXED = (
     "data.sources=[{type: random, documents: 40, length: 200, alphabet: 8, name: a, weight: 2}, "
     "{type: random, documents: 40, length: 200, alphabet: 8, name: b, weight: 1}]"
@@ -181,44 +170,33 @@ EXPERTS["divided experts, foreach"] = (*MOE, "optimizer.implementation=foreach")
 CASES |= EXPERTS
 # A base that is not its own start, so that B and A both learn; every kind of layer with an adapter.
 ADAPTED = ("optimizer.lr=1e-3", "model.heads=4", "model.kv_heads=2", "model.layers=2")
-SPLIT = (
-    *ADAPTED,
-    "model.merge_qkv=true",
-    "model.qkv_bias=true",
-    "model.attention_output_bias=true",
-)
+SPLIT = (*ADAPTED, "model.merge_qkv=true", "model.qkv_bias=true",
+         "model.attention_output_bias=true")  # fmt: skip
 ADAPTERS = {
-    "lora": (
-        *ADAPTED,
-        "adapter={type: lora, rank: 2, b_std: 0.1, exclude: [], train: [norm], "
-        "targets: [layers, embedding, output]}",
-    ),
+    "lora": (*ADAPTED, "adapter={type: lora, rank: 2, b_std: 0.1, exclude: [], train: [norm], "
+             "targets: [layers, embedding, output]}"),
     "dora": (*SPLIT, "adapter={type: dora, rank: 2, b_std: 0.1, targets: [layers, embedding]}"),
     "merged again and again": (
-        *ADAPTED,
-        "adapter={type: dora, rank: 2, b_std: 0.1, merge: {every: "
-        "7 steps}, targets: [layers, embedding]}",
+        *ADAPTED, "adapter={type: dora, rank: 2, b_std: 0.1, merge: {every: 7 steps}, "
+        "targets: [layers, embedding]}",
     ),
     "fused projections split": (
-        *SPLIT,
-        "adapter={type: lora, rank: 2, b_std: 0.1, fused_projections: split}",
+        *SPLIT, "adapter={type: lora, rank: 2, b_std: 0.1, fused_projections: split}",
     ),
-}
+}  # fmt: skip
 CASES |= ADAPTERS
 EXPERTS |= {
     "divided experts, lora": (*MOE, "adapter={type: lora, rank: 2, b_std: 0.1}"),
     "divided experts, merged again": (*MOE, "adapter={type: relora, rank: 2, merge: {every: 7}}"),
     "divided experts, quantized": (
-        *MOE,
-        "adapter={type: relora, rank: 2, b_std: 0.1, merge: {every: 7}, "
+        *MOE, "adapter={type: relora, rank: 2, b_std: 0.1, merge: {every: 7}, "
         "quantize: {type: nvfp4, group_size: 8, noise: {alpha: 0.5}}}",
     ),
     "divided experts, two, quantized": (
-        *FEW,
-        "adapter={type: dora, rank: 2, b_std: 0.1, quantize: {type: nf4, group_size: 8}}",
+        *FEW, "adapter={type: dora, rank: 2, b_std: 0.1, quantize: {type: nf4, group_size: 8}}",
     ),
     "divided experts, two, dora": (*FEW, "adapter={type: dora, rank: 2, b_std: 0.1}"),
-}
+}  # fmt: skip
 CASES |= EXPERTS
 # What the schedules of a pipeline of two or four ranks need.
 STAGED = ("model.layers=4", "batch.accumulation=4")

@@ -26,13 +26,13 @@ def test_parts_are_written_once_and_read_by_any_division() -> None:
 def test_some_pairs_of_divisions() -> None:
     befores = ("replicated2", "pipeline2", "expert2")
     lines = forked("tests.parallel.resharding", *befores, "/", "one", "tensor2")
-    assert len(lines.splitlines()) == 3 * 2 * 2 + 2
+    assert len(lines.splitlines()) == 3 * 2 * 2 + 1 + 2
 
 
 @pytest.mark.slow
 def test_all_pairs_of_divisions() -> None:
     lines = forked("tests.parallel.resharding")
-    assert len(lines.splitlines()) == 10 * 10 * 2 + 2
+    assert len(lines.splitlines()) == 11 * 11 * 2 + 3 * 3 + 2
 
 
 def test_two_ranks(run_module: Callable[[str], None]) -> None:

@@ -28,7 +28,6 @@ __all__ = ["folder"]
     "shapes",
     [
         [(4, 6), (2, None)],
-        pytest.param([(4, 6), (2, 11), (4, None)], marks=pytest.mark.slow),
         pytest.param([(2, 6), (4, 11), (1, 13), (2, None)], marks=pytest.mark.slow),
     ],
     ids=lambda shapes: ", ".join(str(ranks) for ranks, _ in shapes),

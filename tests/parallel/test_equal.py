@@ -71,13 +71,6 @@ def test_eight_ranks_train_what_one_does(shape: str) -> None:
     assert "equal over" in compare(8, shape, *EIGHT[shape])
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("after", ["1", "shard=2,expert=2"])
-def test_adapters_of_experts_whose_width_ranks_divide_go_on_elsewhere(after: str) -> None:
-    adapter = "adapter={type: dora, rank: 2, b_std: 0.1, quantize: {type: nf4, group_size: 8}}"
-    forked("tests.parallel.resumed_experts", "tensor=2,expert_tensor=2", after, adapter)
-
-
 def test_blocks_of_quantized_experts_are_not_cut(tmp_path: Path) -> None:
     widths = ("model.moe={experts: 4, expert_dim: 64}", "parallel.tensor=4", "model.heads=4",
               "model.dim=32")  # fmt: skip

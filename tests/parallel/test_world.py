@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import re
 import signal
 import socket
 import threading
@@ -38,6 +39,7 @@ from setpoint.parallel.world import World, ranks_by, world_of
 from setpoint.train.open import compare
 
 from ..checkpoint.disk import Operation, watched
+from ..conftest import ROOT
 from ..train.small import small_job
 
 
@@ -301,3 +303,30 @@ def test_ranks_of_the_last_axis_are_neighbours() -> None:
     few = dict.fromkeys(AXES, 1) | {"ring": 2, "ulysses": 2}
     grid = ranks_by(few, ["pipeline"], ["replicate", "ulysses"], ["shard", "ring"], ["tensor"])
     assert grid.flags.c_contiguous and grid.tolist() == [[[[0], [2]], [[1], [3]]]]
+
+
+# What is wrong in PyTorch without an error, and what to use instead.
+WRONG = {
+    # The gradient of its all_gather is wrong on gloo where what comes back is not contiguous.
+    r"distributed\.nn\.functional|distributed\.nn import": "_functional_collectives",
+    # Its thread's collectives meet those of training on the default group.
+    r"\basync_save\(": "a process group of its own",
+    # It refuses gradient accumulation, and counts optimizer state wrongly.
+    r"\bMemTracker\b|FSDPMemTracker": "setpoint's own meter",
+    # It warns on each rank where FSDP2 has divided what the axis tensor had.
+    r"\.full_tensor\(\)": "shapes.placed.whole_of",
+    # Dividing a model within it fails, or takes forty times as long.
+    r"\bFakeTensorMode\b": "the meta device, on which models are divided",
+}
+ALLOWED = "dry_run.py"
+"""The file that enters `FakeTensorMode` after models are divided."""
+
+
+@pytest.mark.parametrize("pattern", WRONG)
+def test_what_is_wrong_in_pytorch_is_not_used(pattern: str) -> None:
+    found = [
+        str(path)
+        for path in (ROOT / "src").rglob("*.py")
+        if re.search(pattern, path.read_text(encoding="utf-8")) and path.name != ALLOWED
+    ]
+    assert found == [], f"use {WRONG[pattern]}"
