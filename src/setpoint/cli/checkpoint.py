@@ -457,16 +457,20 @@ def checkpoint_diff(arguments: Arguments) -> int:
     lines.append(f"tensors: {len(tensors)} of {len({*sides[0], *sides[1]})} differ")
     headings = ("tensor", "shape", "dtype", "|A|", "|A - B|", "relative", "largest")
     lines += _first(headings, [_tensor_cells(difference) for difference in tensors], most)
-    lines.append(f"state: {len(state)} values differ")
+    lines.append(f"state: {_differ(len(state))}")
     cells = [[path, for_error(a, 40), for_error(b, 40)] for path, (a, b) in state.items()]
     lines += _first(("value", "A", "B"), cells, most)
     if rows is None:
         lines.append("configuration: not compared")
     else:
-        lines.append(f"configuration: {len(rows)} values differ")
+        lines.append(f"configuration: {_differ(len(rows))}")
         lines += [*render(rows[:most], ["A", "B"]), *hidden(rows, most)]
     emit(arguments, facts, "\n".join(lines), notes)
     return FAILED if tensors or state or rows else 0
+
+
+def _differ(count: int) -> str:
+    return "1 value differs" if count == 1 else f"{count} values differ"
 
 
 def _checkpoint(path: str) -> Path:

@@ -73,6 +73,7 @@ def test_separator(tmp_path: Path) -> None:
     assert begins.tokenizer.id_to_token(begins.separator) == BEGIN
     # They lay out a corpus differently, and so have different names.
     assert ends.name != begins.name
+    assert repr(ends) == f"HuggingFaceTokenizer('{folder}', {ends.vocab_size} tokens)"
     settings = folder / "tokenizer_config.json"
     settings.write_text(json.dumps({"bos_token": BEGIN}))
     assert built(folder).separator == begins.separator

@@ -96,7 +96,15 @@ class ChatTokenizer(Tokenizer, Protocol):
         ...
 
 
-class ByteTokenizer:
+class _Described:
+    vocab_size: int
+
+    def __repr__(self) -> str:
+        path = f"{vars(self)['path']!r}, " if "path" in vars(self) else ""
+        return f"{type(self).__name__}({path}{self.vocab_size} tokens)"
+
+
+class ByteTokenizer(_Described):
     """A tokenizer whose ids are bytes, with 256 as separator.
 
     Arguments:
@@ -156,7 +164,7 @@ class ByteTokenizer:
         return Encoded(np.concatenate(tokens), np.stack([first, last], axis=1))
 
 
-class IdTokenizer:
+class IdTokenizer(_Described):
     """Tokenizer for data of token ids: `tokenizer.Tokenizer`.
 
     Attributes:
@@ -197,7 +205,7 @@ SPACE = "\u2581"  # what SentencePiece writes for a space
 _BYTE = re.compile(r"<0x([0-9A-Fa-f]{2})>")
 
 
-class HuggingFaceTokenizer:
+class HuggingFaceTokenizer(_Described):
     """A tokenizer from `tokenizer.json`.
 
     Special tokens have no bytes, and their spelling inside a document is plain text. Bytes are
