@@ -97,12 +97,14 @@ def test_adapters(tmp_path: Path) -> None:
     precision = job.precision  # frozen weights in bf16, and masters of those of the adapter
     assert (precision.params, precision.master, precision.reduce) == ("bf16", "fp32", "bf16")
     text = f"adapter: lora\n{lines}peft_use_dora: true\nload_in_8bit: true\nloraplus_lr_ratio: 16\n"
+    text = text.replace("v_proj]", "v_proj, lm_head]")
     text += "lora_rank_pattern: {q_proj: 4}\nlora_alpha_pattern: {q_proj: 2, v_proj: 3}\n"
     job = converted(tmp_path, text)
     adapter, (group,) = job.adapter, job.optimizer.groups
     assert [(r.pattern, r.rank, r.alpha) for r in adapter.ranks] == [
         (r"(^|\.)(q_proj)$", 4, 2.0), (r"(^|\.)(v_proj)$", None, 3.0)]  # fmt: skip
     assert (job.precision.params, job.precision.reduce) == ("bf16", "fp32")
+    assert adapter.exclude == () and adapter.targets[-1] == r"(^|\.)lm_head$"
     assert (group.pattern, group.lr_multiplier) == (r"\.b$", 16.0)
     assert type(adapter).__name__ == "DoRA" and type(adapter.quantize).__name__ == "Int8"
 

@@ -204,6 +204,8 @@ SFT: list[tuple[dict[str, Any], dict[str, object]]] = [
     ({"packing": True, "assistant_only_loss": True, "fp16": True}, {
         "batch.sequence_length": 1024, "data.packing.method": "first_fit_decreasing",
         "data.sources.0.loss_on": "answers", "precision.compute": "fp16"}),
+    ({"use_flash_attention_2": True, "dataset_mixer": {"/data/rows": 1.0}}, {
+        "model.attention_backend": "flash_attention_2", "data.sources.0.paths.0": "/data/rows"}),
     ({"packing": True, "packing_strategy": "wrapped", "dataset_text_field": "body"}, {
         "data.packing.method": "concatenate", "data.sources.0.field": "body"}),
     ({"use_peft": True, "lora_r": 4, "load_in_4bit": True, "lora_target_modules": ["q_proj"],

@@ -428,6 +428,8 @@ def _adapter(c: Conversion) -> None:
             numbers = "|".join(map(str, cast("list[object]", layers)))
             patterns = [rf"layers\.({numbers})\..*{target}$" for target in targets]
         c.set("adapter.targets", patterns, "lora_target_modules", "peft_layers_to_transform")
+        if "lm_head" in targets:
+            c.set("adapter.exclude", [], "lora_target_modules")
     patterns = {key: c.mapping(f"lora_{key}_pattern") for key in ("rank", "alpha")}
     if names := dict.fromkeys([*patterns["rank"], *patterns["alpha"]]):
         ranks = [{"pattern": rf"(^|\.)({name})$", "rank": patterns["rank"].get(name),

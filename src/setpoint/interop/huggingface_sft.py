@@ -26,6 +26,8 @@ KEYS = {
         dataset_splits=None, dataset_configs=None, dataset_train_split="train",
         dataset_test_split="test", dataset_text_field="text", max_length=1024, packing=False,
         packing_strategy="bfd", assistant_only_loss=False, loss_type="nll"),
+    "use_flash_attention_2": Key(False, "model.attention_backend", {True: "flash_attention_2"},
+        optional=True),
     "use_rslora": Key(False, "adapter.rank_stabilized", optional=True),
     "activation_offloading": Key(False, "memory.activation_offload", {True: {}}, optional=True),
     "bnb_4bit_quant_type": Key("nf4", differs="the 4-bit format is NF4"),
@@ -85,6 +87,8 @@ def convert_adapter(c: Conversion) -> None:
         names = [*(targets or ["q_proj", "v_proj"]), *c.names("lora_target_parameters")]
         patterns = [rf"(^|\.){name}$" if name.isidentifier() else name for name in names]
         c.set("adapter.targets", patterns, "lora_target_modules", "lora_target_parameters")
+        if "lm_head" in names:
+            c.set("adapter.exclude", [], "lora_target_modules")
     if saved := c.names("lora_modules_to_save"):
         c.set("adapter.train", saved, "lora_modules_to_save")
 
@@ -173,6 +177,9 @@ def _source(c: Conversion, entry: dict[str, Any]) -> dict[str, Any]:
                   "field": field, "streaming": streaming}  # fmt: skip
     else:
         paths = [f"hf://datasets/{name}@~parquet/{config or 'default'}/{split}/*.parquet"]
+        if str(name).startswith(("/", ".", "~")):
+            paths = [str(name)]
+            c.report("needs a decision", key, f"all files of {name} are read, not {split} alone")
         only = c.value("assistant_only_loss")
         source = {"type": "conversations", "paths": paths, "loss_on": "answers" if only else "all",
                   "template": _template(c)}  # fmt: skip
