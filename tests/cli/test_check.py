@@ -203,6 +203,10 @@ def test_what_a_gpu_has_no_kernels_for_is_cautioned(
             "small.toml is a file\n    valid: the directory with adapter_config.json",
         ),
         ("train -3", "there is no preset '-3'"),
+        ("--seed 3 check tiny", "the command comes first: setpoint check"),
+        ("train small.toml --world-size=8", "takes the number of ranks from the launcher"),
+        ("replay small.toml -3", "small.toml"),
+        ("generate small.toml --seed null --prompt a", "seed = null: small.toml"),
         # An imported model takes any argument, so that `model.experts` exists for it alone.
         ("check tiny --moe.experts 8", "Did you mean model.moe.experts"),
         ("check small.toml --compile inductor", "Did you mean compile.backend=inductor?"),

@@ -73,6 +73,7 @@ def test_the_other_commands_know_such_a_job(cli: CommandLine, run: str) -> None:
     assert "more.toml:3:1" in answer.out
     assert len(cli.ok("fingerprint job.toml").strip()) == 64
     assert "Inference" in cli.ok("schema --job inference")
+    assert f"`setpoint evaluate {run}`" in cli.refused(f"infer {run}")
 
 
 def test_a_job_from_python(cli: CommandLine, run: str) -> None:

@@ -166,9 +166,14 @@ def test_no_path_leads_out_of_the_revision(cli: CommandLine, git: Repository) ->
         assert "has no file" in cli.refused(f"show HEAD:{path}")
 
 
-def test_outside_of_a_repository(cli: CommandLine) -> None:
+def test_outside_of_a_repository(cli: CommandLine, monkeypatch: pytest.MonkeyPatch) -> None:
     text = cli.refused("show HEAD:small.toml")
     assert "the working folder lies in no git repository with a revision 'HEAD'" in text
+    gone = cli.folder / "gone"
+    gone.mkdir()
+    monkeypatch.chdir(gone)
+    gone.rmdir()
+    assert "the working folder cannot be read" in cli.refused("show HEAD:small.toml")
 
 
 def test_code_that_does_not_end(

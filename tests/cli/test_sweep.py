@@ -60,6 +60,10 @@ def test_a_dry_run_shows_the_points_and_writes_nothing(cli: CommandLine) -> None
     answer = json.loads(cli.ok("sweep lr.toml --dry-run --json"))
     assert [point["plan"] for point in answer["points"]] == ["start"] * 4
     assert answer["points"][1]["settings"] == {"optimizer.lr": 0.001, "seed": 2, "model.layers": 2}
+    cli.file("search.toml", "extends='small.toml'\n[sweep.search]\ntrials=2\n"
+             "axes={'optimizer.lr'='log_uniform(1e-4, 1e-2)'}\n")  # fmt: skip
+    facts = json.loads(cli("sweep search.toml --draw-seed 4 --dry-run --json").out)
+    assert facts["search"]["seed"] == 4
 
 
 def test_all_points_are_checked_before_any_is_started(cli: CommandLine) -> None:

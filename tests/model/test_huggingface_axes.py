@@ -30,7 +30,7 @@ COMBINED = ("shard=2,tensor=2,expert=4", "pipeline=2,tensor=2", "pipeline=2,shar
 
 
 def test_two_ranks_divide_a_family_by_every_axis() -> None:
-    shapes = ("tensor=2,expert=2", "pipeline=2")
+    shapes = ("shard=2", "tensor=2,expert=2", "pipeline=2")
     kinds = ("gpt_oss", "gpt_oss+dora")
     said = forked("tests.model.huggingface_ranks", *kinds, *shapes)
     assert all(f"{kind}, {shape}: equal" in said for kind in kinds for shape in shapes)

@@ -41,12 +41,6 @@ def test_packed_steps_equal_a_plain_loop(tmp_path: Path, kind: str) -> None:
         torch.testing.assert_close(trained[name], weight, rtol=1e-5, atol=1e-5, msg=name)
 
 
-def test_two_ranks_with_divided_weights_train_what_one_does() -> None:
-    assert "gpt_oss, shard=2: equal" in forked(
-        "tests.model.huggingface_ranks", "gpt_oss", "shard=2"
-    )
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("shape", ["shard=2", "replicate=2"])
 def test_two_ranks_train_what_one_does(shape: str) -> None:

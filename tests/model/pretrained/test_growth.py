@@ -259,3 +259,5 @@ def test_what_is_no_model_is_told_apart(tmp_path: Path, monkeypatch: pytest.Monk
             load_pretrained(name)
         told.append(f"{name}:\n{caught.value}\n")
     compare("model/pretrained_not_found", "\n".join(told))
+    with pytest.raises(SetpointError):
+        locate_here("a" * 300)
