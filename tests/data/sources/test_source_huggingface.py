@@ -5,7 +5,6 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import datasets
 import pytest
 
 from setpoint.config import SetpointError, compose, resolve
@@ -19,6 +18,8 @@ ROWS = [{"text": f"row {n}", "meta": {"title": f"t{n}"}} for n in range(5)]
 
 @pytest.fixture(autouse=True)
 def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    import datasets
+
     monkeypatch.setattr("datasets.config.HF_DATASETS_CACHE", tmp_path / "cache")
     datasets.disable_progress_bars()
     yield
@@ -37,6 +38,8 @@ def refusal(path: Path | str, **fields: Any) -> str:
 
 
 def test_a_data_set_on_disk(tmp_path: Path) -> None:
+    import datasets
+
     table = datasets.Dataset.from_list(ROWS)
     datasets.DatasetDict(train=table, test=table.select([3])).save_to_disk(tmp_path / "saved")
     wanted = [(f"huggingface/train#{n:06d}", f"row {n}") for n in range(5)]
@@ -68,6 +71,8 @@ def test_a_folder_of_data_files(tmp_path: Path, streaming: bool) -> None:
 
 
 def test_a_row_without_text_is_named(tmp_path: Path) -> None:
+    import datasets
+
     rows = [{"text": "fine"}] * 3 + [{"text": None}]
     datasets.Dataset.from_list(rows).save_to_disk(tmp_path / "saved")
     assert "field: huggingface/train, row 4: 'text' is null" in refusal(tmp_path / "saved")

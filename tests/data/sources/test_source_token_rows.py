@@ -8,7 +8,6 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-import datasets
 import numpy as np
 import pyarrow as pa
 import pytest
@@ -41,6 +40,8 @@ WANTED = [
 
 @pytest.fixture(autouse=True)
 def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    import datasets
+
     monkeypatch.setattr("datasets.config.HF_DATASETS_CACHE", tmp_path / "cache")
     datasets.disable_progress_bars()
     yield
@@ -74,6 +75,8 @@ def columns(folder: Path, rows: list[dict[str, Any]]) -> SourceConfig:
 
 
 def saved(folder: Path, rows: list[dict[str, Any]]) -> SourceConfig:
+    import datasets
+
     with_more = [{"url": "x", **row} for row in rows]
     datasets.Dataset.from_list(with_more).save_to_disk(folder / "saved")
     return HubDataset(path=f"{folder}/saved", field="input_ids")

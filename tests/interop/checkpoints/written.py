@@ -14,7 +14,6 @@ from typing import Any
 
 import numpy as np
 import torch
-import transformers
 from torch import Tensor
 from torch.distributed.checkpoint.state_dict_saver import save
 
@@ -24,6 +23,8 @@ Tensors = dict[str, Tensor]
 
 def decoder(family: str = "llama", **more: Any) -> Any:
     """A small model of transformers with random weights, norms and biases too."""
+    from transformers import AutoConfig
+
     keys: dict[str, Any] = {
         "vocab_size": VOCAB,
         "hidden_size": WIDTH,
@@ -36,12 +37,14 @@ def decoder(family: str = "llama", **more: Any) -> Any:
         "tie_word_embeddings": False,
         **more,
     }
-    return drawn(transformers.AutoConfig.for_model(family, **keys))
+    return drawn(AutoConfig.for_model(family, **keys))
 
 
 def gpt2(vocab: int = VOCAB, **more: Any) -> Any:
+    from transformers import GPT2Config
+
     return drawn(
-        transformers.GPT2Config(
+        GPT2Config(
             vocab_size=vocab, n_positions=32, n_embd=WIDTH, n_layer=LAYERS, n_head=HEADS, **more
         )
     )
@@ -49,8 +52,10 @@ def gpt2(vocab: int = VOCAB, **more: Any) -> Any:
 
 def drawn(config: Any) -> Any:
     """The model with weights that are all drawn."""
+    from transformers import AutoModelForCausalLM
+
     torch.manual_seed(3)
-    model = transformers.AutoModelForCausalLM.from_config(config).eval()
+    model = AutoModelForCausalLM.from_config(config).eval()
     with torch.no_grad():
         for parameter in model.parameters():
             parameter.normal_(0.0, 0.2)

@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 import torch
-import transformers
 
 from setpoint.checkpoint.repartition import convert
 from setpoint.cli.main import main
@@ -78,6 +77,8 @@ def means(matrix: torch.Tensor) -> torch.Tensor:
 @pytest.mark.parametrize("name", FAMILIES)
 @pytest.mark.parametrize("rounded", [1, 64])
 def test_new_rows_are_the_mean_and_old_logits_stay(tmp_path: Path, name: str, rounded: int) -> None:
+    import transformers
+
     weights = base(tmp_path, name)
     job = ours(tmp_path, weights, f"model.vocab_multiple_of={rounded}")
     assert not preflight(job).problems
@@ -106,6 +107,8 @@ def test_a_run_with_new_tokens_is_what_transformers_loads(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """An adapter with the matrices trained whole: these change, and nothing else but it."""
+    import transformers
+
     weights = base(tmp_path, "llama")
     adapter = "adapter={type: lora, rank: 2, train: [embedding, ^output]}"
     frozen = ours(tmp_path, weights, "adapter=lora")
@@ -187,6 +190,8 @@ def test_parts_of_a_grown_matrix_are_those_of_the_whole(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", FAMILIES)
 def test_a_model_of_transformers_grows(tmp_path: Path, name: str) -> None:
+    import transformers
+
     weights = base(tmp_path, name)
     job = theirs(tmp_path, weights)
     assert not preflight(job).problems

@@ -8,7 +8,6 @@ import time
 from pathlib import Path
 from typing import Any, cast
 
-import datasets
 import numpy as np
 import pytest
 import torch
@@ -152,6 +151,8 @@ LONG = (*NEXT_FIT, "data.sources.0.length=100", "batch.sequence_length=64")
 
 def prepare_sources(folder: Path) -> None:
     """Write what rows name."""
+    import datasets
+
     ids = np.arange(20_000) * 7919 % 251
     ids[::200] = 256  # the separator of bytes
     np.save(folder / "a.npy", ids.astype(np.uint16))
@@ -179,6 +180,8 @@ def documents(job: Job) -> list[str]:
 
 def asked(job: Job) -> dict[str, Any]:
     """Arguments of `datasets.load_dataset`."""
+    import datasets
+
     seen: dict[str, Any] = {}
 
     def load_dataset(path: str, **options: Any) -> Any:

@@ -8,7 +8,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from transformers import EarlyStoppingCallback, TrainerControl, TrainerState, TrainingArguments
 
 from setpoint.config import SetpointError
 from setpoint.config.record.record import fingerprint
@@ -90,6 +89,13 @@ def defined(values: list[float], patience: int, gain: float) -> int:
 
 def of_transformers(values: list[float], patience: int, tmp_path: Path, greater: bool) -> int:
     """What EarlyStoppingCallback of transformers does."""
+    from transformers import (
+        EarlyStoppingCallback,
+        TrainerControl,
+        TrainerState,
+        TrainingArguments,
+    )
+
     callback = EarlyStoppingCallback(early_stopping_patience=patience)
     given = TrainingArguments(
         output_dir=str(tmp_path), metric_for_best_model="loss", greater_is_better=greater,
