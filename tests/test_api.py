@@ -7,6 +7,7 @@ import math
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -106,7 +107,7 @@ def test_wrong_options_name_the_field(run: sp.RecordedRun, tmp_path: Path) -> No
     assert [problem.path for problem in error.value.problems] == ["generation.max_tokens"]
     with pytest.raises(sp.ConfigError, match="'nowhere.txt' does not exist"):
         model.evaluate("nowhere.txt")
-    with pytest.raises(sp.ConfigError, match=r"generation\.prompts\.0 = 5"):
+    with pytest.raises(sp.SetpointError, match=r"generate: prompts\[0\] = 5"):
         model.generate(5)  # pyright: ignore[reportArgumentType]
     for wrong in ("worst", 1.5):
         with pytest.raises(sp.ConfigError, match=r"weights\.checkpoint = "):
@@ -121,6 +122,22 @@ def test_wrong_options_name_the_field(run: sp.RecordedRun, tmp_path: Path) -> No
         sp.export("nowhere", tmp_path / "out")
     with pytest.raises(sp.SetpointError, match="export: path = 7 is not a path"):
         sp.export(run, 7)  # pyright: ignore[reportArgumentType]
+
+
+def test_conversations_are_prompts(run: sp.RecordedRun) -> None:
+    model = run.model()
+    chat: dict[str, Any] = {"chat": {"template": "plain"}, "max_tokens": 4, "temperature": 0}
+    turns = [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}]
+    (one,) = model.generate("a", **chat)
+    assert model.generate(turns[:1], **chat) == [one]
+    # The answer at the end is generated.
+    assert model.generate([turns, "a", {"prompt": "a", "completion": "b"}], **chat) == [one] * 3
+    with pytest.raises(
+        sp.SetpointError, match=r"prompts\[1\] = 5\nValid: a str; a list of messages"
+    ):
+        model.generate(["a", 5])  # pyright: ignore[reportArgumentType]
+    with pytest.raises(sp.SetpointError, match="so leave prompts_file out"):
+        model.generate(turns, prompts_file="rows.jsonl")
 
 
 def test_an_export_without_a_tokenizer_warns(run: sp.RecordedRun, tmp_path: Path) -> None:

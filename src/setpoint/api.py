@@ -6,6 +6,7 @@ on; none of them imports torch before it needs it.
 
 from __future__ import annotations
 
+import json
 import os
 import warnings
 from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -13,7 +14,8 @@ from dataclasses import dataclass
 from functools import cached_property
 from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING, Any, Literal, cast
 
 from setpoint.checkpoint.folder import list_checkpoints
 from setpoint.config import (
@@ -52,6 +54,7 @@ if TYPE_CHECKING:
 
 Which = int | Literal["best", "latest"] | None
 Texts = str | os.PathLike[str] | Iterable[Any]
+Prompts = str | Mapping[str, Any] | Sequence[str | Mapping[str, Any] | Sequence[Mapping[str, Any]]]
 """A file or glob, or documents in memory."""
 FRAMES = ("pandas", "polars")
 
@@ -224,12 +227,13 @@ class TrainedModel:
         return self._loaded.tokenizer
 
     def generate(
-        self, prompts: str | Sequence[str], *, seed: int = 0, chat: Any = None, **options: Any
+        self, prompts: Prompts, *, seed: int = 0, chat: Any = None, **options: Any
     ) -> list[GeneratedText]:
         """Generate text.
 
         Arguments:
-            prompts: one or several.
+            prompts: one or several: a str, or a conversation as a list of messages or a row of
+                the training data, whose last answer is generated.
             chat: True for the chat template of the run, or a mapping with `template` and
                 `system`: prompts are then user messages.
             options: fields of the section `generation`: `max_tokens`, `temperature`, `top_p`,
@@ -238,12 +242,20 @@ class TrainedModel:
         Returns:
             a text for each prompt and sample, in order.
         """
-        is_list = isinstance(prompts, Iterable) and not isinstance(prompts, str)
-        section = {"prompts": tuple(prompts) if is_list else (prompts,), **options}
-        tasks: dict[str, Any] = {"generation": section, "seed": seed}
+        tasks: dict[str, Any] = {"generation": options, "seed": seed}
         if chat:
             tasks["chat"] = {} if chat is True else chat
-        return self._run(tasks).texts
+        given = _prompts(prompts)
+        if all(isinstance(prompt, str) for prompt in given):
+            options["prompts"] = given
+            return self._run(tasks).texts
+        if "prompts_file" in options:
+            raise SetpointError("generate: prompts has conversations, so leave prompts_file out")
+        with TemporaryDirectory() as folder:
+            file = Path(folder, "prompts.jsonl")
+            rows = ({"prompt": prompt} if isinstance(prompt, str) else prompt for prompt in given)
+            file.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+            return self._run({**tasks, "generation": {**options, "prompts_file": str(file)}}).texts
 
     def evaluate(
         self,
@@ -278,6 +290,28 @@ class TrainedModel:
         return infer_on(World(self._loaded.device), job, loaded=self._loaded)
 
 
+def _prompts(prompts: Prompts) -> tuple[Any, ...]:
+    """Texts, and rows of conversations.
+
+    Raises:
+        SetpointError: a prompt is neither.
+    """
+    if isinstance(prompts, str | bytes | Mapping) or not isinstance(prompts, Iterable):
+        prompts = cast("Prompts", [prompts])
+    items: list[Any] = [*prompts]
+    if items and all(isinstance(item, Mapping) and "role" in item for item in items):
+        items = [items]
+    for index, item in enumerate(items):
+        if isinstance(item, list | tuple):
+            items[index] = {"messages": list(cast("Sequence[object]", item))}
+        elif not isinstance(item, str | Mapping):
+            raise SetpointError(
+                f"generate: prompts[{index}] = {item!r:.60}\nValid: a str; a list of messages, "
+                f'such as [{{"role": "user", "content": "Who are you?"}}]'
+            )
+    return tuple(items)
+
+
 def load_model(source: Source, checkpoint: Which = None, overrides: Overrides = ()) -> TrainedModel:
     """Load trained weights for inference, in this process.
 
@@ -306,7 +340,7 @@ def load_model(source: Source, checkpoint: Which = None, overrides: Overrides = 
 
 def generate(
     source: Source,
-    prompts: str | Sequence[str],
+    prompts: Prompts,
     *,
     checkpoint: Which = None,
     overrides: Overrides = (),
@@ -391,7 +425,8 @@ def _weights_of(source: Source) -> str:
     try:
         job, _ = job_of(source, caller="load_model")
     except SetpointError as error:
-        raise no_run(str(source), error) from None
+        others = ", or the directory or hub id of a Hugging Face model"
+        raise no_run(str(source), error, others) from None
     path = find_run(job)
     if not is_record(path):
         raise SetpointError(f"load_model: {path} does not exist: train the job first")

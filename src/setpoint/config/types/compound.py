@@ -210,12 +210,12 @@ class SequenceType(ContainerType):
         return ((index, item, self.item) for index, item in enumerate(value))
 
     def read(self, value: object, origin: Origin) -> Any:
-        if isinstance(value, str) and not isinstance(value, PlainScalar):
+        if isinstance(value, str | int | float) and not isinstance(value, PlainScalar):
             raise self._refuse_item(value, origin)
         items = enumerate(read_items(self, value))
         return self.make(each(items, lambda _, item: read_item(self.item, item, origin)))
 
-    def _refuse_item(self, value: str, origin: Origin) -> Invalid:
+    def _refuse_item(self, value: str | float, origin: Origin) -> Invalid:
         """The error for an item in the place of a list with only this item."""
         error = self.refuse(value)
         try:
