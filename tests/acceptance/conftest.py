@@ -99,7 +99,6 @@ def cli(
 
 @pytest.fixture
 def run(cli: CommandLine, finished: Path) -> str:
-    """The finished run, copied into the folder of the test."""
     shutil.copytree(finished / "runs", cli.folder / "runs")
     (directory,) = (cli.folder / "runs").iterdir()
     return str(directory.relative_to(cli.folder))
@@ -120,5 +119,4 @@ class Script(CommandLine):
 
 @pytest.fixture
 def script(cli: CommandLine, capsys: pytest.CaptureFixture[str]) -> Script:
-    """A user's own script in the same folder."""
     return Script(cli.folder, capsys)

@@ -34,7 +34,6 @@ SHAPES: dict[str, dict[str, Any]] = {
 
 
 def model_config(shape: str, **given: Any) -> TransformerConfig:
-    """The configuration of a shape."""
     return resolve(TransformerConfig(**{**SIZES, **SHAPES[shape], **given}))
 
 
@@ -51,7 +50,6 @@ def base_model(config: TransformerConfig, seed: int = 1) -> nn.Module:
 
 
 def adapted_model(adapter: AdapterConfig, config: TransformerConfig, seed: int = 1) -> nn.Module:
-    """The same model with an adapter."""
     model = base_model(config, seed)
     adapt(resolve(adapter), model, trained_parameters(model), fused_parts_of(config))
     rules = adapter_rules(model)
@@ -65,11 +63,9 @@ def adapted_model(adapter: AdapterConfig, config: TransformerConfig, seed: int =
 
 
 def tokens(step: int = 0) -> Tensor:
-    """A batch of random tokens (B, S)."""
     return torch.randint(WORDS, (3, 10), generator=torch.Generator().manual_seed(step))
 
 
 def loss_of(model: nn.Module, batch: Tensor) -> Tensor:
-    """The mean cross-entropy of the next tokens."""
     logits = model(batch)
     return nn.functional.cross_entropy(logits[:, :-1].flatten(0, 1), batch[:, 1:].flatten())

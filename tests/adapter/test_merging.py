@@ -84,8 +84,7 @@ def test_merges_come_at_multiples_of_the_interval(
     assert merges == [(3, "drop"), (6, "drop")]
 
 
-@pytest.mark.parametrize("stop", [3, 4])
-def test_a_run_resumes_bit_for_bit_around_a_merge(tmp_path: Path, stop: int) -> None:
+def test_a_run_resumes_bit_for_bit_around_a_merge(tmp_path: Path) -> None:
     def weights(run: Path) -> dict[str, bytes]:
         last = list(list_checkpoints(run / "checkpoints").values())[-1]
         held = load_directory(last).tensors["model"]
@@ -95,7 +94,7 @@ def test_a_run_resumes_bit_for_bit_around_a_merge(tmp_path: Path, stop: int) -> 
 
     adapter = ("adapter.b_std=0.1", "adapter.dropout=0.1")
     train(job_of(tmp_path, "dora", "duration=7 steps", *adapter), tmp_path / "whole")
-    for steps in (stop, 7):
+    for steps in (3, 7):
         job = job_of(tmp_path, "dora", f"duration={steps} steps", *adapter)
         train(job, tmp_path / "cut")
     assert weights(tmp_path / "cut") == weights(tmp_path / "whole")

@@ -20,7 +20,6 @@ from setpoint.data.sides import named_corpus
 from setpoint.data.sources.config import Random, SourceConfig, Text
 from setpoint.data.tokenizers.config import Bytes
 from setpoint.data.tokenizers.tokenizer import ByteTokenizer
-from setpoint.shapes.batch import IGNORE_INDEX
 
 from .in_memory import in_memory
 
@@ -188,21 +187,6 @@ def test_what_is_no_document_is_refused_by_its_source(
     text = str(caught.value)
     assert text.startswith(f"data.sources.0: documents() of {__name__}.Given gave ")
     assert words in text
-
-
-def test_documents_of_tokens_say_which_are_trained() -> None:
-    documents = [
-        Document("s/text", b"ab"),
-        Document("s/ids", tokens=np.array([3, 4, 5]), trained=np.array([False, True, True])),
-        Document("s/all", tokens=np.array([6])),
-    ]
-    corpus = build_corpus(documents, ByteTokenizer(), side="train", sources=("s",))
-    assert corpus.tokens[:].tolist() == [256, 97, 98, 256, 3, 4, 5, 256, 6, 256]
-    batch = cut_rows(corpus, 8).batch_of(np.array([0]))
-    # A document whose mask is given is read without the separators around it.
-    assert batch.inputs.tolist() == [[256, 97, 98, 3, 4, 256, 6, 256]]
-    assert batch.targets.tolist() == [[97, 98, 256, 4, 5, 6, 256, IGNORE_INDEX]]
-    assert (batch.tokens, batch.target_tokens, batch.target_bytes) == (7, 7, 5)
 
 
 @pytest.mark.parametrize(

@@ -218,7 +218,6 @@ def test_lengths_of_all_rows(tmp_path: Path, flags: tuple[str, ...]) -> None:
 
 
 def sent(batch: Batch) -> Batch:
-    """Over the way between processes."""
     function, arguments = SentBatch(batch, 0.0).__reduce__()
     return function(*arguments).batch
 
@@ -326,6 +325,19 @@ def test_epoch_counts_passes_with_their_fraction() -> None:
     assert (state["taken"], state["epoch"], state["epoch_row"]) == (9, 1, 1)
 
 
+def test_each_micro_batch_is_counted_by_itself() -> None:
+    def first_tokens(batch: Batch) -> Count:
+        number = 1 + int(batch.inputs.sum())
+        return Count(number, number, float(number))
+
+    sequences = training_rows(counting_corpus(300), 9)
+    sampler = Sampler([RowOrder(sequences, 4)])
+    step = Feed(sequences, sampler, first_tokens, micro_size=1, accumulation=3).take()
+    expected = [first_tokens(batch) for batch in step.batches]
+    assert len(set(expected)) == 3 and list(step.counts) == expected
+    assert step.rank_total.tokens == sum(each.tokens for each in expected)
+
+
 def test_a_step_is_taken_whole_and_counted() -> None:
     """Its micro-batches are those that one by one would have come, and the position is past it."""
     corpus = counting_corpus(300)
@@ -376,18 +388,6 @@ def test_other_text_of_the_same_size_is_refused(corpus_of: Callable[..., Corpus]
         new.load_state_dict(old.state_dict())
 
 
-@pytest.mark.parametrize(
-    "change",
-    [{"epoch": -1}, {"epoch_row": "3"}, {"row": 40}, {"epoch": True}],
-)
-def test_a_position_that_is_none_is_refused(change: dict[str, Any]) -> None:
-    loader = feed_of(counting_corpus(398), sequence_length=9, micro_size=2, seed=0)
-    assert len(loader.sequences) == 40
-    with pytest.raises(SetpointError, match="is not a position"):
-        state = loader.state_dict()["sources"][""]
-        loader.load_state_dict({"sources": {"": {**state, **change}}})
-
-
 def test_numbers_out_of_range_and_a_short_corpus_are_refused() -> None:
     corpus = counting_corpus(20)  # 22 tokens
     good = {"sequence_length": 21, "micro_size": 1, "seed": 0}
@@ -401,6 +401,21 @@ def test_numbers_out_of_range_and_a_short_corpus_are_refused() -> None:
     ):
         with pytest.raises(SetpointError, match=words):
             feed_of(corpus, **{**good, **change})
+
+
+def test_ranks_together_are_one_rank_with_a_larger_batch() -> None:
+    corpus, data_size = counting_corpus(500), 3
+    one = feed_of(corpus, sequence_length=7, micro_size=2 * data_size, seed=5)
+    ranks = [
+        feed_of(
+            corpus, sequence_length=7, micro_size=2, seed=5, data_rank=rank, data_size=data_size
+        )
+        for rank in range(data_size)
+    ]
+    for _ in range(2 * len(one.sequences)):
+        together = torch.cat([rank.take().batches[0].inputs for rank in ranks])
+        assert torch.equal(together, one.take().batches[0].inputs)
+        assert all(rank.state_dict() == one.state_dict() for rank in ranks)
 
 
 @given(

@@ -28,6 +28,5 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> tuple[Job, Path]:
 
 @pytest.fixture(scope="session")
 def loaded(trained: tuple[Job, Path]) -> LoadedModel:
-    """Its model."""
     weights = InferenceWeights(path=str(trained[1]))
     return load(complete(Inference(weights=weights, evaluation=EvaluationTask())))

@@ -88,7 +88,6 @@ def job_of(case: Path, *flags: str) -> Inference:
 
 
 def alone(flags: tuple[str, ...]) -> tuple[str, ...]:
-    """The same job on one rank."""
     return tuple(flag for flag in flags if not flag.startswith("parallel."))
 
 

@@ -37,11 +37,9 @@ class Successor(nn.Module):
 
 
 def generators(*seeds: int) -> list[torch.Generator]:
-    """A generator for each seed."""
     return [torch.Generator().manual_seed(seed) for seed in seeds]
 
 
 def folder_of(path: Path) -> dict[str, bytes]:
-    """The files of a directory."""
     files = (file for file in sorted(path.rglob("*")) if file.is_file())
     return {str(file.relative_to(path)): file.read_bytes() for file in files}

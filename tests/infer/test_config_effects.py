@@ -25,17 +25,14 @@ from .small import folder_of
 
 
 def texts(job: Inference) -> list[GeneratedText]:
-    """What is generated."""
     return infer(job).texts
 
 
 def scores(job: Inference) -> dict[str, Any]:
-    """What is measured."""
     return infer(job).scores
 
 
 def shapes(job: Inference) -> list[tuple[int, ...]]:
-    """What goes through the model at once."""
     found: list[tuple[int, ...]] = []
 
     def watch(_: Any, given: tuple[torch.Tensor, ...]) -> None:
@@ -59,13 +56,11 @@ def written(job: Inference) -> dict[str, bytes]:
 
 
 def weights(job: Inference) -> tuple[str, str]:
-    """Which weights, and in what format they are held."""
     loaded = load(complete(job))
     return loaded.place.directory.name, str(next(loaded.model.parameters()).dtype)
 
 
 def backend(job: Inference) -> str:
-    """What computes attention."""
     config: Any = load(complete(job)).model.config
     return config.attention_backend
 
@@ -95,14 +90,12 @@ def deterministic(job: Inference) -> bool:
 
 
 def written_files(job: Inference) -> set[str]:
-    """The names of the files beside the results."""
     infer(job)
     assert job.output is not None
     return set(folder_of(job.output))
 
 
 def pauses(job: Inference) -> list[int]:
-    """The generations that garbage is collected of."""
     found: list[int] = []
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("setpoint.resilience.gc.gc.collect", found.append)
@@ -111,13 +104,11 @@ def pauses(job: Inference) -> list[int]:
 
 
 def results(job: Inference) -> bool:
-    """Whether results are written."""
     infer(job)
     return job.output is not None and (Path(job.output) / "results.json").is_file()
 
 
 def cautions(job: Inference) -> list[str]:
-    """What is said before anything runs."""
     return [caution.code for caution in verify_job(complete(job), ("files",)).cautions]
 
 

@@ -32,12 +32,10 @@ OPTIONS: dict[str, dict[str, Any]] = {
 
 
 def plain(**options: Any) -> CrossEntropyLoss:
-    """The loss of logits."""
     return resolve(CrossEntropy(**options)).build()
 
 
 def chunked(chunk_size: int, **options: Any) -> ChunkedCrossEntropyLoss:
-    """The loss in chunks."""
     return resolve(ChunkedCrossEntropy(chunk_size=chunk_size, **options)).build()
 
 
@@ -68,7 +66,6 @@ def head(
 
 
 def projection(matrix: Tensor, soft_cap: float | None = None, scale: float = 1.0) -> Projection:
-    """The way to logits of the vocabulary."""
     return Projection(matrix, VOCAB, scale, soft_cap)
 
 

@@ -31,7 +31,6 @@ def problem(dtype: torch.dtype) -> tuple[torch.Tensor, torch.Tensor, torch.Tenso
 
 
 def counted(logits: np.ndarray, targets: torch.Tensor) -> int:
-    """One by one."""
     rows, wanted = logits.reshape(-1, CLASSES), targets.flatten().tolist()
     return sum(int(np.argmax(row)) == t for row, t in zip(rows, wanted, strict=True))
 

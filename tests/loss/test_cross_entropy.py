@@ -165,12 +165,3 @@ def test_without_anything_to_weigh_nothing_is_copied() -> None:
     targets, weights = weigh(TARGETS)
     assert targets is TARGETS
     assert weights is None
-
-
-def test_weights_of_the_data_and_of_tokens_multiply() -> None:
-    given = torch.tensor([[1.0, 2.0, 3.0, 0.0], [7.0, 4.0, 0.5, 2.0]])
-    targets, weights = Weigher(ignore_index=2, token_weights={"1": 0.5, "5": 0})(TARGETS, given)
-    assert weights is not None
-    # What weighs nothing, or is ignored, does not count; each way says so in both results.
-    assert weights.tolist() == [[1, 1, 0, 0], [0, 2, 0.5, 0]]
-    assert targets.tolist() == [[0, 1, -100, -100], [-100, 1, 900, -100]]

@@ -79,7 +79,6 @@ def step(model: nn.Module, optimizer: Any, number: int) -> None:
 
 
 def weights(model: nn.Module) -> list[torch.Tensor]:
-    """All whole."""
     return [
         (p.full_tensor() if isinstance(p, DTensor) else p).detach().clone()
         for p in model.parameters()

@@ -107,7 +107,6 @@ def section(target: str, **fields: Any) -> ImportedOptimizer:
 
 
 def imported_groups(model: nn.Module, decay: float) -> list[dict[str, Any]]:
-    """Groups as the section makes them."""
     named = list(model.named_parameters())
     return [
         {"name": "decay", "params": [p for p in named if p[1].ndim >= 2], "weight_decay": decay},
@@ -225,7 +224,6 @@ class Modes(torch.optim.SGD):
 
 
 def no_optimizer(params: Any, lr: float) -> object:
-    """Give something else."""
     return object()
 
 

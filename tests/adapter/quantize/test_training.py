@@ -9,7 +9,6 @@ import pytest
 import torch
 from torch import nn
 
-from setpoint.adapter.apply import merge_all
 from setpoint.adapter.config import AdapterConfig, QLoRA
 from setpoint.adapter.quantize.config import FP8, NF4
 from setpoint.adapter.targets import adapter_problems
@@ -117,18 +116,6 @@ def test_a_merge_quantizes_the_base_again(tmp_path: Path) -> None:
     assert (module.weight - merged).norm() < 0.12 * merged.norm()
     new = merged.abs().max().item() / (6 * 448)
     assert module.quantized.scale.item() == pytest.approx(0.9 * scale + 0.1 * new)
-
-
-def test_merged_equals_unmerged_on_a_quantized_base(tmp_path: Path) -> None:
-    components, _ = stepped(tmp_path, QUANTIZED.format("nf4", 16), "duration=2 steps")
-    model, tokens = components.model.eval(), torch.arange(14)[None]
-    with torch.no_grad():
-        expected = model(tokens)
-        merge_all(model)
-        torch.testing.assert_close(model(tokens), expected, rtol=1e-5, atol=1e-5)
-    names = [name for name, _ in model.named_parameters()]
-    assert not any("adapter" in name or "quantized" in name for name in names)
-    assert "layers.0.attention.query.weight" in names
 
 
 @pytest.mark.parametrize(

@@ -8,9 +8,8 @@ import pytest
 
 from setpoint.config import SetpointError, resolve
 from setpoint.data.document import Document
-from setpoint.data.reading import DocumentFilter, documents_of
-from setpoint.data.sources.config import Filter, Random
-from setpoint.data.tokenizers.tokenizer import ByteTokenizer
+from setpoint.data.reading import DocumentFilter
+from setpoint.data.sources.config import Filter
 
 TEXTS = ["", "ab", "abcdef", "€€", "abcdefghij"]
 
@@ -59,13 +58,6 @@ def test_shards_divide_the_documents_and_do_not_move() -> None:
 def test_a_filter_that_leaves_nothing_is_an_error() -> None:
     with pytest.raises(SetpointError, match="of 5 documents none is left \\(5 too short\\)"):
         kept(shortest=99)
-
-
-def test_what_was_left_out_is_said() -> None:
-    said: list[str] = []
-    source = resolve(Random(documents=6, length=9, filter=Filter(shards=2)))
-    found = list(documents_of(source, "data.sources.0", ByteTokenizer(), said))
-    assert said == [f"filter: random: of 6 documents {6 - len(found)} of other shards"]
 
 
 @pytest.mark.parametrize(
