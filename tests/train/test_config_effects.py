@@ -65,9 +65,11 @@ SHARED_FIELDS = {
     "clip_value",
     "DoRA ReLoRA QLoRA": "alpha rank_stabilized ranks dropout b_std targets exclude train "
     "fused_projections quantize",
-    "Stdlib Conversations Random Questions Tokens": "filter weight epochs",
+    "Stdlib Conversations Random Questions Tokens HubDataset": "filter weight epochs",
+    "ChunkedCrossEntropy LinearCrossEntropy": "ignore_index token_weights",
+    "CheckpointedParts Operators": "every reentrant",
     "Int8 FP8 NVFP4 MXFP4": "exclude noise",
-    "Linear Polynomial Rex": "warmup warmup_from horizon horizon_share floor by",
+    "Linear Polynomial Rex Wsd": "warmup warmup_from horizon horizon_share floor by",
 }
 RARELY = {
     f"{cls}.{field}"

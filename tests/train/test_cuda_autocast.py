@@ -11,7 +11,6 @@ import pytest
 import torch
 from torch import Tensor
 
-from setpoint.config.composition import compose
 from setpoint.model.attention.attention import AttentionContext
 from setpoint.model.layers import layers_of
 from setpoint.train.build.components import Components, build_components
@@ -54,11 +53,6 @@ JOBS: dict[str, tuple[str, ...]] = {
         "model.moe.gradient_scale=true", "model.moe.capacity_factor=0.6",
     ),
 }  # fmt: skip
-
-PRESETS = (
-    "deepseek-tiny", "gemma3-tiny", "gpt2-tiny", "llama3-tiny", "mistral-tiny", "qwen3-tiny",
-    "qwen3-moe-tiny",
-)  # fmt: skip
 
 
 @contextmanager
@@ -109,17 +103,6 @@ def test_steps_and_dtypes(tmp_path: Path, name: str) -> None:
     # CUDA's lists give more digits to sums and norms, and nothing else.
     plain, _ = trained(job)
     assert losses == pytest.approx(plain, abs=2e-2)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("preset", PRESETS)
-@pytest.mark.parametrize("flags", [(), ("memory.activation_checkpointing=full",)])
-def test_presets(tmp_path: Path, preset: str, flags: tuple[str, ...]) -> None:
-    given = [f"workspace={tmp_path}", "precision.compute=bf16", "tracking.progress=none", *flags]
-    job = compose(Job, preset, flags=given, modifiers=["smoke(steps=2)"]).resolve()
-    with cuda_autocast():
-        _, dtypes = trained(job)
-    assert dtypes["attention"] == {torch.bfloat16}
 
 
 def test_lists_are_those_of_cuda() -> None:

@@ -282,16 +282,3 @@ def test_hostile_values_show_as_text(browser: Browser, tmp_path: Path) -> None:
             assert "onerror=planted()" in text, section
         assert browser.texts("h1") == [bad] and browser.driver.title.startswith("</script>")
         assert browser.complaints() == []
-
-
-@pytest.mark.slow
-def test_a_hundred_thousand_rows(browser: Browser, tmp_path: Path) -> None:
-    rows = [train_row(step, 10 / step) for step in range(1, 100_001)]
-    rows[70_001]["loss"] = 42.0
-    path = report(tmp_path, write_run(tmp_path / "run", rows))
-    assert path.stat().st_size < 2_000_000
-    browser.open(path, width=360)
-    assert browser.run("return document.documentElement.scrollWidth") == 360
-    ticks = [float(text) for text in browser.texts("[data-chart='Loss'] .y-tick")]
-    assert max(ticks) >= 40  # the one outlier is there
-    assert browser.complaints() == []

@@ -12,10 +12,7 @@ import pytest
 from setpoint.checkpoint.manifest import read_manifest
 from setpoint.train.build.components import build_components
 from setpoint.train.evaluation.scores import evaluate, scores_in
-from setpoint.train.loop import Callback, Loop, Phase
 from setpoint.train.run import train
-from setpoint.train.session import Run
-from setpoint.train.verdict import StepResult
 
 from ..small import events, rows, small_job, snapshot, train_rows
 
@@ -192,38 +189,3 @@ def test_the_best_is_forgotten_with_its_measure(tmp_path: Path) -> None:
     assert int(pointer.read_text().strip().removeprefix("step-")) > first.final_position.step
     log = (first.directory / "logs" / "rank-0.log").read_text()
     assert "best metric reset: its measure has changed: " in log
-
-
-@pytest.mark.parametrize(("end", "phase"), [(6, Phase.LAST), (7, Phase.OBSERVE)])
-def test_a_callback_that_ends_the_loop(tmp_path: Path, end: int, phase: Phase) -> None:
-    """Whether it runs before the others or after them, the end is logged, judged and saved.
-
-    At step 6 an evaluation and a checkpoint are due as well, at step 7 nothing is.
-    """
-
-    class Ender(Callback):
-        def after_step(self, loop: Loop, result: StepResult) -> None:
-            if loop.position.step == end:
-                loop.end("it is enough")
-
-    def added(run: Run) -> list[Callback]:
-        ender = Ender()
-        ender.phase = phase
-        return [ender]
-
-    job = small_job(tmp_path, *FALLS, "duration=12 steps")
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("setpoint.train.run.package_callbacks", added)
-        outcome = train(job)
-    run = outcome.directory
-    assert (outcome.status, outcome.final_position.step, outcome.reason) == (0, end, "it is enough")
-    judged = sorted({2, 4, 6, end})
-    assert list(scores_of(run)) == judged
-    logged = [row["step"] for row in train_rows(run)]
-    assert logged == [5, end]
-    folder = run / "checkpoints" / f"step-{end:08d}"
-    assert read_manifest(folder).metric == scores_of(run)[end]
-    # Its duration is not over: without that callback it goes on, and has lost no row.
-    assert train(job).final_position.step == 12
-    assert list(scores_of(run))[: len(judged)] == judged
-    assert [row["step"] for row in train_rows(run)][:3] == [5, end, 10]
