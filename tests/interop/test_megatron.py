@@ -269,6 +269,9 @@ def test_what_is_reported(tmp_path: Path) -> None:
     alone = read(tmp_path, "--num-query-groups 2 --first-last-layers-bf16").reports
     idle = {r.key for r in alone if r.kind == "without effect"}
     assert idle >= {"num-query-groups", "first-last-layers-bf16"}
+    resumed = read(tmp_path, "--save x --load x --ckpt-step 20 --exit-on-missing-checkpoint")
+    assert [r.key for r in resumed.reports if r.kind == "refused"] == ["ckpt-step"]
+    assert resumed.data["checkpoint"]["resume"] == "must"
     families = read(tmp_path, "--fim-data --rl-profile --inference-shards 2")
     assert [p.path for p in families.problems] == ["fim-data"]
     assert {(r.key, r.kind) for r in families.reports} >= {

@@ -548,9 +548,13 @@ def _records(c: Conversion) -> None:
         if path and (path != c.value("save") or c.value("finetune")):
             text = f"{path}: a checkpoint of Megatron's; its weights are model.pretrained"
             c.report("needs a decision", key, text)
-    for key in ("no-load-optim", "no-load-rng", "finetune", "exit-on-missing-checkpoint"):
-        c.value(key)  # only for weights loaded by hand
-    c.value("ckpt-step")
+    source = c.value("load")
+    resumes = source is not None and source == c.value("save") and not c.value("finetune")
+    if c.value("exit-on-missing-checkpoint") and resumes:
+        c.set("checkpoint.resume", "must", "exit-on-missing-checkpoint")
+    for key in ("no-load-optim", "no-load-rng", "ckpt-step"):  # of others, for weights only
+        if c.value(key) and resumes:
+            c.report("refused", key, "a run resumes from its latest checkpoint with all its state")
     c.set("resilience.gc", None, "manual-gc")
     if c.value("manual-gc"):
         if interval := c.number("manual-gc-interval"):
