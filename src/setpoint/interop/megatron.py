@@ -552,7 +552,8 @@ def _records(c: Conversion) -> None:
     resumes = source is not None and source == c.value("save") and not c.value("finetune")
     if c.value("exit-on-missing-checkpoint") and resumes:
         c.set("checkpoint.resume", "must", "exit-on-missing-checkpoint")
-    for key in ("no-load-optim", "no-load-rng", "ckpt-step"):  # of others, for weights only
+    # Without a resume, only the weights of another run are loaded, which these leave as they are.
+    for key in ("no-load-optim", "no-load-rng", "ckpt-step"):
         if c.value(key) and resumes:
             c.report("refused", key, "a run resumes from its latest checkpoint with all its state")
     c.set("resilience.gc", None, "manual-gc")
