@@ -209,13 +209,6 @@ def test_a_file_that_is_named_again_keeps_its_place_or_is_refused() -> None:
     assert compose(Job, "u.toml", files=["t.toml"]).resolve().seed == 1
 
 
-def test_extends_is_relative_to_the_file(tmp_path: Path) -> None:
-    (tmp_path / "sub").mkdir()
-    (tmp_path / "sub" / "a.toml").write_text('extends = "../base.toml"\n')
-    (tmp_path / "base.toml").write_text("seed = 9\n")
-    assert compose(Job, "sub/a.toml").resolve().seed == 9
-
-
 def test_two_presets_and_what_modifiers_put_in_share_nothing() -> None:
     first = compose(Job, "small", modifiers=["shared-sgd"], flags=["--optimizer.lr=3"])
     second = compose(Job, "small", modifiers=["shared_sgd"])

@@ -198,32 +198,3 @@ def test_what_follows_from_outside_is_determined_again() -> None:
     again = resolve(draft).evolve()
     again.left.scale = 4
     assert resolve(again).right.scale == 4
-
-
-class Above(Config):
-    below: Leaf = field(factory=Leaf)
-    beside: Leaf = field(factory=Leaf)
-
-    @rule(cautions={"odd": "the leaf below is odd"})
-    def _check_below(self) -> Iterator[Problem]:
-        if self.below.size % 2:
-            yield Caution("odd", "below.size", "is odd")
-
-
-class Outer(Config):
-    first: Above = field(factory=Above)
-    size: int = 1
-
-
-def test_what_a_section_says_of_one_inside_is_said_once() -> None:
-    draft = Outer()
-    draft.first.beside.size = 5
-    config = resolve(draft)
-    paths = [caution.path for caution in cautions_of(config)]
-    assert paths == ["first.below.size", "first.beside.size"]
-    fork = config.evolve()
-    fork.first.beside.sizes = [3]
-    assert [caution.path for caution in cautions_of(resolve(fork))] == paths
-    fork.first.beside.size = 2
-    assert [caution.path for caution in cautions_of(resolve(fork))] == paths[:1]
-    assert [caution.path for caution in cautions_of(resolve(config.evolve(size=2)))] == paths

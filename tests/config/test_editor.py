@@ -58,15 +58,6 @@ def test_items_by_index_and_key() -> None:
     assert job.user.dump() == {"a": {"b": [1, {"c": None}]}, "items": {"x": 3}}
 
 
-def test_the_variant_of_an_item() -> None:
-    job = resolved("--sources.0=text", "--sources.0.paths=a", "--sources.0.weight=2")
-    assert job.sources == (Text(paths=("a",), weight=2.0),)
-    job = resolved("--sources.0.weight=2", "--sources.0.type=text", "--sources.0.paths=a")
-    assert job.sources == (Text(paths=("a",), weight=2.0),)
-    job = resolved("--sources.0", "{type: text, paths: [a]}")
-    assert job.sources == (Text(paths=("a",)),)
-
-
 @pytest.mark.parametrize(
     ("flag", "path", "message"),
     [
@@ -256,18 +247,6 @@ def test_every_layer_edits_alike(layer: str, tmp_path: Path) -> None:
         ("b", 1),
         ("c", 1),
     ]
-
-
-def test_an_item_given_as_a_mapping_is_changed_not_replaced() -> None:
-    job = compose(Job, flags=["sources.0.documents=5", "sources.0={weight=2}"]).resolve()
-    assert (
-        job.sources[0]
-        == compose(Job, flags=["sources.0.documents=5", "sources.0.weight=2"]).resolve().sources[0]
-    )
-    switched = compose(
-        Job, flags=["sources.0.weight=3", "sources.0={type=text, paths=[x]}"]
-    ).resolve()
-    assert isinstance(switched.sources[0], Text) and switched.sources[0].weight == 3
 
 
 MISTAKES = [

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import pickle
 from pathlib import Path
 
 from setpoint.config import Config, dead, derive, derived, field, resolve
@@ -162,17 +161,6 @@ def test_a_later_variant_is_a_cause(tmp_path: Path) -> None:
     file.write_text('curve = {type = "flat", warmup = 5}\n')
     (problem,) = problems_of(lambda: compose(Curved, str(file), flags=["--curve=flat"]).resolve())
     assert problem.path == "curve.warmup"
-
-
-def test_a_pickled_draft_resolves_as_the_draft_does(tmp_path: Path) -> None:
-    file = tmp_path / "x.toml"
-    file.write_text("warmup = 5\n")
-    draft = compose(Schedule, str(file), flags=["--kind=constant"]).draft
-    text = pickle.dumps(draft)
-    assert resolve(pickle.loads(text)) == resolve(draft)
-    again = pickle.loads(text)
-    assert len(list(dropped_values(compose(Schedule, again).resolve()))) == 1
-    assert compose(Schedule, again, flags=["--kind=linear"]).resolve().warmup == 5
 
 
 class Shop(Config):

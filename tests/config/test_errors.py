@@ -13,7 +13,7 @@ from setpoint.config.words.errors import printable
 
 from ..support.snapshots import compare
 from .helpers import LAYERS, flag_problems, problems_of, resolve_through
-from .sample import Job, Tracker
+from .sample import Job
 
 
 @pytest.mark.parametrize(
@@ -139,24 +139,6 @@ def test_a_missing_value_has_the_origin_of_its_item(tmp_path: Path) -> None:
         "sources.2.paths": f"{file}:3:1",
         "sources.3.paths": "command line --sources.append",
     }
-
-
-@pytest.mark.parametrize(
-    "action",
-    [
-        lambda: Tracker(token="hunter2"),
-        lambda: Tracker(tokn="hunter2"),
-        lambda: setattr(Tracker(), "token", {"a": "hunter2"}),
-        lambda: Job(tracker={"url": "http://x", "tokn": "hunter2"}),
-        lambda: Job(token="hunter2"),
-    ],
-)
-def test_no_secret_in_errors_of_python(action: object) -> None:
-    assert callable(action)
-    with pytest.raises(ConfigError) as caught:
-        action()
-    assert "hunter2" not in str(caught.value)
-    assert "***" in str(caught.value)
 
 
 def test_wrong_values_cause_no_further_problems() -> None:

@@ -179,30 +179,6 @@ def test_a_minimal_file_reads_well() -> None:
     compare("config/minimal_toml", placeless(text))
 
 
-FLAGS: list[list[str]] = [
-    [],
-    ["--optimizer.betas", "0.8,0.9", "--optimizer.clip_norm", "null"],
-    ["--evaluation", "null", "--workspace", "/some where/else"],
-    ["--duration", "[7 steps, 10 min]", "--schedule", "constant"],
-    ["--data.sources", '[{type = text, paths = ["it\'s", "a\\"b"]}, {type: stdlib}]'],
-    ["--user.probe.width", "3", "--user.names", "[a, b]", "--user.on", "true"],
-    ["--model.ffn_dim", "${model.dim * 3}", "--model.rope_base", "inf"],
-]
-
-
-@pytest.mark.parametrize("flags", FLAGS, ids=lambda flags: " ".join(flags[:1]) or "as it is")
-def test_the_function_gives_an_equal_config(
-    flags: list[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(registry, "presets", dict(registry.presets))
-    job = compose(Job, "tiny", flags=flags).resolve()
-    names: dict[str, Any] = {"__name__": "a_module"}
-    exec(to_python(job, "again"), names)
-    again = resolve(names["again"]())
-    assert again == job
-    assert fingerprint(again) == fingerprint(job)
-
-
 def test_only_what_differs_is_written() -> None:
     text = to_python(compose(Job, "tiny", flags=["--seed", "7"]).resolve())
     assert "seed=7" in text

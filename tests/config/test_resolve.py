@@ -26,12 +26,6 @@ from .helpers import flag_problems, placeless, problems_of, resolved
 from .sample import AdamW, Batch, Job, Recurrent, Synthetic, Transformer
 
 
-def test_resolving_twice_changes_nothing() -> None:
-    config = resolved("--model.dim=64", "--model.heads=4", "--seed=${batch.size}")
-    assert resolve(config) == config
-    assert hash(resolve(config)) == hash(config)
-
-
 def test_everything_is_reported_together() -> None:
     problems = flag_problems(
         "--optimizer.lrr=3", "--seed=x", "--model.heads=5", "--sources", "[{type: text}]",

@@ -13,17 +13,6 @@ from setpoint.config.draft.walk import dropped_values
 from setpoint.config.values.node import chain_of
 
 from .helpers import problems_of
-from .sample import Job, Sgd
-
-
-def test_what_both_have_goes_along_and_the_rest_is_named(tmp_path: Path) -> None:
-    first, second = tmp_path / "first.toml", tmp_path / "second.toml"
-    first.write_text("[optimizer]\nlr = 0.5\nbetas = [0.1, 0.2]\n")
-    second.write_text('extends = "first.toml"\noptimizer = "sgd"\n')
-    job = compose(Job, str(second)).resolve()
-    assert job.optimizer == Sgd(lr=0.5)
-    (line,) = dropped_values(job)
-    assert line.startswith("optimizer.betas = [0.1, 0.2], from ") and "first.toml:3:1" in line
 
 
 class Opt(Config):

@@ -13,7 +13,7 @@ from setpoint.config.files.write import write_json
 from setpoint.config.layers.extends import HEADERS
 from setpoint.config.record.record import CONFIG, record_files
 from setpoint.editor_schema.file_schema import ABOUT_THE_FILE, json_schema
-from setpoint.editor_schema.help import class_help, field_help
+from setpoint.editor_schema.help import field_help
 
 from ..config.sample import AdamW, Job, Sgd, Transformer
 from ..config.strategies import jobs
@@ -213,11 +213,3 @@ def test_classes_in_functions_and_without_source() -> None:
         {"__annotations__": {"x": "int"}, "__module__": "builtins", "__qualname__": "Made", "x": 1},
     )
     assert field_help(made, "x") == ""
-
-
-def test_class_help_is_the_first_line() -> None:
-    assert class_help(Job) == "The root."
-    assert (
-        class_help(type(Config)("Bare", (Config,), {"__module__": __name__, "__qualname__": "B"}))
-        == ""
-    )

@@ -4,17 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from setpoint.config import Config, Invalid, field, resolve
-from setpoint.config.composition import compose
+from setpoint.config import Invalid
 from setpoint.units import ByteSize
-
-
-class Buffers(Config):
-    """Sizes."""
-
-    size: ByteSize = field(default=ByteSize("16 MiB"), ge=ByteSize("1 KiB"))
-    more: tuple[ByteSize, ...] = ()
-    twice: int = 0
 
 
 @pytest.mark.parametrize(
@@ -71,12 +62,3 @@ def test_a_size_is_a_number() -> None:
 @given(st.integers(0, 2**80))
 def test_the_canonical_text_reads_back(count: int) -> None:
     assert int(ByteSize(ByteSize(count).dump())) == count
-
-
-def test_sizes_as_fields() -> None:
-    config = compose(Buffers, flags=["--size=2 GB", "--more=1 KiB,3", "--twice=${size * 2}"])
-    resolved = config.resolve()
-    assert resolved.size == 2 * 10**9
-    assert resolved.more == (1024, 3)
-    assert resolved.twice == 4 * 10**9
-    assert resolve(Buffers(size=2**20)).size.dump() == "1 MiB"

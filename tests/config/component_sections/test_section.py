@@ -17,7 +17,7 @@ from setpoint.config.resolving.checks import verify
 from ...support.snapshots import compare
 from ..helpers import LAYERS, problems_of, resolve_through
 from . import targets
-from .sample import Imported, Net, Plain, Relu
+from .sample import Imported, Net, Relu
 from .targets import Part, Whole
 
 PART = f"{targets.__name__}.Part"
@@ -92,18 +92,6 @@ def test_a_new_target_starts_afresh(tmp_path: Path) -> None:
     assert "optimizer.rate" not in values(config)
     assert config.optimizer.lr == 0.5
     assert [line.split(",")[0] for line in dropped_values(config)] == ["optimizer.rate = 0.2"]
-
-
-def test_switching_keeps_the_typed_fields() -> None:
-    given = Net(optimizer=Plain(lr=0.5))
-    there = [f"--optimizer={{type=import, target={PART}}}"]
-    config = compose(Net, given, flags=there).resolve()
-    assert (config.optimizer.lr, type(config.optimizer).__name__) == (0.5, "Imported")
-    imported = Net(optimizer=partial(Part, rate=0.3))
-    imported.optimizer.lr = 0.5
-    net = compose(Net, imported, flags=["--optimizer=plain"]).resolve()
-    assert net.optimizer.lr == 0.5
-    assert any("optimizer.rate = 0.3" in line for line in dropped_values(net))
 
 
 class Rooted(Config):

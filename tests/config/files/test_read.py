@@ -57,11 +57,6 @@ def test_missing_file(folder):
     assert refusal("x" * 300 + ".toml").endswith(": cannot be read: File name too long")
 
 
-def test_a_file_below_a_file(folder):
-    (folder / "f.toml").touch()
-    assert refusal("f.toml/x.toml") == "f.toml/x.toml: cannot be read: Not a directory"
-
-
 def test_unreadable(folder, monkeypatch):
     (folder / "a.toml").touch()
 

@@ -98,18 +98,13 @@ def test_any_text_is_read_or_refused(text: str) -> None:
     [
         ("true", True),
         ("FALSE", False),
-        ("0", 0),
         ("-12", -12),
         ("+007", 7),
         ("0x1F", 31),
-        ("0o17", 15),
         ("1.", 1.0),
         (".5", 0.5),
         ("-1e-5", -1e-5),
-        ("1E+16", 1e16),
         (".inf", math.inf),
-        ("-.INF", -math.inf),
-        ("+.Inf", math.inf),
     ],
 )
 def test_core_schema(text, value):

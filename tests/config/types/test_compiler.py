@@ -7,27 +7,17 @@ import datetime
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from types import ModuleType
-from typing import Any, Literal, NewType, TypeVar
+from typing import Any, NewType, TypeVar
 
 import pytest
 
 from setpoint.config import Config, SetpointError, resolve
-from setpoint.config.types.base import LiteralType, StrType
 from setpoint.config.types.compiler import compile_annotation
-from setpoint.config.types.compound import AnyOfType
-from setpoint.units import ByteSize, Period
+from setpoint.units import Period
 
 from ...support.snapshots import compare
 from ..sample import Batch, Experts
 from .test_default import wrong
-
-
-def test_the_narrower_alternative_is_asked_first() -> None:
-    kind = compile_annotation(str | float | int, "here")
-    assert isinstance(kind, AnyOfType)
-    assert [type(option).__name__ for option in kind.parts] == ["IntType", "FloatType", "StrType"]
-    assert isinstance(kind.parts[-1], StrType)
-    assert LiteralType(("a",)).describe() == "one of: a"
 
 
 def test_a_name_that_is_not_there_at_run_time_is_explained() -> None:
@@ -135,14 +125,6 @@ def test_lists_of_fields_with_one_annotation_say_whose_they_are(
 # What stands beside a field must fit its type.
 
 
-RIGHT: list[tuple[object, dict[str, Any]]] = [
-    (int | None, {"default": None, "ge": 1}),
-    (int | Literal["auto"], {"default": "auto", "ge": 1}),
-    (ByteSize, {"default": ByteSize("1 MiB"), "gt": 0}),
-    (Any, {"default": 3, "ge": 1}),
-    (tuple[int, ...] | None, {"default": (1,), "item_ge": 1}),
-    (int | tuple[int, ...], {"default": 3, "item_ge": 1}),
-]
 WRONG: list[tuple[object, dict[str, Any], str]] = [
     (str, {"default": "a", "ge": 1}, "and this is a str"),
     (Period, {"default": Period("1 step"), "ge": 1}, "apply to numbers"),
@@ -153,11 +135,6 @@ WRONG: list[tuple[object, dict[str, Any], str]] = [
     (int, {"default": 1, "item_ge": 1}, "for lists and mappings of numbers"),
     (list[str], {"factory": list, "item_ge": 1}, "for lists and mappings of numbers"),
 ]
-
-
-@pytest.mark.parametrize(("kind", "options"), RIGHT)
-def test_what_fits(kind: object, options: dict[str, Any]) -> None:
-    resolve(wrong(kind, **options)())
 
 
 @pytest.mark.parametrize(("kind", "options", "message"), WRONG)
