@@ -13,6 +13,9 @@ import pytest
 import torch
 
 import setpoint as sp
+from setpoint.cli.main import main
+
+from .support.forks import Forks
 
 SMALL = {
     "model.layers": 2, "model.dim": 32, "model.heads": 2, "model.kv_heads": 1,
@@ -147,7 +150,9 @@ def test_an_export_without_a_tokenizer_warns(run: sp.RecordedRun, tmp_path: Path
         sp.load_model(sp.resolve(sp.compose(type(run.config), "tiny", flags=["seed=77"]).draft))
 
 
-def test_a_plan_is_that_of_the_command_and_loads_no_torch() -> None:
+def test_a_plan_is_that_of_the_command_and_loads_no_torch(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     command = "plan llama3-8b --gpu h100 --world-size 8 --top 2 --json"
     program = (
         "import sys, json, setpoint as sp\n"
@@ -155,16 +160,17 @@ def test_a_plan_is_that_of_the_command_and_loads_no_torch() -> None:
         "assert 'torch' not in sys.modules\n"
         "print(json.dumps(plan.to_json()))"
     )
-    made, said = (
-        subprocess.run([sys.executable, *words], capture_output=True, text=True)
-        for words in (["-c", program], ["-m", "setpoint", *command.split()])
-    )
-    assert json.loads(made.stdout) == json.loads(said.stdout), made.stderr + said.stderr
+    made = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    assert main(command.split()) == 0
+    assert json.loads(made.stdout) == json.loads(capsys.readouterr().out), made.stderr
     with pytest.raises(sp.SetpointError, match="memory needs a size"):
         sp.plan("llama3-8b", gpu="h100", world_size=8, memory="much")
 
 
-def test_a_sweep_trains_the_points_of_a_table(tmp_path: Path) -> None:
+def test_a_sweep_trains_the_points_of_a_table(
+    tmp_path: Path, forks: Forks, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "executable", f"{forks.programs}/python")
     small = {**SMALL, "duration": 2, "workspace": str(tmp_path), "evaluation": None}
     grid = {"grid": {"optimizer.lr": [1e-3, 2e-3]}}
     planned = sp.sweep("tiny", grid, small, dry_run=True)
