@@ -241,6 +241,9 @@ class TrainedModel:
 
         Returns:
             a text for each prompt and sample, in order.
+
+        Raises:
+            SetpointError: prompts has conversations, and `prompts_file` is given, too.
         """
         tasks: dict[str, Any] = {"generation": options, "seed": seed}
         if chat:
