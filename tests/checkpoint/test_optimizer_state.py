@@ -30,6 +30,7 @@ Factory = Callable[[Any], Optimizer]
 FACTORIES: dict[str, Factory] = {
     "adamw": lambda p: torch.optim.AdamW(p, lr=0.1 / 3, betas=(0.9, 0.95), fused=False),
     "adamw_fused": lambda p: torch.optim.AdamW(p, lr=0.1 / 3, betas=(0.9, 0.95), fused=True),
+    "adamw_amsgrad": lambda p: torch.optim.AdamW(p, lr=1e-2, amsgrad=True),
     "adamw_tensor_lr": lambda p: torch.optim.AdamW(p, lr=torch.tensor(0.02), fused=True),
     "sgd": lambda p: torch.optim.SGD(p, lr=0.1, momentum=0.9, nesterov=True),
     "sgd_plain": lambda p: torch.optim.SGD(p, lr=0.1),

@@ -266,6 +266,21 @@ def test_tensors_in_keywords_and_tuples_get_their_gradients(reentrant: bool) -> 
     assert all(torch.equal(one, other) for one, other in zip(*found, strict=True))
 
 
+def test_a_forward_that_was_replaced_is_computed_again() -> None:
+    module = nn.Linear(2, 2)
+    calls: list[int] = []
+    real = module.forward
+
+    def forward(x: Tensor) -> Tensor:
+        calls.append(1)
+        return real(x)
+
+    module.forward = forward
+    recompute(module)
+    module(torch.ones(1, 2)).tanh().sum().backward()
+    assert len(calls) == 2
+
+
 def test_layers_that_are_alike_share_a_class_that_looks_like_theirs() -> None:
     one, other = nn.Linear(2, 2), nn.Linear(2, 2)
     recompute(one)

@@ -72,6 +72,19 @@ def test_a_run_on_a_new_machine_equals_the_undisturbed_one(
     assert (place.parent / "events.jsonl").read_text().splitlines()[-1].find('"end"') > 0
 
 
+def test_a_directory_that_is_behind_goes_on_from_the_url(
+    oracle: Path, stopped: Path, tmp_path: Path
+) -> None:
+    folder = moved(stopped, tmp_path)
+    shutil.copytree(stopped / "runs", folder / "runs")
+    (run,) = (folder / "runs").iterdir()
+    shutil.rmtree(run / "checkpoints" / "step-00000012")
+    (run / "checkpoints" / "latest").write_text("step-00000008\n")
+    train(small_job(folder, *FLAGS, remote(folder)))
+    assert [row["step"] for row in events(run, "resume")] == [12]
+    assert_same_run(run, oracle)
+
+
 def test_a_run_that_comes_back_to_a_machine_has_the_events_of_both(
     stopped: Path, tmp_path: Path
 ) -> None:
@@ -91,6 +104,20 @@ def test_a_run_that_comes_back_to_a_machine_has_the_events_of_both(
     assert not found.problems and found.events > len(before)
     assert [row["step"] for row in events(run, "resume")] == [12, 16]
     assert before <= {row["time"] for row in events(run)}
+
+
+def test_damage_at_the_url_and_here_is_passed_over(
+    oracle: Path, stopped: Path, tmp_path: Path
+) -> None:
+    folder = moved(stopped, tmp_path)
+    (bucket_of(folder) / "step-00000012" / "optimizer.safetensors").write_bytes(b"")
+    flipped = bucket_of(folder) / "step-00000008" / "model.safetensors"
+    flipped.write_bytes(flipped.read_bytes()[:-1] + b"\xff")
+    run = train(small_job(folder, *FLAGS, remote(folder))).directory
+    assert [row["step"] for row in events(run, "resume")] == [4]
+    names = {row["checkpoint"] for row in events(run, "damaged")}
+    assert names == {"step-00000012", "step-00000008"}
+    assert_same_run(run, oracle)
 
 
 def test_what_is_damaged_here_is_taken_from_the_url(

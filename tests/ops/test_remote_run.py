@@ -265,7 +265,7 @@ def test_a_listing_that_lags_hides_nothing_that_latest_names(tmp_path: Path) -> 
     assert wholes(run)[0] == 2
 
 
-@pytest.mark.parametrize("damage", ["flip", "missing", "manifest"])
+@pytest.mark.parametrize("damage", ["flip", "short", "missing", "manifest"])
 def test_damage_at_the_url_is_named_and_passed_over(tmp_path: Path, damage: str) -> None:
     save(tmp_path / "a", 1, 2)
     run = RemoteRun(URL)
@@ -279,7 +279,7 @@ def test_damage_at_the_url_is_named_and_passed_over(tmp_path: Path, damage: str)
     if damage == "missing":
         system.rm_file(place + name)
     else:
-        system.pipe_file(place + name, bytes(content))
+        system.pipe_file(place + name, bytes(content[:-1] if damage == "short" else content))
     assert fetched(URL, tmp_path / "b").name == "step-00000001"
     with pytest.raises(SetpointError, match="model.safetensors|manifest.json"):
         fetched(f"{URL}/checkpoints/step-00000002", tmp_path / "c")

@@ -109,6 +109,14 @@ def test_an_edited_row_is_found(run: Path, command: Call) -> None:
     assert (difference["step"], difference["metric"], difference["recorded"]) == (10, "loss", 1.5)
 
 
+def test_a_row_under_another_step_is_missing(run: Path, command: Call) -> None:
+    text = (run / "metrics.jsonl").read_text()
+    (run / "metrics.jsonl").write_text(text.replace('"step": 10', '"step": 11', 1))
+    status, said, _ = command("verify", run)
+    assert status == 1
+    assert "step 10: only what was trained again has a row of train" in said
+
+
 def test_numbers_may_differ_within_a_tolerance(run: Path, command: Call) -> None:
     loss = next(row for row in rows(run) if row["step"] == 10)["loss"]
     edit(run, 10, loss=loss * (1 + 1e-6))
