@@ -169,6 +169,7 @@ def test_what_is_reported(tmp_path: Path) -> None:
 @pytest.mark.parametrize(("entry", "source", "reported"), [
     ("{path: a/b, type: sharegpt, conversation: chatml}", {"template": "chatml"}, ()),
     ("{path: a/b, type: alpaca}", {"template": "alpaca"}, ()),
+    ("{path: a/b, type: chat_template, chat_template: [x]}", {"type": "conversations"}, ()),
     ("{path: a/b, type: 'alpaca:chat'}", {}, ("needs a decision: type alpaca:chat:",)),
     ("{path: rows/b.jsonl, type: chat_template}", {"paths": ["rows/b.jsonl"]}, ()),
     ("{path: rows/b.jsonl, type: completion}", {"type": "text", "paths": ["rows/b.jsonl"]}, ()),

@@ -269,7 +269,7 @@ def _conversation(c: Conversion, entry: dict[str, Any], kind: object, key: str) 
     elif name in ("chat_template", "sharegpt"):
         if jinja and str(jinja).endswith((".jinja", ".jinja2")):
             result["template"] = jinja
-        elif template in TEMPLATES:
+        elif isinstance(template, str) and template in TEMPLATES:
             result["template"] = TEMPLATES[cast("str", template)]
         elif template is not None or jinja:
             shown = f"Axolotl's own {template}" if template else "one in the file"
