@@ -128,6 +128,7 @@ def test_verify(cli: CommandLine) -> None:
         ("list nowhere", "nowhere cannot be read: No such file or directory"),
         ("list --optimizer.lr 3", "setpoint runs list sets no fields"),
         ("tag 'a b' runs/exp/tiny-1", "'a b' is not a tag"),
+        ("tag runs/exp/tiny-1 good", "the tag comes first: setpoint runs tag TAG runs/exp/tiny-1"),
         ("tag good runs/exp", "runs/exp is not a run directory"),
         ("note runs/exp/tiny-1", "TEXT"),
         ("note runs/exp/tiny-1 a b", "unexpected argument 'b': setpoint runs note takes RUN TEXT"),

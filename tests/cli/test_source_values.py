@@ -192,6 +192,7 @@ def test_a_reference_that_leads_to_no_such_section(cli: CommandLine) -> None:
         ('[[data.sources]]\ntype = "jsonl"', "Setpoint calls it text."),
         ('[model]\ntype = "llama"', "type = transformer covers Llama"),
         ('checkpoint.resume = "runs/x"', "setpoint train runs/x"),
+        ("model.max_sequence_length = 64", "Or raise model.max_sequence_length"),
         ('model.pretrained = "llama"', "a Hub id has the form organization/name"),
     ],
 )

@@ -144,6 +144,8 @@ def runs_tag(arguments: Arguments) -> int:
         setpoint runs tag baseline runs/tiny-3fa94c21  tag a run
     """
     tag, *words = arguments.positional
+    if is_run_directory(Path(tag)):
+        raise SetpointError(f"the tag comes first: setpoint runs tag TAG {tag}")
     if not re.fullmatch(r"[\w.:/+@-]+", tag):
         raise SetpointError(f"{tag!r} is not a tag\nValid: letters, digits and _ . : / + @ -")
     paths, removes = run_directories(words, arguments), arguments.has("--remove")

@@ -199,7 +199,8 @@ CONFLICTS = (
     Conflict(lambda job: job.batch.sequence_length > job.model.max_sequence_length,
         "batch.sequence_length", "{batch.sequence_length} tokens exceed the model's maximum of "
         "{model.max_sequence_length}", ("{model.max_sequence_length}",),
-        ("model.max_sequence_length",)),
+        ("model.max_sequence_length",), "Or raise model.max_sequence_length, which rotary "
+        "positions allow also with pretrained weights."),
     Conflict(lambda job: job.model.type == "import" and job.loss.from_hidden,
         "loss", "type = {loss.type} needs hidden states, but a model of type = {model.type} "
         "returns only logits", ("cross_entropy",), ("model",)),
