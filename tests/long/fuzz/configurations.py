@@ -299,17 +299,8 @@ class Maker:
         if "true" in words:
             return self.pick(["true", "false"])
         if "number" in words:
-            whole = [
-                1,
-                2,
-                3,
-                8,
-                64,
-                100,
-                10**6,
-                10**12,
-                self.pick([0, "${whole}", "${part.size * 2}"]),
-            ]
+            other = self.pick([0, "${whole}", "${part.size * 2}"])
+            whole = [1, 2, 3, 8, 64, 100, 10**6, 10**12, other]
             return str(self.pick(whole if "whole" in words else [*whole, 0.1, 1e-5, 1e6, 0.9]))
         for sign, fits in FITTING.items():
             if sign in words:
@@ -321,10 +312,8 @@ class Maker:
     def flag(self, root: type[Config]) -> list[str]:
         """One override, in one of its forms."""
         path, kind, info = self.path(root)
-        text, form = (
-            self.text(kind, info),
-            self.random.randrange(20 if self.random.random() < 0.1 else 18),
-        )
+        text = self.text(kind, info)
+        form = self.random.randrange(20 if self.random.random() < 0.1 else 18)
         if form < 8:
             return [f"--{path}", text]
         if form < 15:
@@ -363,22 +352,8 @@ class Maker:
                 deep = self.pick([[deep], {"a": deep}])
             return deep
         if chance < 0.7:
-            numbers = (
-                0,
-                1,
-                -1,
-                3,
-                2**31,
-                2**63,
-                2**64,
-                10**30,
-                10**400,
-                0.0,
-                -0.0,
-                0.5,
-                1e18,
-                1e308,
-            )
+            numbers = (0, 1, -1, 3, 2**31, 2**63, 2**64, 10**30, 10**400)
+            numbers = (*numbers, 0.0, -0.0, 0.5, 1e18, 1e308)
             others = (float("inf"), float("-inf"), float("nan"), 5e-324, True, False, None)
             return self.pick([*numbers, *others])
         return self.text(None)
@@ -426,16 +401,12 @@ class Maker:
 
     def command(self, case: Case) -> Case:
         """A call of the program, with what a command line and an environment can hold."""
-        name = self.pick(
-            ["check", "check", "show", "why", "diff", "fingerprint", "list", "schedule"]
-        )
+        names = ["check", "check", "show", "why", "diff", "fingerprint", "list", "schedule"]
+        name = self.pick(names)
         name = self.pick([name, name, name, "sweep"])
         hostile = self.random.random() < self.hostile
-        source = self.pick(
-            [*SOURCES, *TEXTS]
-            if hostile
-            else ["tiny", "exp.toml" if name == "sweep" else "plain.toml"]
-        )
+        plain = ["tiny", "exp.toml" if name == "sweep" else "plain.toml"]
+        source = self.pick([*SOURCES, *TEXTS] if hostile else plain)
         files: tuple[tuple[str, str], ...] = ()
         if not hostile and self.random.random() < 0.4:
             form, text = self.file(Job)
