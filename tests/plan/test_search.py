@@ -55,7 +55,7 @@ def test_meshes_multiply_to_the_ranks_and_divide_the_model(tmp_path: Path) -> No
 
 
 def test_where_nothing_fits_the_least_is_named(tmp_path: Path) -> None:
-    space = space_of(tmp_path, limit=2**20)
+    space = space_of(tmp_path, limit=2**20, pipeline=1, ulysses=1)
     assert not search(space, 1).best
     least = least_memory(space)
     assert least.memory.total > space.limit
