@@ -27,6 +27,7 @@ from setpoint.cli.source import (
     variables_of,
 )
 from setpoint.config import (
+    ABSENT,
     DERIVED,
     IDENTITY,
     PROGRAM,
@@ -263,11 +264,15 @@ def _is_hugging_face(source: str) -> bool:
 
 
 def _refuse_another_model(folder: str, job: Job, advice: str = "") -> None:
-    """Refuse weights of a run under a configuration that differs in an identity field."""
+    """Refuse weights of a run under a configuration that differs in an identity field.
+
+    A field that the record lacks is newer than the run. At its default it is no request.
+    """
     differences = [
         difference
         for difference in recorded_differences(folder, job)
         if difference.role is IDENTITY
+        and (difference.left is not ABSENT or difference.right_origin != DEFAULT)
     ]
     if not differences:
         return
