@@ -58,8 +58,8 @@ def test_parameters_are_read_by_their_types() -> None:
     [
         ("tuned", "the modifier 'tuned': needs a value for lr"),
         ("tuned()", "needs a value for lr"),
-        ("tuned(", "the parameters are not closed by )"),
-        ("tuned(lr=1", "the parameters are not closed by )"),
+        ("tuned(", "missing closing parenthesis"),
+        ("tuned(lr=1", "missing closing parenthesis"),
         ("tuned(0.1)", "expected = or : after the key"),
         ("tuned(lr=x, name=3)", "parameter 'lr' is not a float: got x; unknown parameter 'name'"),
         ("tuned(lr=1, names=[a)", "cannot be read at position"),

@@ -150,7 +150,7 @@ def test_a_vocabulary_that_does_not_fit(tmp_path: Path) -> None:
     )
     (problem,) = verify(found, ["files"]).problems
     assert problem.path == "model.vocab_size"
-    assert problem.message.startswith("100 rows do not hold the 294 tokens of the tokenizer")
+    assert problem.message.startswith("100 rows are too few for the 294 tokens of the tokenizer")
 
 
 @pytest.mark.parametrize("master", ["null", "fp32"])

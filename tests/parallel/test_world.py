@@ -179,7 +179,7 @@ def test_another_number_of_ranks_than_the_launcher_has_started_is_refused(tmp_pa
     job = small_job(tmp_path, "parallel.world_size=4", "batch.micro_size=1")
     with pytest.raises(SetpointError) as caught:
         compare(job, None, ())
-    assert "parallel.world_size = 4, and a launcher has started 2." in str(caught.value)
+    assert "parallel.world_size = 4, but a launcher started 2." in str(caught.value)
 
 
 def test_a_backend_that_the_device_lacks_is_refused() -> None:

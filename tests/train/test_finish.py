@@ -42,7 +42,7 @@ def test_a_finished_run(tmp_path: Path) -> None:
     assert f"tokens {6 * 64}" in lines
     model = f"this model after 6 steps {last['held_out_bits_per_byte']:.3f}"
     assert model in lines
-    assert any(line.startswith("unigram (how frequent is the byte) ") for line in lines)
+    assert any(line.startswith("unigram (byte frequency) ") for line in lines)
     assert components.held_out.identity.tokens > end
     whole = ngram_baselines(components.corpora, components.held_out.corpus)
     assert 2.5 < whole.unigram < 3.5

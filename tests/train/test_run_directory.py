@@ -217,6 +217,6 @@ def test_where_ranks_were_stays_with_a_first_start_that_failed(
 
 
 def test_ranks_that_nothing_has_started(tmp_path: Path) -> None:
-    with pytest.raises(SetpointError, match="one process was started.\nValid: .* --nproc 2"):
+    with pytest.raises(SetpointError, match="only one process was started.\nValid: .* --nproc 2"):
         train(small_job(tmp_path, "parallel.world_size=2"))
     assert not (tmp_path / "runs").exists()

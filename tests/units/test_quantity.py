@@ -39,7 +39,7 @@ def test_periods(text: str | int, count: float, unit: str, dump: str) -> None:
 @pytest.mark.parametrize(
     ("value", "message"),
     [
-        ("", "is not a count with a unit: got ''"),
+        ("", "must be a non-negative number with a unit: got ''"),
         ("0 steps", "must be a positive count: got '0 steps'"),
         ("1e400 tokens", "must be a positive count"),
         ("1.5 steps", "must be an integer number of steps"),

@@ -19,7 +19,7 @@ class Merge(Config):
     """Periodic merges of the adapter into the base weights during training (ReLoRA)."""
 
     every: Period = Period("1000 steps")
-    """Interval between merges in steps: W becomes the merged weight, A is drawn again, and B
+    """Interval between merges in steps: W becomes the merged weight, A is reinitialized, and B
     becomes zero, so that the model computes the same function."""
 
     optimizer_state: Literal["drop", "keep"] = "drop"

@@ -45,10 +45,10 @@ class Remote(Config, role=RUNTIME, owner="setpoint.ops.copies:RemoteCopies"):
     """Number of latest checkpoints to keep at the URL, besides the best and those of
     checkpoint.keep_every and at; null keeps all."""
     verify: Literal["checksum", "size"] = "checksum"
-    """Verification of an uploaded file. checksum: by the MD5 that the service gives, where it gives
-    one, else by reading the file back; size: by its length alone."""
+    """Verification of an uploaded file. checksum: by the MD5 that the service reports, where it
+    reports one, else by reading the file back; size: by its length alone."""
     waiting: int = field(default=2, ge=1)
-    """Number of checkpoints that may wait to be uploaded; they stay here, regardless of
+    """Number of checkpoints that may wait to be uploaded; they are kept locally, regardless of
     checkpoint.keep, and beyond that number the oldest is not uploaded."""
     wait_timeout: float = field(default=600.0, ge=0)
     """Seconds to wait for uploads when the run ends; checkpoints not uploaded by then are named,
@@ -75,12 +75,12 @@ class Checkpoint(Config, role=RUNTIME, rules=RULES):
 
     every: Period = field(default=Period("100 steps"), tags=("cadence",))
     """Checkpoint interval; Ctrl-C and SIGTERM save one in any case. SIGUSR2 saves one, too, and
-    training goes on."""
+    training continues."""
     also_every: Period | None = None
-    """Second checkpoint interval, such as epochs besides steps; null: none."""
+    """Second checkpoint interval, for example epochs in addition to steps; null: none."""
     at: Literal["powers_of_two"] | tuple[int, ...] | None = field(default=None, item_ge=1)
-    """Further steps to save after, such as [10, 20, 50]; powers_of_two: 1, 2, 4, 8 and so on. Their
-    checkpoints stay."""
+    """Additional steps to save after, such as [10, 20, 50]; powers_of_two: 1, 2, 4, 8 and so on.
+    These checkpoints are never removed."""
     at_start: bool = False
     """Save a checkpoint before the first step as well."""
     last: Literal["full", "weights", "none"] = "full"
@@ -95,12 +95,12 @@ class Checkpoint(Config, role=RUNTIME, rules=RULES):
     """Keep the best checkpoint as well, as `best`: of those evaluated and saved, by
     evaluation.best, by default the lowest validation loss."""
     mode: Literal["sync", "async", "async_pinned"] = "sync"
-    """Write mode. sync: training waits until it is on the disk; async: it is
-    copied to host memory, during the next step where possible, and training goes on while a thread
-    writes it; async_pinned: as async, with page-locked memory, which copies from a GPU faster."""
+    """Write mode. sync: training waits until it is on the disk; async: it is copied to host memory,
+    during the next step where possible, and training continues while a thread writes it;
+    async_pinned: as async, with page-locked memory, which copies from a GPU faster."""
     in_flight: int = field(default=1, ge=1)
-    """Maximum number of checkpoints that are copied and not yet written; each uses host memory, and
-    another save waits. For mode = async and async_pinned."""
+    """Maximum number of checkpoints that are copied but not yet written; each uses host memory, and
+    a further save waits. For mode = async and async_pinned."""
     wait_timeout: float | None = field(default=None, gt=0, lt=inf)
     """Timeout in seconds at the end of the run, after which a checkpoint that is not written is
     abandoned and the run fails; null: none. For mode = async and async_pinned."""
@@ -109,7 +109,7 @@ class Checkpoint(Config, role=RUNTIME, rules=RULES):
     one; never: refuse a run directory with one; restart: as auto, but start over if a trained run's
     checkpoints are gone, and keep its metrics as metrics.1.jsonl; the others refuse that."""
     load: str | None = field(default=None, role=IDENTITY)
-    """Run or checkpoint whose full state a new run starts from: weights, optimizer, data position,
+    """Run or checkpoint from whose full state a new run starts: weights, optimizer, data position,
     step. A run means its latest; RUN/checkpoints/best or .../step-00000100 name others; a URL of
     checkpoint.remote works as well. The run's own checkpoints come first, then this, then
     model.pretrained."""
@@ -118,8 +118,8 @@ class Checkpoint(Config, role=RUNTIME, rules=RULES):
     scaler, non_finite, spikes, evaluation, position (step 0); regular expressions searched in names
     of weights; after "optimizer.", in names of parameters for their optimizer state alone."""
     resharding: Literal["allow", "refuse"] = "allow"
-    """Resuming or loading with other parallel degrees than the checkpoint was saved with. allow: it
-    is recorded; refuse: it is an error."""
+    """Resuming or loading with parallel degrees other than those that the checkpoint was saved
+    with. allow: recorded; refuse: an error."""
 
     @property
     def excludes_weights(self) -> bool:
@@ -143,7 +143,7 @@ class Checkpoint(Config, role=RUNTIME, rules=RULES):
     """false: frozen parameters are left out, and loaded again from model.pretrained, which must be
     unchanged; those trained before they were frozen are saved."""
     save: bool = True
-    """Save checkpoints; false: they are loaded, and none is saved, removed or renamed."""
+    """Save checkpoints; false: existing ones are loaded, but none are saved, removed or renamed."""
     export: Export | None = None
     """Export of checkpoints as Hugging Face models; null: none, `setpoint export` does so later."""
     remote: Remote | None = None

@@ -393,7 +393,9 @@ def _period(text: str) -> Period:
         valid = ", ".join(error.valid[:4])
         raise SetpointError(f"--keep-every {error.message}.\nValid: none, {valid}") from None
     if every.unit == "last_step":
-        raise SetpointError(f"--keep-every {text} is not an interval; none keeps no further ones")
+        raise SetpointError(
+            f"--keep-every {text} is not an interval; 'none' keeps no additional checkpoints"
+        )
     return every
 
 

@@ -389,8 +389,8 @@ def _prompt(text: str) -> str:
     name = "--prompt -: standard input"
     if launched() > 1:
         raise SetpointError(
-            f"{name} reaches no rank of a launcher.\nValid: --prompt TEXT, --prompts-file FILE; or "
-            f"--nproc instead of the launcher"
+            f"{name} cannot be read: ranks started by a launcher have no standard input.\n"
+            f"Valid: --prompt TEXT, --prompts-file FILE; or --nproc instead of the launcher"
         )
     try:
         return _text(sys.stdin.read(), name) or "\n"

@@ -217,7 +217,7 @@ def _dispatch(words: list[str]) -> int:
 
             *more, last = ON_RANKS
             raise SetpointError(
-                f"setpoint {name} runs in one process, and a launcher has started {launched()} "
+                f"setpoint {name} runs in one process, but a launcher started {launched()} "
                 f"(WORLD_SIZE).\nValid: setpoint {name} without torchrun; {', '.join(more)} and "
                 f"{last} run on several ranks"
             )

@@ -209,8 +209,8 @@ def _heading(label: str, job: Job, curve: Curve) -> str:
     first, high, last = curve.points[0], curve.highest, curve.points[-1]
     where = f"step {high.step:,}" if curve.unit == "steps" else f"{high.at:.4g} {curve.unit}"
     return (
-        f"{label}: {_tag(job.schedule)}, {curve.length}; {first.lr:.4g} at first, "
-        f"{high.lr:.4g} at most ({where}), {last.lr:.4g} at last"
+        f"{label}: {_tag(job.schedule)}, {curve.length}; starts at {first.lr:.4g}, "
+        f"peaks at {high.lr:.4g} ({where}), ends at {last.lr:.4g}"
     )
 
 

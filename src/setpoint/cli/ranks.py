@@ -62,13 +62,13 @@ def refuse_nproc(arguments: Arguments, ranks: int) -> None:
     """Refuse --nproc where it cannot start ranks."""
     if launched() > 1:
         raise SetpointError(
-            f"--nproc {ranks} starts ranks, and a launcher has started this process as one of "
+            f"--nproc {ranks} starts ranks, but a launcher started this process as one of "
             f"{launched()}; leave one of the two out"
         )
     if arguments.has("--config-from-stdin"):
         raise SetpointError(
-            "--nproc and --config-from-stdin do not go together: standard input can be read once; "
-            "save the configuration and give it with --file"
+            "--nproc and --config-from-stdin cannot be combined: standard input can be read only "
+            "once; save the configuration and pass it with --file"
         )
 
 

@@ -306,7 +306,7 @@ def refuse_checkpoint(source: str) -> None:
         return
     directory, folder = checkpoint_and_run(source)
     raise SetpointError(
-        f"{source} is a checkpoint. `setpoint train {folder}` resumes its run, at the newest "
+        f"{source} is a checkpoint. `setpoint train {folder}` resumes the run from its newest "
         f"one; `setpoint train {os.path.join(directory, 'config.toml')} --name NAME` trains its "
         f"configuration as a separate run"
     )

@@ -43,7 +43,7 @@ class Compile(
 
     options: Free = field(factory=Free)
     """Backend options (torch._inductor.config), nested or dotted, such as triton.cudagraphs;
-    excludes mode."""
+    cannot be combined with mode."""
 
     cache: Path | None = None
     """Compile cache directory of inductor, reused by later runs; null: PyTorch's default."""

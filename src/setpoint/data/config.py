@@ -179,7 +179,7 @@ class Prepare(Config, role=RUNTIME):
     what `setpoint data prepare` made."""
 
     workers: int | None = field(default=None, ge=1, le=1024)
-    """Number of processes that tokenize; null: one per core. It changes no token."""
+    """Number of processes that tokenize; null: one per core. The tokens do not depend on it."""
 
     @rule
     def _check_folder(self) -> Iterator[Problem]:
@@ -195,8 +195,8 @@ class Mixture(Config, role=IDENTITY):
     are more even."""
 
     by: Literal["sequences", "tokens"] = "sequences"
-    """What weights are shares of: sequences, or the tokens in them, which differ where rows hold
-    whole documents."""
+    """Unit of the weights: sequences, or the tokens in them, which differ where rows hold whole
+    documents."""
 
 
 PHASE_UNITS = ("steps", "tokens")
@@ -247,9 +247,9 @@ class Data(Config, role=IDENTITY, owner="setpoint.data.sides:read_sides"):
     """Training data sources, one or several."""
 
     held_out: float = field(default=0.05, ge=0, lt=inf)
-    """Validation split: fraction of documents held out, at least one of them, or the ends of one or
-    two; values from 1 on are a number of documents. 0: none. Documents are chosen by the hashes of
-    their names."""
+    """Validation split: fraction of documents held out, at least one, or the ends of the texts
+    where there are only one or two; values of 1 and above are a number of documents. 0: none.
+    Documents are chosen by the hashes of their names."""
 
     validation: tuple[SourceConfig, ...] = ()
     """Validation data sources instead of a split of `sources`; all of their documents are held

@@ -358,7 +358,7 @@ def find_weights(
             without one.
 
     Raises:
-        SetpointError: there are no weights, or `which` does not apply to them.
+        SetpointError: there are no weights, or `selector` does not apply to them.
     """
     if selector is None:
         place = locate(path, weights=weights)

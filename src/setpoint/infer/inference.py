@@ -84,9 +84,10 @@ def infer(job: Inference, *, on_text: OnText | None = None, show: Work = no_work
 
 def _not_started(ranks: int) -> SetpointError:
     """Error for a job whose number of ranks differs from that of the launcher."""
-    state = f"a launcher has started {launched()}" if launched() > 1 else "one process was started"
+    started = launched()
+    state = f"a launcher started {started}" if started > 1 else "only one process was started"
     return SetpointError(
-        f"parallel.world_size = {ranks}, and {state}.\nValid: `setpoint infer ... --nproc {ranks}` "
+        f"parallel.world_size = {ranks}, but {state}.\nValid: `setpoint infer ... --nproc {ranks}` "
         f"(evaluate, generate and export as well), or `torchrun --nproc-per-node {ranks} -m "
         f"setpoint infer ...`"
     )

@@ -34,8 +34,8 @@ class Generation(Config):
     training) or "prompt" in each line; any other, a prompt per line."""
 
     control_tokens: bool = False
-    """Control tokens that text prompts spell, such as <|im_start|>, are control tokens, and nothing
-    is added in front; false: they are text."""
+    """Read control tokens spelled out in text prompts, such as <|im_start|>, as control tokens, and
+    add nothing in front; false: as text."""
 
     samples: int = field(default=1, ge=1)
     """Samples per prompt (num_return_sequences), each with its own random numbers."""
@@ -47,31 +47,31 @@ class Generation(Config):
     """Sampling temperature: divides the logits; 0 is greedy decoding."""
 
     top_k: int | None = field(default=None, ge=1)
-    """Top-k sampling: sample from the k most probable tokens; null: from all."""
+    """Top-k sampling: sample from the k most probable tokens; null: all."""
 
     top_p: float | None = field(default=None, gt=0, le=1)
     """Top-p (nucleus) sampling: from the smallest set of tokens whose probabilities sum to at least
-    this; null: from all."""
+    this; null: all."""
 
     min_p: float | None = field(default=None, gt=0, le=1)
-    """Min-p sampling: sample from tokens with at least this share of the highest probability; null:
-    from all."""
+    """Min-p sampling: sample from tokens at least this fraction as probable as the most probable
+    one; null: all."""
 
     repetition_penalty: float = field(default=1.0, gt=0, lt=inf)
     """Repetition penalty: above 1, tokens of the prompt and of the generated text become less
     probable."""
 
     stop: tuple[str, ...] = ()
-    """Stop strings: the text ends before the first of them. One that is a control token is a stop
-    token as well."""
+    """Stop strings: the text ends before the first of them. A stop string that is a control token
+    is a stop token as well."""
 
     stop_tokens: tuple[int | str, ...] = ()
     """Further stop tokens, as ids or texts such as <|im_end|>. The end of text, the end of turn the
     run was trained with and those in generation_config.json always end a text."""
 
     cache: bool = field(default=True, role=RUNTIME)
-    """KV cache: a new token runs one position instead of the whole context, which models of other
-    libraries always run."""
+    """KV cache: each new token computes one position instead of the whole context; models of other
+    libraries always compute the whole context."""
 
     @rule
     def _check_prompts(self) -> Iterator[Problem]:

@@ -81,7 +81,7 @@ UNSET = """
     trackio_project_name trackio_run_name reinit_weights
     model_quantization_config model_quantization_config_kwargs
 """
-"""Keys whose default is null, converted by the functions below."""
+"""Keys whose default is null, converted by functions in axolotl.py."""
 KEYS |= alike("", UNSET)
 REFUSED = {
     HUB: """

@@ -50,8 +50,8 @@ class ModelConfig(Config, rules=PRETRAINED_RULES):
         return False
 
     max_sequence_length: int = derived(ge=1)
-    """Maximum sequence length (context length) in tokens; generation drops earlier ones. Unless
-    given batch.sequence_length."""
+    """Maximum sequence length (context length) in tokens; generation drops earlier ones. Default:
+    batch.sequence_length."""
 
     pretrained: str | None = None
     """Pretrained weights to start from: a directory (run, checkpoint, Hugging Face model) or Hub
@@ -104,7 +104,7 @@ class MuP(Config):
     """
 
     base_dim: int = field(ge=1)
-    """muP base width: dim of the model that hyperparameters were tuned on."""
+    """muP base width: dim of the model for which hyperparameters were tuned."""
 
     base_head_dim: int | None = field(default=None, ge=1)
     """muP base head dimension: attention is scaled by sqrt(base_head_dim) / head_dim; null:
@@ -138,7 +138,7 @@ class PretrainedAdapter(Config):
     """Directory with adapter_config.json and adapter_model.safetensors (LoRA or DoRA)."""
 
     weight: float = field(default=1.0, gt=-math.inf, lt=math.inf)
-    """Scale of its update; updates of several adapters are summed."""
+    """Scale of the adapter's update; updates of several adapters are summed."""
 
 
 class TransformerConfig(
@@ -191,7 +191,7 @@ class TransformerConfig(
 
     positions: Literal["rotary", "learned", "none"] = "rotary"
     """Position encoding. rotary: RoPE on queries and keys; learned: absolute position embeddings;
-    none: order only by the causal mask (NoPE)."""
+    none: order comes only from the causal mask (NoPE)."""
 
     rope_base: float = field(default=10_000.0, gt=1)
     """RoPE theta (base frequency): wavelengths go from 2 pi to nearly 2 pi * rope_base
@@ -202,8 +202,8 @@ class TransformerConfig(
     null: rope_base, with rope_scaling."""
 
     rope_dim: int | None = field(default=None, ge=2)
-    """Partial RoPE (partial_rotary_factor, rotary_dim): number of dimensions of each head that are
-    rotated, the first ones, even; null: all."""
+    """Partial RoPE (partial_rotary_factor, rotary_dim): number of leading dimensions of each head
+    that are rotated, even; null: all."""
 
     rope_pattern: tuple[bool, ...] = (True,)
     """Layers with RoPE (no_rope_layers), repeated over the layers: `false` for layers without
@@ -243,10 +243,10 @@ class TransformerConfig(
 
     qk_norm_across_heads: bool = False
     """QK-norm over all heads (OLMo 2): normalize the queries of all heads as one vector, and the
-    keys."""
+    keys likewise."""
 
     qk_norm_pattern: tuple[bool, ...] = (True,)
-    """Layers with QK-norm, repeated over the layers."""
+    """Which layers have QK-norm; the pattern repeats over the layers."""
 
     qk_norm_weights: bool = True
     """Weights of QK-norm; false: RMS norm without weights (Llama 4's L2 norm)."""
@@ -322,11 +322,11 @@ class TransformerConfig(
     """Weight tying (tie_word_embeddings): use the token embedding as the output matrix."""
 
     dropout: float = field(default=0.0, ge=0, lt=1)
-    """Residual dropout: probability to zero an element of the outputs of attention and
-    feed-forward, in training."""
+    """Residual dropout: probability of zeroing an element of the attention and feed-forward outputs
+    in training."""
 
     attention_dropout: float = field(default=0.0, ge=0, lt=1)
-    """Attention dropout: probability to zero an attention weight, in training."""
+    """Attention dropout: probability of zeroing an attention weight in training."""
 
     embedding_dropout: float = field(default=0.0, ge=0, lt=1)
     """Embedding dropout: probability of zeroing an embedding element in training."""
@@ -471,7 +471,7 @@ class TransformerConfig(
                 hint += f", or keep dim and set heads to {heads[0]}." if heads else "."
             yield Problem(
                 "head_dim",
-                f"{self.head_dim} is odd, and must be even",
+                f"{self.head_dim} must be even, and is odd",
                 valid=sizes,
                 also=("dim", "heads") if is_derived else (),
                 hint=hint,
@@ -550,7 +550,7 @@ class TransformerConfig(
         if size % 2 and self.positions == "rotary":
             yield Problem(
                 "mla.rope_head_dim",
-                f"{size} is odd, and must be even",
+                f"{size} must be even, and is odd",
                 valid=(str(size - 1), str(size + 1)),
                 hint="Rotary embedding turns pairs of components.",
             )

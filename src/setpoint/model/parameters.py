@@ -48,7 +48,7 @@ def vocab_error(config: TransformerConfig, vocab_size: int) -> str | None:
     if config.vocab_size is None or config.vocab_size >= vocab_size:
         return None
     return (
-        f"{config.vocab_size} rows do not hold the {vocab_size} tokens of the tokenizer, so "
+        f"{config.vocab_size} rows are too few for the {vocab_size} tokens of the tokenizer, so "
         f"the highest tokens would have no embedding"
     )
 

@@ -50,8 +50,8 @@ class Group(Config):
     """Parameter group with its own settings."""
 
     pattern: str
-    """Regular expression searched in full parameter names; the first group that matches takes a
-    parameter."""
+    """Regular expression searched in full parameter names; a parameter belongs to the first group
+    that matches."""
 
     lr_multiplier: float = field(default=1.0, ge=0, lt=inf)
     """Learning rate multiplier of the group."""
@@ -435,8 +435,8 @@ class ScheduleFreeAdamWConfig(
     subtracted at each step."""
 
     betas: tuple[float, float] = field(default=(0.9, 0.999), item_gt=0, item_lt=1)
-    """Betas (beta1, beta2): weight of the average x in the point y where gradients are computed,
-    and decay rate of the mean squared gradient."""
+    """Betas (beta1, beta2): interpolation weight of the average x in y, where gradients are
+    computed, and decay rate of the mean squared gradient."""
 
     eps: float = field(default=1e-8, gt=0, lt=inf)
     """Adam epsilon: added to the denominator, the root of the mean squared gradient."""

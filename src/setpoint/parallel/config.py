@@ -214,7 +214,7 @@ class TorchFT(Config, role=RUNTIME):
     """Address of torchft's lighthouse (http://host:29510); null: TORCHFT_LIGHTHOUSE."""
 
     replica_id: int = field(default=0, ge=0)
-    """Number of this replica group; from 1 on, its run directory ends in -replica-N."""
+    """Number of this replica group; above 0, its run directory ends in -replica-N."""
 
     group_size: int = field(default=2, ge=1)
     """Number of replica groups if all are alive; the micro-batches of a step are divided among
@@ -224,7 +224,7 @@ class TorchFT(Config, role=RUNTIME):
     """Minimum number of replica groups for a step; fewer wait for others."""
 
     process_group: Literal["gloo", "nccl"] = "gloo"
-    """Backend for sums over replica groups."""
+    """Backend of all-reduces across replica groups."""
 
     timeout: float = field(default=10.0, gt=0, lt=inf)
     """Seconds that a replica group waits for the others within a step; between steps,

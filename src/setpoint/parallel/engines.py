@@ -24,15 +24,15 @@ class DeepSpeed(EngineConfig, type="deepspeed"):
     """DeepSpeed's ZeRO: replicas divide optimizer state, gradients and weights among them."""
 
     stage: int = field(default=2, ge=1, le=3)
-    """ZeRO stage (Rajbhandari et al., 2020): 1 divides the optimizer state, 2 the gradients, too,
-    and 3 the weights, which are gathered module by module."""
+    """ZeRO stage (Rajbhandari et al., 2020): 1 divides the optimizer state, 2 also the gradients,
+    and 3 also the weights, which are gathered module by module."""
 
     offload: Literal["none", "optimizer", "all"] = "none"
     """Offload to host memory. optimizer: optimizer state and fp32 weights, which are updated there
     (ZeRO-Offload); all: the divided weights, too, in stage 3."""
 
     overlap: bool | None = None
-    """Sum gradients while the backward pass goes on (overlap_comm); null: in stage 3."""
+    """Sum gradients during the backward pass (overlap_comm); null: in stage 3."""
 
     contiguous_gradients: bool = True
     """Copy gradients into one buffer of `parallel.bucket_size` as they come, and sum them there;

@@ -67,12 +67,12 @@ class Pipelining(Config, role=RUNTIME):
     ] = "1f1b"
     """Pipeline schedule: the order of forward and backward passes of micro-batches. gpipe: all
     forward, then all backward; 1f1b: one forward, one backward; looped_bfs, interleaved_1f1b,
-    interleaved_zero_bubble: with several stages a rank; zbv_zero_bubble, dual_pipe_v: with two, the
-    second of which go back over the ranks."""
+    interleaved_zero_bubble: with several stages a rank; zbv_zero_bubble, dual_pipe_v: with two, of
+    which the second ones run back through the ranks."""
 
     stages_per_rank: int | None = field(default=None, ge=1)  # fmt: skip
-    """Virtual stages: parts of the model on each rank, one after another in different places of it;
-    null: as `split` says, else 2 where the schedule runs several, else 1."""
+    """Virtual stages: non-adjacent parts of the model on each rank; null: as in `split`, else 2
+    where the schedule runs several, else 1."""
 
     split: tuple[tuple[str, ...], ...] | None = None
     """Parts of the model in each stage, by name, in order: embedding, layers.0, layers.1, ...,

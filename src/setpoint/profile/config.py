@@ -22,13 +22,14 @@ class Profiling(Config, role=RUNTIME):
     """Steps of the session before the first cycle (skip_first)."""
 
     wait: int = field(default=1, ge=0)
-    """Wait steps at the start of each cycle, not profiled."""
+    """Number of steps at the start of each cycle that are not profiled (wait)."""
 
     warmup: int = field(default=1, ge=0)
-    """Warm-up steps after the wait, traced but discarded, as tracing starts slowly."""
+    """Number of steps after the wait that are traced but discarded, since tracing starts slowly
+    (warmup)."""
 
     active: int = field(default=3, ge=1)
-    """Active steps after the warm-up, recorded."""
+    """Number of steps after the warm-up that are recorded (active)."""
 
     repeat: int | None = field(default=1, ge=1)
     """Number of cycles; null: until training ends."""

@@ -57,7 +57,7 @@ class GarbageCollection(Config, role=RUNTIME):
     collection; 2: all objects created since the start."""
 
     automatic: bool = False
-    """Keep automatic garbage collection on as well (gc.enable)."""
+    """Leave automatic garbage collection on as well (gc.enable)."""
 
     @rule
     def _check_every(self) -> Iterator[Problem]:
@@ -81,22 +81,22 @@ class SkipStep(StepPolicy, type="skip"):
     """Skip the optimizer step: weights and optimizer state stay, and the step counts."""
 
     limit: int = field(default=10, ge=1)
-    """Skipped steps in a row; one more ends the run."""
+    """Maximum number of consecutive skipped steps; one more ends the run."""
 
 
 class RollBack(StepPolicy, type="rollback"):
     """Roll back to the newest valid checkpoint; continue with the data after the failed step."""
 
     limit: int = field(default=3, ge=1)
-    """Rollbacks to one checkpoint; one more ends the run."""
+    """Maximum number of rollbacks to the same checkpoint; one more ends the run."""
 
 
 class Spike(Config, role=RUNTIME):
     """Loss spikes: steps whose loss is far above the median of those before."""
 
     window: int = field(default=50, ge=2, le=10_000)
-    """Number of previous losses that a loss is compared with; none is a spike before there are that
-    many. Losses of skipped steps do not count."""
+    """Number of previous losses that a loss is compared with; no step counts as a spike until there
+    are that many. Losses of skipped steps do not count."""
 
     factor: float = field(default=1.2, ge=1, lt=inf)
     """Threshold as a multiple of the median loss; 1: only deviations applies."""
@@ -116,14 +116,14 @@ class Heartbeat(Config, role=RUNTIME, owner="setpoint.ops.rank_health:HeartbeatC
     """Heartbeat files: progress of each rank, in `heartbeats/rank-N.json` of the run directory."""
 
     every: float = field(default=60.0, gt=0, lt=inf)
-    """Seconds between two writes, by a thread that continues while a rank hangs."""
+    """Seconds between writes, from a thread that keeps running if the rank hangs."""
 
 
 class Stragglers(Config, role=RUNTIME, owner="setpoint.ops.slow_steps:StragglersCallback"):
     """Report of stragglers: ranks that take longer than the others."""
 
     every: Period = Period("100 steps")
-    """Interval; the report compares means over the steps since the last one."""
+    """Report interval; a report compares means over the steps since the last one."""
 
     factor: float = field(default=1.3, gt=1, lt=inf)
     """Threshold of reading, forward or backward time, as a multiple of the median over ranks."""
@@ -172,12 +172,12 @@ class TrainingResilience(Resilience, role=RUNTIME):
     exits with status 75, and does not start again until it is removed. null: none."""
 
     non_finite: StepPolicy = field(factory=FailStep)
-    """Non-finite loss or gradient norm: what to do. In fp16, steps that overflow are skipped in any
-    case, and the loss scale falls."""
+    """How to handle a non-finite loss or gradient norm. In fp16, steps that overflow are skipped in
+    any case, and the loss scale falls."""
 
     spike: Spike | None = None
-    """Loss spikes: what to do; null: nothing. Decided identically on all ranks, before the step
-    changes the weights."""
+    """How to handle loss spikes; null: not at all. Decided identically on all ranks, before the
+    step changes the weights."""
 
     bad_batches: int = field(default=4, ge=0, le=1000)
     """Number of the newest steps with a non-finite value or a loss spike whose batches are kept in

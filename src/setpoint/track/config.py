@@ -96,7 +96,7 @@ class TensorBoard(
     directory: str | None = None
     """Directory of the event files; null: logs/tensorboard in the run directory."""
     flush_every: float = field(default=30.0, gt=0, lt=inf)
-    """Seconds after which events are written to the file."""
+    """Interval in seconds at which events are written to the file."""
 
 
 class Wandb(
@@ -125,11 +125,11 @@ class Wandb(
     entity: str | None = None
     """Team or user; null: the login's."""
     group: str | None = None
-    """Group that the run is shown in."""
+    """Group in which the run is shown."""
     name: str | None = None
     """Display name; null: the name of the run directory."""
     job_type: str | None = None
-    """Label of the kind of job."""
+    """Job type: a label for filtering."""
     tags: tuple[str, ...] = ()
     """Tags."""
     run_id: str | None = field(default=None, pattern=r"[^/\\#?%:]{1,128}")
@@ -191,7 +191,7 @@ class Aim(
     system_parameters: bool = True
     """Record packages, environment variables and the command line."""
     terminal: bool = False
-    """Record what the process prints."""
+    """Record the terminal output of the process."""
 
     def packages(self) -> Iterator[tuple[str, str]]:
         """See `ServiceConfig.packages`."""
@@ -215,12 +215,12 @@ class Trackio(
     project: str | None = None
     """Project; null: the job's experiment, else "setpoint"."""
     name: str | None = None
-    """Display name, to which a part of the run's id is added; null: the name of the run
+    """Display name, to which part of the run's id is appended; null: the name of the run
     directory."""
     run_id: str | None = None
     """Full name of the run to resume, or to create; null: the one from `name`."""
     group: str | None = None
-    """Group that the run is shown in."""
+    """Group in which the run is shown."""
     space: str | None = None
     """Hugging Face Space that shows the run; null: this machine only."""
     directory: str | None = None
@@ -267,7 +267,7 @@ class Metrics(Config, role=RUNTIME):
     """Peak memory of the process and, on a GPU, of its tensors."""
 
     ema: float | None = field(default=None, ge=0, lt=1)
-    """Weight of the past in an exponential moving average of the loss; null: none."""
+    """Decay of an exponential moving average of the loss: weight of the past; null: none."""
 
     grad_norms: tuple[Literal["groups", "layers"], ...] = ()
     """Gradient norms before clipping, besides the model's: per optimizer group, per layer."""
@@ -298,7 +298,8 @@ class System(
     every: float = field(default=15.0, ge=0.1, lt=inf)
     """Seconds between samples."""
     ranks: Literal["main", "all"] = "main"
-    """all: each rank samples its process and GPU, into `logs/system-rank-N.jsonl`."""
+    """Ranks to sample. all: each rank samples its process and GPU, into `logs/system-rank-N.jsonl`;
+    main: the main rank only."""
 
 
 class AlertConfig(Config, role=RUNTIME):
@@ -328,7 +329,7 @@ class Webhook(AlertConfig, type="webhook", owner="setpoint.ops.alerts:WebhookAle
     headers: dict[str, Secret] = field(factory=dict)
     """HTTP headers, such as `Authorization`, with references to their values."""
     body: dict[str, str] = field(factory=dict)
-    """The JSON object, in whose values `{event}`, `{message}` and other facts are filled in;
+    """The JSON body; `{event}`, `{message}` and other facts in its values are filled in;
     empty: all facts."""
     retries: int = field(default=2, ge=0)
     """Number of retries, after 1, 2, 4, ... seconds."""

@@ -280,8 +280,8 @@ def memory_source(data: Iterable[Any], name: str) -> Text | Conversations:
         kind = _kind_of(values, place)
         if cls is not None and kind is not cls:
             raise SetpointError(
-                f"{place} is not a row like those before it: these are {_plural_of(cls)}, "
-                f"and it is {_plural_of(kind)}.\n{VALID_DATA}"
+                f"{place}: expected {_plural_of(cls)}, like the rows before it, got "
+                f"{_plural_of(kind)}.\n{VALID_DATA}"
             )
         cls = kind
         lines.append(_encoded(values, place))

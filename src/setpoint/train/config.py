@@ -165,8 +165,8 @@ class Job(
     """Random seed for everything; null: drawn at the start and recorded."""
 
     duration: Duration = field(default=Duration("300 steps"), role=BUDGET)
-    """Training duration (max steps, epochs, tokens or time); in a list, the first one reached
-    counts. May be raised on resume."""
+    """Training duration (max steps, epochs, tokens or time); with several, the first one reached
+    ends the run. May be raised on resume."""
 
     deterministic: bool = False
     """Deterministic algorithms only (torch.use_deterministic_algorithms); an operation without one
@@ -179,7 +179,7 @@ class Job(
     """Low-rank adapter (LoRA) of the frozen model; null: none; the model itself is trained."""
 
     tokenizer: TokenizerConfig = field(factory=Bytes)
-    """Tokenizer: how text becomes token ids."""
+    """Tokenizer, which turns text into token ids."""
 
     data: Data = field(factory=Data)
     """Training and validation data."""

@@ -450,7 +450,7 @@ def identity_refusal(
     """
     lines = [
         f"{folder} cannot be resumed: {len(refused)} identity value{'s' * (len(refused) != 1)} "
-        f"differ{'s' * (len(refused) == 1)} from its record",
+        f"differ{'s' * (len(refused) == 1)} from the record",
         "",
     ]
     for item in (*longer, *refused):
@@ -460,7 +460,7 @@ def identity_refusal(
     run = shlex.quote(folder)
     lines.append("")
     if given:
-        lines.append("  Take the change back, or train it as a separate run from a preset or file.")
+        lines.append("  Undo the change, or train it as a separate run from a preset or file.")
     else:
         lines.append(f"  To resume it as it was saved: setpoint train {run}")
         lines.append("  To train a new run: the same command with --name NAME")

@@ -201,9 +201,9 @@ def _print_baselines(run: Run, bits: float, stream: TextIO | None) -> None:
     corpora = [corpus for corpus in components.corpora if isinstance(corpus, Corpus)]
     counted = ngram_baselines(corpora, eval_slice(run.job, components.held_out))
     rows = [
-        ("unigram (how frequent is the byte)", f"{counted.unigram:.3f}"),
-        ("bigram (given the byte before)", f"{counted.bigram:.3f}"),
-        ("smoothed 3-gram (given two before)", f"{counted.trigram:.3f}"),
+        ("unigram (byte frequency)", f"{counted.unigram:.3f}"),
+        ("bigram (given the previous byte)", f"{counted.bigram:.3f}"),
+        ("smoothed 3-gram (given the previous two)", f"{counted.trigram:.3f}"),
         (f"this model after {run.final_position.step:,} steps", f"{bits:.3f}"),
     ]
     print_table("held-out bits per byte, less is better", rows, stream=stream)

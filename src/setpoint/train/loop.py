@@ -245,8 +245,7 @@ class Loop:
     the weights.
 
     All periodic actions are callbacks. Callbacks run after each step in the order of their phases,
-    and read the loop's `previous`, `position`, `is_over` and `components`. They do not affect
-    training.
+    and read the loop's `previous`, `position`, `is_over` and `components`.
 
     Arguments:
         ended: reason why training ended before its duration was over; None if it did not.

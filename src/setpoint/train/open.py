@@ -317,9 +317,9 @@ def _refuse_ranks(job: Job) -> None:
     ranks, started = job.parallel.world_size, launched()
     if ranks == started:
         return
-    situation = f"a launcher has started {started}" if started > 1 else "one process was started"
+    situation = f"a launcher started {started}" if started > 1 else "only one process was started"
     raise SetpointError(
-        f"parallel.world_size = {ranks}, and {situation}.\nValid: `setpoint train ... --nproc "
+        f"parallel.world_size = {ranks}, but {situation}.\nValid: `setpoint train ... --nproc "
         f"{ranks}`, or `torchrun --nproc-per-node {ranks} -m setpoint train ...`; `setpoint check "
         f"--world-size {ranks}` verifies the plan"
     )

@@ -364,14 +364,12 @@ def replica_groups(run: Run, loop: Loop) -> Iterator[None]:
         checkpoint = LoadedCheckpoint(step, dict(tensors), plain, None, source)
         loop.continue_from(restore(run.job, states, checkpoint))
         run.events.write("healed", step=step, before=before)
-        run.progress.note(f"step {before}: goes on at step {step}, from another replica group")
+        run.progress.note(f"step {before}: continues at step {step}, from another replica group")
 
     def retaken(count: int) -> None:
         step = loop.position.step + 1
         run.events.write("retaken", step=step, groups=count)
-        run.progress.note(
-            f"step {step} is taken again: one of {count} replica groups was lost in it"
-        )
+        run.progress.note(f"step {step} is repeated: one of {count} replica groups was lost in it")
 
     groups.capture, groups.restore, groups.retaken = capture, heal, retaken
     run.components.replica_groups = groups

@@ -118,8 +118,9 @@ class BadStepPolicy:
             if result.step == 1 and job.model.pretrained is not None:
                 raise RunError(
                     f"step 1: {result.wrong}{ending}, before anything was trained: the weights of "
-                    f"model.pretrained = {job.model.pretrained} may hold NaN, or be read wrongly. "
-                    f"`setpoint replay RUN 1` names the first module that is not finite"
+                    f"model.pretrained = {job.model.pretrained} may contain NaN or "
+                    f"have been read incorrectly. `setpoint replay RUN 1` names the first module "
+                    f"that is not finite"
                 )
             another = ", compute in fp32 or bf16" if job.precision.compute == "fp16" else ""
             raise RunError(
@@ -160,8 +161,8 @@ class BadStepPolicy:
         if self.rollbacks == self.limit:
             raise RunError(
                 f"step {step}: {cause}, and the run has gone back to the checkpoint of step "
-                f"{target} as often as {self.field}.limit = {self.limit} allows; a restart goes on "
-                f"from there. {ADVICE}, or raise the limit"
+                f"{target} as often as {self.field}.limit = {self.limit} allows; a restart "
+                f"continues from there. {ADVICE}, or raise the limit"
             )
         self.rollbacks += 1
         return self.rollbacks

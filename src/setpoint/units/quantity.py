@@ -52,7 +52,9 @@ def _measure(value: object, *, zero: bool = False) -> tuple[int | float, str, st
         text = value if isinstance(value, str) and len(value) < LONGEST else ""
     match = SHAPE.fullmatch(text)
     if match is None:
-        raise Invalid(f"is not a count with a unit: got {for_error(value)}", EXAMPLES)
+        raise Invalid(
+            f"must be a non-negative number with a unit: got {for_error(value)}", EXAMPLES
+        )
     digits, unit = match[1].replace("_", ""), match[2] or "steps"
     if unit not in UNITS and unit not in SECONDS:
         known = ("steps", "epochs", "tokens", "s", "min", "h", "days")

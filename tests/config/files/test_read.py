@@ -52,7 +52,7 @@ def test_missing_file(folder):
     assert refusal("sub/base.yml") == "sub/base.yml: no such file; did you mean 'sub/base.yaml'?"
     assert refusal("other.json") == "other.json: no such file"
     assert refusal("none/x.toml") == "none/x.toml: no such file; there is no directory 'none'"
-    assert refusal("x.ini") == "x.ini: expected a file that ends in .toml, .yaml, .yml, .json"
+    assert refusal("x.ini") == "x.ini: expected a file name ending in .toml, .yaml, .yml, .json"
     assert refusal("\0.toml") == "'\\x00.toml': not a valid file name"
     assert refusal("x" * 300 + ".toml").endswith(": cannot be read: File name too long")
 

@@ -255,7 +255,7 @@ def test_too_few_rows_for_a_tokenizer_in_files(tmp_path: Path) -> None:
     assert not [p for p in verify(resolved, ()).problems if p.path == "model.vocab_size"]
     (problem,) = verify(resolved, ("files",)).problems
     assert problem.path == "model.vocab_size"
-    assert "7 rows do not hold the 8 tokens" in problem.message
+    assert "7 rows are too few for the 8 tokens" in problem.message
     assert problem.valid == ("8", "null")
 
 

@@ -24,7 +24,7 @@ def read_file(path: str) -> FileDocument:
 
     format = FORMATS.get(os.path.splitext(path)[1].lower())
     if format is None:
-        message = f"expected a file that ends in {', '.join(FORMATS)}"
+        message = f"expected a file name ending in {', '.join(FORMATS)}"
         if path.startswith(("/dev/", "/proc/")):
             message += "; --config-from-stdin reads standard input"
         raise FileError(path, None, None, message)

@@ -96,7 +96,6 @@ class Editor:
     Arguments:
         replace_mappings: replace mappings, as records do, which hold complete values; by default a
             mapping adds to the existing one.
-            adds to the one that is there.
     """
 
     def __init__(self, root: Node, replace_mappings: bool = False) -> None:
@@ -662,7 +661,6 @@ def mapping_in(kind: FieldType, value: object) -> object:
     """
     if not isinstance(value, PlainScalar) or not value.startswith("{"):
         return value
-
     try:
         return parse_flow(value)
     except Invalid as error:

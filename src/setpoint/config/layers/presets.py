@@ -225,7 +225,7 @@ def _read_arguments(
 
 def _arguments(function: Callable[..., object], inside: str, skip: int) -> dict[str, Any]:
     if not inside.rstrip().endswith(")"):
-        raise Invalid("the parameters are not closed by )")
+        raise Invalid("missing closing parenthesis")
     code = getattr(function, "__code__", None)
     if not inside.strip(" )") and code and not (code.co_argcount + code.co_kwonlyargcount - skip):
         return {}  # as for most presets; importing `inspect` takes time

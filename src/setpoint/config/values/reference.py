@@ -318,7 +318,7 @@ def _validate(node: ast.expr, depth: int = 0) -> None:
 def _power(left: float, right: float) -> float:
     # Repeated powers grow without end; sizes in configurations need no larger ones.
     if isinstance(left, int) and abs(right) * max(left.bit_length(), 1) > BITS:
-        raise Invalid(f"is too large a power: its result may have more than {BITS} bits")
+        raise Invalid(f"is too large: the result may exceed {BITS} bits")
     return left**right
 
 

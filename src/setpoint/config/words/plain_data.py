@@ -136,8 +136,8 @@ def refuse_text(text: str) -> None:
     if secret is not None:
         raise Invalid(
             f"holds {secret} (not shown); configurations are recorded and must not contain secrets",
-            hint="Keep it in its own Secret field, such as 'env:NAME' or 'file:PATH', or in the "
-            "service's own login file.",
+            hint="Put it in a Secret field of its own, such as 'env:NAME' or 'file:PATH', or in "
+            "the service's own login file.",
             secret=True,
         )
 

@@ -63,10 +63,10 @@ class SourceConfig(Config, role=IDENTITY):
 
     weight: float | None = field(default=None, ge=0, lt=inf)
     """Mixture weight: share of training sequences relative to other sources. 0: none until a phase
-    gives it some; null for all: no mixture, each document once per epoch."""
+    changes it; null for all: no mixture, each document once per epoch."""
 
     epochs: float | None = field(default=None, gt=0, lt=inf)
-    """Epoch limit in a mixture: passes over the source after which the others share its place;
+    """Epoch limit in a mixture: passes over the source after which the others take over its share;
     null: no limit."""
 
     filter: Filter | None = None
@@ -266,7 +266,7 @@ class HubDataset(
     """Split to read, in the syntax of `datasets`: "train", "train[:10%]", "train+test"."""
 
     revision: str | None = None
-    """Branch, tag or commit on the hub; null: the newest. A commit never changes."""
+    """Branch, tag or commit on the hub; null: the newest. Only a commit pins the data."""
 
     data_files: tuple[str, ...] = ()
     """Data files inside the data set, globs included; empty: those in its own configuration."""

@@ -14,7 +14,7 @@ BYTES_VOCABULARY = 257
 
 
 class TokenizerConfig(Config, role=IDENTITY):
-    """Tokenizer: how text becomes token ids."""
+    """Tokenizer, which turns text into token ids."""
 
 
 class Bytes(
@@ -27,10 +27,10 @@ class TokenIds(TokenizerConfig, type="ids", owner="setpoint.data.tokenizers.toke
     """No tokenizer: the data holds only token ids, in token files or rows of input_ids."""
 
     count: int = derived(ge=1)
-    """Number of token ids, from 0 on. Default: model.vocab_size."""
+    """Number of token ids, starting at 0. Default: model.vocab_size."""
 
     separator: int | None = field(default=None, ge=0)
-    """Separator token id: stands between documents, and splits files without .idx; null: none, a
+    """Separator token id, which separates documents and splits files without .idx; null: none, a
     file is one document."""
 
     @derive("count")

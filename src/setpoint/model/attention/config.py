@@ -59,7 +59,7 @@ class AttentionTemperature(Config):
     """Llama 4's floor_scale: number of positions with the same factor."""
 
     scale: float = field(default=0.1, gt=0, lt=inf)
-    """Llama 4's attn_scale: growth of the factor."""
+    """Llama 4's attn_scale: how fast the factor grows with position."""
 
 
 class RopeScaling(Config):
@@ -110,8 +110,8 @@ class YarnScaling(RopeScaling, type="yarn"):
     scaled."""
 
     beta_slow: float = field(default=1.0, gt=0, lt=inf)
-    """YaRN beta_slow: dimensions that rotate less often than this over original_length are scaled
-    by factor."""
+    """YaRN beta_slow: dimensions with fewer than this many rotations over original_length are
+    scaled by factor."""
 
     attention_factor: float | None = field(default=None, gt=0, lt=inf)
     """YaRN attention factor (mscale): scale of queries and keys; null: 0.1 ln(factor) + 1."""

@@ -288,7 +288,7 @@ class Wsd(Decaying, type="wsd"):
                 SHORTENED_DECAY,
                 "decay_length",
                 f"a decay of {self.decay_length} does not fit into the {left} that warmup leaves "
-                f"of horizon: it takes these",
+                f"of horizon, so it is shortened to these",
                 valid=(left,),
                 also=("warmup", "horizon"),
             )

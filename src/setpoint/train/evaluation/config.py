@@ -51,8 +51,8 @@ class Best(Config, role=RUNTIME):
     """Metric of that validation set."""
 
     direction: Literal["min", "max"] = derived()
-    """Direction of improvement: min, lower is better, or max; by default max for accuracy, min for
-    others."""
+    """Direction of improvement. min: lower is better; max: higher. Default: max for accuracy, else
+    min."""
 
     @property
     def usual_direction(self) -> Literal["min", "max"]:
