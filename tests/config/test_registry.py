@@ -96,7 +96,7 @@ def test_a_value_that_a_modifier_refuses_is_told_with_the_modifier_and_the_line(
     assert short
     with pytest.raises(SetpointError) as caught:
         call_modifier("short(steps=-1)", Job())
-    assert str(caught.value).startswith("the modifier 'short(steps=-1)': is not a count")
+    assert str(caught.value).startswith("the modifier 'short(steps=-1)': must be a non-negative")
     assert "test_registry.py:" in str(caught.value)
 
 

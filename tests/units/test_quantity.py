@@ -45,7 +45,7 @@ def test_periods(text: str | int, count: float, unit: str, dump: str) -> None:
         ("1.5 steps", "must be an integer number of steps"),
         ("1.0", "must be an integer number of steps: got '1.0'"),  # a share, not one step
         ("3 parsecs", "has an unknown unit 'parsecs'"),
-        ("9" * 5000, "is not a count with a unit"),
+        ("9" * 5000, "must be a non-negative number with a unit"),
         pytest.param(10**5000, "got a number of 16610 bits", id="huge"),
         (True, "is not a period"),
         (1.5, "is not a period: got 1.5"),
@@ -83,7 +83,7 @@ def test_durations() -> None:
         ([True], "is not a duration: got true"),
         ("3 parsecs", "unknown unit"),
         ("[3", "position 3"),
-        ("never", "is not a count"),
+        ("never", "must be a non-negative"),
     ],
 )
 def test_what_is_no_duration(value: object, message: str) -> None:
