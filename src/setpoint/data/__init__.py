@@ -2,6 +2,6 @@
 
 Reading order: `document`, `sources/`, `tokenizers/`, `reading`, `corpus`, `sides`, `order`, `rows`,
 `packing`, `sampler`, `loader`, `evaluation`; `stream` and `lanes` for streamed sources;
-`token_store`, `prepare` and `push` for prepared data.
-Nothing is imported here, so that `setpoint.data.config` stays free of numpy and torch.
+`token_store`, `prepare` and `push` for prepared data. This file imports nothing, so that
+`setpoint.data.config` stays free of numpy and torch.
 """

@@ -1,6 +1,6 @@
 """The section `data`: what text to train on, and how to split it.
 
-Nothing here imports numpy or torch: `setpoint check` reads this file.
+This file imports neither numpy nor torch, because `setpoint check` reads it.
 """
 
 from __future__ import annotations
@@ -84,12 +84,12 @@ class Loader(Config, role=RUNTIME):
 
     @property
     def of_training(self) -> WorkerOptions:
-        """Workers of training."""
+        """Workers for training."""
         return WorkerOptions(self.workers, self.prefetch, self.pin_memory, self.timeout)
 
     @property
     def of_evaluation(self) -> WorkerOptions:
-        """Workers of evaluations."""
+        """Workers for evaluations."""
         override = self.evaluation
         return WorkerOptions(
             self.workers if override.workers is None else override.workers,
@@ -308,10 +308,10 @@ class Data(Config, role=IDENTITY, owner="setpoint.data.sides:read_sides"):
         return tuple(source for source in self.sources if source.is_streamed)
 
     def packing_of(self, sources: Sequence[SourceConfig]) -> Packing:
-        """Packing of evaluation sources: that of training, where it suits them.
+        """Packing of evaluation sources: the same as in training, where it suits them.
 
-        If training concatenates plain text, conversations are not packed; if it has conversations
-        only, plain text is concatenated.
+        If training concatenates plain text, conversations are not packed; if training has only
+        conversations, plain text is concatenated.
         """
         if self.packing.method == "concatenate":
             if any(source.has_answers for source in sources) and not self.has_answers:
@@ -324,7 +324,7 @@ class Data(Config, role=IDENTITY, owner="setpoint.data.sides:read_sides"):
 
     @property
     def all_phases(self) -> tuple[MixturePhase, ...]:
-        """All phases but the first, which has the weights of the sources."""
+        """All phases after the first, which has the weights of the sources."""
         return self.phases if self.anneal is None else (*self.phases, self.anneal)
 
     @rule

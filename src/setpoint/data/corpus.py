@@ -31,7 +31,7 @@ class TokenRow(Protocol):
 
     @property
     def dtype(self) -> np.dtype[Any]:
-        """Type of its items."""
+        """Type of the items."""
         ...
 
     def __len__(self) -> int: ...
@@ -58,7 +58,7 @@ class JoinedRow:
         return int(self.ends[-1])
 
     def __getitem__(self, key: slice, /) -> npt.NDArray[Any]:
-        """Items of a range without a step; a view within one part, otherwise a copy."""
+        """Items of a range with step 1; a view within one part, otherwise a copy."""
         start, stop, step = key.indices(len(self))
         assert step == 1
         number = int(np.searchsorted(self.ends, start, "right"))
@@ -72,7 +72,7 @@ class JoinedRow:
         return np.concatenate(pieces) if pieces else np.empty(0, self.dtype)
 
     def slices(self, starts: Ints, stops: Ints) -> Iterator[npt.NDArray[Any]]:
-        """Many ranges; several times faster than one after the other."""
+        """Read many ranges; several times faster than reading them one by one."""
         numbers = np.minimum(np.searchsorted(self.ends, starts, "right"), len(self.parts) - 1)
         before = self.firsts[numbers]
         columns = (numbers.tolist(), (starts - before).tolist(), (stops - before).tolist())
@@ -89,7 +89,7 @@ class PlacedRow:
     """Concatenation of documents from several arrays, with a separator after each document.
 
     Arguments:
-        arrays: such as memory-mapped token files.
+        arrays: arrays such as memory-mapped token files.
         starts: (documents,) offset of each document in this row, ascending.
         places: (documents,) with the fields `file`, the array of each document, and `at`, its
             offset there.
@@ -111,13 +111,13 @@ class PlacedRow:
         return self.size
 
     def __getitem__(self, key: slice, /) -> npt.NDArray[Any]:
-        """Items of a range without a step; a view within one document, otherwise a copy."""
+        """Items of a range with step 1; a view within one document, otherwise a copy."""
         start, stop, step = key.indices(self.size)
         assert step == 1
         return next(self.slices(np.array([start]), np.array([max(stop, start)])))
 
     def slices(self, starts: Ints, stops: Ints) -> Iterator[npt.NDArray[Any]]:
-        """Many ranges; several times faster than one after the other."""
+        """Read many ranges; several times faster than reading them one by one."""
         # The documents that each range is of; -1: it begins before the first one.
         firsts = np.searchsorted(self.starts, starts, "right") - 1
         lasts = np.searchsorted(self.starts, stops)
@@ -145,7 +145,7 @@ class PlacedRow:
 
 
 class CompleteMask:
-    """Target mask of complete documents: all tokens but the separators."""
+    """Target mask of complete documents: all tokens except separators."""
 
     dtype: np.dtype[Any] = np.dtype(np.bool_)
 
@@ -174,7 +174,7 @@ def slices(row: TokenRow, starts: Ints, stops: Ints) -> Iterator[npt.NDArray[Any
 
 
 def gather(row: TokenRow, starts: Ints, width: int) -> Ints:
-    """Cut windows, (B,) starts -> (B, width); past the end the last item is repeated."""
+    """Cut windows, (B,) starts -> (B, width); past the end, the last item is repeated."""
     size = len(row)
     if isinstance(row, np.ndarray) and (starts <= size - width).all():
         views = as_strided(row, (size - width + 1, width), row.strides * 2, writeable=False)
@@ -195,25 +195,26 @@ LOOKED_AT = 1 << 24
 class Corpus:
     """The documents of one side as one token sequence: separator, document, separator, ...
 
-    It begins and ends with a separator, so predicting every token but the first predicts each byte
-    and each end of a document exactly once. Documents with a target mask are complete without
-    separators, which are not part of their training rows.
+    The sequence begins and ends with a separator, so predicting every token but the first predicts
+    each byte and each document end exactly once. Documents with a target mask are complete by
+    themselves: their training rows contain no separators.
 
     Arguments:
-        side: "train", "held_out" or the name of a text that is only evaluated on, for messages.
+        side: "train", "held_out" or the name of an evaluation text; for messages.
         tokens: (T,) ids, in memory or in mapped files; 2 bytes each while the vocabulary allows.
         token_bytes: (V,) number of bytes of each id; 0 for the separator.
         byte_count: sum of `token_bytes` over `tokens`: bytes of text as the tokenizer sees it.
         files: name, size and SHA-256 of each document, in order.
         digest: SHA-256 over the tokenizer's name and `files`; equal digests mean equal tokens.
-        sources: names of the sources that the documents are from.
+        sources: names of the documents' sources.
         starts: (documents,) offset of each document.
         source: (documents,) index of each document's source in `sources`.
         trained: (T,) bool, target mask; None: all tokens.
         notes: messages for the start of a run: documents dropped by filters, cautions.
-        prepared: folder of the prepared data that it is mapped from; None: it is in memory.
-        read_at: (documents,) numbers, ascending in the order of the sources; None: documents are
-            in that order.
+        prepared: folder of the prepared data from which the corpus is mapped; None: it is in
+            memory.
+        read_at: (documents,) numbers that ascend in source order; None: documents are in source
+            order.
         scores: (documents,) scores for a curriculum; NaN: no score.
     """
 
@@ -254,8 +255,8 @@ class Corpus:
     def reads(self) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
         """Offset and number of the input tokens of each document; targets are shifted by one.
 
-        Inputs run from the separator before a document to its last token; those of a complete
-        document from its first token to the last but one.
+        Inputs run from the separator before a document to its last token; inputs of a complete
+        document run from its first token to the last but one.
         """
         starts = np.asarray(self.starts, np.int64) - 1
         lengths = np.diff(starts, append=len(self.tokens) - 1)
@@ -263,7 +264,7 @@ class Corpus:
         return starts + complete, lengths - 2 * complete
 
     def complete(self, documents: npt.NDArray[np.int64]) -> npt.NDArray[np.bool_]:
-        """(documents,) True for complete documents, whose separator is not a target."""
+        """(documents,) True for complete documents, for which the separator is not a target."""
         mask = np.zeros(len(documents), np.bool_)
         if self.trained is None:
             return mask
@@ -278,7 +279,7 @@ class Corpus:
         return mask
 
     def sources_along(self, starts: Ints, lengths: Ints) -> Ints:
-        """Source index of each token of ranges, (P,) starts and lengths -> (sum of lengths,).
+        """Source index of each token in ranges, (P,) starts and lengths -> (sum of lengths,).
 
         A separator belongs to the document before it.
         """
@@ -295,7 +296,7 @@ class Corpus:
         return np.repeat(self.source[documents].astype(np.int64), spans)
 
     def part(self, tokens: TokenArray, predicted: npt.NDArray[np.bool_]) -> Corpus:
-        """A corpus of some of the tokens; `byte_count` counts those that are predicted."""
+        """A corpus of some of the tokens; its `byte_count` counts the predicted bytes."""
         size = count_bytes(tokens[predicted], self.token_bytes)
         return replace(self, tokens=tokens, trained=predicted, byte_count=size)
 
@@ -315,7 +316,8 @@ class Corpus:
 def count_bytes(tokens: TokenArray, token_bytes: npt.NDArray[np.int64]) -> int:
     """Count the bytes of tokens, in blocks to bound memory (8 bytes per token).
 
-    If nearly all ids are one byte long, only the exceptions are counted: ten times as fast.
+    If nearly all ids are one byte long, only the exceptions are counted, which is ten times as
+    fast.
     """
     longer = [(token, int(token_bytes[token]) - 1) for token in np.flatnonzero(token_bytes != 1)]
 
@@ -348,12 +350,12 @@ def build_corpus(
     """Tokenize documents and concatenate them in the given order.
 
     Arguments:
-        read: position of each document in the order of the sources, by name; None: the given order.
+        read: position of each document in source order, by name; None: the given order.
         sources: names of the sources, prefixes of the documents' names; empty: one source.
         notes: see `Corpus`.
 
     Raises:
-        SetpointError: the tokenizer cannot encode a document, which is named.
+        SetpointError: the tokenizer cannot encode a document, which the message names.
     """
     dtype = np.min_scalar_type(tokenizer.vocab_size - 1)
     separator = np.array([tokenizer.separator], dtype)
@@ -410,10 +412,10 @@ def build_corpus(
 def encoded(
     document: Document, tokenizer: Tokenizer, where: str
 ) -> Iterator[tuple[int, npt.NDArray[np.integer[Any]]]]:
-    """Tokenize a document; in pieces, with the size of each, if the tokenizer allows it.
+    """Tokenize a document, in pieces with the size of each if the tokenizer supports it.
 
     Raises:
-        SetpointError: the tokenizer cannot encode it.
+        SetpointError: the tokenizer cannot encode the document.
     """
     if document.tokens is not None:
         yield document.size, document.tokens
@@ -428,10 +430,10 @@ def encoded(
 
 
 def files_digest(tokenizer_name: str, files: Sequence[FileRecord]) -> str:
-    """Digest of a sequence of documents under a tokenizer.
+    """Digest of a sequence of documents for a tokenizer.
 
     Returns:
-        hexadecimal SHA-256. Names are length-prefixed, so no two records run together.
+        hexadecimal SHA-256. Names are length-prefixed, so that records cannot run together.
     """
     digest = hashlib.sha256(f"{tokenizer_name}\n".encode())
     for file in files:

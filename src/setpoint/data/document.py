@@ -37,17 +37,17 @@ class TokenPlace(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Document:
-    """A named text, or its tokens: the unit of the split and of the data record.
+    """A named text, or its tokens; the unit of the split and of the data record.
 
     Arguments:
         name: unique in the corpus and the same on every machine, `source/relative/path`.
         data: the text as UTF-8; may be empty if `tokens` are given.
-        tokens: (T,) ids, of a source that tokenizes by itself.
+        tokens: (T,) ids, from a source that does its own tokenizing.
         trained: (T,) bool, target mask of `tokens`. Such a document is complete, like a
-            conversation: it has no separators, its first token is input only and its last one
-            target only. None: plain text between separators, all tokens are targets.
+            conversation: it has no separators, its first token is only an input, and its last token
+            only a target. None: plain text between separators; all tokens are targets.
         score: key of `data.curriculum`; None: no score.
-        place: position of `tokens` in the file they are mapped from; None: in memory.
+        place: position of `tokens` in the file from which they are mapped; None: in memory.
     """
 
     name: str
@@ -79,7 +79,7 @@ class Document:
 
 
 class FileRecord(NamedTuple):
-    """Entry of a document in the data record; a tuple, written to JSON as a list.
+    """Entry of a document in the data record: a tuple, written to JSON as a list.
 
     Arguments:
         sha256: hexadecimal SHA-256 of the bytes.
@@ -92,15 +92,15 @@ class FileRecord(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class DataIdentity:
-    """Identity of a corpus, in records, in checkpoints and in messages.
+    """Identity of a corpus in records, checkpoints and messages.
 
     Arguments:
         side: "train", "held_out" or the name of an evaluation data set.
         digest: equal digests mean equal tokens.
-        tokens, bytes: their number; bytes as the tokenizer sees them. None for streams, whose
-            length is unknown.
+        tokens, bytes: numbers of tokens and bytes, with bytes as the tokenizer sees them. None for
+            streams, whose length is unknown.
         files: name, size and SHA-256 of each document, in order.
-        prepared: folder of the prepared data it is mapped from; None: in memory.
+        prepared: folder of the prepared data from which the corpus is mapped; None: in memory.
     """
 
     side: str
@@ -112,7 +112,7 @@ class DataIdentity:
 
     @classmethod
     def joined(cls, parts: Sequence[DataIdentity]) -> DataIdentity:
-        """Identity of several corpora of one side."""
+        """Combined identity of several corpora of one side."""
         digest = hashlib.sha256("".join(part.digest for part in parts).encode()).hexdigest()
         tokens, size = (
             None if None in counts else sum(count or 0 for count in counts)
@@ -124,7 +124,7 @@ class DataIdentity:
 
 
 class Records(Sequence[FileRecord], ABC):
-    """Sequence of document records that are looked up one at a time."""
+    """Sequence of document records, looked up one at a time."""
 
     @abstractmethod
     def record(self, number: int) -> FileRecord:
@@ -163,9 +163,9 @@ class ManyRecords(Records):
 
 
 class Source(Protocol):
-    """A source of documents; two calls of `documents` yield the same ones.
+    """A source of documents; repeated calls of `documents` yield the same ones.
 
-    It is built by `section.build(where=...)`, with the path of its section for messages.
+    Built by `section.build(where=...)`, with the path of its section for messages.
     """
 
     def documents(self) -> Iterator[Document]:
@@ -187,7 +187,7 @@ Placed = tuple[Document, Callable[[], Place]]
 
 
 class StreamSource(Protocol):
-    """A source that can be streamed during training, from any position on."""
+    """A source that can be streamed during training, starting at any position."""
 
     def parts(self) -> Sequence[FileRecord]:
         """The parts of the source, such as files, in a fixed order.
@@ -201,10 +201,10 @@ class StreamSource(Protocol):
         ...
 
     def read(self, part: int, place: Place) -> Iterator[Placed]:
-        """The documents of a part from a position on; an empty position is its start.
+        """The documents of a part, starting at a position; an empty position is its start.
 
         Raises:
-            SetpointError: the part cannot be read or is not text; with the row.
+            SetpointError: the part cannot be read or is not text; names the row.
         """
         ...
 

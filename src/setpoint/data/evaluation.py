@@ -1,4 +1,4 @@
-"""Evaluation data: rows in a fixed order, the same at each evaluation.
+"""Evaluation data: rows in a fixed order, the same in every evaluation.
 
 N-gram models of the training text are a baseline for the trained model. They are interpolated as in
 Jelinek and Mercer, "Interpolated estimation of Markov source parameters from sparse data" (1980),
@@ -8,9 +8,9 @@ Goodman, "An empirical study of smoothing techniques for language modeling" (199
     p_0(c)     = 1 / V
     p_n(c | h) = w_n(N(h)) * N(h c) / N(h) + (1 - w_n(N(h))) * p_{n-1}(c | shorter h)
 
-N counts in the training tokens. Each weight is the one that maximises the likelihood of a slice of
-the training side that its counts have not seen, and of two tokens more, one explained by each term:
-they keep a weight seen on few tokens off 0 and 1. Then the slice is counted as well.
+N counts occurrences in the training tokens. Each weight maximizes the likelihood of a slice of the
+training side that is not yet counted, and of two further tokens, one explained by each term, which
+keep weights based on few tokens away from 0 and 1. Then the slice is counted as well.
 """
 
 from __future__ import annotations
@@ -54,19 +54,19 @@ def evaluation_rows(
 ) -> DocumentRows:
     """Divide a corpus into rows as in training, in the order of the corpus.
 
-    Concatenated text is cut into rows. Other packing methods predict each document on its own and
-    handle documents longer than a row as in training; documents share a row only if the model
+    Concatenated text is cut into rows. Other packing methods predict each document separately, and
+    treat documents longer than a row as in training; documents share a row only if the model
     isolates them.
 
     Arguments:
-        section: as `data.packing`.
+        section: section like `data.packing`.
         length: tokens of a row, S.
         isolates: whether the model isolates documents.
         marked: see `DocumentRows`.
-        multiple: rows are padded as with `section.pad_to_multiple_of`, which comes first.
+        multiple: rows are padded to a multiple of this, after `section.pad_to_multiple_of`.
 
     Raises:
-        SetpointError: a document is too long (`too_long` error), or none is left.
+        SetpointError: a document is too long (with `too_long = "error"`), or no document is left.
     """
     isolated = bool(section.isolate)
     if section.method == "concatenate":
@@ -94,9 +94,9 @@ def evaluation_rows(
 def cut_rows(
     corpus: Corpus, length: int, *, isolated: bool = False, marked: bool = False
 ) -> DocumentRows:
-    """Cut a corpus into rows that predict each token but the first once; the last row is padded.
+    """Cut a corpus into rows that predict each token but the first once; pad the last row.
 
-    Neighbours share one token: the last target of one is the first input of the next.
+    Adjacent rows share one token: the last target of a row is the first input of the next.
     """
     cut = Cut(corpus, length, stride=length, partial=True, divided=isolated)
     layout = "isolated windows" if isolated else "windows"
@@ -115,13 +115,13 @@ class EvaluationFeed:
     Each target is predicted exactly once. The result depends on the limits, not on `micro_size`.
 
     Workers live from the first pass to `close`. They cycle through the data sets, so the first
-    batches of the next pass are made ahead.
+    batches of the next pass are prepared in advance.
 
     Arguments:
-        texts: data sets, each with the limit on its sequences; None: all.
+        texts: data sets, each with a limit on its sequences; None: all sequences.
         micro_size: B, sequences in a batch of one rank; the last batch of a text may be smaller.
         data_rank, data_size: rank and number of the data-parallel processes.
-        workers: processes that make batches ahead; 0: none. For the other options see
+        workers: processes that prepare batches; 0: none. For the other options see
             `setpoint.data.loader.BatchLoader`.
 
     Raises:
@@ -162,10 +162,10 @@ class EvaluationFeed:
         self._next = ""
 
     def batches(self, name: str) -> Iterator[Batch]:
-        """A pass over a data set.
+        """Iterate once over a data set.
 
         Raises:
-            RunError: a worker died or hangs, or could not make a row.
+            RunError: a worker died, hangs, or could not make a row.
         """
         if not self.workers:
             yield from map(self.texts.batch_of, self._pass(name))
@@ -189,14 +189,14 @@ class EvaluationFeed:
 
     @property
     def global_batch_size(self) -> int:
-        """Sequences of a batch over all ranks; the last batch may be smaller."""
+        """Sequences in a batch over all ranks; the last batch may be smaller."""
         return self.micro_size * self.data_size
 
     def local_count(self, name: str) -> int:
-        """Number of sequences that this rank counts: the first ones of its pass.
+        """Number of sequences counted by this rank: the first ones of its pass.
 
         Ranks that shard weights must run the same number of batches: if fewer sequences than ranks
-        are left, a rank without one runs that of another and does not count it.
+        are left, a rank without one runs another rank's sequence without counting it.
         """
         full, remainder = divmod(self.totals[name], self.global_batch_size)
         return full * self.micro_size + (remainder + self.data_size - 1 - self.data_rank) // (
@@ -227,7 +227,7 @@ class EvaluationFeed:
 
 
 class _Texts:
-    """Several data sets, whose rows are planned by data set and number."""
+    """Several data sets, with rows planned by data set and number."""
 
     def __init__(self, texts: Mapping[str, DocumentRows]) -> None:
         self.texts = texts
@@ -242,10 +242,10 @@ class _Texts:
 
 
 class Baselines(NamedTuple):
-    """Held-out bits per byte of n-gram models.
+    """Bits per byte of n-gram models on held-out text.
 
     Arguments:
-        trigram: each token given the two before it.
+        trigram: predicts each token from the two before it.
     """
 
     unigram: float
@@ -257,7 +257,7 @@ def ngram_baselines(train: Sequence[Corpus], held_out: Corpus) -> Baselines:
     """Fit n-gram models on the training data and evaluate them like the trained model.
 
     Every token but the first is predicted, including separators, and the bits are divided by the
-    bytes; with a target mask only its tokens count. Costs one sort of the training tokens for each
+    bytes; with a target mask, only its tokens count. This takes one sort of the training tokens per
     order, and 6 bytes of memory per token.
 
     Returns:
@@ -279,13 +279,13 @@ def ngram_bits(
     order: int = 3,
     predicted: npt.NDArray[np.bool_] | None = None,
 ) -> list[float]:
-    """Bits of the held-out tokens after the first under models of order 1 to `order`.
+    """Bits of the held-out tokens after the first, with models of order 1 to `order`.
 
     Arguments:
         predicted: (T - 1,) bool, the tokens to count; None: all.
 
     Returns:
-        `order` sums of -log2 p, the unigram's first.
+        `order` sums of -log2 p, starting with the unigram's.
     """
     cut = len(train) - 1 - max(1, int(SLICE * (len(train) - 1)))
     slice_p = held_out_p = np.float64(1 / vocab_size)
@@ -332,7 +332,7 @@ def _share(codes: Codes, counted: list[Codes], vocab_size: int) -> tuple[Floats,
 
 
 def _occurrences(row: Codes, low: Codes, high: Codes) -> Counts:
-    """Count the entries of a sorted row in [low, high]."""
+    """Count the entries of a sorted array in [low, high]."""
     return np.searchsorted(row, high, "right") - np.searchsorted(row, low, "left")
 
 

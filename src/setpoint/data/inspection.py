@@ -1,4 +1,4 @@
-"""Statistics, duplicates and decoded rows of the data of a job."""
+"""Statistics, duplicates and decoded rows of a job's data."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ def source_stats(
 
 
 def percentiles(lengths: npt.NDArray[np.int64]) -> dict[str, float]:
-    """Mean, minimum, maximum and percentiles, in tokens; empty without documents."""
+    """Mean, minimum, maximum and percentiles, in tokens; empty if there are no documents."""
     if not len(lengths):
         return {}
     between = np.percentile(lengths, PERCENTILES)
@@ -106,8 +106,8 @@ def duplicates(corpora: Sequence[Corpus], held_out: Corpus | None) -> dict[str, 
         held_out: held-out data, which is compared with the training data.
 
     Returns:
-        the number of `groups` of equal documents, of redundant `documents`, `examples` of names,
-        and the number of held-out documents that are trained on.
+        the number of `groups` of equal documents, the number of redundant `documents`, `examples`
+        of names, and the number of held-out documents that are also in the training data.
     """
     files = [file for corpus in corpora for file in corpus.files]
     counts = Counter(file.sha256 for file in files)
@@ -126,7 +126,7 @@ def duplicates(corpora: Sequence[Corpus], held_out: Corpus | None) -> dict[str, 
 
 
 def histogram(lengths: npt.NDArray[np.int64]) -> list[tuple[int, int, int]]:
-    """Histogram of lengths in classes that double: (from, up to, documents) each."""
+    """Histogram of lengths in classes that double in width: (from, up to, documents) each."""
     if not len(lengths):
         return []
     classes = np.frexp(np.maximum(lengths, 0))[1]  # 0: 0; 1: 1; 2: 2 and 3; 3: 4 to 7
@@ -144,11 +144,11 @@ class Token:
     """A token of a row.
 
     Arguments:
-        data: bytes of its text; of its name for a control token.
+        data: bytes of its text; for a control token, of its name.
         control: whether it is a control token.
         trained: whether it is a target in this row.
         document: number of its document in the row, from 0; None for padding.
-        position: its position id.
+        position: position id.
     """
 
     id: int
@@ -164,7 +164,7 @@ class Sample:
     """A row of a batch.
 
     Arguments:
-        number: in the stream of training rows, from 0.
+        number: number in the stream of training rows, from 0.
         source: name of its source; None if unknown.
         names: names of its documents by number; None if unknown.
     """
@@ -181,11 +181,11 @@ class Sample:
 
     @property
     def documents(self) -> int:
-        """Number of documents in it."""
+        """Number of documents in the row."""
         return len(self.names)
 
     def to_json(self) -> dict[str, Any]:
-        """The row as JSON; partial characters are replaced by U+FFFD."""
+        """The row as JSON; incomplete characters are replaced with U+FFFD."""
         return {
             "row": self.number,
             "source": self.source,
@@ -198,7 +198,7 @@ class Sample:
         }
 
     def characters(self) -> list[Token]:
-        """The tokens, joined where they share a character, so that each can be decoded."""
+        """The tokens, joined where they share a character, so that each item can be decoded."""
         joined: list[Token] = []
         for token in self.tokens:
             last = joined[-1] if joined else None
@@ -215,7 +215,7 @@ class Sample:
 
 
 def _is_cut(data: bytes) -> bool:
-    """True if a text ends within a character of UTF-8."""
+    """True if a text ends in the middle of a UTF-8 character."""
     try:
         data.decode()
     except UnicodeDecodeError as error:
@@ -226,7 +226,7 @@ def _is_cut(data: bytes) -> bool:
 def samples_of(
     sequences: Sequences, rows: Rows, tokenizer: Tokenizer, first: int
 ) -> Iterator[Sample]:
-    """Decoded rows, with targets that are not inputs, such as the last one of a document.
+    """Decoded rows, including targets that are not inputs, such as the last one of a document.
 
     Arguments:
         first: number of the first row in the stream.

@@ -1,9 +1,9 @@
 """Rows of streamed sources, cut or packed lane by lane, with a thread that reads ahead.
 
-Each row of a step is a lane, so that batches do not depend on the number of ranks and a rank
-tokenizes only its own rows; see `setpoint.data.stream`. In the order of the files there is one
-lane, since where a row begins depends on the token counts of all documents before it. Each rank
-then tokenizes a part of the documents of each block, and the ranks exchange their tokens.
+Each row of a step is a lane, so that batches do not depend on the number of ranks, and a rank
+tokenizes only its own rows; see `setpoint.data.stream`. With documents in file order there is a
+single lane, because the start of a row depends on the token counts of all documents before it. Each
+rank then tokenizes a part of the documents of each block, and the ranks exchange their tokens.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class DataRanks(Protocol):
 
     @property
     def rank(self) -> int:
-        """Number of this process."""
+        """Index of this process."""
         ...
 
     @property
@@ -53,7 +53,7 @@ class DataRanks(Protocol):
         ...
 
     def all_of(self, value: T) -> list[T]:
-        """Gather picklable values of all ranks, by rank."""
+        """Gather picklable values from all ranks, in rank order."""
         ...
 
 
@@ -65,11 +65,12 @@ LaneBlock = tuple[StreamBlock | None, LanePosition]
 
 @dataclass(frozen=True, slots=True)
 class RowMaker:
-    """Maker of the endless rows of lanes, a function of seed and position.
+    """Maker of the endless rows of lanes, which depend only on seed and position.
 
     Arguments:
         length: tokens of a row, S.
-        ranks: ranks that tokenize together what all of them read; None: this one alone.
+        ranks: ranks that share the tokenization of documents that all of them read; None: only this
+            rank.
     """
 
     stream: Stream
@@ -84,11 +85,11 @@ class RowMaker:
         return np.min_scalar_type(self.stream.tokenizer.vocab_size - 1)
 
     def open(self, count: int, starts: Mapping[int, LanePosition]) -> Ahead[LaneRow] | SharedLane:
-        """Open the rows of some lanes; documents are freed when all lanes have passed.
+        """Open the rows of some lanes; documents are freed when all lanes have passed them.
 
         Arguments:
-            count: number of all lanes.
-            starts: the lanes to make, with their start positions.
+            count: total number of lanes.
+            starts: the lanes to produce, with their start positions.
         """
         stream, seed = self.stream, self.seed
         groups = stream.groups(count)
@@ -122,14 +123,14 @@ class RowMaker:
         lanes: int = 1,
         read_ahead: Callable[[], None] = lambda: None,
     ) -> Iterator[LaneRow]:
-        """The rows of a lane, with positions after them.
+        """The rows of a lane, each with the position after it.
 
-        After the last row of an epoch that is the start of the next one. One row is delayed to find
-        the last one, unless rows cross epochs.
+        After the last row of an epoch, the position is the start of the next epoch. Rows are
+        delayed by one to detect the last one, unless rows cross epochs.
 
         Arguments:
-            lanes: number of all lanes; rows of several lanes cross epochs, since each has a part of
-                the documents.
+            lanes: total number of lanes; with several lanes, rows cross epochs, since each lane has
+                only a part of the documents.
             read_ahead: called for each document.
         """
         if self.section.method == "concatenate":
@@ -249,7 +250,7 @@ class RowMaker:
                 first = 0
 
     def _fits(self, entry: Found) -> bool:
-        """True if a document gives a row."""
+        """True if a document yields a row."""
         corpus = build_corpus([entry[0]], self.stream.tokenizer, side="train")
         return len(pieces_of(corpus, self.length, self.section.too_long).starts) > 0
 
@@ -280,7 +281,7 @@ class RowMaker:
 
 
 class _Cutter:
-    """Accumulator of the tokens of a row."""
+    """Accumulator for the tokens of a row."""
 
     def __init__(self, width: int) -> None:
         self.width, self.have = width, 0
@@ -289,7 +290,7 @@ class _Cutter:
         self.names: list[str] = []
 
     def add(self, tokens: TokenArray, offset: int, name: str) -> int:
-        """Add tokens of a document until the row is full; return their number."""
+        """Add tokens of a document until the row is full; return the number added."""
         part = tokens[offset : offset + self.width - self.have]
         # A document begins with the separator before it, where that is read and not a target only.
         if self.have == 0 or (offset == 0 and self.have < self.width - 1):
@@ -320,11 +321,11 @@ def _with_tokens(corpus: Corpus, row: Parts) -> Parts:
 
 
 class Ahead(Generic[T]):
-    """A thread that takes items of iterators ahead.
+    """A thread that reads ahead from iterators.
 
     Arguments:
         lanes: iterator of each lane.
-        least: minimum number of items to prefetch; otherwise as many as are taken at a time.
+        least: minimum number of items to prefetch; if more are taken at a time, that many.
     """
 
     def __init__(self, lanes: Mapping[int, Iterator[T]], least: int = LEAST_AHEAD) -> None:
@@ -350,10 +351,10 @@ class Ahead(Generic[T]):
                 item.set_exception(error)
 
     def take(self, lanes: Sequence[int]) -> list[T]:
-        """The next item of each of the lanes.
+        """Take the next item of each lane.
 
         Raises:
-            SetpointError: an item could not be made; none is taken then.
+            SetpointError: an item could not be made; nothing is taken in this case.
         """
         needed, first = Counter(lanes), self.order.index(lanes[-1]) + 1
         places = range(first, first + max(len(lanes), self.least))
@@ -380,10 +381,10 @@ class Ahead(Generic[T]):
 
 
 class SharedLane:
-    """The rows of the only lane, whose documents are tokenized by all ranks, each a part.
+    """The rows of the only lane, with documents tokenized by all ranks, a part by each.
 
     A thread reads a block ahead and tokenizes this rank's part of it. The ranks exchange tokens in
-    the thread that takes the rows, which all ranks take alike.
+    the thread that takes the rows, since all ranks take the same rows.
     """
 
     def __init__(
@@ -394,7 +395,7 @@ class SharedLane:
         self.rows = maker.rows(self._exchanged(), 0, position)
 
     def _exchanged(self) -> Iterator[LaneBlock]:
-        """The blocks, with tokens of all documents."""
+        """The blocks, with the tokens of all documents."""
         while True:
             block, begin, local_tokens = None, LanePosition(), list[TokenArray]()
             failure: Exception | None = None
@@ -432,7 +433,7 @@ class SharedLane:
 def _encode_local(
     maker: RowMaker, blocks: Iterator[LaneBlock], ranks: DataRanks
 ) -> Iterator[tuple[StreamBlock | None, LanePosition, list[TokenArray]]]:
-    """Blocks with the tokens of the documents of this rank: runs of about equally many bytes."""
+    """Blocks with the tokens of this rank's documents: runs of about equally many bytes."""
     for block, begin in blocks:
         documents = [] if block is None else block.remaining(0)
         sizes = np.array([document.size for document in documents], np.int64)
@@ -476,7 +477,7 @@ class LaneCursor:
         """See `Cursor.take`.
 
         Raises:
-            SetpointError: see `RowMaker`; earlier rows were returned.
+            SetpointError: see `RowMaker`; earlier rows have been returned.
         """
         all_lanes: list[int] = (slots % self.lane_count).tolist()
         lanes = [lane for lane in all_lanes if lane in self.positions]
@@ -520,8 +521,8 @@ class LaneCursor:
     ) -> tuple[int, dict[int, LanePosition]]:
         """See `Cursor.locate`.
 
-        With other data a lane continues in the file of the state if it still exists, or else in the
-        next epoch. Documents of a block are compared with the state when they are read.
+        If the data changed, a lane continues in the file named by the state if that still exists,
+        else in the next epoch. Documents of a block are compared with the state when they are read.
 
         Raises:
             SetpointError: the position is invalid, or its file does not exist.
@@ -559,7 +560,7 @@ class LaneCursor:
 
 
 def _positions(state: Mapping[str, Any], deal: Deal) -> tuple[int, dict[int, LanePosition]]:
-    """Number of lanes, and the positions of the lanes of a rank.
+    """The number of lanes, and the positions of a rank's lanes.
 
     Raises:
         SetpointError: the state is invalid.

@@ -49,10 +49,10 @@ LARGE = 1 << 16
 
 
 class Shared(Generic[T]):
-    """A value whose large arrays are shared by all processes that it is sent to.
+    """A value with large arrays that are shared by all processes to which it is sent.
 
-    Forked processes share memory anyway. For others, memory-mapped arrays are sent as a position in
-    the file, and arrays in memory are copied once into shared memory.
+    Forked processes share memory anyway. To other processes, memory-mapped arrays are sent as a
+    position in the file; arrays in memory are copied once into shared memory.
     """
 
     def __init__(self, value: T) -> None:
@@ -139,7 +139,7 @@ HELD = (*TENSORS, "source", "sources")
 
 
 def loader_options(workers: config.WorkerOptions, device: torch.device) -> dict[str, Any]:
-    """Arguments of feeds from the options of `[data.loader]`."""
+    """Arguments of feeds, from the options of `[data.loader]`."""
     return {
         "workers": workers.workers,
         "prefetch": workers.prefetch,
@@ -156,22 +156,22 @@ class Maker(Protocol):
         ...
 
     def describe(self, rows: Rows) -> str:
-        """Names of the documents of rows, for messages."""
+        """Names of the documents in these rows, for messages."""
         ...
 
 
 class Failed(NamedTuple):
-    """Error of a worker in place of a batch."""
+    """Error of a worker, sent in place of a batch."""
 
     error: Exception
     trace: str
 
 
 class SentBatch:
-    """A batch as one message between processes; torch would open a file per tensor.
+    """A batch as one message between processes, since torch would open a file per tensor.
 
     Arguments:
-        seconds: time that making it took.
+        seconds: time taken to make the batch.
     """
 
     def __init__(self, batch: Batch, seconds: float) -> None:
@@ -187,7 +187,7 @@ class SentBatch:
         return _rebuild_batch, (arrays, numbers, self.seconds)
 
     def pin_memory(self, _: object = None) -> SentBatch:
-        """Pin the batch; called by the pinning thread of torch."""
+        """Pin the batch; called by torch's pinning thread."""
         return SentBatch(self.batch.pin_memory(), self.seconds)
 
 
@@ -243,8 +243,8 @@ class Making(Dataset[Any]):
 def quiet_worker(_: int) -> None:
     """Ignore signals except SIGTERM of the main process, and exit when it dies.
 
-    A terminal, a queue or a container signals all processes of a run, which has to finish its step
-    and save.
+    A terminal, queue or container signals all processes of a run, but the run still has to finish
+    its step and save.
     """
     for number in SIGNALS:
         if number != signal.SIGTERM:
@@ -267,7 +267,7 @@ def quiet_worker(_: int) -> None:
 
 @contextmanager
 def _blocked_signals() -> Iterator[None]:
-    """Block signals while processes start that do not handle them yet."""
+    """Block signals while processes start that cannot handle them yet."""
     before = signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)
     try:
         yield
@@ -292,18 +292,18 @@ def _kill(processes: Iterable[Any]) -> None:
 
 
 class BatchLoader:
-    """Batches made ahead by worker processes, in order.
+    """Batches prepared by worker processes, in order.
 
     Arguments:
-        plans: the rows of each batch, perhaps endless.
+        plans: the rows of each batch; may be endless.
         workers: number of processes, at least 1.
-        prefetch: batches that each worker makes ahead.
+        prefetch: batches that each worker prepares in advance.
         pin_memory: whether to put batches into page-locked memory.
         timeout: seconds to wait for a batch; 0: no limit.
         section: path of the section of the configuration, for messages.
 
     Raises:
-        RunError: the data cannot be sent to a worker; from `__next__`: one died or hangs.
+        RunError: the data cannot be sent to a worker; from `__next__`: a worker died or hangs.
     """
 
     def __init__(
@@ -377,7 +377,7 @@ class BatchLoader:
         return batch.batch
 
     def _failure_message(self, error: Exception) -> str:
-        """Message about the worker that died or hangs, with its rows."""
+        """Message about a worker that died or hangs, with its rows."""
         text = str(error)
         active = [
             (pid, self.sequences.describe(self.planned[number]))
@@ -424,11 +424,11 @@ class BatchLoader:
 
 @dataclass(slots=True)
 class Spent:
-    """Time of the batches that were taken, in seconds.
+    """Time spent on the batches taken so far, in seconds.
 
     Arguments:
-        planning: until it was known which rows come next, in the main process.
-        making: the rows themselves, in whichever process.
+        planning: choosing the next rows, in the main process.
+        making: making the rows, in any process.
     """
 
     batches: int = 0
@@ -436,7 +436,7 @@ class Spent:
     making: float = 0.0
 
     def since(self, before: Spent) -> Spent:
-        """Difference to an earlier state."""
+        """Difference from an earlier state."""
         return Spent(
             self.batches - before.batches,
             self.planning - before.planning,
@@ -447,18 +447,17 @@ class Spent:
 class Feed:
     """An endless sequence of step batches.
 
-    A global micro-batch takes the next `micro_size * data_size` rows of the sampler, each rank its
-    slice. The state is that of the sampler: equal on all ranks, and valid with any number of ranks
-    and any micro-batch size.
+    A global micro-batch takes the next `micro_size * data_size` rows of the sampler, of which each
+    rank gets a slice. The state is that of the sampler: equal on all ranks, and valid for any
+    number of ranks and any micro-batch size.
 
     Arguments:
-        sequences: maker of the rows that the sampler plans.
-        count: function that counts the divisor of the loss of a micro-batch.
+        sequences: maker of the rows planned by the sampler.
+        count: function that counts the loss divisor of a micro-batch.
         accumulation: micro-batches per step.
         data_rank, data_size: rank and number of the data-parallel processes.
         divides: whether `divide` will be called, so that this rank may take any rows of a step.
-        workers: processes that make batches ahead; 0: none. For the other options see
-            `BatchLoader`.
+        workers: processes that prepare batches; 0: none. For the other options see `BatchLoader`.
 
     Raises:
         SetpointError: a number is out of range.
@@ -516,17 +515,17 @@ class Feed:
         return self._epoch
 
     def agree(self, epoch: float) -> None:
-        """Set the epoch to the mean over ranks; of a stream a rank knows only its own rows."""
+        """Set the epoch to the mean over ranks; of a stream, a rank knows only its own rows."""
         self._epoch = epoch
 
     def divide(self, group: int, groups: int) -> None:
-        """Take a part of the micro-batches of each step from now on.
+        """Take only a part of the micro-batches of each step from now on.
 
         The micro-batches are divided evenly among the largest possible number of groups; groups
-        beyond that get none, and advance like the others.
+        beyond that number get none, but advance like the others.
 
         Arguments:
-            group: number of this group among equally large groups of ranks.
+            group: index of this group among equally large groups of ranks.
         """
         rank, size = self._within
         taking = max(divisor for divisor in range(1, groups + 1) if self._all % divisor == 0)
@@ -537,10 +536,10 @@ class Feed:
             self.accumulation = self._all // taking
 
     def take(self) -> StepBatch:
-        """The batch of the next step of this rank, with its counts.
+        """Take this rank's batch for the next step, with its counts.
 
         Raises:
-            RunError: a worker died or hangs, or could not make a row.
+            RunError: a worker died, hangs, or could not make a row.
         """
         batches: tuple[Batch, ...] = ()
         if self.data_rank < self.data_size:
@@ -615,7 +614,7 @@ class Feed:
             yield rows
 
     def close(self) -> None:
-        """Stop the workers; called at the end of a session, also after an error.
+        """Stop the workers; called at the end of a session, even after an error.
 
         The position is kept, and `take` may be called again.
         """
@@ -628,11 +627,11 @@ class Feed:
         self.sampler.close()
 
     def state_dict(self) -> dict[str, Any]:
-        """Position in the data after the last batch that was taken; JSON-able, small."""
+        """Position in the data after the last batch taken; small, serializable as JSON."""
         return self.sampler.state_dict() if self._state is None else self._state
 
     def load_state_dict(self, state: Mapping[str, Any], other_data: bool = False) -> None:
-        """Continue where `state` was taken; see `Sampler.load_state_dict`."""
+        """Continue from the position at which `state` was taken; see `Sampler.load_state_dict`."""
         self.close()
         self.sampler.load_state_dict(state, other_data)
         self._state, self._epoch = None, self.sampler.epoch

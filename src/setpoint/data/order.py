@@ -1,8 +1,8 @@
 """Rows as parts of documents, and their endless order, epoch after epoch and group by group.
 
 numpy guarantees the streams of its bit generators, but not the results of methods such as
-`Generator.permutation`, and a resumed run must see the same rows under a newer numpy. So random
-numbers and permutations are computed here, as pure functions of a key and a counter.
+`Generator.permutation`, and a resumed run must see the same rows under a newer numpy. Random
+numbers and permutations are therefore computed here, as pure functions of a key and a counter.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _SECOND = np.uint64(0x94D049BB133111EB)
 
 
 def random_bits(key: str, count: int) -> npt.NDArray[np.uint64]:
-    """`count` distinct random words; word i depends on the key and i only.
+    """`count` distinct random words; word i depends only on the key and i.
 
     Arguments:
         key: any string; different keys yield unrelated words.
@@ -47,11 +47,11 @@ def random_bits(key: str, count: int) -> npt.NDArray[np.uint64]:
 
 
 def shuffled(key: str, size: int, places: Ints) -> Ints:
-    """Elements of a random permutation of 0..size-1 at some positions; no others are computed.
+    """Elements of a random permutation of 0..size-1 at some positions, without computing others.
 
     A Feistel network over the bits of a position, with SplitMix64's finalizer as round function, is
-    a bijection of 0 .. 4^h - 1 (Luby and Rackoff, 1988). Results from `size` on are permuted again
-    until they are below it (cycle walking), which is a bijection of 0..size-1.
+    a bijection of 0 .. 4^h - 1 (Luby and Rackoff, 1988). Results of `size` or above are permuted
+    again until they are below it (cycle walking), which gives a bijection of 0..size-1.
 
     Arguments:
         key: any string; different keys yield unrelated permutations.
@@ -90,8 +90,8 @@ class Parts:
         starts: (P,) offset of the first input token of each part; targets are shifted by one.
         lengths: (P,) number of input tokens.
         ends: (B,) index after the last part of each row.
-        tokens: the array that `starts` refer to, of streamed rows; None: that of the corpus.
-        names: (P,) document names, of streamed rows.
+        tokens: for streamed rows, the array to which `starts` refer; None: the array of the corpus.
+        names: (P,) document names, for streamed rows.
     """
 
     starts: Ints
@@ -147,7 +147,7 @@ class Parts:
 
 
 class Deal(NamedTuple):
-    """Assignment of the rows of a step to a rank.
+    """Assignment of a step's rows to a rank.
 
     Arguments:
         step_rows: rows of a step over all ranks.
@@ -160,10 +160,10 @@ class Deal(NamedTuple):
     first: int = 0
 
     def lanes(self, count: int) -> list[int]:
-        """The lanes of a stream that have a row of this rank in any step.
+        """The lanes of a stream that supply a row to this rank in any step.
 
         Row i of the sequence belongs to lane i modulo `count`. A run starts with as many lanes as
-        rows per step; if it resumes with another number of rows, steps begin at varying lanes.
+        rows per step; if it resumes with a different number of rows, steps begin at varying lanes.
         """
         cycle = gcd(self.step_rows, count)
         slots = {(self.first + row) % cycle for row in self.local_rows}
@@ -186,14 +186,14 @@ class EpochPosition(NamedTuple):
 class EpochCursor(ABC):
     """Position in the rows of a corpus, epoch after epoch: `setpoint.data.sampler.Cursor`.
 
-    The rows of a group are a function of the epoch and the group number. All ranks plan all rows. A
-    batch may cross the end of an epoch, so no rows are dropped.
+    The rows of a group depend only on the epoch and the group number. All ranks plan all rows. A
+    batch may cross the end of an epoch, so that no rows are dropped.
 
     Arguments:
         length: tokens of a row, S.
         size: rows, or documents to pack, per epoch.
-        group_size: of these, in a group; the last one may be smaller.
-        key: of the random order.
+        group_size: rows or documents in a group; the last group may be smaller.
+        key: key of the random order.
         facts: further properties of the order that must match when a state is loaded.
     """
 
@@ -227,10 +227,10 @@ class EpochCursor(ABC):
 
     @abstractmethod
     def passed(self, epoch: int, group: int, row: int) -> int:
-        """Rows or documents before a row of a group."""
+        """Number of rows or documents before a row of a group."""
 
     def places(self, group: int) -> Ints:
-        """Positions of a group in the order of an epoch."""
+        """Positions of a group in an epoch's order."""
         return np.arange(group * self.group_size, min((group + 1) * self.group_size, self.size))
 
     @property
@@ -267,8 +267,8 @@ class EpochCursor(ABC):
     ) -> EpochPosition:
         """See `Cursor.locate`.
 
-        With other data the position is the same row of the same group, or the start of the next
-        group or epoch if there are fewer rows.
+        If the data changed, the position is the same row of the same group, or the start of the
+        next group or epoch if there are fewer rows.
 
         Raises:
             SetpointError: the position does not exist.

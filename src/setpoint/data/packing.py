@@ -1,4 +1,4 @@
-"""Packing of documents into rows, a function of their lengths, the seed, epoch and group."""
+"""Packing of documents into rows, a function of document lengths, seed, epoch and group."""
 
 from __future__ import annotations
 
@@ -21,8 +21,9 @@ COUNTED_GROUPS = 32
 class DocumentPieces(NamedTuple):
     """The pieces to pack: documents, or parts of documents longer than a row.
 
-    Inputs and targets are of one document. A document of n tokens takes n + 1 positions, since its
-    inputs begin with the separator before it; a complete document n - 1. See `Corpus.reads`.
+    Inputs and targets belong to the same document. A document of n tokens takes n + 1 positions,
+    since its inputs begin with the preceding separator; a complete document takes n - 1. See
+    `Corpus.reads`.
 
     Arguments:
         starts: (P,) offset of the first input token of each piece.
@@ -44,13 +45,14 @@ class DocumentPieces(NamedTuple):
 def pieces_of(corpus: Corpus, length: int, too_long: str) -> DocumentPieces:
     """Divide a corpus into pieces of at most `length` tokens, in order; there may be none.
 
-    Complete documents are truncated, not split: an answer would be trained without its question.
+    Complete documents are truncated, not split, because an answer would otherwise be trained
+    without its question.
 
     Arguments:
-        too_long: as `data.packing.too_long`.
+        too_long: same as `data.packing.too_long`.
 
     Raises:
-        SetpointError: a document is too long and that is an error.
+        SetpointError: a document is too long, which the section treats as an error.
     """
     starts, lengths = corpus.reads()
     longer = np.flatnonzero(lengths > length)
@@ -95,10 +97,10 @@ def pieces_of(corpus: Corpus, length: int, too_long: str) -> DocumentPieces:
 
 
 def require_pieces(pieces: DocumentPieces, corpus: Corpus, length: int) -> None:
-    """Refuse a corpus without any piece.
+    """Refuse a corpus without pieces.
 
     Raises:
-        SetpointError: there is none.
+        SetpointError: there are no pieces.
     """
     if not len(pieces.starts):
         use = "to train on" if corpus.side == "train" else f"in {corpus.side} to evaluate on"
@@ -148,7 +150,7 @@ def next_fit(lengths: Ints, size: int) -> Ints:
 def first_fit_decreasing(lengths: Ints, size: int) -> Ints:
     """First-fit-decreasing packing: longest items first, each into the first bin with room.
 
-    Items of one length are placed at once, so the number of rounds is that of distinct lengths.
+    Items of equal length are placed at once, so there are as many rounds as distinct lengths.
 
     Returns:
         (n,) the bin of each item, from 0.
@@ -177,13 +179,13 @@ def first_fit_decreasing(lengths: Ints, size: int) -> Ints:
 
 
 class Packer(EpochCursor):
-    """Packing of a corpus, anew in each epoch, group by group.
+    """Packing of a corpus, redone in each epoch, group by group.
 
-    An epoch takes the documents in a random or given order, `group_size` at a time, so a resumed
-    run packs only one group again.
+    An epoch takes the documents in a random or given order, `group_size` at a time, so that a
+    resumed run has to repack only one group.
 
     Arguments:
-        order: (P,) order of the pieces in every epoch; None: a random one for each epoch.
+        order: (P,) order of the pieces in every epoch; None: a random order for each epoch.
         kind: `shuffled`, or the name of the given order.
         bucket: rows per length bucket, with `section.length_buckets`.
         name: name of the source in a mixture.
@@ -221,7 +223,7 @@ class Packer(EpochCursor):
         return group * self.group_size + rows_before
 
     def rows_of_epoch(self) -> int:
-        """Number of rows of the first epoch; other epochs have about as many.
+        """Number of rows in the first epoch; other epochs have about as many.
 
         Returns:
             the exact number for up to `COUNTED_GROUPS` groups, otherwise an extrapolation.
@@ -236,7 +238,7 @@ class Packer(EpochCursor):
         return math.ceil(rows / (COUNTED_GROUPS * self.group_size) * self.size)
 
     def _drawn(self, epoch: int, group: int) -> tuple[str, Ints]:
-        """Key of an epoch, and the pieces of a group in its order."""
+        """Key of an epoch, and the pieces of a group in the epoch's order."""
         places, key = self.places(group), f"{self.key}{epoch}"
         return key, shuffled(key, self.size, places) if self.order is None else self.order[places]
 
@@ -297,7 +299,8 @@ def build_packed(
         marked: see `DocumentRows`.
 
     Raises:
-        SetpointError: a document is too long and that is an error, or none is left.
+        SetpointError: a document is too long, which the section treats as an error, or none is
+            left.
     """
     pieces = pieces_of(corpus, length, section.too_long)
     require_pieces(pieces, corpus, length)

@@ -1,9 +1,9 @@
 """Preparation of data: read sources in one process, tokenize in several, and sort by hash.
 
-Memory does not grow with the data. A piece is some megabytes of tokenized documents in the order of
-the sources: `NUMBER.tokens`, `.mask`, `.names`, `.index.npy` sorted by the hash of names, and last
-`NUMBER.json`, which marks it as complete. A shard is gathered from all pieces: the documents in a
-range of hashes, about `SHARD` bytes. The processes import no torch.
+Memory use does not grow with the data. A piece is a few megabytes of tokenized documents in source
+order: `NUMBER.tokens`, `.mask`, `.names`, `.index.npy` sorted by the hash of names, and finally
+`NUMBER.json`, which marks it as complete. A shard, gathered from all pieces, contains the documents
+in a range of hashes, about `SHARD` bytes. The processes do not import torch.
 """
 
 from __future__ import annotations
@@ -116,10 +116,10 @@ class TokenizedPiece:
         return _rebuild_piece, (self.folder, self.number, columns, self.facts, self.where)
 
     def run(self, tokenizer: Tokenizer) -> Done:
-        """Tokenize and write the piece, unless a stopped preparation did.
+        """Tokenize and write the piece, unless an interrupted preparation already did.
 
         Raises:
-            SetpointError: the tokenizer cannot encode a document, which is named.
+            SetpointError: the tokenizer cannot encode a document, which the message names.
             OSError: the piece cannot be written.
         """
         documents = self.documents
@@ -191,7 +191,7 @@ def _rebuild_piece(
 
 
 def piece_stem(folder: Path, number: int) -> Path:
-    """Path of a piece without suffix."""
+    """Path of a piece without its suffix."""
     return folder / f"{number:06d}"
 
 
@@ -215,7 +215,7 @@ class ShardDone(NamedTuple):
         copied: number of tokens that were copied, not mapped in place.
         files: size and digest of each file, by name.
         records: bytes for the digest of the side.
-        repeated_name: a name of two documents; empty: names are unique.
+        repeated_name: a name shared by two documents; empty: names are unique.
     """
 
     documents: int
@@ -235,7 +235,7 @@ class Shard:
     Arguments:
         below, above: half-open range of the first 53 bits of the hash.
         held_out: whether to gather held-out or training documents.
-        limits: see `_limits`; individually marked documents are held out, too.
+        limits: see `_limits`; individually marked documents are also held out.
         source: index of the source to gather; None: all sources.
     """
 
@@ -254,7 +254,7 @@ class Shard:
         """Gather and write the shard.
 
         Raises:
-            OSError: it cannot be read or written.
+            OSError: the shard cannot be read or written.
         """
         dtype = np.min_scalar_type(tokenizer.vocab_size - 1)
         numbered = list(self._rows())
@@ -386,9 +386,9 @@ def prepare(
     workers: int,
     show: Show | None = None,
 ) -> StoreManifest:
-    """Prepare data in a new folder, or continue after a killed process.
+    """Prepare data in a new folder, or continue after an interruption.
 
-    The folder is renamed into place when it is complete. The caller holds the lock.
+    The folder is renamed into place when it is complete. The caller must hold the lock.
 
     Arguments:
         workers: number of processes that tokenize.
@@ -455,13 +455,13 @@ def _tokenize(
     places: dict[TokenPlace, int],
     show: Show | None,
 ) -> tuple[list[Done], set[int], tuple[str, ...]]:
-    """Tokenize all documents; pieces of an interrupted preparation are kept.
+    """Tokenize all documents; pieces from an interrupted preparation are reused.
 
     Arguments:
         places: receives the token files that are mapped in place, with their numbers from 1.
 
     Returns:
-        summaries of the pieces, the groups of few documents, and messages of filters.
+        summaries of the pieces, the groups with few documents, and messages from filters.
     """
     total = request.most_tokens()
     label = f"tokenizing {request.side}, tokens"
@@ -495,7 +495,7 @@ def _items(
     notes: list[str],
     places: dict[TokenPlace, int],
 ) -> Iterator[Item]:
-    """The documents; groups of few documents are split here, and `few` receives their numbers.
+    """The documents; groups with few documents are split here, and `few` receives their numbers.
 
     A group is split as a whole: one source of a mixture, or all sources.
     """
@@ -585,9 +585,9 @@ def _gather(
 
 
 def _limits(pieces: Path, count: int, few: set[int], request: CorpusRequest) -> tuple[int, ...]:
-    """First 53 bits of the hash below which documents of each source are held out.
+    """First 53 bits of the hash below which each source's documents are held out.
 
-    0 for a group of few documents, which are marked individually.
+    0 for a group with few documents, which are marked individually.
     """
     separate = request.mixed and request.held_out < 1
     groups = range(len(request.sources) if separate else 1)

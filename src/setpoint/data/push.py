@@ -1,4 +1,4 @@
-"""Upload of prepared data to a data set of the Hugging Face hub, with a data set card."""
+"""Upload of prepared data to a data set on the Hugging Face Hub, with a data set card."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ COPIED = 1 << 22
 def reshard(
     folder: Path, manifest: StoreManifest, target: Path, shards: int | None, tokenizer: Tokenizer
 ) -> StoreManifest:
-    """Copy verified prepared data into a new folder with another number of shards.
+    """Copy verified prepared data into a new folder with a different number of shards.
 
     Tokens that were mapped in place are copied. A shard has at least one document.
 
@@ -52,7 +52,7 @@ def reshard(
         shards: number of shards per side; None: unchanged.
 
     Raises:
-        RunError: it cannot be written; the new folder is removed then.
+        RunError: the data cannot be written; the new folder is then removed.
     """
     try:
         target.mkdir(parents=True)
@@ -112,7 +112,7 @@ def _write_side(
 
 
 def _cuts(ends: npt.NDArray[np.int64], shards: int) -> list[int]:
-    """First document of each shard; shards have about equally many tokens."""
+    """First document of each shard; shards have roughly equal numbers of tokens."""
     targets = [int(ends[-1]) * k // shards for k in range(1, shards)]
     cuts = [0]
     for k, document in enumerate(np.searchsorted(ends, targets).tolist(), start=1):
@@ -121,7 +121,7 @@ def _cuts(ends: npt.NDArray[np.int64], shards: int) -> list[int]:
 
 
 def _copy(path: Path, row: TokenRow, start: int, end: int) -> Written:
-    """Write a range of the tokens or the mask of a side."""
+    """Write a range of a side's tokens or mask."""
     parts = (np.asarray(row[i : min(i + COPIED, end)]) for i in range(start, end, COPIED))
     return write_parts(path, row.dtype, end - start, parts)
 
@@ -152,12 +152,12 @@ def push(
     """Verify and push folders of prepared data.
 
     Arguments:
-        folders: by their names in the data set.
+        folders: folders by their names in the data set.
         shards: number of shards per side; None: unchanged.
 
     Raises:
         SetpointError: prepared data is damaged, or the data set cannot be written.
-        RunError: the hub is unreachable or refuses, or shards cannot be written.
+        RunError: the hub is unreachable or refuses the upload, or shards cannot be written.
     """
     staged: list[Path] = []
     try:
@@ -192,7 +192,7 @@ def push(
 
 
 def _tokenizer_files(section: TokenizerConfig) -> Sequence[Path]:
-    """Files of a local tokenizer; none for one on the hub."""
+    """Files of a local tokenizer; empty for one from the hub."""
     path = getattr(section, "path", None)
     if path is None or not os.path.exists(os.path.expanduser(path)):
         return ()
@@ -207,7 +207,7 @@ def card(
     section: TokenizerConfig,
     with_tokenizer: bool,
 ) -> str:
-    """Data set card: contents, and how to train on it."""
+    """Data set card: contents, and instructions for training on it."""
     rows = [
         f"| `{name}` | {side.side} | {', '.join(side.sources)} | {side.documents:,} | "
         f"{side.tokens:,} | {side.bytes:,} | {side.shards} | `{side.digest[:16]}` |"

@@ -1,4 +1,4 @@
-"""Documents of sources: read, check, filter, and split into training and validation data.
+"""Documents of sources: read, checked, filtered, and split into training and validation data.
 
 The documents with the lowest hashes of their names are held out.
 """
@@ -46,7 +46,7 @@ MIXING = ("weight", "epochs")
 
 @dataclass(frozen=True, slots=True)
 class CorpusRequest:
-    """Sources to read, and how to divide their documents into corpora.
+    """The sources to read, and the division of their documents into corpora.
 
     Arguments:
         side: side of the documents that are not held out.
@@ -54,7 +54,7 @@ class CorpusRequest:
         held_out: fraction of documents to hold out, or their number.
         mixed: whether each source gets its own corpus, as in a mixture.
         numbers: indices of `sources` in the list at `where`; empty: 0, 1, 2, ...
-        in_place: whether to map token files where they lie and store only an index of them.
+        in_place: whether to map token files in place and store only an index of them.
     """
 
     side: str
@@ -96,7 +96,7 @@ class CorpusRequest:
         }
 
     def most_tokens(self) -> int | None:
-        """Upper bound of the tokens of all sources; None: unknown."""
+        """Upper bound on the tokens of all sources; None: unknown."""
         sizes = [source.most_tokens() for source in self.sources]
         return None if None in sizes else sum(size or 0 for size in sizes)
 
@@ -127,10 +127,10 @@ class CorpusRequest:
         )
 
     def no_documents(self, index: int, has_text: bool) -> SetpointError:
-        """Error for a source of a mixture without training documents.
+        """Error for a source in a mixture without training documents.
 
         Arguments:
-            has_text: whether it has text, all of which is held out.
+            has_text: whether the source has text, all of which is held out.
         """
         where, name = self.where_of(index), self.names[index]
         if has_text:
@@ -171,7 +171,7 @@ class Show(Protocol):
 
 
 def source_of(name: str, sources: Sequence[str]) -> int:
-    """Index of the source of a document: the longest name that is a prefix of its name."""
+    """Index of a document's source: the longest source name that is a prefix of its name."""
     if len(sources) <= 1:
         return 0
     matches = [i for i, source in enumerate(sources) if name.startswith(source)]
@@ -184,10 +184,10 @@ def documents_of(
     """The filtered documents of a source.
 
     Arguments:
-        notes: receives messages about dropped documents and cautions, at the end.
+        notes: receives messages about dropped documents and cautions, once reading has ended.
 
     Raises:
-        SetpointError: the source cannot be read, or yields anything but documents with its name.
+        SetpointError: the source cannot be read, or yields anything but documents named after it.
     """
     documents = _checked_documents(section, where, tokenizer)
     limits = None if section.filter is None else DocumentFilter(section.filter, where=where)
@@ -225,7 +225,7 @@ def _complete(document: Document) -> Document:
 def _checked_documents(
     section: SourceConfig, where: str, tokenizer: Tokenizer
 ) -> Iterator[Document]:
-    """The documents of a source, which may be a user's class, with type checks."""
+    """The documents of a source, which may be a user's class, after type checks."""
     source: object = section.build(where=where)
     kind = type(source)
     method = "tokenized" if hasattr(source, "tokenized") else "documents"
@@ -293,7 +293,7 @@ def _brief(value: object) -> str:
 
 
 class DocumentFilter:
-    """A filter of documents that counts dropped and truncated ones.
+    """A filter of documents that counts those it drops or truncates.
 
     Arguments:
         where: dotted path of the source, for messages.
@@ -308,7 +308,7 @@ class DocumentFilter:
         """The documents within the limits, or truncated to them.
 
         Raises:
-            SetpointError: a document is too long and `too_long = error`, or none is left.
+            SetpointError: a document is too long with `too_long = "error"`, or no document is left.
         """
         is_empty = True
         for document in documents:
@@ -323,10 +323,10 @@ class DocumentFilter:
             )
 
     def limited(self, document: Document) -> Document | None:
-        """The document, perhaps truncated; None if it is dropped.
+        """The document, possibly truncated; None if it is dropped.
 
         Raises:
-            SetpointError: it is too long and `too_long = error`.
+            SetpointError: the document is too long with `too_long = "error"`.
         """
         self.counts["of"] += 1
         config = self.config
@@ -384,7 +384,7 @@ class Split(NamedTuple):
 
 
 def split_position(name: str) -> float:
-    """Position of a name in [0, 1), uniformly distributed over names.
+    """Position of a name in [0, 1); names are uniformly distributed.
 
     Returns:
         the first 53 bits of the name's SHA-256 as a fraction, exact as a float.
@@ -420,16 +420,16 @@ def split_documents(
     divisible: bool = True,
     where: str = "data.sources",
 ) -> tuple[list[list[Document]], list[Document]]:
-    """Hold out a fraction or a number of documents: those with the lowest hashes of their names.
+    """Hold out the documents with the lowest name hashes: a fraction or a number of them.
 
-    A fraction is of each source of a mixture, a number counts over all sources. Adding a document
-    moves at most two others. Both sides are in the order of the hash, not of the path: neighbours
-    in a folder resemble each other, and any first part of a side is a fair sample. With a fraction,
-    one or two documents are cut in two, and their ends are held out; documents with a target mask,
-    such as conversations, are never cut.
+    A fraction applies to each source of a mixture, a number to all sources together. Adding a
+    document moves at most two others. Both sides are in the order of the hash, not of the path:
+    neighbors in a folder resemble each other, whereas any first part of a side in hash order is a
+    fair sample. With a fraction, one or two documents are cut in two, and their ends are held out;
+    documents with a target mask, such as conversations, are never cut.
 
     Arguments:
-        sources: documents with unique names, by source of a mixture; empty ones are dropped.
+        sources: documents with unique names, by mixture source; empty documents are dropped.
         held_out: fraction of documents, in [0, 1), or their number; 0: none.
         divisible: whether documents without a mask may be cut.
 
@@ -438,7 +438,7 @@ def split_documents(
         one unless `held_out` is 0 or there is no text.
 
     Raises:
-        SetpointError: two documents have one name, or a side is empty.
+        SetpointError: two documents have the same name, or a side is empty.
     """
     filled = [_filled(documents) for documents in sources]
     ordered = _filled(chain.from_iterable(filled))
@@ -459,7 +459,7 @@ def split_documents(
 def training_documents(
     read: Callable[[], Iterator[Document]], held_out: float, divisible: bool = True
 ) -> Iterator[Document]:
-    """Training side of `split_documents` of one source in reading order, in bounded memory.
+    """Training side of `split_documents` for one source in reading order, in bounded memory.
 
     Arguments:
         read: returns a new iterator of the documents; they are read twice, first for their names.
@@ -479,7 +479,7 @@ def _filled(documents: Iterable[Document]) -> list[Document]:
 
 
 def duplicate_name(where: str, name: str) -> SetpointError:
-    """Error for two documents with one name."""
+    """Error for two documents with the same name."""
     return SetpointError(
         f"{where}: two documents are named '{name}'.\n"
         "Valid: a unique name for each document, which begins with the name of its source."
@@ -487,7 +487,7 @@ def duplicate_name(where: str, name: str) -> SetpointError:
 
 
 def split_group(documents: Iterable[Document], held_out: float, divisible: bool = True) -> Split:
-    """Split one source; a side may be empty: a single conversation is for training."""
+    """Split one source; a side may be empty, since a single conversation is for training."""
     ordered = _filled(documents)
     if not ordered:
         return Split([], [])
@@ -536,7 +536,7 @@ def _cut(document: Document, held_out: float) -> list[Document]:
 
 
 def _too_little(ordered: Sequence[Document], held_out: float, divisible: bool) -> str:
-    """Message about documents of which none can be held out or cut."""
+    """Message about documents that are too few to hold out or to cut."""
     first = ordered[0]
     size = f"{first.size} bytes" if first.tokens is None else f"{len(first.tokens)} tokens"
     reason = f"the only document, '{first.name}', has {size}"

@@ -1,7 +1,7 @@
 """Rows of one length, made of parts of documents, and batches of rows.
 
 A row is a list of parts: offset in the corpus and length. Rows of concatenated text come from
-`Cut`, packed ones from a `Packer`, and rows of a stream carry their tokens.
+`Cut`, packed rows from a `Packer`, and rows of a stream carry their own tokens.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class Sequences(Protocol):
 
     @property
     def sources(self) -> tuple[str, ...]:
-        """Names of the sources; `Batch.source` holds indices into them."""
+        """Names of the sources; `Batch.source` contains indices into them."""
         ...
 
     @property
@@ -55,13 +55,13 @@ class Sequences(Protocol):
         ...
 
     def describe(self, rows: Rows) -> str:
-        """Names of the documents of rows, for messages."""
+        """Names of the documents in these rows, for messages."""
         ...
 
     def names_in(self, rows: Rows) -> list[list[str | None]]:
         """Document name of each of the S + 1 tokens of each row; None for padding.
 
-        A separator belongs to the document after it.
+        A separator belongs to the document that follows it.
         """
         ...
 
@@ -70,17 +70,17 @@ class Cut:
     """Rows of concatenated documents.
 
     Plain text in the order of the corpus is cut in place. Otherwise rows are ranges of the
-    concatenated inputs of all documents, since the last token of a complete document is a target
-    only.
+    concatenated inputs of all documents, since the last token of a complete document is only a
+    target.
 
     Arguments:
         stride: tokens between the starts of two rows.
-        partial: whether the remainder at the end is a row.
-        divided: whether a document begins a new part.
-        order: (documents,) order of the documents; None: that of the corpus.
+        partial: whether the remainder at the end counts as a row.
+        divided: whether each document begins a new part.
+        order: (documents,) order of the documents; None: corpus order.
 
     Raises:
-        SetpointError: there is less than one row, or the length is below 1.
+        SetpointError: the text is shorter than one row, or the length is below 1.
     """
 
     def __init__(
@@ -110,7 +110,7 @@ class Cut:
             raise SetpointError(self._too_short())
 
     def pick(self, rows: Ints) -> Parts:
-        """Parts of rows, given by (B,) numbers."""
+        """Parts of the rows with these (B,) numbers."""
         begins = rows * self.stride
         ends = np.minimum(begins + self.length, self.total)
         if self.is_plain and not self.divided:
@@ -158,7 +158,7 @@ class Cut:
 class DocumentRows:
     """Maker of batches from parts of documents: `Sequences`.
 
-    Padding is at the end of a row: separators as inputs, `IGNORE_INDEX` as targets. Causal
+    Padding is at the end of a row, with separators as inputs and `IGNORE_INDEX` as targets. Causal
     attention hides it from all other positions.
 
     Arguments:
@@ -167,13 +167,13 @@ class DocumentRows:
         numbered: parts of rows by number; None: rows are given as `Parts`.
         count: rows per epoch; None: unknown.
         isolated: whether batches have document ids, and position ids restart in each document.
-        marked: whether position ids mark padding, which experts skip, without isolation.
+        marked: whether position ids mark padding even without isolation, so that experts skip it.
         multiple: pad to the longest row of the batch, rounded up to a multiple of this; None: to
             the sequence length.
         row_tokens: mean tokens per row; None: all rows are full.
-        layout: description of the rows; metrics are comparable if it is equal.
+        layout: description of the rows; metrics with equal layouts are comparable.
         note: message about divided or dropped documents; empty: none.
-        identity: identity of the text; None: that of the corpus.
+        identity: identity of the text; None: identity of the corpus.
     """
 
     def __init__(
@@ -312,7 +312,7 @@ class DocumentRows:
         shape: tuple[int, int],
         valid: npt.NDArray[np.bool_] | None,
     ) -> tuple[Ints, Ints | None]:
-        """(B,) source of the first target of each row, and (B, S) sources of all if they differ."""
+        """(B,) source of each row's first target, and (B, S) sources of all if they differ."""
         if len(self.sources) == 1:
             return np.zeros(shape[0], np.int64), None
         by_token = self.corpus.sources_along(parts.starts + 1, parts.lengths)
@@ -366,10 +366,10 @@ class DocumentRows:
         return f"rows of {self.corpus.side} from {', '.join(names[:NAMED])}{more}"
 
     def first(self, count: int | None) -> Corpus:
-        """The first rows as a corpus, whose mask is true for targets.
+        """The first rows as a corpus with a mask that is true for targets.
 
-        Documents that are predicted by themselves begin with a separator, so n-grams up to order 3
-        do not reach into the document before.
+        Documents that are predicted separately begin with a separator, so that n-grams up to order
+        3 do not reach into the previous document.
         """
         corpus = self.corpus
         rows = self.parts(np.arange(len(self) if count is None else min(count, len(self))))
@@ -388,7 +388,7 @@ class DocumentRows:
 
 
 def isolate(begins: npt.NDArray[np.bool_], used: Ints) -> tuple[Ints, Ints]:
-    """Position ids that restart in each document, and document numbers from 0 in each row.
+    """Make position ids that restart in each document, and document numbers from 0 in each row.
 
     Arguments:
         begins: (B, S) bool, first tokens of documents.
@@ -428,7 +428,7 @@ PART = 4096
 
 
 class RowOrder(EpochCursor):
-    """The rows of concatenated text in a new random order each epoch or in ascending order.
+    """The rows of concatenated text, in a new random order each epoch or in ascending order.
 
     Arguments:
         rows: rows by number.
@@ -481,7 +481,7 @@ class MixedRows:
 
     @staticmethod
     def spans(source: Ints, key: slice, sources: int) -> list[slice]:
-        """Slices of the rows of each source that correspond to a slice of all rows."""
+        """Slices of each source's rows that correspond to a slice of all rows."""
         start, stop, _ = key.indices(len(source))
         before = np.bincount(source[:start], minlength=sources)
         until = np.bincount(source[:stop], minlength=sources)
@@ -502,7 +502,7 @@ class MixedSequences:
 
     @property
     def identity(self) -> DataIdentity:
-        """Joint identity of its sources."""
+        """Combined identity of the sources."""
         return DataIdentity.joined([member.identity for member in self.members])
 
     @property
@@ -532,7 +532,7 @@ class MixedSequences:
         )
 
     def describe(self, rows: MixedRows) -> str:
-        """Names of the documents of rows, by source."""
+        """Names of the documents in these rows, by source."""
         pairs = zip(self.members, rows.parts, strict=True)
         return "; ".join(member.describe(part) for member, part in pairs if len(part))
 

@@ -1,8 +1,8 @@
-"""The sequence of rows of all ranks, planned in one place.
+"""The sequence of all ranks' rows, planned in one place.
 
-A `Sampler` has a cursor for each source, and with a mixture a schedule that chooses the source of
-each row. Its state is the positions of the cursors; a run may resume with other ranks or another
-global batch size, for which `Deal` assigns the rows of each rank.
+A `Sampler` has a cursor for each source and, for a mixture, a schedule that chooses the source of
+each row. Its state consists of the positions of the cursors. `Deal` assigns rows to ranks, so a run
+may resume with a different number of ranks or global batch size.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ ALL = slice(None)
 
 
 class Cursor(Protocol):
-    """Position in the endless rows of one source."""
+    """Position in one source's endless rows."""
 
     @property
     def is_dealt(self) -> bool:
-        """True if a rank only knows the positions of its own rows, so states have to be merged."""
+        """True if a rank only knows the positions of its own rows, so states must be merged."""
         ...
 
     @property
@@ -41,7 +41,7 @@ class Cursor(Protocol):
         ...
 
     def take(self, slots: npt.NDArray[np.int64], local_rows: slice) -> Parts:
-        """Advance by the next rows of all ranks, and return those of this rank.
+        """Advance by the next rows of all ranks, and return this rank's rows.
 
         Arguments:
             slots: (B,) numbers of the rows in the sequence of all sources.
@@ -57,7 +57,8 @@ class Cursor(Protocol):
         """Convert a state to a position for `move`; None: the start.
 
         Arguments:
-            other_data: whether the data may have changed; the nearest position is chosen then.
+            other_data: whether the data may have changed, in which case the nearest position is
+                chosen.
 
         Raises:
             SetpointError: the position does not exist.
@@ -74,7 +75,7 @@ class Cursor(Protocol):
 
 
 class Shares(NamedTuple):
-    """Shares of the sources from a row of the sequence on.
+    """Shares of the sources, starting at a row of the sequence.
 
     Arguments:
         shares: one per source; their sum is 1.
@@ -86,13 +87,13 @@ class Shares(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class MixtureSchedule:
-    """Shares of the sources of a mixture, and limits on their rows.
+    """Shares of a mixture's sources, and limits on their rows.
 
     Arguments:
         phases: by ascending first row; the first is 0.
         limits: maximum rows of each source; None: no limit.
         epoch_rows: rows per epoch over all sources; None: unknown.
-        row_tokens: maximum tokens per row if shares are of tokens; None: shares are of rows.
+        row_tokens: maximum tokens per row if shares count tokens; None: shares count rows.
     """
 
     names: tuple[str, ...]
@@ -106,7 +107,7 @@ class MixtureSchedule:
         return next(phase for phase in reversed(self.phases) if phase.first <= row).shares
 
     def is_used_up(self, number: int, taken: int) -> bool:
-        """True if a source has reached its limit, which may be lower than when the run started."""
+        """True if a source reached its limit, which may have been higher when the run started."""
         limit = self.limits[number]
         return limit is not None and taken >= limit
 
@@ -115,19 +116,19 @@ ONE_SOURCE = MixtureSchedule(("",), (Shares(0, (1.0,)),), (None,))
 
 
 class Sampler:
-    """The endless sequence of rows of all ranks, for `Sequences.batch_of`.
+    """The endless sequence of all ranks' rows, for `Sequences.batch_of`.
 
-    It is a function of the data, the seed and the number of rows taken, whatever the number of
-    ranks, workers or rows of a micro-batch.
+    It depends only on the data, the seed and the number of rows taken, not on the number of ranks,
+    workers or rows in a micro-batch.
 
-    Each row of a mixture is taken from the source that is furthest below its share. Within a phase
-    the count of each of K sources always differs from its share by less than K rows, or with shares
-    of tokens by less than the tokens of K rows.
+    Each row of a mixture is taken from the source that is furthest below its share. Within a phase,
+    the count of each of K sources always differs from its share by less than K rows or, with shares
+    of tokens, by less than the tokens of K rows.
 
     Arguments:
         cursors: one per source.
-        schedule: schedule of a mixture; by default there is one source.
-        step_rows: rows per step, all of which this rank may read; see `deal`.
+        schedule: schedule of a mixture; by default for a single source.
+        step_rows: rows per step; this rank may read all of them; see `deal`.
     """
 
     def __init__(
@@ -140,10 +141,10 @@ class Sampler:
         self.deal(step_rows, range(step_rows))
 
     def deal(self, step_rows: int, local_rows: Sequence[int]) -> None:
-        """Assign rows of each step to this rank; called before any row is taken.
+        """Assign rows of each step to this rank; must be called before any row is taken.
 
         Arguments:
-            local_rows: indices of its rows within the step.
+            local_rows: indices of this rank's rows within the step.
         """
         self._deal = Deal(step_rows, local_rows)
         for cursor in self.cursors:
@@ -163,21 +164,22 @@ class Sampler:
     def epoch(self) -> float:
         """Passes over the data, with the fraction of the current one.
 
-        For a mixture: rows taken divided by all rows; with a stream, the fewest passes of a source.
+        For a mixture: rows taken divided by all rows; with a stream: the fewest passes of any
+        source.
         """
         if self.schedule.epoch_rows is None:
             return min(cursor.epoch for cursor in self.cursors)
         return self.position / self.schedule.epoch_rows
 
     def take(self, count: int, local_rows: slice = ALL) -> Rows:
-        """Advance by the next rows of all ranks, and return those of this rank.
+        """Advance by the next rows of all ranks, and return this rank's rows.
 
         Arguments:
             local_rows: the rows of this rank.
 
         Raises:
             SetpointError: all sources with a share have reached their limits, or a stream cannot be
-                read; earlier rows were returned.
+                read; earlier rows have been returned.
         """
         first, cursors = self.position, self.cursors
         if self.schedule is ONE_SOURCE:
@@ -198,10 +200,10 @@ class Sampler:
         return MixedRows(source[local_rows], tuple(parts))
 
     def _draw(self, count: int, by_source: list[list[Parts]]) -> list[int]:
-        """Sources of up to `count` rows with the same shares.
+        """Choose the sources of up to `count` rows for which shares are constant.
 
         Arguments:
-            by_source: receives the rows of each source if shares are of tokens.
+            by_source: receives the rows of each source if shares count tokens.
         """
         schedule, taken, first = self.schedule, self.taken, self.position
         if any(phase.first == first for phase in schedule.phases):
@@ -244,9 +246,10 @@ class Sampler:
             cursor.close()
 
     def state_dict(self) -> dict[str, Any]:
-        """Rows taken, share and position of each source, as a small JSON-able mapping.
+        """Rows taken, and each source's share and position, as a small JSON-serializable mapping.
 
-        For a stream it covers the lanes of this rank; `merged_state` combines those of all ranks.
+        For a stream, it covers only the lanes of this rank; `merged_state` combines all ranks'
+        states.
         """
         shares = self.schedule.shares_at(self.position)
         counts = zip(self.schedule.names, self.cursors, self.taken, self.since, shares, strict=True)
@@ -261,17 +264,19 @@ class Sampler:
         }  # fmt: skip
 
     def load_state_dict(self, state: Mapping[str, Any], other_data: bool = False) -> None:
-        """Continue at a state, with any number of ranks and rows per step.
+        """Continue from a state, with any number of ranks and rows per step.
 
-        With `other_data`, new sources start at their beginning. Shares are counted anew if sources
-        or shares have changed since.
+        With `other_data`, new sources start at their beginning. Shares are counted afresh if
+        sources or shares have changed since.
 
         Arguments:
-            state: from `state_dict` or `merged_state`, perhaps through JSON.
-            other_data: whether the data may have changed; the nearest position is chosen then.
+            state: result of `state_dict` or `merged_state`, possibly read back from JSON.
+            other_data: whether the data may have changed, in which case the nearest position is
+                chosen.
 
         Raises:
-            SetpointError: the state is invalid or of other data; the sampler is unchanged then.
+            SetpointError: the state is invalid or belongs to other data; the sampler remains
+                unchanged.
         """
         names, states = self.schedule.names, self._sources_of(state, other_data)
         for name, cursor in zip(names, self.cursors, strict=True):
@@ -332,10 +337,11 @@ def merged_state(states: Sequence[dict[str, Any]]) -> dict[str, Any]:
 
 
 def _require_same_rows(state: Mapping[str, Any], cursor: Cursor, other_data: bool) -> None:
-    """Refuse the state of a source with other rows.
+    """Refuse a source's state if its rows differ.
 
     Raises:
-        SetpointError: keys or properties differ, those of the data only if not `other_data`.
+        SetpointError: keys or properties differ; properties of the data count only without
+            `other_data`.
     """
     facts, position = cursor.facts, cursor.position()
     streamed, old = "lanes" in position, "lanes" in state
@@ -395,7 +401,7 @@ def describe_position(state: Mapping[str, Any]) -> str:
     """Describe the state of a `Sampler`; empty if it has no sources.
 
     Returns:
-        such as `epoch 2, after 38 sequences`; for a mixture with the share of each source.
+        text such as `epoch 2, after 38 sequences`; for a mixture, with the share of each source.
     """
     sources: dict[str, Any] = state.get("sources", {})
     if "" in sources:
@@ -424,7 +430,7 @@ def _describe_source(source: Mapping[str, Any]) -> str:
 
 
 class PlannedRows(NamedTuple):
-    """Rows that a mixture will take: exact with one phase, otherwise up to a few rows.
+    """Rows that a mixture will take; exact with one phase, otherwise within a few rows.
 
     Arguments:
         total: rows in total, fewer than requested if all sources reach their limits.
@@ -442,7 +448,7 @@ def planned_rows(
 
     Arguments:
         limits: see `MixtureSchedule`.
-        rows: total; infinity: until all sources with a share reach their limits.
+        rows: total number; infinity: until all sources with a share reach their limits.
     """
     left = [inf if limit is None else float(limit) for limit in limits]
     taken, position = [0.0] * len(limits), 0.0

@@ -70,7 +70,7 @@ class Sides(NamedTuple):
 def read_sides(
     config: Data, tokenizer: Tokenizer, mixed: bool = False, show: Show | None = None
 ) -> Sides:
-    """Read or map training and validation data; the order of the tokens does not depend on which.
+    """Read or map training and validation data; both give the same order of tokens.
 
     Raises:
         SetpointError: a source cannot be read, or a side is empty.
@@ -113,13 +113,13 @@ def named_corpus(
     where: str,
     show: Show | None = None,
 ) -> Corpus:
-    """Read all documents of sources into one corpus, for a text that is only evaluated.
+    """Read all documents of sources into one corpus, for an evaluation text.
 
     Arguments:
         config: section of the cache; None: no cache.
 
     Raises:
-        SetpointError: a source cannot be read, or there is no text in any.
+        SetpointError: a source cannot be read, or no source contains text.
     """
     (corpus,) = _corpora_of(CorpusRequest(name, tuple(sources), where), config, tokenizer, show)
     return corpus
@@ -130,10 +130,11 @@ def build_corpora(
 ) -> list[Corpus]:
     """Read all sources of a request into memory.
 
-    Documents come in the order of the split's hash, so any first part of a corpus is a fair sample.
+    Documents are in the order of the split's hash, so that any first part of a corpus is a fair
+    sample.
 
     Returns:
-        one corpus, or one per source if `request.mixed`; then that of the held-out documents.
+        one corpus, or one per source if `request.mixed`; then the corpus of held-out documents.
 
     Raises:
         SetpointError: a source cannot be read, or a side is empty.
@@ -167,12 +168,13 @@ PAUSE = 0.5  # seconds between two looks at a lock
 
 
 def stored_corpora(request: CorpusRequest, tokenizer: Tokenizer) -> list[Corpus] | None:
-    """Map the corpora of a request whose only source is one prepared folder; None for any other.
+    """Map the corpora of a request for a single prepared folder; None for any other request.
 
-    A folder that was prepared with another split is read document by document like token files.
+    A folder that was prepared with a different split is read document by document, like token
+    files.
 
     Raises:
-        SetpointError: the folder is damaged, or of another tokenizer.
+        SetpointError: the folder is damaged, or was prepared with another tokenizer.
     """
     source = request.sources[0]
     if len(request.sources) != 1 or not isinstance(source, Tokens) or source.filter is not None:
@@ -203,7 +205,7 @@ def stored_corpora(request: CorpusRequest, tokenizer: Tokenizer) -> list[Corpus]
 def cached_corpora(
     request: CorpusRequest, config: Prepare, tokenizer: Tokenizer, show: Show | None
 ) -> list[Corpus] | None:
-    """Map prepared corpora, preparing them first if they are large; None for small ones."""
+    """Map prepared corpora, preparing large ones first; None for small ones."""
     size = request.most_tokens()
     root = cache_folder(config)
     if not root.is_dir() and (config.above is None or (size is not None and size <= config.above)):
@@ -284,14 +286,14 @@ def prepare_all(
     texts: Sequence[tuple[str, Sequence[SourceConfig], str]] = (),
     show: Show | None = None,
 ) -> list[PreparedText]:
-    """Prepare all data of a job, or verify what is prepared already.
+    """Prepare all data of a job, or verify data that is prepared already.
 
     Arguments:
         texts: name, sources and path in the job of each evaluation data set.
 
     Raises:
         SetpointError: a source cannot be read, a side is empty, or a source cannot report changes
-            of its documents.
+            to its documents.
         RunError: prepared data cannot be written.
     """
     for index, source in enumerate(config.sources):
@@ -335,7 +337,7 @@ def cache_folder(config: Prepare) -> Path:
 
 
 def _opened(folder: Path, tokenizer: Tokenizer) -> list[Corpus] | None:
-    """Open the corpora of a folder; None if it is missing or damaged, which removes it."""
+    """Open the corpora of a folder; None if it is missing, or damaged and thus removed."""
     if not folder.is_dir():
         return None
     try:
@@ -351,7 +353,7 @@ def open_folder(folder: Path, tokenizer: Tokenizer) -> tuple[StoreManifest, list
 
     Raises:
         DamagedData: a file does not match the manifest.
-        SetpointError: it was prepared with another tokenizer.
+        SetpointError: the folder was prepared with another tokenizer.
     """
     manifest = read_manifest(folder)
     verify(folder, manifest)
@@ -359,7 +361,7 @@ def open_folder(folder: Path, tokenizer: Tokenizer) -> tuple[StoreManifest, list
 
 
 def find_stale(root: Path, key: StoreKey, inputs: Sequence[str]) -> str:
-    """Message about prepared data of the same request with outdated inputs; empty if none."""
+    """Message about prepared data for the same request with outdated inputs; empty if none."""
     for folder in sorted(root.glob(f"{key.request}-*")):
         if folder.name != key.folder and is_prepared(folder):
             changed = brief_changes(read_inputs(folder), inputs)
@@ -377,11 +379,11 @@ def _say(text: str) -> None:
 def locked(root: Path, name: str) -> Iterator[None]:
     """Hold the lock of a folder in the cache, waiting while another process holds it.
 
-    The operating system releases the lock of a killed process. Ranks wait here and not at a
-    barrier, whose timeout a long preparation would exceed.
+    The operating system releases the lock of a killed process. Ranks wait here instead of at a
+    barrier, because a long preparation would exceed its timeout.
 
     Raises:
-        RunError: it cannot be locked.
+        RunError: the folder cannot be locked.
     """
     path = root / f"{name}.lock"
     try:

@@ -1,9 +1,9 @@
 """Streamed sources: documents in shuffled blocks, dealt to lanes.
 
-Each row of a step is a lane with its own documents, so batches do not depend on the number of ranks
-and a rank tokenizes only the documents of its rows. The parts of a source (its files) are dealt to
-groups of lanes, and the documents of a group to its lanes one by one. A rank reads all documents of
-the groups of its lanes.
+Each row of a step is a lane with its own documents, so that batches do not depend on the number of
+ranks, and a rank tokenizes only the documents of its rows. The parts of a source (its files) are
+dealt to groups of lanes, and the documents of a group to its lanes one by one. A rank reads all
+documents of the groups of its lanes.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ Found = tuple[Document, Callable[[], Spot]]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Stream:
-    """A streamed source, in place of a `Corpus`.
+    """A streamed source, which takes the place of a `Corpus`.
 
     Arguments:
         where: path of its section in the job, for messages.
@@ -81,31 +81,31 @@ class Stream:
 
     @property
     def identity(self) -> DataIdentity:
-        """Identity of its files, without their content."""
+        """Identity of the files, without their content."""
         digest = files_digest(self.tokenizer.name, self.parts)
         return DataIdentity("train", digest, None, None, self.parts)
 
     def order(self, seed: int, epoch: int) -> list[int]:
-        """Numbers of the parts in the order of an epoch."""
+        """Numbers of the parts in an epoch's order."""
         places = np.arange(len(self.parts))
         if self.is_shuffled:
             places = shuffled(f"parts/{seed}/{self.name}/{epoch}", len(self.parts), places)
         return places.tolist()
 
     def shuffled_block(self, key: str, size: int) -> list[int]:
-        """Order of the documents of a block."""
+        """Order of the documents in a block."""
         places = np.arange(size)
         if self.is_shuffled:
             places = shuffled(f"blocks/{key}", size, places)
         return places.tolist()
 
     def groups(self, lanes: int) -> int:
-        """Largest possible number of groups of lanes, each with its own parts."""
+        """Largest possible number of lane groups, each with its own parts."""
         counts = range(1, min(lanes, len(self.parts)) + 1)
         return max((count for count in counts if lanes % count == 0), default=1)
 
     def order_of_group(self, seed: int, group: int, groups: int, epoch: int) -> list[int]:
-        """Parts of a group in an epoch; over several epochs all groups get equally many."""
+        """Parts of a group in an epoch; over several epochs, all groups get equally many."""
         order = self.order(seed, epoch)
         return order[(group - epoch * len(order)) % groups :: groups]
 
@@ -169,8 +169,8 @@ class StreamBlock:
     Arguments:
         begin: position of the first document; None: start of the epoch.
         digest: hash of the names and texts of all documents.
-        documents: documents of each lane, in order; None once they are taken.
-        waiting: lanes that have not passed this block.
+        documents: documents of each lane, in order; None once taken.
+        waiting: lanes that have not passed this block yet.
     """
 
     begin: Spot | None
@@ -180,7 +180,7 @@ class StreamBlock:
     waiting: set[int] = field(default_factory=set)
 
     def remaining(self, lane: int) -> list[Document]:
-        """The documents of a lane that were not taken."""
+        """A lane's documents that have not been taken."""
         return [document for document in self.documents[lane] if document is not None]
 
     def take(self, lane: int, first: int, last: int) -> list[Document]:
@@ -198,8 +198,8 @@ class LanePosition:
         block: number of the block in its epoch.
         begin: start of the block; None: start of the epoch.
         digest: digest of the block; empty before its first row is taken.
-        item: number of the lane's document in the block, or of its packed group.
-        offset: token of the document including the separator before it, or row of the group.
+        item: number of the lane's document, or of its packed group, in the block.
+        offset: token of the document, counting the preceding separator, or row of the group.
         document: name of the document; empty with packing.
     """
 
@@ -213,17 +213,17 @@ class LanePosition:
 
 
 class StreamReader:
-    """Reader of the documents of some parts in blocks, one block ahead.
+    """Reader that reads the documents of some parts in blocks, one block ahead.
 
     Arguments:
         key: function of epoch and block number that returns the key of the block's order.
         order: function of the epoch that returns the numbers of the parts.
         size: documents per block; the last block of an epoch may be smaller.
-        lanes: lanes that the documents are dealt to.
+        lanes: lanes to which the documents are dealt.
         starts: lanes whose documents are kept, with their start positions.
 
     Raises:
-        SetpointError: from `block`; a document cannot be read, or an epoch has none.
+        SetpointError: raised by `block`: a document cannot be read, or an epoch has none.
     """
 
     def __init__(
@@ -257,7 +257,7 @@ class StreamReader:
     def read(self) -> bool:
         """Read one more document of the next block; False if the block is complete.
 
-        Errors are raised after the documents before them were used.
+        Errors are raised once the documents before them have been used.
         """
         if len(self.ahead) == self.size or self.error is not None:
             return False
@@ -280,13 +280,13 @@ class StreamReader:
         return True
 
     def read_ahead(self) -> None:
-        """Read as many documents as are dealt per document of a lane of this rank."""
+        """Read as many documents as are dealt for each document of a lane of this rank."""
         for _ in range(-(-len(self.lanes) // len(self.places))):
             if not self.read():
                 break
 
     def block(self, epoch: int, number: int) -> StreamBlock | None:
-        """A block; None if its epoch has fewer."""
+        """A block; None if its epoch has fewer blocks."""
         while (epoch, number) not in self.blocks:
             if epoch in self.lengths and number >= self.lengths[epoch]:
                 return None

@@ -1,10 +1,10 @@
 """Prepared data: memory-mapped files with a manifest, and their key in the cache.
 
-The documents of a side are in the order of a corpus in memory. `SIDE.index.npy` holds one `INDEX`
-per document, `SIDE.starts.npy` their offsets in the corpus, and `SIDE.names` their names. Shards of
-a side hold tokens: `SIDE-NUMBER.tokens.npy` (documents, each followed by a separator), and
-`.mask.npy` if documents have a target mask. Documents of token files may be mapped in place, and
-are in no shard then. `manifest.json` is written last.
+The documents of a side are in the order of a corpus in memory. `SIDE.index.npy` contains one
+`INDEX` per document, `SIDE.starts.npy` the documents' offsets in the corpus, and `SIDE.names` their
+names. The shards of a side contain tokens: `SIDE-NUMBER.tokens.npy` (documents, each followed by a
+separator), and `.mask.npy` if documents have a target mask. Documents of token files may instead be
+mapped in place; shards do not contain them. `manifest.json` is written last.
 """
 
 from __future__ import annotations
@@ -55,12 +55,12 @@ INDEX = np.dtype(
 
 
 def raw(array: npt.NDArray[Any]) -> memoryview:
-    """Content of an array for `write_file`; works for empty arrays, too."""
+    """Content of an array for `write_file`; also works for empty arrays."""
     return memoryview(np.ascontiguousarray(array).view(np.uint8).data)
 
 
 def replace_file(path: Path, chunks: Iterable[bytes | memoryview]) -> Written:
-    """Write a new file, flushed to the disk."""
+    """Write a new file and flush it to disk."""
     path.unlink(missing_ok=True)  # a partial file of a killed process
     return write_file(path, chunks)
 
@@ -116,8 +116,8 @@ class StoreManifest:
     """Content of a store.
 
     Arguments:
-        key: fingerprint of all that determines the content.
-        described: the same in readable form, such as the sources.
+        key: fingerprint of everything that determines the content.
+        described: the same in readable form, including the sources.
         tokenizer: `Tokenizer.name`.
         files: size and BLAKE3 of each file, by name.
         notes: see `Corpus.notes`.
@@ -157,7 +157,7 @@ def read_manifest(folder: Path) -> StoreManifest:
     """Read the manifest of a store.
 
     Raises:
-        DamagedData: it is missing, damaged or of another version.
+        DamagedData: the manifest is missing, damaged or of another version.
     """
     try:
         content = json.loads((folder / MANIFEST).read_text(encoding="utf-8"))
@@ -201,8 +201,8 @@ def read_manifest(folder: Path) -> StoreManifest:
 def verify(folder: Path, manifest: StoreManifest, contents: bool = True) -> None:
     """Compare all files with the manifest.
 
-    Sizes are always compared. A file is hashed once, and again when its modification time changes,
-    so opening large data is cheap.
+    Sizes are always compared. A file is hashed once, and again if its modification time changes, so
+    that opening large data is cheap.
 
     Arguments:
         contents: whether to hash files.
@@ -246,7 +246,7 @@ def _read_verified(folder: Path, manifest: StoreManifest) -> dict[str, int]:
 
 
 def write_verified(folder: Path, manifest: StoreManifest, times: dict[str, int]) -> None:
-    """Record which files were verified; without the record they are verified again."""
+    """Record which files were verified; without the record, they are verified again."""
     text = json.dumps({"of": _manifest_hash(manifest), "files": times})
     with suppress(OSError), replacing(folder / VERIFIED) as staged:
         staged.write_text(text, encoding="utf-8")
@@ -271,8 +271,8 @@ def open_side(folder: Path, manifest: StoreManifest, side: Side, tokenizer: Toke
     """Map a corpus of a verified store.
 
     Raises:
-        DamagedData: dtype or length of a file differ from the manifest.
-        SetpointError: it was prepared with another tokenizer.
+        DamagedData: the dtype or length of a file differs from the manifest.
+        SetpointError: the store was prepared with another tokenizer.
     """
     if tokenizer.name != manifest.tokenizer:
         raise SetpointError(
@@ -348,7 +348,7 @@ def _token_file(folder: Path, path: str, dtype: str, offset: int, count: int) ->
 
 
 def shard_name(side: str, number: int) -> str:
-    """Prefix of the files of a shard."""
+    """Prefix of a shard's file names."""
     return f"{side}-{number:05d}"
 
 
@@ -367,7 +367,7 @@ def _mapped(path: Path, dtype: np.dtype[Any], length: int | None = None) -> npt.
 
 
 class StoredRecords(Records):
-    """Records of the documents of a side, made on demand from its index and names.
+    """Records of a side's documents, made on demand from its index and names.
 
     Arguments:
         index: (documents,) `INDEX`.
@@ -396,7 +396,7 @@ def stored_documents(folder: Path, name: str, tokenizer: Tokenizer) -> Iterator[
         name: name of the source, the prefix of their names.
 
     Raises:
-        SetpointError: it is damaged, or was prepared with another tokenizer.
+        SetpointError: the store is damaged, or was prepared with another tokenizer.
     """
     manifest = read_manifest(folder)
     verify(folder, manifest)
@@ -418,7 +418,7 @@ def stored_documents(folder: Path, name: str, tokenizer: Tokenizer) -> Iterator[
 
 
 def is_prepared(folder: Path) -> bool:
-    """True if a folder holds prepared data, of any version, complete or damaged."""
+    """True if a folder contains prepared data of any version, even if incomplete or damaged."""
     try:
         with (folder / MANIFEST).open("rb") as file:
             return KIND.encode() in file.read(200)
@@ -458,7 +458,7 @@ def key_of(request: CorpusRequest, tokenizer: Tokenizer, inputs: Sequence[str]) 
 
 
 def size_of(inputs: Sequence[str]) -> int:
-    """Total bytes of the files whose size is known."""
+    """Total bytes of the files of known size."""
     states = (_SIZE.match(line.rpartition("\t")[2]) for line in inputs)
     return sum(int(state[1]) for state in states if state)
 

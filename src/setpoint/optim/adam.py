@@ -1,4 +1,4 @@
-"""AdamW in several dtypes, and with stochastic rounding of bf16 weights and state."""
+"""AdamW in several dtypes, with stochastic rounding of bf16 weights and state."""
 
 from __future__ import annotations
 
@@ -45,16 +45,17 @@ class Adam:
 
     @property
     def tensors(self) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        """The tensors with the parameter's shape."""
+        """The tensors that have the parameter's shape."""
         return self.parameter, self.gradient, self.exp_avg, self.exp_avg_sq
 
 
 def adam_of(parameter: Tensor, state: dict[str, Any], dtype: torch.dtype | None) -> Adam:
-    """Gradient and AdamW state of a parameter's local shard.
+    """The gradient and AdamW state of a parameter's local shard.
 
     Arguments:
-        state: of the optimizer; if empty, it is initialized like that of torch.optim.AdamW.
-        dtype: of new running means; None: that of the parameter.
+        state: optimizer state of the parameter; if empty, it is initialized as in
+            torch.optim.AdamW.
+        dtype: dtype of new running means; None: dtype of the parameter.
     """
     assert parameter.grad is not None
     if not state:
@@ -82,9 +83,9 @@ def adam_step(
 ) -> None:
     """Take a step of AdamW (Loshchilov and Hutter, 2019) with decoupled decay.
 
-    If all tensors have one dtype of at least 32 bits, this is PyTorch's own step, in its fused
-    kernel if there is one. Otherwise each parameter is computed in the widest of its dtypes, at
-    least fp32, and rounded once at the end, like the fused kernel does to the nearest number.
+    If all tensors have the same dtype of at least 32 bits, this is PyTorch's own step, with its
+    fused kernel if there is one. Otherwise each parameter is computed in the widest of its dtypes,
+    at least fp32, and rounded once at the end, to the nearest number as in the fused kernel.
 
     Arguments:
         group: `lr`, `betas`, `eps`, `weight_decay` and `cautious_weight_decay`.
@@ -107,7 +108,7 @@ def adam_step(
 
 
 def _is_plain(one: Adam, nearest: bool) -> bool:
-    """True if PyTorch's own step gives the result."""
+    """True if PyTorch's own step gives the same result."""
     formats = {tensor.dtype for tensor in one.tensors}
     exact = one.parameter.dtype.itemsize >= 4 or (nearest and can_fuse([one.parameter]))
     return len(formats) == 1 and exact
@@ -162,9 +163,9 @@ class AnyPrecisionAdamW(GroupedOptimizer):
         parameters: groups or parameters, as for torch optimizers.
         betas: decay rates of the running means.
         eps: added to the root of the mean squared gradient.
-        rounding: of bf16 weights and state; wider dtypes are not rounded.
+        rounding: rounding of bf16 weights and state; wider dtypes are not rounded.
         cautious_weight_decay: see `decay_where_aligned`.
-        state_dtype: of the running means; None: that of the parameter.
+        state_dtype: dtype of the running means; None: dtype of the parameter.
     """
 
     _step_supports_amp_scaling = True
@@ -214,7 +215,7 @@ class AnyPrecisionAdamW(GroupedOptimizer):
             adam_step([one], group, store, flag_of(self))
 
     def _noise(self, key: str, parameter: Tensor) -> Iterator[Tensor]:
-        """Random 16-bit numbers for the elements of `parameter` on this rank, for one draw each."""
+        """Random 16-bit numbers for this rank's elements of `parameter`, for one draw each."""
         shape = tuple(parameter.shape) or (1,)
         size, offset = box_of(parameter) if is_dtensor(parameter) else (shape, (0,) * len(shape))
         first, last = offset[0], offset[0] + size[0]
@@ -245,7 +246,7 @@ def random_bits(size: int, generator: torch.Generator) -> Tensor:
 
 
 def round_stochastically(value: Tensor, noise: Tensor) -> Tensor:
-    """Round fp32 to bf16, up or down with probability by distance.
+    """Round fp32 to bf16, up or down with a probability given by the distance.
 
     A bf16 number is an fp32 number without its lower 16 bits. A random 16-bit number is added
     before these are cut off, so the carry occurs with the right probability and the mean over many

@@ -1,4 +1,4 @@
-"""Gradient clipping, by global norm or element by element."""
+"""Gradient clipping, by global norm or by value."""
 
 from __future__ import annotations
 
@@ -38,10 +38,10 @@ def clip_gradients(
 
     Arguments:
         max_norm: maximum norm; None: unlimited.
-        max_value: maximum magnitude of an element; None: unlimited. At most one of the two is
-            given.
-        stages: ranks with other layers; None: this rank has all.
-        elsewhere: parameters that another of these ranks counts in the norm.
+        max_value: maximum magnitude of an element; None: unlimited. At most one of the two limits
+            may be given.
+        stages: ranks with the other layers; None: this rank has all layers.
+        elsewhere: parameters that another of these ranks includes in the norm.
 
     Returns:
         The norm before clipping, a scalar tensor, at least fp32; 0 without gradients.
@@ -58,17 +58,17 @@ def clip_gradients(
 
 
 def _is_within(norm: Tensor, max_norm: float) -> bool:
-    """True if clipping is known to be a no-op without device synchronization."""
+    """True if clipping is known to change nothing, without device synchronization."""
     return norm.device.type == "cpu" and bool(max_norm / (norm + EPSILON) >= 1)
 
 
 @torch.no_grad()
 def global_norm(tensors: Iterable[Tensor], stages: ProcessGroup | None = None) -> Tensor:
-    """Joint norm of all elements of some tensors.
+    """Joint norm of all elements of several tensors.
 
     Arguments:
-        tensors: of any shapes and dtypes; of distributed ones, each rank has its shard.
-        stages: ranks with other tensors; None: this rank has all.
+        tensors: tensors of any shapes and dtypes; each rank passes its shard of distributed ones.
+        stages: ranks with the other tensors; None: this rank has all tensors.
 
     Returns:
         a scalar tensor, at least fp32, the same on all ranks; 0 without tensors.
@@ -89,9 +89,9 @@ def norms_of_sets(
     """Norms of several sets of tensors.
 
     Arguments:
-        sets: each as for `global_norm`; as many, and on the same meshes, on all ranks.
-        device: of the result, also on ranks without tensors.
-        stages: ranks with other tensors; None: this rank has all.
+        sets: each as for `global_norm`; equally many, and on the same meshes, on all ranks.
+        device: device of the result, also on ranks without tensors.
+        stages: ranks with the other tensors; None: this rank has all tensors.
 
     Returns:
         (sets,) fp64, the same on all ranks; 0 for empty sets.
@@ -127,7 +127,7 @@ def _own_square(tensor: Tensor) -> Tensor:
 
 
 def _copies(tensor: DTensor) -> int:
-    """Number of ranks of its mesh with the same shard of a tensor."""
+    """Number of ranks in a tensor's mesh that have the same shard of it."""
     mesh = tensor.device_mesh
     return prod(
         mesh.size(dim)
@@ -143,7 +143,7 @@ def _sum_over_mesh(squares: Tensor, mesh: DeviceMesh) -> None:
 
 
 def _by_mesh(tensors: Iterable[Tensor]) -> list[list[Tensor]]:
-    """Tensors by mesh, since torch operates on one mesh at a time."""
+    """Group tensors by mesh, since torch operates on one mesh at a time."""
     meshes: dict[Any, list[Tensor]] = {}
     for tensor in tensors:
         meshes.setdefault(getattr(tensor, "device_mesh", None), []).append(tensor)

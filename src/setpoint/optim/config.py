@@ -74,7 +74,7 @@ class Group(Config):
 
 
 class FrozenSpan(Config):
-    """Parameters that are frozen during a part of the run."""
+    """Parameters that are frozen during part of the run."""
 
     pattern: str
     """Regular expression searched in parameter names."""
@@ -134,7 +134,7 @@ RULES = (
 
 
 class OptimizerConfig(Builds["Optimizer"], rules=RULES):
-    """Optimizer: fields shared by all types."""
+    """Base of all optimizer sections, with the fields they share."""
 
     state_formats: ClassVar[bool] = False
     """True if state can have another dtype than the weights."""
@@ -187,12 +187,12 @@ class OptimizerConfig(Builds["Optimizer"], rules=RULES):
 
     @property
     def keeps_state(self) -> bool:
-        """True if it has optimizer state of the size of the weights."""
+        """True if the optimizer keeps state as large as the weights."""
         return True
 
     @property
     def has_patterns(self) -> bool:
-        """True if it has patterns on parameter names."""
+        """True if the section contains patterns on parameter names."""
         return bool(self.groups or self.frozen or self.frozen_spans) or any(
             getattr(self, field) for field in self.patterns
         )
@@ -227,10 +227,10 @@ class OptimizerConfig(Builds["Optimizer"], rules=RULES):
         return None if self.weight_decay else NOTHING_DECAYS
 
     def treatment(self, parameter: Parameter) -> dict[str, Any]:
-        """Options of a parameter by name, kind and shape, apart from groups.
+        """Options of a parameter by its name, kind and shape, apart from groups.
 
         Returns:
-            options of its group; parameters with the same ones share it. None by default.
+            options of its group; parameters with equal options share a group. Empty by default.
         """
         del parameter
         return {}
@@ -239,7 +239,7 @@ class OptimizerConfig(Builds["Optimizer"], rules=RULES):
         """Find settings that no parameter uses.
 
         Returns:
-            problems with paths relative to the section. None by default.
+            problems with paths relative to the section. No problems by default.
         """
         del parameters
         yield from ()
@@ -402,7 +402,7 @@ class MuonConfig(CautiousDecay, type="muon", owner="setpoint.optim.muon:Muon.fro
             yield from pattern_problems(f"adamw_patterns.{index}", pattern, PATTERNS)
 
     def treatment(self, parameter: Parameter) -> dict[str, Any]:
-        """See `OptimizerConfig.treatment`: the algorithm of a parameter."""
+        """The algorithm of a parameter; see `OptimizerConfig.treatment`."""
         uses_adamw = any(re.search(pattern, parameter.name) for pattern in self.adamw_patterns)
         if parameter.kind == "matrix" and len(parameter.shape) >= 2 and not uses_adamw:
             turned = {"inputs_first": True} if parameter.inputs_first else {}
@@ -410,7 +410,7 @@ class MuonConfig(CautiousDecay, type="muon", owner="setpoint.optim.muon:Muon.fro
         return {"algorithm": "adamw", "lr_multiplier": self.adamw_lr / self.lr}
 
     def unused_settings(self, parameters: Sequence[Parameter]) -> Iterator[Problem]:
-        """See `OptimizerConfig.unused_settings`: Muon without any matrix."""
+        """Report Muon without any matrix; see `OptimizerConfig.unused_settings`."""
         if any(self.treatment(parameter)["algorithm"] == "muon" for parameter in parameters):
             return
         matrices = sum(parameter.kind == "matrix" for parameter in parameters)
@@ -558,8 +558,8 @@ def known_options(config: OptimizerConfig) -> dict[str, FieldInfo]:
     """Fields of an optimizer that may differ between groups.
 
     Returns:
-        fields by name: those only of this variant, except runtime fields and those that apply to
-        all groups together.
+        this variant's own fields by name, except runtime fields and fields that apply to all groups
+        together.
     """
     shared = OptimizerConfig.__setpoint__.fields
     return {
@@ -596,7 +596,7 @@ def _read_option(config: OptimizerConfig, name: str, value: object) -> Any:
 
 
 def _read_arguments(config: ImportedComponent, given: dict[str, Any]) -> dict[str, Any]:
-    """The options as arguments of an imported optimizer."""
+    """Options as arguments of an imported optimizer."""
     target = config.target.load()
     for error in wrong_arguments(target, str(config.target), given, (), config.runtime_arguments):
         if error.at[0] in given:  # the optimizer reports missing values
@@ -612,7 +612,7 @@ def option_problems(config: OptimizerConfig) -> Iterator[Problem]:
     """Check the options of all groups.
 
     Arguments:
-        config: the resolved section; the target of an imported optimizer is loaded.
+        config: the resolved section; the target of an imported optimizer gets loaded.
     """
     for index, group in enumerate(config.groups):
         path = f"groups.{index}.options"
@@ -636,7 +636,7 @@ def option_problems(config: OptimizerConfig) -> Iterator[Problem]:
 
 
 def _between(config: OptimizerConfig, path: str, values: dict[str, Any]) -> Iterator[Problem]:
-    """Problems from the optimizer's own checks of a group's options together."""
+    """Problems found by the optimizer's own checks of a group's combined options."""
     twin: Config = config.evolve(groups=(), no_decay=(), no_decay_patterns=(), **values)
     try:
         resolve(twin)

@@ -1,4 +1,4 @@
-"""Frozen parameters and parameter groups, by names, shapes and kinds; options of groups."""
+"""Frozen parameters and parameter groups by name, shape and kind; options of groups."""
 
 from __future__ import annotations
 
@@ -31,8 +31,8 @@ def group_problems(config: OptimizerConfig) -> Iterator[Problem]:
     """Find groups with invalid values, and groups without effect.
 
     Returns:
-        the problems; options of an imported optimizer are checked by `option_problems`, which
-        imports it.
+        the problems; `option_problems` checks the options of an imported optimizer, because it
+        imports the optimizer.
     """
     for index, group in enumerate(config.groups):
         path = f"groups.{index}"
@@ -75,7 +75,7 @@ def frozen_problems(config: OptimizerConfig, parameters: Sequence[Parameter]) ->
     """Find patterns that freeze nothing, or everything.
 
     Arguments:
-        parameters: all that the model would train without patterns.
+        parameters: all parameters that the model would train without patterns.
 
     Returns:
         problems with paths relative to the section.
@@ -119,8 +119,8 @@ class Gathered(NamedTuple):
     """Parameters trained with the same settings.
 
     Arguments:
-        name: from the rule that made it: pattern, algorithm, weight decay, rate.
-        options: other settings that differ from the optimizer's, by field name.
+        name: built from the rules that made the group: pattern, algorithm, weight decay, rate.
+        options: further settings that differ from the optimizer's, by field name.
     """
 
     name: str
@@ -133,15 +133,15 @@ class Gathered(NamedTuple):
 def gather(config: OptimizerConfig, parameters: Iterable[Parameter]) -> list[Gathered]:
     """Put parameters into groups.
 
-    The first `groups[i].pattern` that matches a name takes the parameter. Its learning rate is the
-    product of the multipliers of the group, of `treatment` and of the model; its decay is
+    A parameter belongs to the first `groups[i].pattern` that matches its name. Its learning rate is
+    the product of the multipliers of the group, of `treatment` and of the model; its decay is
     weight_decay times the group's multiplier, or else 0 for kinds in no_decay and names that match
     no_decay_patterns.
 
     Returns:
-        the groups: first the parameters that no pattern takes, then the groups in order, in each
-        decaying parameters before others, without empty groups. Without any rules these are "decay"
-        and "no_decay".
+        the non-empty groups: first the parameters that match no pattern, then the groups in order,
+        with decaying parameters before the others in each. Without any rules they are "decay" and
+        "no_decay".
 
     Raises:
         SetpointError: there are no parameters, a pattern matches nothing, or an option is invalid.
@@ -181,7 +181,7 @@ def gather(config: OptimizerConfig, parameters: Iterable[Parameter]) -> list[Gat
 
 
 def in_words(config: OptimizerConfig, problem: Problem) -> str:
-    """A problem with a path relative to the section, as text for an error without origins."""
+    """Format a problem with a path relative to the section, for an error without origins."""
     value = _value_at(config, problem.path)
     names = f"; valid: {', '.join(problem.valid)}" if problem.valid else ""
     sentence = f"{problem.message}{names}. {problem.hint}".strip()
@@ -301,10 +301,10 @@ def _listed(words: Sequence[str]) -> str:
 
 
 class GroupRow(NamedTuple):
-    """One group of parameters in a report.
+    """One parameter group in a report.
 
     Arguments:
-        options: other settings that differ from the optimizer's.
+        options: further settings that differ from the optimizer's.
         parameters: total number of elements.
     """
 
@@ -342,10 +342,10 @@ def group_rows(groups: Sequence[Gathered], lr: float) -> list[GroupRow]:
 
 
 def parameter_groups(config: OptimizerConfig, parameters: Iterable[Parameter]) -> Groups:
-    """Put parameters into the groups of the section; see `gather` for the rules.
+    """Sort parameters into the groups of the section; see `gather` for the rules.
 
     Arguments:
-        parameters: with their tensors, in the order of the model; frozen ones are omitted.
+        parameters: parameters with their tensors, in model order; frozen ones are omitted.
 
     Returns:
         groups for a torch optimizer. Each has `name`, `params` as (name, tensor) pairs (torch keeps
@@ -375,25 +375,25 @@ def parameter_groups(config: OptimizerConfig, parameters: Iterable[Parameter]) -
 
 @runtime_checkable
 class OwnRates(Protocol):
-    """A model with learning-rate multipliers of its own."""
+    """Model with learning-rate multipliers of its own."""
 
     def learning_rate_multipliers(self) -> Mapping[str, float]:
         """Learning-rate multipliers of parameters.
 
         Returns:
-            factors by parameter name; 1 for those left out.
+            factors by parameter name; 1 for parameters left out.
         """
         ...
 
 
 def multipliers_of(model: nn.Module) -> Mapping[str, float]:
-    """Learning-rate multipliers that a model declares.
+    """Learning-rate multipliers declared by a model.
 
     Arguments:
-        model: any; most declare none.
+        model: any model; most declare none.
 
     Returns:
-        factors by parameter name; 1 for those left out.
+        factors by parameter name; 1 for parameters left out.
 
     Raises:
         SetpointError: a multiplier names an unknown parameter.

@@ -29,7 +29,7 @@ class Lion(GroupedOptimizer):
     Arguments:
         parameters: groups or parameters, as for torch optimizers.
         cautious_weight_decay: see `decay_where_aligned`.
-        state_dtype: of m; None: that of the parameter.
+        state_dtype: dtype of m; None: dtype of the parameter.
     """
 
     _step_supports_amp_scaling = True
@@ -63,7 +63,7 @@ class Lion(GroupedOptimizer):
 def _update(
     parameters: list[Tensor], gradients: list[Tensor], means: list[Tensor], group: dict[str, Any]
 ) -> None:
-    """One step of one group."""
+    """Take one step for one group."""
     lr, (beta1, beta2) = group["lr"], group["betas"]
     # A mean with fewer digits is computed in the dtype of its gradient.
     pairs = zip(means, gradients, strict=True)

@@ -31,7 +31,7 @@ class MeshSplit(NamedTuple):
 
     Arguments:
         dim: the divided dimension of the parameter.
-        is_alone: no other mesh dimension divides its matrices.
+        is_alone: whether no other mesh dimension divides its matrices.
     """
 
     mesh_dim: int
@@ -40,10 +40,9 @@ class MeshSplit(NamedTuple):
 
 
 def split_of(parameter: Tensor) -> MeshSplit | None:
-    """The division of a parameter's matrices, or None if each rank has whole ones.
+    """The division of a parameter's matrices; None if each rank has whole ones.
 
-    A parameter of three dimensions is a batch of matrices, which stay whole if the first dimension
-    is split.
+    A 3-D parameter is a batch of matrices, which stay whole if the first dimension is split.
     """
     if not is_dtensor(parameter):
         return None
@@ -59,7 +58,7 @@ def split_of(parameter: Tensor) -> MeshSplit | None:
 
 
 class Exchange(Protocol):
-    """Moves parameters of one shape to the ranks that compute them."""
+    """Exchange that moves parameters of one shape to the ranks that compute with them."""
 
     def whole(self, parts: Sequence[Tensor]) -> Tensor:
         """Collect this rank's share of the parameters.
@@ -73,12 +72,12 @@ class Exchange(Protocol):
         ...
 
     def parts(self, results: Tensor) -> Sequence[Tensor]:
-        """Return results for `whole` as local shards of all parameters."""
+        """Return the results for `whole` as local shards of all parameters."""
         ...
 
 
 class LocalExchange(Exchange):
-    """No exchange: each rank has whole matrices."""
+    """No exchange, as each rank has whole matrices."""
 
     def whole(self, parts: Sequence[Tensor]) -> Tensor:
         return torch.stack(tuple(parts)) if len(parts) > 1 else parts[0][None]
@@ -88,11 +87,11 @@ class LocalExchange(Exchange):
 
 
 class AllToAllExchange(Exchange):
-    """Parameters divided along one mesh dimension: all-to-all in both directions.
+    """Exchange of parameters divided along one mesh dimension: all-to-all in both directions.
 
     Arguments:
         like: one of the parameters.
-        owners: of each parameter, the rank in that dimension that collects it.
+        owners: for each parameter, the rank in that dimension that collects it.
     """
 
     def __init__(self, like: DTensor, split: MeshSplit, owners: Sequence[int]) -> None:
@@ -138,9 +137,10 @@ class AllToAllExchange(Exchange):
 
 
 class AllGatherExchange(Exchange):
-    """Parameters divided along several mesh dimensions: gathered on all ranks.
+    """Exchange of parameters divided along several mesh dimensions: all ranks gather them.
 
-    Results are summed over one of the dimensions, zero where a rank has not computed them.
+    Results are summed over one of the dimensions; a rank contributes zeros where it computed
+    nothing.
     """
 
     def __init__(self, like: DTensor, split: MeshSplit, owners: Sequence[int]) -> None:
@@ -169,7 +169,7 @@ def exchange_of(like: Tensor, owners: Sequence[int]) -> Exchange:
     """Choose the exchange for parameters of one shape and placement.
 
     Arguments:
-        like: one of them.
+        like: one of the parameters.
         owners: see `AllToAllExchange`; unused if each rank has whole matrices.
     """
     split = split_of(like)
@@ -188,7 +188,7 @@ LEAST_NORM = 1e-7
 
 
 def adjustment(adjust_lr: AdjustLr, rows: int, columns: int) -> float:
-    """Factor on the learning rate of a matrix, not on its decay.
+    """Factor on the learning rate of a matrix, but not on its decay.
 
     Arguments:
         adjust_lr: `original` (Jordan et al., 2024) preserves the scale of outputs for inputs of
@@ -203,11 +203,11 @@ def adjustment(adjust_lr: AdjustLr, rows: int, columns: int) -> float:
 class Muon(GroupedOptimizer):
     """Momentum with orthogonalized matrices (Jordan et al., 2024), combined with AdamW.
 
-    A group's `algorithm` is one of the two. With the running mean m of the gradient g: m = momentum
-    m + (1 - momentum) g; the update is the orthogonal matrix nearest to m, or with Nesterov to
-    momentum m + (1 - momentum) g.
+    A group's `algorithm` chooses one of the two. With the running mean m of the gradient g: m =
+    momentum m + (1 - momentum) g; the update is the orthogonal matrix nearest to m, or with
+    Nesterov to momentum m + (1 - momentum) g.
 
-    If matrices are sharded, each is collected and orthogonalized on one rank; state and weights
+    If matrices are sharded, each is collected and orthogonalized on one rank, but state and weights
     stay sharded.
 
     Arguments:
@@ -217,10 +217,10 @@ class Muon(GroupedOptimizer):
         adjust_lr: see `adjustment`.
         cautious_weight_decay: see `decay_where_aligned`; the update of a matrix is orthogonal.
         inputs_first: matrices are (inputs, outputs) in groups without this option.
-        state_dtype: of the running means; None: that of the parameter.
+        state_dtype: dtype of the running means; None: dtype of the parameter.
 
     Raises:
-        SetpointError: a parameter of fewer than two dimensions is in a group for `muon`.
+        SetpointError: a parameter with fewer than two dimensions is in a group for `muon`.
     """
 
     _step_supports_amp_scaling = True
@@ -285,7 +285,7 @@ class Muon(GroupedOptimizer):
                 self._muon_step(portion, group)
 
     def _muon_step(self, params: Sequence[Tensor], group: dict[str, Any]) -> None:
-        """Step for matrices of one shape."""
+        """Take a step for matrices of one shape."""
         exchange, device = exchange_of(params[0], self._owners(params)), _computes(params[0])
         full = exchange.whole([self._direction(p, group).to(device) for p in params])
         matrices = matrices_of(full)
@@ -307,7 +307,7 @@ class Muon(GroupedOptimizer):
             shard.add_(part, alpha=-adjusted)
 
     def _owners(self, params: Sequence[Tensor]) -> list[int]:
-        """Assign each matrix to the rank with the least work."""
+        """Assign each matrix to the rank with the least work so far."""
         first, split = params[0], split_of(params[0])
         if split is None:
             return []
@@ -339,20 +339,20 @@ def at_once(device: torch.device) -> int:
     """Number of elements orthogonalized at once.
 
     Returns:
-        few on a CPU, where batches pay only below 256 x 256; else enough to fill a GPU with small
-        matrices within little memory.
+        few on a CPU, where batches pay off only below 256 x 256; otherwise enough for small
+        matrices to fill a GPU without using much memory.
     """
     return 1 << 16 if device.type == "cpu" else 1 << 24
 
 
 def _computes(parameter: Tensor) -> torch.device:
-    """Device for exchange and computation; offloaded shards are on another one."""
+    """Device for exchange and computation; offloaded shards are on a different one."""
     spread = is_dtensor(parameter)
     return torch.device(parameter.device_mesh.device_type) if spread else parameter.device
 
 
 def _portions(params: Sequence[Tensor]) -> Iterator[list[Tensor]]:
-    """Parameters of one shape and placement, in batches of bounded size."""
+    """Split parameters of one shape and placement into batches of bounded size."""
     alike: dict[Any, list[Tensor]] = {}
     for p in params:
         place = (p.device_mesh, p.placements) if is_dtensor(p) else None
@@ -366,9 +366,9 @@ def _portions(params: Sequence[Tensor]) -> Iterator[list[Tensor]]:
 
 
 def orthogonalize(matrices: Tensor, steps: int) -> Tensor:
-    """Replace the singular values of matrices by numbers between about 0.7 and 1.2.
+    """Replace the singular values of matrices with numbers between about 0.7 and 1.2.
 
-    Computed in bf16 on the shorter side of the matrix, like torch.optim.Muon.
+    Computes in bf16 on the shorter side of the matrix, like torch.optim.Muon.
 
     Arguments:
         matrices: (N, rows, columns), independent; unchanged.
@@ -395,13 +395,13 @@ def orthogonalize(matrices: Tensor, steps: int) -> Tensor:
 
 
 def rows_and_columns(parameter: Tensor) -> tuple[int, int]:
-    """Outputs and inputs of a parameter's matrices.
+    """Numbers of outputs and inputs of a parameter's matrices.
 
     Arguments:
-        parameter: of two dimensions: a matrix (outputs, inputs), as in torch.nn.Linear. Of three: a
-            batch of matrices, each (inputs, outputs), as in Setpoint's packed experts; a
-            one-dimensional convolution must be given as a matrix. Of more: a convolution (outputs,
-            inputs, ...), whose other dimensions are inputs.
+        parameter: 2-D: a matrix (outputs, inputs), as in torch.nn.Linear. 3-D: a batch of matrices,
+            each (inputs, outputs), as in Setpoint's packed experts; a one-dimensional convolution
+            must be passed as a matrix. More dimensions: a convolution (outputs, inputs, ...), where
+            the remaining dimensions count as inputs.
     """
     shape = parameter.shape
     if len(shape) == 3:
@@ -410,5 +410,5 @@ def rows_and_columns(parameter: Tensor) -> tuple[int, int]:
 
 
 def matrices_of(parameters: Tensor) -> Tensor:
-    """Matrices of parameters (N, *shape), by `rows_and_columns`: (M, ..., ...)."""
+    """View parameters (N, *shape) as matrices (M, ..., ...), by the rules of `rows_and_columns`."""
     return parameters.flatten(0, 1) if parameters.ndim == 4 else parameters.flatten(2)

@@ -1,6 +1,6 @@
 """Common parts of optimizers: construction from sections, steps by group, skipped steps.
 
-PyTorch excludes its optimizers from compilation by wrappers that import the compiler first, which
+PyTorch excludes its optimizers from compilation with wrappers that first import the compiler, which
 takes as long as importing torch itself. Unless the compiler has been imported, the wrapped
 functions are called directly.
 
@@ -38,7 +38,7 @@ Undo = Callable[[], None]
 
 
 def takes_flag(optimizer: Optimizer) -> bool:
-    """True if an optimizer supports skipping a step by a flag on the device."""
+    """True if an optimizer can skip a step by a flag on the device."""
     return getattr(optimizer, "_step_supports_amp_scaling", False)
 
 
@@ -60,7 +60,7 @@ def step_unless(flag: Tensor | None, optimizer: Any) -> None:
 
 
 def flag_of(optimizer: Optimizer) -> Tensor | None:
-    """Skip flag of an optimizer's current step; None: it is never skipped."""
+    """Skip flag of an optimizer's current step; None if the step is never skipped."""
     return getattr(optimizer, "found_inf", None)
 
 
@@ -112,7 +112,7 @@ def counts_of(optimizer: Optimizer, flag: Tensor) -> Undo:
     """Record the host-side counters of an optimizer's groups and states.
 
     Arguments:
-        flag: of the next step.
+        flag: skip flag of the next step.
 
     Returns:
         a function that restores the counters if the device has skipped that step.
@@ -149,7 +149,7 @@ Given: TypeAlias = Iterable[dict[str, Any]] | Iterable[tuple[str, Tensor]]
 
 
 def given_groups(parameters: Given) -> list[dict[str, Any]]:
-    """Convert an optimizer's arguments to groups.
+    """Convert an optimizer's arguments to groups with parameter names.
 
     Arguments:
         parameters: groups, as from `parameter_groups`, or pairs, as from
@@ -176,7 +176,7 @@ def given_tensors(groups: Iterable[dict[str, Any]]) -> Iterator[Tensor]:
 
 
 def uncompiled(wrapper: _F, no_grad: bool = False) -> _F:
-    """The function in a wrapper of PyTorch, called directly unless the compiler is loaded.
+    """The function inside a PyTorch wrapper, called directly unless the compiler is loaded.
 
     Arguments:
         no_grad: disable gradients, like the wrapper of `step`.
@@ -194,11 +194,11 @@ def uncompiled(wrapper: _F, no_grad: bool = False) -> _F:
 
 
 class BuiltOptimizer(torch.optim.Optimizer):
-    """An optimizer built from its section, which runs without the compiler."""
+    """An optimizer that is built from its section and runs without the compiler."""
 
     @classmethod
     def from_config(cls, config: OptimizerConfig, parameters: Given, **runtime: Any) -> Self:
-        """Build the optimizer of a section.
+        """Build the optimizer from its section.
 
         Arguments:
             parameters: groups, as from `parameter_groups`, or (qualified name, parameter) pairs,
@@ -213,7 +213,7 @@ class BuiltOptimizer(torch.optim.Optimizer):
 
     @classmethod
     def arguments(cls, config: Any, groups: list[dict[str, Any]]) -> dict[str, Any]:
-        """Arguments with the same names as fields of the section."""
+        """Arguments named like fields of the section."""
         del groups
         taken = inspect.signature(cls).parameters
         return {name: getattr(config, name) for name in fields_of(config) if name in taken}
@@ -225,7 +225,7 @@ class BuiltOptimizer(torch.optim.Optimizer):
 
 
 class GroupedOptimizer(BuiltOptimizer):
-    """An optimizer whose step updates one group of parameters after another.
+    """An optimizer whose step updates parameters group by group.
 
     The host waits for the verdict on each step, unless a subclass sets
     `_step_supports_amp_scaling`: its `update` then restores what it changes if the device skips the
@@ -246,7 +246,7 @@ class GroupedOptimizer(BuiltOptimizer):
         """Update the parameters that have gradients.
 
         Arguments:
-            closure: computes the loss again, before the update.
+            closure: recomputes the loss before the update.
         """
         loss = None
         if closure is not None:
@@ -268,7 +268,7 @@ class GroupedOptimizer(BuiltOptimizer):
 
 
 def decay_where_aligned(parameter: Tensor, update: Tensor, lr: float, weight_decay: float) -> None:
-    """Decay in place the weights that an update moves towards 0 or leaves where they are.
+    """Decay in place the weights that an update moves towards 0 or leaves unchanged.
 
     Cautious weight decay (Chen et al., 2025, https://arxiv.org/abs/2510.12402): with the update u,
     which is subtracted, x = x - lr decay x where u x >= 0. Call it before the update.
@@ -285,8 +285,8 @@ def foreach_groups(parameters: Sequence[Tensor]) -> Iterator[list[Tensor]]:
     """Split parameters into lists for the foreach operations of a step.
 
     Returns:
-        on a GPU large lists, within a limit for their temporary memory; on a CPU single parameters,
-        so that results are still in the cache for the next operation.
+        on a GPU, large lists within a limit on temporary memory; on a CPU, single parameters, so
+        that results are still in the cache for the next operation.
     """
     yield from ([p] for p in parameters if p.device.type == "cpu")
     some: list[Tensor] = []
@@ -302,7 +302,7 @@ def foreach_groups(parameters: Sequence[Tensor]) -> Iterator[list[Tensor]]:
 
 
 def is_dtensor(tensor: Tensor) -> TypeGuard[DTensor]:
-    """True if a tensor is a DTensor; avoids importing the class, which takes most of a second."""
+    """True if a tensor is a DTensor; avoids importing the class, which takes almost a second."""
     return hasattr(tensor, "to_local")
 
 
@@ -331,7 +331,7 @@ def build_optimizer(
     Arguments:
         groups: from `parameter_groups`.
         state_dtype: dtype of optimizer state, if supported; None: that of each parameter.
-        seed: of its random numbers, if it draws any; the same on all ranks.
+        seed: seed of its random numbers, if it draws any; equal on all ranks.
 
     Raises:
         SetpointError: a custom optimizer cannot be built, or is not an optimizer.
@@ -359,7 +359,7 @@ def build_optimizer(
 
 
 def title_of(config: OptimizerConfig) -> str | None:
-    """Name of a custom optimizer in errors; None for built-in ones."""
+    """Name of a custom optimizer for errors; None for built-in ones."""
     if isinstance(config, ImportedOptimizer):
         return f"optimizer.target = {config.target}"
     return _title(config)

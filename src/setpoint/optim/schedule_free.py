@@ -25,15 +25,15 @@ class ScheduleFreeAdamW(GroupedOptimizer):
     x + (1 - b1) z, which the parameters contain. With d = g / (sqrt(v / (1 - b2^k)) + eps) + decay
     y: z = z - lr d, and x = (1 - c) x + c z, where c is the share of the step's weight k^step_power
     lr_max^lr_power in the sum of all weights so far. x is not stored. Equal to AdamWScheduleFree of
-    the package schedulefree 1.4.1 without its warm-up; that of the schedule is in the group's lr.
-    As there, a step overwrites the gradients.
+    the package schedulefree 1.4.1 without its warm-up, since the group's lr already includes the
+    schedule's warm-up. As in that package, a step overwrites the gradients.
 
     Steps and weights are counted per group, and separately for a parameter without gradients in
     some steps, as after freezing: its v and x depend only on its own steps.
 
     Arguments:
         parameters: groups or parameters, as for torch optimizers.
-        lr_power: of the largest rate so far in the weight of a step.
+        lr_power: exponent of the largest rate so far in the weight of a step.
     """
 
     _step_supports_amp_scaling = True
@@ -79,7 +79,7 @@ class ScheduleFreeAdamW(GroupedOptimizer):
     def _update(
         self, params: list[Tensor], group: dict[str, Any], number: int, share: float
     ) -> None:
-        """Move y, z and the mean square of parameters whose `number`-th step this is."""
+        """Move y, z and the mean square of parameters for which this is the `number`-th step."""
         lr, (beta1, beta2) = group["lr"], group["betas"]
         y = [local_shard(p, p) for p in params]
         gradients = [local_shard(p.grad, p) for p in params if p.grad is not None]
@@ -103,10 +103,10 @@ class ScheduleFreeAdamW(GroupedOptimizer):
 
     @contextmanager
     def averaged(self) -> Iterator[dict[Tensor, Tensor]]:
-        """Put the average x into the parameters, and restore y exactly at the end.
+        """Put the average x into the parameters, and restore y exactly afterwards.
 
         Returns:
-            a context; its value is y by parameter, for those that have moved.
+            a context; its value maps each parameter that has moved to y.
         """
         kept: dict[Tensor, Tensor] = {}
         with torch.no_grad():
@@ -125,7 +125,7 @@ class ScheduleFreeAdamW(GroupedOptimizer):
 
 
 def _advance(counters: dict[str, Any], group: dict[str, Any]) -> tuple[int, float]:
-    """Count a step in place; return its number and its share in the average."""
+    """Count a step in place; return its number and its weight in the average."""
     number = counters["updates"] = counters["updates"] + 1
     counters["lr_max"] = max(group["lr"], counters["lr_max"])
     weight = number ** group["step_power"] * counters["lr_max"] ** group["lr_power"]

@@ -1,9 +1,9 @@
 """PyTorch's own optimizers, fused where possible.
 
-Adafactor has a second implementation (Shazeer and Stern, 2018) for weights on GPUs and for sharded
-weights: DTensor lacks operations of torch's, which synchronizes with a GPU twice per weight. The
-means over rows and columns are those of whole weights, replicated on all ranks, a small part of
-their size.
+Adafactor (Shazeer and Stern, 2018) has a second implementation for weights on GPUs and for sharded
+weights: torch's synchronizes with the GPU twice per weight, and uses operations that DTensor lacks.
+The means over rows and columns are those of whole weights; they are small and replicated on all
+ranks.
 """
 
 from __future__ import annotations
@@ -48,8 +48,9 @@ def divided_step(
     """Update one parameter.
 
     Arguments:
-        p: with its gradient; replicated dimensions may be next to divided ones.
-        state: of torch.optim.Adafactor; empty before the first step.
+        p: parameter with its gradient; may be replicated along some mesh dimensions and divided
+            along others.
+        state: state of torch.optim.Adafactor; empty before the first step.
         flag: an fp32 scalar; 1 skips the step on the device.
     """
     gradient = p.grad
@@ -96,7 +97,7 @@ def _begin(state: dict[str, Any], gradient: Tensor) -> None:
 
 
 def _estimate(gradient: Tensor, state: dict[str, Any], weight: float, eps1: float) -> Tensor:
-    """Update the means, and estimate the squares of the local gradient."""
+    """Update the means, and estimate the squared local gradient from them."""
     wide = torch.promote_types(gradient.dtype, torch.float32)
     squares = gradient.to(wide).square()
     for name, dim in MEANS.items():
@@ -135,7 +136,7 @@ FUSED_DEVICES = frozenset({"cpu", "cuda", "mps", "xpu"})
 
 
 def can_fuse(tensors: Iterable[Tensor]) -> bool:
-    """True if torch has a fused kernel for parameters."""
+    """True if torch has a fused kernel for the parameters."""
     return all(t.device.type in FUSED_DEVICES and t.is_floating_point() for t in tensors)
 
 
@@ -148,7 +149,7 @@ def implementation_flags(
         `fused` and `foreach`.
 
     Raises:
-        SetpointError: `fused` is requested, and torch has no such kernel.
+        SetpointError: `fused` is requested, but torch has no such kernel.
     """
     params = list(tensors)
     fused = can_fuse(params)
@@ -167,7 +168,7 @@ def implementation_flags(
 
 
 def _apart(step: Callable[..., Any]) -> Callable[..., Any]:
-    """Step separately for sharded and for whole parameters, which torch does not mix."""
+    """Step separately for sharded and for whole parameters, which torch cannot mix."""
 
     @wraps(step)
     def run(self: BuiltOptimizer, closure: Callable[[], float] | None = None) -> Any:
@@ -201,7 +202,7 @@ class AdamW(BuiltOptimizer, torch.optim.AdamW):
         """Update the parameters that have gradients.
 
         Arguments:
-            closure: computes the loss again, before the update.
+            closure: recomputes the loss before the update.
         """
         cautious = [group for group in self.param_groups
                     if group.get("cautious_weight_decay") and group["weight_decay"]]  # fmt: skip
@@ -257,7 +258,7 @@ class SGD(BuiltOptimizer, torch.optim.SGD):
         """Update the parameters that have gradients.
 
         The fused kernel of torch 2.11 to 2.13 fails if only some parameters have a momentum buffer,
-        as after unfreezing others.
+        as happens after unfreezing others.
 
         Arguments:
             closure: recomputes the loss before the update.
@@ -290,7 +291,7 @@ class SGD(BuiltOptimizer, torch.optim.SGD):
         """See `BuiltOptimizer.arguments`.
 
         Raises:
-            SetpointError: the fused kernel is requested, and does not support the parameters.
+            SetpointError: the fused kernel is requested, but does not support the parameters.
         """
         tensors = list(given_tensors(groups))
         fused, foreach = implementation_flags(config.implementation, tensors)
@@ -317,7 +318,7 @@ class Adafactor(BuiltOptimizer, torch.optim.Adafactor):
         """Update the parameters that have gradients.
 
         Arguments:
-            closure: computes the loss again, before the update.
+            closure: recomputes the loss before the update.
         """
         params = [(p, group) for group in self.param_groups for p in group["params"]]
         flag, loss = flag_of(self), None
@@ -339,7 +340,7 @@ class Adafactor(BuiltOptimizer, torch.optim.Adafactor):
     def arguments(
         cls, config: sections.AdafactorConfig, groups: list[dict[str, Any]]
     ) -> dict[str, Any]:
-        """See `BuiltOptimizer.arguments`; options of groups get PyTorch's names as well."""
+        """See `BuiltOptimizer.arguments`; group options also get PyTorch's names."""
         for group in groups:
             if "clip_threshold" in group:
                 group["d"] = group.pop("clip_threshold")

@@ -1,4 +1,4 @@
-"""Sums of gradients over ranks in buckets: many tensors in one collective."""
+"""Gradient sums over ranks in buckets: many tensors in one collective."""
 
 from __future__ import annotations
 
@@ -45,10 +45,10 @@ def sum_in_buckets(
     device: torch.device | None = None,
     least: torch.dtype | None = None,
 ) -> None:
-    """Replace tensors, or this rank's parts of DTensors, by their sums, in place.
+    """Replace tensors, or this rank's parts of DTensors, with their sums, in place.
 
     Arguments:
-        tensors: of one dtype, or summed in a common one.
+        tensors: tensors of one dtype, or with a common dtype for their sum.
         all_reduce, device, least: see `start_sum`.
     """
     for bucket in buckets_of(map(local_part, tensors), BUCKET, lambda tensor: tensor.nbytes):
@@ -66,9 +66,10 @@ def start_sum(
 
     Arguments:
         all_reduce: sums a flat tensor over the ranks, in place, or starts to.
-        device: device of the sums, as FSDP2 may have moved gradients to the host; None: that of the
-            tensors.
-        least: sum in this dtype, or the wider one of the tensors; None: in that of the tensors.
+        device: device of the sums, since FSDP2 may have moved gradients to the host; None: the
+            device of the tensors.
+        least: sum in this dtype or the tensors' own, whichever is wider; None: in the tensors'
+            dtype.
 
     Returns:
         a function that waits for the sums and copies them into the tensors.
@@ -97,9 +98,9 @@ def start_sum(
 
 
 class GradientSums:
-    """Sums gradients in buckets, each as soon as its last gradient is ready, as DDP does.
+    """Gradient sums in buckets, each started as soon as its last gradient is ready, as in DDP.
 
-    DDP supports gradients only in the dtype of their weights.
+    DDP itself supports gradients only in the dtype of their weights.
 
     Arguments:
         weights: trained weights in the order of the model; buckets are filled in reverse, the
@@ -132,7 +133,7 @@ class GradientSums:
 
     @contextmanager
     def summing(self) -> Iterator[None]:
-        """Sum the gradients of the backward pass in the block; a collective."""
+        """Sum the gradients of a backward pass within the block; a collective."""
         self._missing = [len(bucket) for bucket in self.buckets]
         try:
             yield

@@ -47,7 +47,7 @@ ENGINE_RULES = (
 
 
 class DerivedDegrees:
-    """Numbers of ranks derived from the degrees of the axes, for a configuration or a plan."""
+    """Numbers of ranks derived from the axis degrees, for a configuration or a plan."""
 
     __slots__ = ()
 
@@ -70,23 +70,23 @@ class DerivedDegrees:
 
     @property
     def shards(self) -> int:
-        """The number of ranks that divide one copy of the weights by FSDP2."""
+        """The number of ranks among which FSDP2 divides one copy of the weights."""
         degrees = self.degrees
         return prod(degrees[axis] for axis in self.sharding_axes)
 
     @property
     def copies(self) -> int:
-        """The number of copies of the weights that FSDP2 or DDP keep alike."""
+        """The number of weight copies that FSDP2 or DDP keeps identical."""
         return prod(self.degrees[axis] for axis in self.copying_axes)
 
     @property
     def copying_axes(self) -> tuple[str, ...]:
-        """The axes along which weights are the same."""
+        """The axes along which weights are identical."""
         return tuple(axis for axis in (*DATA, *CONTEXT) if axis not in self.sharding_axes)
 
     @property
     def sharding_axes(self) -> tuple[str, ...]:
-        """The axes whose ranks divide weights by FSDP2."""
+        """The axes along which FSDP2 divides the weights."""
         within = {"all": CONTEXT, "none": ()}.get(
             self.shard_over_context, (self.shard_over_context,)
         )
@@ -109,7 +109,7 @@ class DerivedDegrees:
 
     @property
     def divides_experts(self) -> bool:
-        """True if experts are divided along other axes than the other weights."""
+        """True if experts are divided along other axes than the remaining weights."""
         return self.expert * self.expert_tensor > 1
 
     @property
@@ -119,13 +119,13 @@ class DerivedDegrees:
 
     @property
     def expert_replicas(self) -> int:
-        """The number of copies of each expert; fewer than `replicate` where experts span these."""
+        """The number of copies of each expert; fewer than `replicate` if experts span replicas."""
         spanned = max(1, self.expert * self.expert_tensor // self._ranks_of_copy)
         return self.degrees["replicate"] // spanned
 
     @property
     def _ranks_of_copy(self) -> int:
-        """Number of ranks that hold one copy of the weights of a stage."""
+        """Number of ranks that together store one copy of a stage's weights."""
         return self.shards * self.copies // self.degrees["replicate"] * self.degrees["tensor"]
 
 
@@ -542,7 +542,7 @@ class Parallel(Ranks, DerivedDegrees, rules=ENGINE_RULES):
             )
 
     def _spans_replicas(self, ranks: int) -> bool:
-        """True if experts are divided among all ranks of one copy, and those of some others."""
+        """True if experts are divided among all ranks of one weight copy and of others."""
         copies, remainder = divmod(self.expert * self.expert_tensor, ranks)
         return not remainder and self.degrees["replicate"] % copies == 0
 
@@ -577,7 +577,7 @@ class Parallel(Ranks, DerivedDegrees, rules=ENGINE_RULES):
 
     @property
     def sequence_multiple(self) -> int:
-        """Divisor of sequence lengths for which all ranks have equal parts."""
+        """Divisor of sequence lengths for which all ranks get equal parts."""
         halves = 2 if self.degrees["ring"] > 1 and self.ring_split == "zigzag" else 1
         return self.context * halves
 
@@ -595,8 +595,8 @@ class Parallel(Ranks, DerivedDegrees, rules=ENGINE_RULES):
     def waits_for_ranks(self, *axes: str) -> bool:
         """True if the degree of an axis is -1 and the job has one rank.
 
-        Options of such an axis take effect with more ranks, so a file for many ranks is valid on
-        one.
+        Options of such an axis take effect with more ranks, so that a file for many ranks is valid
+        on one.
         """
         given = (getattr(self, axis) for axis in axes)
         return self.world_size == 1 and any(degree in (None, REST) for degree in given)
@@ -629,10 +629,10 @@ class Parallel(Ranks, DerivedDegrees, rules=ENGINE_RULES):
 
     @property
     def topology(self) -> str:
-        """Describe the number of ranks, the degrees and the engine.
+        """Describe the number of ranks, their axis degrees and the engine.
 
         Returns:
-            for instance `4 ranks: replicate 2, shard 2 (FSDP2)`.
+            for example `4 ranks: replicate 2, shard 2 (FSDP2)`.
         """
         if self.world_size == 1:
             return "1 rank"

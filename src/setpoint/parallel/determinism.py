@@ -1,4 +1,4 @@
-"""Reproducibility: seeds of every generator, and deterministic operations while a job runs."""
+"""Reproducibility: seeds of all generators, and deterministic operations while a job runs."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def explain(error: Exception) -> RunError | None:
     """Name the operation that cannot be deterministic.
 
     Returns:
-        an error with advice; None for errors of other kinds.
+        an error with advice; None for other errors.
     """
     match = None if isinstance(error, SetpointError) else WORDS.search(str(error))
     if match is None:
@@ -78,7 +78,7 @@ def explain(error: Exception) -> RunError | None:
 
 @contextmanager
 def _workspace() -> Iterator[None]:
-    """Set the cuBLAS workspace variable, read at first use, unless it is deterministic already."""
+    """Set the cuBLAS workspace variable, read at first use, unless it is already deterministic."""
     before = os.environ.get(CUBLAS_VARIABLE)
     if before not in CUBLAS_WORKSPACES:
         os.environ[CUBLAS_VARIABLE] = CUBLAS_WORKSPACES[0]
@@ -132,8 +132,8 @@ def seed_everything(seed: int, rank: int = 0) -> None:
     """Seed the global generators of Python, NumPy and torch, including those of GPUs.
 
     Arguments:
-        rank: ranks draw different numbers, as for dropout. Values that must be equal on all ranks,
-            such as initial weights, use separate generators.
+        rank: the rank, as ranks draw different numbers for dropout. Values that must be equal on
+            all ranks, such as initial weights, use separate generators.
     """
     seed = rank_seed(seed, rank)
     random.seed(seed)
@@ -149,7 +149,7 @@ def seed_step(seed: int, step: int, rank: int = 0) -> None:
 
     Arguments:
         step: number of completed steps.
-        rank: number among the ranks with different data; ranks with parts of one model share it.
+        rank: index among the ranks with different data; ranks with parts of one model share it.
     """
     step_seed = hashed(f"{seed}/rank {rank}/step {step}")
     random.seed(step_seed)

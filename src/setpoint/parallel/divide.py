@@ -1,4 +1,4 @@
-"""Parallelization of a model: one axis after another."""
+"""Division of a model among ranks, one axis after another."""
 
 from __future__ import annotations
 
@@ -37,12 +37,12 @@ def divide(
     """Reduce a model to the part of this rank, one axis after another in this order.
 
     Arguments:
-        model: the same on all ranks; on the meta device, without values.
+        model: equal on all ranks; on the meta device, without values.
         layers: its repeated layers, by qualified name.
         policy: returns the dtypes in which weights are gathered and gradients reduced.
         exchange: returns the dispatcher of tokens to experts on other ranks.
-        gathers_logits: whether losses get logits of the whole vocabulary if ranks divide it.
-        sizes: sizes of the parts for balancing stages; None: their parameters.
+        gathers_logits: whether losses receive logits for the whole vocabulary if ranks divide it.
+        sizes: sizes of the parts, for balancing stages; None: their parameter counts.
 
     Returns:
         the pipeline stages of this rank, which share the model's modules; empty without a pipeline.

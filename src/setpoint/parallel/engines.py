@@ -1,4 +1,4 @@
-"""The section `[parallel.engine]`: PyTorch, or DeepSpeed with its JSON."""
+"""The section `[parallel.engine]`: PyTorch, or DeepSpeed with its JSON settings."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class Torch(EngineConfig, type="torch"):
 
 
 class DeepSpeed(EngineConfig, type="deepspeed"):
-    """DeepSpeed's ZeRO: replicas divide optimizer state, gradients and weights among them."""
+    """DeepSpeed's ZeRO: replicas divide optimizer state, gradients and weights among themselves."""
 
     stage: int = field(default=2, ge=1, le=3)
     """ZeRO stage (Rajbhandari et al., 2020): 1 divides the optimizer state, 2 also the gradients,
@@ -64,10 +64,10 @@ class DeepSpeed(EngineConfig, type="deepspeed"):
     def settings(
         self, *, bucket_size: float, micro_size: int, accumulation: int, clip_norm: float | None
     ) -> dict[str, Any]:
-        """Derive DeepSpeed's JSON; omitted keys have DeepSpeed's defaults.
+        """Derive DeepSpeed's JSON settings; omitted keys keep DeepSpeed's defaults.
 
         Arguments:
-            bucket_size: MiB of gradients that ranks sum in one message.
+            bucket_size: MiB of gradients summed in one message.
             micro_size: sequences of a micro-batch on each rank.
         """
         zero: dict[str, Any] = {
@@ -102,7 +102,7 @@ def _elements(mebibytes: float) -> int:
 
 
 def zero_settings(job: Any) -> dict[str, Any] | None:
-    """Derive DeepSpeed's JSON of a job; None where another engine trains."""
+    """Derive a job's DeepSpeed JSON settings; None if another engine trains it."""
     engine = job.parallel.engine
     if not (job.parallel.uses_deepspeed and isinstance(engine, DeepSpeed)):
         return None

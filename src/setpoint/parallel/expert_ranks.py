@@ -1,4 +1,4 @@
-"""Expert parallelism: the expert mesh, its groups, and the experts of each rank."""
+"""Expert parallelism: the expert mesh, its groups, and each rank's experts."""
 
 from __future__ import annotations
 
@@ -34,9 +34,9 @@ class ExpertRanks(NamedTuple):
 
     Arguments:
         mesh: `pipeline`, `replicate`, `expert_shard`, `expert` and `expert_tensor`.
-        group: the ranks that divide the experts of a layer; None: each rank has all of them.
-        same_tokens: the ranks with the same tokens; None: only this rank.
-        divides: whether these divide the inner width of each expert.
+        group: the ranks that divide a layer's experts; None: each rank has all experts.
+        same_tokens: the ranks that have the same tokens; None: only this rank.
+        divides: whether the ranks in `same_tokens` divide the inner width of each expert.
     """
 
     mesh: DeviceMesh
@@ -50,7 +50,7 @@ def expert_grid(config: Parallel, degrees: Mapping[str, int]) -> NDArray[np.int6
 
     Returns:
         rank numbers by pipeline, replicate, expert_shard, expert and expert_tensor. If experts span
-        replicas, `replicate` counts their own copies.
+        replicas, `replicate` counts the copies of the experts.
     """
     grid = ranks_by(degrees, *([axis] for axis in OTHERS), WITHIN)
     shards, inner = config.expert_shards, config.expert_tensor
@@ -76,7 +76,7 @@ def expert_ranks(config: Parallel, world: World) -> ExpertRanks:
 
 
 def divide_experts(ranks: ExpertRanks, parts: Sequence[ExpertPart]) -> None:
-    """Reduce each layer to the experts of this rank, and to its part of their inner width.
+    """Reduce each layer to this rank's experts, and to its part of their inner width.
 
     Arguments:
         parts: the same on all ranks; on the meta device, without values.
@@ -109,9 +109,9 @@ def divide_experts(ranks: ExpertRanks, parts: Sequence[ExpertPart]) -> None:
 def _inner_widths(
     ranks: ExpertRanks, module: nn.Module, widths: Mapping[str, int]
 ) -> dict[str, int]:
-    """The dimension along which each parameter is divided with the inner width.
+    """The dimension in which each parameter contains the inner width, along which it is divided.
 
-    For other parameters each rank computes a term of the gradient; see `summed_gradients`.
+    For other parameters each rank computes a partial gradient; see `summed_gradients`.
     """
     assert ranks.same_tokens is not None
     dims = dict(widths)
@@ -132,7 +132,7 @@ def shard_experts(
     parts: Sequence[ExpertPart],
     policy: MixedPrecisionPolicy,
 ) -> None:
-    """Shard the experts shared by several ranks of a copy, and replicate copies (FSDP2).
+    """Shard experts shared by several ranks of a copy, and replicate copies (FSDP2).
 
     See `side_to_shard` for the dimension.
     """

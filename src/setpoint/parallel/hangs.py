@@ -28,15 +28,16 @@ _active: HangWatch | None = None
 
 
 class HangWatch:
-    """Limits the time a rank waits for others, and dumps its stacks if it makes no progress.
+    """Limit on the time a rank waits for others, with a stack dump if the rank makes no progress.
 
-    A thread of faulthandler in C writes the stacks of all threads without the GIL, which the
-    hanging code may hold. They are written to standard error, and to `logs/rank-N.stacks` once the
-    run has a directory.
+    A C thread of faulthandler writes the stacks of all threads without taking the GIL, which the
+    hanging code may hold. Stacks are written to standard error, and to `logs/rank-N.stacks` once
+    the run has a directory.
 
     Arguments:
-        start: seconds between steps, while data is drawn, and in the first step, which may compile.
-        step: seconds in the rest of a step.
+        start: seconds allowed between steps, while data is read, and in the first step, which may
+            compile.
+        step: seconds allowed in the rest of a step.
     """
 
     def __init__(self, rank: int, start: float, step: float) -> None:
@@ -70,7 +71,7 @@ class HangWatch:
                     os.unlink(self._file.name)
 
     def add(self, groups: list[Any]) -> None:
-        """Limit the waits in more process groups."""
+        """Also limit the waits in further process groups."""
         self._groups += groups
         _set_timeouts(groups, self.limit)
 
@@ -82,11 +83,11 @@ class HangWatch:
             _set_timeouts(self._groups, seconds)
 
     def progress(self) -> None:
-        """Note that this rank has done something."""
+        """Record that this rank made progress."""
         self._since = time.monotonic()
 
     def keep_in(self, logs: Path) -> None:
-        """Write stacks to a file of this rank in a folder from now on.
+        """Write stacks to this rank's file in a folder from now on.
 
         Raises:
             RunError: the file cannot be written.
@@ -101,7 +102,7 @@ class HangWatch:
         self.where = str(logs / "rank-N.stacks")
 
     def _set_clock(self) -> None:
-        """Restart the timer of faulthandler after progress."""
+        """Restart faulthandler's timer after progress."""
         since = self._since
         if since != self._armed:
             remaining = max(since + SHARE * self.limit - time.monotonic(), 0.001)
@@ -110,7 +111,7 @@ class HangWatch:
 
 
 class LivenessCheck:
-    """Liveness check: all ranks answer rank 0 over gloo on the CPU.
+    """Liveness check in which all ranks answer rank 0 over gloo on the CPU.
 
     Creation and calls are collectives.
 
@@ -129,7 +130,7 @@ class LivenessCheck:
             )
 
     def __call__(self, step: int) -> None:
-        """Check once.
+        """Run one check.
 
         Arguments:
             step: the step that begins, for messages.
@@ -195,19 +196,19 @@ def step_begins(first: bool) -> None:
 
 
 def step_has_ended() -> None:
-    """Switch to the timeout outside of steps, as for evaluations and saves."""
+    """Switch to the timeout outside steps, as for evaluations and saves."""
     if _active is not None:
         _active.expect(_active.start)
 
 
 def has_progressed() -> None:
-    """Note that this rank is not hanging."""
+    """Record that this rank is not hanging."""
     if _active is not None:
         _active.progress()
 
 
 def keep_hangs_in(logs: Path) -> None:
-    """Write reports on hangs to an existing folder.
+    """Write hang reports to an existing folder.
 
     Before that, stacks are written to standard error, and NCCL's records to /tmp.
     """

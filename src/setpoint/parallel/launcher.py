@@ -1,4 +1,4 @@
-"""Launcher of the ranks of this machine, on torch's `elastic_launch`, and its error reports."""
+"""Launcher of this machine's ranks, built on torch's `elastic_launch`, and its error reports."""
 
 from __future__ import annotations
 
@@ -64,13 +64,13 @@ LAST_CALL = 10
 
 @dataclass(frozen=True, slots=True)
 class Nodes:
-    """Nodes of a job, each running this launcher.
+    """The nodes of a job, each running this launcher.
 
     Arguments:
         least, most: number of nodes at a time; ranks restart when a node joins or leaves.
-        endpoint: host and port where the launchers meet; the host is one of the nodes.
+        endpoint: host and port of the rendezvous of launchers; the host is one of the nodes.
         run_id: the same on all nodes, and unique to this job.
-        timeout: seconds that they wait for each other.
+        timeout: seconds that nodes wait for each other.
     """
 
     least: int
@@ -81,12 +81,12 @@ class Nodes:
 
 
 class RankFailed(RunError):
-    """The error of the first rank that failed.
+    """Error of the first rank that failed.
 
     Arguments:
         status: its exit status, which becomes that of the launcher.
-        may_restart: whether it was killed or did not answer, so that a restart may help.
-        report: the report of that rank, whose traceback is shown; None: there is none.
+        may_restart: whether the rank was killed or did not answer, so that a restart may help.
+        report: the report of that rank, with the traceback to show; None: there is none.
     """
 
     def __init__(
@@ -110,24 +110,25 @@ def launch(
 ) -> int:
     """Run a Setpoint command on several ranks of this machine.
 
-    The first rank of a machine shares this process's output. The output of the others is collected
-    in `ranks.log`, with the rank before each line. Signals are forwarded to all ranks.
+    The first rank of a machine shares this process's output. The output of the other ranks is
+    collected in `ranks.log`, with the rank number before each line. Signals are forwarded to all
+    ranks.
 
     Arguments:
         words: the command line, after `setpoint`.
-        ranks: the number on this machine.
-        logs: the run's folder for logs, created by the run itself; None: there is none, and an
-            error includes the last lines printed by a rank.
+        ranks: number of ranks on this machine.
+        logs: the run's log folder, created by the run itself; None: there is none, and errors
+            include the last lines printed by a rank.
         nodes: None for this machine alone.
         restarts: how often all ranks are restarted after one was killed or hung.
-        grace: seconds that they have to save when they are stopped.
-        note: shows a line to the user.
+        grace: seconds that ranks have for saving when they are stopped.
+        note: function that shows a line to the user.
 
     Returns:
-        the exit status of the ranks, which stop together.
+        the exit status of the ranks, all of which stop together.
 
     Raises:
-        RunError: a rank has failed, with the error of the first one; or nodes are missing.
+        RunError: a rank failed (with the error of the first one), or nodes are missing.
         SetpointError: the log is a link, or the endpoint of the nodes is not an address.
     """
     name = "ranks.log" if nodes is None else f"ranks-{socket.gethostname()}.log"
@@ -220,7 +221,7 @@ class AllStopped(Exception):
 
 
 class Meeting(DynamicRendezvousHandler):
-    """Torch's rendezvous, before which the launcher decides whether ranks start again."""
+    """Torch's rendezvous, preceded by the launcher's decision whether ranks may restart."""
 
     ranks: LocalRanks
     _has_waiting = False
@@ -230,7 +231,7 @@ class Meeting(DynamicRendezvousHandler):
         return MEETING
 
     def num_nodes_waiting(self) -> int:
-        """See base class; the ranks start again where others wait, though none has failed."""
+        """See base class; ranks also restart when other nodes wait, although none has failed."""
         waiting = super().num_nodes_waiting()
         self._has_waiting = waiting > 0
         return waiting
@@ -263,16 +264,16 @@ rendezvous_handler_registry.register(MEETING, _meet)
 
 
 class LocalRanks(DefaultLogsSpecs):
-    """Ranks of this machine: their logs, reports and exit statuses.
+    """The ranks of this machine: their logs, reports and exit statuses.
 
-    The output of ranks other than the first is collected in the log of the run while they run, once
-    it has a folder: a refused start leaves nothing behind.
+    While ranks run, the output of all but the first is collected in the run's log once the run has
+    a folder, so that a refused start leaves nothing behind.
 
     Arguments:
         place: the folder of the launcher, where the agent keeps the output of each rank.
-        log: the log of the run; None: there is none.
-        restarts: how often they may be restarted.
-        note: shows a line to the user.
+        log: the run's log; None: there is none.
+        restarts: how often ranks may be restarted.
+        note: function that shows a line to the user.
     """
 
     def __init__(
@@ -310,7 +311,7 @@ class LocalRanks(DefaultLogsSpecs):
         return files
 
     def write(self, text: str) -> None:
-        """Add to the log, for which no run ends: where the disk refuses, people hear of it."""
+        """Append to the log; a failed write does not end the run but is reported to the user."""
         assert self.log is not None
         while not self.log.parent.is_dir():
             if self._ended.wait(LOOK):
@@ -325,7 +326,7 @@ class LocalRanks(DefaultLogsSpecs):
                 self.note(f"{self.log} cannot be written: {error.strerror}")
 
     def close(self) -> None:
-        """Add what is left of the output, and the errors, to the log."""
+        """Append the remaining output and the errors to the log."""
         self._ended.set()
         for tail in self._tails:
             tail.stop()
@@ -337,7 +338,7 @@ class LocalRanks(DefaultLogsSpecs):
                 self.write("".join(f"[rank {report.rank}] {line}\n" for line in lines))
 
     def reports(self) -> list[Ended]:
-        """The reports of the present attempt, see `reports_in`."""
+        """The reports of the current attempt; see `reports_in`."""
         return [] if self.folder is None else reports_in(self.folder)
 
     def require_restart(self) -> None:
@@ -359,14 +360,14 @@ class LocalRanks(DefaultLogsSpecs):
             raise AllStopped(status)
 
     def status(self, failures: Mapping[int, ProcessFailure]) -> int:
-        """The exit status of the ranks, all of which have ended.
+        """The exit status of the ranks, after all have ended.
 
         Arguments:
             failures: the failures seen by the agent, by rank; empty before a restart.
 
         Raises:
-            RankFailed: a rank has failed: the first that reports a reason, unless it has only lost
-                another rank, which may have been killed without a report, or stopped.
+            RankFailed: a rank failed. The error is of the first rank that reports a reason, unless
+                it only lost another rank, which may have been stopped, or killed without a report.
         """
         reports, was_stopped = self.reports(), is_stop_requested(self.place)
         ended = failures or dict.fromkeys(self.numbers.values())
@@ -396,14 +397,14 @@ class LocalRanks(DefaultLogsSpecs):
         return min(reports).status
 
     def _exit_status(self, failure: ProcessFailure | None) -> int:
-        """The status that a shell gives for a rank, by default for one that a signal has ended."""
+        """The exit status that a shell would report, by default for a rank ended by a signal."""
         code = -requested_signal(self.place) if failure is None else failure.exitcode
         return code if code >= 0 else 128 - code
 
     def _silent_failure(
         self, silent: Sequence[int], failures: Mapping[int, ProcessFailure]
     ) -> RankFailed:
-        """Error for ranks that ended without reporting one."""
+        """Error for ranks that ended without a report."""
         known = {rank: failures[rank] for rank in silent if rank in failures}
         if not known:
             text = f"rank {', '.join(map(str, silent))} has ended and said nothing"
@@ -419,7 +420,7 @@ class LocalRanks(DefaultLogsSpecs):
         return RankFailed(1, f"rank {rank} has ended by {how} and said nothing{printed}")
 
     def _last_lines(self, local_rank: int) -> str:
-        """The last lines that a rank printed; empty where it printed none."""
+        """The last lines printed by a rank; empty if it printed none."""
         assert self.folder is not None
         lines: list[str] = []
         for file in sorted((self.folder / str(local_rank)).glob("std*.log")):
@@ -429,7 +430,7 @@ class LocalRanks(DefaultLogsSpecs):
 
 @contextmanager
 def _variables(place: Path, nodes: Nodes | None, grace: float) -> Iterator[None]:
-    """Set the environment of ranks, and the time that the agent gives them to end."""
+    """Set the ranks' environment, and the time that the agent gives them to end."""
     given = {FOLDER: str(place), "TORCH_ELASTIC_SHUTDOWN_TIMEOUT": str(round(grace) + 1)}
     if nodes is not None and nodes.least < nodes.most:
         # In the store that agents otherwise share, a node that joins later waits for an address
@@ -449,7 +450,7 @@ def _variables(place: Path, nodes: Nodes | None, grace: float) -> Iterator[None]
 
 @contextmanager
 def _forwarding(ranks: LocalRanks) -> Iterator[None]:
-    """Let the ranks answer signals, all of them the same one; and this process where none runs."""
+    """Forward each signal to all ranks; without ranks, let this process handle it."""
 
     def forward(number: int, frame: FrameType | None) -> None:
         ask(ranks.place, number)

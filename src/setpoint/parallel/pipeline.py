@@ -1,4 +1,4 @@
-"""Pipeline parallelism: the stages of this rank, and the schedules that run them."""
+"""Pipeline parallelism: this rank's stages, and the schedules that run them."""
 
 from __future__ import annotations
 
@@ -28,13 +28,13 @@ T = TypeVar("T")
 
 
 class Stage(nn.Module):
-    """Stage of a pipeline: a contiguous part of a model.
+    """A pipeline stage: a contiguous part of a model.
 
     Its modules are shared with this rank's model, not copies.
 
     Arguments:
-        number: the number of the stage among all `count` of the pipeline.
-        full_model: the model of this rank, whose mode (training or evaluation) the stage follows.
+        number: the index of the stage among all `count` stages of the pipeline.
+        full_model: this rank's model; the stage follows its mode (training or evaluation).
     """
 
     def __init__(self, model: nn.Module, number: int, count: int, full_model: nn.Module) -> None:
@@ -47,7 +47,7 @@ class Stage(nn.Module):
         """Called by a schedule in place of the model; see `Pipeline.run`."""
 
     def forward(self, x: Tensor, **given: Any) -> Any:
-        """Call the model; for a schedule, which gives nothing but `x`, what stands for it."""
+        """Call the model; if a schedule passes only `x`, run the schedule's own computation."""
         self.model.training = self._full_model[0].training
         if given:
             return self.model(x, **given)
@@ -58,16 +58,16 @@ class Stage(nn.Module):
 def keep_stages(
     config: Pipelining, model: nn.Module, ranks: int, rank: int, sizes: Sequence[StagePart] | None
 ) -> list[Stage]:
-    """Reduce a model to the pipeline stages of this rank.
+    """Reduce a model to this rank's pipeline stages.
 
     Arguments:
         model: changed in place; on the meta device, without values.
-        ranks, rank: number of ranks in the pipeline, and this one.
-        sizes: sizes that determine the split, unless it is configured; None: the parameters of the
-            parts.
+        ranks, rank: number of ranks in the pipeline, and the index of this rank.
+        sizes: sizes that determine the split, unless it is configured; None: parameter counts of
+            the parts.
 
     Returns:
-        the stages of this rank, in the order of the model.
+        this rank's stages, in model order.
 
     Raises:
         SetpointError: the model cannot be split, or not into that many stages.
@@ -85,7 +85,7 @@ def keep_stages(
 def split_of(
     config: Pipelining, model: nn.Module, ranks: int, sizes: Sequence[StagePart] | None
 ) -> list[list[str]]:
-    """Name the parts of a model in each stage; see `keep_stages`.
+    """Assign the parts of a model to stages; see `keep_stages`.
 
     Raises:
         SetpointError: the model cannot be split, or not into that many stages.
@@ -110,10 +110,10 @@ def split_of(
 
 
 def parts_of(model: nn.Module) -> list[str]:
-    """List the parts that a model can be split into.
+    """List the parts into which a model can be split.
 
     Raises:
-        SetpointError: the model does not define them.
+        SetpointError: the model does not define its parts.
     """
     if not isinstance(model, Staged) or not supports_head(model):
         raise SetpointError(
@@ -140,7 +140,7 @@ def _measured(model: nn.Module, part: str) -> StagePart:
 
 
 def part_of(model: nn.Module, names: Sequence[str]) -> nn.Module:
-    """Model that shares some parts of another."""
+    """A model that shares some parts of another."""
     part = copy.copy(model)
     for key, value in vars(part).items():
         # Hooks, and which modules there are, are its own.
@@ -152,16 +152,16 @@ def part_of(model: nn.Module, names: Sequence[str]) -> nn.Module:
 
 
 class Pipeline:
-    """Runs the stages of this rank by a schedule of `torch.distributed.pipelining`.
+    """Runner of this rank's stages, with a schedule of `torch.distributed.pipelining`.
 
-    Activations and gradients are sent from rank to rank; all ranks of the pipeline have the rest of
-    a batch. Shapes are given in advance, so no shape inference is run.
+    Activations and gradients are sent from rank to rank; everything else in a batch is available on
+    all ranks of the pipeline. Shapes are given in advance, so no shape inference runs.
 
     Arguments:
         group: the ranks of the pipeline.
         dtype, transfer: dtypes of the residual stream, and of transfers between stages.
-        microbatches: number per step.
-        backward_pass: a context for backward passes of a kind: `full`, `input` or `weight`.
+        microbatches: number of micro-batches per step.
+        backward_pass: returns a context for backward passes of a kind: `full`, `input` or `weight`.
     """
 
     def __init__(
@@ -199,9 +199,9 @@ class Pipeline:
         """Run the forward and backward passes of a step.
 
         Arguments:
-            shape: (B, S) of all its micro-batches.
-            compute: maps a stage, the number of a micro-batch and the (B, S, dim) residual stream,
-                None for the first stage, to the residual stream, or for the last stage to the
+            shape: (B, S) of every micro-batch.
+            compute: called with a stage, a micro-batch index and the (B, S, dim) residual stream
+                (None for the first stage); returns the residual stream, or in the last stage the
                 scalar from which the backward pass starts.
         """
         if shape != self._shape:
@@ -292,7 +292,7 @@ class Pipeline:
                 self.counted_elsewhere.append(name)
 
     def all_of(self, value: T) -> list[T]:
-        """Gather picklable values of all ranks of the pipeline, in its order."""
+        """Gather picklable values from all ranks of the pipeline, in its order."""
         values: list[Any] = [None] * self.size
         distributed.all_gather_object(values, value, group=self.group)
         return values
@@ -306,7 +306,7 @@ class Pipeline:
             sum_in_buckets([weight.grad], all_reduce, self.device)
 
     def evaluate(self, inputs: Tensor, **given: Any) -> Outcome | None:
-        """Run the stages once without a backward pass, each after the one before it.
+        """Run the stages once, in order and without a backward pass.
 
         Arguments:
             inputs: (B, S) tokens.
@@ -346,7 +346,7 @@ def _cause_of(error: BaseException) -> BaseException:
 
 
 class _AddLoss(torch.autograd.Function):
-    """Residual stream with a scalar that is added to the loss in backward."""
+    """Attaches a scalar to the residual stream, to be added to the loss in the backward pass."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, loss: Tensor) -> Tensor:
@@ -360,7 +360,7 @@ class _AddLoss(torch.autograd.Function):
 
 
 def add_loss(x: Tensor, loss: Tensor) -> Tensor:
-    """Add a scalar of this stage to the loss of the last stage.
+    """Add a scalar from this stage to the loss of the last stage.
 
     Arguments:
         x: the residual stream that the stage outputs.

@@ -19,12 +19,13 @@ class Schedule(NamedTuple):
 
     Arguments:
         torch: name in `torch.distributed.pipelining`.
-        stages: stages of a rank by default.
-        is_looped: whether the number of stages of a rank is free.
-        is_v: whether the second stages return over the ranks, so that the last is with the first.
+        stages: default number of stages per rank.
+        is_looped: whether any number of stages per rank is possible.
+        is_v: whether the second stages run back over the ranks, so that the last stage is on the
+            same rank as the first.
         splits_backward: whether gradients of inputs and of weights are computed separately.
-        is_filled: whether it starts with a micro-batch in each stage.
-        is_interleaved: whether it runs rounds of equal numbers of micro-batches.
+        is_filled: whether it first fills each stage with a micro-batch.
+        is_interleaved: whether it runs in rounds with equal numbers of micro-batches.
     """
 
     torch: str
@@ -96,7 +97,7 @@ class Pipelining(Config, role=RUNTIME):
         return SCHEDULES[self.schedule]
 
     def stages(self, ranks: int) -> int:
-        """The number of stages on all ranks of a pipeline."""
+        """The number of stages over all ranks of a pipeline."""
         if self.stages_per_rank is not None:
             return ranks * self.stages_per_rank
         return ranks * self.known.stages if self.split is None else len(self.split)
@@ -129,10 +130,10 @@ class Pipelining(Config, role=RUNTIME):
             )
 
     def batch_problem(self, ranks: int, count: int) -> tuple[str, list[int]] | None:
-        """Explain why a schedule cannot run a number of micro-batches per step.
+        """Explain why a schedule cannot run with a number of micro-batches per step.
 
         Returns:
-            the reason, and the nearest numbers that it can run; None if it can.
+            the reason and the nearest valid numbers; None if it can.
         """
         if self.fits(ranks, count):
             return None
@@ -159,12 +160,12 @@ class Pipelining(Config, role=RUNTIME):
 def balanced(parts: Sequence[StagePart], stages: int) -> list[list[str]]:
     """Split a model into stages of about equal time and memory.
 
-    The FLOPs of the most expensive stage are minimal, since all others wait for it. Among such
-    splits, the sum of squares of the stages' shares of all FLOPs and of all parameters is minimal.
-    Found by dynamic programming, in O(parts^2 stages).
+    Minimizes the FLOPs of the most expensive stage, for which all others wait; among such splits,
+    the sum of squares of the stages' shares of all FLOPs and of all parameters. Uses dynamic
+    programming, in O(parts^2 stages).
 
     Arguments:
-        parts: in the order in which tokens pass them.
+        parts: in the order in which tokens pass through them.
         stages: at most the number of parts.
 
     Returns:
@@ -195,7 +196,7 @@ def _cut(
     cost: Callable[[int, int], float],
     join: Callable[[float, float], float],
 ) -> tuple[float, list[int]]:
-    """Find the cuts with the least total cost of all stages.
+    """Find the cuts with the lowest total cost over all stages.
 
     Returns:
         the cost, and the bounds of the stages: 0, the cuts, and the number of parts.
@@ -218,7 +219,7 @@ def ranks_of_stages(ranks: int, stages: int, is_v: bool) -> list[int]:
 
     Arguments:
         is_v: whether every second round of stages runs back over the ranks, so that the last stage
-            of two rounds is on the first rank; otherwise each round begins at the first rank.
+            of two rounds is on the first rank; otherwise each round starts at the first rank.
     """
     order = list(range(ranks))
     rounds = [order[::-1] if is_v and number % 2 else order for number in range(stages // ranks)]

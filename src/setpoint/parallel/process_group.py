@@ -1,9 +1,9 @@
-"""Creation and destruction of the process group of a job, and its errors.
+"""Creation and destruction of a job's process group, and its errors.
 
-torchrun's agent keeps one store over all restarts and changes of the number of nodes. Under the
-same keys gloo would find the addresses of ended ranks, and never reconnect
+torchrun's agent keeps one store over all restarts and changes in the number of nodes. Under the
+same keys, gloo would find the addresses of ranks that have ended, and never reconnect
 (https://github.com/pytorch/pytorch/issues/135712). Rank 0 therefore draws a name for each attempt
-and sends it to every rank that asks, which ignores leftovers of earlier attempts.
+and sends it to every rank that asks, so that leftovers of earlier attempts are ignored.
 """
 
 from __future__ import annotations
@@ -47,18 +47,18 @@ POLL = 0.05
 
 
 class LostRanks(RunError):
-    """Another rank ended or did not answer in time; usually it reports the reason."""
+    """Another rank ended or did not answer in time; usually that rank reports the reason."""
 
 
 @contextmanager
 def joined(config: Parallel) -> Iterator[None]:
-    """Join the other ranks of a launcher; does nothing for one rank, or within a process group.
+    """Join the other ranks of a launcher; no effect for a single rank, or within a process group.
 
     Raises:
         LostRanks: ranks are missing after the timeout, or one ends.
-        RunError: the ranks cannot meet.
-        SetpointError: the backend does not fit the device, or the launcher's variables contradict
-            each other.
+        RunError: the ranks cannot reach each other.
+        SetpointError: the backend does not support the device, or the launcher's variables
+            contradict each other.
     """
     if distributed.is_available() and distributed.is_initialized():
         yield
@@ -128,11 +128,11 @@ def _join(config: Parallel) -> None:
 
 @contextmanager
 def store_of_attempt(rank: int, size: int, timeout: timedelta) -> Iterator[Store | None]:
-    """Open the part of torchrun's store that the ranks of this attempt share.
+    """Open the part of torchrun's store shared by the ranks of this attempt.
 
     Returns:
-        a context within which all ranks must meet; None if no agent has a store, and the ranks meet
-        by MASTER_ADDR and MASTER_PORT.
+        a context within which all ranks must meet; None if no agent has a store, in which case the
+        ranks meet through MASTER_ADDR and MASTER_PORT.
 
     Raises:
         RuntimeError: the store or rank 0 does not answer in time.
@@ -155,7 +155,7 @@ def store_of_attempt(rank: int, size: int, timeout: timedelta) -> Iterator[Store
     answering = connect()  # a connection handles one request at a time
 
     def answer() -> None:
-        """Publish the name of this attempt to each rank that asks."""
+        """Send the name of this attempt to each rank that asks."""
         try:
             for other in range(1, size):
                 key = f"setpoint/attempt/rank-{other}"
@@ -187,7 +187,7 @@ def _report(error: Exception) -> None:
 
 
 def is_about_other_ranks(error: Exception) -> bool:
-    """True if an error says that other ranks have ended, or did not answer in time."""
+    """True if an error says that other ranks ended or did not answer in time."""
     return isinstance(error, _STORE) or any(words in str(error).lower() for words in _LOST)
 
 
@@ -202,10 +202,10 @@ def _lost_ranks(error: Exception, watch: HangWatch) -> LostRanks:
 
 
 def first_line(error: BaseException) -> str:
-    """The message of a PyTorch error without source locations, advice, and keys of a store.
+    """The message of a PyTorch error without source locations, advice and store keys.
 
-    Also without the text that PyTorch adds when DDP is waiting: the loss is the same, slightly
-    earlier or later.
+    The text that PyTorch adds while DDP is waiting is removed, too: it describes the same loss of a
+    rank, noticed slightly earlier or later.
     """
     line = str(error).strip().partition("\n")[0].partition(" This is typically")[0]
     line = line.partition(", keys: ")[0]

@@ -1,7 +1,7 @@
 """One rank and its launcher: environment variables, signals and reports.
 
 A rank reports its end in the error file of PyTorch's elastic agent, which runs under `--nproc` and
-torchrun: both show the first error of all ranks after all have ended.
+torchrun. Both show the first error once all ranks have ended.
 """
 
 from __future__ import annotations
@@ -42,11 +42,11 @@ class Ended(NamedTuple):
 
     Arguments:
         status: its exit status.
-        error: the message; empty if another rank reports it, or a stop ended the rank.
-        is_lost: whether it ended because another rank had.
+        error: the message; empty if another rank reports the error, or the rank was stopped.
+        is_lost: whether the rank ended because another rank did.
         traceback: shown before the error; may be empty.
         frames: the traceback with all frames, for the events of the run.
-        log: the file that also contains it.
+        log: the file that also contains the traceback.
     """
 
     rank: int
@@ -76,13 +76,13 @@ def own_rank() -> int:
 
 
 def require_launch(meets: bool = True) -> None:
-    """Refuse variables of a launcher that contradict each other, before ranks wait to meet.
+    """Refuse contradictory launcher variables before ranks wait for each other.
 
     Arguments:
-        meets: whether to check the address, too; False if PyTorch does so immediately.
+        meets: whether to check the address, too; False if PyTorch does so right away.
 
     Raises:
-        SetpointError: with the variable and its valid values.
+        SetpointError: names the variable and its valid values.
     """
     if "RANK" not in os.environ:
         return  # WORLD_SIZE alone is a configuration value, and refused as such
@@ -110,7 +110,7 @@ def require_launch(meets: bool = True) -> None:
 
 
 def _number(name: str, least: int, end: int | None, meaning: str) -> int:
-    """A variable of a launcher that is a whole number from `least` on and below `end`."""
+    """Read a launcher variable as an integer, at least `least` and below `end`."""
     text = os.environ[name]
     number = int(text) if text.isascii() and text.isdecimal() and len(text) < 10 else -1
     if number < least or (end is not None and number >= end):
@@ -129,15 +129,15 @@ def launcher_process() -> int | None:
 
 
 def process_of(folder: str) -> int | None:
-    """Process ID of a launcher, from the name of its folder."""
+    """Process ID of a launcher, from its folder's name."""
     number = folder.removeprefix(PREFIX).partition("-")[0]
     return int(number) if folder.startswith(PREFIX) and number.isdecimal() else None
 
 
 def enter() -> None:
-    """Register this rank with its launcher, and end with it: no rank is left behind.
+    """Register this rank with its launcher, and end when the launcher ends.
 
-    Earlier requests to stop are handled now. A second call has no effect.
+    Stop requests that arrived earlier are handled now. A second call has no effect.
     """
     global _entered
     named = os.environ.get(FOLDER)
@@ -171,14 +171,14 @@ def leave(
     more: Facts = NO_FACTS,
     instead: bool = False,
 ) -> bool:
-    """Report the end of this rank; only its first error counts.
+    """Report the end of this rank; only the first error counts.
 
     Arguments:
         more: `traceback`, `frames` and `log` of `Ended`.
-        instead: whether to replace an earlier report in any case.
+        instead: whether to replace any earlier report.
 
     Returns:
-        whether a launcher shows it.
+        whether a launcher shows the report.
     """
     path = _report()
     if path is None:
@@ -202,7 +202,7 @@ def leave(
 
 
 def facts_of(error: BaseException) -> Facts:
-    """`traceback`, `frames` and `log` of an error, for `leave`."""
+    """The `traceback`, `frames` and `log` of an error, for `leave`."""
     return {
         "traceback": traceback_to_show(error),
         "frames": traceback_of(error, whole=True),
@@ -211,10 +211,10 @@ def facts_of(error: BaseException) -> Facts:
 
 
 def reports_in(folder: Path) -> list[Ended]:
-    """The reports of the ranks of this machine, the first to fail before the others.
+    """The reports of this machine's ranks, the first rank to fail before the others.
 
     Arguments:
-        folder: the folder of an attempt of the elastic agent, with a folder for each rank.
+        folder: the elastic agent's folder for an attempt, with a folder for each rank.
     """
     reports = [_read(path) for path in folder.glob("*/error.json")]
     return sorted(
@@ -224,27 +224,27 @@ def reports_in(folder: Path) -> list[Ended]:
 
 
 def has_left_error() -> bool:
-    """True if this rank has reported an error, which its launcher shows."""
+    """True if this rank reported an error, which its launcher shows."""
     path = _report()
     report = None if path is None else _read(path)
     return report is not None and bool(report.error)
 
 
 def first_failure() -> Ended | None:
-    """Report of another rank of this machine that failed first; None without one."""
+    """Report of another rank of this machine that failed first; None if there is none."""
     failed = (report for report in _reports() if report.error and not report.is_lost)
     return next((report for report in failed if report.rank != own_rank()), None)
 
 
 def is_timeout(error: str) -> bool:
-    """True if a rank lost others by a timeout, not because they ended."""
+    """True if a rank lost others through a timeout, not because they ended."""
     return any(words in error.lower() for words in _WAITED)
 
 
 def is_reported_first(error: str) -> bool:
-    """True if the first rank of this machine, which torchrun has started too, reports the same.
+    """True if the first rank of this machine, also started by torchrun, reports the same error.
 
-    Each of them refuses an invalid configuration separately.
+    Each rank refuses an invalid configuration separately.
     """
     local = _local_rank()
     if _report() is None or FOLDER in os.environ or local == "0" or not local.isdecimal():
@@ -255,26 +255,26 @@ def is_reported_first(error: str) -> bool:
 
 
 def end_after_first() -> None:
-    """Wait for the end of the first rank: torchrun ends all ranks once one has ended."""
+    """Wait for the first rank to end, because torchrun ends all ranks once one has ended."""
     if threading.current_thread() is threading.main_thread():
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
     time.sleep(LAST_WORD)
 
 
 def wait_until_reported() -> None:
-    """Wait until the main rank has reported the error that this rank received from it.
+    """Wait until the main rank has reported the error that it sent to this rank.
 
-    Its launcher, or torchrun, ends all ranks as soon as one has ended.
+    The launcher, or torchrun, ends all ranks as soon as one has ended.
     """
     if _report() is not None and _local_rank() == str(own_rank()):  # on this machine
         _await_report(lambda report: bool(report.error))
 
 
 def ask(place: Path, number: int) -> None:
-    """Forward a signal to the ranks: a stop to all, including those that are still starting.
+    """Forward a signal to the ranks; a stop goes to all, including those that are still starting.
 
-    SIGUSR2 goes to one rank, which informs the others in the same step: sent to all, it would
-    arrive at different times, at some after the saved step.
+    SIGUSR2 goes to one rank, which informs the others in the same step. Sent to all ranks, it would
+    arrive at different times, on some of them after the saved step.
     """
     if number != signal.SIGUSR2:
         _write(place / "signal", str(number))
@@ -291,7 +291,7 @@ def is_stop_requested(place: Path) -> bool:
 
 
 def requested_signal(place: Path) -> int:
-    """Signal by which the ranks were asked to stop."""
+    """The signal that asked the ranks to stop."""
     return int((place / "signal").read_text())
 
 
@@ -312,13 +312,13 @@ def _reports() -> list[Ended]:
 
 
 def _report() -> Path | None:
-    """The error file of this rank; None where no elastic agent has started it."""
+    """This rank's error file; None if no elastic agent started the rank."""
     name = os.environ.get(REPORT)
     return Path(name) if name and "RANK" in os.environ else None
 
 
 def _read(path: Path) -> Ended | None:
-    """A report; None where there is none, or it is not one of ours."""
+    """Read a report; None if there is none, or it was not written by Setpoint."""
     import json
 
     try:
@@ -329,12 +329,12 @@ def _read(path: Path) -> Ended | None:
 
 
 def _write(note: Path, text: str) -> None:
-    """Write a message atomically, as readers or a kill may come at any time."""
+    """Write a message atomically, because readers or a kill may come at any time."""
     new = note.with_name(f".{note.name}")
     new.write_text(text, encoding="utf-8")
     new.replace(note)
 
 
 def _local_rank() -> str:
-    """Local rank."""
+    """Rank of this process on its machine."""
     return os.environ.get("LOCAL_RANK", str(own_rank()))

@@ -1,12 +1,12 @@
 """Fault-tolerant replica groups, which may fail and rejoin while others train (torchft).
 
 See https://docs.pytorch.org/torchft. Each step begins with a quorum of the live groups; a group
-that lacks steps gets the state of one that has them. Gradients are summed over the quorum; if a
-group is lost during a step, the others repeat it.
+that is behind gets the state of one that is not. Gradients are summed over the quorum; if a group
+is lost during a step, the others repeat the step.
 
-A group may have several ranks, arranged alike in all groups. Each rank communicates with the ranks
-of the same number in the other groups, sums its values with theirs, and gets its parts of the state
-from one of them.
+A group may have several ranks, arranged in the same way in all groups. Each rank communicates with
+the ranks of the same index in the other groups: it sums values over them, and gets its part of the
+state from one of them.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class ReplicaGroups:
     Arguments:
         wait: seconds to wait for a quorum, during which other groups may evaluate or save.
         compatibility_key: a text that is the same in all groups.
-        world: the ranks of this group, each of which creates such an object.
+        world: the ranks of this group; each of them creates such an object.
 
     Raises:
         SetpointError: torchft is not installed, or no lighthouse is named.
@@ -84,7 +84,7 @@ class ReplicaGroups:
         stores: list[TCPStore] = []
 
         def meet() -> tuple[str, int]:
-            """Open the store for the rendezvous of groups, and of the ranks of this one."""
+            """Open the store for the rendezvous of groups and of this group's ranks."""
             host = socket.gethostname()
             stores.append(TCPStore(host, 0, is_master=True, wait_for_workers=False, timeout=within))
             return host, stores[0].port
@@ -132,22 +132,22 @@ class ReplicaGroups:
 
     @property
     def is_broken(self) -> bool:
-        """True if a collective of this rank has failed, so that its step is invalid."""
+        """True if a collective of this rank failed, which makes its step invalid."""
         return self._manager.errored() is not None
 
     @property
     def breaks(self) -> bool:
-        """True if a collective of any rank of this group has failed; itself a collective."""
+        """True if a collective of any rank of this group failed; itself a collective."""
         return self.world.any(self.is_broken)
 
     def begin(self, step: int) -> None:
         """Form the quorum of the next step, and fetch missing state from another group.
 
         Arguments:
-            step: number of completed steps of this group.
+            step: number of steps that this group has completed.
 
         Raises:
-            RunError: there is no quorum in time.
+            RunError: no quorum forms in time.
         """
         counted = self._manager.state_dict()
         self._manager.load_state_dict({**counted, "step": step})
@@ -157,7 +157,7 @@ class ReplicaGroups:
             raise RunError(self._no_answer(error, self.wait)) from error
 
     def sum(self, tensors: Sequence[Tensor]) -> None:
-        """Replace tensors of one dtype by their sums over the groups, in place.
+        """Replace tensors of one dtype with their sums over the groups, in place.
 
         Each rank sums its part of tensors that are divided within a group. If a group is lost,
         `is_broken` is set.
@@ -165,7 +165,7 @@ class ReplicaGroups:
         sum_in_buckets(tensors, lambda flat: self._manager.allreduce(flat, reduce_op=ReduceOp.SUM))
 
     def sum_counts(self, counts: Tensor) -> None:
-        """Replace the counts of a step by their sums over groups, in place; see `sum`.
+        """Replace the counts of a step with their sums over groups, in place; see `sum`.
 
         Arguments:
             counts: the counts of all ranks of this group.
@@ -184,7 +184,7 @@ class ReplicaGroups:
             )
 
     def commits(self) -> bool:
-        """True if the groups commit the step; otherwise it is repeated.
+        """True if the groups commit the step; otherwise it must be repeated.
 
         Raises:
             RunError: the manager does not answer.

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 class TorchReplicas(Replicas):
-    """Data parallelism by DDP or FSDP2.
+    """Data parallelism with DDP or FSDP2.
 
     Arguments:
         is_graph: whether the backward pass is one graph, which DDP cannot overlap.
@@ -63,10 +63,10 @@ class TorchReplicas(Replicas):
 
     @contextmanager
     def micro_batch(self, last: bool) -> Iterator[None]:
-        """Run a micro-batch: gradients are communicated only after the last one of a step.
+        """Run a micro-batch; gradients are communicated only after the last one of a step.
 
-        Shards are the exception unless they accumulate whole gradients: their gradients are divided
-        among the ranks after each micro-batch, and summed over the replicas after the last.
+        Sharded weights are the exception, unless they accumulate whole gradients: gradients are
+        reduce-scattered after each micro-batch, and summed over the replicas after the last.
         """
         replicated = self._replicated if last else None
         with self._shared(last), nullcontext() if replicated is None else replicated.summing():
@@ -106,7 +106,7 @@ class TorchReplicas(Replicas):
 
 
 def _is_divided(world: World) -> bool:
-    """True if the ranks hold parts of one copy of the model, or FSDP2 keeps copies of stages."""
+    """True if ranks store parts of one copy of the model, or FSDP2 keeps copies of stages."""
     return world.degrees["pipeline"] > 1 or world.degrees["tensor"] == world.size
 
 
@@ -131,9 +131,9 @@ def _replicated(
 
 
 class _BucketViews:
-    """Keeps gradients in the memory of DDP's buckets, in all micro-batches of a step.
+    """Keeper of gradients in the memory of DDP's buckets, in all micro-batches of a step.
 
-    DDP moves them there when it sums them. Gradients set to None would be allocated elsewhere.
+    DDP moves gradients there when it sums them. Gradients set to None would be allocated elsewhere.
     """
 
     def __init__(self, weights: Sequence[nn.Parameter]) -> None:
@@ -153,7 +153,7 @@ class _BucketViews:
             weight.grad = view
 
     def keep(self) -> None:
-        """Remember where gradients are in the final buckets of DDP, after its first reduction."""
+        """Record the places of gradients in DDP's final buckets, after its first reduction."""
         self.sums += 1
         if self.sums > 1:
             assert all(weight.grad is not None for weight in self.weights)

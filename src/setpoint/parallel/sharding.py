@@ -1,4 +1,4 @@
-"""Sharding by FSDP2: units of modules, their prefetch, and dtypes of each weight."""
+"""Sharding with FSDP2: units of modules, their prefetch, and the dtypes of each weight."""
 
 from __future__ import annotations
 
@@ -34,11 +34,11 @@ def shard(
     policy: MixedPrecisionPolicy,
     ignored: set[nn.Parameter],
 ) -> None:
-    """Shard the parameters of a model over the axis `shard` (FSDP2).
+    """Shard the parameters of a model along the axis `shard` (FSDP2).
 
-    Each layer is gathered and freed separately, and so are the units that the model names around
-    them; the rest is one more unit. Gradients are summed over all ranks, not averaged: the loss is
-    divided by the count of all ranks.
+    Each layer is gathered and freed separately, as are the units that the model names around the
+    layers; the rest is one more unit. Gradients are summed over all ranks, not averaged: the loss
+    is divided by the count of all ranks.
 
     Arguments:
         ignored: parameters that are not sharded, and stay unchanged.
@@ -76,7 +76,7 @@ def replicated_parameters(
         is_part: see `units_of`.
 
     Raises:
-        SetpointError: a pattern matches no weight, or a weight of experts divided among ranks.
+        SetpointError: a pattern matches no weight, or an expert weight divided among ranks.
     """
     named, replicated = dict(model.named_parameters()), dict[str, nn.Parameter]()
     for index, pattern in enumerate(config.sharding.replicated):
@@ -93,9 +93,9 @@ def replicated_parameters(
 
 
 def allow_integers() -> None:
-    """Let FSDP2 shard integers, such as the codes of quantized weights, in any version of PyTorch.
+    """Let FSDP2 shard integers, such as the codes of quantized weights, in any PyTorch version.
 
-    Before 2.13 it makes each shard require gradients first, which integers cannot.
+    Before 2.13, FSDP2 first makes each shard require gradients, which integers cannot have.
     """
     if TorchVersion(torch.__version__) >= "2.13":
         return
@@ -114,11 +114,11 @@ def units_of(
     layers: Sequence[tuple[str, nn.Module]],
     is_part: bool = False,
 ) -> list[list[nn.Module]]:
-    """Find the units of a model, inner ones first; the rest is one more.
+    """Find the FSDP2 units of a model, inner ones first; the rest is one more unit.
 
     Arguments:
         layers: the repeated layers, by qualified name and in order.
-        is_part: whether other ranks have the rest of the model, which a pattern may match.
+        is_part: whether the rest of the model, which a pattern may match, is on other ranks.
 
     Raises:
         SetpointError: a pattern of `parallel.sharding.units` matches no module that has weights and
@@ -160,16 +160,16 @@ def units_of(
 
 
 def units_around(model: nn.Module) -> list[list[nn.Module]]:
-    """Units that a model names before and behind its layers; none where it does not."""
+    """Units that a model names before and after its layers; empty if it names none."""
     return model.units_around_layers() if isinstance(model, HasUnits) else []
 
 
 class FirstUnits:
-    """First units of the forward pass, which are the last of the backward pass.
+    """The first units of the forward pass, which are last in the backward pass.
 
-    Those are the weights on both sides of the layers, or, if the model names its units, the weights
-    before the layers, such as the embedding, and the first layer. They stay gathered between the
-    micro-batches of a step, since the next one would wait for them.
+    These are the weights on both sides of the layers or, if the model names its units, the first
+    layer and the weights before the layers, such as the embedding. They stay gathered between the
+    micro-batches of a step, because the next one would wait for them.
     """
 
     def __init__(self, model: nn.Module) -> None:
@@ -214,7 +214,7 @@ def prefetch(
 
 
 def offloading(config: Sharding, mesh: DeviceMesh) -> dict[str, Any]:
-    """Offload arguments of `fully_shard`; empty without offload."""
+    """The offload arguments of `fully_shard`; empty without offload."""
     if not config.offload:
         return {}
     from torch.distributed.fsdp import CPUOffloadPolicy
@@ -224,17 +224,17 @@ def offloading(config: Sharding, mesh: DeviceMesh) -> dict[str, Any]:
 
 
 def sharded_weights(units: Iterable[nn.Module]) -> Iterator[ShardedWeight]:
-    """Find the weights that FSDP2 shards in modules to which it was applied."""
+    """Find the weights sharded by FSDP2 in modules to which it was applied."""
     return (_weight(param) for param in _params(units))
 
 
 def set_dtypes(units: Iterable[nn.Module], choose: Callable[[ShardedWeight], ShardDtypes]) -> None:
-    """Choose the dtypes of each floating point weight, overriding the policy of its unit.
+    """Choose the dtypes of each floating-point weight, overriding the policy of its unit.
 
     Arguments:
         units: modules that FSDP2 was applied to, with allocated memory.
-        choose: called with each weight; the trained weights of a unit have the same `grad` and
-            `shard_grad`.
+        choose: called with each weight; must return the same `grad` and `shard_grad` for all
+            trained weights of a unit.
     """
     for param in _params(units):
         weight = _weight(param)
@@ -265,7 +265,7 @@ def _weight(param: Any) -> ShardedWeight:
 
 
 class _CastParam(FSDPParam):
-    """FSDP2 parameter with dtypes different from those of its unit.
+    """FSDP2 parameter whose dtypes differ from those of its unit.
 
     If the weights of a unit have different dtypes, FSDP2 gathers them as bytes.
     """

@@ -1,14 +1,14 @@
 """Tensor parallelism: ranks divide the matrices of each layer (Megatron-LM, Shoeybi et al., 2019).
 
 Parameters become DTensors on the ranks of the axis `tensor`, so that optimizers, FSDP2 and
-checkpoints know their parts. Modules compute with this rank's part, by the code and the kernels of
-one rank: a module that reads its weight gets the part. Ranks communicate only where divided work
-begins or ends. With sequence parallelism (Korthikanti et al., 2022), everything in between (norms,
-dropout, the residual stream) is divided by tokens.
+checkpoints know their parts. Modules compute with this rank's part, using the same code and kernels
+as a single rank: a module that reads its weight gets the part. Ranks communicate only where divided
+work begins or ends. With sequence parallelism (Korthikanti et al., 2022), everything in between
+(norms, dropout, the residual stream) is divided by tokens.
 
-Gradients of parameters that are whole on all ranks are computed in one of two ways. If all ranks
-compute the same, they have the same gradient. If they divide the work, each has a term of it: the
-terms are summed once per step, after the last micro-batch.
+Gradients of parameters that are whole on all ranks are computed in one of two ways. If all ranks do
+the same work, they get the same gradient. If they divide the work, each gets a partial gradient,
+and these are summed once per step, after the last micro-batch.
 """
 
 from __future__ import annotations
@@ -52,13 +52,14 @@ def divide_matrices(
     """Split each matrix among tensor-parallel ranks.
 
     Arguments:
-        model: the same on all ranks; on the meta device, without values.
+        model: equal on all ranks; on the meta device, without values.
         mesh: the ranks of the axis `tensor`.
         sequence_parallel: whether ranks divide the sequence where they do not divide matrices.
-        gathers_logits: whether losses get the logits of the whole vocabulary.
+        gathers_logits: whether losses receive the logits of the whole vocabulary.
 
     Raises:
-        SetpointError: the model does not declare how to divide it, or does not fit these ranks.
+        SetpointError: the model does not declare how to divide it, or cannot be divided among these
+            ranks.
     """
     peers = Peers(mesh.get_group().group_name, mesh.get_local_rank(), mesh.size())
     words = _words(model, peers.size)
@@ -77,7 +78,7 @@ def divide_matrices(
 
 
 def share_memory(mesh: DeviceMesh) -> None:
-    """Enable symmetric memory, so that compilers fuse communication with matrix products."""
+    """Enable symmetric memory, so that compilers can fuse communication with matrix products."""
     from torch.distributed import _symmetric_memory as symmetric
 
     with warnings.catch_warnings():
@@ -87,7 +88,7 @@ def share_memory(mesh: DeviceMesh) -> None:
 
 
 def summed_gradients(model: nn.Module) -> Iterator[nn.Parameter]:
-    """Find the parameters with partial gradients on each rank of the axis `tensor`."""
+    """Find the parameters with partial gradients on the ranks of the axis `tensor`."""
     for module in model.modules():
         for name in getattr(module, "_summed", ()):
             weight = module._parameters[name]
@@ -97,7 +98,7 @@ def summed_gradients(model: nn.Module) -> Iterator[nn.Parameter]:
 
 @torch.no_grad()
 def sum_over_tensor_ranks(weights: Sequence[nn.Parameter], group: ProcessGroup) -> None:
-    """Sum the gradients of parameters over the ranks of the axis `tensor`, in fp32 at least."""
+    """Sum gradients over the ranks of the axis `tensor`, in at least fp32."""
     for weight in weights:
         if weight.grad is None:
             weight.grad = torch.zeros_like(weight)
@@ -110,10 +111,10 @@ def sum_over_tensor_ranks(weights: Sequence[nn.Parameter], group: ProcessGroup) 
 
 
 class _Piece(NamedTuple):
-    """Outputs of a linear layer, by heads.
+    """Outputs of a linear layer, divided by heads.
 
     Arguments:
-        is_shared: whether several ranks may compute with one head.
+        is_shared: whether several ranks may share a head.
     """
 
     heads: int
@@ -125,10 +126,10 @@ class _Plan(NamedTuple):
     """Tensor-parallel plan of one module.
 
     Arguments:
-        pieces: those of a `column`; empty if outputs can be divided anywhere.
-        is_inside: whether it is in a module whose parts are divided.
+        pieces: pieces of a `column`; empty if outputs can be divided anywhere.
+        is_inside: whether the module is inside a divided one.
         sequence: whether its input and output are parts of the sequence.
-        parts: names of its own parameters that are divided.
+        parts: names of the module's own parameters that are divided.
     """
 
     word: str = ""
@@ -139,7 +140,7 @@ class _Plan(NamedTuple):
 
 
 def _words(model: nn.Module, size: int) -> dict[str, str]:
-    """Words of the tensor plan of a model, by module path."""
+    """Words of a model's tensor plan, by module path."""
     plan = tensor_plan_of(model)
     if not plan:
         raise SetpointError(
@@ -245,7 +246,7 @@ def _divide_module(
 
 
 def _shape(module: nn.Module) -> tuple[int, ...]:
-    """Full shape of the weight of a module; a child may store it in another form."""
+    """Full shape of a module's weight; a child module may store it in another form."""
     weight = module._parameters.get("weight")
     if weight is not None:
         return tuple(weight.shape)
@@ -259,7 +260,7 @@ def _divide_follower(
     mesh: DeviceMesh,
     peers: Peers,
 ) -> None:
-    """Split the parameters of a module like those of its parent, which is split already."""
+    """Divide the parameters of a module like its parent, which is divided already."""
     word = "row" if plan.word in ROWS else plan.word
     divided, of_rows = module.follow(word, rows, peers)
     parameters = {
@@ -278,7 +279,7 @@ def _divide_follower(
 
 
 def _has_terms(plan: _Plan) -> bool:
-    """True if ranks have partial gradients of the replicated parameters of a module."""
+    """True if ranks have partial gradients of a module's replicated parameters."""
     return (
         plan.is_inside
         or plan.word in (*ROWS, "sum_gradients", *BY_ROWS)
@@ -287,7 +288,7 @@ def _has_terms(plan: _Plan) -> bool:
 
 
 def _placed(weight: nn.Parameter, mesh: DeviceMesh, dim: int | None) -> nn.Parameter:
-    """Parameter split along a dimension, or replicated."""
+    """A parameter sharded along a dimension, or replicated."""
     from torch.distributed.tensor import Replicate, Shard, distribute_tensor
 
     placement = Replicate() if dim is None else Shard(dim)
@@ -297,7 +298,7 @@ def _placed(weight: nn.Parameter, mesh: DeviceMesh, dim: int | None) -> nn.Param
 
 
 def _shared_parameters(model: nn.Module) -> list[list[str]]:
-    """Paths of the modules that share a parameter, for each shared parameter."""
+    """For each shared parameter, the paths of the modules that share it."""
     owners: dict[int, list[str]] = {}
     for path, module in model.named_modules():
         for weight in module._parameters.values():
@@ -307,7 +308,7 @@ def _shared_parameters(model: nn.Module) -> list[list[str]]:
 
 
 def _rows(path: str, pieces: tuple[_Piece, ...], peers: Peers) -> tuple[tuple[int, int], ...]:
-    """The rows of a whole matrix that a rank computes with, (first, number) each.
+    """The rows of a whole matrix with which a rank computes, as (first, number) pairs.
 
     Returns:
         empty if each rank has an equal, contiguous share of the rows.
@@ -357,9 +358,9 @@ def _behavior(plan: _Plan) -> type[_Part]:
 
 @cache
 def _class_of(cls: type[nn.Module], behaves: type[_Part], names: tuple[str, ...]) -> type:
-    """A class of modules whose parameters read as this rank's parts.
+    """A module class with parameters that read as this rank's parts.
 
-    One for all modules of a kind: a compiler treats two classes as two kinds of modules.
+    Modules of the same class share one, because a compiler treats different classes separately.
     """
     parts = {name: property(_reader(behaves, name)) for name in names}
     return type(cls.__name__, (behaves, cls), {**parts, "__module__": cls.__module__})
@@ -385,9 +386,9 @@ def _reader(behaves: type[_Part], name: str) -> Callable[[Any], Tensor]:
 
 
 class _Part:
-    """A module with a part of its weights on this rank, or working on a part of the sequence.
+    """Module with a part of its weights, or of the sequence, on this rank.
 
-    Subclasses precede the module's own class in the method resolution order.
+    Subclasses come before the module's own class in the method resolution order.
     """
 
     _peers: Peers
@@ -398,13 +399,13 @@ class _Part:
     forward: Any
 
     def computed_with(self, name: str, part: Tensor) -> Tensor:
-        """Tensor that the computation uses for a parameter."""
+        """The tensor used in the computation for a parameter."""
         del name
         return part
 
 
 class _Follower(_Part):
-    """Module whose parameters follow the split of its parent."""
+    """Module with parameters divided like those of its parent."""
 
     _owner_rows: tuple[tuple[int, int], ...]
     _of_rows: tuple[str, ...]
@@ -417,7 +418,7 @@ class _Follower(_Part):
 
 
 def _enter(x: Tensor, peers: Peers, sequence: bool) -> Tensor:
-    """Enter a split computation, for which each rank needs all tokens."""
+    """Enter a divided computation, for which each rank needs all tokens."""
     if torch.is_autocast_enabled(x.device.type):
         # Before communication, not after.
         x = x.to(torch.get_autocast_dtype(x.device.type))
@@ -425,7 +426,7 @@ def _enter(x: Tensor, peers: Peers, sequence: bool) -> Tensor:
 
 
 def _leave(x: Tensor, peers: Peers, sequence: bool) -> Tensor:
-    """Leave a split computation: sum the partial results of all ranks."""
+    """Leave a divided computation: sum the partial results of all ranks."""
     return scatter_sum(x, SEQUENCE, peers) if sequence else sum_parts(x, peers)
 
 
@@ -446,7 +447,7 @@ class _SharedOutput(_Part):
 
 
 class _LoneColumn(_Part):
-    """Linear layer outside of a module with a plan, which enters the split computation itself."""
+    """Linear layer outside of modules with a plan, which enters the divided computation itself."""
 
     def forward(self, x: Tensor) -> Tensor:
         return super().forward(_enter(x, self._peers, self._sequence))

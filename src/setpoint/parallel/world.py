@@ -1,4 +1,4 @@
-"""Process of a job: its device, its mesh coordinates and its collectives."""
+"""One process of a job: its device, its mesh coordinates and its collectives."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ U = TypeVar("U")
 
 
 class RemoteRankError(SetpointError):
-    """An error of another rank, which reports it.
+    """An error of another rank, which that rank reports.
 
     Arguments:
         status: exit status of that rank.
@@ -44,20 +44,20 @@ class RemoteRankError(SetpointError):
 
 @dataclass(frozen=True, slots=True)
 class World:
-    """One process of a job; without a process group it is the only one.
+    """One process of a job; the only one if there is no process group.
 
     Arguments:
-        rank, size: number of this process, and of all processes.
-        data_rank, data_size: the same among those with different data: ranks that divide one copy
-            of the model, or one sequence, read the same data.
+        rank, size: index of this process, and number of processes.
+        data_rank, data_size: index and number among processes with different data; ranks that
+            divide one copy of the model, or one sequence, read the same data.
         degrees: the degree of each axis, see `parallel.config.AXES`; empty for one rank.
         coordinates: coordinates of this process on the axes.
         mesh: the mesh for parameters: `pipeline`, `replicate`, `shard` and `tensor`, with the
             context axes in `shard` or `replicate`; None for one rank.
-        noise_axes: axes, in addition to those of the data, whose ranks draw different random
-            numbers, as they compute with different tokens.
+        noise_axes: axes, in addition to the data axes, whose ranks draw different random numbers
+            because they compute with different tokens.
         groups: cache of `group`.
-        process_group: the process group of its collectives; None: the default one.
+        process_group: the process group used for collectives; None: the default one.
     """
 
     device: torch.device
@@ -80,33 +80,34 @@ class World:
 
     @property
     def gives_counts(self) -> bool:
-        """True if this rank's batch counts enter sums over all ranks: one rank per batch."""
+        """True if this rank's batch counts enter sums over all ranks, for one rank per batch."""
         return not any(place for axis, place in self.coordinates.items() if axis not in DATA)
 
     @property
     def gives_loss(self) -> bool:
         """True if this rank's share of the loss enters sums over all ranks.
 
-        Ranks of the axis `tensor` have the same share; those of a context have different ones, and
-        in a pipeline only the last stage has one.
+        Ranks of the axis `tensor` have the same share, ranks of a context have different shares,
+        and in a pipeline only the last stage has one.
         """
         return not self.coordinates.get("tensor")
 
     @property
     def noise_rank(self) -> int:
-        """The rank that seeds a step's random numbers, equal on ranks that compute the same."""
+        """The index that seeds a step's random numbers, equal on ranks that compute the same."""
         rank = self.data_rank
         for axis in self.noise_axes:
             rank = rank * self.degrees.get(axis, 1) + self.coordinates.get(axis, 0)
         return rank
 
     def group(self, *axes: str) -> ProcessGroup | None:
-        """The process group of the ranks that differ from this one on these axes only.
+        """The process group of ranks that differ from this one only along these axes.
 
-        All ranks call it alike; it is created once. Its ranks are in the order of `AXES`.
+        All ranks must make the same calls; a group is created once. Its ranks are in the order of
+        `AXES`.
 
         Returns:
-            None for this rank alone.
+            None if the group would contain only this rank.
         """
         axes = tuple(axis for axis in AXES if axis in axes)
         if axes not in self.groups:
@@ -128,8 +129,8 @@ class World:
     def with_own_group(self, name: str, timeout: float) -> World:
         """The same ranks with a separate gloo group, for use in another thread.
 
-        Collectives of two threads in one group would be confused with each other. All ranks call it
-        alike.
+        Collectives of two threads in one group would get mixed up. All ranks must make the same
+        calls.
 
         Arguments:
             timeout: the timeout of its collectives, in seconds.
@@ -141,13 +142,13 @@ class World:
         return replace(self, device=torch.device("cpu"), groups={}, process_group=group)
 
     def sum(self, *tensors: Tensor) -> None:
-        """Replace tensors by their sums over all ranks, in place."""
+        """Replace tensors with their sums over all ranks, in place."""
         if self.size > 1:
             for tensor in tensors:
                 distributed.all_reduce(tensor, group=self.process_group)
 
     def sum_numbers(self, *numbers: float) -> list[float]:
-        """Sum numbers of the hosts over all ranks, without waiting for a device."""
+        """Sum host numbers over all ranks, without waiting for a device."""
         if self.size == 1:
             return list(numbers)
         group: Any = self.process_group or distributed.group.WORLD
@@ -171,10 +172,10 @@ class World:
         """Run a function on the main rank; all ranks get its result or error.
 
         Arguments:
-            act: returns a picklable value.
+            act: function that returns a picklable value.
 
         Raises:
-            RemoteRankError: on the other ranks, for any error of the main one.
+            RemoteRankError: raised on the other ranks for any error on the main rank.
         """
         if self.size == 1:
             return act()
@@ -197,7 +198,7 @@ class World:
         return answer[0]
 
     def all_of(self, value: T) -> list[T]:
-        """Gather picklable values of all ranks, by rank."""
+        """Gather picklable values from all ranks, in rank order."""
         if self.size == 1:
             return [value]
         values: list[Any] = [None] * self.size
@@ -205,10 +206,10 @@ class World:
         return values
 
     def scatter_from_main(self, value: T, act: Callable[[list[T]], list[U]]) -> U:
-        """Let the main rank compute one answer for each rank from the values of all.
+        """Let the main rank compute an answer for each rank from the values of all ranks.
 
         Arguments:
-            act: takes the values by rank; its arguments and results are picklable.
+            act: called with the values by rank; its arguments and results must be picklable.
 
         Raises:
             RemoteRankError: see `on_main`.
@@ -225,7 +226,7 @@ class World:
 
 
 class Replicas:
-    """Data-parallel wrapper of a model; this base, for one rank, does nothing.
+    """Data-parallel wrapper of a model; this base class, for one rank, does nothing.
 
     Arguments:
         model: the model, already divided if necessary.
@@ -248,9 +249,9 @@ class Replicas:
         """Called when a backward pass has all gradients and only waits for reductions of DDP."""
 
     def free(self) -> None:
-        """Free the full weights left gathered by a pass without gradients.
+        """Free full weights that a pass without gradients left gathered.
 
-        Otherwise they would be reused after the weights have changed.
+        Otherwise, later passes would use them after the weights have changed.
         """
 
     def shape_of(self, tensor: Tensor) -> torch.Size:
@@ -258,12 +259,12 @@ class Replicas:
         return tensor.shape
 
     def local_bytes(self) -> dict[str, int]:
-        """Bytes that this rank stores in an engine-specific form, by part."""
+        """Bytes stored on this rank in an engine-specific form, by part."""
         return {}
 
 
 def described(error: BaseException) -> str:
-    """Format an error for other ranks."""
+    """Format an error for the other ranks."""
     return str(error) if isinstance(error, SetpointError) else repr(error)
 
 
@@ -271,7 +272,7 @@ def choose_device(config: Ranks) -> torch.device:
     """Choose the device of the model; a rank started by a launcher gets its own GPU.
 
     Raises:
-        SetpointError: a GPU is requested and there is none.
+        SetpointError: a GPU is requested, but there is none.
     """
     kind = config.device
     if kind == "cuda" and not torch.cuda.is_available():
@@ -319,10 +320,10 @@ def backend_problems(config: Parallel) -> Iterator[Problem]:
 
 
 def world_of(config: Parallel) -> World:
-    """Build the world of this process.
+    """Build this process's world.
 
     Raises:
-        SetpointError: a GPU is requested and there is none.
+        SetpointError: a GPU is requested, but there is none.
     """
     device = choose_device(config)
     if not (distributed.is_available() and distributed.is_initialized()):
@@ -357,13 +358,13 @@ def world_of(config: Parallel) -> World:
 
 
 def noise_axes(config: Parallel) -> tuple[str, ...]:
-    """Axes other than those of data whose ranks have different tokens or layers."""
+    """Axes, apart from the data axes, whose ranks have different tokens or layers."""
     extra = {"tensor": config.sequence_parallel, "pipeline": config.degrees["pipeline"] > 1}
     return (*CONTEXT, *(axis for axis, differs in extra.items() if differs))
 
 
 def ranks_by(degrees: Mapping[str, int], *dims: Sequence[str]) -> NDArray[np.int64]:
-    """Arrange the ranks of a job.
+    """Arrange the ranks of a job in an array.
 
     Arguments:
         dims: the axes of each dimension of the result; together all of `AXES`.
@@ -379,7 +380,7 @@ def ranks_by(degrees: Mapping[str, int], *dims: Sequence[str]) -> NDArray[np.int
 
 
 def reader_of(config: Parallel, world: World) -> BroadcastReader | None:
-    """Find the rank that reads weights for this one; None where each rank reads its own."""
+    """Find the rank that reads weights for this one; None if each rank reads its own."""
     if config.load_weights == "every_rank":
         return None
     group = world.group("replicate", *WITHIN)
@@ -387,7 +388,7 @@ def reader_of(config: Parallel, world: World) -> BroadcastReader | None:
 
 
 def sequence_parts(config: Parallel, world: World) -> SequenceParts:
-    """Find the positions of sequences on this rank."""
+    """Find the positions of each sequence that belong to this rank."""
     degrees, coordinates = world.degrees, world.coordinates
     return SequenceParts(
         degrees.get("ring", 1),

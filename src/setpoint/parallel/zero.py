@@ -1,8 +1,8 @@
-"""Data parallelism by DeepSpeed (ZeRO): steps and gathered tensors.
+"""Data parallelism with DeepSpeed (ZeRO): steps and gathered tensors.
 
 DeepSpeed concatenates the elements of all weights of a group, and each rank updates a contiguous
-range of them: it replaces the parameters of the given optimizer by one flat tensor for each group,
-and its state is that of the flat tensor.
+range of them: it replaces the parameters of the given optimizer with one flat tensor per group, to
+which the optimizer state belongs.
 """
 
 from __future__ import annotations
@@ -46,12 +46,12 @@ def engine_problems(config: Parallel) -> Iterator[Problem]:
 
 
 class ZeroReplicas(Replicas):
-    """Data parallelism with weights owned and updated by DeepSpeed.
+    """Data parallelism in which DeepSpeed owns and updates the weights.
 
     Arguments:
-        settings: DeepSpeed's JSON.
-        model: on its device, the same on all ranks; it is changed.
-        optimizer: over parameters of the model; DeepSpeed replaces them by flat ones.
+        settings: DeepSpeed's JSON settings.
+        model: the model on its device, equal on all ranks; changed in place.
+        optimizer: optimizer of the model's parameters, which DeepSpeed replaces with flat ones.
         computing: returns the autocast context of the model; DeepSpeed ends any outer one.
 
     Raises:
@@ -88,12 +88,12 @@ class ZeroReplicas(Replicas):
 
     @contextmanager
     def micro_batch(self, last: bool) -> Iterator[None]:
-        """Context of a micro-batch; the last one of a step precedes an update."""
+        """Context of a micro-batch; an update follows the last one of a step."""
         self.engine.set_gradient_accumulation_boundary(last)
         yield
 
     def free(self) -> None:
-        """See `Replicas.free`; DeepSpeed frees weights behind each module."""
+        """See `Replicas.free`; DeepSpeed frees weights after each module."""
 
     def backward(self, loss: Tensor) -> None:
         """Compute the gradients of this rank's share of a mean; they are summed over all ranks.
@@ -105,7 +105,7 @@ class ZeroReplicas(Replicas):
         self.engine.backward(loss * (self.world.size + (value - value)), scale_wrt_gas=False)
 
     def update(self) -> Tensor:
-        """Clip the gradients by their norm and update the weights, unless it is not finite.
+        """Clip the gradients by their norm and update the weights, unless the norm is not finite.
 
         Returns:
             the norm before clipping, a scalar; non-finite if nothing was updated.
@@ -131,10 +131,11 @@ class ZeroReplicas(Replicas):
         return sizes
 
     def tensors(self) -> Iterator[tuple[str, Tensor]]:
-        """Gather the weights and buffers of the model, whole, one after the other.
+        """Gather the full weights and buffers of the model, one after another.
 
         Returns:
-            pairs of name, as in `state_dict`, and tensor; all ranks take part in all.
+            pairs of name (as in `state_dict`) and tensor; all ranks take part in gathering each
+            one.
         """
         for name, tensor in self.whole.state_dict(keep_vars=True).items():
             with self._gathered(tensor):
@@ -142,7 +143,7 @@ class ZeroReplicas(Replicas):
 
     @torch.no_grad()
     def load(self, tensor: Tensor, full: Tensor) -> None:
-        """Set a weight or buffer of the model to a full value, equal on all ranks."""
+        """Set a weight or buffer of the model to a full value that is equal on all ranks."""
         with self._gathered(tensor, changes=True):
             tensor.copy_(full)
         if tensor.requires_grad:
@@ -166,7 +167,7 @@ class ZeroReplicas(Replicas):
 
     @torch.no_grad()
     def restore(self, weight: nn.Parameter, state: State) -> None:
-        """Restore the optimizer state of a weight.
+        """Restore the optimizer state of one weight.
 
         Arguments:
             state: tensors of the weight's shape, or values shared by all weights of its group.
@@ -183,7 +184,7 @@ class ZeroReplicas(Replicas):
             self._set_partition(weight, in_memory(value).to(weight.device), key)
 
     def twin(self, states: Mapping[nn.Parameter, State]) -> Optimizer:
-        """An optimizer of the same kind and options over the weights of the model themselves."""
+        """An optimizer of the same kind and options for the model's own weights."""
         twin = copy.copy(self.optimizer)
         twin.param_groups = [
             {**group, "params": weights}
@@ -201,9 +202,9 @@ class ZeroReplicas(Replicas):
         return list(zip(zero.fp16_groups, zero.fp32_partitioned_groups_flat, strict=True))
 
     def _link(self, weights: list[nn.Parameter], flat: Tensor) -> None:
-        """Link the optimizer state of DeepSpeed to the weights of a group.
+        """Link DeepSpeed's optimizer state to the weights of a group.
 
-        It does so once, during the first update, when later groups have no state yet.
+        Done once, during the first update, when later groups have no state yet.
         """
         if not self.is_divided:
             utils = import_module("deepspeed.utils")
@@ -236,7 +237,7 @@ class ZeroReplicas(Replicas):
 
 
 def _outside_autocast(model: Callable[..., Any], device: torch.device) -> Callable[..., Any]:
-    """Wrap a model so that outer autocast is off, of which DeepSpeed would warn."""
+    """Wrap a model to disable outer autocast, about which DeepSpeed would warn."""
 
     def call(*args: Any, **named: Any) -> Any:
         with torch.autocast(device.type, enabled=False):
@@ -246,7 +247,7 @@ def _outside_autocast(model: Callable[..., Any], device: torch.device) -> Callab
 
 
 class _Computed(nn.Module):
-    """Model that runs in its own context."""
+    """Model that runs within a context of its own."""
 
     def __init__(
         self, model: nn.Module, computing: Callable[[], AbstractContextManager[Any]]
@@ -260,7 +261,7 @@ class _Computed(nn.Module):
 
 
 def load_deepspeed(device: torch.device) -> Any:
-    """Import DeepSpeed for a device.
+    """Import DeepSpeed and set it up for a device.
 
     Raises:
         SetpointError: DeepSpeed is not installed, or cannot be loaded.

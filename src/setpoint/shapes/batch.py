@@ -1,4 +1,4 @@
-"""Batches of the data, lengths of their documents, and the part of a sequence on a rank."""
+"""Batches, the lengths of their documents, and this rank's part of each sequence."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ IGNORE_INDEX: Final = -100
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Lengths:
-    """Lengths of the documents of a batch, known to the host; varlen kernels' cu_seqlens.
+    """Lengths of the documents in a batch, known on the host; `cu_seqlens` of varlen kernels.
 
-    Padding is at the end of a row and counts as one more document: each row adds up to S.
+    Padding, at the end of a row, counts as one more document, so the lengths of a row add up to S.
 
     Arguments:
         starts: (N + 1,) int32, first position of each document among all B * S, then B * S; on
@@ -37,13 +37,13 @@ class Lengths:
 
     @classmethod
     def of(cls, starts: npt.NDArray[Any]) -> Lengths:
-        """Lengths with these starts, on the CPU."""
+        """Build from start positions, on the CPU."""
         starts = starts.astype(np.int32)
         return cls(starts, torch.from_numpy(starts))
 
     @classmethod
     def of_runs(cls, numbers: npt.NDArray[Any]) -> Lengths:
-        """Lengths of runs of equal numbers in (B, S)."""
+        """Build from runs of equal numbers in (B, S)."""
         begins = np.ones(numbers.shape, np.bool_)
         np.not_equal(numbers[:, 1:], numbers[:, :-1], out=begins[:, 1:])
         return cls.of(np.append(np.flatnonzero(begins), numbers.size))
@@ -52,7 +52,7 @@ class Lengths:
     def of_places(
         cls, positions: torch.Tensor | None, documents: torch.Tensor | None
     ) -> Lengths | None:
-        """Lengths in a batch on the host, padded at the end of rows; None if rows are whole."""
+        """Build from positions on the host, padded at row ends; None if no row is divided."""
         if documents is None:
             documents = None if positions is None else positions < 0
         return None if documents is None else cls.of_runs(documents.numpy())
@@ -63,7 +63,7 @@ class Lengths:
         return int(np.diff(self.starts).max())
 
     def padded(self, rows: int, missing: int) -> Lengths:
-        """Lengths after `missing` more positions of padding at the end of each row."""
+        """The lengths with `missing` more positions of padding at the end of each row."""
         width = int(self.starts[-1]) // rows
         # A row's new padding begins at the old end of the row, which is the start of the next.
         shifted = self.starts + self.starts // width * missing
@@ -89,8 +89,8 @@ class Batch:
         targets: (B, S) int64; `IGNORE_INDEX` where nothing is predicted.
         tokens: number of input tokens, without padding.
         target_tokens: number of targets other than `IGNORE_INDEX`.
-        target_bytes: number of bytes of these. A separator is predicted but has no byte: bits per
-            byte = sum of -log2 p over `target_tokens` / `target_bytes`.
+        target_bytes: number of bytes of these targets. A separator is predicted but has no bytes:
+            bits per byte = sum of -log2 p over `target_tokens` / `target_bytes`.
         weights: (B, S) fp32 weight of each target in the loss; 0 does not count. None: all 1.
         positions: (B, S) integers, negative for padding, which is masked. None: 0 .. S - 1, with
             padding at the end, which causal attention hides.
@@ -114,7 +114,7 @@ class Batch:
     sources: torch.Tensor | None = None
 
     def to(self, device: torch.device) -> Batch:
-        """Move the tensors that the model and its loss read."""
+        """Move the tensors read by the model and its loss."""
         tensors = {name: getattr(self, name) for name in TENSORS}
         # Without pinned memory the host waits anyway.
         ahead = device.type == "cuda"
@@ -127,7 +127,7 @@ class Batch:
         return replace(self, **converted, lengths=lengths)
 
     def padded(self, missing: int) -> Batch:
-        """Rows with `missing` more positions of padding at their end."""
+        """The batch with `missing` more positions of padding at the end of each row."""
         if not missing:
             return self
         ends = {**PADDING, "sources": 0}  # for targets that do not count
@@ -161,7 +161,7 @@ class Count(NamedTuple):
     Arguments:
         tokens: input tokens without padding: the unit of durations, schedules and throughput; the
             model's own loss terms are means over them.
-        targets: number of targets that count; the cross-entropy is a mean over these.
+        targets: number of targets with weight; the cross-entropy is their mean.
         weight: total weight of these targets; the divisor of the loss.
         valid: (B, S) mask of these targets; None: all that the data marks.
     """
@@ -173,11 +173,11 @@ class Count(NamedTuple):
 
 
 class BySource(NamedTuple):
-    """Numbers of a step by data source; empty for a single source.
+    """Per-source numbers of a step; empty for a single source.
 
     Arguments:
-        targets: number that count.
-        nats: sums of the cross-entropy over these; empty if the loss has none per token.
+        targets: number of targets with weight.
+        nats: sums of their cross-entropy; empty if the loss has none per token.
     """
 
     sequences: tuple[int, ...] = ()
@@ -189,10 +189,10 @@ ONE_SOURCE: Final = BySource()
 
 
 class StepBatch(NamedTuple):
-    """The micro-batches of one step of this rank, with their counts and the total.
+    """The micro-batches of one step on this rank, with their counts and the total count.
 
     Arguments:
-        epoch: passes over the data, if this rank only knows those of its own rows; else None.
+        epoch: passes over the data, if this rank knows only its own rows; else None.
     """
 
     batches: Sequence[Batch]
@@ -224,7 +224,7 @@ class SequenceParts:
 
     Arguments:
         ring, ulysses: degrees; ring * ulysses ranks divide a sequence.
-        ring_rank, ulysses_rank: of this process.
+        ring_rank, ulysses_rank: rank numbers of this process.
     """
 
     ring: int = 1
@@ -240,7 +240,7 @@ class SequenceParts:
 
     @property
     def rank(self) -> int:
-        """Rank of this process among them."""
+        """Rank of this process among those that divide a sequence."""
         return self.ring_rank * self.ulysses + self.ulysses_rank
 
     @property
@@ -249,7 +249,7 @@ class SequenceParts:
         return 2 if self.ring > 1 and self.split == "zigzag" else 1
 
     def ring_part(self, length: int, rank: int) -> list[slice]:
-        """Positions of one rank of the ring, of a length that ring * runs divides."""
+        """Positions of one ring rank, whose number is a multiple of ring * runs."""
         run = length // (self.ring * self.runs)
         firsts = [rank] if self.runs == 1 else [rank, 2 * self.ring - 1 - rank]
         return [slice(first * run, (first + 1) * run) for first in firsts]
@@ -264,11 +264,11 @@ class SequenceParts:
         return full.narrow(dim, self.ulysses_rank * share, share)
 
     def cut(self, batch: Batch) -> Batch:
-        """This rank's part of a batch, padded to a length that divides.
+        """This rank's part of a batch, padded to a length that all ranks can share equally.
 
         Returns:
-            inputs, targets, weights and sources of this rank's positions; positions, documents and
-            lengths, which attention needs, and counts stay those of full rows.
+            inputs, targets, weights and sources of this rank's positions. Counts stay those of full
+            rows, as do positions, documents and lengths, which attention needs.
         """
         if self.size == 1:
             return batch

@@ -1,4 +1,4 @@
-"""Metrics logged by a user's code, collected until the next row."""
+"""Metrics logged by user code, collected until the next row."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ _collecting: MetricLog | None = None
 
 
 def log(*, reduce: Reduce = "mean", **metrics: float | Tensor) -> None:
-    """Log metrics from the forward pass of a model or a loss, as `Loop.log` does from a callback.
+    """Log metrics from the forward pass of a model or loss, as `Loop.log` does from a callback.
 
     Only forward passes of training steps log: not evaluation, generation or recomputation.
 
@@ -72,17 +72,17 @@ def keep_out_of_graphs() -> None:
 
 @dataclass(slots=True)
 class Total:
-    """A metric since the last row, reduced.
+    """A metric accumulated and reduced since the last row.
 
     Sums are exact: neither the order of ranks nor a checkpoint between rows changes them.
 
     Arguments:
         count: number of values.
         exact: sum of the finite values.
-        odd: sum of the others, or 0.
+        odd: sum of the non-finite values, or 0.
         value: the smallest, largest or last value.
         step: step of the last value.
-        integral: whether all are of type `int`.
+        integral: whether all values are of type `int`.
     """
 
     reduce: Reduce
@@ -123,7 +123,7 @@ class Total:
         return value < self.value if self.reduce == "min" else value > self.value
 
     def result(self) -> float:
-        """The reduced metric, NaN and infinity included."""
+        """The reduced metric; may be NaN or infinite."""
         if self.reduce not in ("mean", "sum"):
             return self.value
         if self.odd:
@@ -137,7 +137,7 @@ class Total:
             return math.inf if exact > 0 else -math.inf
 
     def state(self) -> list[Any]:
-        """State for a checkpoint, as JSON."""
+        """State as JSON, for a checkpoint."""
         texts = (str(self.exact), repr(self.odd), repr(self.value))
         return [self.reduce, self.count, *texts, self.step, self.integral]
 
@@ -162,12 +162,12 @@ class Logged(NamedTuple):
 
 
 class MetricLog:
-    """Collects the metrics of one rank for the next row; as a context, those of `log`.
+    """Collector of one rank's metrics for the next row; as a context, it receives those of `log`.
 
     Arguments:
-        meets: whether ranks exchange metrics at the next row; the same on all ranks.
-        always: whether they do so at each row, as user callbacks may log after the collective of a
-            step, by which other ranks learn of metrics.
+        meets: whether ranks exchange metrics at the next row; equal on all ranks.
+        always: whether they do so at every row, because user callbacks may log after the collective
+            that tells other ranks about the metrics of a step.
     """
 
     def __init__(self) -> None:
@@ -195,12 +195,12 @@ class MetricLog:
         """Add values to the next row.
 
         Arguments:
-            reduce: of all values since the last row, from all micro-batches, steps and ranks. Ranks
-                of `parallel.tensor` log the same, and count once.
+            reduce: reduction of all values since the last row, from all micro-batches, steps and
+                ranks. Ranks of `parallel.tensor` log the same values, which count once.
 
         Raises:
-            RunError: a name is invalid or a column of Setpoint's, a value is not a number, or the
-                metric has another reduction.
+            RunError: a name is invalid or used by a column of Setpoint, a value is not a number, or
+                the metric was logged with another reduction.
         """
         for name, value in metrics.items():
             if self._reductions.get(name) != reduce:
@@ -212,7 +212,7 @@ class MetricLog:
         self.step, self._first = step, len(self._values)
 
     def cut(self) -> Logged:
-        """Take the logged values, for `settle` once their numbers are known."""
+        """Take the logged values out; `settle` accepts them once their numbers are known."""
         logged = Logged(self.step, self._values)
         self._values, self._first = [], 0
         return logged
@@ -225,8 +225,8 @@ class MetricLog:
         """Reduce logged values.
 
         Arguments:
-            logged: from `cut`; None: all.
-            numbers: values of its `on_device`; None: read from the device.
+            logged: result of `cut`; None: all values.
+            numbers: the numbers of `logged.on_device`; None: read them from the device.
         """
         logged = self.cut() if logged is None else logged
         known = iter(logged.on_device if numbers is None else numbers)
@@ -242,10 +242,10 @@ class MetricLog:
         return metrics
 
     def merge(self, ranks: Sequence[tuple[object, Mapping[str, Total]]]) -> None:
-        """Replace the totals by those of all ranks.
+        """Replace the totals with those of all ranks.
 
         Arguments:
-            ranks: by rank, a key shared by ranks that count once, and totals.
+            ranks: for each rank, its totals and a key; ranks with the same key count once.
 
         Raises:
             RunError: two ranks reduce a metric differently.
@@ -265,7 +265,7 @@ class MetricLog:
         return {name: total.state() for name, total in self.totals.items()}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on from a checkpoint."""
+        """Continue from a checkpoint."""
         self._values.clear()
         self.totals = {name: Total.of(total) for name, total in state.items()}
 
@@ -292,7 +292,7 @@ class MetricLog:
 
 
 def _call_error(text: str) -> RunError:
-    """An error with the line of the call in the user's code."""
+    """An error that points to the line of the call in user code."""
     frame = sys._getframe(1)
     while frame.f_back is not None and frame.f_code.co_filename.startswith(OURS):
         frame = frame.f_back
@@ -307,7 +307,7 @@ def _reduced_twice(name: str, first: str, second: str) -> str:
 
 
 def _number(name: str, value: Any) -> float | Tensor:
-    """A value as Python number, or as tensor if on a device."""
+    """A value as a Python number, or as a tensor if it is on a device."""
     if isinstance(value, Tensor):
         if value.numel() != 1 or value.is_complex():
             shape = tuple(value.shape)

@@ -1,4 +1,4 @@
-"""Results of a model in training: the projection to logits, and reports of experts."""
+"""Results of a model in training: the projection to logits, and expert routing statistics."""
 
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -17,8 +17,8 @@ class VocabularyPart(NamedTuple):
     """Division of the rows of an output matrix among ranks.
 
     Arguments:
-        rows: rows per rank; the last has the rest.
-        gathers: whether losses get the logits of all rows.
+        rows: rows per rank; the last rank has the remainder.
+        gathers: whether losses receive the logits of all rows.
     """
 
     peers: Peers
@@ -27,7 +27,7 @@ class VocabularyPart(NamedTuple):
 
 
 class Columns(NamedTuple):
-    """This rank's columns of logits, from token `first`, of `total` on all ranks."""
+    """This rank's columns of the logits: from token `first`, out of `total` over all ranks."""
 
     peers: Peers
     first: int
@@ -40,7 +40,7 @@ class Projection(NamedTuple):
     Arguments:
         weight: (rows, dim) output matrix, or this rank's rows; rows from vocab_size on are padding.
         soft_cap: logits become soft_cap * tanh(logits / soft_cap) (Gemma 2); None: none.
-        part: division of the rows among ranks; None: this rank has all.
+        part: division of the rows among ranks; None: this rank has all rows.
     """
 
     weight: Tensor
@@ -51,18 +51,18 @@ class Projection(NamedTuple):
 
     @property
     def columns(self) -> Columns | None:
-        """Columns that `logits` returns; None: all."""
+        """Columns returned by `logits`; None: all."""
         if self.part is None or self.part.gathers:
             return None
         peers, rows, _ = self.part
         return Columns(peers, peers.rank * rows, self.vocab_size)
 
     def logits(self, hidden: Tensor, weight: Tensor | None = None) -> Tensor:
-        """Project hidden states, by another matrix if `weight` is given."""
+        """Project hidden states, with another matrix if `weight` is given."""
         return self.finish(F.linear(hidden, self.weight if weight is None else weight))
 
     def finish(self, logits: Tensor) -> Tensor:
-        """Cut off padding rows, scale and cap the product with the output matrix."""
+        """Remove padding rows from a product with the output matrix, then scale and cap it."""
         count, columns = self.vocab_size, self.columns
         if columns is not None:
             count = min(max(count - columns.first, 0), logits.shape[-1])
@@ -80,12 +80,14 @@ class Projection(NamedTuple):
 
 
 class Routing(NamedTuple):
-    """Choices of experts in one or several forward passes in training.
+    """Expert choices of one or more forward passes in training.
 
-    Counts are integers: sums are exact in any order, and engines that cast outputs skip them.
+    Counts are integers, so their sums are exact in any order, and engines that cast outputs leave
+    them alone.
 
     Arguments:
-        counts: (layers with experts, E) int64 choices of each expert, dropped ones included.
+        counts: (layers with experts, E) int64 number of times each expert was chosen, including
+            dropped choices.
         dropped: (layers with experts,) int64 choices dropped for lack of capacity.
         balance, sequence_balance, z: fp32 scalars without gradient: the unweighted means over
             tokens of `moe.balance_loss` and so on, summed over layers.
@@ -110,10 +112,10 @@ class Routing(NamedTuple):
         """Summarize the routing of a step.
 
         Returns:
-            numbers by name. expert_load: the load of the busiest expert over the mean load, as a
-            mean over layers; expert_load_worst: in the worst layer (1 is an even load; Wang et al.,
-            2024, subtract 1 and call it MaxVio). experts_idle: number of experts without tokens, in
-            all layers. expert_drops: the share of dropped choices. balance_loss,
+            numbers by name. expert_load: the load of the busiest expert divided by the mean load,
+            averaged over layers; expert_load_worst: in the worst layer (1 is an even load; Wang et
+            al., 2024, subtract 1 and call it MaxVio). experts_idle: number of experts without
+            tokens, in all layers. expert_drops: the fraction of dropped choices. balance_loss,
             sequence_balance_loss and router_z_loss: means over layers, without their weights; the
             first two are 1 for an even load.
         """
@@ -138,7 +140,7 @@ class Outcome(NamedTuple):
 
     Arguments:
         auxiliary: fp32 scalar added to the mean loss over tokens; None: nothing.
-        routing: choices of experts; None for models without experts.
+        routing: expert choices; None for models without experts.
     """
 
     result: Any
@@ -147,7 +149,7 @@ class Outcome(NamedTuple):
 
 
 def weight_in_use(module: nn.Module) -> Tensor:
-    """The weight of a module as it computes, for code that does not call the module itself."""
+    """The weight as the module computes with it, for code that does not call the module."""
     if isinstance(module, Adapted):
         return module.adapted_weight()
     weight: Any = module.weight
@@ -164,9 +166,9 @@ def supports_head(model: nn.Module) -> bool:
 
 
 def takes_documents(model: nn.Module) -> bool:
-    """True if `model(tokens, positions=..., documents=...)` can be called.
+    """True if `model(tokens, positions=..., documents=...)` is a valid call.
 
-    Models that support a head can, and others with `takes_documents = True` on their class.
+    It is for models that support a head, and for classes with `takes_documents = True`.
     """
     return supports_head(model) or getattr(model, "takes_documents", False) is True
 

@@ -1,7 +1,8 @@
-"""Patterns on names: regular expressions that are searched, and problems of those without effect.
+"""Patterns that select names: regular expressions, and problems of patterns without effect.
 
-Sections select parameters, layers and modules by them. A list of patterns selects the names that
-any of them matches; in a list of sections with a `pattern` each, the first match takes a name.
+Sections use them to select parameters, layers and modules. A list of patterns selects every name
+that any pattern matches; in a list of sections with a `pattern` each, a name belongs to the first
+section that matches it.
 """
 
 from __future__ import annotations
@@ -26,10 +27,10 @@ def first_match(patterns: Iterable[str], name: str) -> int | None:
 def pattern_problems(
     path: str, pattern: str, valid: Sequence[str] = (), means: str = "all names"
 ) -> Iterator[Problem]:
-    """Check the form of a regular expression on names.
+    """Check the form of a regular expression for names.
 
     Arguments:
-        valid: valid values in place of an empty pattern.
+        valid: valid values, shown for an empty pattern.
         means: the names that an empty pattern would match.
     """
     if not pattern:
@@ -49,11 +50,11 @@ def is_pattern(text: str) -> bool:
 def unmatched(
     path: str, patterns: Iterable[str], names: Sequence[str], population: str, most: int = 12
 ) -> Iterator[Problem]:
-    """Find patterns of a list that match no name; malformed ones have another problem.
+    """Find patterns of a list that match no name; malformed ones are reported elsewhere.
 
     Arguments:
         path: path of the list.
-        population: a plural noun for the names.
+        population: plural noun for the names.
         most: maximum number of names shown.
     """
     for index, pattern in enumerate(patterns):
@@ -64,7 +65,7 @@ def unmatched(
 def untaken(
     path: str, patterns: Sequence[str], names: Sequence[str], population: str, most: int = 12
 ) -> Iterator[Problem]:
-    """Find sections whose `pattern` matches no name, or only names that others take first.
+    """Find sections whose `pattern` matches no name, or only names taken by earlier sections.
 
     Arguments:
         path: path of the list of sections.
@@ -91,7 +92,7 @@ def untaken(
 def matches_nothing(
     path: str, pattern: str, names: Sequence[str], population: str, most: int = 12
 ) -> Problem:
-    """The problem of a pattern that matches no name.
+    """The problem of a pattern that matches no names.
 
     Arguments:
         population, most: see `unmatched`.
@@ -108,7 +109,7 @@ def matches_nothing(
 
 
 def examples(names: Iterable[str]) -> list[str]:
-    """One name for all that differ in numbers only, as layers are alike."""
+    """One name for each set of names that differ only in numbers, since layers are alike."""
     by_form: dict[str, str] = {}
     for name in names:
         by_form.setdefault(re.sub(r"\d+", "0", name), name)

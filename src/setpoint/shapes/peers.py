@@ -1,7 +1,8 @@
-"""Communication of ranks that compute one forward pass together, and with the reading rank.
+"""Communication among ranks that compute one forward pass together, and with the reading rank.
 
-Collectives take the name of their group, like torch's functional ones, which compilers can trace.
-Tensors are made contiguous before sending: gloo silently sends wrong numbers of others.
+Collectives identify their group by name, like torch's functional collectives, which compilers can
+trace. Tensors are made contiguous before sending, because gloo silently sends wrong values for
+non-contiguous ones.
 """
 
 from __future__ import annotations
@@ -28,30 +29,30 @@ _ops: Any = torch.ops._c10d_functional
 
 
 class Peers(NamedTuple):
-    """Ranks with parts of the same tensors, by the name of their process group."""
+    """Ranks with parts of the same tensors, identified by the name of their process group."""
 
     group: str
     rank: int
     size: int
 
     def reduce(self, x: Tensor, how: Sum = "sum") -> Tensor:
-        """All-reduce a tensor; without gradient."""
+        """All-reduce a tensor; not differentiable."""
         return _wait(_ops.all_reduce(x.contiguous(), how, self.group))
 
     def gather(self, x: Tensor, dim: int) -> Tensor:
-        """All-gather parts along a dimension, in the order of ranks; without gradient."""
+        """All-gather parts along a dimension, in rank order; not differentiable."""
         dim %= x.dim()
         parts = _wait(_ops.all_gather_into_tensor(x.contiguous(), self.size, self.group))
         return parts if dim == 0 else torch.cat(parts.chunk(self.size), dim=dim)
 
     def scatter(self, x: Tensor, dim: int) -> Tensor:
-        """Reduce-scatter a tensor along a dimension; without gradient."""
+        """Reduce-scatter a tensor along a dimension; not differentiable."""
         if dim % x.dim():
             x = torch.cat(x.chunk(self.size, dim=dim))
         return _wait(_ops.reduce_scatter_tensor(x.contiguous(), "sum", self.size, self.group))
 
     def part(self, x: Tensor, dim: int) -> Tensor:
-        """This rank's part of a tensor that is the same on all."""
+        """This rank's part of a tensor that is the same on all ranks."""
         length = x.shape[dim] // self.size
         return x.narrow(dim, self.rank * length, length)
 
@@ -61,12 +62,12 @@ def _wait(x: Tensor) -> Tensor:
 
 
 def sum_gradients(x: Tensor, peers: Peers) -> Tensor:
-    """Identity, whose gradient is summed over ranks: the input of column-parallel layers."""
+    """Identity; its gradient is summed over ranks. Input of column-parallel layers."""
     return _SumGradients.apply(x, peers)
 
 
 def sum_parts(x: Tensor, peers: Peers) -> Tensor:
-    """Sum over ranks, whose gradient is the same on all: the output of row-parallel layers."""
+    """All-reduce sum; the gradient passes through unchanged. Output of row-parallel layers."""
     return _SumParts.apply(x, peers)
 
 
@@ -74,18 +75,18 @@ def gather_parts(x: Tensor, dim: int, peers: Peers, *, sums: bool) -> Tensor:
     """All-gather along a dimension.
 
     Arguments:
-        sums: whether gradients are summed over ranks; else they are the same on all.
+        sums: whether gradients are summed over ranks; otherwise they are equal on all ranks.
     """
     return _GatherParts.apply(x, dim, peers, sums)
 
 
 def scatter_sum(x: Tensor, dim: int, peers: Peers) -> Tensor:
-    """Reduce-scatter along a dimension."""
+    """Reduce-scatter along a dimension; the gradient is all-gathered."""
     return _ScatterSum.apply(x, dim, peers)
 
 
 def keep_part(x: Tensor, dim: int, peers: Peers) -> Tensor:
-    """This rank's part of a tensor that is the same on all."""
+    """This rank's part of a tensor that is the same on all ranks; the gradient is all-gathered."""
     return _KeepPart.apply(x, dim, peers)
 
 
@@ -146,7 +147,7 @@ class _KeepPart(torch.autograd.Function):
 
 
 class Messages:
-    """Results of messages in the first pass through a layer, in order, for its recomputation."""
+    """Results received in the first pass through a layer, in order, for its recomputation."""
 
     def __init__(self) -> None:
         self.results: deque[tuple[Any, ...]] = deque()
@@ -162,7 +163,7 @@ saved: ContextVar[Messages | None] = ContextVar("saved", default=None)
 
 
 def save_result(*result: Any) -> None:
-    """Save the result of an exchange, if this pass saves them."""
+    """Save the result of an exchange if this pass records results."""
     messages = saved.get()
     if messages is not None and not messages.is_second:
         # Views without gradients: the pass that reads them makes its own graph.
@@ -171,20 +172,20 @@ def save_result(*result: Any) -> None:
 
 
 def is_second_pass() -> bool:
-    """True in a recomputation whose messages were saved, so that nothing is sent."""
+    """True in a recomputation with saved results, which sends nothing."""
     messages = saved.get()
     return messages is not None and messages.is_second
 
 
 def saved_result() -> tuple[Any, ...] | None:
-    """Next result of the first pass; None in the first pass, or if none are saved."""
+    """The next result of the first pass; None in the first pass, or if no results are saved."""
     messages = saved.get() if is_second_pass() else None
     return None if messages is None else messages.results.popleft()
 
 
 @contextmanager
 def only_sent() -> Iterator[None]:
-    """Mark the result computed within as only sent."""
+    """Mark a result computed within the block as only sent."""
     messages = saved.get()
     if messages is None:
         yield
@@ -197,7 +198,7 @@ def only_sent() -> Iterator[None]:
 
 
 def compute_sent(compute: Callable[[], Tensor], shape: Tensor) -> Tensor:
-    """Compute the result of a module, neither saved nor recomputed if it is only sent.
+    """Compute the result of a module; if it is only sent, neither save nor recompute it.
 
     Arguments:
         shape: a tensor with the shape and dtype of the result.
@@ -216,9 +217,9 @@ def compute_sent(compute: Callable[[], Tensor], shape: Tensor) -> Tensor:
 
 @dataclass(frozen=True, slots=True)
 class BroadcastReader:
-    """The first rank of a group reads, and sends to the others.
+    """Reader for a group: its first rank reads and sends to the others.
 
-    Every rank calls every method, in the same order. Tensors are sent on `device`.
+    All ranks call the same methods in the same order. Tensors are sent on `device`.
     """
 
     group: ProcessGroup
@@ -235,10 +236,11 @@ class BroadcastReader:
         return distributed.get_rank() == self.source
 
     def read(self, act: Callable[[], None]) -> None:
-        """Run a function on the reader alone.
+        """Run a function on the reader only.
 
         Raises:
-            SetpointError: raised by the function; on other ranks a `RunError` with its text.
+            SetpointError: raised by the function; other ranks raise a `RunError` with the same
+                text.
         """
         message: list[str | None] = [None]
         failure: SetpointError | None = None
@@ -258,7 +260,7 @@ class BroadcastReader:
     def tensor(
         self, read: Callable[[], Tensor], shape: Sequence[int], dtype: torch.dtype
     ) -> Tensor:
-        """Read a tensor of known shape and dtype, to `device` on all ranks."""
+        """Read a tensor of known shape and dtype to `device` on all ranks."""
         tensors: list[Tensor] = []
         self.read(lambda: tensors.append(read()))
         sent = (tensors[0] if tensors else torch.empty(shape, dtype=dtype)).to(self.device)

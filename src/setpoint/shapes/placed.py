@@ -1,4 +1,4 @@
-"""Tensors and their local shards: from the whole to the shard, and back."""
+"""Conversion between full tensors and their local shards."""
 
 from __future__ import annotations
 
@@ -11,30 +11,30 @@ from torch import Tensor, nn
 
 
 class Placeable(ABC):
-    """A tensor read lazily, box by box."""
+    """Tensor that is read lazily, box by box."""
 
     __slots__ = ()
 
     @property
     @abstractmethod
     def shape(self) -> torch.Size:
-        """Shape of the whole."""
+        """Shape of the full tensor."""
 
     @property
     @abstractmethod
     def dtype(self) -> torch.dtype:
-        """Dtype in which it is read."""
+        """Dtype of the values read."""
 
     @abstractmethod
     def box(self, offset: Sequence[int], shape: Sequence[int]) -> Tensor:
-        """Read a box from its first element, `offset`, into new memory on the CPU."""
+        """Read a box that starts at `offset` into new memory on the CPU."""
 
     def whole(self) -> Tensor:
-        """Read all, on the CPU."""
+        """Read the full tensor, on the CPU."""
         return self.box([0] * len(self.shape), self.shape)
 
     def fill(self, into: Tensor, offset: Sequence[int]) -> None:
-        """Read a box into a tensor of its shape, on any device and in any dtype."""
+        """Read a box into a tensor of the same shape, on any device and in any dtype."""
         into.copy_(self.box(offset, into.shape))
 
 
@@ -48,7 +48,7 @@ def in_memory(full: Tensor | Placeable) -> Tensor:
 
 
 def as_placed(full: Tensor | Placeable, like: Tensor) -> Tensor:
-    """Shard a full tensor, the same on all ranks, like another one."""
+    """Shard a full tensor, equal on all ranks, like another tensor."""
     if _is_whole(like):
         return in_memory(full)
     from torch.distributed.tensor import DTensor, distribute_tensor
@@ -63,7 +63,7 @@ def as_placed(full: Tensor | Placeable, like: Tensor) -> Tensor:
 
 
 def spread_like(part: Tensor, like: Tensor) -> Tensor:
-    """Make this rank's part a tensor of all ranks, sharded like another one."""
+    """Combine the parts of all ranks into a tensor that is sharded like another one."""
     if _is_whole(like):
         return part
     from torch.distributed.tensor import DTensor
@@ -80,7 +80,7 @@ def spread_like(part: Tensor, like: Tensor) -> Tensor:
 
 
 def put(into: Tensor, full: Tensor | Placeable) -> None:
-    """Copy its part of a full tensor, the same on all ranks, into a tensor."""
+    """Copy this rank's part of a full tensor, equal on all ranks, into a tensor."""
     into = into.detach()
     if isinstance(full, Tensor):
         into.copy_(as_placed(full, into))
@@ -127,15 +127,15 @@ def whole_of(tensor: Tensor) -> Tensor:
 
 
 def local_part(tensor: Tensor) -> Tensor:
-    """Local shard of a DTensor, with gradients; other tensors as they are."""
+    """Local shard of a DTensor, with gradients; other tensors are returned unchanged."""
     local = getattr(tensor, "to_local", None)
     return tensor if local is None else local()
 
 
 def local_ranges(parameter: Tensor) -> tuple[Tensor, list[tuple[int, int]]] | None:
-    """Local memory of a parameter, and its range of the full tensor in each dimension.
+    """Local memory of a parameter, and its range within each dimension of the full tensor.
 
-    None for shards that are not ranges.
+    None if the shard is not a range.
     """
     box = [(0, size) for size in parameter.shape] or [(0, 1)]
     if type(parameter) is nn.Parameter:
@@ -170,12 +170,12 @@ def _is_strided(placement: Any) -> bool:
 
 
 class ShardDtypes(NamedTuple):
-    """Dtypes of a weight that FSDP2 shards.
+    """Dtypes of a weight sharded by FSDP2.
 
     Arguments:
-        gathered: of the all-gather and the computation.
-        grad: of the full gradient, in which micro-batches accumulate.
-        shard_grad: of the gradient of the shard.
+        gathered: dtype of the all-gather and the computation.
+        grad: dtype of the full gradient, in which micro-batches accumulate.
+        shard_grad: dtype of the shard's gradient.
     """
 
     gathered: torch.dtype
@@ -184,7 +184,7 @@ class ShardDtypes(NamedTuple):
 
 
 class ShardedWeight(NamedTuple):
-    """A weight that FSDP2 shards: the modules that have it, with its name there, and its shard."""
+    """A weight sharded by FSDP2: its shard, and the modules that contain it, with its names."""
 
     modules: list[tuple[nn.Module, str]]
     shard: nn.Parameter

@@ -23,10 +23,10 @@ class Parameter(NamedTuple):
 
     Arguments:
         shape: shape over all ranks.
-        rate: multiplier of its learning rate.
-        inputs_first: whether it is a matrix (inputs, outputs), unlike torch.nn.Linear's.
-        packed: order of the matrices of transformers' experts in a `tensor`; "": none.
-        tensor: None if only the configuration describes it.
+        rate: learning-rate multiplier.
+        inputs_first: whether a matrix is (inputs, outputs), unlike in torch.nn.Linear.
+        packed: order in which `tensor` packs the expert matrices of transformers; "": not packed.
+        tensor: None if it is known only from the configuration.
     """
 
     name: str
@@ -39,7 +39,7 @@ class Parameter(NamedTuple):
 
 
 class StagePart(NamedTuple):
-    """A part of a model that a pipeline stage holds whole, with parameters and FLOPs per token."""
+    """Part of a model that stays in one pipeline stage, with its parameters and FLOPs per token."""
 
     name: str
     parameters: int
@@ -48,11 +48,11 @@ class StagePart(NamedTuple):
 
 @runtime_checkable
 class Staged(Protocol):
-    """A model that can be cut into the stages of a pipeline.
+    """Model that can be cut into pipeline stages.
 
-    Only the (B, S, dim) residual stream passes between parts, and all parameters belong to
-    modules. It supports a head (`setpoint.shapes.outcome`) and takes the residual stream in place
-    of tokens; without its last part it returns an `Outcome` with the residual stream as result.
+    Only the (B, S, dim) residual stream passes between parts, and all parameters belong to modules.
+    The model supports a head (`setpoint.shapes.outcome`) and accepts the residual stream in place
+    of tokens; without its last part it returns an `Outcome` whose result is the residual stream.
     """
 
     stream_width: int
@@ -66,13 +66,13 @@ class Staged(Protocol):
         """Remove all other parts.
 
         Lists and dictionaries of modules are replaced, not changed: others may share them. Parts
-        keep their names, and with them initialization and place in checkpoints.
+        keep their names, and thus their initialization and place in checkpoints.
         """
 
 
 @runtime_checkable
 class NamesParts(Protocol):
-    """A staged model whose parts are not modules of their names."""
+    """Staged model with parts that are not modules of the same name."""
 
     def part_modules(self, part: str) -> Sequence[Any]:
         """Modules of a part, for balancing stages by parameters."""
@@ -101,36 +101,36 @@ class TensorDivisible(Protocol):
     """A module with a tensor-parallel plan."""
 
     def tensor_plan(self) -> dict[str, str]:
-        """Division of modules among ranks.
+        """Describe how modules are divided among ranks.
 
         Returns:
-            words of `WORDS` by the path of a module relative to this one, in which `*` stands for
-            one name and "" for the module itself; others are the same on all ranks. `column` may
+            words from `WORDS` by module path relative to this one, where `*` stands for one name
+            and "" for the module itself; modules not listed are the same on all ranks. `column` may
             be followed by groups of heads, such as `column 8*64 + 2*64 shared`: 8 heads of 64
             outputs, then 2 heads that several ranks may share. With several groups, or fewer heads
-            than ranks, each rank holds the whole matrix and computes with its rows.
+            than ranks, each rank stores the whole matrix and computes with its own rows.
         """
         ...
 
 
 @runtime_checkable
 class VocabularyDivisible(Protocol):
-    """A model whose output matrix can be divided by the rows of its vocabulary."""
+    """Model whose output matrix can be divided along the vocabulary."""
 
     def divide_vocabulary(self, peers: Peers, gathers: bool) -> None:
         """Divide the rows of the output matrix among ranks, for `Projection`.
 
         Arguments:
-            gathers: whether losses get the logits of all rows.
+            gathers: whether losses receive the logits of all rows.
         """
 
 
 @runtime_checkable
 class HasUnits(Protocol):
-    """A model with units of FSDP2 around its layers."""
+    """Model that defines FSDP2 units around its layers."""
 
     def units_around_layers(self) -> list[list[nn.Module]]:
-        """Modules gathered together, in forward order.
+        """Modules that are gathered together, in forward order.
 
         Each forward pass calls all modules of a unit, unit by unit; the first with tokens.
         """
@@ -139,12 +139,12 @@ class HasUnits(Protocol):
 
 @runtime_checkable
 class SequenceDivisible(Protocol):
-    """A model that takes parts of sequences."""
+    """Model that accepts parts of sequences."""
 
     def use_context(self, groups: ContextGroups) -> None:
         """Compute with this rank's part of each sequence (context parallelism).
 
-        Tokens are then this rank's; positions and documents are of full rows.
+        Tokens are then those of this rank; positions and documents still cover full rows.
         """
 
 
@@ -163,8 +163,8 @@ class ExpertPart(NamedTuple):
 
     Arguments:
         module: called with tokens; owns parameters whose first dimension is the expert.
-        widths: dimension of an expert's inner width by projection; parameters that follow its
-            division are in modules of that name.
+        widths: for each projection, the dimension of an expert's inner width; parameters divided in
+            the same way are in modules of that name.
     """
 
     module: nn.Module
@@ -172,14 +172,15 @@ class ExpertPart(NamedTuple):
 
 
 def side_to_shard(shape: Sequence[int], inner: int, ranks: int) -> int:
-    """Choose the dimension along which ranks shard a tensor of experts.
+    """Choose the dimension along which ranks shard an expert tensor.
 
-    The dimension of experts if their number divides, so that each rank has whole experts, which
-    Muon needs; else another dimension that divides, the inner width last; the experts if none does.
+    The expert dimension if the number of experts is divisible, so that each rank has whole experts,
+    as Muon requires; else another divisible dimension, the inner width last; if there is none, the
+    expert dimension.
 
     Arguments:
-        shape: of the tensor on all these ranks.
-        inner: dimension of the inner width; 0: none.
+        shape: shape of the tensor over all these ranks.
+        inner: dimension of the inner width; 0 if there is none.
     """
     sides = sorted(range(len(shape)), key=lambda dim: dim > 0 and dim == inner)
     return next((dim for dim in sides if shape[dim] % ranks == 0), 0)
@@ -187,7 +188,7 @@ def side_to_shard(shape: Sequence[int], inner: int, ranks: int) -> int:
 
 @runtime_checkable
 class HasExperts(Protocol):
-    """A model whose experts can lie on several ranks."""
+    """Model whose experts can be spread over several ranks."""
 
     def use_experts(self, exchange: Any) -> Sequence[ExpertPart]:
         """Dispatch tokens to experts on other ranks; see `setpoint.model.moe.dispatch`.
@@ -204,48 +205,50 @@ class HasExperts(Protocol):
 
 @runtime_checkable
 class Adapted(Protocol):
-    """A module whose weight an adapter changes."""
+    """Module with a weight that an adapter changes."""
 
     def adapted_weight(self) -> Tensor:
-        """The weight with the update of the adapter, through which gradients reach that."""
+        """The weight including the adapter's update; gradients reach the adapter through it."""
         ...
 
 
 @runtime_checkable
 class KnowsKinds(Protocol):
-    """A module that declares the kinds of its own parameters."""
+    """Module that declares the kinds of its own parameters."""
 
     def parameter_kinds(self) -> Mapping[str, Kind]:
-        """Kinds by the names of its parameters."""
+        """The kind of each parameter, by name."""
         ...
 
 
 @runtime_checkable
 class FollowsDivision(Protocol):
-    """A module inside another one, with parameters divided like that one's."""
+    """Module nested in another and divided in the same way."""
 
     def follow(
         self, word: str, rows: Sequence[tuple[int, int]], peers: Peers
     ) -> tuple[dict[str, int], tuple[str, ...]]:
-        """Follow the tensor-parallel division of the module around it.
+        """Follow the tensor-parallel division of the enclosing module.
 
         Arguments:
-            word: of that module; see `WORDS`.
-            rows: (first, number) ranges of a whole matrix that this rank computes with; empty for
-                an equal share, or all.
+            word: word of the enclosing module; see `WORDS`.
+            rows: (first, number) row ranges of a whole matrix that this rank computes with; empty
+                for an equal share, or for all rows.
 
         Returns:
-            the dimension of each divided parameter; and the parameters read by the given rows.
+            the dimension of each divided parameter, and the parameters of which only the given rows
+            are read.
         """
         ...
 
 
 class GroupedProducts(NamedTuple):
-    """Products of rows with the matrices of their groups; ends are (E,) int32.
+    """Grouped matrix products: rows times the matrix of their group; ends are (E,) int32.
 
     Arguments:
         product: (R, in) rows, (E, in, out) matrices and ends to (R, out); with gradients.
-        gradient: of the matrices, from rows, the gradient of the product, and ends.
+        gradient: gradient of the matrices, from the rows, the gradient of the product, and the
+            ends.
     """
 
     product: Callable[[Tensor, Tensor, Tensor], Tensor]
@@ -254,19 +257,19 @@ class GroupedProducts(NamedTuple):
 
 @runtime_checkable
 class HasGroupedProducts(Protocol):
-    """A module whose grouped products can be replaced."""
+    """Module whose grouped products can be replaced."""
 
     grouped: GroupedProducts | None
 
     def size_here(self) -> tuple[int, int]:
-        """(width, dim): the sides of the matrices that this rank multiplies with."""
+        """(width, dim): the sides of the matrices multiplied on this rank."""
         ...
 
 
 @runtime_checkable
 class HasProducts(Protocol):
-    """A module that names its own parameters read by matrix products alone."""
+    """Module that lists its own parameters read only by matrix products."""
 
     def product_weights(self) -> Collection[str]:
-        """Names of these parameters."""
+        """Names of the parameters read only by matrix products."""
         ...

@@ -1,4 +1,4 @@
-"""Score of a model on a text, from the sum of its cross-entropy."""
+"""Score of a model on a text, from its summed cross-entropy."""
 
 from __future__ import annotations
 
@@ -21,10 +21,11 @@ if TYPE_CHECKING:
 
 
 class EvalSums(NamedTuple):
-    """Sums over the targets of a batch that count.
+    """Sums over the targets of a batch that have weight.
 
     Arguments:
-        correct: int64 scalar, number of most probable targets; None: not counted.
+        correct: int64 scalar, number of targets that were the most probable token; None: not
+            counted.
     """
 
     nats: Tensor
@@ -36,34 +37,34 @@ class TextFeed(Protocol):
 
     @property
     def totals(self) -> Mapping[str, int]:
-        """Sequences of each text in a pass, over all ranks."""
+        """Number of sequences of each text in a pass, over all ranks."""
         ...
 
     @property
     def available(self) -> Mapping[str, int]:
-        """Sequences that each text has, of which a pass reads the first."""
+        """Number of sequences in each text; a pass reads the first of them."""
         ...
 
     @property
     def global_batch_size(self) -> int:
-        """Sequences that one batch of each rank makes up."""
+        """Number of sequences in one batch on each of all ranks."""
         ...
 
     def local_count(self, name: str) -> int:
-        """Sequences of a text that this rank counts, which are the first of its pass."""
+        """Number of a text's sequences counted by this rank: the first ones of its pass."""
         ...
 
     def batches(self, name: str) -> Iterator[Batch]:
-        """A pass over a text."""
+        """Iterate once over a text."""
         ...
 
 
 class EvalRanks(Protocol):
-    """The process among those that evaluate; see `setpoint.parallel.world.World`."""
+    """One process among those that evaluate; see `setpoint.parallel.world.World`."""
 
     @property
     def device(self) -> torch.device:
-        """Of the model."""
+        """Device of the model."""
         ...
 
     @property
@@ -73,12 +74,12 @@ class EvalRanks(Protocol):
 
     @property
     def gives_loss(self) -> bool:
-        """True if the loss of this rank enters sums over all."""
+        """True if this rank's loss enters sums over all ranks."""
         ...
 
     @property
     def gives_counts(self) -> bool:
-        """True if the counts of this rank enter sums over all."""
+        """True if this rank's counts enter sums over all ranks."""
         ...
 
     def sum(self, *tensors: Tensor) -> None:
@@ -86,7 +87,7 @@ class EvalRanks(Protocol):
 
 
 def perplexity(loss: float) -> float:
-    """exp(loss) of a mean cross-entropy; infinity where no float holds it."""
+    """exp(loss) of a mean cross-entropy; infinity if a float cannot represent it."""
     try:
         return math.exp(loss)
     except OverflowError:
@@ -94,23 +95,23 @@ def perplexity(loss: float) -> float:
 
 
 def bits_per_byte(nats: float, size: int) -> float:
-    """Bits per byte of a sum of cross-entropy; `size` is the bytes of the text, above 0."""
+    """Bits per byte from a summed cross-entropy; `size` is the text's bytes, above 0."""
     return nats / math.log(2) / size
 
 
 @dataclass(frozen=True, slots=True)
 class Score:
-    """Quality of a model's predictions of a text.
+    """Quality of a model's predictions on a text.
 
     Arguments:
-        loss: mean cross-entropy of the targets that count, in nats, whatever is minimized.
+        loss: mean cross-entropy of the targets with weight, in nats, whatever is minimized.
         perplexity: exp(loss).
         bits_per_byte: bits of these targets, separators included, per byte of text.
         tokens: number of these targets.
         sequences: number of sequences with these targets, from the start of the text.
         total_sequences: sequences of the full text.
-        accuracy: share of most probable targets; None: not counted.
-        bytes: bytes of these targets; 0 if unknown, since rows of metrics lack it.
+        accuracy: fraction of targets that were the most probable token; None: not counted.
+        bytes: bytes of these targets; 0 if unknown, because metric rows do not contain them.
     """
 
     loss: float
@@ -140,18 +141,18 @@ class Score:
 
     @property
     def extent(self) -> str:
-        """Part of the text that was evaluated: `64 of 1,234 sequences`."""
+        """The part of the text that was evaluated: `64 of 1,234 sequences`."""
         part = "all" if self.sequences == self.total_sequences else f"{self.sequences:,} of"
         return f"{part} {self.total_sequences:,} sequence{'s' * (self.total_sequences != 1)}"
 
     def metric(self, name: str) -> float:
-        """One of the figures, named as in `evaluation.best.metric`."""
+        """One field of the score, named as in `evaluation.best.metric`."""
         value = getattr(self, name)
         assert value is not None, "the configuration is refused otherwise"
         return value
 
     def format_line(self) -> str:
-        """Format the score."""
+        """Format the score as one line."""
         text = f"loss {self.loss:.4f}, {self.bits_per_byte:.4f} bits per byte"
         if self.accuracy is not None:
             text += f", accuracy {self.accuracy:.4f}"
@@ -172,7 +173,7 @@ def score_text(
 ) -> Score:
     """Evaluate the current model on one text of a feed; each target counts once.
 
-    Ranks divide the sequences among them; the score is that of all, on every rank.
+    Ranks divide the sequences among themselves; every rank gets the score over all of them.
 
     Arguments:
         count: counts the values of a batch by which the loss is divided.
@@ -181,7 +182,7 @@ def score_text(
         between: called before each batch.
 
     Raises:
-        RunError: no target counts, or those that count have no bytes.
+        RunError: no target has weight, or the targets with weight have no bytes.
     """
     nats, correct, tokens, size, sequences, done = 0.0, 0, 0, 0, 0, 0
     counts_correct = False
@@ -219,7 +220,7 @@ def score_text(
 def _sum_over_ranks(
     ranks: EvalRanks, nats: float, correct: int, tokens: int, size: int
 ) -> tuple[float, int, int, int]:
-    """Sums over all ranks, each of which contributes what only it holds."""
+    """Sum over all ranks; each contributes only what no other rank has."""
     if ranks.size == 1:
         return nats, correct, tokens, size
     if not ranks.gives_loss:

@@ -1,4 +1,4 @@
-"""Quantized weights: modules that store a weight of the module around them."""
+"""Quantized weights: modules that store a weight of their parent module."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ class Form(NamedTuple):
 
     Arguments:
         numbers: `e4m3`, `e5m2`, `int8`, `int4`, `e2m1`, `nf4` or `fp4`.
-        block: rows and columns with one scale; of `nf4` and `fp4`, of the flattened matrix.
-        scales: `float`, `exponent` (of two) or `e4m3`, which a float of the matrix multiplies.
-        nested: scales per scale of scales; 0: scales are not quantized.
+        block: rows and columns that share a scale; for `nf4` and `fp4`, of the flattened matrix.
+        scales: `float`, `exponent` (of two), or `e4m3` times one float per matrix.
+        nested: number of scales that share a scale of their own; 0: scales are not quantized.
         zeros: whether blocks have zero points.
     """
 
@@ -36,13 +36,13 @@ class Form(NamedTuple):
 
 
 class Coded(NamedTuple):
-    """A quantized matrix (outputs, inputs) of a file.
+    """A quantized matrix (outputs, inputs) read from a file.
 
     Arguments:
         parts: codes (4 bits: two in a byte, the first in its low half, of `nf4` and `fp4` in its
             high half), scales, and their factor; of `nf4` and `fp4` levels, absmax, and where
             these are quantized nested_levels and nested_absmax.
-        mean: of quantized scales.
+        mean: mean of the quantized scales.
     """
 
     form: Form
@@ -52,19 +52,19 @@ class Coded(NamedTuple):
 
 @runtime_checkable
 class HasCoded(Protocol):
-    """A model with weights from files that may hold them quantized."""
+    """Model with weights from files that may store them quantized."""
 
     def coded(self, weight: str) -> Iterator[Sequence[Coded]] | None:
-        """Quantized matrices stacked in a weight, by its name; of packed experts, of each.
+        """The quantized matrices stacked in a weight, by weight name; for packed experts, of each.
 
-        None if files have it dense.
+        None if the files store the weight unquantized.
         """
         ...
 
 
 @runtime_checkable
 class Stored(Protocol):
-    """A module that stores a weight of the module around it, such as a quantized one."""
+    """Module that stores a weight of its parent in another form, such as quantized."""
 
     stands_for: str
     """Name of the weight in that module."""
@@ -73,67 +73,68 @@ class Stored(Protocol):
     """Shape of the weight on all ranks together."""
 
     def pieces(self, every: bool = False) -> list[tuple[int, int]]:
-        """Ranges of rows, each put at once; with `every`, those without a part here as well."""
+        """Row ranges that are set in one call; with `every`, also those absent on this rank."""
         ...
 
     def parts_of(self, full: Tensor) -> dict[str, Tensor]:
-        """Stored tensors of a piece by parameter, of all ranks."""
+        """The stored tensors of a piece, by parameter, over all ranks."""
         ...
 
     def parts_from(self, coded: Coded) -> dict[str, Tensor] | None:
-        """Stored tensors of a matrix of a file; None if its format is another."""
+        """Stored tensors for a matrix from a file; None if its format differs."""
         ...
 
     def take(self, parts: dict[str, Tensor], first: int = 0) -> None:
-        """Take the stored tensors of a piece; see `put`."""
+        """Accept the stored tensors of a piece; see `put`."""
 
     def put(self, full: Tensor, first: int = 0) -> None:
-        """Take a piece of the weight from row `first` on; each rank keeps its part."""
+        """Set a piece of the weight that starts at row `first`; each rank keeps its part."""
 
 
 @runtime_checkable
 class StoredExperts(Stored, Protocol):
-    """Matrices (E, in, out) of packed experts.
+    """Packed expert matrices (E, in, out).
 
-    The experts' child `CHILD` is None, or a `nn.ModuleDict` by the names of tensors that are None.
+    The child `CHILD` of the experts is None, or an `nn.ModuleDict` with an entry for each tensor
+    that is None.
     """
 
     @property
     def computed(self) -> tuple[int, int, int]:
-        """Shape of all experts' matrices; ranks may divide the width."""
+        """Shape of the matrices of all experts; ranks may divide the width."""
         ...
 
     def multiply(
         self, rows: Tensor, product: Callable[[Tensor, Tensor, Tensor], Tensor], ends: Tensor
     ) -> Tensor:
-        """Multiply rows with the matrices of their local experts.
+        """Multiply rows by the matrices of their local experts.
 
         Arguments:
-            product: of rows, dense matrices and ends.
+            product: computes the product from rows, dense matrices and ends.
             ends: ends of the rows of each expert.
         """
         ...
 
     def dense(self, dtype: torch.dtype = ...) -> Tensor:
-        """Dequantized matrices of the local experts."""
+        """The dequantized matrices of the local experts."""
         ...
 
 
 def stored_weights(model: nn.Module) -> Iterator[tuple[str, Any]]:
-    """Find the `Stored` modules of a model, by the names of their weights."""
+    """Find the `Stored` modules of a model, by weight name."""
     for path, module in model.named_modules():
         if isinstance(module, Stored):
             yield f"{path.rpartition(CHILD)[0]}{module.stands_for}", module
 
 
 class QuantizedPart(NamedTuple):
-    """One stored parameter of a weight.
+    """One stored parameter that is part of a weight.
 
     Arguments:
         weight: name of the weight.
         module: the `Stored` module.
-        param: name of the parameter in it.
-        shape: on all ranks together.
+        param: name of the parameter within the module.
+        shape: shape over all ranks.
     """
 
     weight: str
@@ -143,7 +144,7 @@ class QuantizedPart(NamedTuple):
 
 
 def places_of_parts(model: nn.Module) -> dict[str, QuantizedPart]:
-    """Stored parameters by the names that `stored_parts` gives them."""
+    """Stored parameters, under the names that `stored_parts` uses."""
     paths = {id(module): path for path, module in model.named_modules()}
     return {
         f"{paths[id(module)]}.{name}": QuantizedPart(weight, module, name, tuple(part.shape))
@@ -153,7 +154,7 @@ def places_of_parts(model: nn.Module) -> dict[str, QuantizedPart]:
 
 
 def stored_parts(model: nn.Module) -> dict[str, Tensor]:
-    """Tensors of stored weights, which keep their dtypes, by name."""
+    """The tensors of stored weights by name; they keep their dtypes."""
     paths = [path for path, module in model.named_modules() if isinstance(module, Stored)]
     return {
         f"{path}.{name}": part

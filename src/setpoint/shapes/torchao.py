@@ -1,4 +1,4 @@
-"""Imports of torchao, here and by transformers, without its log lines."""
+"""Imports of torchao, by Setpoint and by transformers, without log lines."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _LINES: Final = {
 
 
 class _Without(logging.Filter):
-    """Drops records that contain a text."""
+    """Filter that drops log records containing a text."""
 
     def filter(self, record: logging.LogRecord) -> bool:
         """See `logging.Filter`."""
@@ -27,7 +27,7 @@ _FILTERS: Final = {name: _Without(text) for name, text in _LINES.items()}
 
 
 def quiet_torchao() -> None:
-    """Suppress the log lines of importing torchao."""
+    """Suppress the log lines printed when torchao is imported."""
     for name, filter in _FILTERS.items():
         logging.getLogger(name).addFilter(filter)  # filters are added only once
 

@@ -1,4 +1,4 @@
-"""Chat templates: conversations as text, with the spans of the answers.
+"""Chat templates: conversations rendered as text, with the spans of the answers.
 
 Templates are Jinja programs that come with tokenizers, so they run in a sandbox, as in
 `transformers`. Messages are plain text: a control token spelled in a message, such as <|im_end|>,
@@ -74,7 +74,8 @@ class RenderedChat:
     Arguments:
         pieces: consecutive pieces of the text.
         answers: (start, stop) characters of each requested answer with its end of turn.
-        end: control token to append, if the text ends in an answer without end of turn; None: none.
+        end: control token to append if the text ends in an answer without an end of turn; None:
+            nothing to append.
     """
 
     pieces: tuple[TextPiece, ...]
@@ -88,7 +89,7 @@ class RenderedChat:
 
 
 class _Marked(NamedTuple):
-    """A text without marks, with their positions and the spans of generations."""
+    """A text after removal of its marks, with their positions and the spans of generations."""
 
     text: str
     marks: dict[int, int]
@@ -131,8 +132,8 @@ class ChatTemplate:
             answers: indices of the messages to locate.
 
         Raises:
-            RowError: the template raises, or loses, reorders or confuses messages, or the answers
-                cannot be located.
+            RowError: the template raises an error; loses, reorders or confuses messages; or the
+                answers cannot be located.
         """
         safe = self._safe(conversation)
         text, _, generations = self._render(safe.messages, safe.tools)
@@ -164,7 +165,8 @@ class ChatTemplate:
     def prompt(self, conversation: Conversation) -> tuple[TextPiece, ...]:
         """Render a conversation up to the answer to generate.
 
-        A template that raises, or loses or reorders messages, is an error of the row.
+        A template that raises an error, or loses or reorders messages, is reported as an error of
+        the row.
         """
         safe = self._safe(conversation)
         text = self._render(safe.messages, safe.tools, prompt=True).text
@@ -176,10 +178,10 @@ class ChatTemplate:
 
     @cached_property
     def turn_end(self) -> str | None:
-        """Control token that ends an answer; None: the template writes none.
+        """Control token that ends an answer; None if the template writes none.
 
-        It is the first one between an answer and the next text of the user: <|im_end|> in ChatML,
-        and in templates without an end of turn the marker of the next role.
+        It is the first control token between an answer and the user's next text: <|im_end|> in
+        ChatML; in templates without an end of turn, the marker of the next role.
         """
         return self._control_behind_answer(PROBE)
 
@@ -213,7 +215,7 @@ class ChatTemplate:
         return (span[0], match.end()) if match else span
 
     def _safe(self, conversation: Conversation) -> Conversation:
-        """The conversation with spelled control tokens replaced by placeholders."""
+        """The conversation with spelled-out control tokens replaced by placeholders."""
         if conversation.tools and not self.has_tools:
             raise RowError(
                 f"field 'tools': {self.title} does not write tools, and the conversation has "
@@ -252,7 +254,7 @@ class ChatTemplate:
     def _ends(
         self, conversation: Conversation, marked: _Marked, owners: list[int]
     ) -> dict[int, int]:
-        """End of the last text of each message; all must be present and in order."""
+        """End of each message's last text; all must be present and in order."""
         ends: dict[int, int] = {}
         before = -1
         for number, owner in enumerate(owners):
@@ -384,7 +386,7 @@ class ChatTemplate:
         return max((match.end() for match in self._control.finditer(text)), default=0)
 
     def _rendered(self, text: str, spans: Sequence[tuple[int, int]]) -> RenderedChat:
-        """Split a text into pieces, with placeholders replaced by the spelled control tokens."""
+        """Split a text into pieces, with spelled-out control tokens in place of placeholders."""
         pieces: list[TextPiece] = []
         shifts: list[tuple[int, int]] = []  # (end of a sign, by how much what follows moves)
         start = 0
@@ -407,8 +409,8 @@ class ChatTemplate:
 def _compiled(source: str, title: str) -> Any:
     """Compile a template in Jinja's sandbox, with the functions that `transformers` provides.
 
-    `strftime_now` is not provided: a run would depend on the date. Templates that test for it, such
-    as Llama's, use a fixed date.
+    `strftime_now` is not provided, because a run would depend on the date. Templates that test for
+    it, such as Llama's, use a fixed date.
     """
     try:
         from jinja2 import TemplateError, nodes
@@ -487,7 +489,7 @@ def _without_marks(text: str) -> _Marked:
 
 
 def _with_marks(messages: Sequence[Mapping[str, Any]]) -> tuple[list[dict[str, Any]], list[int]]:
-    """Add a mark to the end of each text; also returns the message of each mark.
+    """Append a mark to each text, and return the message of each mark.
 
     A mark precedes trailing white space, which templates may strip.
     """
@@ -589,14 +591,14 @@ NAMED: Mapping[str, str] = {"plain": PLAIN, "alpaca": ALPACA, "chatml": CHATML, 
 
 
 def fitting_template(choice: str | None, where: str, facts: ChatFacts) -> ChatTemplate:
-    """Chat template of a source, checked against the tokens of the tokenizer.
+    """Chat template of a source, checked against the tokenizer's tokens.
 
     Arguments:
-        choice: a name or a file; None: the tokenizer's own template.
+        choice: name or file of a template; None: the tokenizer's own template.
         where: path of the field, for messages.
 
     Raises:
-        SetpointError: there is no template, Jinja cannot parse it, or a token of it is missing.
+        SetpointError: there is no template, Jinja cannot parse it, or one of its tokens is missing.
     """
     templates, valid = facts.templates, f"{', '.join(NAMED)}, or a file that ends in .jinja"
     names = ", ".join(templates)

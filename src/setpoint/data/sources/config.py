@@ -1,6 +1,6 @@
 """Data sources: one variant per kind of source.
 
-Nothing here imports numpy or torch: `setpoint check` reads this file.
+This file imports neither numpy nor torch, because `setpoint check` reads it.
 """
 
 from __future__ import annotations
@@ -84,13 +84,13 @@ class SourceConfig(Config, role=IDENTITY):
     """`module:function` that `most_tokens` calls with the section; empty: the size is unknown."""
 
     def most_tokens(self) -> int | None:
-        """Upper bound of the tokens (one per byte of text), without reading; None: unknown."""
+        """Upper bound on the tokens (one per byte of text), without reading; None: unknown."""
         module, _, name = self.sized_by.partition(":")
         return getattr(import_module(module), name)(self) if module else None
 
 
 def unmixed_problems(sources: Sequence[SourceConfig], path: str) -> Iterator[Problem]:
-    """Find weights of sources that are read whole, since they are evaluated on."""
+    """Find weights on sources for evaluation, which are always read whole."""
     for index, source in enumerate(sources):
         for name in ("weight", "epochs"):
             if getattr(source, name) is not None:

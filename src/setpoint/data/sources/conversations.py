@@ -60,7 +60,7 @@ def read_row(
         shifted: see `read_tokens`.
 
     Raises:
-        RowError: it matches no shape, or a field is invalid.
+        RowError: the row matches no shape, or a field is invalid.
     """
     if filled:
         row = _without_nulls(row)
@@ -92,7 +92,7 @@ def _conversation(
 
 
 def _parsed(value: Any, field: str) -> Any:
-    """A value, parsed if it is JSON, as in CSV files."""
+    """A value, decoded if it is JSON, as in CSV files."""
     if not isinstance(value, str) or not value.strip():
         return value
     try:
@@ -145,7 +145,7 @@ def _message(mapping: Any, field: str) -> dict[str, Any]:
 
 
 def _content(content: Any, field: str) -> str:
-    """Text of a content, which may be in parts."""
+    """Text of a message content, which may consist of parts."""
     if isinstance(content, str):
         return content
     parts = content if isinstance(content, list) else [content]
@@ -224,8 +224,8 @@ def conversations_in(config: Text) -> Conversations | None:
     """Section that reads files as conversations, if their first row is one and has no text.
 
     Returns:
-        a section with the paths, and with shifted_labels if only shifted labels match; None: they
-        are something else, or cannot be read, which is reported when they are read.
+        a section with the paths, and with shifted_labels if only shifted labels match; None if the
+        files are something else, or cannot be read, which is reported when they are read.
     """
     try:
         name, file = next(iter(text_files(config, "paths").checked().items()))
@@ -260,7 +260,7 @@ class ConversationsSource:
 
         Raises:
             SetpointError: a file cannot be read, a row is not a conversation, or the template or
-                its tokens are missing; with file, row and field.
+                its tokens are missing; names file, row and field.
         """
         template: ChatTemplate | None = None
         rows = kept = 0
@@ -299,7 +299,7 @@ class ConversationsSource:
         return SetpointError(f"{self.where}.paths: {row.place}: {error}.\n{VALID_ROW}")
 
     def starts_with_messages(self) -> bool:
-        """True if the first row is a conversation, which needs a template, unlike token ids."""
+        """True if the first row is a conversation, which, unlike token ids, needs a template."""
         _, first = next(self._rows(), (None, None))
         return isinstance(first, Conversation)
 
@@ -307,7 +307,8 @@ class ConversationsSource:
         """Chat template for a tokenizer.
 
         Raises:
-            SetpointError: there is none, or it writes tokens that the tokenizer does not have.
+            SetpointError: there is no template, or it writes tokens that the tokenizer does not
+                have.
         """
         if not isinstance(getattr(tokenizer, "chat", None), ChatFacts):
             raise SetpointError(
@@ -377,7 +378,7 @@ class ConversationsSource:
 def answer_mask(
     places: npt.NDArray[np.int64], answers: tuple[tuple[int, int], ...]
 ) -> npt.NDArray[np.bool_]:
-    """(T,) mask of the tokens that overlap an answer, even by one byte."""
+    """(T,) mask of the tokens that overlap an answer, even by a single byte."""
     mask = np.zeros(len(places), np.bool_)
     first, last = places[:, 0], places[:, 1]
     for start, end in answers:

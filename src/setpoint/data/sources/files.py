@@ -1,4 +1,4 @@
-"""Files of paths, folders, globs and URLs: discovery, formats, and bytes, decompressed."""
+"""Files at paths, folders, globs and URLs: discovery, formats, and decompressed content."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ _STATES = ("size", "ETag", "etag", "LastModified", "last_modified", "mtime", "up
 
 
 def suffix_of(path: str) -> str:
-    """Lower-case suffix of a path or URL without that of a compression: `.jsonl`."""
+    """Lower-case suffix of a path or URL, without a compression suffix: `.jsonl`."""
     name = PurePosixPath(path.partition("?")[0] if is_url(path) else path)
     return PurePosixPath(name.stem if compression_of(path) else name).suffix.lower()
 
@@ -47,7 +47,7 @@ def compression_of(path: str) -> str:
 
 
 def format_of(path: str) -> str:
-    """Format of a file by its suffix; "text" if unknown."""
+    """Format of a file, from its suffix; "text" if unknown."""
     return SUFFIXES.get(suffix_of(path), TEXT)
 
 
@@ -62,7 +62,7 @@ class RemoteFile:
 
     @property
     def name(self) -> str:
-        """The last part of its path."""
+        """The last part of the path."""
         return PurePosixPath(self.url.partition("?")[0]).name
 
     @property
@@ -92,8 +92,8 @@ class FileList:
     """Files found at paths.
 
     Arguments:
-        files: by document name, in the order of the paths, sorted within each path.
-        errors: by the dotted path of the invalid field.
+        files: files by document name, in the order of the paths, sorted within each path.
+        errors: errors by the dotted path of the invalid field.
     """
 
     files: dict[str, File]
@@ -121,15 +121,15 @@ def find_files(
     """Find the files of paths, folders and globs, without opening them.
 
     A file is named by its path relative to the folder, or to the part of the glob before the first
-    wildcard, so names, and with them the split, do not depend on the mount point. A file that is
+    wildcard, so that names, and thus the split, do not depend on the mount point. A file that is
     matched twice counts once.
 
     Arguments:
         paths: paths, or a mapping from their indices in the field.
         name: name of the source, the prefix of document names.
         field: dotted path of `paths`, for messages.
-        accept: predicate for files of a folder; None: all but hidden files.
-        remote: whether to list URLs; False only checks their syntax.
+        accept: predicate for files in a folder; None: all but hidden files.
+        remote: whether to list URLs; if False, only their syntax is checked.
     """
     errors: dict[str, SetpointError] = {}
     if not paths:
@@ -208,7 +208,7 @@ def _globbed(pattern: str) -> set[Path]:
 
 
 def _nearby(path: Path) -> str:
-    """Sentence about the entries of the nearest existing folder of a missing path."""
+    """Sentence about the entries of the nearest existing parent folder of a missing path."""
     folder = path.parent
     while not os.path.isdir(folder) and folder != folder.parent:
         folder = folder.parent
@@ -262,7 +262,7 @@ def _expand_url(
 
 
 def _list_url(pattern: str) -> tuple[list[str], str, bool]:
-    """Paths of the files, the folder that names are relative to, and whether it was listed."""
+    """Paths of the files, the folder to which names are relative, and whether it was listed."""
     system, path = open_file_system(pattern)
     web = pattern.startswith("http")
     # A question mark and brackets are usual in URLs of the web, and no wildcards there.
@@ -284,7 +284,7 @@ def _list_url(pattern: str) -> tuple[list[str], str, bool]:
 
 
 def problems_of(errors: Mapping[str, SetpointError]) -> Iterator[Problem]:
-    """Errors of `find_files` with `HERE` as the path of the section, as problems."""
+    """Errors of `find_files` as problems, with `HERE` as the path of the section."""
     for path, error in errors.items():
         # The error of the data names the field first and what is valid last.
         message, _, valid = str(error).removeprefix(f"{path}: ").partition("\nValid: ")
@@ -292,16 +292,16 @@ def problems_of(errors: Mapping[str, SetpointError]) -> Iterator[Problem]:
 
 
 def size_of(files: Mapping[str, File]) -> int | None:
-    """Bytes of all files; None if one is remote or compressed."""
+    """Bytes of all files; None if any is remote or compressed."""
     if any(not isinstance(file, Path) or compression_of(str(file)) for file in files.values()):
         return None
     return sum(file.stat().st_size for file in files.values() if isinstance(file, Path))
 
 
 def inputs_of(files: Mapping[str, File]) -> Iterator[str]:
-    """A line for each file: its name, a tab, and a state that changes with the content.
+    """A line for each file: its name, a tab, and a state that changes with its content.
 
-    The state is size and modification time; for a URL what the service reports.
+    The state is size and modification time, or for a URL, what the service reports.
     """
     for name, file in files.items():
         if isinstance(file, Path):
@@ -322,7 +322,7 @@ def opened(file: File, where: str, offset: int = 0) -> Iterator[BinaryIO]:
         offset: decompressed bytes to skip.
 
     Raises:
-        SetpointError: it cannot be opened or read, or is damaged.
+        SetpointError: the file cannot be opened or read, or is damaged.
     """
     with named_errors(file, where), file.open("rb") as raw:
         compression = compression_of(str(file))
@@ -348,7 +348,7 @@ def need_arrow(subject: str, where: str) -> Any:
     """Import pyarrow.
 
     Raises:
-        SetpointError: it is not installed.
+        SetpointError: pyarrow is not installed.
     """
     try:
         import pyarrow
@@ -361,10 +361,10 @@ def need_arrow(subject: str, where: str) -> Any:
 
 @contextmanager
 def named_errors(file: File, where: str) -> Iterator[None]:
-    """Convert errors of reading to errors that name the file.
+    """Convert read errors to errors that name the file.
 
     Raises:
-        SetpointError: it cannot be read or is damaged.
+        SetpointError: the file cannot be read or is damaged.
     """
     try:
         yield

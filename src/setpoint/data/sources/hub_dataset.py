@@ -1,4 +1,4 @@
-"""Data sets of the Hugging Face hub and of the library `datasets`."""
+"""Data sets from the Hugging Face Hub and from the library `datasets`."""
 
 from __future__ import annotations
 
@@ -23,18 +23,18 @@ _ID = re.compile(r"[\w-][\w.-]*(/[\w-][\w.-]*)?")
 
 
 def folder_of(config: HubDataset) -> str | None:
-    """Local folder; None for a data set of the hub."""
+    """Local folder; None for a data set on the hub."""
     path = os.path.expanduser(config.path)
     return path if os.path.isdir(path) else None
 
 
 def is_saved(folder: str) -> bool:
-    """True if `save_to_disk` wrote a folder."""
+    """True if a folder was written by `save_to_disk`."""
     return any(os.path.isfile(os.path.join(folder, name)) for name in SAVED)
 
 
 def path_problems(config: HubDataset) -> Iterator[Problem]:
-    """Find invalid paths, and options without effect on local data; the hub is not accessed."""
+    """Find invalid paths, and options without effect on local data, without accessing the hub."""
     folder = folder_of(config)
     if folder is None and _ID.fullmatch(config.path) is None:
         yield Problem(
@@ -72,11 +72,11 @@ class HubDatasetSource:
         self._stream: Any = None
 
     def documents(self) -> Iterator[Document]:
-        """The rows of the split, named `<name>/<split>#<number>`, or with streaming by shard.
+        """The rows of the split, named `<name>/<split>#<number>`, or by shard when streamed.
 
         Raises:
             SetpointError: the package is missing, the data set cannot be loaded or read, split or
-                field do not exist, or a row has no text; with the row.
+                field do not exist, or a row has no text; names the row.
         """
         if self.config.streaming:
             for part in range(self._open()):
@@ -118,7 +118,7 @@ class HubDatasetSource:
         return [FileRecord(self._part_name(number), 0, digest) for number in range(count)]
 
     def _open(self) -> int:
-        """Open the stream; return its number of shards."""
+        """Open the stream, and return its number of shards."""
         self._check()
         self._stream = self._selected(self._load_rows())
         return self._stream.num_shards
@@ -149,7 +149,7 @@ class HubDatasetSource:
         return {str(path.relative_to(folder)): path for path in files}
 
     def _files(self) -> Iterator[str]:
-        """Names of the files, each with a state that changes with the content."""
+        """Names of the files, each with a state that changes with its content."""
         config = self.config
         if folder_of(config) is not None:
             files = self._local_files().items()
@@ -172,7 +172,7 @@ class HubDatasetSource:
             raise SetpointError(f"{self.where}.{problem.path}: {problem.message}. {problem.hint}")
 
     def _selected(self, table: Any) -> Any:
-        """The table with the required columns only."""
+        """The table with only the required columns."""
         try:
             keys = table.column_names  # None where only the rows of a stream say it
         except Exception as error:
@@ -183,7 +183,7 @@ class HubDatasetSource:
         return table.select_columns(needed_columns(fields_of(self.config), keys, name, self.where))
 
     def _read(self, table: Any, name: str, first: int = 0) -> Iterator[FileRow]:
-        """The rows of a table, or of its rest from row `first` on."""
+        """The rows of a table, starting at row `first`."""
         number = first - 1
         try:
             for number, values in enumerate(table, first):
@@ -213,7 +213,7 @@ class HubDatasetSource:
             raise self._failure(f"the data set {config.path!r} cannot be loaded", error) from error
 
     def _load_options(self) -> dict[str, Any]:
-        """Arguments of the library, without the split."""
+        """Arguments for the library, without the split."""
         config, token = self.config, None
         if config.token is not None:
             try:

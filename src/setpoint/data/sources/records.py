@@ -48,7 +48,7 @@ class FileRow(NamedTuple):
         file: document name without the row, `source/relative/path`.
         unit: "line" or "row", for messages.
         number: number in the file, from 0.
-        end: byte offset after the row, if a reader can start there; otherwise 0.
+        end: byte offset after the row if a reader can start there; otherwise 0.
     """
 
     file: str
@@ -98,14 +98,14 @@ def read_rows(
         name: name of the file in document names.
         format: "jsonl", "csv", "parquet" or "arrow".
         where: dotted path of the section, for messages.
-        fields: required fields, which may be dotted, by the option that names them; None: all.
-            With `TOKENS` the fields of `BESIDE` are read, too.
+        fields: required fields, which may be dotted, by the option that names them; None: all. With
+            `TOKENS`, the fields of `BESIDE` are also read.
         first: number of the first row to read.
-        offset: `FileRow.end` of the row before.
+        offset: `FileRow.end` of the previous row.
 
     Raises:
         SetpointError: the file cannot be read, is damaged, has no rows or lacks a column, or a row
-            is invalid; with file and row.
+            is invalid; names file and row.
     """
     empty = not first
     for row in _READERS[format](name, file, f"{where}.paths", fields, first, offset):
@@ -118,7 +118,7 @@ def read_rows(
 
 
 def holds_tokens(field: str) -> bool:
-    """True if a field, which may be dotted, holds token ids."""
+    """True if a field, which may be dotted, contains token ids."""
     return field.rpartition(".")[2] == TOKENS
 
 
@@ -162,7 +162,7 @@ def value_at(row: FileRow, field: str, where: str) -> object:
         where: dotted path of the option that names the field.
 
     Raises:
-        SetpointError: the row has no such field; with file and row.
+        SetpointError: the row has no such field; names file and row.
     """
     values: object = row.values
     if field in row.values:
@@ -178,8 +178,8 @@ def text_at(row: FileRow, field: str, where: str) -> bytes:
     """Text of a field in UTF-8.
 
     Raises:
-        SetpointError: the row has no such field, or it is not a text, or contains half of a
-            surrogate pair; with file and row.
+        SetpointError: the row has no such field, or the field is not text or contains half of a
+            surrogate pair; names file and row.
     """
     value = value_at(row, field, where)
     if isinstance(value, str):
@@ -202,7 +202,8 @@ def score_at(row: FileRow, field: str, where: str) -> float:
     """Number of a field.
 
     Raises:
-        SetpointError: the row has no such field, or it is not a finite number; with file and row.
+        SetpointError: the row has no such field, or the field is not a finite number; names file
+            and row.
     """
     value = value_at(row, field, where)
     try:  # CSV has texts
@@ -233,7 +234,7 @@ def _no_field(row: FileRow, field: str, level: object, where: str) -> str:
 
 
 def nearest_fields(field: str, fields: Sequence[str]) -> list[str]:
-    """Fields with a name like a missing one, or with a last part like its last part."""
+    """Fields whose name, or last part, resembles that of a missing field."""
     last = {name: name.rpartition(".")[2] for name in fields}
     alike = nearest(field.rpartition(".")[2], [*dict.fromkeys(last.values())])
     by_part = (name for part in alike for name in fields if last[name] == part)
@@ -282,7 +283,7 @@ def _items(name: str, where: str, blocks: Iterator[bytes], before: int) -> Itera
     """Rows of a JSON array.
 
     Arguments:
-        before: bytes of the file before it.
+        before: number of bytes in the file before the array.
     """
     decoder, utf8 = json.JSONDecoder(), codecs.getincrementaldecoder("utf-8-sig")()
     text, i, number, size = "", 0, 0, before
@@ -340,7 +341,7 @@ def not_utf8(
 
     Arguments:
         start: offset of the invalid byte in `data`.
-        before: bytes of the file before `data`.
+        before: number of bytes in the file before `data`.
     """
     offset = before + start
     encoding = "UTF-16" if not offset and data[:2] in (UTF_16_LE, UTF_16_BE) else "LATIN1"
@@ -412,7 +413,7 @@ def _csv(
 
 
 def _utf8(value: str | bytes, name: str, number: int, where: str) -> str:
-    """A text of a table, checked."""
+    """A text from a table, checked to be valid UTF-8."""
     try:
         if isinstance(value, str):
             if value.isascii():
@@ -477,7 +478,7 @@ def _not_compressed(file: File, where: str) -> None:
 def _rows_of_batches(
     batches: Any, name: str, where: str, first: int, number: int = 0
 ) -> Iterator[FileRow]:
-    """Rows of Arrow record batches as Python values, bytes as text.
+    """Rows of Arrow record batches as Python values, with bytes as text.
 
     Arguments:
         first: number of the first row to read.

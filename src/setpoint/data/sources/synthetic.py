@@ -50,7 +50,7 @@ class RandomSource:
             yield Document(name, (symbols + FIRST_BYTE).astype(np.uint8).tobytes())
 
     def inputs(self) -> Iterator[str]:
-        """Nothing: the documents depend on the section only."""
+        """No inputs, because the documents depend only on the section."""
         return iter(())
 
     def entropy(self) -> float:
@@ -101,7 +101,7 @@ def question(task: str, word: str) -> tuple[str, str]:
 class QuestionsSource:
     """Questions with answers, one per document: `setpoint.data.document.TokenSource`.
 
-    They are drawn from a seed. Targets are the answer and the end of text after it, as in
+    Questions are drawn from a seed. The answer and the end of text after it are targets, as in
     conversations with the chat template `plain`; an end of text also precedes the question.
 
     Arguments:
@@ -136,5 +136,5 @@ class QuestionsSource:
             yield Document(f"{self.config.name}/{number:06d}", "".join(pair).encode())
 
     def inputs(self) -> Iterator[str]:
-        """Nothing: the documents depend on the section only."""
+        """No inputs, because the documents depend only on the section."""
         return iter(())

@@ -74,8 +74,8 @@ class TextSource:
     def files(self) -> dict[str, File]:
         """Files to read, by document name, without opening them.
 
-        A missing path, a glob without a match, two files with one name, and a folder with both text
-        and records are errors.
+        A missing path, a glob without a match, two files with the same name, and a folder with both
+        text and records are errors.
         """
         return text_files(self.config, f"{self.where}.paths").checked()
 
@@ -83,7 +83,7 @@ class TextSource:
         """Read and check the files.
 
         Yields:
-            documents in the order of the files; several in one file are named `<name>#<number>`.
+            documents in file order; if a file contains several, they are named `<name>#<number>`.
 
         Raises:
             SetpointError: see `files`; or a file cannot be read, is damaged, has no rows or is not
@@ -115,7 +115,7 @@ class TextSource:
         return inputs_of(self.files())
 
     def parts(self) -> Sequence[FileRecord]:
-        """Files with their sizes; URLs with what the service reports. See `StreamSource`."""
+        """Files with sizes; URLs with the state that the service reports. See `StreamSource`."""
         records: list[FileRecord] = []
         self._parts = list(self.files().items())
         for name, file in self._parts:
@@ -126,9 +126,9 @@ class TextSource:
         return records
 
     def read(self, part: int, place: Place) -> Iterator[Placed]:
-        """See `StreamSource`; Parquet and JSON Lines seek the position, others read up to it.
+        """See `StreamSource`; Parquet and JSON Lines seek to the position, others read up to it.
 
-        Errors are those of `documents`.
+        Raises the same errors as `documents`.
         """
         (name, file), config = self._parts[part], self.config
         kind, first, offset = format_in(config, file), place.get("row", 0), place.get("offset", 0)
@@ -207,7 +207,7 @@ class StdlibSource:
 
     Arguments:
         where: the path of `config` in the job, for messages.
-        root: folder of the standard library; None: that of the running Python.
+        root: folder of the standard library; None: the library of the running Python.
     """
 
     def __init__(
@@ -221,7 +221,7 @@ class StdlibSource:
         """Paths of the files, relative to the library's folder, with forward slashes, sorted.
 
         Raises:
-            SetpointError: the library has no `.py` files, or none match `include`.
+            SetpointError: the library has no `.py` files, or none matches `include`.
         """
         modules: list[str] = []
         for folder, subfolders, files in os.walk(self.root):
@@ -314,17 +314,17 @@ def text_files(config: Text | Conversations, field: str, *, remote: bool = True)
 
 
 def field_is_dead(config: Text) -> str | None:
-    """Reason `field` has no effect, or None."""
+    """Reason why `field` has no effect, or None."""
     return "the files are plain text" if _reads_only(config, TEXT) else None
 
 
 def separator_is_dead(config: Text) -> str | None:
-    """Reason `separator` has no effect, or None."""
+    """Reason why `separator` has no effect, or None."""
     return "each row is a document" if _reads_only(config, JSONL, CSV, PARQUET, ARROW) else None
 
 
 def _reads_only(config: Text, *formats: str) -> bool:
-    """True if all files have these formats, judging by the paths."""
+    """True if all files have one of these formats, judging by the paths."""
     if config.format is not None:
         return config.format in formats
     # A path with no suffix, or an unknown one, may be a folder.
@@ -366,7 +366,7 @@ def file_problems(config: Text | Conversations) -> Iterator[Problem | Caution]:
 def _unreadable(
     config: Text | Conversations, name: str, file: Path, kind: str
 ) -> Iterator[Problem]:
-    """Find a file whose first row or encoding is invalid."""
+    """Find a file with an invalid first row or encoding."""
     try:
         if kind != TEXT:
             fields = fields_of(config) if isinstance(config, Text) else None
@@ -386,7 +386,7 @@ def _unreadable(
 
 
 def _records_in(file: Path) -> Iterator[Caution]:
-    """Find records at the start of a file that is plain text by its suffix."""
+    """Detect records at the start of a file that is plain text by its suffix."""
     try:
         with file.open("rb") as opened_file:
             start = opened_file.read(START)
@@ -414,7 +414,7 @@ def _records_in(file: Path) -> Iterator[Caution]:
 
 
 def text_count(config: Text) -> int | None:
-    """Number of documents of undivided text files; None if unknown."""
+    """Number of documents in undivided text files; None if unknown."""
     listing = text_files(config, f"{HERE}.paths", remote=False)
     texts = all(format_in(config, file) == TEXT for file in listing.files.values())
     if config.separator or listing.errors or not texts or any(map(is_url, config.paths)):
@@ -424,7 +424,7 @@ def text_count(config: Text) -> int | None:
 
 
 def text_size(config: Text) -> int | None:
-    """Bytes of the files, an upper bound of the tokens; None if unknown."""
+    """Bytes of the files, an upper bound on the tokens; None if unknown."""
     listing = text_files(config, f"{HERE}.paths", remote=False)
     kinds = {format_in(config, file) for file in listing.files.values()}
     if listing.errors or kinds & {PARQUET, ARROW} or any(map(is_url, config.paths)):

@@ -91,14 +91,14 @@ class TokensSource:
         self.where = where
 
     def tokenized(self, tokenizer: Tokenizer) -> Iterator[Document]:
-        """Documents of prepared data, or of files: by index, by separators, or one per file.
+        """Documents of prepared data or files: divided by index, by separators, or one per file.
 
         Separators at the ends of a document are dropped, since they are added between documents.
         Without a separator id nothing is divided or dropped.
 
         Raises:
             SetpointError: a file is missing, damaged, empty or of another dtype, or has an id
-                outside the vocabulary; with file and position.
+                outside the vocabulary; names file and position.
         """
         paths = f"{self.where}.paths"
         for folder in prepared_folders(self.config, paths):
@@ -147,7 +147,7 @@ class TokensSource:
         return token_files(self.config, f"{self.where}.paths", fetch=True).checked()
 
     def _separators(self, ids: Ids, separator: int | None, size: int, path: Path) -> list[int]:
-        """Positions of separators; all ids are checked against the vocabulary."""
+        """Positions of separators; checks all ids against the vocabulary."""
         positions: list[int] = []
         for start in range(0, len(ids), CHUNK):
             chunk = ids[start : start + CHUNK]
@@ -212,7 +212,7 @@ def token_files(config: Tokens, field: str, *, fetch: bool = False) -> FileList:
 
 
 def names_token_files(config: Tokens) -> bool:
-    """True if paths lead to prepared data, or to token files only; none is opened."""
+    """True if paths lead to prepared data or only to token files; opens nothing."""
     if any(is_prepared(Path(os.path.expanduser(path))) for path in config.paths):
         return True
     listing = find_files(config.paths, name=config.name, field="paths", remote=False)
@@ -233,7 +233,7 @@ def prepared_folders(
 
 
 def _local_paths(config: Tokens, field: str, fetch: bool) -> dict[int, str]:
-    """Local paths by their indices, without files of the hub that are not cached.
+    """Local paths by their indices, without hub files that are not cached.
 
     Raises:
         SetpointError: a download failed.
@@ -284,10 +284,10 @@ class TokenLayout:
 
 
 def layout_of(path: Path, dtype: str | None, where: str) -> TokenLayout:
-    """Read the layout of a file from its header or index, or take all of it as tokens.
+    """Read the layout of a file from its header or index; without one, all of it is tokens.
 
     Arguments:
-        dtype: dtype of the configuration.
+        dtype: dtype given in the configuration.
         where: dotted path of the section, for messages.
 
     Raises:
@@ -458,8 +458,8 @@ def _ids(data: bytes, dtype: str) -> Ids:
 def _wider(data: bytes, width: int, size: int) -> str | None:
     """Detect that ids were written in a wider dtype; None: they were not.
 
-    Of two neighbouring ids neither tends to be smaller, but the upper half of a wider id does. So a
-    significant difference (one-sided Kolmogorov-Smirnov test) shows that ids are halves.
+    Of two adjacent ids, neither tends to be smaller, whereas the upper half of a wider id does. So
+    a significant difference (one-sided Kolmogorov-Smirnov test) shows that ids are halves.
 
     Arguments:
         width: bytes per id as `data` is read.
@@ -522,7 +522,7 @@ def file_problems(config: Tokens) -> Iterator[Problem]:
 
 @dataclass(frozen=True, slots=True)
 class TokenizedRow:
-    """The documents of a row; see `setpoint.data.document.Document`.
+    """The documents in a row; see `setpoint.data.document.Document`.
 
     Arguments:
         starts: (documents,) offset of each document.
@@ -541,14 +541,14 @@ class TokenizedRow:
 
 
 def row_documents(row: FileRow, config: Text | HubDataset, where: str) -> Iterator[Document]:
-    """The documents of a row: the text of a field, or one or several of token ids.
+    """The documents of a row: the text of a field, or one or more made of token ids.
 
     Arguments:
         where: dotted path of the section.
 
     Raises:
         SetpointError: a field is missing or not a text, tokens or score, or the fields of a
-            tokenized row are inconsistent; with file and row.
+            tokenized row are inconsistent; names file and row.
     """
     field, field_path = config.field, f"{where}.field"
     score = None if config.score is None else score_at(row, config.score, f"{where}.score")
@@ -576,10 +576,10 @@ def row_documents(row: FileRow, config: Text | HubDataset, where: str) -> Iterat
 def placed_documents(
     row: FileRow, config: Text | HubDataset, where: str, before: Place, after: Callable[[], Place]
 ) -> Iterator[Placed]:
-    """The documents of a row of a stream, with the position after each.
+    """The documents in a row of a stream, each with the position after it.
 
     Arguments:
-        before: position of the row; `skip` documents of it were read already.
+        before: position of the row, of which `skip` documents have been read already.
         after: returns the position after the row.
     """
     documents = list(row_documents(row, config, where))
@@ -597,7 +597,7 @@ def read_tokens(row: Mapping[str, Any], shifted: bool = False) -> TokenizedRow:
         shifted: whether labels are shifted: the label at each position is the next token.
 
     Raises:
-        RowError: a field is not a list of int, has another length, or contradicts the tokens.
+        RowError: a field is not a list of int, has the wrong length, or contradicts the tokens.
     """
     tokens = _ints(row[TOKENS], TOKENS)
     labels, mask, positions = (
@@ -641,7 +641,7 @@ def _shifted(
     starts: Sequence[int],
     places: npt.NDArray[np.intp],
 ) -> TokenizedRow:
-    """Documents with shifted labels; the last token may be a label only.
+    """Documents with shifted labels; the last token may be only a label.
 
     Arguments:
         places: positions of the tokens in the row, for messages.

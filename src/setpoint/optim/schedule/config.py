@@ -40,12 +40,12 @@ class ScheduleConfig(Config, owner="setpoint.optim.schedule.curves:build_schedul
 
     @property
     def runs_over(self) -> Duration | None:
-        """Duration of the curve, or None if it does not depend on one."""
+        """Duration of the curve; None if it does not depend on one."""
         return None
 
     @property
     def end(self) -> Duration | None:
-        """End of the curve, after which the factor is constant; None if unknown or none."""
+        """End of the curve, after which the factor is constant; None if unknown or absent."""
         return None
 
     @property
@@ -55,7 +55,7 @@ class ScheduleConfig(Config, owner="setpoint.optim.schedule.curves:build_schedul
 
     @property
     def lengths(self) -> list[Length]:
-        """All lengths, which are counted from the start of the run or of a part of it."""
+        """All lengths, counted from the start of the run or of a part of it."""
         return [self.rises_over]
 
     @property
@@ -69,7 +69,7 @@ class NoSchedule(ScheduleConfig, type="none"):
 
 
 class Spanning(ScheduleConfig):
-    """Schedules with lengths that may be a share of the horizon."""
+    """Base of schedules with lengths that may be fractions of the horizon."""
 
     horizon: Duration | None = derived()
     """Horizon: length that shares (percent) refer to. Default: the job's duration; null if no
@@ -87,7 +87,7 @@ class Spanning(ScheduleConfig):
 
     @property
     def needs_horizon(self) -> bool:
-        """True if a length is a share of the horizon."""
+        """True if a length is a fraction of the horizon."""
         return any(length.unit == "%" for length in self.lengths)
 
     @property
@@ -104,7 +104,7 @@ class Spanning(ScheduleConfig):
 
 
 class Warmed(Spanning):
-    """Schedules that begin with a linear warm-up."""
+    """Base of schedules that begin with a linear warm-up."""
 
     warmup: Length = Length(0)
     """Length of the linear warm-up."""
@@ -139,7 +139,7 @@ class Warmed(Spanning):
 
 
 class Moving(ScheduleConfig):
-    """Schedules that are curves over the whole run."""
+    """Base of schedules that are curves over the whole run."""
 
     by: By = "step"
     """Unit of progress. tokens: without padding, over those of a full batch; epoch: steps, but
@@ -175,7 +175,7 @@ class Constant(Moving, Warmed, type="constant"):
 
 
 class Decaying(Moving, Warmed):
-    """Schedules that decay to a floor at a known end."""
+    """Base of schedules that decay to a floor at a known end."""
 
     warmup: Length = derived()
     """Length of the linear warm-up. Default: 1/20 of the horizon; steps are rounded down."""
@@ -200,13 +200,13 @@ class Decaying(Moving, Warmed):
 
     @property
     def outlasting_warmup(self) -> bool:
-        """True if the warm-up is longer than the horizon, which leaves no decay."""
+        """True if the warm-up is longer than the horizon, which leaves no time for decay."""
         warmup, total = _in(self.horizon, self.warmup), self.horizon.limits[0].count
         return warmup is not None and warmup > total
 
 
 def _part(horizon: Duration, parts: int, least: int = 0) -> Length:
-    """A part of the horizon: whole steps if that is its only unit, else a share."""
+    """A part of the horizon: whole steps if the horizon has only steps, else a fraction."""
     steps = horizon.in_unit("steps") if len(horizon.limits) == 1 else None
     if steps is not None:
         return Length(max(least, int(steps) // parts))
@@ -223,7 +223,7 @@ def _in(horizon: Duration, length: Length) -> float | None:
 
 
 def _said(unit: str, count: float) -> str:
-    """A count with its unit, as parsable text."""
+    """A count with its unit, as text that can be parsed."""
     number = ceil(count) if unit in ("steps", "tokens") or count == int(count) else count
     return f"{number} {'s' if unit == 'seconds' else unit}"
 

@@ -1,4 +1,4 @@
-"""Schedules as functions of the position of a step, from formulas on the peak learning rate."""
+"""Schedules as functions of a step's position, with formulas relative to the peak rate."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ SHAPES: Final[Mapping[str, Shape]] = {
 
 
 class ScheduleTime(NamedTuple):
-    """A step of a run, in the units that schedules may count in.
+    """A step of a run, in the units in which schedules may count.
 
     Arguments:
         begin: its start by unit: `"steps"`, `"tokens"`, `"epochs"`, `"seconds"`.
@@ -72,10 +72,10 @@ class ScheduleTime(NamedTuple):
 
 
 def nearest(horizon: Duration, place: ScheduleTime) -> tuple[str, int | float]:
-    """The limit of which the largest share has elapsed.
+    """The limit of which the largest fraction has elapsed.
 
     Returns:
-        its unit and count; the first of several equal ones.
+        its unit and count; of equal limits, the first.
     """
     if len(horizon.limits) == 1:
         limit = horizon.limits[0]
@@ -87,8 +87,8 @@ def nearest(horizon: Duration, place: ScheduleTime) -> tuple[str, int | float]:
 def measure(length: Length, unit: str, total: float, place: ScheduleTime) -> float:
     """Convert a length to another unit.
 
-    A count in steps is converted to epochs, for instance, by the mean over the run so far: exact if
-    every step is a full batch, and an estimate in seconds.
+    A count in steps, for example, is converted to epochs by the mean over the run so far. This is
+    exact if every step is a full batch; in seconds it is an estimate.
 
     Arguments:
         place: current time of the run; at its start other units are 0.
@@ -133,7 +133,7 @@ def _shape_of(config: Decaying) -> Shape:
 
 
 def _warmup(config: Warmed, place: ScheduleTime) -> float:
-    """The warm-up in its own unit; a share is in the unit of the horizon."""
+    """The warm-up in its own unit; a fraction is in the unit of the horizon."""
     length = config.warmup
     unit, total = length.unit, 0.0
     if length.share is not None and config.horizon is not None:
@@ -142,7 +142,7 @@ def _warmup(config: Warmed, place: ScheduleTime) -> float:
 
 
 def _rise(config: Warmed, place: ScheduleTime, unit: str, warmup: float) -> float:
-    """Factor of a linear warm-up, which is 1 after it.
+    """Factor of a linear warm-up, 1 once it is over.
 
     With W = warmup and a = warmup_from: a + (1 - a) * min(1, e / W) at the end e of a step, or at
     its start (warmup_at). In steps, step W - 1 is the first with factor 1, and none has factor a;
@@ -157,7 +157,7 @@ def _rise(config: Warmed, place: ScheduleTime, unit: str, warmup: float) -> floa
 
 
 def _warms_up_apart(config: Warmed, place: ScheduleTime, unit: str) -> bool:
-    """True during a warm-up that is counted in another unit than the curve."""
+    """True during a warm-up counted in a unit other than that of the curve."""
     length = config.warmup
     return bool(length) and length.unit not in ("%", unit) and place.at(length.unit) < length.count
 
@@ -209,7 +209,7 @@ def _inverse_sqrt(config: InverseSqrt, place: ScheduleTime) -> float:
 
 
 def phase_ends(config: Piecewise, unit: str, total: float, place: ScheduleTime) -> list[float]:
-    """Ends of the phases; one without a length takes what the others leave of the total."""
+    """Ends of the phases; a phase without a length gets what the others leave of the total."""
     lengths = [
         None if phase.length is None else measure(phase.length, unit, total, place)
         for phase in config.phases
@@ -226,8 +226,8 @@ def _piecewise(config: Piecewise, place: ScheduleTime) -> float:
     """Factor of a piecewise curve; constant after the last phase.
 
     A step is an interval of the curve, and has the higher of the factors at its two ends: at its
-    start in a falling phase, at its end in a rising one. So a rise from 0 has no step with factor
-    0, like a warm-up, and the last step of a rise reaches its target.
+    start in a falling phase, at its end in a rising one. So, as in a warm-up, a rise from 0 has no
+    step with factor 0, and the last step of a rise reaches its target.
     """
     unit, total = config.own_unit, 0.0
     if config.horizon is not None:
@@ -270,12 +270,12 @@ def between(source: float, phase: SchedulePhase, t: float) -> float:
 
 
 class PlateauCurve:
-    """A warm-up times a factor that evaluations lower.
+    """A warm-up times a factor that evaluations reduce.
 
-    The rule is that of `torch.optim.lr_scheduler.ReduceLROnPlateau` with a relative threshold: a
-    value is an improvement below best * (1 - threshold), or above best * (1 + threshold) if the
-    metric is maximized. After more than `patience` consecutive evaluations without improvement, the
-    factor becomes max(floor, factor * level), and the next `cooldown` evaluations do not count.
+    Follows `torch.optim.lr_scheduler.ReduceLROnPlateau` with a relative threshold: a value is an
+    improvement below best * (1 - threshold), or above best * (1 + threshold) if the metric is
+    maximized. After more than `patience` consecutive evaluations without improvement, the factor
+    becomes max(floor, factor * level), and the next `cooldown` evaluations do not count.
 
     If the metric or its data have changed since a state was saved, only its level is restored.
     """
@@ -295,7 +295,7 @@ class PlateauCurve:
         """Record an evaluation.
 
         Arguments:
-            value: of the metric; NaN is not an improvement.
+            value: value of the metric; NaN is not an improvement.
         """
         if self._is_gain(value):
             self.best, self.waited = value, 0
@@ -326,7 +326,7 @@ class PlateauCurve:
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Restore a state; values of another metric or text are dropped."""
+        """Restore a state; values of a different metric or text are dropped."""
         self.level = state["level"]
         config = self.config
         if (state["monitor"], state["evaluated_on"]) == (config.monitor, config.evaluated_on):
