@@ -138,7 +138,7 @@ def test_conversations_in_memory(tmp_path: Path) -> None:
         ([], "data holds no rows"),
         ([b"x"], r"data\[0\] is bytes b'x'"),
         ([{"body": "x"}], r"data\[0\] has no text: its keys are body"),
-        (["a", CHATS[0]], r"data\[1\] is not a row like those before it: these are texts"),
+        (["a", CHATS[0]], r"data\[1\]: expected texts, like the rows before it, got"),
         (["a", "\ud800"], r"data\[1\]: '\\ud800' is a surrogate"),
         ([{"text": "a", "x": object()}], r"data\[0\]: it cannot be written as JSON: object"),
     ],

@@ -109,7 +109,7 @@ def test_a_longer_configuration_finds_the_run_and_names_what_to_type(tmp_path: P
     with pytest.raises(ContractRefused) as caught:
         train(small_job(tmp_path, "duration=6 steps"))
     lines = str(caught.value).splitlines()
-    assert lines[0] == (f"{short} cannot be resumed: 1 identity value differs from its record")
+    assert lines[0] == (f"{short} cannot be resumed: 1 identity value differs from the record")
     assert lines[2:4] == [
         "  duration (may be raised on resume)",
         "    saved      '4 steps' (command line duration)",

@@ -282,7 +282,7 @@ def test_a_first_step_is_no_fault_of_the_learning_rate(tmp_path: Path) -> None:
     job = small_job(tmp_path, "model.pretrained=weights")
     policy = NonFiniteSteps(job.resilience.non_finite)
     first = StepResult(Verdict.REFUSED, policy=policy, wrong="the loss is nan")
-    with pytest.raises(RunError, match=r"model.pretrained = weights may hold NaN"):
+    with pytest.raises(RunError, match=r"model.pretrained = weights may contain NaN"):
         policy.apply(first, job, can_roll_back=False)
     with pytest.raises(RunError, match=r"Lower optimizer.lr \("):
         policy.apply(replace(first, began=Position(step=1)), job, can_roll_back=False)
