@@ -233,3 +233,28 @@ def test_a_section_that_contains_itself() -> None:
     draft.node.left = draft.node
     with pytest.raises(SetpointError, match=r"Node contains itself: it is in its own node\.left"):
         resolve(draft)
+
+
+def test_references_follow_an_item_that_is_replaced() -> None:
+    """Whichever layer comes first, a reference leads to the item that the last layer gives."""
+
+    class Part(Config):
+        size: int = 1
+
+    class Root(Config):
+        named: dict[str, Part] = field(factory=dict)
+        parts: tuple[Part, ...] = field(factory=lambda: (Part(size=4),))
+        one: Part = field(factory=Part)
+
+    def sizes(*flags: str) -> list[int]:
+        config = compose(Root, flags=flags).resolve()
+        assert config.one is config.parts[0] is config.named["a"]
+        return [part.size for part in config.parts]
+
+    refer, replace = ("named={a: '${parts.0}'}", "one=${parts.0}"), "parts=[{size: 9}, {size: 3}]"
+    assert sizes(*refer, replace) == sizes(replace, *refer) == [9, 3]
+    assert sizes(*refer, replace, "one.size=5") == [5, 3]
+    named = compose(
+        Root, flags=["named={a: {}, b: '${named.a}'}", "named={a: {size: 7}}"]
+    ).resolve()
+    assert named.named["b"].size == 7

@@ -315,8 +315,11 @@ def _bind(root: Node, section: Node, info: FieldInfo) -> bool:
     return True
 
 
-def replace_shared(root: Node, old: Node, new: Node) -> None:
+def replace_shared(root: Node, old: Node, new: Node, least: int = 2) -> None:
     """Replace a shared section at all of its paths.
+
+    Arguments:
+        least: number of paths below which it is not shared, and stays.
 
     Raises:
         Invalid: one of the paths cannot take it; nothing has been changed then.
@@ -328,7 +331,7 @@ def replace_shared(root: Node, old: Node, new: Node) -> None:
             if inside:
                 info = type(section).__setpoint__.fields[name]
                 places.append(((*path, name), section, info, inside))
-    if sum(len(inside) for *_, inside in places) < 2:
+    if sum(len(inside) for *_, inside in places) < least:
         return
     changes: list[tuple[Node, FieldInfo, object]] = []
     for path, section, info, inside in places:

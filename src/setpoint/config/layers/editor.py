@@ -48,7 +48,7 @@ from ..words.errors import (
     Problem,
 )
 from ..words.names import Path, dotted
-from ..words.plain_data import MAX_DEPTH, MISSING, TOO_DEEP, PlainScalar, children, same
+from ..words.plain_data import MAX_DEPTH, MISSING, TOO_DEEP, PlainScalar, children, nested, same
 from ..words.text import for_error, parse_flow, parse_list, part_of, problem_of
 from .extends import EXTENDS, ExtendingFiles
 from .list_edits import INSERT, ItemEdit, follow, single
@@ -334,7 +334,14 @@ class Editor:
                 f"is the same value as {dotted((*first, info.name))}, which the same file sets to "
                 f"another value: both paths lead to one shared section"
             )
+        before = slot.current if info.type.nested else None
         slot.store(stored, origin)
+        # Sections that refer to the items of a list or mapping refer to the new items.
+        items = dict(nested(stored))
+        for inside, item in nested(before):
+            new = items.get(inside)
+            if inside and isinstance(item, Node) and isinstance(new, Node) and item is not new:
+                replace_shared(self.root, item, new, least=1)
 
     def _section(self, slot: Slot, kind: SectionType, origin: Origin, tag: object = None) -> Node:
         """Return the section of a field, created or switched to another variant if needed.
