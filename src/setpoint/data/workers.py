@@ -1,6 +1,6 @@
 """Worker processes of data preparation, which receive pickled tasks on standard input.
 
-`multiprocessing` would run the user's script again in each process.
+`multiprocessing` would rerun the user's script in each process.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ def _receive(stream: IO[bytes]) -> Any:
 
 
 class Workers:
-    """Pool of processes, or this process if `count` is 1; a context manager.
+    """Pool of processes, or only this process if `count` is 1; a context manager.
 
     Arguments:
         count: number of processes.

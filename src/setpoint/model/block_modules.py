@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 def cast_once(x: Tensor) -> Tensor:
     """Cast to the autocast dtype, if any, before several projections read the same tensor.
 
-    Autocast casts the input of every matrix product again, forward and backward.
+    Otherwise, autocast would cast the input of every matrix product, forward and backward.
     """
     device = x.device.type
     if torch.is_autocast_enabled(device):
@@ -36,7 +36,7 @@ def cast_once(x: Tensor) -> Tensor:
 
 
 def compute_dtype(x: Tensor) -> torch.dtype:
-    """Dtype of matrix products with a tensor."""
+    """Dtype used for matrix products with a tensor."""
     device = x.device.type
     if torch.is_autocast_enabled(device):
         return torch.get_autocast_dtype(device)
@@ -46,10 +46,10 @@ def compute_dtype(x: Tensor) -> torch.dtype:
 class FeedForward(nn.Module):
     """Feed-forward network of each position: down(f(up(x))).
 
-    With a gated activation down(f(gate(x)) * up(x)) (GLU variants, Shazeer, 2020).
+    With a gated activation, down(f(gate(x)) * up(x)) (GLU variants, Shazeer, 2020).
 
     Arguments:
-        ffn_dim, bias: inner width and whether projections have biases; None: the configuration's.
+        ffn_dim, bias: inner width, and whether projections have biases; None: as configured.
     """
 
     def __init__(
@@ -70,7 +70,7 @@ class FeedForward(nn.Module):
         self.down = nn.Linear(inner, dim, bias=bias)
 
     def initializers(self) -> dict[str, Initializer]:
-        """Initial values; the projection to the residual stream is smaller."""
+        """Initial values, smaller for the projection to the residual stream."""
         rules: dict[str, Initializer] = {}
         for name, linear in self.named_children():
             rules[f"{name}.weight"] = NormalInit(self.down_std if name == "down" else self.std)
@@ -128,7 +128,7 @@ _FUNCTIONS: dict[str, Callable[[Tensor], Tensor]] = {
 
 
 def activation(name: str) -> Callable[[Tensor], Tensor]:
-    """The function of a value of `model.activation`; of gated ones it is applied to the gate.
+    """The function for a value of `model.activation`; gated ones apply it to the gate.
 
     `gelu` is exact, x * Phi(x) (Hendrycks and Gimpel, 2016), and `gelu_tanh` its approximation.
     """
@@ -136,7 +136,7 @@ def activation(name: str) -> Callable[[Tensor], Tensor]:
 
 
 def build_norm(config: TransformerConfig, dim: int) -> nn.Module:
-    """Build one norm of a model; `config.norm.build` would return one object for all of them."""
+    """Build one norm of a model; `config.norm.build` would return the same object each time."""
     return owner_of(type(config.norm))(config.norm, dim=dim, eps=config.norm_eps)
 
 
@@ -154,7 +154,7 @@ class LayerNorm(nn.Module):
         self.bias = nn.Parameter(torch.zeros(dim)) if config.bias else None
 
     def initializers(self) -> dict[str, Initializer]:
-        """Initial values: the identity."""
+        """Initial values that make the norm the identity."""
         rules: dict[str, Initializer] = {"weight": ConstantInit(1.0)}
         if self.bias is not None:
             rules["bias"] = ConstantInit(0.0)
@@ -190,7 +190,7 @@ class RMSNorm(nn.Module):
         return 0.0 if self.zero_centered else 1.0
 
     def initializers(self) -> dict[str, Initializer]:
-        """Initial values: the identity."""
+        """Initial values that make the norm the identity."""
         return {"weight": ConstantInit(self._identity)}
 
     def forward(self, x: Tensor) -> Tensor:
@@ -201,7 +201,7 @@ class RMSNorm(nn.Module):
 
 
 class UnweightedNorm(nn.Module):
-    """RMSNorm without a weight, of queries and keys."""
+    """RMSNorm without a weight, for queries and keys."""
 
     def __init__(self, config: TransformerConfig, dim: int) -> None:
         super().__init__()
@@ -225,10 +225,10 @@ def rms_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
 class _RMSNormFunction(torch.autograd.Function):
     """y = x r w with r = 1 / sqrt(mean(x^2) + eps).
 
-    With n = x r and G = g w the gradients are dw = sum(g n) over all vectors and
-    dx = r (G - n mean(G n)). Layer normalization with mean zero and deviation 1/r has the same dw
-    and dx = r (G - mean(G) - n mean(G n)). PyTorch has a fused CPU kernel for that backward, to
-    which we add the one term that it subtracts, r mean(G).
+    With n = x r and G = g w the gradients are dw = sum(g n) over all vectors and dx = r (G - n
+    mean(G n)). Layer normalization with mean zero and deviation 1/r has the same dw and dx = r (G -
+    mean(G) - n mean(G n)). PyTorch has a fused CPU kernel for the latter, to whose result we add
+    back the term r mean(G) that it subtracts.
     """
 
     @staticmethod
@@ -269,14 +269,14 @@ def _scale(x: Tensor, eps: float) -> Tensor:
 def build_imported(config: ImportedNorm, *, dim: int, eps: float) -> nn.Module:
     """Build the norm of an `import` section, and validate it with a vector.
 
-    It is made on the CPU, and its values are its initial values, even via the meta device. Random
-    numbers are drawn from a fresh generator, the same on all ranks.
+    The norm is built on the CPU; its values there are its initial values, even via the meta device.
+    Random numbers come from a fresh generator, equal on all ranks.
 
     Arguments:
         dim: size of the last axis; passed as `dim` or `normalized_shape`.
 
     Raises:
-        SetpointError: the target makes no module that preserves the shape of vectors.
+        SetpointError: the target does not build a module that preserves the shape of vectors.
     """
     runtime = {"dim": dim, "normalized_shape": dim, "eps": eps}
     title = f"model.norm.target = {config.target}"

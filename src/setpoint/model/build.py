@@ -24,13 +24,13 @@ def build_model(
 ) -> nn.Module:
     """Build the model of a section: a module from (B, S) int64 tokens to (B, S, V) logits.
 
-    A custom one gets `vocab_size` if it accepts it, and is tried on two tokens.
+    A custom model gets `vocab_size` if it accepts it, and is tried on two tokens.
 
     Arguments:
-        keys: config.json of a transformers model; None: the one that the section names.
+        keys: config.json of a transformers model; None: the one named in the section.
 
     Raises:
-        SetpointError: a custom model cannot be built, or is no such module.
+        SetpointError: a custom model cannot be built, or is not such a module.
     """
     owner = owner_of(type(config))
     if owner.__module__.partition(".")[0] == "setpoint":
@@ -58,7 +58,7 @@ def build_outline(config: "ModelConfig", vocab_size: int) -> nn.Module:
     """Build a model on the meta device, or on the CPU if its code needs values.
 
     Raises:
-        SetpointError: it cannot be built.
+        SetpointError: the model cannot be built.
     """
     with torch.random.fork_rng(devices=[]):
         try:
@@ -122,7 +122,7 @@ def build_imported(config: "ImportedModel", vocab_size: int) -> nn.Module:
     """Build the model of an `import` section, and validate it with two tokens.
 
     Raises:
-        SetpointError: the target makes no module that maps tokens to logits.
+        SetpointError: the target does not build a module that maps tokens to logits.
     """
     model = call_component(config, (), {"vocab_size": vocab_size}, optional=("vocab_size",))
     require_language_model(model, f"model.target = {config.target}", vocab_size)
@@ -130,9 +130,9 @@ def build_imported(config: "ImportedModel", vocab_size: int) -> nn.Module:
 
 
 class _NoInitialization(TorchFunctionMode):
-    """Skips the initialization of torch's modules.
+    """Context that skips the initialization of torch modules.
 
-    On the meta device it draws nothing, but imports seconds of code to do so.
+    On the meta device, initialization draws nothing, but takes seconds to import its code.
     """
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -154,7 +154,7 @@ def materialize(module: nn.Module, device: torch.device | str, dtype: torch.dtyp
     Like `nn.Module.to_empty`, whose imports take a third of a second even for plain tensors.
 
     Arguments:
-        dtype: of parameters; buffers, and parts of quantized weights, keep theirs.
+        dtype: dtype of parameters; buffers, and parts of quantized weights, keep their own.
     """
     keep = {id(part) for part in stored_parts(module).values()}
 
@@ -171,7 +171,7 @@ def materialize(module: nn.Module, device: torch.device | str, dtype: torch.dtyp
 
 
 def move_buffers(model: nn.Module, device: torch.device) -> None:
-    """Move the buffers of a model to a device; FSDP2 keeps its parameters on the host."""
+    """Move a model's buffers to a device while FSDP2 keeps its parameters on the host."""
     for module in model.modules():
         for name, buffer in module.named_buffers(recurse=False):
             setattr(module, name, buffer.to(device))

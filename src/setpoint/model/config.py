@@ -39,14 +39,14 @@ PRETRAINED_RULES = (
 
 
 class ModelConfig(Config, rules=PRETRAINED_RULES):
-    """Fields that all models share."""
+    """Base of all model sections, with the fields they share."""
 
     takes_documents: ClassVar[bool] = False
     """True if attention can be isolated to the documents in a row."""
 
     @property
     def parameters_known(self) -> bool:
-        """True if the configuration alone tells the parameters."""
+        """True if the configuration alone determines the parameters."""
         return False
 
     max_sequence_length: int = derived(ge=1)
@@ -88,7 +88,7 @@ class ImportedNorm(
     """Any torch module by its import path; other keys are its arguments.
 
     It maps (..., dim) to (..., dim) and initializes itself. dim or normalized_shape, and eps, are
-    passed where it accepts them.
+    passed if it accepts them.
     """
 
     allowed_modules = ("torch.nn",)
@@ -369,7 +369,7 @@ class TransformerConfig(
 
     @property
     def width_ratio(self) -> float:
-        """base_dim / dim under muP; 1 without.
+        """base_dim / dim under muP; 1 without muP.
 
         muP (Tensor Programs V, Yang et al., 2022, table 8, for Adam), with m = dim / base_dim:
         matrices from width to width (hidden) start with std / sqrt(m) and learn at lr / m; those
@@ -387,8 +387,8 @@ class TransformerConfig(
     def residual_std(self) -> float:
         """Initial standard deviation of matrices that write to the residual stream.
 
-        With depth_scaled the sum of 2 * layers such outputs keeps its size whatever the depth
-        (GPT-2, Radford et al., 2019).
+        With depth_scaled, the sum of 2 * layers such outputs has the same size at any depth (GPT-2,
+        Radford et al., 2019).
         """
         plain = self.residual_init == "plain"
         return self.hidden_std / (1.0 if plain else math.sqrt(2 * self.layers))
@@ -406,7 +406,7 @@ class TransformerConfig(
         """Factor of a parameter's learning rate under muP.
 
         Returns:
-            `width_ratio` for matrices of the layers, packed experts among them; 1 for all others,
+            `width_ratio` for matrices of the layers, including packed experts; 1 for all others,
             such as adapters.
         """
         hidden = name.startswith("layers.") and dims >= 2 and ".adapter." not in name
@@ -683,7 +683,7 @@ class ImportedModel(
     """Any torch module by its import path; other keys are its arguments.
 
     It maps (B, S) int64 tokens to (B, S, V) logits, and initializes itself. vocab_size and
-    max_sequence_length are passed where it accepts them.
+    max_sequence_length are passed if it accepts them.
     """
 
     allowed_modules = ("torch.nn",)
@@ -742,7 +742,7 @@ class HuggingFaceConfig(
 
     @property
     def names_model_type(self) -> bool:
-        """True if `config` is a model_type, not the place of a config.json."""
+        """True if `config` is a model_type, not the location of a config.json."""
         return self.config.isidentifier() and not os.path.exists(self.config)
 
 
@@ -752,7 +752,7 @@ def names_attention_backend(model: ModelConfig) -> bool:
 
 
 def marks_padding(model: ModelConfig) -> bool:
-    """True if the model reads padding from positions: experts skip it."""
+    """True if the model reads padding from positions, so that experts skip it."""
     if isinstance(model, TransformerConfig):
         return model.moe is not None
     return isinstance(model, HuggingFaceConfig)

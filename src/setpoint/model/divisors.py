@@ -1,18 +1,18 @@
-"""Valid values near a given one, for fields that divide another or are divided by it."""
+"""Valid values near a given one, for fields that must divide, or be divisible by, another."""
 
 REACH = 100_000
 """Maximum distance of divisors from the value."""
 
 
 def nearest_divisors(number: int, target: int, count: int = 3) -> tuple[int, ...]:
-    """Find the divisors of a number that lie nearest to a value.
+    """Find the divisors of a number nearest to a value.
 
     Arguments:
-        count: how many divisors to return at most.
+        count: maximum number of divisors to return.
 
     Returns:
-        Divisors, the nearest first, the smaller first where two are equally near; () for a number
-        below 1.
+        Divisors, nearest first; if two are equally near, the smaller first. () for a number below
+        1.
     """
     if number < 1:
         return ()
@@ -28,7 +28,7 @@ def nearest_divisors(number: int, target: int, count: int = 3) -> tuple[int, ...
 
 
 def nearest_multiples(value: int, step: int) -> list[int]:
-    """The multiples of `step` on both sides of a value."""
+    """The multiples of `step` just below and above a value."""
     below = value // step * step
     multiples = [size for size in (below, below + step) if size > 0]
     return sorted(multiples, key=lambda size: abs(size - value))

@@ -29,7 +29,7 @@ class DrawKey(NamedTuple):
     """Key of the random numbers of a parameter.
 
     Arguments:
-        shape: its whole shape, of all ranks together; of one dimension at least.
+        shape: full shape over all ranks; at least one dimension.
     """
 
     seed: int
@@ -39,7 +39,7 @@ class DrawKey(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class NormalInit:
-    """Draw from a normal distribution with mean zero, by blocks; see `draw_rows`."""
+    """Draws from a normal distribution with mean zero, by blocks; see `draw_rows`."""
 
     std: float
 
@@ -50,7 +50,7 @@ class NormalInit:
 
 @dataclass(frozen=True, slots=True)
 class UniformInit:
-    """Draw from a uniform distribution between -bound and bound, by blocks; see `draw_rows`."""
+    """Draws from a uniform distribution between -bound and bound, by blocks; see `draw_rows`."""
 
     bound: float
 
@@ -63,7 +63,7 @@ class UniformInit:
 
 @dataclass(frozen=True, slots=True)
 class ConstantInit:
-    """Set every element to one value."""
+    """Sets every element to one value."""
 
     value: float
 
@@ -74,7 +74,7 @@ class ConstantInit:
 
 @dataclass(frozen=True, slots=True)
 class FirstRows:
-    """Draw the first rows from a normal distribution with mean zero, however many zeros follow."""
+    """Draws the first rows from a normal distribution with mean zero; all other rows are zeros."""
 
     std: float
     count: int
@@ -91,7 +91,7 @@ class FirstRows:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Values:
-    """Set every element to a given value."""
+    """Sets every element to a given value."""
 
     values: Tensor
 
@@ -102,10 +102,10 @@ class Values:
 
 @dataclass(frozen=True, slots=True)
 class PerExpert:
-    """Draw packed experts like separate modules.
+    """Draws packed experts like separate modules.
 
     `experts.up` (E, in, out) gets the transposed matrices of `experts.0.up`, `experts.1.up` and so
-    on, each drawn by that name: packed and unpacked experts are the same, on any rank.
+    on, each drawn by that name, so that packed and unpacked experts are equal, on any rank.
     """
 
     rule: NormalInit
@@ -126,7 +126,7 @@ Initializer = NormalInit | UniformInit | ConstantInit | FirstRows | Values | Per
 
 @runtime_checkable
 class Initializable(Protocol):
-    """A module with initial values of parameters below it."""
+    """A module with initial values for the parameters below it."""
 
     def initializers(self) -> dict[str, Initializer]:
         """Rule of each parameter, by its name relative to this module."""
@@ -137,18 +137,18 @@ class Initializable(Protocol):
 def initialize(
     module: nn.Module, seed: int, extra_rules: Mapping[str, Initializer] | None = None
 ) -> None:
-    """Initialize every parameter, and every buffer that a module has a rule for.
+    """Initialize every parameter, and every buffer for which a module has a rule.
 
     Each is drawn on the CPU and in fp32, by blocks of rows, each from its own generator keyed by
-    sha256("{seed}/{qualified name}/{block}"). So the result is the same for every order of
+    sha256("{seed}/{qualified name}/{block}"). The result is therefore the same for every order of
     construction, for pipeline stages, on every device, and for every sharding: a rank draws the
-    blocks of its rows of a DTensor. (PyTorch's own initialization of a DTensor on the CPU gives all
-    ranks the same shard.)
+    blocks for its rows of a DTensor. (PyTorch's own initialization of a DTensor on the CPU gives
+    all ranks the same shard.)
 
     Arguments:
         module: not on the meta device; every parameter must be named by the `initializers()` of a
             module above it, or by `extra_rules`.
-        extra_rules: of parameters, by their names in `module`.
+        extra_rules: rules for parameters, by their names in `module`.
 
     Raises:
         SetpointError: a parameter without a rule, a rule without a parameter, or an invalid rule.
@@ -187,7 +187,7 @@ def initialize(
 
 
 def fill_by(parameters: Mapping[str, Tensor], rules: Mapping[str, Initializer], seed: int) -> None:
-    """Initialize some parameters of a model, by their names in it; see `initialize`."""
+    """Initialize some parameters of a model, given by name; see `initialize`."""
     inference = torch.is_inference_mode_enabled()  # a property of each thread
 
     def fill(name: str) -> None:
@@ -202,7 +202,7 @@ def fill_by(parameters: Mapping[str, Tensor], rules: Mapping[str, Initializer], 
 
 @torch.no_grad()
 def _fill(parameter: Tensor, rule: Initializer, seed: int, name: str) -> None:
-    """Draw the local shard of a parameter, some blocks at a time."""
+    """Draw the local shard of a parameter, a few blocks at a time."""
     key = DrawKey(seed, name, tuple(parameter.shape) or (1,))
     shard = local_ranges(parameter)
     if shard is None:
@@ -225,7 +225,7 @@ def _fill(parameter: Tensor, rule: Initializer, seed: int, name: str) -> None:
 def draw_rows(
     key: DrawKey, first: int, last: int, draw: Callable[[Tensor, torch.Generator], Tensor]
 ) -> Tensor:
-    """Draw rows of a parameter by blocks of `block_rows`, each from a generator of its own."""
+    """Draw rows of a parameter in blocks of `block_rows`, each from its own generator."""
     size = block_rows(key.shape)
     blocks: list[Tensor] = []
     for number in range(first // size, -(-last // size)):
@@ -237,7 +237,7 @@ def draw_rows(
 
 
 def block_rows(shape: tuple[int, ...]) -> int:
-    """Rows of a parameter that are drawn from one generator."""
+    """Number of rows of a parameter drawn from one generator."""
     return max(1, BLOCK // max(1, prod(shape[1:])))
 
 

@@ -24,9 +24,9 @@ _GATES = ("gate", "router", "shared_gate", "shared_expert_gate")
 def layers_of(model: nn.Module) -> list[tuple[str, nn.Module]]:
     """Find the repeated blocks of a model, such as the layers of a transformer.
 
-    They are the members of the list or dictionary of modules with the most parameters: experts and
-    heads are lists within a layer. A sequence qualifies if its members have one class; dictionaries
-    that contain such a list, and lists of embeddings, do not.
+    These are the members of the list or dictionary of modules with the most parameters, because
+    lists of experts or heads are within a layer. A sequence qualifies if its members have one
+    class; dictionaries that contain such a list, and lists of embeddings, do not.
 
     Returns:
         qualified names and modules, in order and each once; empty if nothing repeats.
@@ -63,13 +63,13 @@ def _is_no_layer(module: nn.Module) -> bool:
 
 
 def count_parameters(module: nn.Module) -> int:
-    """Count the elements of all parameters; shared ones once, sharded ones whole."""
+    """Count the elements of all parameters: shared ones once, sharded ones in full."""
     return sum(parameter.numel() for parameter in module.parameters())
 
 
 @contextmanager
 def evaluating(model: nn.Module) -> Iterator[None]:
-    """Put a model into evaluation mode, and restore the mode of each module."""
+    """Put a model into evaluation mode, and restore each module's mode afterwards."""
     before = [(module, module.training) for module in model.modules()]
     model.eval()
     try:
@@ -80,12 +80,13 @@ def evaluating(model: nn.Module) -> Iterator[None]:
 
 
 def parameter_kinds(model: nn.Module) -> dict[str, Kind]:
-    """Classify each parameter of a model, also on the meta device.
+    """Classify each parameter of a model, which may be on the meta device.
 
-    By modules, and by names for classes of neither PyTorch nor Setpoint: the weight of an
-    `nn.Embedding` is an embedding, also if it is the output matrix; all parameters of a norm are
-    norm; the output is that of `get_output_embeddings()`, or a linear layer at the top with such a
-    name; a router is a module with such a name, or a gate next to experts.
+    The kind follows from the module or, for classes from neither PyTorch nor Setpoint, from names.
+    The weight of an `nn.Embedding` is an embedding, even if it is also the output matrix. All
+    parameters of a norm are of kind norm. The output is `get_output_embeddings()`, or a linear
+    layer at the top level with such a name. A router is a module with such a name, or a gate next
+    to experts.
     """
     outputs = {id(weight) for weight in _output_weights(model)}
     owners = dict(model.named_modules())
@@ -111,7 +112,7 @@ def parameter_kinds(model: nn.Module) -> dict[str, Kind]:
 
 
 def inputs_first(model: nn.Module) -> set[str]:
-    """Names of (inputs, outputs) matrices, those of transformers' `Conv1D` (GPT-2)."""
+    """Names of (inputs, outputs) matrices, which transformers' `Conv1D` has (GPT-2)."""
     return {
         f"{path}.weight" if path else "weight"
         for path, module in model.named_modules()
@@ -161,7 +162,7 @@ def _is_router(owners: dict[str, nn.Module], path: str) -> bool:
 
 
 def _output_weights(model: nn.Module) -> Iterator[Any]:
-    """Weights of the output layer, of the model or the one that it wraps."""
+    """Weights of the output layer, of the model itself or of the one it wraps."""
     for module in (model, *model.children()):
         getter = getattr(module, "get_output_embeddings", None)
         try:
@@ -179,6 +180,6 @@ def _output_weights(model: nn.Module) -> Iterator[Any]:
 
 
 def _weight_of(module: Any) -> nn.Parameter | None:
-    """The parameter itself; the attribute may be its local shard."""
+    """The parameter itself, since the attribute may be its local shard."""
     parameters = module.named_parameters(recurse=False) if isinstance(module, nn.Module) else ()
     return dict(parameters).get("weight")

@@ -1,4 +1,4 @@
-"""Parameters of a transformer listed from its configuration alone, their sums, and its FLOPs."""
+"""Parameters of a transformer, listed from its configuration alone, their sums, and its FLOPs."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ LAYER = "layers."
 
 
 def embedding_rows(config: TransformerConfig, vocab_size: int) -> int:
-    """Rows of the embedding and of the output matrix.
+    """Number of rows of the embedding and of the output matrix.
 
     Arguments:
         vocab_size: number of tokens of the tokenizer.
@@ -39,12 +39,12 @@ def embedding_rows(config: TransformerConfig, vocab_size: int) -> int:
 
 
 def predicted_tokens(config: TransformerConfig, vocab_size: int) -> int:
-    """Number of logits of one position: the rows without those added by rounding up."""
+    """Number of logits per position: the rows without those added by rounding up."""
     return vocab_size if config.vocab_size is None else config.vocab_size
 
 
 def vocab_error(config: TransformerConfig, vocab_size: int) -> str | None:
-    """Reason why a vocabulary does not fit a tokenizer of vocab_size tokens, or None."""
+    """Reason why a vocabulary does not fit a tokenizer with vocab_size tokens, or None."""
     if config.vocab_size is None or config.vocab_size >= vocab_size:
         return None
     return (
@@ -54,7 +54,7 @@ def vocab_error(config: TransformerConfig, vocab_size: int) -> str | None:
 
 
 def require_fit(config: TransformerConfig, vocab_size: int) -> None:
-    """Require that a vocabulary fits a tokenizer of vocab_size tokens.
+    """Require that a vocabulary fits a tokenizer with vocab_size tokens.
 
     Raises:
         SetpointError: the vocabulary is too small.
@@ -88,7 +88,7 @@ def parameters_of(config: TransformerConfig, vocab_size: int) -> Iterator[Parame
 
 
 def fused_parts_of(config: TransformerConfig) -> dict[str, tuple[int, ...]]:
-    """Outputs of each projection in modules that hold several, one above the other, by name."""
+    """Outputs of each projection in modules that stack several, by name."""
     if not config.merge_qkv or config.mla is not None:
         return {}
     query, key = config.heads * config.head_dim, config.kv_heads * config.head_dim
@@ -221,7 +221,7 @@ def part_names(layers: int) -> list[str]:
 
 
 def part_of(name: str) -> str:
-    """Name the part of a parameter."""
+    """Name the part to which a parameter belongs."""
     first, _, tail = name.partition(".")
     if first == "layers":
         return LAYER + tail.partition(".")[0]
@@ -229,10 +229,10 @@ def part_of(name: str) -> str:
 
 
 def units_around_layers(config: TransformerConfig) -> tuple[tuple[str, ...], ...]:
-    """Modules before and after the layers whose weights are gathered together, in forward order.
+    """Modules before and after the layers with weights gathered together, in forward order.
 
-    The second spans the loss, which may multiply with the output matrix directly. Empty if the
-    embedding is tied: the first operation and the loss both need it.
+    The second unit spans the loss, which may use the output matrix directly. Empty if the embedding
+    is tied, because both the first operation and the loss need it.
     """
     if config.tie_embeddings:
         return ()
@@ -244,9 +244,9 @@ class ParameterCounts(NamedTuple):
     """Parameters of a model, or of a part of it.
 
     Arguments:
-        active: parameters that compute one token: of routed experts, top_k in each layer.
-        in_products: those in matrix products of one token: all of `active` except norms, biases and
-            lookups; a tied embedding counts, as it is the output matrix, too.
+        active: parameters used for one token, counting top_k of the routed experts in each layer.
+        in_products: parameters in matrix products for one token: all of `active` except norms,
+            biases and lookups; a tied embedding counts because it is also the output matrix.
     """
 
     parameters: int
@@ -268,7 +268,7 @@ def _count(c: TransformerConfig, listed: Iterable[Sized]) -> ParameterCounts:
 
 
 def _counts_by_part(c: TransformerConfig, rows: int) -> dict[str, ParameterCounts]:
-    """Counts of each part; the matrix of tied embeddings is in the products of the output."""
+    """Counts of each part; the output's products include the matrix of tied embeddings."""
     output = _count(c, _output(c, rows))
     if c.tie_embeddings:
         output = output._replace(in_products=output.in_products + rows * c.dim)
@@ -294,8 +294,8 @@ def part_sizes(
 ) -> list[StagePart]:
     """Parameters of each part, and its FLOPs per token by the formula `palm`.
 
-    FLOPs add up to `training_flops`; parameters to all of the model, plus the matrix of tied
-    embeddings, which the first and the last part both have.
+    FLOPs add up to `training_flops`. Parameters add up to those of the model, plus the matrix of
+    tied embeddings, which both the first and the last part contain.
 
     Returns:
         the embedding, each layer, and the output with the norm before it.
@@ -316,7 +316,7 @@ def part_sizes(
 def stage_sizes(
     config: ModelConfig, vocab_size: int, sequence_length: int
 ) -> list[StagePart] | None:
-    """Sizes by which the stages of a pipeline are balanced; None: by their parameters."""
+    """Sizes by which pipeline stages are balanced; None: parameter counts."""
     if not isinstance(config, TransformerConfig) or not config.parameters_known:
         return None
     return part_sizes(config, vocab_size=vocab_size, sequence_length=sequence_length)
@@ -326,22 +326,22 @@ def stage_sizes(
 
 
 def pair_size(c: TransformerConfig) -> int:
-    """Elements of a query and a value of all heads of a layer."""
+    """Number of elements in one query and one value, over all heads of a layer."""
     if c.mla is None:
         return c.heads * 2 * c.head_dim
     return c.heads * (c.mla.nope_head_dim + c.mla.rope_head_dim + c.mla.value_head_dim)
 
 
 def most_attended(c: TransformerConfig, kind: AttentionKind, sequence_length: int) -> int:
-    """Most positions of a sequence that a query attends to in a layer of a kind."""
+    """Maximum number of positions that a query attends to in a layer of some kind."""
     return min(sequence_length, reach(c, kind) or sequence_length)
 
 
 def causal_pairs(length: float, most: float, is_chunked: bool = False) -> float:
-    """Pairs of queries and keys under a causal mask.
+    """Number of query-key pairs under a causal mask.
 
     Arguments:
-        most: size of the window or of the chunks; at most the length.
+        most: size of the window or chunks; at most the length.
     """
     if is_chunked:
         chunks, rest = divmod(length, most)
@@ -365,7 +365,7 @@ def attended(c: TransformerConfig, sequence_length: int, is_causal: bool = False
 
 
 class Formula(NamedTuple):
-    """A formula of FLOPs per token and its terms."""
+    """A formula for FLOPs per token, and its terms."""
 
     text: str
     meaning: str
@@ -398,7 +398,7 @@ backward pass as twice the forward, and recomputation not at all."""
 def training_flops(
     config: TransformerConfig, formula: str, *, vocab_size: int, sequence_length: int
 ) -> float:
-    """Compute the floating point operations to train on one token.
+    """Compute the floating-point operations for training on one token.
 
     Arguments:
         formula: a name of `FORMULAS`.

@@ -44,11 +44,12 @@ Head = Callable[[Tensor, Projection], Any]
 class Block(nn.Module):
     """Attention, then feed-forward, each added to the residual stream.
 
-    Norms are on their inputs (pre, Xiong et al., 2020), on their outputs before these are added
-    (post, as in OLMo 2), or on both (as in Gemma 2).
+    Norms are applied to the inputs (pre, Xiong et al., 2020), to the outputs before they are added
+    (post, as in OLMo 2), or to both (as in Gemma 2).
 
     Arguments:
-        layer: index in the whole model, from 0; determines the kind of attention, and experts.
+        layer: index in the whole model, from 0; determines the kind of attention, and whether there
+            are experts.
     """
 
     def __init__(self, config: TransformerConfig, layer: int) -> None:
@@ -75,7 +76,7 @@ class Block(nn.Module):
         """Apply the layer.
 
         Returns:
-            (B, S, dim) residual stream; and in training, with experts, the routing of the tokens.
+            (B, S, dim) residual stream and, in training with experts, the routing of the tokens.
         """
         normalized = x if self.attention_norm is None else self.attention_norm(x)
         x = self._add_residual(x, self.attention(normalized, context), self.attention_output_norm)
@@ -112,8 +113,8 @@ class Transformer(nn.Module):
 
     Only the residual stream passes between layers, and positions are explicit, so pipeline stages
     can be on different devices. A stage is a model after `keep_parts`; its layers keep their names,
-    and so their initialization and place in checkpoints. With tied embeddings the last stage keeps
-    the embedding as its output matrix; the gradients of both must be summed.
+    and thus their initialization and place in checkpoints. With tied embeddings, the last stage
+    keeps the embedding as its output matrix; the gradients of both must be summed.
 
     Raises:
         SetpointError: the configured vocabulary is too small.
@@ -165,20 +166,21 @@ class Transformer(nn.Module):
 
         Arguments:
             tokens: (B, S) int64; for a later pipeline stage the (B, S, dim) residual stream.
-            positions: (S,) or (B, S) integers, negative for padding. None: 0 .. S - 1, or those
-                after the cache. Under context parallelism those of whole rows.
-            documents: (B, S) integers; tokens attend within their document. None: to the row.
-            lengths: of the documents, or of rows before padding, if the host knows them.
+            positions: (S,) or (B, S) integers, negative for padding. None: 0 .. S - 1, or the
+                positions after the cache. Under context parallelism, positions of whole rows.
+            documents: (B, S) integers; tokens attend within their document. None: tokens attend to
+                the whole row.
+            lengths: lengths of the documents, or of rows before padding, if the host knows them.
             head: called with the (B, S, dim) final hidden states and the projection to logits, in
                 this forward pass, when a sharding engine has gathered the weights.
 
         Returns:
-            (B, S, V) logits in the compute dtype; with a head an `Outcome` with its result. An
-            earlier pipeline stage returns the (B, S, dim) residual stream in their place.
+            (B, S, V) logits in the compute dtype; with a head, an `Outcome` with its result.
+            Pipeline stages before the last return the (B, S, dim) residual stream instead.
 
         Raises:
             ValueError: the sequence is longer than max_sequence_length, or a stage without an
-                embedding got tokens.
+                embedding received tokens.
         """
         end = tokens.shape[1] + (0 if cache is None else cache.length)
         if end > self.config.max_sequence_length:
@@ -242,7 +244,7 @@ class Transformer(nn.Module):
         return x
 
     def _check_positions(self, positions: Tensor) -> None:
-        """Refuse positions without an embedding, on a CPU."""
+        """Refuse positions beyond the learned embeddings, on a CPU."""
         rows = self.config.max_sequence_length
         if positions.is_cpu and not torch.compiler.is_compiling() and positions.numel():
             last = int(positions.max())
@@ -285,7 +287,7 @@ class Transformer(nn.Module):
         """Dispatch tokens to experts on other ranks; see `setpoint.shapes.protocols.HasExperts`.
 
         Raises:
-            SetpointError: the model has no experts, or a separate module for each.
+            SetpointError: the model has no experts, or a separate module for each one.
         """
         if self.config.moe is None:
             raise SetpointError(
@@ -315,7 +317,7 @@ class Transformer(nn.Module):
         return self.config.dim
 
     def stage_parts(self) -> list[str]:
-        """See `setpoint.shapes.protocols.Staged`; `output` is the norm before it, too."""
+        """See `setpoint.shapes.protocols.Staged`; `output` includes the norm before it."""
         return part_names(self.config.layers)
 
     def keep_parts(self, parts: Sequence[str]) -> None:
@@ -332,7 +334,7 @@ class Transformer(nn.Module):
             self.embedding = None
 
     def initializers(self) -> dict[str, Initializer]:
-        """Initial values of embeddings and output; layers have their own."""
+        """Initial values of embeddings and output; layers define their own."""
         std = self.config.init_std
         tokens = FirstRows(std, self.vocab_size) if self.has_padding else NormalInit(std)
         rules: dict[str, Initializer] = {}
@@ -345,7 +347,7 @@ class Transformer(nn.Module):
         return rules
 
     def tensor_plan(self) -> dict[str, str]:
-        """Division of embeddings, norm and output; layers have their own."""
+        """Division of embeddings, norm and output; layers define their own."""
         plan = {
             "embedding": "vocabulary_rows",
             "position_embedding": "sequence",
@@ -367,7 +369,7 @@ class Transformer(nn.Module):
         self.vocabulary_part = VocabularyPart(peers, -(-self.rows // peers.size), gathers)
 
     def learning_rate_multipliers(self) -> dict[str, float]:
-        """Learning rate factors of muP by parameter; 1 for those left out, without muP all."""
+        """Learning-rate factors of muP by parameter; 1 for parameters left out, all without muP."""
         factors = {
             name: self.config.rate_multiplier(name, parameter.ndim)
             for name, parameter in self.named_parameters()

@@ -49,7 +49,7 @@ VALID_DATA = (
 
 
 class HasDirectory(Protocol):
-    """A run, as `train` and `load_run` return it."""
+    """A run, as returned by `train` and `load_run`."""
 
     @property
     def directory(self) -> Path:
@@ -69,10 +69,10 @@ def job_of(
     world_size: int | None = None,
     caller: str = "train",
 ) -> tuple[Job, Path | None]:
-    """Resolve the source of `train` with its overrides and data; see `composed`.
+    """Resolve the argument of `train`, with its overrides and data; see `composed`.
 
     Returns:
-        the resolved job, and the run directory if the source is one.
+        the resolved job, and the run directory if the source is a run.
 
     Raises:
         SetpointError: as for `composed`; `ConfigError` with all problems of the configuration.
@@ -96,16 +96,16 @@ def composed(
     world_size: int | None = None,
     caller: str = "train",
 ) -> tuple[Composition[Job], Path | None]:
-    """Merge the source of `train` with its overrides and data.
+    """Merge the argument of `train` with overrides and data.
 
     Arguments:
         overrides: words as on the command line, or values by dotted path.
         data: documents in memory, which replace `data.sources`.
-        world_size: the number of ranks; None for that of the launcher or the job.
+        world_size: the number of ranks; None: as in the launcher or the job.
         caller: the name of the function for messages.
 
     Returns:
-        the composition, and the run directory if the source is one.
+        the composition, and the run directory if the source is a run.
 
     Raises:
         SetpointError: the source is not a job or cannot be read, or the data is invalid.
@@ -144,16 +144,16 @@ def composed(
 
 
 def directory_of(source: object) -> Path | None:
-    """The directory of what `train` or `load_run` returned; None for anything else."""
+    """The directory of a run returned by `train` or `load_run`; None for anything else."""
     directory = getattr(source, "directory", None)
     return directory if isinstance(directory, Path) else None
 
 
 def words_and_values(overrides: Overrides, caller: str) -> tuple[list[str], dict[str, object]]:
-    """Overrides as words of the command line, and as values by dotted path.
+    """Split overrides into command-line words, and values by dotted path.
 
     Raises:
-        SetpointError: the overrides are neither.
+        SetpointError: the overrides are neither words nor values.
     """
     words = () if isinstance(overrides, Mapping) else overrides
     values = dict(overrides) if isinstance(overrides, Mapping) else {}
@@ -180,7 +180,7 @@ def _opened(source: str) -> tuple[Path | None, Composition[Job]]:
 
 
 def _as_text(value: object) -> str:
-    """Describe a wrong argument for a message."""
+    """Describe an invalid argument, for a message."""
     if isinstance(value, type):
         return f"the class {value.__name__}"
     return f"a {type(value).__name__}" if isinstance(value, Config) else for_error(value)
@@ -197,7 +197,7 @@ def check_arguments(directory: object, until: object, stop: object, accept: obje
     """Check the types of the other arguments of `train`.
 
     Raises:
-        SetpointError: with the argument and its valid values.
+        SetpointError: names the argument and its valid values.
     """
     if directory is not None and not isinstance(directory, str | Path):
         by_name = ""
@@ -215,7 +215,7 @@ def check_arguments(directory: object, until: object, stop: object, accept: obje
 
 
 def callbacks_of(callbacks: Iterable[Callback]) -> list[Callback]:
-    """Check callbacks that were passed as objects.
+    """Check callbacks passed as objects.
 
     Raises:
         SetpointError: an object is not a callback.
@@ -237,12 +237,12 @@ def callbacks_of(callbacks: Iterable[Callback]) -> list[Callback]:
 
 
 def named(callback: Callback) -> str:
-    """Class name of a callback for the record."""
+    """Class name of a callback, for the record."""
     return f"{type(callback).__module__}.{type(callback).__qualname__}"
 
 
 def _set_data(draft: Job, data: Iterable[Any]) -> tuple[str, ...]:
-    """Replace the sources by in-memory data.
+    """Replace the sources with in-memory data.
 
     Returns:
         the paths of the source.
@@ -257,10 +257,10 @@ def _set_data(draft: Job, data: Iterable[Any]) -> tuple[str, ...]:
 
 
 def memory_source(data: Iterable[Any], name: str) -> Text | Conversations:
-    """A source of documents in memory, with a path that depends on their content.
+    """A source of in-memory documents, with a path that depends on their content.
 
-    The rows are written as JSON Lines to fsspec's file system in memory, where sources of files
-    read them like any others; the digest of the content is in the path, and so in the fingerprint.
+    The rows are written as JSON Lines to fsspec's in-memory file system, where file sources read
+    them like any others. The digest of the content is in the path, and thus in the fingerprint.
 
     Arguments:
         name: the function and its argument, for messages.

@@ -1,4 +1,4 @@
-"""The root of a training job: its sections by name, `[batch]`, and what one derives from others."""
+"""The root of a training job: its named sections, `[batch]`, and what is derived across them."""
 
 from __future__ import annotations
 
@@ -102,13 +102,13 @@ def batch_equation(global_size: int, micro_size: int, accumulation: int, ranks: 
     """The sizes as a readable equation.
 
     Returns:
-        for instance `64 = 8 (micro) * 4 (accumulation) * 2 (ranks)`.
+        for example `64 = 8 (micro) * 4 (accumulation) * 2 (ranks)`.
     """
     return f"{global_size} = {micro_size} (micro) * {accumulation} (accumulation) * {ranks} (ranks)"
 
 
 def limits_of(duration: Duration, batch: BatchConfig) -> dict[str, float]:
-    """The limits of a duration, with tokens as the steps that reach them."""
+    """The limits of a duration, with tokens converted to the steps that reach them."""
     limits = {limit.unit: limit.count for limit in duration.limits}
     tokens = limits.pop("tokens", None)
     if tokens is not None:
@@ -118,7 +118,7 @@ def limits_of(duration: Duration, batch: BatchConfig) -> dict[str, float]:
 
 
 def steps_before(start: Length, batch: BatchConfig) -> int:
-    """Number of steps in a length of steps or tokens, with tokens as full batches."""
+    """Number of steps in a length given in steps or tokens, counting tokens as full batches."""
     if start.unit == "steps":
         return int(start.count)
     return math.ceil(start.count / (batch.global_size * batch.sequence_length))
@@ -340,7 +340,7 @@ class Job(
 
     @derive("schedule.evaluated_on")
     def plateau_basis(self) -> str | None:
-        """The settings of evaluation that the metric of a plateau schedule depends on."""
+        """The evaluation settings on which the metric of a plateau schedule depends."""
         schedule, section = self.schedule, self.evaluation
         if not isinstance(schedule, Plateau) or section is None:
             return None

@@ -1,4 +1,4 @@
-"""The resume contract: compares a run's record with the current configuration, by role of fields.
+"""The resume contract: compares a run's record with the current configuration, by field role.
 
 A refusal gives both values, their origins, and the command to type.
 """
@@ -49,10 +49,11 @@ RULE = r"optimizer\.(groups(\.\d+(\.pattern)?)?|no_decay|no_decay_patterns|adamw
 
 
 class ContractRefused(SetpointError):
-    """A refused resume that `--accept` would let pass.
+    """A refused resume that `--accept` would allow.
 
     Arguments:
-        command: resumes the run with `--accept`; the command line adds the other typed words.
+        command: command that resumes the run with `--accept`; the command line adds the other words
+            typed.
     """
 
     def __init__(self, message: str, command: str, paths: Sequence[str]) -> None:
@@ -62,7 +63,7 @@ class ContractRefused(SetpointError):
 
 
 class ShorterDuration(SetpointError):
-    """A duration that is shorter than that of the run in its directory."""
+    """A duration that is shorter than the one recorded in the run's directory."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +87,7 @@ class Accepted:
         return bool(self.data) or any(item.role is IDENTITY for item in self.differences)
 
     def has(self, path: str) -> bool:
-        """True if a field, or one inside a section, differs."""
+        """True if a field, or any field inside a section, differs."""
         return any(within(item.path, path) for item in self.differences)
 
 
@@ -96,7 +97,7 @@ def split_paths(accept: Sequence[str]) -> list[str]:
 
 
 def accepted_path(path: str, job: Job, differences: Sequence[Difference]) -> str:
-    """Normalize a path to accept.
+    """Normalize a path given to `--accept`.
 
     Raises:
         SetpointError: there is no such field or section.
@@ -124,13 +125,13 @@ def accepted_path(path: str, job: Job, differences: Sequence[Difference]) -> str
 
 
 def refuse_renaming(folder: str, accepted: Accepted) -> None:
-    """Refuse to rename or move a run whose directory is given.
+    """Refuse to rename or move a run whose directory was given.
 
     Arguments:
         accepted: the result of `check_contract`.
 
     Raises:
-        SetpointError: with the field, which would have no effect.
+        SetpointError: names the field, which would have no effect.
     """
     for item in accepted.differences:
         if item.path in ("name", "experiment", "workspace"):
@@ -182,7 +183,7 @@ def describe_data(side: Mapping[str, Any]) -> str:
 
 
 def describe_idle(accepted: Accepted) -> list[str]:
-    """Lines on paths of `--accept` without a difference.
+    """Lines about paths given to `--accept` that do not differ.
 
     Arguments:
         accepted: the result of `check_contract`.
@@ -191,7 +192,7 @@ def describe_idle(accepted: Accepted) -> list[str]:
 
 
 def _origin_text(origin: str) -> str:
-    """An origin with `from`, unless it is a derivation."""
+    """An origin preceded by `from`, unless it is a derivation."""
     return origin if origin.startswith(DERIVED) else f"from {origin}"
 
 
@@ -222,7 +223,7 @@ OF_ROWS = ("seed", "batch.sequence_length", "batch.global_size")
 def check_contract(
     folder: str, job: Job, accept: Sequence[str] = (), given: bool = True
 ) -> Accepted:
-    """Compare a run's record with the current configuration, field by field by role.
+    """Compare a run's record with the current configuration, field by field and by role.
 
     Arguments:
         accept: fields and sections whose identity fields may differ, as given to `--accept`.
@@ -282,7 +283,7 @@ def check_contract(
 
 
 def recorded_job(folder: str) -> Job:
-    """The job of a record.
+    """The job in a record.
 
     Raises:
         SetpointError: the record cannot be read.
@@ -293,7 +294,7 @@ def recorded_job(folder: str) -> Job:
 def _other_shape(
     saved: ModelConfig, model: ModelConfig, identity: Sequence[Difference]
 ) -> str | None:
-    """Name a weight of the checkpoints that does not fit today's model; None without any."""
+    """Name a weight of the checkpoints that does not match the current model; None if all match."""
     if not any(within(item.path, "model") for item in identity):
         return None
     shapes: list[dict[str, tuple[int, ...]]] = []
@@ -324,7 +325,7 @@ def _row_paths(identity: Sequence[Difference]) -> list[str]:
 
 
 def moved_rows(saved: Job, job: Job, identity: Sequence[Difference]) -> list[str]:
-    """The fields that change the order of rows from a recorded job.
+    """The fields that change the order of rows, compared with a recorded job.
 
     Arguments:
         identity: the identity differences from the recorded job.
@@ -349,7 +350,7 @@ def refuse_resharding(folder: str, job: Job) -> None:
     """Refuse parallel degrees that differ from those of a recorded job.
 
     Raises:
-        SetpointError: with the degrees that differ.
+        SetpointError: names the degrees that differ.
     """
     before, now = (
         {"world_size": parallel.world_size, **parallel.degrees}
@@ -407,7 +408,7 @@ def _in_tokens(duration: Duration, tokens_per_update: int) -> dict[str, float]:
 
 
 def shorter(folder: str, item: Difference, given: bool) -> str:
-    """Error text for a shorter duration: progress of the run, and the command to type instead."""
+    """Error text for a shorter duration: progress of the run, and the command to use instead."""
     run = shlex.quote(folder)
     command = "the same command with --name NAME"
     if given:
@@ -439,12 +440,12 @@ def identity_refusal(
     moved: Sequence[str] = (),
     longer: Sequence[Difference] = (),
 ) -> SetpointError:
-    """Error for a resume with different identity values, with the command to type instead.
+    """Error for a resume with different identity values, with the command to use instead.
 
     Arguments:
         late: the differences in fields used only at the start of a run.
-        given: True if the run directory was given, rather than found by the fingerprint.
-        reshaped: mismatch of the checkpoints' weights and the model; None if they may fit.
+        given: whether the run directory was given rather than found by fingerprint.
+        reshaped: mismatch between the checkpoints' weights and the model; None if they may match.
         moved: fields that change the order of the rows.
         longer: budget differences, which are allowed.
     """
@@ -499,7 +500,7 @@ def identity_refusal(
 
 
 def other_rows(paths: Sequence[str]) -> str:
-    """End of a sentence on a checkpoint whose data position no longer counts the same rows."""
+    """Ending of the message about a checkpoint whose data position refers to different rows."""
     single = len(paths) == 1
     return (
         f"whose data position counts rows, and {' and '.join(paths)} "
@@ -508,7 +509,7 @@ def other_rows(paths: Sequence[str]) -> str:
 
 
 def from_these_weights(folder: str) -> str:
-    """Sentence on training the weights of a run with other rows."""
+    """Sentence about training a run's weights further on different rows."""
     option = shlex.join(["--model.pretrained", folder])
     return f"To train these weights with other rows: a separate run with {option}"
 
@@ -527,7 +528,7 @@ def _reason_not_acceptable(refused: list[Difference], late: list[Difference]) ->
 
 
 def _accept_paths(refused: list[Difference]) -> list[str]:
-    """Paths to accept: of the values, or of their sections if there are many."""
+    """Paths to accept: the paths of the values or, if there are many, of their sections."""
     paths = [item.path for item in refused]
     if len(paths) > MANY:
         paths = list(dict.fromkeys(path.partition(".")[0] for path in paths))
@@ -547,5 +548,5 @@ def _value_text(value: object, origin: str) -> str:
 
 
 def plain(value: object) -> str:
-    """A value in a sentence."""
+    """A value as shown in a sentence."""
     return "null" if value is None or value is ABSENT else str(value)

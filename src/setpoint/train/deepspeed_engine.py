@@ -1,7 +1,7 @@
-"""Engine of a step with DeepSpeed (ZeRO), and its checkpoints.
+"""Step engine for DeepSpeed (ZeRO), and its checkpoints.
 
-Checkpoints have the same files as all other runs: weights and states are gathered one by one, and
-each rank writes its share.
+Checkpoints consist of the same files as those of other runs: weights and states are gathered one by
+one, and each rank writes its share.
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ if TYPE_CHECKING:
 
 
 class ZeroEngine(Engine):
-    """Engine that reduces, clips and updates by DeepSpeed.
+    """Engine that reduces, clips and updates with DeepSpeed.
 
-    It clips and updates in one call, which leaves the weights unchanged if the norm is not finite:
-    all ranks know that before they agree on the step.
+    It clips and updates in one call, which leaves the weights unchanged if the norm is not finite;
+    all ranks know this before they agree on the step.
     """
 
     def __init__(self, job: Job, components: Components) -> None:
@@ -64,7 +64,7 @@ class ZeroModel:
     trained: bool = False
 
     def capture(self, into: Any, stack: ExitStack) -> None:
-        """Take this rank's share of the weights: whole ones, gathered one after the other."""
+        """Capture this rank's share of the weights: full tensors, gathered one after another."""
         world = self.zero.world
         into.tensors["model"] = {
             name: tensor.to("cpu", copy=True)
@@ -73,7 +73,7 @@ class ZeroModel:
         }
 
     def restore(self, saved: LoadedCheckpoint) -> None:
-        """Load the most exact weights of a checkpoint into the model and the optimizer.
+        """Load a checkpoint's most precise weights into the model and the optimizer.
 
         Raises:
             RunError: a tensor, named in the error, is missing, unexpected, or of another shape.
@@ -93,8 +93,8 @@ class ZeroTraining:
     """The state of the optimizer in a checkpoint; see `run_state.OptimizerState`.
 
     Arguments:
-        other_frozen: whether the frozen parameters may differ from those of the checkpoint; then
-            all trained ones have state, or none.
+        other_frozen: whether the frozen parameters may differ from those of the checkpoint; if so,
+            either all trained parameters have state, or none.
     """
 
     zero: ZeroReplicas
@@ -103,11 +103,11 @@ class ZeroTraining:
     trained: bool = True
 
     def capture(self, into: Any, stack: ExitStack) -> None:
-        """Take this rank's share of the state, and what is not a tensor on all ranks."""
+        """Capture this rank's share of the state; non-tensors on all ranks."""
         world, number = self.zero.world, count()
 
         def kept(value: Any) -> Any:
-            """A tensor if this rank is to write it, else its outline."""
+            """A tensor if this rank will write it, else its outline."""
             if not isinstance(value, Tensor):
                 return value
             is_mine = next(number) % world.size == world.rank
@@ -126,7 +126,7 @@ class ZeroTraining:
         """Restore the state; the options of the optimizer come from the configuration.
 
         Raises:
-            SetpointError: the checkpoint is of another optimizer, or of one that has updated some
+            SetpointError: the checkpoint is from another optimizer, or from one that updated some
                 weights more often than others.
         """
         zero, state = self.zero, saved.state.get("optimizer")
@@ -163,7 +163,7 @@ def _plain(value: Any) -> Any:
 
 
 def zero_states(components: Components, other_frozen: bool) -> dict[str, Any]:
-    """The states of weights and optimizer, in place of those of `run_state.states_of`."""
+    """The states of weights and optimizer, which replace those of `run_state.states_of`."""
     assert isinstance(components.replicas, ZeroReplicas)
     zero = components.replicas
     return {"model": ZeroModel(zero), "optimizer": ZeroTraining(zero, components, other_frozen)}

@@ -1,4 +1,4 @@
-"""Engines of a step: gradients of the global mean, one all-reduce, the verdict and the update."""
+"""Step engines: gradients of the global mean, one all-reduce, the verdict and the update."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class Sums(NamedTuple):
 
     Arguments:
         losses: (2,) fp32, this rank's shares of the loss and of the cross-entropy.
-        routing: routing of the tokens of this rank; None without experts.
+        routing: routing of this rank's tokens; None without experts.
         by_source: (sources,) fp64, sums of this rank's cross-entropy; None if unknown.
     """
 
@@ -51,11 +51,11 @@ class Sums(NamedTuple):
 
 
 class Rates(NamedTuple):
-    """Values of schedules for a step.
+    """Schedule values for a step.
 
     Arguments:
         lr: the learning rate, before the multipliers of groups.
-        done: completed share of the run after the step, for the bias rate of routers.
+        done: completed fraction of the run after the step, for the bias rate of routers.
         frozen: names of the parameters that this step does not change.
     """
 
@@ -72,22 +72,22 @@ Repeated calls return the same result.
 
 
 def complete_retaken() -> StepResult:
-    """The `CompleteStep` of a step in which a replica group was lost."""
+    """The `CompleteStep` of a step during which a replica group was lost."""
     return StepResult(Verdict.RETAKEN)
 
 
 class Engine:
-    """Runs the steps of a loop, one `forward_backward` and one `update` each.
+    """Runs the steps of a loop, each with one `forward_backward` and one `update`.
 
-    This class is for data, sharded and tensor parallelism.
+    This class supports data, sharded and tensor parallelism.
 
     Arguments:
         span: measures the parts of a step, and names them in the traces of a profiler.
         norms: measures gradients, weights and updates; None: not measured.
         metrics: collects the metrics logged by the model and the loss.
-        is_ahead: the device decides on updates, before the host has the numbers.
-        counted_elsewhere: parameters whose norm another rank counts.
-        to_host: starts a copy of numbers to the host; calling its result waits for them.
+        is_ahead: whether the device decides on updates before the host has the numbers.
+        counted_elsewhere: parameters that another rank includes in the norm.
+        to_host: starts copying numbers to the host, and returns a function that waits for them.
     """
 
     def __init__(self, job: Job, components: Components) -> None:
@@ -156,13 +156,13 @@ class Engine:
     def update(self, sums: Sums, rates: Rates) -> CompleteStep:
         """Clip, step the optimizer and update router biases, unless the numbers are bad.
 
-        One all-reduce sums the numbers of all ranks. If `is_ahead`, the device uses them to decide,
-        and the host does not wait.
+        One all-reduce sums the numbers of all ranks. If `is_ahead`, the device uses the sums to
+        decide, and the host does not wait.
 
         Returns:
-            a function that returns the result, equal on all ranks except for the norm, of which
-            only its finiteness is shared. Call it before the next update; it raises a RunError if
-            the loss scale has become too small.
+            a function that returns the result, which is equal on all ranks except for the norm,
+            where only its finiteness is shared. Call the function before the next update; it raises
+            a RunError if the loss scale has become too small.
 
         Raises:
             RunError: an imported optimizer fails.
@@ -225,7 +225,7 @@ class Engine:
         return numbers.complete
 
     def _gather(self, sums: Sums, norm: Tensor, overflows: Sequence[Tensor] = ()) -> StepNumbers:
-        """All-reduce the numbers of the step, and start their copy to the host."""
+        """All-reduce the numbers of the step, and start copying them to the host."""
         world, scaler = self.components.world, self.scaler
         losses, routing, by_source = sums.losses.double(), sums.routing, sums.by_source
         broken = (~norm.isfinite()).to(losses.device)
@@ -261,11 +261,11 @@ class Engine:
 
 @dataclass(slots=True, eq=False)
 class StepNumbers:
-    """Numbers of a step of all ranks in transit to the host; the norm is that of this rank.
+    """Numbers of a step over all ranks, in transit to the host; the norm is this rank's own.
 
     Arguments:
         skip: see `verdict.skip_flag`.
-        logged: metrics logged so far; None without any.
+        logged: metrics logged so far; None if there are none.
         sources: number of sums by source.
         read: waits for loss, cross-entropy, sources, norm and so on.
         undo: reverts the step in the host-side counters of the optimizer.
@@ -311,7 +311,7 @@ class StepNumbers:
 
 
 class HostCopy:
-    """Asynchronous copies of numbers to the host, to one reused buffer.
+    """Asynchronous copier of numbers to the host, with one reused buffer.
 
     Read each copy before starting the next one.
     """
@@ -352,7 +352,7 @@ class HostCopy:
 class PipelineEngine(Engine):
     """Runs the micro-batches of a step through the stages of a pipeline, as an `Engine`.
 
-    All ranks of a pipeline read the same batches: stages pass on only the residual stream.
+    All ranks of a pipeline read the same batches, since stages pass on only the residual stream.
     """
 
     def __init__(self, job: Job, components: Components) -> None:
@@ -427,7 +427,7 @@ def sum_over_groups(
     """Sum the gradients, in place, and the sums of a step over all replica groups.
 
     Arguments:
-        sums: with experts they include routing, even without a micro-batch.
+        sums: with experts, they include routing, even without a micro-batch.
     """
     for weight in weights:
         if weight.grad is None:  # in a group without a micro-batch in this step
@@ -466,10 +466,10 @@ def no_routing(model: ModelConfig, device: torch.device) -> Routing | None:
 
 @contextmanager
 def explain_oom(job: Job) -> Iterator[None]:
-    """Replace out-of-memory errors by one with advice.
+    """Replace out-of-memory errors with one that includes advice.
 
     Raises:
-        RunError: replaces the errors of Python, NumPy and PyTorch.
+        RunError: replaces out-of-memory errors of Python, NumPy and PyTorch.
     """
     try:
         yield
@@ -485,7 +485,7 @@ def explain_oom(job: Job) -> Iterator[None]:
 
 
 def explain(error: Exception) -> RunError | None:
-    """Explain an error of PyTorch by the setting that causes it.
+    """Explain a PyTorch error by the setting that causes it.
 
     Returns:
         an error with advice; None if the cause is unknown.
@@ -497,7 +497,7 @@ def explain(error: Exception) -> RunError | None:
 
 
 def raise_named(error: Exception, config: OptimizerConfig) -> NoReturn:
-    """Re-raise an error of an optimizer step, with the name of an imported optimizer.
+    """Re-raise an error from an optimizer step, with the name of an imported optimizer.
 
     Raises:
         RunError: unless the error is about memory or has its own explanation.

@@ -67,7 +67,7 @@ def finish(run: Run, loop: Loop) -> Run:
 
 
 def _skipped(run: Run) -> int:
-    """Number of skipped steps of the whole run."""
+    """Number of steps skipped in the whole run."""
     components = run.components
     policies = skipped_metrics(components.non_finite, components.spikes)
     return sum(policies.values()) + components.scaler.skipped
@@ -75,7 +75,7 @@ def _skipped(run: Run) -> int:
 
 @contextmanager
 def log_failures(run: Run) -> Iterator[None]:
-    """Log the traceback of a failure before the run directory is open, unless it is a refusal.
+    """Log the traceback of a failure, except a refusal, before the run directory is open.
 
     Only the log is created.
     """
@@ -96,7 +96,7 @@ def log_failures(run: Run) -> Iterator[None]:
 
 
 def record_failure(run: Run, error: Exception) -> None:
-    """Write an error that ends the session to the log of this rank, the events and the report."""
+    """Write an error that ends the session to this rank's log, the events and the report."""
     known = [*declared_secrets(run.job)]
     keep_in_log(run.progress, error, known)
     details: dict[str, Any] = {
@@ -127,7 +127,7 @@ QUICK = 32 * 2**20
 
 
 def write_report(run: Run) -> None:
-    """Write `report.html` at the end of a session, on the main rank; it never fails a run."""
+    """Write `report.html` at the end of a session, on the main rank; never fails a run."""
     if not (run.job.tracking.report and run.world.is_main):
         return
     path, metrics = run.directory, run.files.metrics

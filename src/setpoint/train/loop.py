@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 
 
 class Phase(IntEnum):
-    """Order of the callbacks that are called after the same step."""
+    """Order of callbacks that are called after the same step."""
 
     STEP = 0
     """Belongs to the step itself, such as the end of a profile."""
@@ -62,10 +62,10 @@ PARTS_OF_PHASES = {Phase.EVALUATE: "evaluation", Phase.KEEP: "save"}
 
 
 class Callback:
-    """Base of callbacks: does nothing; subclasses override the methods they need.
+    """Base class of callbacks; it does nothing, and subclasses override the methods they need.
 
     Callbacks of one phase run in the order in which they were added. By default a callback runs
-    before the metrics row is written and the checkpoint saved, so both include its effects.
+    before the metrics row is written and the checkpoint saved, so that both include its effects.
     """
 
     phase: Phase = Phase.OBSERVE
@@ -77,7 +77,7 @@ class Callback:
     ) -> None:
         """Called on all ranks before the run directory is compared with the job and opened.
 
-        Only for callbacks that exist by then: objects passed to `train`, and operations.
+        Only for callbacks that exist at that point: objects passed to `train`, and operations.
 
         Arguments:
             directory: the run directory; None for a new run.
@@ -98,7 +98,7 @@ class Callback:
         """
 
     def opened(self, run: Any, stack: ExitStack) -> None:
-        """Called when the run directory is locked, before the newest checkpoint is loaded.
+        """Called once the run directory is locked, before the newest checkpoint is loaded.
 
         Arguments:
             run: with `job`, `directory`, `events`, `progress`, `trackers`, and the `store` of
@@ -121,7 +121,7 @@ class Callback:
         """Called once, before the first step of this session."""
 
     def needs_result(self, loop: Loop) -> bool:
-        """True to call `after_step` at the end of the current step.
+        """True if `after_step` must be called at the end of the current step.
 
         The host then waits for the device. Otherwise the next step starts first, and `after_step`
         is called before it changes the weights.
@@ -188,7 +188,7 @@ class Callback:
 
 
 def is_ours(callback: Callback) -> bool:
-    """True if a callback belongs to Setpoint, so its declared methods are all it does."""
+    """True if a callback belongs to Setpoint, so that its declared methods are all it does."""
     return type(callback).__module__.partition(".")[0] == "setpoint"
 
 
@@ -196,7 +196,7 @@ def interval_of(callback: Callback) -> float:
     """The `min_interval` of a callback.
 
     Raises:
-        SetpointError: it is not a number of seconds.
+        SetpointError: the value is not a number of seconds.
     """
     seconds: object = callback.min_interval
     if isinstance(seconds, bool) or not isinstance(seconds, int | float) or not seconds >= 0:
@@ -215,15 +215,15 @@ def overrides(callback: Callback, method: str) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class PendingStep:
-    """Step that the device may still compute while the host continues.
+    """Step that the device may still be computing while the host continues.
 
     Arguments:
-        began: the position before it.
-        after: the position after it, without its seconds.
+        began: the position before the step.
+        after: the position after the step, without its seconds.
         batch: the batch of this rank.
         total: counts of all ranks, and by source.
-        complete: waits for its numbers and judges them.
-        data: data position before it, for replica groups, which may repeat the step.
+        complete: waits for the step's numbers and judges them.
+        data: data position before the step, for replica groups, which may repeat it.
     """
 
     began: Position
@@ -241,8 +241,8 @@ class Loop:
 
     `launch` starts a step without waiting for its numbers if the engine is ahead of the host; the
     step is then `pending`. `handle_pending` completes it and calls `after_step` of the callbacks:
-    immediately if a callback `needs_result`, otherwise during the next step, before that changes
-    the weights.
+    immediately if a callback `needs_result`, otherwise during the next step, before the weights
+    change.
 
     All periodic actions are callbacks. Callbacks run after each step in the order of their phases,
     and read the loop's `previous`, `position`, `is_over` and `components`.
@@ -254,7 +254,7 @@ class Loop:
         liveness: checks that all ranks answer, before steps at which `resilience.liveness_every` is
             due.
         until: step after which the session stops; None: at the end of training.
-        metrics: collects logged metrics; None: a new log.
+        metrics: collects logged metrics; None: create a new log.
     """
 
     def __init__(
@@ -348,7 +348,7 @@ class Loop:
 
     @contextmanager
     def _open_callbacks(self) -> Iterator[None]:
-        """Start the callbacks, and close them when the loop ends in any way."""
+        """Start the callbacks, and close them however the loop ends."""
         self.components.model.train()
         # If a rank left during a step, the others would wait for it.
         self.stop.defers = self.sync.is_shared
@@ -373,17 +373,17 @@ class Loop:
 
     @property
     def is_over(self) -> bool:
-        """True if nothing is left to train: the duration is over, or a callback has ended it."""
+        """True if nothing is left to train: the duration is over, or a callback ended training."""
         return self.end_reason is not None or is_over(self.job.duration, self.position)
 
     @property
     def is_at_limit(self) -> bool:
-        """True if the session takes no further step, even if the run is not over."""
+        """True if the session takes no further steps, even if the run is not over."""
         return self.until is not None and self.position.step >= self.until
 
     @property
     def goes_on(self) -> bool:
-        """True if there is another step; all ranks of a job give the same answer."""
+        """True if there is another step; all ranks of a job get the same answer."""
         return not self.is_at_limit and not self.is_over and not self.sync.is_stopping
 
     @property
@@ -399,11 +399,11 @@ class Loop:
         )
 
     def is_due(self, period: Period) -> bool:
-        """True if a multiple of a period lies in the step that was just taken."""
+        """True if a multiple of a period lies within the step just taken."""
         return is_due(period, self.previous, self.position, self.is_over)
 
     def launch(self) -> None:
-        """Take a step, and move the position past it unless it does not count."""
+        """Take a step, and advance the position unless the step does not count."""
         self.phase, self.can_log = Phase.STEP, True
         self.metrics.begin(self.position.step + 1)
         if self.liveness is not None and self.is_due(self.job.resilience.liveness_every):
@@ -438,8 +438,8 @@ class Loop:
         """Draw the batches of one step, compute its gradients and update the weights.
 
         Raises:
-            RunError: no target counts; an imported optimizer fails; or `complete_pending` raises it
-                for the previous step.
+            RunError: no target has weight; an imported optimizer fails; or `complete_pending`
+                raises it for the previous step.
         """
         components, position = self.components, self.position
         groups = components.replica_groups
@@ -499,7 +499,7 @@ class Loop:
     def _may_have_row(self, after: Position) -> bool:
         """True if a metrics row may follow a step that ends at a position.
 
-        Its seconds are not known yet.
+        The seconds of the step are not known yet.
         """
         every = self.job.tracking.every
         if every.unit in ("never", "seconds"):
@@ -514,7 +514,7 @@ class Loop:
         self.previous, self.position = self.position, replace(self.pending.after, seconds=seconds)
 
     def handle_pending(self) -> None:
-        """Read the numbers of the pending step, and call the callbacks after it."""
+        """Complete the pending step: read its numbers, and call the callbacks after it."""
         if self.pending is None:
             return
         is_first = self.result is None
@@ -576,7 +576,7 @@ class Loop:
         """Roll back to a checkpoint.
 
         Raises:
-            RunError: there is no checkpoint, or it had too many rollbacks.
+            RunError: there is no checkpoint, or too many rollbacks to it.
         """
         assert self.roll_back is not None
         self.can_log = False
@@ -587,7 +587,7 @@ class Loop:
         return {"step": self.position.step, "data": self.components.data_position()}
 
     def continue_from(self, position: Position) -> None:
-        """Continue from the present state of the components, before a step."""
+        """Continue from the current state of the components, before a step."""
         self.position = self.previous = position
         self.scores, self.routing = {}, None
         self.stop.has_unsaved = False
@@ -610,16 +610,16 @@ class Loop:
         self.sync.check()
 
     def log(self, *, reduce: Reduce = "mean", **metrics: float | Tensor) -> None:
-        """Log metrics for the next row; for callbacks, in `before_update` and `after_step`.
+        """Log metrics for the next row; for use by callbacks in `before_update` and `after_step`.
 
-        Ranks may log different metrics, and not in all steps.
+        Ranks may log different metrics, and need not log in every step.
 
         Arguments:
             reduce: see `MetricLog.add`; models and losses use `setpoint.shapes.logged.log`.
             metrics: numbers or one-element tensors by name; no device is synchronized.
 
         Raises:
-            RunError: the step's row is written already, or does not exist; or see `MetricLog.add`.
+            RunError: the step's row is already written, or does not exist; or see `MetricLog.add`.
         """
         if not self.can_log or self.phase >= Phase.LOG:
             raise RunError(
@@ -630,7 +630,7 @@ class Loop:
         self.metrics.add(reduce, metrics)
 
     def end(self, reason: str) -> None:
-        """End training early but cleanly; for callbacks, to be called on all ranks.
+        """End training early but cleanly; for use by callbacks, which must call it on all ranks.
 
         The last row, an evaluation and a checkpoint follow as at the regular end.
         """
@@ -638,7 +638,7 @@ class Loop:
 
 
 def build_engine(job: Job, components: Components) -> Engine:
-    """Build the engine of a job: for DeepSpeed, a pipeline, or the default one."""
+    """Build the engine of a job: for DeepSpeed, for a pipeline, or the default engine."""
     if components.replicas.holds_state:
         from setpoint.train.deepspeed_engine import ZeroEngine
 

@@ -1,4 +1,4 @@
-"""The training objective: model and loss as one callable, whole or in stages of a pipeline."""
+"""The training objective: model and loss as one callable, whole or in pipeline stages."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class Share(NamedTuple):
 
     Arguments:
         loss: fp32 scalar, the start of the backward pass.
-        losses: (2,) fp32 without gradient, its shares of the loss and of the cross-entropy.
+        losses: (2,) fp32 without gradient, shares of the loss and of the cross-entropy.
         routing: routing of its tokens; None for models without experts.
         per_token: (B * S,) the cross-entropy of each token; None if not requested.
     """
@@ -49,23 +49,23 @@ class Share(NamedTuple):
 
 
 class Objective:
-    """Computes the loss of micro-batches, and their weight in the mean over a global batch.
+    """Computes the loss of micro-batches, weighted for the mean over a global batch.
 
-    A model that supports a head is called with one, so that the loss can get hidden states, and the
-    model can report its additions to the loss. Other models return logits, or an `Outcome` with
+    A model that supports a head is called with one, so that the loss can receive hidden states and
+    the model can report its additions to the loss. Other models return logits, or an `Outcome` with
     logits.
 
     Arguments:
         model: maps (B, S) tokens to (B, S, V) logits, given the batch's positions and documents if
-            it takes these.
-        loss: is called with (logits, targets, weights), or is a `FromHidden`. The weights are
-            omitted if the data has none; only a `Weighs` takes them.
-        sources: the number of sources of the training data; with several, the loss returns values
-            per token if it can.
+            it accepts them.
+        loss: called with (logits, targets, weights), or a `FromHidden`. The weights are omitted if
+            the data has none; only a `Weighs` accepts them.
+        sources: the number of training data sources; with several, the loss returns values per
+            token if it can.
         runs: called instead of the model; None: the model.
 
     Raises:
-        SetpointError: the loss needs hidden states and the model does not provide them.
+        SetpointError: the loss needs hidden states, but the model does not provide them.
     """
 
     def __init__(
@@ -93,7 +93,7 @@ class Objective:
             )
 
     def __call__(self, batch: Batch, counted: Tensor | None = None) -> Outcome:
-        """Run the model and its loss on a batch that is on its device.
+        """Run the model and its loss on a batch that is on the device.
 
         Arguments:
             counted: (B, S) targets to look for among the most probable tokens; None: not requested.
@@ -103,8 +103,8 @@ class Objective:
             additions to them.
 
         Raises:
-            SetpointError: the data has weights and the loss does not take them, or the data has
-                positions or documents and the model does not take them.
+            SetpointError: the data has weights but the loss does not accept them, or the data has
+                positions or documents but the model does not accept them.
         """
         targets, last = batch.targets, () if batch.weights is None else (batch.weights,)
         places = position_arguments(self.model, batch)
@@ -143,7 +143,7 @@ class Objective:
         """Run the model and its loss on a micro-batch of a step.
 
         Arguments:
-            weight, targets: of the global batch, as in `Count`.
+            weight, targets: weight and targets of the global batch, as in `Count`.
             part: this micro-batch's share of the tokens of the mean, times `weight`.
 
         Raises:
@@ -160,7 +160,7 @@ class Objective:
         return Share(share, losses, routing, output.per_token)
 
     def sums(self, batch: Batch) -> LossOutput:
-        """Run the model and its loss alone.
+        """Run the model and its loss without anything else.
 
         Raises:
             SetpointError: see `__call__`.
@@ -168,10 +168,11 @@ class Objective:
         return self(batch).result
 
     def evaluate(self, batch: Batch, valid: Tensor | None = None) -> EvalSums:
-        """Run the model once for its loss and its token accuracy.
+        """Run the model once, for its loss and its token accuracy.
 
         Arguments:
-            valid: (B, S) mask of the targets that count, from `count`; None: all unmarked ones.
+            valid: (B, S) mask of the targets that count, from `count`; None: all targets that are
+                not marked as ignored.
 
         Raises:
             SetpointError: see `__call__`.
@@ -183,10 +184,10 @@ class Objective:
         return self(batch, counted).result
 
     def count(self, batch: Batch) -> Count:
-        """Count tokens, targets and their weight, by which the loss of a batch is divided.
+        """Count tokens, targets and their weight, which divides the loss of a batch.
 
         Raises:
-            SetpointError: the data has weights and the loss does not take them, or a weight is
+            SetpointError: the data has weights but the loss does not accept them, or a weight is
                 negative or not a number.
         """
         weights = batch.weights
@@ -210,13 +211,13 @@ class Objective:
 
 
 def sum_by_source(per_token: Tensor, batch: Batch, sources: int) -> Tensor:
-    """(sources,) fp64 sums over the targets of each source, without waiting for the device.
+    """(sources,) fp64 sums over each source's targets, without waiting for the device.
 
     The order of summation does not depend on the device, unlike that of `index_add_` on a GPU.
 
     Arguments:
         per_token: (B * S,), 0 if a target does not count.
-        batch: its sources are on the host.
+        batch: the batch, with its sources on the host.
     """
     source = batch.source if batch.sources is None else batch.sources.flatten()
     assert source is not None
@@ -232,7 +233,8 @@ def add_routing(before: Routing | None, routing: Routing, share: float) -> Routi
 
     Arguments:
         before: the sum so far; None: nothing yet.
-        share: its part of the tokens of the whole batch, for values that are means over tokens.
+        share: the micro-batch's fraction of all tokens in the batch, for values that are means over
+            tokens.
     """
     counts, dropped, *means = routing
     new = Routing(counts, dropped, *(mean * share for mean in means))
@@ -243,7 +245,7 @@ def require_tokens(loss: LossConfig, vocab_size: int) -> None:
     """Refuse a loss that names tokens missing from the tokenizer.
 
     Raises:
-        SetpointError: with the missing token and the existing ones.
+        SetpointError: names the missing token and the existing ones.
     """
     for field, token in tokens_named(loss):
         if token >= vocab_size:
@@ -254,7 +256,7 @@ def require_tokens(loss: LossConfig, vocab_size: int) -> None:
 
 
 def build_pipeline(job: Job, world: World, model: nn.Module, stages: Sequence[Stage]) -> Pipeline:
-    """Build the pipeline of this rank's stages; all ranks call it.
+    """Build the pipeline of this rank's stages; all ranks must call it.
 
     Arguments:
         model: the part on this rank, with its weights.
@@ -286,7 +288,7 @@ class PipelineObjective(Objective):
     """Objective of a pipeline-parallel model, for evaluation.
 
     All ranks of the pipeline call it with the same batch. Ranks without the last stage return
-    zeros, so that sums over all ranks are those of the batch.
+    zeros, so that sums over all ranks equal those of the batch.
 
     Arguments:
         model: the part on this rank.

@@ -1,4 +1,4 @@
-"""Opening of a run: every refusal by configuration and record, then its locked directory."""
+"""Opening of a run: every refusal by configuration or record, then its locked directory."""
 
 from __future__ import annotations
 
@@ -105,8 +105,8 @@ def open_directory(run: Run) -> Iterator[None]:
     An error that ends the session is recorded in this rank's log and in the events.
 
     Raises:
-        SetpointError: the data differs from that of the run, or another process writes or has
-            written to the directory. The run is unchanged then.
+        SetpointError: the data differs from that of the run, or another process is writing, or has
+            written, to the directory. The run is unchanged in these cases.
     """
     job, world, section = run.job, run.world, run.job.checkpoint
     with locked_directory(world, run.directory) as files, ExitStack() as ending:
@@ -169,7 +169,7 @@ def open_directory(run: Run) -> Iterator[None]:
 def locked_directory(world: World, path: Path) -> Iterator[RunDirectory]:
     """The run directory, locked by the main rank, and read-only for the others.
 
-    If no run was recorded, as after a refused first start, the directory is removed at the end,
+    If no run was recorded, as after a refused first start, the directory is removed afterwards
     unless it contains the stacks of a hanging rank.
 
     Raises:
@@ -196,7 +196,7 @@ def locked_directory(world: World, path: Path) -> Iterator[RunDirectory]:
 
 
 def _is_worth_keeping(directory: RunDirectory) -> bool:
-    """True if a directory has checkpoints, or stacks of hanging ranks."""
+    """True if a directory contains checkpoints, or stacks of hanging ranks."""
     try:
         stacks = any(os.path.getsize(file) for file in directory.logs.glob("*.stacks"))
         return stacks or bool(list_checkpoints(directory.checkpoints))
@@ -205,14 +205,14 @@ def _is_worth_keeping(directory: RunDirectory) -> bool:
 
 
 def place_of(job: Job, directory: str | Path | None, world: World) -> Path | None:
-    """Directory of a run, found by the main rank; None before a seed is drawn."""
+    """Directory of a run, determined by the main rank; None before a seed is drawn."""
     if directory is None and job.seed is not None:
         directory = world.on_main(partial(find_run, job))
     return None if directory is None else Path(directory)
 
 
 def require_unchanged(run: Run) -> None:
-    """Refuse to continue if another process has trained meanwhile; call it with the lock.
+    """Refuse to continue if another process has trained meanwhile; requires the lock.
 
     Raises:
         SetpointError: the record or the checkpoints have changed.
@@ -269,7 +269,7 @@ def compare(
 
 
 def stamp_of(path: Path) -> Stamp:
-    """Modification time of the recorded configuration, and the steps of the checkpoints."""
+    """Modification time of the recorded configuration, and the steps of all checkpoints."""
     try:
         written = (path / CONFIG).stat().st_mtime_ns
     except OSError:
@@ -278,10 +278,10 @@ def stamp_of(path: Path) -> Stamp:
 
 
 def missing_checkpoints(path: Path) -> str | None:
-    """Describe the lost training of a run without checkpoints, so it is not overwritten.
+    """Describe the training lost by a run without checkpoints, so that it is not overwritten.
 
     Returns:
-        None for a run that was killed before its first checkpoint: it starts over.
+        None for a run that was killed before its first checkpoint, which starts over.
     """
     rows = since_restart(path / "events.jsonl")
     saves = [row for row in rows if row.get("event") == "save"]
@@ -379,13 +379,13 @@ def compare_on_all_ranks(
 
 
 def progress_of(job: Job, world: World) -> Progress:
-    """Build the progress display, which only the main rank has."""
+    """Build the progress display, which exists only on the main rank."""
     mode = job.tracking.progress if world.is_main else "none"
     return make_progress(mode, total_steps=final_step(job))
 
 
 def final_step(job: Job) -> int | None:
-    """Last step by the duration; None without a limit in steps."""
+    """Last step of the duration; None if steps are not limited."""
     steps = job.duration.in_unit("steps")
     return None if steps is None else int(steps)
 
@@ -395,7 +395,7 @@ def settings_of(job: Job) -> Iterator[None]:
     """Apply the process-wide settings of a job.
 
     Returns:
-        a context that restores the previous settings at its end.
+        a context that restores the previous settings on exit.
 
     Raises:
         SetpointError: the folder for compiled code cannot be created or written to.
@@ -422,8 +422,8 @@ def device_line(job: Job, device: torch.device) -> str:
     """Describe the device of a run, its ranks and its dtypes.
 
     Returns:
-        for instance `device: cuda:0 (NVIDIA H100 80GB HBM3), 8 ranks: shard 8 (FSDP2), fp32
-        computed in bf16`.
+        for example `device: cuda:0 (NVIDIA H100 80GB HBM3), 8 ranks: shard 8 (FSDP2), fp32 computed
+        in bf16`.
     """
     name = str(device)
     if device.type == "cuda":

@@ -39,7 +39,7 @@ class TrainedTokenizer:
     Arguments:
         tokenizer: object of the package `tokenizers`.
         files: contents of its folder, by name.
-        bytes_per_token: mean over the first megabyte of the text.
+        bytes_per_token: mean over the first megabyte of text.
     """
 
     tokenizer: Any
@@ -131,7 +131,7 @@ def train_bpe(
 
     Arguments:
         special: control tokens in addition to the end of text.
-        template: one of `NAMED`, added to the tokenizer with its control tokens.
+        template: one of `NAMED`; it is added to the tokenizer together with its control tokens.
 
     Raises:
         SetpointError: the package is missing, the vocabulary is too small, or there is no text.

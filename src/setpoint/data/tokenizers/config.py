@@ -1,6 +1,6 @@
 """The section `tokenizer`: one variant per tokenizer.
 
-Nothing here imports numpy or torch: `setpoint check` reads this file.
+This file imports neither numpy nor torch, because `setpoint check` reads it.
 """
 
 from __future__ import annotations

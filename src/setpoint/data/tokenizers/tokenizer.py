@@ -56,12 +56,12 @@ class Tokenizer(Protocol):
 
     @property
     def vocab_size(self) -> int:
-        """Number of ids, the separator included."""
+        """Number of ids, including the separator."""
         ...
 
     @property
     def separator(self) -> int:
-        """The id which stands before, between and after documents."""
+        """The id before, between and after documents."""
         ...
 
     @property
@@ -79,7 +79,7 @@ class Tokenizer(Protocol):
         ...
 
     def decode(self, tokens: Sequence[int] | npt.NDArray[np.integer[Any]]) -> bytes:
-        """Bytes of (T,) ids, none for separators; the ends may be partial characters."""
+        """Bytes of (T,) ids, without separators; the ends may be incomplete characters."""
         ...
 
 
@@ -105,7 +105,7 @@ class _Described:
 
 
 class ByteTokenizer(_Described):
-    """A tokenizer whose ids are bytes, with 256 as separator.
+    """A tokenizer with bytes as ids and 256 as separator.
 
     Arguments:
         config: the section; it has no fields.
@@ -128,7 +128,7 @@ class ByteTokenizer(_Described):
         return np.frombuffer(data, dtype=np.uint8).astype(np.uint16)
 
     def decode(self, tokens: Sequence[int] | npt.NDArray[np.integer[Any]]) -> bytes:
-        """The bytes that ids stand for, separators left out.
+        """The bytes for ids, without separators.
 
         Raises:
             SetpointError: an id is not in the vocabulary.
@@ -143,7 +143,7 @@ class ByteTokenizer(_Described):
         return ids[ids != self.separator].astype(np.uint8).tobytes()
 
     def encode_pieces(self, pieces: Sequence[TextPiece]) -> Encoded:
-        """Token ids of a text in pieces; a control token is the separator."""
+        """Token ids of a text in pieces; every control token becomes the separator."""
         tokens: list[TokenArray] = [np.empty(0, np.uint16)]
         places: list[npt.NDArray[np.int64]] = [np.empty(0, np.int64)]
         offset = 0
@@ -165,7 +165,7 @@ class ByteTokenizer(_Described):
 
 
 class IdTokenizer(_Described):
-    """Tokenizer for data of token ids: `tokenizer.Tokenizer`.
+    """Tokenizer for data that consists of token ids: `tokenizer.Tokenizer`.
 
     Attributes:
         separates: whether an id separates documents. Otherwise documents are complete, and id 0
@@ -213,7 +213,7 @@ class HuggingFaceTokenizer(_Described):
 
     Arguments:
         config: the section, with the path of the files and the separator.
-        directory: folder of the files instead, such as a checkpoint; None: `config.path`.
+        directory: folder to read the files from, such as a checkpoint; None: `config.path`.
 
     Raises:
         SetpointError: the files cannot be read, the package is missing, or the bytes of tokens are
@@ -256,7 +256,7 @@ class HuggingFaceTokenizer(_Described):
         """Token ids of a text.
 
         Raises:
-            SetpointError: it is not UTF-8, with the place.
+            SetpointError: the text is not UTF-8; names the position.
         """
         try:
             text = data.decode()
@@ -290,7 +290,7 @@ class HuggingFaceTokenizer(_Described):
         return b"".join(self._pieces[token] for token in ids)
 
     def encode_pieces(self, pieces: Sequence[TextPiece]) -> Encoded:
-        """Token ids of a text in pieces, of which some are control tokens."""
+        """Token ids of a text in pieces, some of which are control tokens."""
         return self._chat_encoder.encode(pieces)
 
     @cached_property
@@ -367,13 +367,13 @@ _BYTE_OF = {chr(byte): byte for byte in _PRINTABLE} | {
 
 
 class ChatEncoder:
-    """A Hugging Face tokenizer whose control tokens are renamed so that no text can contain them.
+    """A Hugging Face tokenizer with control tokens renamed so that no text can contain them.
 
-    A conversation is encoded as a whole, with all effects at borders (normalization, leading and
-    stripped spaces), and text of messages never becomes a control token.
+    A conversation is encoded as a whole, with all effects at boundaries (normalization, leading and
+    stripped spaces), but message text never becomes a control token.
 
     Raises:
-        SetpointError: ids change with the renaming.
+        SetpointError: renaming changes ids.
     """
 
     def __init__(self, vocabulary: Vocabulary, facts: ChatFacts) -> None:
@@ -391,7 +391,7 @@ class ChatEncoder:
                 )
 
     def encode(self, pieces: Sequence[TextPiece]) -> Encoded:
-        """Encode a text, with places in the text as it is spelled in `pieces`."""
+        """Encode a text; positions refer to the text as spelled in `pieces`."""
         spelled = "".join(self.aliases[text] if control else text for text, control in pieces)
         encoding = self.tokenizer.encode(spelled, add_special_tokens=False)
         places = np.array(encoding.offsets, np.int64).reshape(-1, 2)

@@ -42,7 +42,7 @@ class ChatFacts(NamedTuple):
         title: its name in messages.
         tokens: ids of all tokens, by text.
         controls: the control tokens.
-        variables: tokens with a name in its settings, such as `eos_token`.
+        variables: tokens named in its settings, such as `eos_token`.
         templates: chat templates by name, with `default` for the default one.
     """
 
@@ -65,8 +65,8 @@ class Vocabulary:
 
     Arguments:
         text: content of `tokenizer.json`.
-        settings: content of `tokenizer_config.json`; empty without the file.
-        template: content of `chat_template.jinja`; None without the file.
+        settings: content of `tokenizer_config.json`; empty if there is no file.
+        template: content of `chat_template.jinja`; None if there is no file.
 
     Raises:
         SetpointError: `tokenizer.json` is not a tokenizer.
@@ -100,7 +100,7 @@ class Vocabulary:
 
     @cached_property
     def named(self) -> dict[str, str]:
-        """Tokens with a name in the settings, such as `eos_token`."""
+        """Tokens named in the settings, such as `eos_token`."""
         names: dict[str, str] = {}
         for name, token in self.settings.items():
             text = token.get("content") if isinstance(token, Mapping) else token
@@ -140,7 +140,7 @@ class Vocabulary:
         """Refuse to add existing tokens.
 
         Raises:
-            SetpointError: a token exists; with its id.
+            SetpointError: a token exists already; names its id.
         """
         for token in added:
             if token in self.ids:
@@ -150,10 +150,10 @@ class Vocabulary:
                 )
 
     def separator(self, token: str | None) -> str:
-        """Token that separates documents.
+        """The token that separates documents.
 
         Arguments:
-            token: its text; None: the end-of-text token of the settings, or else the
+            token: text of the token; None: the end-of-text token in the settings, or else the
                 beginning-of-text token.
 
         Raises:
@@ -204,14 +204,14 @@ class Vocabulary:
 
 
 def read_vocabulary(path: str, added: Sequence[str] = ()) -> Vocabulary:
-    """Read the files of a tokenizer, from a directory or the hub.
+    """Read the files of a tokenizer from a directory or the hub.
 
     Arguments:
         path: a directory with `tokenizer.json`, that file itself, or the id of a repository.
         added: see `Vocabulary.with_tokens`.
 
     Raises:
-        SetpointError: they are missing or invalid.
+        SetpointError: the files are missing or invalid.
     """
     file = find_tokenizer(path)
     settings_file = file.with_name(SETTINGS)
@@ -272,7 +272,7 @@ def beyond_vocabulary(place: object, token: int, position: int, size: int) -> st
 
 
 def find_tokenizer(path: str) -> Path:
-    """Path of `tokenizer.json`, which is downloaded for a repository of the hub.
+    """Path of `tokenizer.json`, which is downloaded if it is in a hub repository.
 
     Raises:
         SetpointError: it does not exist, or cannot be downloaded.
@@ -322,7 +322,7 @@ def _mapping(text: str, title: str) -> dict[str, Any]:
 
 
 def file_problems(config: HuggingFace) -> Iterator[Problem]:
-    """Find missing files, an unknown separator, and added tokens that exist already."""
+    """Find missing files, an unknown separator, and added tokens that already exist."""
     # What is on the hub is looked for when the run starts.
     if not config.path or (not os.path.exists(config.path) and split_hub_id(config.path)):
         return

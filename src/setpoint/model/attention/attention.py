@@ -1,4 +1,4 @@
-"""Causal self-attention with grouped queries or latents, and the state its layers share."""
+"""Causal self-attention with grouped queries or latents, and the state shared by its layers."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class Attention(nn.Module):
     they are rotated by their positions.
 
     Arguments:
-        layer: index in the whole model, from 0; decides the kind of attention.
+        layer: index in the whole model, from 0; determines the kind of attention.
     """
 
     def __init__(self, config: TransformerConfig, layer: int) -> None:
@@ -146,16 +146,15 @@ class Attention(nn.Module):
 class LatentAttention(nn.Module):
     """Multi-head latent attention (DeepSeek-V2, 2024).
 
-    With the latent c = norm(W_down x), a head's keys are [W_key c, r] and its values W_value c;
-    the rotated part r, computed from x, is shared by all heads. Queries may have a latent, too.
-
-    The cache holds c and r only. For a single new token the up-projections are absorbed into the
-    query and the result: q . W_key c = (W_key^T q) . c, and
-    sum_j a_j W_value c_j = W_value sum_j a_j c_j.
+    With the latent c = norm(W_down x), a head's keys are [W_key c, r] and its values W_value c; the
+    rotated part r, computed from x, is shared by all heads. Queries may have a latent, too. The
+    cache contains only c and r. For a single new token the up-projections are absorbed into the
+    query and the result: q . W_key c = (W_key^T q) . c, and sum_j a_j W_value c_j = W_value sum_j
+    a_j c_j.
 
     Arguments:
-        config: of a model with `mla`.
-        layer: index in the whole model, from 0; decides the kind of attention.
+        config: configuration of a model with `mla`.
+        layer: index in the whole model, from 0; determines the kind of attention.
     """
 
     def __init__(self, config: TransformerConfig, layer: int) -> None:
@@ -242,7 +241,7 @@ class LatentAttention(nn.Module):
         shared: Tensor,
         context: AttentionContext,
     ) -> Tensor:
-        """Attend with the latents (B, L, 1, kv_rank) as the one key-value head of all heads."""
+        """Attend to the latents (B, L, 1, kv_rank) as a single key-value head for all heads."""
         up = weight_in_use(self.key_value_up).unflatten(
             0, (-1, self.nope_head_dim + self.value_head_dim)
         )
@@ -275,12 +274,12 @@ def projection_rules(
 # Not a NamedTuple: engines cast the tensors in those, and rotations must stay in fp32.
 @dataclass(frozen=True, slots=True, eq=False)
 class KindView:
-    """State that layers of one kind share in a forward pass.
+    """State shared by layers of one kind in a forward pass.
 
     Arguments:
         mask: from the backend's `prepare_mask`.
-        rotation: of the new positions; None without RoPE.
-        first: first slot of the cache that is visible.
+        rotation: rotation of the new positions; None without RoPE.
+        first: first visible slot of the cache.
     """
 
     backend: Backend
@@ -291,7 +290,7 @@ class KindView:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class AttentionContext:
-    """State that all layers share in a forward pass.
+    """State shared by all layers in a forward pass.
 
     Arguments:
         cache: keys and values of earlier tokens; None outside generation.
@@ -309,7 +308,7 @@ class AttentionContext:
         return x if angles is None else rotate(x, angles)
 
     def apply_temperature(self, query: Tensor) -> Tensor:
-        """Scale queries without RoPE by their positions, if the model does."""
+        """Scale queries without RoPE by their positions, if the model does so."""
         return query if self.temperature is None else (query * self.temperature).to(query.dtype)
 
     def attend(
@@ -325,7 +324,7 @@ class AttentionContext:
         """Append the keys and values of new tokens to the cache, if there is one.
 
         Returns:
-            (B, L, ...) each, of all tokens visible to the layer.
+            keys and values (B, L, ...) of all tokens visible to the layer.
         """
         if self.cache is None:
             return tensors
@@ -345,19 +344,19 @@ def attention_context(
     dtype: torch.dtype = torch.float32,
     backends: dict[Any, Chosen] | None = None,
 ) -> AttentionContext:
-    """Prepare one forward pass: a backend, a mask and a rotation for each kind of layers.
+    """Prepare a forward pass: a backend, a mask and a rotation for each kind of layer.
 
     Arguments:
         x: (B, S, ...) tokens or hidden states, for their shape and device.
-        positions: (S,), the same in each row and without padding; or (B, S), negative for padding.
-            None: 0 .. S - 1, or those after the cache.
-        documents: (B, S) integers: tokens attend within their document. None: one a row.
-        cache: of earlier tokens; the new ones are appended.
-        groups: the ranks that divide each sequence, x being this rank's part; positions and
-            documents are of whole sequences then.
+        positions: (S,), equal in all rows and without padding; or (B, S), negative for padding.
+            None: 0 .. S - 1, or the positions after the cache.
+        documents: (B, S) integers: tokens attend within their document. None: one document per row.
+        cache: cache of earlier tokens, to which the new ones are appended.
+        groups: the ranks that divide each sequence; x is then this rank's part, but positions and
+            documents cover whole sequences.
         lengths: see `RowLayout`.
-        dtype: of queries, keys and values.
-        backends: backends of earlier calls, extended by this one; None: they are chosen again.
+        dtype: dtype of queries, keys and values.
+        backends: backends from earlier calls, to which this call adds its own; None: choose afresh.
 
     Raises:
         ValueError: wrong shapes, negative positions for all rows, or a cache for a part of a
@@ -421,7 +420,7 @@ def attention_context(
 
 
 def over_ranks(backend: Backend, name: BackendName, groups: ContextGroups) -> Backend:
-    """Wrap a backend in context parallelism; a ring computes blocks by the kernels of `name`."""
+    """Wrap a backend in context parallelism; a ring computes blocks with the kernels of `name`."""
     # A single process does not use it.
     from setpoint.model.attention.over_ranks import Ring, Ulysses
 
@@ -437,7 +436,7 @@ def _rotation(
     positions: Tensor,
     rotations: dict[tuple[float, bool], Rotation],
 ) -> Rotation | None:
-    """Rotation in layers of a kind; kinds with the same RoPE share it."""
+    """Rotation in layers of one kind; kinds with the same RoPE share it."""
     if config.positions != "rotary":
         return None
     separate = config.rope_base_sliding is not None and kind == "sliding"
@@ -495,16 +494,16 @@ def choose_backend(
     cached: bool = False,
     ring: bool = False,
 ) -> Chosen:
-    """Make the backend of some layers of a model on a device.
+    """Construct the backend for some of a model's layers on a device.
 
     Arguments:
-        dtype: of queries, keys and values.
+        dtype: dtype of queries, keys and values.
         masked, ring: see `candidates`.
-        cached: whether a cache is used: masks have few rows and new lengths in each call, so auto
-            chooses as on a CPU.
+        cached: whether a cache is used. Masks then have few rows, and new lengths in each call, so
+            auto chooses as on a CPU.
 
     Raises:
-        SetpointError: it does not run on that device, or its package is missing.
+        SetpointError: the backend does not run on the device, or its package is missing.
     """
     kind = "cpu" if cached else device.type
     compute = "bf16" if dtype.itemsize == 2 else "fp32"
@@ -514,7 +513,7 @@ def choose_backend(
 
 
 def available(names: tuple[BackendName, ...], device: torch.device, demands: Demands) -> Chosen:
-    """Make the first backend that is installed and runs on a device.
+    """Construct the first backend that is installed and runs on a device.
 
     Raises:
         SetpointError: no backend qualifies.
@@ -526,7 +525,7 @@ def available(names: tuple[BackendName, ...], device: torch.device, demands: Dem
 def _available(
     names: tuple[BackendName, ...], device: torch.device, head: int, dropout: bool
 ) -> BackendName:
-    """The first that runs; activates its version of FlashAttention in PyTorch's operators."""
+    """The first backend that runs; activates its FlashAttention version in PyTorch's operators."""
     for name in names:
         if unavailable_reason(name, device.type) is None:
             if device.type == "cuda":
@@ -560,7 +559,7 @@ def make_backend(name: BackendName) -> Backend:
 
 
 def unavailable_reason(name: BackendName, device: str) -> str | None:
-    """Reason why a backend does not run on a kind of device: its package or hardware; or None."""
+    """Reason why a backend does not run on a device type (package or hardware), or None."""
     if LIMITS[name].gpu_only and device != "cuda":
         return f"it needs a GPU, and the device is {device}"
     version = int(name[-1]) if name.startswith("flash_attention_") else None

@@ -1,4 +1,4 @@
-"""Attention backends: masks, the common interface, and backends with a dense mask."""
+"""Attention backends: masks, their common interface, and backends with a dense mask."""
 
 from __future__ import annotations
 
@@ -21,15 +21,15 @@ from setpoint.shapes.batch import Lengths
 
 @dataclass(frozen=True, slots=True)
 class RowLayout:
-    """Layout of queries and keys in rows; the queries are the last of the keys.
+    """Layout of queries and keys in rows; the queries belong to the last keys.
 
     Arguments:
-        keys: L, the length of rows, cache included.
+        keys: L, the length of rows, including the cache.
         positions: (1, L) or (B, L) integers of the keys; None: 0 .. L - 1.
         padded: whether positions may be negative, which marks padding.
         documents: (1, L) or (B, L) integers; None: each row is one document.
-        lengths: of the documents, or of rows before padding at their end, if the host knows them
-            and there are as many queries as keys.
+        lengths: lengths of the documents, or of rows before the padding at their end, if the host
+            knows them and there are as many queries as keys.
     """
 
     queries: int
@@ -48,7 +48,7 @@ class RowLayout:
     def is_masked(self, window: int | None) -> bool:
         """True if documents, padding or a window hide keys in addition to the causal mask.
 
-        With known lengths padding is at the end of rows, where the causal mask hides it.
+        If lengths are known, padding is at the end of rows, where the causal mask hides it.
         """
         narrow = window is not None and (
             window < self.keys if self.lengths is not None or self.positions is None else True
@@ -56,7 +56,7 @@ class RowLayout:
         return narrow or self.documents is not None or (self.padded and self.lengths is None)
 
     def chunked(self, size: int) -> RowLayout:
-        """Make each chunk of a document a document (Llama 4), which all backends can isolate."""
+        """Make each chunk a separate document, which all backends can isolate (Llama 4)."""
         is_counted = self.positions is None or self.lengths is not None  # below `keys`
         if size >= self.keys and is_counted:
             return self
@@ -95,14 +95,14 @@ def visible(
 ) -> Tensor:
     """The attention mask: True where the query sees the key.
 
-    The key must not be padding, and be in the same document, at or before the query, and less than
-    `window` positions before it. Order is by slots, as positions restart in each document; distance
-    is by positions, as padding takes no room in a window. Every query sees itself, even padding:
-    softmax needs a key.
+    The key must not be padding. It must be in the same document as the query, not after it, and
+    less than `window` positions before it. Order is determined by slots, because positions restart
+    in each document; distance by positions, because padding takes no room in a window. Every query
+    sees itself, even padding, because a softmax needs a key.
 
     Arguments:
         window: number of visible positions, including the query's; None: unlimited.
-        queries, keys: slots of the keys to compute the mask for; None: those of the queries.
+        queries, keys: slots for which to compute the mask; None: the slots of the queries.
 
     Returns:
         (1 or B, 1, queries, keys) bool.
@@ -127,10 +127,10 @@ class Scores(NamedTuple):
     """Options of the attention scores.
 
     Arguments:
-        scale: of the products of queries and keys; None: 1 / sqrt(D).
+        scale: factor of the products of queries and keys; None: 1 / sqrt(D).
         soft_cap: scaled products x become soft_cap * tanh(x / soft_cap) (Gemma 2); None: none.
-        dropout: probability to zero a weight.
-        sinks: (H,) learned score of each head without a value (GPT-OSS, 2025); None: none.
+        dropout: probability of zeroing a weight.
+        sinks: (H,) learned score of each head that has no value (GPT-OSS, 2025); None: no sinks.
     """
 
     scale: float | None = None
@@ -147,16 +147,16 @@ class Backend(ABC):
 
     @abstractmethod
     def prepare_mask(self, layout: RowLayout, window: int | None) -> Any:
-        """Prepare the mask of all layers of a kind.
+        """Prepare the mask for all layers of a kind.
 
         Arguments:
             window: number of positions that a query sees, including its own; None: all before it.
 
         Returns:
-            `mask` of `attend`.
+            the `mask` argument of `attend`.
 
         Raises:
-            SetpointError: the backend cannot represent it.
+            SetpointError: the backend cannot represent the mask.
         """
 
     @abstractmethod
@@ -177,7 +177,7 @@ class Backend(ABC):
 
 
 class Eager(Backend):
-    """Plain tensor operations with all S x L weights in memory; the reference of the others."""
+    """Plain tensor operations with all S x L weights in memory; a reference for other backends."""
 
     def prepare_mask(self, layout: RowLayout, window: int | None) -> Tensor:
         """(1 or B, 1, S, L) bool mask."""
@@ -241,7 +241,8 @@ class SDPA(Backend):
     """`torch.nn.functional.scaled_dot_product_attention`.
 
     Arguments:
-        name: of the kernel, as in the configuration; "sdpa": the first that can.
+        name: name of the kernel, as in the configuration; "sdpa": the first one that supports the
+            inputs.
     """
 
     def __init__(self, name: str) -> None:
@@ -249,7 +250,7 @@ class SDPA(Backend):
         self.kernel = KERNELS[name]
 
     def prepare_mask(self, layout: RowLayout, window: int | None) -> SdpaMask:
-        """Make a dense mask unless the causal one is enough."""
+        """Make a dense mask unless the causal one suffices."""
         if layout.is_causal(window):
             return SdpaMask(is_causal=True)
         if layout.queries == 1 and not layout.is_masked(window):  # it sees all keys
@@ -300,9 +301,9 @@ def repeat_heads(x: Tensor, times: int) -> Tensor:
 
 
 def add_sinks(mixed: Tensor, normalizer: Tensor, sinks: Tensor) -> Tensor:
-    """Scale results of attention as if each softmax had a sink in addition to its keys.
+    """Rescale attention results as if each softmax had a sink in addition to its keys.
 
-    Weights with a sink are those without, times exp(lse) / (exp(lse) + exp(sink)).
+    A sink multiplies the weights by exp(lse) / (exp(lse) + exp(sink)).
 
     Arguments:
         mixed: (B, H, S, V).
@@ -314,5 +315,5 @@ def add_sinks(mixed: Tensor, normalizer: Tensor, sinks: Tensor) -> Tensor:
 
 
 def usual_scale(query: Tensor) -> float:
-    """1 / sqrt(D)."""
+    """The default scale, 1 / sqrt(D)."""
     return 1 / math.sqrt(query.shape[-1])

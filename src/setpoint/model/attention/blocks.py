@@ -1,9 +1,9 @@
-"""Attention of blocks of queries and keys, which are merged by their log-sum-exp (lse).
+"""Attention computed in blocks of queries and keys, merged by their log-sum-exp (lse).
 
-Outputs o_1 and o_2 of the same queries with different keys merge to
-(exp(lse_1) o_1 + exp(lse_2) o_2) / exp(lse), lse = log(exp(lse_1) + exp(lse_2)) (Milakov and
-Gimelshein, 2018; Dao et al., 2022). The gradient of a block needs the merged output and lse.
-Shapes here are (B, H, S, D) for queries and (B, K, L, D) for keys.
+Outputs o_1 and o_2 of the same queries with different keys merge to (exp(lse_1) o_1 + exp(lse_2)
+o_2) / exp(lse), lse = log(exp(lse_1) + exp(lse_2)) (Milakov and Gimelshein, 2018; Dao et al.,
+2022). The gradient of a block needs the merged output and lse. In this file, queries have shape (B,
+H, S, D) and keys (B, K, L, D).
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ class BlockScores(NamedTuple):
     """Options of the scores; see `backends.Scores`.
 
     Arguments:
-        kernel: backend whose kernel computes blocks; plain tensor operations where it cannot.
+        kernel: backend with the kernel for blocks; where it cannot run, plain tensor operations do.
     """
 
     scale: float
@@ -40,8 +40,8 @@ class BlockMask(NamedTuple):
     Arguments:
         causal: query n sees the keys 0 .. n.
         visible: (1 or B, 1, S, L) bool; None: all.
-        left: window: visible keys before a query's own, aligned at the ends of queries and keys;
-            -1: all.
+        left: window: number of visible keys before a query's own, with queries and keys aligned at
+            their ends; -1: all.
         starts: (N + 1,) int32 cumulative lengths of the sequences in the B * S positions, with as
             many queries as keys; None: a row is one sequence.
         longest: upper bound of these lengths.
@@ -115,7 +115,7 @@ def block_gradients(
 
 
 class Inputs(NamedTuple):
-    """Inputs of a fused kernel: heads of one size, (B, H, S, D) and (B, H or K, L, D)."""
+    """Inputs of a fused kernel: heads of equal size, (B, H, S, D) and (B, H or K, L, D)."""
 
     query: Tensor
     key: Tensor
@@ -158,7 +158,7 @@ class _Kernel(NamedTuple):
 
 
 def _fused_kernel(query: Tensor, scores: BlockScores, mask: BlockMask) -> _Kernel | None:
-    """Kernel of a block; None: plain operations."""
+    """Kernel for a block; None: plain operations."""
     if scores.soft_cap is not None or scores.kernel in ("eager", "sdpa_math"):
         return None
     if LIMITS[scores.kernel].masks == "lengths" and mask.visible is None:
@@ -176,7 +176,7 @@ def _fused_kernel(query: Tensor, scores: BlockScores, mask: BlockMask) -> _Kerne
 def _pad_heads(
     query: Tensor, key: Tensor, value: Tensor, mask: BlockMask, scale: float, repeats: bool
 ) -> Inputs:
-    """Pad heads to one size, and repeat key-value heads if `_Kernel.repeats`."""
+    """Pad heads to equal size, and repeat key-value heads if `_Kernel.repeats`."""
     size = max(query.shape[-1], value.shape[-1])
     if query.is_cuda:
         size += -size % 8
@@ -198,7 +198,7 @@ def _sum_heads(gradient: Tensor, heads: int) -> Tensor:
 
 
 def _bias(mask: Tensor, query: Tensor) -> Tensor:
-    """Mask as additive bias."""
+    """The mask as an additive bias."""
     keys = mask.shape[-1]
     # On a GPU rows begin at multiples of 16 bytes, as those of PyTorch's own masks do.
     ends = -keys % 16 if query.is_cuda else 0
@@ -297,7 +297,7 @@ def _positions_first(x: Tensor, mask: BlockMask) -> Tensor:
 
 
 def _heads_first(x: Tensor, like: Tensor) -> Tensor:
-    """Back to (B, H, S, D)."""
+    """Inverse of `_positions_first`, back to (B, H, S, D)."""
     return x.view(like.shape[0], like.shape[2], *x.shape[-2:]).transpose(1, 2)
 
 
@@ -330,7 +330,7 @@ def _plain_gradients(
     scores: BlockScores,
     mask: BlockMask,
 ) -> Gradients:
-    """Backward pass of FlashAttention (Dao et al., 2022) and the soft cap, in plain operations."""
+    """Backward pass of FlashAttention (Dao et al., 2022) with soft cap, in plain operations."""
     query, key, value, grad, out = _upcast(query, key, value, grad, out)
     groups = (key.shape[1], -1)
     capped, slope = _capped_scores(query, key, scores, mask)

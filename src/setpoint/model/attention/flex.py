@@ -1,4 +1,4 @@
-"""FlexAttention: one compiled kernel for any mask, which skips blocks that are masked."""
+"""FlexAttention: one compiled kernel for any mask, which skips masked blocks."""
 
 import warnings
 from collections.abc import Callable
@@ -27,7 +27,7 @@ class Flex(Backend):
     """`torch.nn.attention.flex_attention`, compiled on a GPU (Dong et al., 2024)."""
 
     def prepare_mask(self, layout: RowLayout, window: int | None) -> BlockMask:
-        """Make the mask of blocks."""
+        """Make the block mask."""
         if layout.positions is None and layout.documents is None:
             return _plain_blocks(layout.queries, layout.keys, window, layout.device)
         mask_mod = make_mask_mod(layout, window)
@@ -93,7 +93,7 @@ def make_mask_mod(layout: RowLayout, window: int | None) -> Callable[..., Tensor
 
 @cache
 def capping(soft_cap: float) -> Callable[..., Tensor]:
-    """The function that caps scores, one for each cap, so that it is compiled once."""
+    """The function that caps scores; one per cap value, so that it is compiled only once."""
 
     def cap(score: Tensor, row: Tensor, head: Tensor, query: Tensor, key: Tensor) -> Tensor:
         del row, head, query, key
@@ -104,7 +104,7 @@ def capping(soft_cap: float) -> Callable[..., Tensor]:
 
 @lru_cache(maxsize=16)
 def _plain_blocks(queries: int, keys: int, window: int | None, device: torch.device) -> BlockMask:
-    """A mask that depends on sizes only, cached across steps."""
+    """A mask that depends only on sizes, cached across steps."""
     layout = RowLayout(queries=queries, keys=keys, batch=1, device=device)
     # Tensors of inference mode could not take part in training later.
     with torch.inference_mode(False):

@@ -16,7 +16,7 @@ ROOM = 64
 
 
 class KeyValueCache:
-    """Positions, documents and each layer's keys and values of the tokens so far.
+    """Positions, documents, and each layer's keys and values of all tokens so far.
 
     Each call of the model appends its tokens:
 
@@ -25,7 +25,7 @@ class KeyValueCache:
             model(prompt, cache=cache)
             model(next_token, cache=cache)
 
-    Layers with a sliding window or chunks drop what later positions cannot see.
+    Layers with a sliding window or chunks drop tokens that later positions cannot see.
     """
 
     def __init__(self) -> None:
@@ -79,7 +79,7 @@ class KeyValueCache:
         )
 
     def trim(self, layout: RowLayout, kind: Kind, size: int) -> int:
-        """Find the first slot that a query of some layers sees, now or later.
+        """Find the first slot visible to a query of some layers, now or later.
 
         Arguments:
             size: size of the window or of chunks.
@@ -101,10 +101,10 @@ class KeyValueCache:
         return first
 
     def append(self, layer: int, tensors: tuple[Tensor, ...], first: int) -> tuple[Tensor, ...]:
-        """Append a layer's tensors of new tokens; slots before `first` are dropped.
+        """Append a layer's tensors for new tokens; slots before `first` are dropped.
 
         Raises:
-            ValueError: gradients are recorded; they could not reach earlier calls.
+            ValueError: gradients are recorded, which could not reach earlier calls.
         """
         if torch.is_grad_enabled() and any(tensor.requires_grad for tensor in tensors):
             raise ValueError(
@@ -115,7 +115,7 @@ class KeyValueCache:
         return self.layers[layer].append(tensors, first)
 
     def select(self, rows: Tensor) -> None:
-        """Keep some rows of the batch, in this order."""
+        """Select and reorder rows of the batch."""
         if self._positions is not None and self._positions.shape[0] > 1:
             self._positions = self._positions[rows]
         if self._documents is not None and self._documents.shape[0] > 1:
@@ -126,7 +126,7 @@ class KeyValueCache:
 
 
 class LayerCache:
-    """Tensors of one layer, in memory with room for more; they begin at slot `first`."""
+    """Tensors of one layer, in memory with room for growth; they begin at slot `first`."""
 
     def __init__(self, first: int) -> None:
         self._first = first
@@ -152,11 +152,11 @@ class LayerCache:
         return tuple(memory[:, self._begin : self._end] for memory in self._memory)
 
     def select(self, rows: Tensor) -> None:
-        """Keep some rows of the batch."""
+        """Select rows of the batch."""
         self._memory = tuple(memory[rows] for memory in self._memory)
 
     def _move(self, like: tuple[Tensor, ...], count: int) -> None:
-        """Move to new memory with room for half as much again."""
+        """Move to new memory that is half as large again."""
         kept = self._end - self._begin
         room = max(ROOM, (kept + count) * 3 // 2)
         memory = tuple(new.new_empty(new.shape[0], room, *new.shape[2:]) for new in like)
@@ -177,12 +177,12 @@ def _join(before: Tensor, after: Tensor) -> Tensor:
 
 
 def _first_visible(position: T, kind: Kind, size: int) -> T:
-    """First position that a query sees through a window, or in its chunk."""
+    """First position that a query sees through a window or within its chunk."""
     return position - size + 1 if kind == "sliding" else position // size * size
 
 
 def _first_in_reach(positions: Tensor, old: int, kind: Kind, size: int) -> int:
-    """The first of the old slots that a row's next position, or a later one, can see."""
+    """The first old slot visible to a row's next position or a later one."""
     before, new = positions[:, :old], positions[:, old:]
     # Padding sees nothing; rows of padding see only what their last token saw.
     earliest = new.where(new >= 0, torch.iinfo(new.dtype).max).amin(dim=1, keepdim=True)

@@ -1,11 +1,11 @@
 """Attention over sequences divided among ranks: ring attention and Ulysses.
 
-Ring attention (Liu et al., 2023): each rank attends to its own keys, then to those of the rank
-before it, and so on, while the next are being sent. With two runs of positions per rank, one near
-the beginning and one near the end, the causal mask gives all ranks the same work.
+Ring attention (Liu et al., 2023): each rank attends to its own keys, then to the keys of the
+previous rank, and so on, while the next keys are being sent. With two runs of positions per rank,
+one near the beginning and one near the end, the causal mask gives all ranks the same work.
 
 DeepSpeed-Ulysses (Jacobs et al., 2023): each rank sends its part of the sequence and receives all
-positions of its heads; after attention that is reversed.
+positions of its heads; after attention, the exchange is reversed.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ if TYPE_CHECKING:
 
 
 class BlockPair(NamedTuple):
-    """Queries of this rank and keys of one rank of the ring, by local positions, and their mask."""
+    """Queries of this rank and keys of another on the ring, by local positions, and their mask."""
 
     queries: slice
     keys: slice
@@ -74,7 +74,7 @@ class Ring(Backend):
     """Ring attention.
 
     Arguments:
-        kernel: of the blocks; see `BlockScores.kernel`.
+        kernel: kernel for the blocks; see `BlockScores.kernel`.
     """
 
     def __init__(self, kernel: BackendName, parts: SequenceParts, group: ProcessGroup) -> None:
@@ -82,10 +82,10 @@ class Ring(Backend):
         self.parts, self.group = parts, group
 
     def prepare_mask(self, layout: RowLayout, window: int | None) -> Plan:
-        """Plan the blocks with the keys of each rank; the layout is of whole sequences.
+        """Plan the blocks with the keys of each rank; the layout covers whole sequences.
 
         Raises:
-            SetpointError: the kernel takes no mask.
+            SetpointError: the kernel does not support masks.
         """
         if layout.positions is None and layout.documents is None:
             row_lengths = Lengths.of(np.arange(layout.batch + 1) * layout.keys)
@@ -106,7 +106,7 @@ class Ring(Backend):
     def attend(  # pyright: ignore[reportIncompatibleMethodOverride]  # the decorator is untyped
         self, query: Tensor, key: Tensor, value: Tensor, mask: Plan, scores: Scores = PLAIN
     ) -> Tensor:
-        """Attend with the queries of this rank to the keys of all ranks."""
+        """Attend from this rank's queries to the keys of all ranks."""
         assert not scores.dropout and scores.sinks is None, "the configuration is refused otherwise"
         scale = usual_scale(query) if scores.scale is None else scores.scale
         block_scores = BlockScores(scale, scores.soft_cap, self.kernel)
@@ -163,9 +163,9 @@ def masked_plan(parts: SequenceParts, layout: RowLayout, window: int | None) -> 
 
 
 def sequence_plan(parts: SequenceParts, layout: RowLayout, window: int | None) -> Plan:
-    """Plan for kernels that take lengths in place of masks, computed on the host.
+    """Plan for kernels that accept lengths in place of masks, computed on the host.
 
-    Within a run documents are sequences. Of an earlier run only the document that continues into
+    Within a run, documents are sequences. In an earlier run, only the document that continues into
     the queries' run is visible: a rectangle of queries and keys in each row.
     """
     assert layout.lengths is not None
@@ -191,10 +191,10 @@ def sequence_plan(parts: SequenceParts, layout: RowLayout, window: int | None) -
 
 
 def _pairs(parts: SequenceParts, length: int) -> Iterator[tuple[int, slice, slice, BlockPair]]:
-    """Pairs of each run of this rank with all runs up to it.
+    """Pairs of each of this rank's runs with all runs up to it.
 
     Yields:
-        the rank of the keys, queries and keys as positions of the whole sequence, and their block
+        the rank of the keys, queries and keys as positions in the whole sequence, and their block
         in local positions.
     """
     run = length // (parts.ring * parts.runs)
@@ -213,7 +213,7 @@ def _pairs(parts: SequenceParts, length: int) -> Iterator[tuple[int, slice, slic
 
 
 def _sequences(layout: RowLayout, window: int | None, run: slice) -> BlockMask:
-    """Documents within a run of each row; the run itself begins one."""
+    """Documents within a run of each row; the run itself starts a document."""
     assert layout.lengths is not None
     starts, size = layout.lengths.starts, run.stop - run.start
     inside: list[Any] = []
@@ -252,7 +252,7 @@ def _rectangles(
 
 
 class _RingAttention(torch.autograd.Function):
-    """Attention of this rank's (B, H, S, D) queries to the keys and values of all ranks."""
+    """Attention from this rank's (B, H, S, D) queries to the keys and values of all ranks."""
 
     @staticmethod
     def forward(
@@ -329,7 +329,7 @@ NONE = (None, None, None)
 
 
 class _RingTransfer:
-    """Asynchronous send to the next rank of a ring, and receive from the one before."""
+    """Asynchronous send to the next rank of a ring, and receive from the previous one."""
 
     def __init__(self, tensor: Tensor, group: ProcessGroup, tag: int = 0) -> None:
         self.sent, self.received = tensor, torch.empty_like(tensor)
@@ -352,7 +352,7 @@ class _RingTransfer:
 
 
 def _sources(group: ProcessGroup) -> list[int]:
-    """Origins of the keys and values on this rank, turn by turn."""
+    """Origins of this rank's keys and values, turn by turn."""
     return [(group.rank() - step) % group.size() for step in range(group.size())]
 
 
@@ -371,7 +371,7 @@ def _merge(mixed: Tensor, total: Tensor, out: Tensor, lse: Tensor) -> None:
 
 
 class Ulysses(Backend):
-    """Ulysses over an inner backend, which computes some heads of whole sequences."""
+    """Ulysses around an inner backend, which computes some heads of whole sequences."""
 
     def __init__(self, inner: Backend, group: ProcessGroup) -> None:
         self.inner, self.group = inner, group
@@ -415,7 +415,7 @@ class Ulysses(Backend):
 
 
 class _AllToAll(torch.autograd.Function):
-    """Differentiable all-to-all: row n of (ranks, N) goes to rank n."""
+    """Differentiable all-to-all that sends row n of (ranks, N) to rank n."""
 
     @staticmethod
     def forward(ctx: Any, rows: Tensor, group: ProcessGroup) -> Tensor:

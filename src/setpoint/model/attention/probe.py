@@ -30,17 +30,16 @@ LENGTH = 16
 def device_problems(
     config: ModelConfig, device: str, compute: str, *, training: bool
 ) -> Iterator[Problem]:
-    """Find why the backend of a model does not run.
+    """Find out why a model's backend does not run.
 
-    The named kernels of PyTorch refuse for many reasons (the device's generation, sizes of heads,
-    dtypes, masks), so they are tried on a few positions, forward and backward.
+    PyTorch's named kernels can refuse to run for many reasons (GPU generation, head sizes, dtypes,
+    masks), so they are tried on a few positions, forward and backward.
 
     Arguments:
         compute: the number format of queries, keys and values: "fp32", "bf16" or "fp16".
 
     Returns:
-        a problem of model.attention_backend, or none; also none if the device is missing, which is
-        a separate problem.
+        a problem of model.attention_backend, or none; a missing device is reported separately.
     """
     from setpoint.model.config import TransformerConfig
 
@@ -105,7 +104,7 @@ def _attempt(
 
 
 def _reasons(words: list[str]) -> str:
-    """PyTorch's reasons, without those of other kernels."""
+    """PyTorch's reasons, without those about other kernels."""
     lines = [text.partition(" (Triggered")[0].strip().partition("\n")[0] for text in words]
     reasons = [line for line in lines if "not used because" not in line and "disabled" not in line]
     return "; ".join(dict.fromkeys(line.rstrip(".") for line in reasons))

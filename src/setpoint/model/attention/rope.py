@@ -26,16 +26,16 @@ def rotation(
 ) -> Rotation:
     """Compute the rotation for explicit positions.
 
-    The angle of position p in plane i is p * base^(-2i / head_dim) (RoPE, Su et al., 2021).
-    Angles are formed in float64: in float32 the product itself is off by 1e-3 radians at
-    position 16384. The result is never cached and no buffer holds it, so it is right for any slice
-    of any sequence, on any device, after any change of the module's dtype, and after construction
-    on the meta device.
+    The angle of position p in plane i is p * base^(-2i / head_dim) (RoPE, Su et al., 2021). Angles
+    are computed in float64, because in float32 the product itself is off by 1e-3 radians at
+    position 16384. The result is neither cached nor kept in a buffer, so it is correct for any
+    slice of any sequence, on any device, after any change of the module's dtype, and after
+    construction on the meta device.
 
     Arguments:
-        positions: (S,) or (B, S) integers; they need not start at zero nor be consecutive.
+        positions: (S,) or (B, S) integers; they need neither start at zero nor be consecutive.
         base: the longest wavelength is 2 * pi * base positions (in the limit of many planes).
-        scaling: the rule that stretches the wavelengths; None: none.
+        scaling: the rule that stretches the wavelengths; None: no scaling.
     """
     radians, scale = frequencies(head_dim, base, scaling, positions.device)
     angles = positions.to(torch.float64).unsqueeze(-1) * radians
@@ -50,7 +50,7 @@ def rotation(
 
 
 def rotate(x: Tensor, by: Rotation) -> Tensor:
-    """Rotate queries or keys by the angle of their position.
+    """Rotate queries or keys by the angles of their positions.
 
     Plane i is spanned by components i and i + head_dim / 2 (the split-half layout), so the rotation
     is two products and one exchange of halves over contiguous memory. If the rotation has fewer
@@ -71,7 +71,7 @@ class Frequencies(NamedTuple):
 
     Arguments:
         radians: (head_dim / 2,) float64, per position.
-        scale: queries and keys are multiplied by it; 1 but for YaRN.
+        scale: factor on queries and keys; 1 except for YaRN.
     """
 
     radians: Tensor
@@ -84,11 +84,11 @@ def frequencies(
     scaling: RopeScaling | None = None,
     device: torch.device | None = None,
 ) -> Frequencies:
-    """Compute the angle of each plane per position: base^(-2i / head_dim) (RoPE, Su et al., 2021).
+    """Compute each plane's angle per position: base^(-2i / head_dim) (RoPE, Su et al., 2021).
 
     Arguments:
         base: the longest wavelength is 2 * pi * base positions (in the limit of many planes).
-        scaling: the rule that slows planes down; None: none.
+        scaling: the rule that slows planes down; None: no scaling.
     """
     plane = torch.arange(0, head_dim, 2, dtype=torch.float64, device=device)
     radians = base ** (-plane / head_dim)
@@ -110,10 +110,10 @@ def frequencies(
 def llama3_scaling(radians: Tensor, scaling: Llama3Scaling) -> Tensor:
     """Slow the planes that rarely turn over the original length (Llama 3.1, Meta, 2024).
 
-    A plane turns t = original_length / wavelength times. It keeps the share k = (t - low) / (high -
-    low), clamped to 0 .. 1, of its frequency and has the rest divided by the factor: f' = k f + (1
-    - k) f / factor, where low and high are the two frequency factors. If these are equal, as in
-    Llama 4, k is 0 below them and 1 from them on.
+    A plane turns t = original_length / wavelength times. With k = (t - low) / (high - low), clamped
+    to 0 .. 1, it keeps the fraction k of its frequency, and the rest is divided by the factor:
+    f' = k f + (1 - k) f / factor, where low and high are the two frequency factors. If these are
+    equal, as in Llama 4, k is 0 below them, and 1 at or above them.
     """
     low, high = scaling.low_frequency_factor, scaling.high_frequency_factor
     turns = scaling.original_length * radians / (2 * math.pi)
@@ -127,10 +127,9 @@ def llama3_scaling(radians: Tensor, scaling: Llama3Scaling) -> Tensor:
 def yarn_scaling(radians: Tensor, scaling: YarnScaling, head_dim: int, base: float) -> Tensor:
     """Slow the planes that rarely turn over the original length; the ramp is linear in the plane.
 
-    Plane i turns n times over the original length L at
-    i(n) = head_dim * ln(L / (2 pi n)) / (2 ln(base)). Planes up to i(beta_fast) keep their
-    frequency, planes from i(beta_slow) on have it divided by the factor, those between have a
-    part of each (YaRN, Peng et al., 2023, section 3.2).
+    Plane i turns n times over the original length L at i(n) = head_dim * ln(L / (2 pi n)) / (2
+    ln(base)). Planes up to i(beta_fast) keep their frequency; from i(beta_slow) on, it is divided
+    by the factor; in between, the two are blended (YaRN, Peng et al., 2023, section 3.2).
     """
 
     def plane_of(turns: float) -> float:

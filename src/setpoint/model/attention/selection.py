@@ -1,6 +1,6 @@
 """Limits of attention backends, and the choice of one by device, dtype, window and documents.
 
-Without torch: the model, `check` and the plan ask the same functions.
+This file does not import torch, so that the model, `check` and the plan can share its functions.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ class BackendLimits(NamedTuple):
     """Limits of a backend.
 
     Arguments:
-        masks: representation of documents, windows and padding: a `dense` S x S mask, a sparse
-            mask of `blocks`, the `lengths` of sequences, or none (`causal`).
+        masks: representation of documents, windows and padding: a `dense` S x S mask, a sparse mask
+            of `blocks`, the `lengths` of sequences, or no mask (`causal`).
         gpu_only: runs on GPUs only.
-        half: computes on a GPU in bf16 or fp16 only.
+        half: on a GPU, computes only in bf16 or fp16.
         soft_cap, dropout, sinks: supports soft-capping, attention dropout, attention sinks.
-        latent: values may have another size than keys, as in latent attention.
+        latent: values may differ from keys in size, as in latent attention.
         deterministic: has a deterministic backward pass.
-        lse: returns the log-sum-exp, by which a ring merges blocks.
+        lse: returns the log-sum-exp, which a ring needs to merge blocks.
     """
 
     masks: Literal["dense", "blocks", "lengths", "causal"]
@@ -130,14 +130,14 @@ def candidates(
     masked: bool = False,
     ring: bool = False,
 ) -> tuple[Backend, ...]:
-    """Backends that can compute the attention of some layers, the fastest first.
+    """Backends that can compute the attention of some layers, fastest first.
 
     Arguments:
-        name: of the configuration; the only candidate unless it is auto.
+        name: name in the configuration; the only candidate unless it is auto.
         device: "cpu" or "cuda".
         compute: dtype of queries, keys and values: "fp32", "bf16" or "fp16".
         masked: whether isolated documents or windows shorter than rows hide keys.
-        ring: whether a ring of ranks divides sequences, and merges blocks.
+        ring: whether a ring of ranks divides sequences and merges blocks.
     """
     if name != "auto":
         return (name,)
@@ -158,8 +158,8 @@ def chosen(
 ) -> Backend:
     """The first of `candidates`.
 
-    On a CPU auto is sdpa, or eager with a soft cap. On a GPU it is sdpa (cuDNN first) for plain
-    causal attention, varlen for isolated documents and windows, flex for what these cannot.
+    On a CPU, auto is sdpa, or eager with a soft cap. On a GPU, it is sdpa (cuDNN first) for plain
+    causal attention, varlen for isolated documents and windows, and flex where neither is possible.
     """
     demands, name = demands_of(config), config.attention_backend
     return candidates(demands, name, device, compute, **layers)[0]
@@ -176,12 +176,12 @@ class Dense(NamedTuple):
 def find_dense(
     config: TransformerConfig, compute: str, length: int, *, documents: bool, ring: bool = False
 ) -> Dense | None:
-    """Find layers whose attention has S x S tensors on a GPU.
+    """Find layers whose attention uses S x S tensors on a GPU.
 
     Arguments:
         compute, ring: see `candidates`.
-        length: of the rows, S.
-        documents: whether these are isolated.
+        length: length of the rows, S.
+        documents: whether documents are isolated.
     """
     for kind in kinds_of(config):
         size = reach(config, kind)
@@ -194,7 +194,7 @@ def find_dense(
 
 
 def backend_problems(config: TransformerConfig) -> Iterator[Problem]:
-    """Requirements of the model that its backend does not support on any device."""
+    """Requirements of the model that its backend supports on no device."""
     for reason, field in unsupported(demands_of(config), config.attention_backend):
         yield Problem(
             "attention_backend",
@@ -207,7 +207,7 @@ def backend_problems(config: TransformerConfig) -> Iterator[Problem]:
 def placement_problems(
     config: TransformerConfig, device: str, compute: str, *, training: bool
 ) -> Iterator[Problem]:
-    """Problems of a model's backend on a type of device.
+    """Problems of a model's backend on a device type.
 
     Arguments:
         device: "cpu", "cuda", or "auto": either.
@@ -225,7 +225,7 @@ def placement_problems(
 def device_problem(
     demands: Demands, name: Backend, device: str, compute: str, *, training: bool = True
 ) -> str | None:
-    """Reason why a backend does not run on a type of device, or None.
+    """Reason why a backend does not run on a device type, or None.
 
     Arguments:
         device, compute, training: see `placement_problems`.
@@ -245,7 +245,7 @@ def device_problem(
 def determinism_problems(config: TransformerConfig) -> Iterator[Problem]:
     """Problems of a model's backend with `deterministic`.
 
-    Only cuDNN's kernel has no deterministic backward pass, and sdpa leaves it out.
+    Only cuDNN's kernel has no deterministic backward pass; sdpa then leaves it out.
     """
     name = config.attention_backend
     if name != "auto" and not LIMITS[name].deterministic:
@@ -258,13 +258,13 @@ def determinism_problems(config: TransformerConfig) -> Iterator[Problem]:
 
 
 def supporting(config: TransformerConfig, among: tuple[Backend, ...] = BACKENDS) -> list[Backend]:
-    """Backends that support what a model requires, on some device."""
+    """Backends that support a model's requirements on some device."""
     demands = demands_of(config)
     return [name for name in among if not any(unsupported(demands, name))]
 
 
 def unsupported(demands: Demands, name: Backend) -> Iterator[tuple[str, str]]:
-    """Unsupported requirements of a backend, in words, each with the field that causes it."""
+    """Unsupported requirements of a backend, described, each with the field that causes it."""
     if name == "auto":
         return
     limits = LIMITS[name]
@@ -297,14 +297,14 @@ def kinds_of(config: TransformerConfig) -> list[Kind]:
 
 
 def reach(config: TransformerConfig, kind: Kind) -> int | None:
-    """Size of the window or of the chunks of a kind of attention; None: unlimited."""
+    """Window or chunk size of a kind of attention; None: unlimited."""
     return {"sliding": config.sliding_window, "chunked": config.attention_chunk}.get(kind)
 
 
 def attention_scale(config: TransformerConfig) -> float | None:
     """Softmax scale of attention; None for the usual one, 1 / sqrt(query_size).
 
-    Under muP it is sqrt(base_head_dim) / head_dim, as queries and keys are correlated after
+    Under muP it is sqrt(base_head_dim) / head_dim, because queries and keys are correlated after
     training (Yang et al., 2022).
     """
     if config.attention_scale is not None:

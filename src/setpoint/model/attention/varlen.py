@@ -1,4 +1,4 @@
-"""Varlen attention: sequences by lengths, without a mask, by PyTorch's or flash-attn's kernel."""
+"""Varlen attention: sequences given by lengths, in kernels of PyTorch or flash-attn."""
 
 from __future__ import annotations
 
@@ -37,12 +37,12 @@ GENERATIONS: Final = {9: 3, 10: 4}
 
 
 class Packed(NamedTuple):
-    """Sequences of a batch; within one the last query is at the last key.
+    """Sequences of a batch; in each, the last query is at the last key.
 
     Arguments:
         query_starts, key_starts: (sequences + 1,) int32 cumulative lengths (cu_seqlens).
-        longest_query, longest_key: upper bounds of the lengths, powers of two, so that compiled
-            code and kernel grids have few of them.
+        longest_query, longest_key: upper bounds on the lengths, rounded to powers of two, so that
+            compiled code and kernel grids have few variants.
         window: tokens visible to the left and right of a query; -1: all.
         queries, keys: (T,) int64 positions in the flattened batch that are not padding; None: all.
     """
@@ -59,15 +59,15 @@ class Packed(NamedTuple):
 def find_sequences(layout: RowLayout, window: int | None) -> Packed:
     """Find the sequences of a batch: rows, or their documents.
 
-    With lengths from the loader nothing is read from the device, and padding is a separate
-    sequence, which is cheaper than removing it. Without them positions and documents are copied to
-    the host once.
+    With lengths from the loader, nothing is read from the device, and padding is a separate
+    sequence, which is cheaper than removing it. Without lengths, positions and documents are copied
+    to the host once.
 
     Arguments:
         window: number of positions that a query sees, including its own; None: all before it.
 
     Raises:
-        SetpointError: a document is in pieces, or positions in a window have gaps.
+        SetpointError: a document is not contiguous, or positions in a window have gaps.
     """
     sides = (-1 if window is None else window - 1, 0)
     if layout.lengths is not None:
@@ -83,7 +83,7 @@ def find_sequences(layout: RowLayout, window: int | None) -> Packed:
 
 
 def _find_on_host(layout: RowLayout, window: int | None) -> Packed:
-    """Find the sequences by positions and documents, in one transfer to the host."""
+    """Find the sequences from positions and documents, in one transfer to the host."""
     shape = (layout.batch, layout.keys)
     numbers = torch.arange(layout.keys, device=layout.device)[None]
     given = [numbers if x is None else x for x in (layout.positions, layout.documents)]
@@ -141,8 +141,8 @@ class Varlen(Backend):
     """`torch.nn.attention.varlen.varlen_attn`, on a GPU in bf16 or fp16.
 
     Arguments:
-        function: that function, or one in its place.
-        asks_for_groups: whether it takes `enable_gqa`.
+        function: that function, or a replacement.
+        asks_for_groups: whether it accepts `enable_gqa`.
     """
 
     def __init__(self, function: Any = None, asks_for_groups: bool = ASKS_FOR_GROUPS) -> None:
@@ -158,7 +158,7 @@ class Varlen(Backend):
     def attend(
         self, query: Tensor, key: Tensor, value: Tensor, mask: Packed, scores: Scores = PLAIN
     ) -> Tensor:
-        """Run the kernel on all tokens but padding."""
+        """Run the kernel on all tokens except padding."""
         shape = query.shape[:2]
         query, key, value = (x.flatten(0, 1) for x in (query, key, value))
         if mask.queries is None or mask.keys is None:
@@ -181,10 +181,10 @@ class Varlen(Backend):
 
 
 class Flash(Varlen):
-    """FlashAttention 2, 3 or 4 (Dao et al., 2023 to 2026) by its own package, in bf16 or fp16.
+    """FlashAttention 2, 3 or 4 (Dao et al., 2023 to 2026) from its own package, in bf16 or fp16.
 
     Arguments:
-        function: `flash_attn_varlen_func` of the package, or one in its place.
+        function: `flash_attn_varlen_func` of the package, or a replacement.
     """
 
     def __init__(self, version: int, function: Any = None) -> None:
@@ -228,7 +228,7 @@ def use_flash(name: str, device: torch.device, head: int, dropout: bool) -> None
     """Activate the fastest version of FlashAttention in PyTorch's flash operators.
 
     PyTorch registers versions 3 and 4, each for a generation of GPUs; its own kernels are version
-    2. A backend with a version in its name, as for rings, gets that one.
+    2. A backend with a version in its name, as for rings, gets that version.
 
     Arguments:
         head: head dimension of queries and keys.

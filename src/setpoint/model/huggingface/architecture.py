@@ -1,7 +1,7 @@
 """Architecture of a transformers model: its config.json with a section's overrides, and checks.
 
-Nothing here imports torch or transformers before `architecture` is called, so that `check` and the
-model share the same functions.
+This file imports neither torch nor transformers until `architecture` is called, so that `check` and
+the model can share its functions.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class Unfit(SetpointError):
     """A field of the section that prevents building the model.
 
     Arguments:
-        problem: relative to `model`.
+        problem: problem with a path relative to `model`.
     """
 
     def __init__(self, section: HuggingFaceConfig, problem: Problem) -> None:
@@ -56,7 +56,7 @@ def value_problems(
 
     Arguments:
         read: returns the value of a key, with overrides; None if absent.
-        vocab_size: of the tokenizer; None if unknown.
+        vocab_size: vocabulary size of the tokenizer; None if unknown.
     """
     given = section.overrides.dump()
     rows, longest = _number(read, ("vocab_size",))[1], longest_in(read)
@@ -125,13 +125,13 @@ def longest_in(read: Callable[[str], Any]) -> int | None:
 
 
 def _number(read: Callable[[str], Any], names: Sequence[str]) -> tuple[str, Any]:
-    """The first of some keys with an int, and that int; None in its place if none has."""
+    """The first of some keys that has an int, with its value; None instead if there is none."""
     values = ((name, read(name)) for name in names)
     return next(((name, value) for name, value in values if type(value) is int), (names[0], None))
 
 
 def _type_of(value: object) -> str | None:
-    """The type of a JSON value in words; None for null, which is any."""
+    """The type of a JSON value, described; None for null, which may be of any type."""
     if isinstance(value, bool):
         return "true or false"
     if isinstance(value, int | float):
@@ -147,10 +147,10 @@ def config_keys(config: HuggingFaceConfig) -> dict[str, Any]:
     """Read the config.json that a section names, without overrides.
 
     Returns:
-        its keys; for a model type of transformers, which has no file, the type alone.
+        its keys; for a model type of transformers, which has no file, only the type.
 
     Raises:
-        SetpointError: there is no such file.
+        SetpointError: the file does not exist.
     """
     if config.names_model_type:
         return {"model_type": config.config}
@@ -174,15 +174,15 @@ def config_keys(config: HuggingFaceConfig) -> dict[str, Any]:
 def architecture(
     config: HuggingFaceConfig, keys: Mapping[str, Any], overrides: Mapping[str, Any]
 ) -> Any:
-    """Build the config object of transformers.
+    """Build transformers' config object.
 
     Arguments:
-        keys: of the config.json.
-        overrides: of the section, or some of them.
+        keys: keys of the config.json.
+        overrides: overrides of the section, or some of them.
 
     Raises:
-        Unfit: transformers has no such model type or key, or the key has another type.
-        Exception: any error that its classes raise for an invalid value.
+        Unfit: transformers does not know the model type or a key, or a key has another type.
+        Exception: any error that the classes of transformers raise for an invalid value.
     """
     transformers = import_transformers()
     raw = {key: value for key, value in keys.items() if key != KEY}  # weights are made dense
@@ -223,7 +223,7 @@ def import_transformers() -> Any:
     """Import transformers.
 
     Raises:
-        SetpointError: it is not installed.
+        SetpointError: transformers is not installed.
     """
     quiet_torchao()  # some models of transformers import it
     try:

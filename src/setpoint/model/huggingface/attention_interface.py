@@ -1,9 +1,9 @@
-"""Setpoint's attention for models of transformers: function, masks, packed rows and cache.
+"""Setpoint's attention for transformers models: function, masks, packed rows and cache.
 
-`register` adds the function and the mask to transformers under the name "setpoint". The decoder of
-a model requests a mask of each kind once per forward pass, and passes it to its layers; here that
-is an `AttentionMask`, which knows the documents of a batch, the backend, and the ranks that divide
-its sequences. `attending` provides the documents to the forward passes within.
+`register` adds the function and the mask to transformers under the name "setpoint". A model's
+decoder requests a mask of each kind once per forward pass, and passes it to its layers. Here the
+mask is an `AttentionMask`, which knows the documents of a batch, the backend, and the ranks that
+divide its sequences. `attending` provides the documents to forward passes within it.
 """
 
 from __future__ import annotations
@@ -51,10 +51,10 @@ class AttentionInputs:
     """Positions and documents of the tokens of a forward pass.
 
     Arguments:
-        layout: layout of whole sequences, even if ranks divide them; None: as transformers itself
-            determines, for instance with a cache.
-        demands: of the layers; single layers may differ.
-        masks: requested by the model, by window and chunk.
+        layout: layout of whole sequences, even if ranks divide them; None: as determined by
+            transformers itself, for example with a cache.
+        demands: demands of the layers; individual layers may differ.
+        masks: masks requested by the model, by window and chunk.
         agreed: in a trial run, receives True for each layer whose attention equals the eager
             function of its family under large scores, which reveal caps and sinks; None: no trial
             run.
@@ -73,7 +73,7 @@ _running: list[AttentionInputs] = []
 
 @contextmanager
 def attending(inputs: AttentionInputs) -> Iterator[None]:
-    """Provide these inputs to the attention of forward passes within."""
+    """Provide these inputs to attention in forward passes within the block."""
     _running.append(inputs)
     try:
         yield
@@ -82,7 +82,7 @@ def attending(inputs: AttentionInputs) -> Iterator[None]:
 
 
 class PreparedBackend(NamedTuple):
-    """A backend with its mask."""
+    """A backend with its prepared mask."""
 
     name: BackendName
     backend: Backend
@@ -91,13 +91,13 @@ class PreparedBackend(NamedTuple):
 
 @dataclass(slots=True, eq=False)
 class AttentionMask:
-    """Mask of all layers of one kind.
+    """Mask shared by all layers of one kind.
 
     Arguments:
-        layout: of whole sequences; chunks of a sequence are separate documents.
-        dense: (B, 1, S, L) bool, True where a query attends to a key, for masks that window and
-            layout cannot describe; None: they do.
-        cached: keys of earlier calls are among the keys.
+        layout: layout of whole sequences; chunks of a sequence are separate documents.
+        dense: (B, 1, S, L) bool, True where a query attends to a key; None if window and layout
+            describe the mask.
+        cached: whether the keys include those of earlier calls.
         prepared: the backend for the demands of the model.
     """
 
@@ -109,7 +109,7 @@ class AttentionMask:
     prepared: PreparedBackend = field(init=False)
 
     def prepare(self, demands: Demands, dtype: torch.dtype) -> PreparedBackend:
-        """Choose a backend, and prepare the mask for it.
+        """Choose a backend and prepare the mask for it.
 
         Raises:
             SetpointError: no backend meets the demands.
@@ -172,9 +172,9 @@ def attend(
     position_bias: Tensor | None = None,
     **more: Any,
 ) -> tuple[Tensor, None]:
-    """Compute attention with transformers' calling convention.
+    """Compute attention, with transformers' calling convention.
 
-    Windows are in the mask, as in transformers' own functions with masks.
+    The mask includes windows, as in transformers' own functions with masks.
 
     Arguments:
         query: (B, H, S, D).
@@ -216,10 +216,11 @@ def make_mask(
     use_vmap: bool = False,
     **_: Any,
 ) -> AttentionMask:
-    """Make the mask of some layers for transformers' mask interface.
+    """Make the mask of some layers, for transformers' mask interface.
 
     Raises:
-        SetpointError: no backend attends under it, or ranks that divide sequences do not know it.
+        SetpointError: no backend supports the mask, or the ranks that divide sequences do not know
+            it.
     """
     from transformers.masking_utils import sdpa_mask
 
@@ -290,7 +291,7 @@ def demands_of(config: Any, model: nn.Module | None = None) -> Demands:
     """Requirements of an architecture on attention.
 
     Arguments:
-        config: of its text model.
+        config: config of the text model.
         model: model whose parameters reveal attention sinks; None: no sinks.
     """
     heads = getattr(config, "num_attention_heads", None) or 1
@@ -317,7 +318,7 @@ def _agrees(
     mask: AttentionMask,
     options: dict[str, Any],
 ) -> bool:
-    """True if a layer's attention equals that of the eager function in the module of its class."""
+    """True if a layer's attention equals the eager function in the module of its class."""
     eager = getattr(sys.modules[type(module).__module__], "eager_attention_forward", None)
     if eager is None:
         return True
@@ -336,7 +337,7 @@ def _agrees(
 
 
 def _kind_of(mask_function: Any) -> str | None:
-    """Kind of a mask of transformers: `causal`, `sliding` or `chunked`; None: another."""
+    """Kind of a transformers mask: `causal`, `sliding` or `chunked`; None: another kind."""
     from transformers.masking_utils import causal_mask_function
 
     parts = (mask_function,)
@@ -363,7 +364,7 @@ def _layout(
     mask: Tensor | None,
     device: torch.device,
 ) -> RowLayout:
-    """The layout of transformers' own calls, such as those of its `generate`."""
+    """Layout of calls by transformers itself, such as in its `generate`."""
     positions = None
     if mask is not None and mask.dim() == 2 and not bool(mask.all()):
         valid = mask.to(torch.bool)
@@ -379,11 +380,11 @@ def _layout(
 
 
 class Rows(NamedTuple):
-    """Map between packed rows and rows of one document each.
+    """Mapping between packed rows and rows of one document each.
 
     Arguments:
         valid: (B, S) False for padding.
-        row, column: (tokens,) place of each valid token in the rows of documents.
+        row, column: (tokens,) position of each valid token in the rows of documents.
     """
 
     valid: Tensor
@@ -405,7 +406,7 @@ class Rows(NamedTuple):
 
 
 def unpack_rows(documents: Tensor, positions: Tensor) -> Rows:
-    """Map packed documents to rows of their own; see `positions_in`."""
+    """Map packed documents to separate rows; see `positions_in`."""
     valid = documents >= 0
     row, column = (positions == 0).flatten().cumsum(0)[valid.flatten()] - 1, positions[valid]
     return Rows(valid, row, column, (int(row.max()) + 1, int(column.max()) + 1))
@@ -421,9 +422,9 @@ def positions_in(documents: Tensor) -> Tensor:
 
 
 class TextCache:
-    """A cache of transformers with the padding of its rows.
+    """A transformers cache together with the padding of its rows.
 
-    It is used as `setpoint.model.attention.key_value_cache.KeyValueCache`.
+    Used like `setpoint.model.attention.key_value_cache.KeyValueCache`.
 
     Arguments:
         model: model with the layers to cache.
@@ -444,7 +445,7 @@ class TextCache:
             positions: (S,) or (B, S), negative for padding; None: the next ones.
 
         Returns:
-            (B, S) position ids; and, where there is padding, its (B, L) mask.
+            (B, S) position ids and, if there is padding, its (B, L) mask.
         """
         batch, count = tokens.shape
         if positions is None:
@@ -462,7 +463,7 @@ class TextCache:
         return given if self._valid is None else {**given, "attention_mask": self._valid.long()}
 
     def select(self, rows: Tensor) -> None:
-        """Keep some rows of the batch, in the order given."""
+        """Select and reorder rows of the batch."""
         for layer in self.dynamic.layers:
             # Recurrent layers have one method for both.
             pick: Any = getattr(layer, "batch_select_indices", None) or layer.reorder_cache

@@ -1,4 +1,4 @@
-"""Construction of a transformers model, and checks of its capabilities before training."""
+"""Construction of transformers models, with checks of their capabilities before training."""
 
 from __future__ import annotations
 
@@ -56,19 +56,19 @@ SMALL = 2**24
 def build_huggingface(
     config: HuggingFaceConfig, vocab_size: int, keys: Mapping[str, Any] | None = None
 ) -> HuggingFaceModel:
-    """Build a model of transformers with random weights, drawn from torch's generator.
+    """Build a transformers model with random weights, drawn from torch's generator.
 
     Arguments:
-        vocab_size: of the tokenizer.
-        keys: of the config.json; None: those of `config.config`.
+        vocab_size: vocabulary size of the tokenizer.
+        keys: keys of the config.json; None: keys of `config.config`.
 
     Returns:
-        the model in training mode, its parameters in fp32.
+        the model in training mode, with parameters in fp32.
 
     Raises:
         Unfit: transformers cannot build the model, its vocabulary or context is too small, a
             forward pass fails, or attention is not causal.
-        SetpointError: transformers is missing, or there is no config.json.
+        SetpointError: transformers is not installed, or there is no config.json.
     """
     transformers = import_transformers()
     keys = config_keys(config) if keys is None else keys
@@ -121,10 +121,10 @@ def build_huggingface(
 def unfit_weights(
     config: HuggingFaceConfig, directory: Path, tokens: int | None
 ) -> SetpointError | None:
-    """Error if the headers of weight files do not fit a model, or None.
+    """Error if the headers of weight files do not match a model, else None.
 
     Arguments:
-        tokens: vocabulary size of the weights; that of the model may be larger.
+        tokens: vocabulary size of the weights; the model's may be larger.
     """
     try:
         hf_config = architecture(config, config_keys(config), config.overrides.dump())
@@ -144,7 +144,7 @@ def unfit_weights(
 
 
 def try_huggingface(config: HuggingFaceConfig, vocab_size: int) -> HuggingFaceModel:
-    """Build a model on the meta device, and repeat the trial runs of training if it is small.
+    """Build a model on the meta device; if it is small, also make the trial runs of training.
 
     Raises:
         SetpointError: see `build_huggingface`.
@@ -158,7 +158,7 @@ def try_huggingface(config: HuggingFaceConfig, vocab_size: int) -> HuggingFaceMo
 
 
 def _make(hf_config: Any, attention: str | None, **more: Any) -> Any:
-    """Build a model from a copy of a config, which it modifies."""
+    """Build a model from a copy of a config, which the model modifies."""
     make = import_transformers().AutoModelForCausalLM.from_config
     # Independent of torch's current default and of the dtype in config.json.
     given = {"attn_implementation": attention, "dtype": torch.float32, **more}
@@ -166,7 +166,7 @@ def _make(hf_config: Any, attention: str | None, **more: Any) -> Any:
 
 
 def _refuse_attention(config: HuggingFaceConfig, hf_config: Any, why: str) -> NoReturn:
-    """Refuse the attention of a section, and list those that the family supports here."""
+    """Refuse the attention of a section, and list those that the family supports."""
     kind = import_transformers().MODEL_FOR_CAUSAL_LM_MAPPING[type(hf_config)]
     can_run = {"sdpa": True, "flash_attention_2": False, "flex_attention": False}
     if torch.cuda.is_available():
@@ -185,7 +185,7 @@ def _refuse_attention(config: HuggingFaceConfig, hf_config: Any, why: str) -> No
 
 
 def _require_causal(model: HuggingFaceModel, keys: Mapping[str, Any]) -> None:
-    """Run two texts that differ in the last token: all other logits must be equal."""
+    """Run two texts that differ in the last token, and require that all other logits are equal."""
     tokens = torch.tensor([[1, 1], [1, 2]])  # not 0, which many pad with and embed as zero
     # Trials must not change later random numbers.
     with torch.random.fork_rng(devices=[]), torch.no_grad(), evaluating(model):
@@ -217,7 +217,7 @@ def _refuse_overrides(
 
 
 def _faulty_overrides(config: HuggingFaceConfig, keys: Mapping[str, Any]) -> list[str]:
-    """Overrides, each of which makes the shapes fit when it is left out."""
+    """Overrides of which each, when left out, makes the shapes match."""
     given = config.overrides.dump()
 
     def fits(overrides: Mapping[str, Any]) -> bool:
@@ -232,7 +232,7 @@ def _faulty_overrides(config: HuggingFaceConfig, keys: Mapping[str, Any]) -> lis
 
 
 def _shape_error(hf_config: Any) -> Exception | None:
-    """Error of building a model on the meta device and calling it with tokens, or None."""
+    """Error from building a model on the meta device and calling it with tokens, or None."""
     kind = import_transformers().MODEL_FOR_CAUSAL_LM_MAPPING[type(hf_config)]
     more = {}
     if kind._can_set_experts_implementation():  # one that reads no values
@@ -259,7 +259,7 @@ def undivided(hf: HuggingFaceModel, parallel: Parallel) -> Iterator[Undivided]:
     """Axes along which a model cannot be divided.
 
     Arguments:
-        hf: on the meta device, with the job's adapter.
+        hf: the model on the meta device, with the job's adapter.
     """
     model: Any = hf.model
     kind = type(model).__name__
@@ -365,5 +365,5 @@ def _undivided_experts(model: nn.Module, parallel: Parallel) -> Iterator[Undivid
 
 
 def _reason(error: SetpointError) -> str:
-    """Text of an error between the field and the valid values."""
+    """The part of an error message between the field and the valid values."""
     return str(error).partition(": ")[2].partition("\n")[0]

@@ -1,4 +1,4 @@
-"""A causal language model of transformers: forward pass, documents of a row, logits, weights."""
+"""A causal language model from transformers: forward pass, documents in rows, logits, weights."""
 
 from __future__ import annotations
 
@@ -57,9 +57,9 @@ COEFFICIENTS = ("router_aux_loss_coef", "aux_loss_coef")
 
 
 class HuggingFaceModel(nn.Module):
-    """A causal language model of transformers that maps tokens to logits.
+    """A causal language model from transformers that maps tokens to logits.
 
-    With output_router_logits it adds its load-balancing loss in training.
+    With output_router_logits, it adds its load-balancing loss in training.
 
     Padding is masked, and documents that share a row are isolated by the first method that works:
 
@@ -102,7 +102,7 @@ class HuggingFaceModel(nn.Module):
 
     @property
     def why_no_head(self) -> str:
-        """Reason why it supports no head, to follow "gives logits only"."""
+        """Reason why the model supports no head, to follow "gives logits only"."""
         return f", as {type(self.model).__name__} of transformers has its own way to them"
 
     @property
@@ -139,15 +139,16 @@ class HuggingFaceModel(nn.Module):
         cache: TextCache | None = None,
         head: Head | None = None,
     ) -> Tensor | Outcome:
-        """Compute next-token logits; those of padding are arbitrary.
+        """Compute next-token logits; logits of padding are arbitrary.
 
         Arguments:
             positions: (S,) or (B, S) integers, negative for padding; with documents in separate
-                rows they only mark padding. None: they restart in each document.
+                rows, they only mark padding. None: positions restart in each document.
             documents: (B, S) integers, negative for padding; tokens attend within their document.
-                None: to the whole row.
-            lengths: of the documents, or of rows without padding, if the host knows them.
-            cache: of earlier tokens; the new ones are appended, all of one document per row.
+                None: tokens attend to the whole row.
+            lengths: lengths of the documents, or of rows without padding, if the host knows them.
+            cache: cache of earlier tokens, to which the new ones are appended; one document per
+                row.
             head: see `setpoint.model.transformer.Transformer.forward`.
 
         Returns:
@@ -182,10 +183,10 @@ class HuggingFaceModel(nn.Module):
         head: Head | None = None,
         used: list[AttentionInputs] | None = None,
     ) -> tuple[Any, Any]:
-        """The logits, and the unweighted balance loss or None.
+        """Compute the logits, and the unweighted balance loss or None.
 
         Arguments:
-            head: returns the result in place of the logits.
+            head: computes the result to return in place of the logits.
             used: receives the inputs of Setpoint's attention, for trial runs.
         """
         given: dict[str, Any] = {"use_cache": False}
@@ -257,16 +258,16 @@ class HuggingFaceModel(nn.Module):
 
     @property
     def pads_left(self) -> bool:
-        """True if rows may begin with padding, marked by negative positions."""
+        """True if rows may begin with padding, which negative positions mark."""
         return self.isolation == "mask"
 
     def _shape(self, tokens: Tensor) -> tuple[int, int]:
-        """(B, S) of whole sequences, of which this rank may have a part."""
+        """(B, S) of whole sequences, of which this rank may have only a part."""
         batch, count = tokens.shape[:2]
         return batch, count if self.groups is None else count * self.groups.parts.size
 
     def finish(self, hidden: Tensor, head: Head) -> Any:
-        """Call a head with (B, S, dim) states after the last norm."""
+        """Call a head with the (B, S, dim) states after the last norm."""
         assert self.logits is not None
         output, logits, part = self.output, self.logits, self.vocabulary_part
         if part is not None:
@@ -283,7 +284,7 @@ class HuggingFaceModel(nn.Module):
         lengths: Lengths | None,
         used: list[AttentionInputs] | None,
     ) -> Iterator[None]:
-        """Provide the documents of the tokens to Setpoint's attention."""
+        """Pass the documents of the tokens to Setpoint's attention."""
         if self.attention != NAME:
             yield
             return
@@ -304,7 +305,7 @@ class HuggingFaceModel(nn.Module):
         self.isolation = "mask" if self.attention == NAME else "positions"
 
     def choose_head(self) -> None:
-        """Find the projection from hidden states to logits, verified by the model's own logits."""
+        """Find the projection from hidden states to logits, verified with the model's logits."""
         model: Any = self.model
         tokens = torch.tensor([[1, 2, 2, 1], [2, 1, 2, 3]])
         logits = read_logits(model)
@@ -331,16 +332,17 @@ class HuggingFaceModel(nn.Module):
         return torch.equal(balance, expected)
 
     def choose_attention(self, try_setpoint: bool) -> bool:
-        """Choose the isolation of documents, and Setpoint's attention where results agree.
+        """Choose how to isolate documents; use Setpoint's attention where results agree.
 
         Arguments:
-            try_setpoint: try Setpoint's attention, and use it if it agrees with the current one.
+            try_setpoint: whether to try Setpoint's attention, and to use it if it agrees with the
+                current one.
 
         Returns:
-            True if it is used.
+            True if Setpoint's attention is used.
 
         Raises:
-            Unfit: the model has no balance loss, and one is requested.
+            Unfit: a balance loss is requested, but the model has none.
         """
         tokens = torch.tensor([[1, 2, 2, 1], [2, 1, 2, 0]])
         changed_tokens = torch.tensor([[2, 2, 2, 1], [1, 1, 2, 0]])  # differs in the first token
@@ -434,7 +436,7 @@ class HuggingFaceModel(nn.Module):
         """See `setpoint.shapes.protocols.SequenceDivisible`.
 
         Raises:
-            SetpointError: its layers need whole sequences.
+            SetpointError: the layers need whole sequences.
         """
         axis = "ring" if groups.ring is not None else "ulysses"
         if self.attention != NAME or self.isolation != "mask":
@@ -469,7 +471,7 @@ class HuggingFaceModel(nn.Module):
         return model_parallel.parts_of(self.model)
 
     def part_modules(self, part: str) -> list[nn.Module]:
-        """Modules of a part, whose size balances the stages."""
+        """Modules of a part, by whose size stages are balanced."""
         return model_parallel.modules_of(self.model, part)
 
     def keep_parts(self, parts: Sequence[str]) -> None:
@@ -485,10 +487,10 @@ class HuggingFaceModel(nn.Module):
         self.vocabulary_part = VocabularyPart(peers, -(-logits.rows // peers.size), gathers)
 
     def tensor_plan(self) -> dict[str, str]:
-        """See `setpoint.shapes.protocols.TensorDivisible`: the plan of transformers.
+        """See `setpoint.shapes.protocols.TensorDivisible`; the plan comes from transformers.
 
         Raises:
-            SetpointError: it has none, or one with unsupported styles.
+            SetpointError: the model has no plan, or one with unsupported styles.
         """
         plan = {
             f"model.{path}": word for path, word in model_parallel.tensor_plan(self.model).items()
@@ -500,11 +502,11 @@ class HuggingFaceModel(nn.Module):
         return plan
 
     def fill(self, load: Callable[[], None], tokens: int | None) -> None:
-        """Load weights; rows of new tokens are the mean of the others.
+        """Load weights; rows for new tokens are the mean of the others.
 
         Arguments:
             load: fills a model of the size of the weights.
-            tokens: rows in the weights; None: as many as in the model.
+            tokens: number of rows in the weights; None: as many as in the model.
         """
         model: Any = self.model
         size = self.vocab_size
@@ -541,10 +543,10 @@ class HuggingFaceModel(nn.Module):
         return None if self.sources is None else self.sources.coded(weight.removeprefix("model."))
 
     def save_into(self, directory: Path, *, dtype: torch.dtype | None, max_shard_size: int) -> None:
-        """Write the model as transformers does.
+        """Write the model in transformers' format.
 
         Arguments:
-            dtype: of the weights; None: unchanged.
+            dtype: dtype of the weights; None: unchanged.
         """
         write_model(self.model, directory, dtype=dtype, max_shard_size=max_shard_size)
 
@@ -584,11 +586,11 @@ SAME = 1e-5
 
 
 class Logits(NamedTuple):
-    """Scale and soft cap after the output matrix.
+    """Scale and soft cap applied after the output matrix.
 
     Arguments:
         scale, soft_cap: see `Projection`.
-        rows: of the whole matrix.
+        rows: number of rows of the whole matrix.
     """
 
     scale: float
@@ -596,12 +598,12 @@ class Logits(NamedTuple):
     rows: int
 
     def projection(self, output: nn.Module, part: VocabularyPart | None) -> Projection:
-        """The projection by an output layer, or by this rank's part of it."""
+        """The projection of an output layer, or of this rank's part of it."""
         return Projection(weight_in_use(output), self.rows, self.scale, self.soft_cap, part)
 
 
 def read_logits(model: Any) -> Logits | None:
-    """Read scale and soft cap of a model's logits, and let its output layer call a head.
+    """Read the scale and soft cap of a model's logits, and let its output layer call a head.
 
     Returns:
         None if there is no output matrix, or it has a bias.
@@ -645,7 +647,7 @@ def is_right(logits: Logits, model: Any, tokens: Tensor) -> bool:
 
 
 def balance_loss(model: Any, routers: Any, mask: Tensor | None) -> Tensor:
-    """Unweighted load-balancing loss, computed by the model's own function.
+    """Unweighted load-balancing loss, computed with the model's own function.
 
     Arguments:
         routers: router logits of each layer.

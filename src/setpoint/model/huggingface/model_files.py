@@ -26,13 +26,13 @@ if TYPE_CHECKING:
 def read_model(
     kind: type[Any], directory: Path, keys: Any, dtype: torch.dtype, reads: bool = True
 ) -> nn.Module:
-    """Build a model with the weights of a directory.
+    """Build a model with the weights from a directory.
 
     Arguments:
-        kind: its class.
-        keys: its config.
-        reads: read the values; otherwise the model is on the meta device and only the headers of
-            files are checked, for which transformers needs the package accelerate.
+        kind: class of the model.
+        keys: config of the model.
+        reads: whether to read the values; otherwise the model stays on the meta device and only
+            file headers are checked, for which transformers needs the package accelerate.
 
     Raises:
         SetpointError: tensors are missing or surplus.
@@ -82,17 +82,17 @@ def read_model(
 
 
 class UnreadTensor:
-    """A tensor that is read when it is indexed, like the slices of the safetensors library.
+    """A tensor that is read when it is indexed, like slices in the safetensors library.
 
-    Those map the file into memory: if it is truncated or its disk fails, SIGBUS kills the process,
-    even later, since tensors stay mapped. Several threads may read at once.
+    The library maps the file into memory: if the file is truncated or its disk fails, SIGBUS kills
+    the process, possibly much later, since tensors stay mapped. Several threads may read at once.
 
     Arguments:
-        failed: collects errors, which transformers reports in its own words.
-        reads: read the values; otherwise indexing gives a tensor on the meta device.
+        failed: list to which errors are added, because transformers would replace their text.
+        reads: whether to read the values; otherwise indexing returns a tensor on the meta device.
 
     Raises:
-        SetpointError: at once, if torch has no such dtype.
+        SetpointError: on construction, if torch does not have the dtype.
     """
 
     def __init__(self, info: TensorInfo, failed: list[SetpointError], reads: bool) -> None:
@@ -122,10 +122,11 @@ class UnreadTensor:
 
 
 class Sources:
-    """Quantized weights in the files of a model that has dequantized values.
+    """Quantized weights in the files of a model that contains dequantized values.
 
     Arguments:
-        model: its conversion rules map names in files, and single experts, to parameters.
+        model: the model, whose conversion rules map names in files, and single experts, to
+            parameters.
     """
 
     def __init__(self, model: Any, directory: Path) -> None:
@@ -138,7 +139,7 @@ class Sources:
         return None if matrices is None else self._read(matrices)
 
     def joined(self, weight: str) -> tuple[list[Form], list[int], list[float]] | None:
-        """Forms, rows and factors of the first expert with different factors, or of the last.
+        """Forms, rows and factors of the first expert with different factors, else of the last one.
 
         Returns:
             None if the files have one matrix per expert, or dense ones.
@@ -170,7 +171,7 @@ class Sources:
 
 
 def _sources(model: Any, names: list[str]) -> dict[str, list[list[str]]]:
-    """Names in files of the matrices stacked in each weight; for experts, of each expert.
+    """For each weight, the names in files of the matrices stacked in it; for experts, of each one.
 
     Arguments:
         names: of quantized tensors in files.
@@ -201,7 +202,7 @@ def _sources(model: Any, names: list[str]) -> dict[str, list[list[str]]]:
 
 
 def _stacks(rule: Any) -> bool:
-    """True for a rule that packs experts, each of stacked matrices."""
+    """True for a rule that packs experts, each made of stacked matrices."""
     merge, *joins = rule.operations
     above = [type(join).__name__ == "Concatenate" and join.dim == 1 for join in joins]
     return type(merge).__name__ == "MergeModulelist" and merge.dim == 0 and all(above)
@@ -210,10 +211,10 @@ def _stacks(rule: Any) -> bool:
 def write_model(
     model: nn.Module, directory: Path, *, dtype: torch.dtype | None, max_shard_size: int
 ) -> None:
-    """Write a model as transformers does.
+    """Write a model in transformers' format.
 
     Arguments:
-        dtype: of the weights; None: unchanged.
+        dtype: dtype of the weights; None: unchanged.
     """
     state = model.state_dict()
     if dtype is not None:
@@ -232,7 +233,7 @@ def write_model(
 
 
 def _generation_of(kind: type[Any], directory: Path) -> Any:
-    """Generation settings of a directory, found like transformers does."""
+    """Generation settings of a directory, looked up as transformers does."""
     if not kind.can_generate():
         return None
     read = import_transformers().GenerationConfig.from_pretrained

@@ -77,7 +77,7 @@ def tensor_plan(model: Any) -> dict[str, str]:
     """Tensor-parallel plan of a model.
 
     Raises:
-        SetpointError: it has none, or one with unsupported styles.
+        SetpointError: the model has no plan, or one with unsupported styles.
     """
     given: dict[str, str] = getattr(model, "_tp_plan", None) or {}
     kind = type(model).__name__
@@ -107,7 +107,7 @@ def tensor_plan(model: Any) -> dict[str, str]:
 
 
 def _heads_of(model: Any, path: str, module: nn.Module) -> str:
-    """Number and size of the heads in the outputs of a projection, as a suffix of `column`."""
+    """Number and size of the heads in a projection's outputs, as a suffix of `column`."""
     keys = model.config.get_text_config()
     heads = getattr(keys, "num_attention_heads", None)
     key_heads = getattr(keys, "num_key_value_heads", None) or heads
@@ -151,7 +151,7 @@ USUAL = ("embed_tokens", LAYERS, "norm")
 
 
 def parts_of(model: Any) -> list[str]:
-    """Names of the pipeline parts; `output` includes what follows the layers.
+    """Names of the pipeline parts; `output` includes everything after the layers.
 
     Raises:
         SetpointError: the order of the modules is unknown, or stages cannot compute the balance
@@ -188,7 +188,7 @@ def modules_of(model: Any, part: str) -> list[nn.Module]:
 
 
 def keep_parts(model: Any, parts: Sequence[str]) -> Any:
-    """Copy a model with some of its parts; the residual stream passes the others unchanged."""
+    """Copy a model with some of its parts; other parts pass on the residual stream unchanged."""
     names, full_decoder = _module_order(model), decoder_of(model)
     stage, decoder = _shallow_copy(model), _shallow_copy(full_decoder)
     path = next(name for name, child in model.named_children() if child is full_decoder)
@@ -214,7 +214,7 @@ def keep_parts(model: Any, parts: Sequence[str]) -> Any:
 
 
 def _shallow_copy(module: M) -> M:
-    """A copy whose modules are the same, and can be replaced by others."""
+    """A copy that shares its modules, but in which they can be replaced."""
     copied = copy.copy(module)
     for key, value in vars(copied).items():
         if isinstance(value, dict):
@@ -223,9 +223,9 @@ def _shallow_copy(module: M) -> M:
 
 
 class StageLayers(nn.ModuleList):
-    """Some layers of a list, under their names.
+    """Some layers of a list, under their original names.
 
-    Iteration gives all layers; those of other stages return their input.
+    Iteration yields all layers; layers of other stages return their input.
     """
 
     def __init__(self, layers: nn.ModuleList, kept: set[int]) -> None:
@@ -249,7 +249,7 @@ def _identity(hidden_states: Tensor, *_: Any, **__: Any) -> Tensor:
 
 
 def _module_order(model: Any) -> list[str]:
-    """Names of the modules of the decoder in the order of the forward pass."""
+    """Names of the decoder's modules in the order of the forward pass."""
     keys = model.config.get_text_config()
     return list(getattr(keys, "base_model_pp_plan", None) or USUAL)
 
@@ -301,8 +301,8 @@ class _Widths(NamedTuple):
 
     Arguments:
         widths: by parameter, the dimension that ranks divide.
-        halves: by parameter, the dimension with all gates before all values of the other
-            projection; ranks have all of it, and compute with their part of each half.
+        halves: by parameter, the dimension in which all gates precede all values of the other
+            projection; ranks keep all of it, but compute with their part of each half.
     """
 
     widths: dict[str, int]
@@ -363,7 +363,7 @@ def _class_of(cls: type, behavior: type, readers: tuple[tuple[str, property], ..
 
 @cache
 def _reader(name: str, halves: int | None, peers: Peers | None) -> property:
-    """A parameter as this rank computes with it."""
+    """A parameter in the form with which this rank computes."""
 
     def read(experts: Any) -> Tensor:
         if name in experts.__dict__:
@@ -393,9 +393,9 @@ def _expert_count(experts: Any) -> int:
 
 
 class _Experts:
-    """Experts of which this rank has some, called with rows as `PackedExperts` are.
+    """Experts of which this rank has some, called with rows like `PackedExperts`.
 
-    Additions of subclasses precede the module's own class.
+    Subclasses come before the module's own class.
     """
 
     _first: str
@@ -413,7 +413,7 @@ class _Experts:
         del count
 
     def compute(self, x: Tensor, weights: Tensor, assigned: Assignments) -> Tensor:
-        """See `PackedExperts.forward`; without gradient factors."""
+        """See `PackedExperts.forward`; gradient factors are not supported."""
         slots, ends, factors = assigned
         assert factors is None
         rows = gather(x, slots, weights.shape[1])

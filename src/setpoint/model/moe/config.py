@@ -14,7 +14,7 @@ CAUTIONS = {ROUTER_WITHOUT_GRADIENT: "the loss of the model does not reach the r
 
 
 class RouterConfig(Config):
-    """Router: how experts are chosen for each token."""
+    """Router that chooses the experts for each token."""
 
     normalize: bool = True
     """Normalize top-k probabilities (norm_topk_prob): scale the weights of a token's experts to sum
@@ -248,7 +248,7 @@ GROUPED_MULTIPLE = 4
 
 
 def expert_problems(c: Any) -> Iterator[Problem]:
-    """Problems of a `TransformerConfig`, whose section is above this one, with its experts."""
+    """Problems of a `TransformerConfig` with its experts section."""
     moe: MoE = c.moe
     if not moe.layers_with_experts(c.layers):
         late = moe.first_dense if moe.first_dense >= c.layers else 0

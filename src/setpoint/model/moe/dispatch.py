@@ -1,4 +1,4 @@
-"""Expert parallelism: tokens are sent to the ranks of their experts, and results back."""
+"""Expert parallelism: tokens are sent to the ranks of their experts, and results are sent back."""
 
 from __future__ import annotations
 
@@ -37,15 +37,15 @@ class TokenDispatcher(Protocol):
     def __call__(
         self, experts: nn.Module, x: Tensor, weights: Tensor, assigned: Assignments
     ) -> Callable[[], Tensor]:
-        """Send tokens to their experts, and start to send the results back.
+        """Send tokens to their experts, and start sending the results back.
 
         Arguments:
-            experts: those of this rank, called as `PackedExperts` are.
-            x, weights, assigned: see `PackedExperts.forward`; of all experts.
+            experts: experts of this rank, called like `PackedExperts`.
+            x, weights, assigned: see `PackedExperts.forward`; for all experts.
 
         Returns:
-            a function that waits for the results and returns the (T, dim) sums; computation before
-            its call does not wait for the network.
+            a function that waits for the results and returns the (T, dim) sums; work done before
+            calling it overlaps with communication.
         """
         ...
 
@@ -59,12 +59,12 @@ def run_locally(
 
 
 class AllToAllDispatcher:
-    """Sends one row per choice to the rank of its expert, by all-to-all of uneven parts.
+    """Sends one row per choice to the rank of its expert, by all-to-all with uneven parts.
 
     The experts of rank 0 of the group come first, then those of rank 1, and so on, equally many on
-    each. The weight of a choice is sent with its row, so experts are computed, and gradients
-    rounded, as with all of them on one rank. The host waits for the device once in a forward pass,
-    to read the numbers of rows.
+    each. The weight of a choice is sent with its row, so that results, and rounding of gradients,
+    are the same as with all experts on one rank. The host waits for the device once per forward
+    pass, to read the numbers of rows.
 
     Arguments:
         group: the ranks that divide the experts.
@@ -98,10 +98,11 @@ class AllToAllDispatcher:
         return lambda: _SumReturned.apply(returned, slots, weights.shape, pending)
 
     def exchange_counts(self, assigned: Assignments) -> tuple[Tensor, list[int], list[int]]:
-        """Send each rank the numbers of rows for its experts.
+        """Tell each rank the numbers of rows for its experts.
 
         Returns:
-            (ranks, experts per rank) rows that arrive; rows to each rank, and from each.
+            (ranks, experts per rank) numbers of arriving rows; numbers of rows to each rank, and
+            from each rank.
         """
         leaving = assigned.ends.diff(prepend=assigned.ends.new_zeros(1))
         arriving = torch.empty_like(leaving)
@@ -114,11 +115,11 @@ class AllToAllDispatcher:
     def rows_by_rank(
         self, leaving: Tensor, arriving: Tensor, rows: int
     ) -> tuple[list[int], list[int]]:
-        """Numbers of rows to each rank, and from each.
+        """Numbers of rows to each rank, and from each rank.
 
         Arguments:
             leaving, arriving: (ranks, experts per rank) rows for each expert.
-            rows: total number that leaves.
+            rows: total number of leaving rows.
         """
         del rows  # for the dry run, whose tensors have no data
         sent, received = torch.stack((leaving.sum(1), arriving.sum(1))).tolist()
@@ -126,13 +127,13 @@ class AllToAllDispatcher:
 
 
 class TensorParallelDispatcher:
-    """Dispatches tokens that several ranks share, as under tensor parallelism.
+    """Dispatches tokens that several ranks share, as in tensor parallelism.
 
     Arguments:
         inner: dispatches among ranks with different tokens.
         peers: the ranks with the same tokens.
-        divides: whether each of them computes a part of the width of all experts, for all
-            tokens; else each takes an equal share of the tokens through whole experts.
+        divides: whether each peer computes a part of the width of all experts, for all tokens;
+            otherwise each processes an equal share of the tokens with whole experts.
     """
 
     def __init__(self, inner: TokenDispatcher, peers: Peers, divides: bool) -> None:
@@ -141,7 +142,7 @@ class TensorParallelDispatcher:
     def __call__(
         self, experts: nn.Module, x: Tensor, weights: Tensor, assigned: Assignments
     ) -> Callable[[], Tensor]:
-        """See `TokenDispatcher`; the result is the same on all these ranks."""
+        """See `TokenDispatcher`; the result is equal on all these ranks."""
         x, weights = sum_gradients(x, self.peers), sum_gradients(weights, self.peers)
         if not self.divides:
             assigned = self.share(len(x), weights.shape[1], assigned)
@@ -166,13 +167,13 @@ def build_dispatcher(
     divides: bool,
     is_compiled: bool = False,
 ) -> TokenDispatcher:
-    """Build the dispatcher that all layers of a model share.
+    """Build the dispatcher shared by all layers of a model.
 
     Arguments:
         group, same_tokens, divides: see `setpoint.parallel.expert_ranks.ExpertRanks`.
 
     Raises:
-        SetpointError: DeepEP is requested and not installed.
+        SetpointError: DeepEP is requested, but not installed.
     """
     dispatcher: TokenDispatcher = run_locally
     if group is not None and isinstance(dispatch, DeepEP):
@@ -219,7 +220,7 @@ class _ExchangeRows(torch.autograd.Function):
 
 
 class _SendBack(torch.autograd.Function):
-    """Start to send results of experts back; `_SumReturned` waits for them."""
+    """Starts sending results of experts back; `_SumReturned` waits for them."""
 
     @staticmethod
     def forward(
@@ -248,7 +249,7 @@ class _SendBack(torch.autograd.Function):
 
 
 class _SumReturned(torch.autograd.Function):
-    """Sum returned rows over the choices of each token; the sums are saved, not the rows."""
+    """Sums returned rows over the choices of each token; saves the sums, not the rows."""
 
     @staticmethod
     def forward(
@@ -277,7 +278,7 @@ class _SumReturned(torch.autograd.Function):
 def _exchange(
     tensors: Sequence[Tensor], received: list[int], sent: list[int], group: ProcessGroup
 ) -> tuple[tuple[Tensor, ...], list[Work]]:
-    """Start to exchange the rows of tensors; return the results and the work to wait for."""
+    """Start exchanging the rows of tensors; return the results and the work to wait for."""
     arrived = tuple(t.new_empty(sum(received), *t.shape[1:]) for t in tensors)
     works: list[Work] = []
     for target, rows in zip(arrived, tensors, strict=True):
@@ -295,11 +296,12 @@ def _wait(works: Sequence[Work]) -> None:
 
 
 class DeepEPDispatcher:
-    """A `TokenDispatcher` by DeepEP (https://github.com/deepseek-ai/DeepEP).
+    """A `TokenDispatcher` that uses DeepEP (https://github.com/deepseek-ai/DeepEP).
 
-    Kernels send a token once to each rank with an expert that it chose. Written for the `Buffer` in
-    DeepEP's documentation of training; run with a stand-in for that class only, not on GPUs. The
-    buffer is allocated for the first tokens, whose width determines its size.
+    Kernels send a token once to each rank with an expert that it chose. Follows the use of `Buffer`
+    in DeepEP's documentation of training; so far run only with a stand-in for that class, not on
+    GPUs. The buffer is allocated when the first tokens arrive, since their width determines its
+    size.
 
     Arguments:
         group: the ranks that divide the experts.
@@ -326,7 +328,7 @@ class DeepEPDispatcher:
     def __call__(
         self, experts: nn.Module, x: Tensor, weights: Tensor, assigned: Assignments
     ) -> Callable[[], Tensor]:
-        """See `TokenDispatcher`; without gradient factors."""
+        """See `TokenDispatcher`; gradient factors are not supported."""
         assert assigned.factors is None, "refused by the table of what does not go together"
         x = cast_once(x)
         if x.dtype != torch.bfloat16:
@@ -353,7 +355,7 @@ class DeepEPDispatcher:
         return finish
 
     def _buffer_for(self, x: Tensor) -> Any:
-        """Make the buffer once: its size must be the same on all ranks."""
+        """Make the buffer once; its size must be equal on all ranks."""
         if self._buffer is None:
             ranks, width = self.group.size(), x.shape[1] * x.element_size()
             configs = (self.make.get_dispatch_config(ranks), self.make.get_combine_config(ranks))
@@ -380,7 +382,7 @@ class _DispatchedRows:
 
 
 def _chosen(assigned: Assignments, shape: torch.Size) -> Tensor:
-    """(T, k) the experts that take the choices of each token; -1: dropped."""
+    """(T, k) experts that accept the choices of each token; -1: dropped."""
     slots, ends, _ = assigned
     experts = row_groups(len(slots), ends)
     empty = torch.full((shape.numel(),), -1, dtype=torch.int64, device=slots.device)

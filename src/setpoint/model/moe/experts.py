@@ -25,13 +25,13 @@ if TYPE_CHECKING:
 
 
 class Assignments(NamedTuple):
-    """The rows that experts compute: first all of expert 0, then of expert 1, and so on.
+    """Rows for experts to compute: first all of expert 0, then of expert 1, and so on.
 
     Arguments:
-        slots: (R,) index of each row in the flattened (T, k) choices; within an expert in the
-            order of the tokens.
-        ends: (E,) end of the rows of each expert.
-        factors: (R,) multiply the gradient of each row, not of its weight; None: 1.
+        slots: (R,) index of each row in the flattened (T, k) choices; within an expert, in token
+            order.
+        ends: (E,) end of each expert's rows.
+        factors: (R,) factors on the gradient of each row, but not of its weight; None: 1.
     """
 
     slots: Tensor
@@ -40,12 +40,12 @@ class Assignments(NamedTuple):
 
 
 class ExpertLoad(NamedTuple):
-    """Choices by expert and by part of the batch, each part with a separate capacity.
+    """Choices by expert and by part of the batch; each part has a separate capacity.
 
     Arguments:
         chosen: (E, parts) int64 number of choices of each expert, dropped ones included.
-        taken: (E, parts) int64 number of them that are not dropped.
-        ends: (E * parts,) end of the rows of each expert and part.
+        taken: (E, parts) int64 number of choices that are not dropped.
+        ends: (E * parts,) end of the rows for each expert and part.
     """
 
     chosen: Tensor
@@ -62,12 +62,12 @@ def assign(
 ) -> tuple[Assignments, ExpertLoad]:
     """Sort choices by expert.
 
-    Padding is never counted. Without a capacity it is computed like any token, as in all other
-    layers, so all shapes are known and nothing waits for the device.
+    Padding is never counted. Without a capacity, it is computed like any token, as in all other
+    layers, so that all shapes are known and nothing waits for the device.
 
     Arguments:
         experts: (T, k) chosen experts.
-        count: of experts.
+        count: number of experts.
         capacity_factor: each expert takes its first ceil(T k / E * capacity_factor) choices,
             where T counts the tokens of a part without padding; None: all.
         valid: (T,) False for padding; None if absent.
@@ -100,7 +100,7 @@ def assign(
 
 
 def capacity(tokens: Tensor, top_k: int, experts: int, factor: float) -> Tensor:
-    """Most choices that an expert takes, ceil(tokens * top_k / experts * factor), as integers."""
+    """Maximum number of choices per expert, ceil(tokens * top_k / experts * factor), integer."""
     # Rounded first: 10 * 1.1 is a little above 11, and would be 12.
     return (tokens * (top_k * factor) / experts).round(decimals=6).ceil().long()
 
@@ -116,7 +116,7 @@ class _Gather(torch.autograd.Function):
     """rows[r] = x[slots[r] // k]; the gradient of a token is the sum over its k choices.
 
     The backward pass of `index_select` adds row by row in the dtype of x; this one writes each row
-    once and sums over k, in fp32 inside.
+    once and sums over k, with fp32 accumulation.
     """
 
     @staticmethod
@@ -147,16 +147,16 @@ def spread(rows: Tensor, slots: Tensor, count: int) -> Tensor:
 
 
 def sum_choices(choices: Tensor) -> Tensor:
-    """Sum (T, k, dim) over the choices of each token, in fp32 inside.
+    """Sum (T, k, dim) over the choices of each token, accumulating in fp32.
 
-    The dtype is given, as autocast on CUDA returns sums in fp32 otherwise: gradients would not fit
-    the products before them, and exchanges would send twice the bytes.
+    The dtype is explicit because autocast on CUDA would return sums in fp32: gradients would not
+    match the preceding products, and exchanges would send twice the bytes.
     """
     return choices.sum(dim=1, dtype=choices.dtype)
 
 
 def row_groups(rows: int, ends: Tensor) -> Tensor:
-    """(R,) group of each row, such as its expert, from where the rows of each group end."""
+    """(R,) group of each row, such as its expert, from the end of each group's rows."""
     positions = torch.arange(rows, device=ends.device)
     return torch.searchsorted(ends.to(positions.dtype), positions, right=True)
 
@@ -164,11 +164,12 @@ def row_groups(rows: int, ends: Tensor) -> Tensor:
 def load_factors(rows: int, taken: Tensor, ends: Tensor, dtype: torch.dtype) -> Tensor:
     """Compute mean load / load for the expert of each row.
 
-    With gradients multiplied by it, an expert with few tokens learns as fast as one with many.
+    With gradients multiplied by this factor, an expert with few tokens learns as fast as one with
+    many.
 
     Arguments:
         taken: (E, parts) loads by part of the batch.
-        ends: (E * parts,) end of the rows of each of these.
+        ends: (E * parts,) end of the rows for each expert and part.
     """
     load = taken.to(torch.promote_types(dtype, torch.float32))
     factors = (load.mean(dim=0) / load.clamp(min=1)).flatten()
@@ -176,7 +177,7 @@ def load_factors(rows: int, taken: Tensor, ends: Tensor, dtype: torch.dtype) -> 
 
 
 class _ScaleGradient(torch.autograd.Function):
-    """The identity, with the gradient multiplied by a factor for each row."""
+    """The identity; multiplies the gradient of each row by a factor."""
 
     @staticmethod
     def forward(ctx: Any, rows: Tensor, factors: Tensor) -> Tensor:
@@ -193,7 +194,7 @@ class _ScaleGradient(torch.autograd.Function):
 
 
 def scale_rows(rows: Tensor, weights: Tensor, assigned: Assignments) -> tuple[Tensor, Tensor]:
-    """Scale the inputs of experts by their weights; weights of 1 remain for the outputs."""
+    """Scale the inputs of experts by their weights; the outputs keep weights of 1."""
     row_weights = weights.flatten().index_select(0, assigned.slots).unsqueeze(1)
     if assigned.factors is not None:  # factors of outputs, which do not apply to weights
         row_weights = _ScaleGradient.apply(row_weights, 1 / assigned.factors)
@@ -218,7 +219,7 @@ MatrixProduct = Callable[[Tensor, Tensor, Tensor], Tensor]
 
 @torch.library.custom_op("setpoint::looped_product", mutates_args=())
 def looped_product(rows: Tensor, matrices: Tensor, ends: Tensor) -> Tensor:
-    """Multiply rows with the matrix of their expert, expert by expert."""
+    """Multiply rows by the matrix of their expert, expert by expert."""
     product, start = rows.new_empty(rows.shape[0], matrices.shape[2]), 0
     for matrix, end in zip(matrices.unbind(), ends.tolist(), strict=True):
         torch.mm(rows[start:end], matrix, out=product[start:end])
@@ -263,7 +264,7 @@ looped_product.register_autograd(_backward, setup_context=_save)
 
 
 def grouped_product(rows: Tensor, matrices: Tensor, ends: Tensor) -> Tensor:
-    """Multiply rows with the matrix of their expert in one kernel; `ends` are int32."""
+    """Multiply rows by the matrix of their expert in one kernel; `ends` are int32."""
     return F.grouped_mm(rows, matrices, offs=ends)
 
 
@@ -278,7 +279,7 @@ _CPU_TYPES = (torch.float32, torch.bfloat16, torch.float16)
 
 
 def why_not_grouped(matrices: Tensor) -> str | None:
-    """Reason why PyTorch has no grouped product, forward and backward, for matrices, or None."""
+    """Reason why PyTorch has no grouped product (forward and backward) for matrices, or None."""
     device, dtype = matrices.device, matrices.dtype
     if not hasattr(F, "grouped_mm"):
         return f"PyTorch {torch.__version__} has none"
@@ -310,8 +311,9 @@ class ExpertKernels(NamedTuple):
 
     Arguments:
         product: (R, in) rows, (E, in, out) matrices and `ends`, to (R, out).
-        gradient: of the matrices in such a product: rows, the gradient of the product, `ends`.
-        activation: elementwise; of the gate if there is one.
+        gradient: gradient of the matrices in such a product, from rows, the gradient of the
+            product, and `ends`.
+        activation: elementwise function, applied to the gate if there is one.
         scales_inputs: whether weights scale the inputs of experts, not their outputs.
     """
 
@@ -323,7 +325,7 @@ class ExpertKernels(NamedTuple):
 
 
 class _GroupedExperts(torch.autograd.Function):
-    """Saves the tokens and the products with gate and up; the rest is gathered or recomputed.
+    """Saves the tokens and the products with gate and up; gathers or recomputes everything else.
 
     With single operations, autograd would save two copies of each token per choice, and all
     intermediate values between gate and down.
@@ -421,7 +423,7 @@ def grouped_experts(
     assigned: Assignments,
     kernels: ExpertKernels,
 ) -> Tensor:
-    """Sum weight * expert(token) over the choices of each token, with little saved for backward.
+    """Sum weight * expert(token) over each token's choices, saving little for the backward pass.
 
     Arguments:
         gate, up: (E, dim, width); without a gate the activation is applied to the product with up.
@@ -435,9 +437,10 @@ def grouped_experts(
 
 
 class PackedExperts(nn.Module):
-    """All experts in one tensor for each projection, (E, in, out), and for its biases, (E, out).
+    """All experts in one tensor per projection, (E, in, out), and per bias, (E, out).
 
-    If ranks divide them, only this rank's experts: the tensors are DTensors with a local part.
+    If ranks divide the experts, the tensors are DTensors whose local part contains this rank's
+    experts.
     """
 
     def __init__(self, config: TransformerConfig) -> None:
@@ -465,7 +468,7 @@ class PackedExperts(nn.Module):
         """Products in place of `implementation`; see `setpoint.shapes.protocols`."""
 
     def initializers(self) -> dict[str, Initializer]:
-        """Return the initializer of each projection: each expert as a module by itself."""
+        """Return the initializers of projections, which draw each expert like a separate module."""
         rules: dict[str, Initializer] = {
             name: PerExpert(NormalInit(self.down_std if name == "down" else self.std))
             for name in self.projections
@@ -488,7 +491,7 @@ class PackedExperts(nn.Module):
         return width, dim
 
     def widths(self) -> dict[str, int]:
-        """Return the dimension of the inner width of each projection, and of its biases."""
+        """Return the dimension of the inner width in each projection and its biases."""
         biases = {f"{name}_bias": 1 for name in self.biased if name != "down"}
         return {name: 1 if name == "down" else 2 for name in self.projections} | biases
 
@@ -500,7 +503,7 @@ class PackedExperts(nn.Module):
             weights: (T, k).
 
         Raises:
-            SetpointError: `implementation` is grouped, which is not supported here.
+            SetpointError: `implementation` is grouped, which is not supported for these matrices.
         """
         x = cast_once(x)
         stored: dict[str, Any] = {} if self.quantized is None else dict(self.quantized.items())
@@ -586,7 +589,7 @@ class PackedExperts(nn.Module):
 
 
 class UnpackedExperts(nn.ModuleDict):
-    """A feed-forward network for each expert, by its number."""
+    """A separate feed-forward network for each expert."""
 
     def __init__(self, config: TransformerConfig) -> None:
         assert config.moe is not None

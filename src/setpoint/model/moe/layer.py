@@ -1,12 +1,12 @@
 """Mixture-of-experts layer, its routers and their losses, and updates of router biases.
 
-With T tokens that count, E experts and k choices per token: f_i is the share of the T k choices
-that expert i gets, without gradient, and P_i its mean score, where the scores of a token sum to
+With T tokens that count, E experts and k choices per token: f_i is the fraction of the T k choices
+that go to expert i, without gradient, and P_i its mean score, where the scores of a token sum to
 one. E * sum_i f_i P_i is 1 if either is uniform, and grows as load and scores concentrate on the
 same experts.
 
-If several ranks divide the sequences, counts are of whole ones, and each rank's losses are its
-parts of a sum: `tokens` is the number of tokens that count on all ranks.
+If several ranks divide the sequences, counts cover whole sequences, and each rank's losses are its
+terms of a sum: `tokens` is the number of tokens that count on all ranks.
 """
 
 from __future__ import annotations
@@ -37,13 +37,13 @@ TINY = 1e-20
 
 
 class RouterOutput(NamedTuple):
-    """Experts of T tokens.
+    """Experts chosen for T tokens.
 
     Arguments:
         logits: (T, E).
         scores: (T, E) scores that sum to one for each token, for the balance losses.
         experts: (T, k) int64 the chosen experts.
-        weights: (T, k) of the chosen experts.
+        weights: (T, k) weights of the chosen experts.
     """
 
     logits: Tensor
@@ -53,7 +53,7 @@ class RouterOutput(NamedTuple):
 
 
 class Router(nn.Module):
-    """Scores all experts by one matrix product, in fp32 at least, whatever the rest computes in."""
+    """Router that scores all experts by one matrix product, in at least fp32."""
 
     bias: Tensor | None
     """(E,) fp32, added to scores where experts are chosen, and nowhere else; None if absent."""
@@ -90,7 +90,7 @@ class Router(nn.Module):
             return self.decide(logits)
 
     def decide(self, logits: Tensor) -> RouterOutput:
-        """Choose experts by (T, E) logits."""
+        """Choose experts from (T, E) logits."""
         raise TypeError(f"{type(self).__name__} does not define how it chooses")
 
     def weigh(self, scores: Tensor, experts: Tensor) -> Tensor:
@@ -102,7 +102,7 @@ class Router(nn.Module):
 
 
 class SoftmaxRouter(Router):
-    """Scores are a softmax over all experts; groups rank by their best expert (DeepSeek-V2)."""
+    """Router with a softmax over all experts; groups rank by their best expert (DeepSeek-V2)."""
 
     def decide(self, logits: Tensor) -> RouterOutput:
         """Choose the most probable experts."""
@@ -112,7 +112,7 @@ class SoftmaxRouter(Router):
 
 
 class SigmoidRouter(Router):
-    """Sigmoid scores; a bias affects the choice, not the weights (DeepSeek-V3).
+    """Router with sigmoid scores; a bias affects the choice, not the weights (DeepSeek-V3).
 
     Groups are ranked by the sum of their two best experts.
     """
@@ -127,7 +127,7 @@ class SigmoidRouter(Router):
         self.bias = torch.zeros(self.weight.shape[0], dtype=torch.float32)
 
     def decide(self, logits: Tensor) -> RouterOutput:
-        """Choose the experts with the highest sums of score and bias, if there is one."""
+        """Choose the experts with the highest score plus bias, if there is a bias."""
         scores = torch.sigmoid(logits)
         ranked = scores.detach() if self.bias is None else scores.detach() + self.bias
         experts = choose(ranked, self.top_k, self.groups, self.top_groups, rank_by=2)
@@ -135,7 +135,7 @@ class SigmoidRouter(Router):
         return RouterOutput(logits, shares, experts, self.weigh(scores, experts))
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Any:
-        """Move the module, but keep the bias in fp32: steps of 0.001 vanish in bf16."""
+        """Move the module, but keep the bias in fp32, since steps of 0.001 vanish in bf16."""
         before = self.bias
         super()._apply(fn, recurse)
         if before is not None and self.bias is not None and self.bias.dtype != torch.float32:
@@ -169,11 +169,11 @@ def choose(scores: Tensor, top_k: int, groups: int, top_groups: int, rank_by: in
 class MoELayer(nn.Module):
     """Routed and shared experts in place of a feed-forward network.
 
-    y = sum over the chosen experts e of weight_e * expert_e(x), plus shared(x). The module has no
+    y = sum over the chosen experts e of weight_e * expert_e(x), plus shared(x). The module keeps no
     state: the values for losses and balancing are returned with the output.
 
     Arguments:
-        index: of the layer among those with experts of the whole model.
+        index: index of the layer among all layers with experts in the whole model.
     """
 
     def __init__(self, config: TransformerConfig, index: int = 0) -> None:
@@ -201,24 +201,24 @@ class MoELayer(nn.Module):
         return {} if self.shared_gate is None else {"shared_gate.weight": NormalInit(self.gate_std)}
 
     def tensor_plan(self) -> dict[str, str]:
-        """See `setpoint.shapes.protocols.TensorDivisible`: all but the shared experts is whole."""
+        """See `setpoint.shapes.protocols.TensorDivisible`; only the shared experts are divided."""
         return {"": "whole"}
 
     def forward(
         self, x: Tensor, positions: Tensor | None = None
     ) -> tuple[Tensor, LayerRouting | None]:
-        """Transform each position by its experts.
+        """Transform each position with its experts.
 
-        Capacity, balance and the scaling of gradients use `load_sequences` sequences at a time.
-        They apply in training only: in evaluation no choice is dropped, so a token does not depend
-        on the others in its batch.
+        Capacity, balance and the scaling of gradients apply to `load_sequences` sequences at a
+        time, and only in training: in evaluation no choice is dropped, so that a token does not
+        depend on others in its batch.
 
         Arguments:
             positions: (B, S) integers, negative for padding, which takes no part in the capacity,
                 the counts and the losses; (S,) or None: there is no padding.
 
         Returns:
-            (B, S, dim), to be added to the residual stream; and in training the layer's report.
+            (B, S, dim) to be added to the residual stream and, in training, the layer's report.
         """
         batch, training = x.shape[0], self.training
         valid = None if positions is None or positions.dim() == 1 else positions >= 0
@@ -271,7 +271,7 @@ class MoELayer(nn.Module):
         return y, report
 
     def _parts(self, sequences: int) -> int:
-        """Number of parts of a batch, each with a load of its own."""
+        """Number of parts of a batch, each with a separate load."""
         size = self.load_sequences
         if size is None or sequences <= size:
             return 1
@@ -294,14 +294,14 @@ def update_biases(
     """Move the biases of all routers by one step.
 
     b_i <- b_i + rate * sign(mean load - load_i) (auxiliary-loss-free load balancing, Wang et al.,
-    2024; DeepSeek-V3): every bias moves by the same amount, whatever the error's size. Call it once
-    per step, with the counts of the whole global batch.
+    2024; DeepSeek-V3): every bias moves by the same amount, whatever the size of the error. Call it
+    once per step, with the counts of the whole global batch.
 
     Arguments:
-        counts: (layers with experts of the whole model, E), even if `model` is a part.
-        progress: elapsed share of the horizon, from 0 to 1.
+        counts: (layers with experts in the whole model, E), even if `model` is only a part.
+        progress: elapsed fraction of the horizon, from 0 to 1.
         frozen: names of parameters that are frozen in this step.
-        skip: above 0 if no bias may move; None: they move.
+        skip: above 0 if no bias may move; None: biases move.
     """
     layers = [(name, m) for name, m in model.named_modules() if isinstance(m, MoELayer)]
     if all(layer.router.bias is None for _, layer in layers):
@@ -328,10 +328,10 @@ def bias_factor(schedule: str, progress: float) -> float:
     """Compute the factor of a bias schedule.
 
     Arguments:
-        progress: elapsed share p of the horizon, from 0 to 1.
+        progress: elapsed fraction p of the horizon, from 0 to 1.
 
     Returns:
-        constant: 1; cosine_decay: (1 + cos(pi p)) / 2; linear_warmup: p / 0.1, and 1 from there.
+        constant: 1; cosine_decay: (1 + cos(pi p)) / 2; linear_warmup: p / 0.1 until that reaches 1.
     """
     if schedule == "cosine_decay":
         return (1 + math.cos(math.pi * progress)) / 2
@@ -343,16 +343,16 @@ def bias_factor(schedule: str, progress: float) -> float:
 def balance_loss(
     scores: Tensor, counts: Tensor, valid: Tensor | None = None, tokens: Tensor | None = None
 ) -> Tensor:
-    """Compute E * sum_i f_i P_i of each group of tokens, and the mean over tokens.
+    """Compute E * sum_i f_i P_i of each group of tokens, and its mean over tokens.
 
-    One group is a batch (Switch Transformer, Fedus et al., 2021), a part of it, or a sequence
+    A group is a batch (Switch Transformer, Fedus et al., 2021), a part of it, or a sequence
     (complementary sequence-wise balance loss, DeepSeek-V3, 2024).
 
     Arguments:
         scores: (groups, T, E).
-        counts: (groups, E) choices of each expert; over all ranks of the sequences.
+        counts: (groups, E) choices of each expert, over all ranks that share the sequences.
         valid: (groups, T) False for padding, which takes no part; None if absent.
-        tokens: number on all ranks of the sequences; None: those of this rank are all.
+        tokens: number of tokens on all ranks that share the sequences; None: this rank has all.
 
     Returns:
         A scalar; 0 if no token counts.
@@ -373,7 +373,7 @@ def z_loss(logits: Tensor, valid: Tensor | None = None, tokens: Tensor | None = 
     Arguments:
         logits: (B, S, E).
         valid: (B, S) False for padding, which takes no part; None if absent.
-        tokens: number on all ranks of the sequences; None: those of this rank are all.
+        tokens: number of tokens on all ranks that share the sequences; None: this rank has all.
 
     Returns:
         A scalar; 0 if no token counts.
@@ -394,7 +394,7 @@ def sequence_counts(experts: Tensor, count: int, valid: Tensor | None) -> Tensor
     """Count the choices of each expert in each sequence.
 
     Arguments:
-        experts: (B, S, k) chosen ones of `count`.
+        experts: (B, S, k) chosen experts, out of `count`.
 
     Returns:
         (B, E) int64.
@@ -407,11 +407,11 @@ def sequence_counts(experts: Tensor, count: int, valid: Tensor | None) -> Tensor
 class LayerRouting(NamedTuple):
     """Routing of the tokens of one layer in one forward pass.
 
-    It is returned, not kept on the layer: a layer that is recomputed in backward reports once, and
-    a pipeline can pass the report on.
+    The report is returned, not kept on the layer, so that a layer recomputed in the backward pass
+    reports once, and a pipeline can pass the report on.
 
     Arguments:
-        counts: (E,) int64 choices of each expert, dropped ones included.
+        counts: (E,) int64 choices of each expert, including dropped ones.
         dropped: () int64 number of dropped choices.
         balance, sequence_balance, z: () fp32 the terms of the loss, without their weights; they
             carry gradients.
@@ -427,15 +427,15 @@ class LayerRouting(NamedTuple):
 def combine(
     config: TransformerConfig, layers: Mapping[int, LayerRouting], device: torch.device
 ) -> tuple[Tensor | None, Routing]:
-    """Combine the reports of the layers of a model, or of a pipeline stage of it.
+    """Combine the reports of all layers of a model or pipeline stage.
 
     Arguments:
-        config: of a model with experts.
-        layers: reports by the number of the layer.
+        config: configuration of a model with experts.
+        layers: reports by layer number.
 
     Returns:
-        the fp32 scalar to add to the mean loss over tokens, None if all weights are 0; and the
-        report without gradients, of zeros for layers of other stages.
+        the fp32 scalar to add to the mean loss over tokens, or None if all weights are 0; and the
+        report without gradients, with zeros for layers of other stages.
     """
     moe = config.moe
     assert moe is not None

@@ -1,1 +1,1 @@
-"""Import and export of models in the format of Hugging Face."""
+"""Import and export of models in Hugging Face format."""

@@ -1,7 +1,8 @@
 """Weights of a checkpoint, including one that omits its frozen parameters.
 
 Such a checkpoint (`checkpoint.save_frozen = false`) records the directory and the checksums of the
-weights it started from. They are located by both, and read as if the checkpoint contained them.
+weights it started from. Both are used to locate the weights, which are then read as if the
+checkpoint contained them.
 """
 
 from __future__ import annotations
@@ -53,7 +54,7 @@ Dtypes = Mapping[str, Sequence[str]]
 
 
 def is_built_in(config: ModelConfig) -> bool:
-    """True if all parts of a model are Setpoint's, so that it can be built on the meta device.
+    """True if all parts of a model belong to Setpoint, so that it can be built on the meta device.
 
     Returns:
         False for other models, and for transformers with imported norms, which initialize
@@ -71,8 +72,8 @@ def checkpoint_weights(
         growth: see `Weights`.
 
     Raises:
-        DamagedCheckpoint: the file is not what was saved.
-        RunError: the weights do not fit the model, or the omitted weights are missing.
+        DamagedCheckpoint: the file differs from what was saved.
+        RunError: the weights do not match the model, or the omitted weights are missing.
     """
     tokens, saved = _vocab_size(model), config
     if growth is not None:  # omitted weights have the size of its own model
@@ -85,7 +86,7 @@ def checkpoint_weights(
 
 
 def start_weights(place: Place, model: nn.Module, config: TransformerConfig) -> Weights:
-    """Weights that a run starts from, checked against its model.
+    """Weights from which a run starts, checked against its model.
 
     A model with a larger vocabulary grows rows for the new tokens, or uses padding rows.
     """
@@ -103,11 +104,11 @@ def start_weights(place: Place, model: nn.Module, config: TransformerConfig) -> 
 
 
 def restore(directory: Path, model: nn.Module, config: ModelConfig) -> None:
-    """Load the weights of a checkpoint into a whole model in memory.
+    """Load the weights of a checkpoint into a complete model in memory.
 
     Raises:
-        DamagedCheckpoint: the checkpoint is not what was saved.
-        RunError: the weights do not fit the model, or the omitted weights are missing.
+        DamagedCheckpoint: the checkpoint differs from what was saved.
+        RunError: the weights do not match the model, or the omitted weights are missing.
     """
     tokens: int = getattr(model, "vocab_size", 0)  # nothing else is built with it
     load_weights(
@@ -116,10 +117,10 @@ def restore(directory: Path, model: nn.Module, config: ModelConfig) -> None:
 
 
 def fill_from(place: Place, model: nn.Module, config: ModelConfig) -> None:
-    """Load the weights that a run starts from into a whole model in memory.
+    """Load the weights from which a run starts into a complete model in memory.
 
     Raises:
-        SetpointError: they belong to another model.
+        SetpointError: the weights belong to another model.
         RunError: the files are damaged.
     """
     if isinstance(model, HuggingFaceModel):
@@ -140,15 +141,15 @@ def completed(
     model: nn.Module | None,
     place: Place | None = None,
 ) -> LoadedCheckpoint:
-    """A checkpoint completed by the frozen parameters that it omits, if any.
+    """A checkpoint completed with the frozen parameters that it omits, if any.
 
     Arguments:
         model: see `tensors_at`.
-        place: of these parameters; None: it is located.
+        place: location of these parameters; None: search for it.
 
     Raises:
-        SetpointError: those weights are missing, or belong to another model.
-        RunError: they are damaged.
+        SetpointError: the omitted weights are missing, or belong to another model.
+        RunError: the omitted weights are damaged.
     """
     path, base = checkpoint.path, checkpoint.base
     if base is None:
@@ -169,19 +170,19 @@ def tensors_at(
     checkpoint: Path,
     model: nn.Module | None,
 ) -> Named:
-    """Tensors of a model from the weights that it can start from.
+    """Tensors of a model, from the weights that it can start from.
 
-    Those of a transformer are read on placement, so each rank reads only its part.
+    Tensors of a transformer are read on placement, so that each rank reads only its part.
 
     Arguments:
         names: see `Base.tensors`; unknown ones are omitted.
-        checkpoint: contains the config.json of a transformers model.
+        checkpoint: checkpoint that contains the config.json of a transformers model.
         model: a transformer with its quantized weights, on the meta device or not; None: nothing is
             quantized. Other models: in host memory, to be filled; None: it is built.
 
     Raises:
         SetpointError: the weights belong to another model.
-        RunError: they are damaged.
+        RunError: the weights are damaged.
     """
     if isinstance(config, TransformerConfig):
         return _frozen_tensors(place, names, config, vocab_size, model)
@@ -203,7 +204,7 @@ def _cast(tensor: Tensor, dtypes: Sequence[str]) -> Tensor:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Frozen(Placeable):
-    """A tensor of other weights, read when it is placed; see `Placeable`."""
+    """A tensor from other weights, read when it is placed; see `Placeable`."""
 
     weights: Weights
     name: str
@@ -246,10 +247,10 @@ class _InMemory(Placeable):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Requantized(Placeable):
-    """Part of a weight that is quantized again on placement; see `Placeable`.
+    """Part of a weight that is requantized on placement; see `Placeable`.
 
     Arguments:
-        last: the parts of the last quantized weight, by name and piece; shared.
+        last: the parts of the last quantized weight, by name and piece; shared between instances.
     """
 
     weights: Weights
@@ -312,10 +313,10 @@ def _vocab_size(model: nn.Module) -> int:
 
 
 def base_of(directory: Path) -> Base | None:
-    """The record of what a checkpoint omits; None if it is complete.
+    """The record of the weights that a checkpoint omits; None if it is complete.
 
     Raises:
-        DamagedCheckpoint: the record is not what was saved.
+        DamagedCheckpoint: the record differs from what was saved.
     """
     return read_base(directory, read_manifest(directory))
 
@@ -345,10 +346,10 @@ def frozen_of(
 
 
 def verify_base(directory: Path) -> None:
-    """Compare every byte of the weights that a checkpoint refers to with their checksums.
+    """Compare every byte of the weights to which a checkpoint refers with their checksums.
 
     Raises:
-        SetpointError: they are missing, or have changed.
+        SetpointError: the weights are missing, or have changed.
     """
     base = base_of(directory)
     place = None if base is None else find_base(directory, base)
@@ -357,10 +358,10 @@ def verify_base(directory: Path) -> None:
 
 
 def files_at(place: Place) -> dict[str, Written]:
-    """Files of weights with sizes and checksums, which identify them.
+    """Files of weights, identified by sizes and checksums.
 
-    Those of a checkpoint come from its manifest, since every byte is compared on reading; other
-    files are read.
+    For a checkpoint they come from its manifest, since every byte is compared on reading; other
+    files are read here.
 
     Raises:
         SetpointError: there are no such files.
@@ -388,13 +389,13 @@ def files_at(place: Place) -> dict[str, Written]:
 
 
 def find_base(checkpoint: Path, base: Base, pretrained: str | None = None) -> Place:
-    """Locate the weights that a checkpoint takes its frozen parameters from.
+    """Locate the weights from which a checkpoint takes its frozen parameters.
 
     Arguments:
-        pretrained: the current `model.pretrained`, to which they may have been moved.
+        pretrained: the current `model.pretrained`, where the weights may have been moved.
 
     Raises:
-        SetpointError: they are missing, or have changed.
+        SetpointError: the weights are missing, or have changed.
     """
     reasons: list[str] = []
     for name in dict.fromkeys((base.directory, pretrained or base.name, base.name)):
@@ -416,7 +417,7 @@ def find_base(checkpoint: Path, base: Base, pretrained: str | None = None) -> Pl
 
 
 def _difference(place: Place, files: Mapping[str, Written]) -> str:
-    """First difference of weights from the recorded files; empty if they are the same."""
+    """First difference of weights from the recorded files; empty if there is none."""
     if place.kind == "huggingface":
         paths = {info.file.name: info.file for info in list_tensors(place.directory).values()}
         for name, written in files.items():

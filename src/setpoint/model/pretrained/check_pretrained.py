@@ -1,4 +1,4 @@
-"""Checks of pretrained weights and of models of transformers, for `setpoint check`."""
+"""Checks of pretrained weights and transformers models, for `setpoint check`."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def check_config(config: HuggingFaceConfig) -> Iterator[Problem]:
 
 
 def check_package(config: HuggingFaceConfig) -> Iterator[Problem]:
-    """Report transformers missing, without importing it."""
+    """Report that transformers is missing, without importing it."""
     from importlib.util import find_spec
 
     if find_spec("transformers") is None:
@@ -74,9 +74,9 @@ def check_package(config: HuggingFaceConfig) -> Iterator[Problem]:
 
 
 def check_weights(config: HuggingFaceConfig) -> Iterator[Problem]:
-    """Check the headers of weight files against a model of transformers.
+    """Check the headers of weight files against a transformers model.
 
-    Skipped without the packages it needs, and if other checks report the problem.
+    Skipped if a required package is missing, or if another check reports the problem.
     """
     from importlib.util import find_spec
 
@@ -125,7 +125,7 @@ def vocabulary_of(place: Place) -> int | None:
     """Vocabulary size of weights; None if only the model itself knows it.
 
     Raises:
-        SetpointError: their files cannot be read.
+        SetpointError: the files of the weights cannot be read.
     """
     if place.kind == "huggingface":
         return vocabulary_in(read_keys(place.directory))
@@ -147,7 +147,7 @@ def vocabulary_of(place: Place) -> int | None:
 def vocabulary_difference(
     config: TransformerConfig, tokens: int, place: Place
 ) -> FieldDifference | None:
-    """The difference for which a model cannot take the embedding rows of weights: it has fewer.
+    """Describe why a model cannot accept the embedding rows of weights: it has fewer.
 
     Arguments:
         tokens: vocabulary size of the model, without padding rows.
@@ -187,7 +187,7 @@ def declared_vocabulary(config: HuggingFaceConfig) -> int | None:
 
 
 def vocabulary_in(keys: Mapping[str, Any]) -> int | None:
-    """Vocabulary size in a config.json; multimodal models have it in a section."""
+    """Vocabulary size in a config.json; multimodal models have it in a sub-section."""
     text = keys.get("text_config")
     rows = keys.get("vocab_size", text.get("vocab_size") if isinstance(text, dict) else None)
     return rows if isinstance(rows, int) else None
@@ -203,7 +203,7 @@ def foreign_names(config: ModelConfig) -> str:
 
 
 def _problems(field: str, error: SetpointError, name: str) -> Iterator[Problem]:
-    """Problems of an error, without the path, which is shown as the field's value."""
+    """Problems for an error, without the path, which is shown as the field's value."""
     head, *lines = str(error).removeprefix(f"{name}: ").removeprefix(f"{Path(name)} ").splitlines()
     findings = [line.strip() for line in lines if line.startswith("  ")]
     hint = " ".join(line for line in lines if not line.startswith("  "))

@@ -1,4 +1,4 @@
-"""A config.json whose every key is either read, known to have no effect, or refused."""
+"""A config.json in which every key is read, known to have no effect, or refused."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def read_keys(directory: Path, name: str = CONFIG) -> dict[str, Any]:
     """Read a directory's config.json, or another JSON file.
 
     Raises:
-        SetpointError: it is missing, or not a JSON object.
+        SetpointError: the file is missing, or not a JSON object.
     """
     file = directory / name
     try:
@@ -77,7 +77,7 @@ def read_keys(directory: Path, name: str = CONFIG) -> dict[str, Any]:
 
 
 class ConfigDocument:
-    """The keys of a config.json, which records those that were read.
+    """The keys of a config.json, with a record of those that were read.
 
     Findings are collected, and reported together by `finish`.
     """
@@ -107,7 +107,7 @@ class ConfigDocument:
         """Read an int.
 
         Arguments:
-            default: value if the key is absent; without one the key is required.
+            default: value if the key is absent; without it, the key is required.
         """
 
         def is_valid(value: Any) -> bool:
@@ -124,7 +124,7 @@ class ConfigDocument:
         """Read a float.
 
         Arguments:
-            default: value if the key is absent; without one the key is required.
+            default: value if the key is absent; without it, the key is required.
         """
 
         def is_valid(value: Any) -> bool:
@@ -141,7 +141,7 @@ class ConfigDocument:
         return self._typed(name, default, lambda value: type(value) is bool, "true or false", False)
 
     def choice(self, name: str, default: str, meanings: Mapping[str, str]) -> str:
-        """Read a string and map it to a field's value."""
+        """Read a string, mapped to a field's value."""
         value = self.value(name, default)
         if isinstance(value, str) and value in meanings:
             return meanings[value]
@@ -168,7 +168,7 @@ class ConfigDocument:
         """Refuse keys that were not read, and report all findings.
 
         Raises:
-            SetpointError: with the key and value of each finding.
+            SetpointError: names the key and value of each finding.
         """
         for name, allowed in _MUST_BE.items():
             if name not in self._read:
@@ -212,7 +212,7 @@ def reasons(error: SetpointError) -> str:
     """Problems with values converted from a file, without locations in Setpoint's code.
 
     Arguments:
-        error: any; that of a configuration has several problems.
+        error: any error; a configuration error has several problems.
     """
     if not isinstance(error, ConfigError):
         return str(error)

@@ -63,7 +63,7 @@ _ROUTERS: Final = {
 
 
 def config_from_pretrained(path: str | Path) -> TransformerConfig:
-    """Read the configuration of a pretrained model. Imports no torch.
+    """Read the configuration of a pretrained model, without importing torch.
 
     Arguments:
         path: the directory of a Hugging Face model, a run or a checkpoint; or a Hub id.
@@ -108,7 +108,7 @@ def config_from_keys(keys: Mapping[str, Any], file: Path) -> tuple[TransformerCo
     """Convert the keys of a config.json.
 
     Arguments:
-        file: its path, for errors.
+        file: path of the file, for errors.
 
     Raises: as `read_config` does.
     """
@@ -178,11 +178,11 @@ def _transformer(fields: Mapping[str, Any]) -> TransformerConfig:
 def family_for(
     config: TransformerConfig, name: str | None = None, origin: str | None = None
 ) -> Family:
-    """The family that a transformer can be exported as.
+    """The family as which a transformer can be exported.
 
     Arguments:
-        name: one of `FAMILIES`; None: the first that can express all of it.
-        origin: `model_type` of the initial weights, if any, which is tried first.
+        name: one of `FAMILIES`; None: the first that can express the whole model.
+        origin: `model_type` of the initial weights, if any; it is tried first.
 
     Raises:
         SetpointError: no family fits; names the fields that the nearest one cannot express.
@@ -223,7 +223,7 @@ def write_config(
     dtype: str,
     token_ids: Mapping[str, Any] | None = None,
 ) -> dict[str, Any]:
-    """The content of a config.json, which transformers 4 and 5 read.
+    """The content of a config.json that transformers 4 and 5 can read.
 
     Arguments:
         token_ids: values of `TOKEN_IDS`; null for missing ones.

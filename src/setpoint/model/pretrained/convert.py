@@ -1,4 +1,4 @@
-"""Rules between the keys of a config.json and the fields of a transformer, in both directions.
+"""Rules that relate config.json keys and fields of a transformer, in both directions.
 
 A model family is a table of such rules; see `setpoint.model.pretrained.families`.
 """
@@ -60,7 +60,7 @@ class Misfit(NamedTuple):
 
     Arguments:
         field: path in `TransformerConfig`, or a key that cannot be written.
-        reason: its value, and the required one.
+        reason: the value, and the required one.
     """
 
     field: str
@@ -81,11 +81,11 @@ def layer_kinds(config: TransformerConfig) -> list[str]:
 
 
 def meaning_of(config: TransformerConfig, path: str) -> object:
-    """Value of a field in a normal form, for comparison.
+    """Value of a field in normal form, for comparison.
 
     Returns:
         None for the default attention scale; the attention types of all layers; norms and sections
-        by name; where all layers are sliding, their RoPE base as the only one, without scaling.
+        by name; if all layers are sliding, their RoPE base as the only one, without scaling.
     """
     if config.rope_base_sliding is not None and config.count_layers("sliding") == config.layers:
         if path in ("rope_base_sliding", "rope_scaling"):
@@ -137,9 +137,9 @@ def shown(value: object) -> str:
 
 
 class KeyRule:
-    """Rule for one or several keys of config.json and the fields that correspond to them.
+    """Rule for one or more config.json keys and the corresponding fields.
 
-    Fields must survive writing and reading; a family cannot express a model for which they do not.
+    A family can express a model only if its fields survive writing and reading.
     """
 
     def read(self, document: ConfigDocument, known: Fields) -> Fields:
@@ -239,7 +239,8 @@ class Family(TensorNames):
 
     Arguments:
         model_type, architecture: in config.json; the class has a language-model head.
-        fixed: fields of `PLAIN` and `EXPERTS` that have another value in all models of the family.
+        fixed: fields of `PLAIN` and `EXPERTS` that have a different value in all models of the
+            family.
     """
 
     model_type: str
@@ -255,11 +256,11 @@ class Family(TensorNames):
         return fields
 
     def write(self, config: TransformerConfig) -> dict[str, Any]:
-        """Write the keys of a config.json, except those that all families share."""
+        """Write the config.json keys, except those that all families share."""
         return {key: value for rule in self.rules for key, value in rule.write(config).items()}
 
     def misfits(self, config: TransformerConfig) -> list[Misfit]:
-        """List the fields that the family cannot express: those that writing and reading change."""
+        """List the fields that the family cannot express: those changed by writing and reading."""
         for section in ("moe", "mla"):  # their fields have rules
             if section in self.fixed and getattr(config, section) is None:
                 return [Misfit(section, f"= null; it must be {self.fixed[section]}")]
@@ -302,10 +303,11 @@ def _same(left: object, right: object) -> bool:
 
 @dataclass(frozen=True)
 class AnyKey(KeyRule):
-    """A key that corresponds to one field, or to several with equal values.
+    """A key for one field, or for several fields with equal values.
 
     Arguments:
-        path: of the field; several are separated by commas. Empty: the key has no effect here.
+        path: path of the field; several paths are separated by commas. Empty: the key has no effect
+            in Setpoint.
         default: value if the key is absent.
         null: computes the field's value from earlier fields if the key is null; None: null is
             refused.
@@ -339,7 +341,7 @@ class AnyKey(KeyRule):
 
     @property
     def presence(self) -> dict[str, Any]:
-        """Arguments of a `ConfigDocument` for absent and null keys."""
+        """Arguments of a `ConfigDocument` for absent or null keys."""
         given = {} if self.default is REQUIRED else {"default": self.default}
         return {**given, "optional": self.null is not None}
 
@@ -413,7 +415,7 @@ class Must(KeyRule):
     """A key with a single supported meaning.
 
     Arguments:
-        allowed: its values, or a field that it may repeat; the key may be absent.
+        allowed: values of the key, or a field that it may repeat; the key may be absent.
         reason: for refusing other values.
         writes: write the first value, or that of the field.
     """
@@ -439,7 +441,7 @@ class Must(KeyRule):
 
 @dataclass(frozen=True)
 class Derived(KeyRule):
-    """A field without a key, which transformers derives from others."""
+    """A field without a key, which transformers derives from other keys."""
 
     path: str
     compute: Callable[[Fields], Any]
@@ -502,7 +504,8 @@ class Groups(KeyRule):
 
     Arguments:
         groups, top_groups: values of absent keys.
-        method: value of `topk_method` without which they have no effect; empty: none.
+        method: value of `topk_method` without which the keys have no effect; empty: none is
+            required.
     """
 
     groups: int = 1

@@ -71,8 +71,8 @@ def decoder(
     Arguments:
         kv_heads, head_dim, length, eps, usual, tied: values of absent keys; None: the number of
             heads, and hidden_size / heads.
-        activation: name of the key of the activation.
-        words: its values.
+        activation: name of the activation key.
+        words: values of the activation key.
         latent: for latent attention, where head_dim does not follow from the width.
     """
     heads: tuple[KeyRule, ...] = (
@@ -117,7 +117,7 @@ NO_ROUTER_LOGITS = Must("output_router_logits", (False, True, None), "", writes=
 
 
 def inverse(value: float) -> float:
-    """1 / value, without the rounding error of a whole number."""
+    """1 / value, without the rounding error for integers."""
     divisor = round(1 / value)
     return float(divisor) if math.isclose(divisor, 1 / value, rel_tol=1e-12) else 1 / value
 
@@ -145,7 +145,7 @@ class SharedWidth(KeyRule):
 
 
 class OldActivation(KeyRule):
-    """`hidden_act` of Gemma, which transformers ignores in favour of gelu_pytorch_tanh."""
+    """`hidden_act` of Gemma, which transformers ignores in favor of gelu_pytorch_tanh."""
 
     def read(self, document: ConfigDocument, known: Fields) -> Fields:
         old = document.value("hidden_act")

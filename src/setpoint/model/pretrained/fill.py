@@ -31,10 +31,10 @@ from setpoint.shapes.stored import Coded, Stored, stored_weights
 
 
 class Growth(NamedTuple):
-    """New rows of the embedding and the output matrix, for tokens that files do not have.
+    """New rows of the embedding and the output matrix, for tokens missing from the files.
 
     Arguments:
-        known: vocabulary size of the files; other rows are initialized to the mean of these.
+        known: vocabulary size of the files; further rows are initialized to the mean of these.
         tokens: vocabulary size of the model.
         stored: rows in the files, with padding.
     """
@@ -59,13 +59,13 @@ class Weights:
 
     Arguments:
         where: location of the tensors, for errors.
-        tensors: by their names in the files.
+        tensors: tensors by their names in the files.
         surplus: patterns of names of tensors that are not read.
         coded: names of tensors that are parts of quantized weights, which keep their dtypes.
-        growth: of the embedding and output matrix; None: the vocabularies are equal.
+        growth: new rows of the embedding and output matrix; None: the vocabularies are equal.
 
     Raises:
-        RunError: there are other tensors than those of the model.
+        RunError: the tensors are not those of the model.
     """
 
     def __init__(
@@ -100,12 +100,12 @@ class Weights:
     ) -> None:
         """Load all parameters and buffers of a module.
 
-        Tensors on the meta device are allocated; others keep device and dtype. Of sharded tensors
-        only the local rows are read. Tensors that the module lacks, as a pipeline stage does, are
-        not read. Buffers that are in no file get their initial values.
+        Tensors on the meta device are allocated; others keep device and dtype. Only the local rows
+        of sharded tensors are read. Tensors that the module lacks, such as those of other pipeline
+        stages, are not read. Buffers that are in no file get their initial values.
 
         Arguments:
-            dtype: of parameters on the meta device; None: as in the files.
+            dtype: dtype of parameters on the meta device; None: as in the files.
             broadcast: see `TensorReader`.
         """
         # Buffers that are in no file have no values after allocation.
@@ -150,7 +150,7 @@ class Weights:
         device: torch.device | str,
         dtype: torch.dtype | None,
     ) -> Tensor | None:
-        """A new tensor in place of one on the meta device; None if it was filled in place."""
+        """A new tensor in place of one on the meta device; None if one was filled in place."""
         name = plain_name(name)
         if target.is_meta:
             return self._whole(reader, name, dtype or self._source(name).dtype, device)
@@ -173,7 +173,7 @@ class Weights:
             stored.take(parts, rows[0])
 
     def coded_rows(self, reader: TensorReader, name: str, rows: tuple[int, int]) -> Coded | None:
-        """A quantized matrix in the files, or an expert's; None if it is not quantized."""
+        """A quantized matrix, or an expert's, in the files; None if it is not quantized."""
         pieces = self.pieces[name]
         for piece in pieces:
             info = info_of(self.tensors[piece.hf_name])
@@ -218,7 +218,7 @@ class Weights:
         return self.tensors[self.pieces[name][0].hf_name]
 
     def _is_stored(self, name: str) -> bool:
-        """True if a tensor is stored as it is in the model."""
+        """True if a tensor is stored in the same form as in the model."""
         pieces = self.pieces[name]
         return len(pieces) == 1 and pieces[0].is_all
 
@@ -271,7 +271,7 @@ def coded_of(info: TensorInfo, reader: TensorReader) -> Coded:
 
 
 def mean_row(rows: Tensor) -> Tensor:
-    """Mean of rows in fp64, so that it depends neither on threads nor on sharding."""
+    """Mean of rows in fp64, which depends neither on threads nor on sharding."""
     sums = torch.stack([part.sum(0, dtype=torch.float64) for part in rows.split(1024)])
     return sums.sum(0) / len(rows)
 
@@ -282,11 +282,12 @@ def common(
     """Intersection of a piece with a part of a tensor.
 
     Arguments:
-        shape: of the whole tensor.
+        shape: shape of the whole tensor.
         box: ranges of its dimensions in the part.
 
     Returns:
-        its index in the part, and the ranges of the dimensions in the file; None if it is empty.
+        its index in the part, and the ranges of the dimensions in the file; None if the
+        intersection is empty.
     """
     index: list[slice | int] = []
     ranges: list[tuple[int, int]] = []
@@ -325,14 +326,14 @@ def weights_of(
     config: TransformerConfig,
     growth: Growth | None = None,
 ) -> Weights:
-    """Weights of a directory, checked against a transformer.
+    """Weights from a directory, checked against a transformer.
 
     Arguments:
         growth: see `Weights`.
 
     Raises:
         SetpointError: there are no readable weights.
-        RunError: they are damaged, or do not fit the model.
+        RunError: the weights are damaged, or do not match the model.
     """
     shapes = {name: tuple(tensor.shape) for name, tensor in model.state_dict().items()}
     tokens: int = model.vocab_size  # pyright: ignore[reportAssignmentType]
@@ -344,7 +345,7 @@ def weights_of(
 
 
 def _require_tied(directory: Path, tensors: Mapping[str, FileTensor], embedding: str) -> None:
-    """Require that a stored output matrix equals the tied embedding; one of them would be lost."""
+    """Require that a stored output matrix equals the tied embedding; else one would be lost."""
     pair = [tensors[name] for name in (embedding, HEAD) if name in tensors]
     if len(pair) < 2 or {tensor.info.dtype for tensor in pair} - {*FLOATS}:
         return  # reported with all other problems

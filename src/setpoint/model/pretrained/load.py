@@ -48,14 +48,14 @@ def load_pretrained(
 ) -> nn.Module:
     """Load a trained model.
 
-    It is built on the meta device and checked against its files; then its parameters are loaded one
-    tensor at a time, so that loading takes little more memory than the model.
+    The model is built on the meta device and checked against its files. Then its parameters are
+    loaded one tensor at a time, so that loading takes little more memory than the model.
 
     Arguments:
         path: the directory of a Hugging Face model, a run or a checkpoint; or a Hub id, as
             `organization/name` or `organization/name@revision`. A directory takes precedence over
-            an id. Of a run, the best checkpoint is loaded, or else the newest.
-        dtype: of its parameters, such as `"bf16"`; None: as in the files.
+            an id. For a run, the best checkpoint is loaded, or else the newest.
+        dtype: dtype of the parameters, such as `"bf16"`; None: as in the files.
 
     Returns:
         the module in evaluation mode, with its resolved configuration as `config`. It maps (B, S)
@@ -64,7 +64,7 @@ def load_pretrained(
     Raises:
         SetpointError: there is no such model or device, or Setpoint's transformer does not
             support it.
-        RunError: its files are damaged or inconsistent. Nothing is loaded then.
+        RunError: the files are damaged or inconsistent, in which case nothing is loaded.
     """
     torch_dtype = weight_dtype(dtype)
     _require_device(device)
@@ -102,15 +102,16 @@ def load_huggingface(
     divide: Divide = lambda model: None,
     broadcast: BroadcastReader | None = None,
 ) -> nn.Module:
-    """Build a transformer and load the weights of a Hugging Face directory.
+    """Build a transformer and load weights from a Hugging Face directory.
 
     Arguments:
-        dtype: of the parameters; None: as in the files.
+        dtype: dtype of the parameters; None: as in the files.
         divide, broadcast: see `load_checkpoint`.
 
     Raises:
         SetpointError: there are no readable weights.
-        RunError: they are damaged, or do not fit the model. Nothing is loaded then.
+        RunError: the weights are damaged, or do not match the model, in which case nothing is
+            loaded.
     """
     assert config.vocab_size is not None, "every config.json has it"
     require_depth(directory, config)
@@ -134,17 +135,18 @@ def load_checkpoint(
     divide: Divide = lambda model: None,
     broadcast: BroadcastReader | None = None,
 ) -> nn.Module:
-    """Build a model and load a checkpoint of Setpoint.
+    """Build a model and load a Setpoint checkpoint.
 
     Arguments:
-        dtype: of the parameters; None: as in the file, which sharded parameters do not support.
-        prepare: adds modules that the checkpoint has beyond the model, such as an adapter.
-        divide: keeps this rank's part of the model, before values are loaded where possible.
+        dtype: dtype of the parameters; None: as in the file, which sharded parameters do not
+            support.
+        prepare: adds modules that the checkpoint has in addition to the model, such as an adapter.
+        divide: reduces the model to this rank's part, if possible before values are loaded.
         broadcast: the rank that reads for its group; None: each rank reads its own part.
 
     Raises:
-        DamagedCheckpoint: the checkpoint is not what was saved.
-        RunError: the weights do not fit the model. Nothing is loaded then.
+        DamagedCheckpoint: the checkpoint differs from what was saved.
+        RunError: the weights do not match the model, in which case nothing is loaded.
     """
     keys = description_of(directory)
     if isinstance(config, TransformerConfig) and is_built_in(config):
@@ -169,10 +171,10 @@ def load_checkpoint(
 def read_whole(
     model: nn.Module, load: Callable[[], None], broadcast: BroadcastReader | None
 ) -> None:
-    """Load a whole model in memory, on one rank that sends it to the others.
+    """Load a whole model in memory on one rank, which sends it to the others.
 
     Arguments:
-        load: loads it from files.
+        load: loads the model from files.
     """
     if broadcast is None:
         load()
@@ -193,15 +195,15 @@ def start_from(
 
     Arguments:
         config: a resolved section with `pretrained`.
-        model: built from it. In memory it keeps device and dtype; parameters of a transformer on
-            the meta device are allocated on `device` in `dtype`.
-        full_model: the transformer that `model` is a part of, which the weights must fit; None:
-            itself.
+        model: model built from `config`. A model in memory keeps device and dtype; parameters of a
+            transformer on the meta device are allocated on `device` in `dtype`.
+        full_model: the transformer of which `model` is a part, and which the weights must match;
+            None: `model` is the whole model.
         broadcast: the rank that reads for its group; None: each rank reads its own part.
 
     Raises:
         SetpointError: there is no such model, or its architecture differs, field by field.
-        RunError: its files are damaged or inconsistent. Nothing is loaded then.
+        RunError: the files are damaged or inconsistent, in which case nothing is loaded.
     """
     assert config.pretrained is not None
     try:

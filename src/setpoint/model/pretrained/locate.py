@@ -24,7 +24,7 @@ class Place(NamedTuple):
     """Location of a model.
 
     Arguments:
-        kind: `checkpoint` of Setpoint, or a directory in the format `huggingface`.
+        kind: `checkpoint` for one of Setpoint, or `huggingface` for a directory in that format.
     """
 
     name: str
@@ -39,7 +39,7 @@ def locate(name: str, *, weights: bool = True) -> Place:
         name: a directory, or a Hub id with an optional `@revision`.
 
     Raises:
-        SetpointError: there is no such model; lists the searched places.
+        SetpointError: there is no such model; lists the places searched.
     """
     place = locate_here(name)
     if place is None:
@@ -107,7 +107,7 @@ def _run_checkpoint(path: Path) -> Path:
 
 
 def _import_hint(path: Path) -> str:
-    """Hint for what may be a checkpoint of another system; empty otherwise."""
+    """Hint about a possible checkpoint of another system; empty if there is none."""
     files = [path] if path.is_file() else [*path.glob("*.*")]
     if not any(file.suffix in _OTHERS or file.name == ".metadata" for file in files):
         return ""
@@ -115,7 +115,7 @@ def _import_hint(path: Path) -> str:
 
 
 def _has_parent(path: Path) -> bool:
-    """True if a path is in an existing folder, so that it is not a Hub id."""
+    """True if a path is inside an existing folder, so that it cannot be a Hub id."""
     return len(path.parts) > 1 and path.parent.is_dir()
 
 
@@ -153,7 +153,7 @@ _WEIGHTS: Final = ("model*.safetensors", "model.safetensors.index.json")
 
 
 def fetch(name: str, *, weights: bool = True) -> Path:
-    """Cache directory of a Hub model, downloaded if necessary.
+    """Return the cache directory of a Hub model, and download the model if necessary.
 
     Arguments:
         name: `organization/name` or `organization/name@revision`.

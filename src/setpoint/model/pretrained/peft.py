@@ -1,4 +1,4 @@
-"""PEFT adapters, folded into the weights that a model starts from."""
+"""PEFT adapters, folded into the weights from which a model starts."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
 
 class _Adapter(NamedTuple):
-    """An adapter of one matrix in the files: B A times a scale, as (outputs, inputs).
+    """An adapter of one matrix as stored in files: B A times a scale, as (outputs, inputs).
 
     Arguments:
         transposed: the matrix is (inputs, outputs).
@@ -57,7 +57,7 @@ class _Contents(NamedTuple):
     Arguments:
         adapters: by module.
         saved: fully trained tensors, by name.
-        base: base matrices, which PEFT writes with adapters of embeddings.
+        base: base matrices, which PEFT writes together with adapters of embeddings.
     """
 
     adapters: dict[str, _Adapter]
@@ -107,19 +107,19 @@ def _adapter(files: PeftFiles, module: str, tensors: Mapping[str, Tensor]) -> _A
 def fold_adapters(
     config: TransformerConfig, model: nn.Module, full_model: nn.Module, directory: Path
 ) -> list[dict[str, Any]]:
-    """Fold the adapters of a section into the weights of a model; collective over all ranks.
+    """Fold the adapters of a section into the weights of a model; a collective of all ranks.
 
     Arguments:
-        model: with its weights; it may be sharded.
-        full_model: the model that it is a part of, without values.
-        directory: of the weights; modules have the names of their family.
+        model: the model with its weights; may be sharded.
+        full_model: the whole model, without values.
+        directory: directory of the weights; modules have the names used in their family.
 
     Returns:
         the entry of each adapter in the run's record.
 
     Raises:
-        SetpointError: an adapter is missing, or belongs to another model. The model is unusable
-            then.
+        SetpointError: an adapter is missing, or belongs to another model. The model is then
+            unusable.
     """
     pieces: dict[str, list[Piece]] = defaultdict(list)
     family = family_for(config, origin=keys_of_origin(directory).get("model_type"))
@@ -165,7 +165,7 @@ def _require_fit(
     tensors: Mapping[str, Tensor],
     pieces: Mapping[str, list[Piece]],
 ) -> None:
-    """Refuse an adapter of another model, and a weight by which it cannot be scaled."""
+    """Refuse an adapter of another model, and a weight that makes its scaling impossible."""
     known = {f"{module}.weight" for module in adapters} | tensors.keys()
     if unknown := sorted(known - pieces.keys()):
         raise SetpointError(
@@ -207,10 +207,10 @@ def _tie(
     adapters: dict[str, _Adapter],
     tensors: dict[str, Tensor],
 ) -> None:
-    """Keep one update of a tied matrix if embedding and output matrix are changed alike.
+    """Keep one update of a tied matrix if embedding and output matrix are changed equally.
 
     Raises:
-        SetpointError: they are changed differently, as PEFT unties them.
+        SetpointError: the two are changed differently, because PEFT unties them.
     """
     embedding = _embedding_of(pieces)
     names = [n for n in (embedding, HEAD) if n in tensors or n.removesuffix(".weight") in adapters]
@@ -257,7 +257,7 @@ def _change(
 
 
 def _replaced(tensor: Tensor, weight: Tensor, piece: Piece) -> Tensor:
-    """A block of an adapter's tensor, in place of the weight."""
+    """A block of an adapter's tensor, which replaces that of the weight."""
     del weight
     return block(tensor, piece.hf_block)
 

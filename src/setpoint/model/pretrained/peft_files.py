@@ -82,7 +82,7 @@ class PeftFiles:
         return [name for name in names if not LOW_RANK.fullmatch(name) and BASE not in name]
 
     def modules(self) -> set[str]:
-        """Last components of the names of all modules that are adapted or fully trained.
+        """Last components of the names of all adapted or fully trained modules.
 
         Raises:
             RunError: the weights are damaged.
@@ -111,7 +111,7 @@ class PeftFiles:
 
 
 def adapter_file_problems(config: TransformerConfig) -> Iterator[Problem]:
-    """Report adapters whose files are missing, or that belong to another base model."""
+    """Report adapters with missing files, or for another base model."""
     saved: dict[str, int] = {}
     for index, adapter in enumerate(config.adapters):
         path = f"adapters.{index}.path"
@@ -144,18 +144,18 @@ VALID_TIED = "an adapter of both, as PEFT's ensure_weight_tying makes it"
 
 
 def saves_again(name: str, other: str) -> str:
-    """Message for a second adapter with the same fully trained matrix."""
+    """Message about a second adapter with the same fully trained matrix."""
     return f"replaces {name}, as {other} does; only one of them can"
 
 
 def one_of_tied(modules: set[str]) -> str | None:
-    """The embedding or the output matrix, if an adapter changes only one of them."""
+    """The embedding or the output matrix if an adapter changes only one of them."""
     matrices = [name for name in (*_EMBEDDINGS, _HEAD) if name in modules]
     return matrices[0] if len(matrices) == 1 else None
 
 
 def changes_one(name: str) -> str:
-    """Message for an adapter of one of two tied matrices."""
+    """Message about an adapter for only one of two tied matrices."""
     other = "embedding" if name == _HEAD else "output matrix"
     return (
         f"changes {name} and not the {other}, which are tied in the model, so that folding it in "
@@ -164,10 +164,11 @@ def changes_one(name: str) -> str:
 
 
 def _difference(base: str, pretrained: str) -> str | None:
-    """Difference between the base model of an adapter and the weights that a run starts from.
+    """Difference between an adapter's base model and the weights from which a run starts.
 
     Returns:
-        None if there is none, or it is unknown: one of them is not local, or the formats differ.
+        None if there is none, or it is unknown because one of the two is not local or the formats
+        differ.
     """
     if is_on_hub(base) and is_on_hub(pretrained):
         same = base.partition("@")[0] == pretrained.partition("@")[0]
@@ -190,7 +191,7 @@ def _difference(base: str, pretrained: str) -> str | None:
 
 
 def _local_place(name: str) -> Place | None:
-    """Local weights; None for others, such as moved ones and Hub ids."""
+    """Path of local weights; None for others, such as moved ones and Hub ids."""
     try:
         return locate_here(name)
     except SetpointError:

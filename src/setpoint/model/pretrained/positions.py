@@ -34,7 +34,7 @@ Pattern = Callable[[ConfigDocument, int, int | None], Sequence[str]]
 
 
 def shortest_pattern(kinds: Sequence[T]) -> tuple[T, ...]:
-    """Shortest pattern whose repetition gives a sequence.
+    """Shortest pattern that yields a sequence when repeated.
 
     Returns:
         a prefix: `("sliding", "full")` for sliding, full, sliding.
@@ -46,13 +46,13 @@ def shortest_pattern(kinds: Sequence[T]) -> tuple[T, ...]:
 
 
 def all_alike(document: ConfigDocument, layers: int, window: int | None) -> list[str]:
-    """Attention types of a family in which all layers slide, or none."""
+    """Attention types of a family in which either all layers are sliding or none."""
     del document
     return ["full" if window is None else "sliding"] * layers
 
 
 def every_nth_full(count: int) -> Pattern:
-    """Attention types with full attention in every n-th layer, sliding windows in the others."""
+    """Attention types with full attention in every n-th layer, and sliding windows otherwise."""
 
     def kinds(document: ConfigDocument, layers: int, window: int | None) -> list[str]:
         return ["sliding" if (index + 1) % count else "full" for index in range(layers)]
@@ -61,13 +61,13 @@ def every_nth_full(count: int) -> Pattern:
 
 
 def first_layers_full(document: ConfigDocument, layers: int, window: int | None) -> list[str]:
-    """Attention types of Qwen 2 and 3: upper layers slide."""
+    """Attention types of Qwen 2 and 3, where the upper layers are sliding."""
     first = document.integer("max_window_layers", 28, at_least=0)
     return ["sliding" if window and index >= first else "full" for index in range(layers)]
 
 
 def gemma3_pattern(document: ConfigDocument, layers: int, window: int | None) -> list[str]:
-    """Attention types of Gemma 3: every n-th layer is full."""
+    """Attention types of Gemma 3, where every n-th layer is full."""
     name, older = "_sliding_window_pattern", "sliding_window_pattern"
     every = document.integer(older if document.has(older) else name, 6)
     for unread in (name, older):
@@ -76,14 +76,14 @@ def gemma3_pattern(document: ConfigDocument, layers: int, window: int | None) ->
 
 
 def first_layers_sliding(document: ConfigDocument, layers: int, window: int | None) -> list[str]:
-    """Attention types of Qwen 2 with experts: every other one of the lower layers slides."""
+    """Attention types of Qwen 2 with experts, where every other lower layer is sliding."""
     last = document.integer("max_window_layers", 28, at_least=0)
     slides = [bool(window) and index % 2 == 0 and index < last for index in range(layers)]
     return ["sliding" if slide else "full" for slide in slides]
 
 
 def smollm3_pattern(document: ConfigDocument, layers: int, window: int | None) -> list[str]:
-    """Attention types of SmolLM 3: layers without positions slide."""
+    """Attention types of SmolLM 3, where layers without positions are sliding."""
     rotated = rope_layers(document, layers)
     return ["full" if rotates or window is None else "sliding" for rotates in rotated]
 
@@ -94,8 +94,8 @@ def read_layer_types(
     """Attention types of all layers, from `layer_types`.
 
     Arguments:
-        names: the types that a family has, by their names in the file.
-        usual: types without the key.
+        names: the types in a family, by their names in the file.
+        usual: types if the key is absent.
     """
     types = document.value("layer_types")
     if types is None:
@@ -114,12 +114,12 @@ class Windows(KeyRule):
     """Sliding windows: `sliding_window` and `layer_types`.
 
     Arguments:
-        otherwise: attention types without layer_types, from the document, the number of layers and
-            the window.
+        otherwise: returns the attention types without layer_types, from the document, the number of
+            layers and the window.
         switch: key that enables sliding layers; empty: none.
-        listed: layer_types is read and written; otherwise all layers are alike.
-        first: `max_window_layers` is the first sliding layer.
-        always: a model without sliding layers has a window size, too.
+        listed: whether layer_types is read and written; otherwise all layers are alike.
+        first: whether `max_window_layers` is the first sliding layer.
+        always: whether models without sliding layers have a window size, too.
     """
 
     otherwise: Pattern
@@ -192,7 +192,7 @@ class RopeKeys(NamedTuple):
 
     Arguments:
         base: rope_theta.
-        fraction: share of the dimensions of a head that are rotated.
+        fraction: fraction of a head's dimensions that are rotated.
     """
 
     base: float
@@ -207,7 +207,7 @@ class Rope(KeyRule):
     Arguments:
         base: default of rope_theta.
         fraction: default of partial_rotary_factor; None: the family has no such key.
-        stretches: transformers supports the scalings of `_ROPE_KEYS` in the family.
+        stretches: whether transformers supports the scalings of `_ROPE_KEYS` in the family.
         scaling: default of rope_parameters.
     """
 
@@ -258,7 +258,7 @@ class Rope(KeyRule):
 
 
 def rope_layers(document: ConfigDocument, layers: int) -> list[bool]:
-    """Rotated layers of SmolLM 3 and Llama 4."""
+    """The layers of SmolLM 3 and Llama 4 that have RoPE."""
     every = document.integer("no_rope_layer_interval", 4)
     listed = document.value("no_rope_layers")
     if listed in (None, []):
@@ -306,8 +306,8 @@ class Chunks(KeyRule):
 class RotatedNorms(KeyRule):
     """`use_qk_norm`: norms of queries and keys without weights, in layers with RoPE.
 
-    Llama 4 has them after RoPE, which keeps the length of vectors. It must follow `Rope` and
-    `RopeLayers`.
+    Llama 4 applies them after RoPE, which preserves the length of vectors. It must follow `Rope`
+    and `RopeLayers`.
     """
 
     def read(self, document: ConfigDocument, known: Fields) -> Fields:
@@ -323,7 +323,7 @@ class RotatedNorms(KeyRule):
 
 
 class Temperature(KeyRule):
-    """`attn_temperature_tuning`: scales of queries by position, in layers without RoPE.
+    """`attn_temperature_tuning`: scaling of queries by position, in layers without RoPE.
 
     It must follow `RopeLayers`.
     """
@@ -356,8 +356,8 @@ class RopeByKind(Rope):
     It must follow `Windows`.
 
     Arguments:
-        sliding: default of rope_theta of sliding layers; None: that of full layers.
-        local: its key in transformers 4; empty: none.
+        sliding: default rope_theta of sliding layers; None: as in full layers.
+        local: key in transformers 4; empty: none.
     """
 
     sliding: float | None = None

@@ -1,4 +1,4 @@
-"""Reading of tensors one at a time, those of safetensors files with dequantization of rows.
+"""Reading of tensors one at a time, with row-wise dequantization of safetensors files.
 
 Loading takes the memory of the model and of one tensor. `setpoint.model.pretrained.tensor_files`
 determines which tensors are quantized, and how.
@@ -53,10 +53,10 @@ def weight_dtype(dtype: torch.dtype | str | None) -> torch.dtype | None:
 
 
 class FileTensor(Placeable):
-    """A tensor of a safetensors file, dequantized when it is read.
+    """A tensor in a safetensors file, dequantized when it is read.
 
     Reading raises `DamagedFile` if the file was truncated after its header was read,
-    `SetpointError` if it cannot be read, and as `dequantize` does.
+    `SetpointError` if it cannot be read, and the errors of `dequantize`.
     """
 
     __slots__ = ("info",)
@@ -87,7 +87,7 @@ class FileTensor(Placeable):
 
 
 class TensorReader:
-    """Reads tensors of files or of memory one after the other.
+    """Reads tensors from files or memory, one after another.
 
     The last tensor is cached, since several weights of a model may be parts of it.
 
@@ -101,7 +101,7 @@ class TensorReader:
         self._last: tuple[Tensor | Placeable, Rows, Tensor] | None = None
 
     def read(self, source: Tensor | Placeable, rows: Rows = None) -> Tensor:
-        """Read a tensor, on all ranks together if it is sharded.
+        """Read a tensor; if it is sharded, on all ranks together.
 
         Arguments:
             rows: first row and end; None: all.
@@ -125,11 +125,12 @@ class TensorReader:
     def box(
         self, source: Tensor | Placeable, ranges: Sequence[tuple[int, int]], whole: bool = False
     ) -> Tensor:
-        """Read a box of a tensor; of a matrix, little more than its bytes.
+        """Read a box of a tensor; for a matrix, little more than the bytes of the box are read.
 
         Arguments:
             ranges: first index and end in each dimension.
-            whole: other boxes follow that make up the whole tensor, which is read once.
+            whole: whether further boxes follow that make up the whole tensor, which is then read
+                once.
         """
         box = tuple(slice(start, end) for start, end in ranges)
         if whole or not box or self.broadcast is not None or isinstance(source, Tensor):
@@ -166,7 +167,7 @@ class TensorReader:
 
 
 def info_of(tensor: Tensor | Placeable) -> TensorInfo:
-    """Dtype and shape of a tensor, as of one in a file."""
+    """Dtype and shape of a tensor in memory, as for one in a file."""
     if isinstance(tensor, FileTensor):
         return tensor.info
     dtype = DTYPES.get(tensor.dtype, str(tensor.dtype))
@@ -222,9 +223,9 @@ def dequantize(
     """Dequantize rows of a tensor, piece by piece.
 
     Arguments:
-        shape: of the whole tensor.
+        shape: shape of the whole tensor.
         rows: first row and end.
-        dtype: of the result, rounded from fp32.
+        dtype: dtype of the result, which is rounded from fp32.
 
     Raises:
         RunError: scales are not positive, or values are not finite.
@@ -248,7 +249,7 @@ def dequantize(
 
 
 def require_sound(encoding: Encoding, part: str, numbers: Tensor) -> None:
-    """Refuse values that are not finite, and negative scales.
+    """Refuse non-finite values and negative scales.
 
     A block of zeros may have scale zero.
 
@@ -280,7 +281,7 @@ def unsound(encoding: Encoding, part: str, fault: str) -> RunError:
 
 
 class _DenseRows:
-    """Dequantized rows of one tensor; scales shared by all rows are read once."""
+    """Dequantized rows of a tensor; scales shared by all rows are read once."""
 
     def __init__(self, encoding: Encoding) -> None:
         self.encoding = encoding
@@ -315,7 +316,7 @@ class _DenseRows:
         return values * self._spread(scales, values)
 
     def _block_values(self, part: str, start: int, end: int, dims: int) -> Tensor:
-        """Values of a part for each row, or one row for all."""
+        """Values of a part for each row, or a single row for all."""
         info, high = self.parts[part], self.encoding.block[0]
         if not info.shape:
             return read_rows(info).float().reshape(1, 1)

@@ -1,7 +1,7 @@
-"""Trained models: the configuration and the weights of a run's checkpoint.
+"""Trained models: the configuration and weights of a run's checkpoint.
 
-The record of a run contains a whole job, whose class is in a higher layer; this is the only module
-of the model that imports it, when it is needed.
+The record of a run contains a whole job, whose class belongs to a higher layer; this is the only
+module of the model that imports the class, and only when it is needed.
 """
 
 from __future__ import annotations
@@ -51,10 +51,10 @@ def model_of(checkpoint: Path) -> ModelConfig:
 
 
 def require_no_adapter(checkpoint: Path) -> None:
-    """Refuse weights with an adapter, which are not a model by themselves.
+    """Refuse weights with an adapter, which do not form a model on their own.
 
     Raises:
-        SetpointError: there is an adapter; or no record, or it cannot be read.
+        SetpointError: there is an adapter, there is no record, or the record cannot be read.
     """
     adapter = job_of(checkpoint).adapter
     if adapter is not None:
@@ -65,7 +65,7 @@ def require_no_adapter(checkpoint: Path) -> None:
 
 
 def holds(checkpoint: Path, name: str) -> bool:
-    """True if a checkpoint contains a file, which is verified.
+    """True if a checkpoint contains a file; the file is verified.
 
     Raises:
         DamagedCheckpoint: the file is missing or differs.
@@ -78,10 +78,10 @@ def holds(checkpoint: Path, name: str) -> bool:
 
 
 def tokenizer_of(checkpoint: Path, section: TokenizerConfig) -> Any:
-    """Build the tokenizer of a checkpoint, from the files in it if there are any.
+    """Build the tokenizer of a checkpoint, from files in the checkpoint if there are any.
 
     Raises:
-        SetpointError: the checkpoint has no files, and the section's are missing.
+        SetpointError: the checkpoint has no files, and the files of the section are missing.
     """
     if isinstance(section, HuggingFace) and holds(checkpoint, TOKENIZER_FILES[0]):
         return section.build(directory=checkpoint)
@@ -89,25 +89,25 @@ def tokenizer_of(checkpoint: Path, section: TokenizerConfig) -> Any:
 
 
 def description_of(checkpoint: Path) -> dict[str, Any] | None:
-    """Read the config.json of the Hugging Face model that the run of a checkpoint started from.
+    """Read the config.json of the Hugging Face model from which a checkpoint's run started.
 
     Returns:
-        its keys; None if there is none.
+        the keys; None if there is no such model.
 
     Raises:
-        DamagedCheckpoint: the file is not what was saved.
+        DamagedCheckpoint: the file differs from what was saved.
     """
     return read_keys(checkpoint, DESCRIPTION) if holds(checkpoint, DESCRIPTION) else None
 
 
 def keys_of_origin(directory: Path | None) -> dict[str, Any]:
-    """The config.json of the Hugging Face model that weights are or were started from.
+    """The config.json of the Hugging Face model that weights are, or that they started from.
 
     Arguments:
         directory: a checkpoint, or a directory in Hugging Face's format; None: unknown.
 
     Returns:
-        its keys; empty if there is none.
+        the keys; empty if there is no such model.
     """
     if directory is None:
         return {}

@@ -52,21 +52,21 @@ def save_pretrained(
 ) -> Path:
     """Write a model in the format of Hugging Face.
 
-    The directory appears only when it is complete. Weights are written one tensor at a time, and
-    those of a transformer checkpoint are also read that way. Settings that the family's config.json
-    cannot express are refused, unless they affect training only.
+    The directory appears only when it is complete. Weights are written one tensor at a time;
+    weights of a transformer checkpoint are also read that way. Settings that the family's
+    config.json cannot express are refused, unless they affect only training.
 
     Arguments:
         model: a transformer, or a transformers model loaded or trained by Setpoint; or an argument
             of `load_pretrained`.
-        dtype: of the weights, such as `"bf16"`; None: unchanged.
+        dtype: dtype of the weights, such as `"bf16"`; None: unchanged.
         max_shard_size: maximum bytes of a file, unless one tensor alone is larger.
-        family: `model_type` of transformers; None: that of the weights that the model started from,
-            or else the simplest that fits.
-        tokenizer: a directory with tokenizer files to copy; None: the one that the model was loaded
-            from, if it has any.
-        token_ids: see `special_tokens`; None: from the checkpoint that the model was loaded from,
-            or else from the files of its origin.
+        family: `model_type` of transformers; None: the one of the weights from which the model
+            started, or else the simplest that can express the model.
+        tokenizer: a directory with tokenizer files to copy; None: the directory from which the
+            model was loaded, if it has any.
+        token_ids: see `special_tokens`; None: from the checkpoint that was loaded, or else from the
+            files of the original model.
         eos_token: text of the end-of-sequence token for the tokenizer's files; None: unchanged.
 
     Raises:
@@ -136,7 +136,7 @@ def _writer(
     name: str | None,
     origin: Path | None,
 ) -> Callable[[Path], None]:
-    """A function that writes the config.json and the weights of a transformer."""
+    """A function that writes a transformer's config.json and weights."""
     described = keys_of_origin(origin)
     family = family_for(model.config, name, described.get("model_type"))
     buffers = {plain_name(name) for name, _ in model.named_buffers()}
@@ -191,14 +191,14 @@ def write_tensors(
     make: Callable[[str], Tensor],
     max_shard_size: int,
 ) -> list[Path]:
-    """Write tensors to one file, or to several with an index; one tensor is in memory at a time.
+    """Write tensors to one file, or to several with an index, keeping one in memory at a time.
 
     Arguments:
         make: returns a tensor by its name, in the planned shape and dtype.
-        max_shard_size: maximum bytes of the tensors of a file, unless one alone is larger.
+        max_shard_size: maximum bytes of the tensors in a file, unless a single tensor is larger.
 
     Raises:
-        OSError: they cannot be written.
+        OSError: the files cannot be written.
     """
     shards = list(_shards(planned, max_shard_size))
     files: list[Path] = []
@@ -246,13 +246,13 @@ def _hf_tensor(pieces: list[Piece], weights: Named, reader: TensorReader, shape:
 
 
 def copy_files(names: Sequence[str], origin: Path | None, directory: Path) -> None:
-    """Copy files that accompany weights, unless the directory has them.
+    """Copy files that accompany weights, unless the directory already contains them.
 
     Arguments:
         origin: directory to copy from; None: nothing is copied.
 
     Raises:
-        OSError: one cannot be copied.
+        OSError: a file cannot be copied.
     """
     if origin is None:
         return
@@ -265,12 +265,12 @@ def special_tokens(directory: Path, tokenizer: Any) -> dict[str, Any]:
     """Ids of special tokens, as in a config.json.
 
     Arguments:
-        directory: of the weights.
-        tokenizer: of the weights; its separator ends a text as well.
+        directory: directory of the weights.
+        tokenizer: tokenizer of the weights; its separator also ends a text.
 
     Returns:
-        `eos_token_id`, with all end-of-text tokens; and the bos and pad tokens that the tokenizer
-        names.
+        `eos_token_id`, with all end-of-text tokens, and the bos and pad tokens named by the
+        tokenizer.
     """
     ids: dict[str, Any] = {"eos_token_id": as_eos(ends_of(directory, tokenizer))}
     facts = getattr(tokenizer, "chat", None)
@@ -281,11 +281,11 @@ def special_tokens(directory: Path, tokenizer: Any) -> dict[str, Any]:
 
 
 def ends_of(directory: Path, tokenizer: Any = None) -> tuple[int, ...]:
-    """End-of-text tokens: those named by the files of weights, and the separator.
+    """End-of-text tokens: those named in the files of the weights, and the separator.
 
     Arguments:
         directory: a checkpoint, or a model in the format of Hugging Face.
-        tokenizer: of the weights; None: only those of the files.
+        tokenizer: tokenizer of the weights; None: only tokens named in the files.
 
     Raises:
         SetpointError: a file cannot be read.
@@ -303,7 +303,7 @@ def ends_of(directory: Path, tokenizer: Any = None) -> tuple[int, ...]:
 
 
 def declared_ends(generation: Mapping[str, Any], config: Mapping[str, Any]) -> list[int]:
-    """End-of-text ids of a generation_config.json, or else of a config.json."""
+    """End-of-text ids from a generation_config.json, or else from a config.json."""
     for keys in (generation, config):
         ends = keys.get("eos_token_id")
         numbers = ends if isinstance(ends, list) else [ends]
@@ -314,12 +314,12 @@ def declared_ends(generation: Mapping[str, Any], config: Mapping[str, Any]) -> l
 
 
 def fitting_ends(ends: Sequence[int], token_bytes: Sequence[int]) -> list[int]:
-    """The ids that are control tokens of another tokenizer, too."""
+    """The ids that are also control tokens of another tokenizer."""
     return [token for token in ends if token < len(token_bytes) and not token_bytes[token]]
 
 
 def as_eos(ends: Sequence[int]) -> int | list[int] | None:
-    """Value of `eos_token_id`."""
+    """Value for `eos_token_id`: a single id as an int, several as a list."""
     return [*ends] if len(ends) > 1 else next(iter(ends), None)
 
 
@@ -359,7 +359,7 @@ def publish(target: Path, write: Callable[[Path], Any]) -> None:
     """Write a temporary directory, and rename it when it is complete.
 
     Raises:
-        SetpointError: it cannot be written; an existing directory is unchanged.
+        SetpointError: the directory cannot be written; an existing one remains unchanged.
     """
     try:
         with publishing(target, replace=True) as aside:

@@ -1,4 +1,4 @@
-"""Safetensors files of a directory, single or sharded with an index, quantized or not.
+"""Safetensors files in a directory, single or sharded with an index, quantized or not.
 
 Quantized weights are presented as dense tensors that are dequantized when they are read.
 `quantization_config` of config.json (modelopt: hf_quant_config.json) names the method. The parts of
@@ -92,10 +92,10 @@ def _list_shards(directory: Path) -> dict[str, TensorInfo]:
 
 
 def listed(words: list[str], shown: int = _SHOWN) -> str:
-    """The first of some words, and the number of the others.
+    """The first few words, and the number of the others.
 
     Returns:
-        for instance `a, b, c and 5 more`.
+        for example `a, b, c and 5 more`.
     """
     more = f" and {len(words) - shown} more" if len(words) > shown else ""
     return ", ".join(words[:shown]) + more
@@ -132,7 +132,7 @@ def unread_quantization(keys: Any) -> str | None:
     """Reason why a quantization is not supported, or None.
 
     Arguments:
-        keys: of `quantization_config`.
+        keys: keys of `quantization_config`.
     """
     if not isinstance(keys, dict):
         return f"is {keys!r}, and must be a table with quant_method"
@@ -166,7 +166,7 @@ def unread_quantization(keys: Any) -> str | None:
 
 
 def dense_tensors(directory: Path) -> dict[str, TensorInfo]:
-    """List the tensors of a directory, with dense ones in place of quantized ones.
+    """List the tensors of a directory, with dense tensors in place of quantized ones.
 
     Raises:
         SetpointError: see `list_tensors`; or the method is unknown, or not named.
@@ -214,7 +214,7 @@ def dense_tensors(directory: Path) -> dict[str, TensorInfo]:
 
 
 def _require_dense(directory: Path, infos: Mapping[str, TensorInfo]) -> None:
-    """Refuse quantized weights that no config.json describes."""
+    """Refuse quantized weights that are not described by a config.json."""
     parts = {n: method for n, info in infos.items() if (method := _part_of(n, info)) is not None}
     if parts:
         name = next(iter(parts))
@@ -228,7 +228,7 @@ def _require_dense(directory: Path, infos: Mapping[str, TensorInfo]) -> None:
 
 
 def _part_of(name: str, info: TensorInfo) -> str | None:
-    """Quantization method of a tensor by its name, empty if unknown; None for dense tensors."""
+    """Quantization method of a tensor, by its name, or empty if unknown; None for dense tensors."""
     method = next((method for last, method in _PARTS.items() if name.endswith(last)), "")
     if method == "mxfp4" and info.dtype != "U8":
         return None
@@ -281,7 +281,7 @@ class _QuantizedFiles(NamedTuple):
         return self.infos[name]
 
     def squares(self) -> tuple[int, int]:
-        """Block size where the shapes of scales do not determine it."""
+        """Block size for scales whose shapes do not determine it."""
         groups: Any = self.keys.get("config_groups") or {}
         weights = [group.get("weights") or {} for group in groups.values()]
         sizes = [self.keys.get("weight_block_size"), *(w.get("block_structure") for w in weights)]
@@ -308,7 +308,7 @@ def _scaled(
 
     Arguments:
         values: type of the codes; see `Encoding`.
-        block: columns of a block; None: from the shape of the scales.
+        block: columns of a block; None: determined by the shape of the scales.
     """
     codes, scale_info = files.infos[name], files.part(scales, name)
     if len(codes.shape) < 2:

@@ -1,8 +1,8 @@
-"""Correspondence between the tensors of Hugging Face files and of the transformer.
+"""Correspondence between tensors in Hugging Face files and those of the transformer.
 
-A piece is a block of a tensor of the model that equals a block of a tensor in the files, perhaps
-transposed. The list of pieces of a model serves both directions: it tells which tensors files must
-contain, how to fill a parameter, and how to write a file.
+A piece is a block of a model tensor that equals a block of a tensor in the files, possibly
+transposed. A model's list of pieces serves both directions: it determines which tensors the files
+must contain, how to fill a parameter, and how to write a file.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 
 class Part(NamedTuple):
-    """Range of one dimension of a tensor.
+    """Range in one dimension of a tensor.
 
     Arguments:
         length: number of indices; None: a single index, without the dimension.
@@ -39,7 +39,7 @@ class Part(NamedTuple):
 
 
 class Piece(NamedTuple):
-    """A block of a tensor of the model, and the equal block of a tensor in Hugging Face files."""
+    """A block of a model tensor, and the equal block of a tensor in Hugging Face files."""
 
     name: str
     hf_name: str
@@ -49,7 +49,7 @@ class Piece(NamedTuple):
 
     @property
     def is_all(self) -> bool:
-        """True if both blocks are whole tensors, of the same layout."""
+        """True if both blocks are whole tensors of the same layout."""
         return self[2:] == (None, None, False)
 
 
@@ -91,7 +91,7 @@ def hf_shapes(pieces: Iterable[Piece], shapes: Mapping[str, Shape]) -> dict[str,
 
 
 def renamed(pieces: Iterable[Piece], rename: Callable[[str], str]) -> list[Piece]:
-    """The same pieces with their tensors in the files renamed."""
+    """The same pieces, with the tensors in the files renamed."""
     return [piece._replace(hf_name=rename(piece.hf_name)) for piece in pieces]
 
 
@@ -115,10 +115,10 @@ class HfModule(NamedTuple):
 
     Arguments:
         name: `{}` stands for the number of an expert.
-        fused: modules of the model that are concatenated along its outputs; (): one module.
-        transposed: its matrix is (inputs, outputs).
-        packed: it contains all experts.
-        interleaved: the outputs of fused packed modules alternate.
+        fused: modules of the model that are concatenated along the outputs; (): a single module.
+        transposed: whether the matrix is (inputs, outputs).
+        packed: whether it contains all experts.
+        interleaved: whether the outputs of fused packed modules alternate.
     """
 
     name: str
@@ -140,7 +140,7 @@ def fused(
     packed: bool = False,
     interleaved: bool = False,
 ) -> dict[str, str | HfModule]:
-    """Entries of `Names` for modules that are one matrix in the files."""
+    """Entries of `Names` for modules that share one matrix in the files."""
     return dict.fromkeys(modules, HfModule(name, modules, transposed, packed, interleaved))
 
 
@@ -172,12 +172,12 @@ _EXPERT: Final = re.compile(r"(.*\.experts)\.(\d+)(\..*)")
 
 
 class _ParameterBlock(NamedTuple):
-    """A block of a parameter that is one tensor in the files, or a part of one.
+    """A block of a parameter that is one tensor in the files, or part of one.
 
     Arguments:
         name: of the parameter.
         layer: `layers.3`, or empty.
-        rows: number of outputs; of biases and norms, elements.
+        rows: number of outputs; for biases and norms, of elements.
     """
 
     name: str
@@ -197,7 +197,7 @@ class TensorNames:
     Arguments:
         names: Hugging Face modules by the names of modules of the model.
         layer: name of a layer, with `{}` for its number.
-        surplus: patterns of tensor names, without the prefix, that files may contain and that are
+        surplus: patterns of tensor names, without the prefix, that files may contain but that are
             not read; `{beyond}` stands for layer numbers beyond the last.
         interleaved: rotated pairs are adjacent rows of the projections, not rows of two halves of a
         head.
@@ -214,13 +214,13 @@ class TensorNames:
         return f"{self.layer.partition('.')[0]}."
 
     def surplus_of(self, config: TransformerConfig) -> list[str]:
-        """Patterns of tensor names that are skipped, with and without the prefix."""
+        """Patterns of tensor names to skip, with and without the prefix."""
         beyond = "|".join(str(config.layers + index) for index in range(8))
         patterns = [pattern.replace("{beyond}", beyond) for pattern in self.surplus]
         return [f"({re.escape(self.base)})?{pattern}" for pattern in patterns]
 
     def pieces(self, config: TransformerConfig) -> list[Piece]:
-        """List the pieces of a model in the order of its layers and modules."""
+        """List the pieces of a model, in the order of its layers and modules."""
         blocks = list(_blocks(config, self.names))
         rows = {(b.layer, b.module, b.kind): b.rows for b in blocks}
         order = {module: index for index, module in enumerate(self.names)}
@@ -293,7 +293,7 @@ def _blocks(config: TransformerConfig, names: Names) -> Iterator[_ParameterBlock
 
 
 def _rotated(config: TransformerConfig) -> dict[str, tuple[int, int, int]]:
-    """Modules with rotated outputs: size of a head, and its first and last rotated row."""
+    """Modules with rotated outputs: head size, and the first and last rotated row of a head."""
     if config.mla is None:
         size = config.head_dim
         return dict.fromkeys(QKV[:2], (size, 0, config.rope_dim or size))
@@ -335,7 +335,7 @@ class Files(NamedTuple):
     """Tensors of a directory with the pieces of a model.
 
     Arguments:
-        surplus: patterns of tensor names that are in no piece and are skipped.
+        surplus: patterns of tensor names that belong to no piece and are skipped.
     """
 
     pieces: list[Piece]
@@ -349,7 +349,7 @@ def files_of(
     config: TransformerConfig,
     tokens: int,
 ) -> Files:
-    """Match the tensors of a directory with those of a transformer.
+    """Match the tensors in a directory with those of a transformer.
 
     Arguments:
         tokens: see `pieces_of`.
@@ -384,7 +384,7 @@ def pieces_of(family: TensorNames, config: TransformerConfig, tokens: int) -> li
 
 
 def require_files(directory: Path, family: TensorNames, config: TransformerConfig) -> None:
-    """Require that the headers of files match the model of their config.json.
+    """Require that file headers match the model described by their config.json.
 
     Arguments:
         config: from the config.json.
@@ -402,7 +402,7 @@ def require_depth(directory: Path, config: TransformerConfig) -> None:
     """Require at least as many tensors as layers, before a model is built.
 
     Raises:
-        RunError: there are fewer.
+        RunError: there are fewer tensors.
     """
     count = len(list_tensors(directory))
     if config.layers > count:

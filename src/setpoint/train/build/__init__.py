@@ -1,1 +1,1 @@
-"""From a resolved job to the objects that train it."""
+"""Construction of the objects that train a job."""

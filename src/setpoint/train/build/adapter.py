@@ -1,4 +1,4 @@
-"""Weights of adapters: initialization, update, base weights and merges (ReLoRA)."""
+"""Weights of adapters: initialization, updates, base weights and merges (ReLoRA)."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def start_adapter(
 def start_magnitudes(model: nn.Module) -> None:
     """Initialize magnitudes to the row norms with the initial update.
 
-    All ranks with parts of a weight take part.
+    All ranks that have a part of a weight must call it.
     """
     for adapter, weight, params in adapters_with_weights(model).values():
         if adapter.magnitude is not None:
@@ -72,8 +72,8 @@ def adapters_with_weights(
 ) -> dict[str, tuple[LowRank, Base, dict[str, nn.Parameter]]]:
     """Find each adapter of a model, with the weight that it changes and its parameters.
 
-    These are the parameters themselves: reading a module's attributes may give only this rank's
-    part.
+    The result contains the parameters themselves, because a module's attributes may return only
+    this rank's part.
     """
     modules = dict(model.named_modules())
     adapters: dict[str, tuple[LowRank, Base, dict[str, nn.Parameter]]] = {}
@@ -95,7 +95,7 @@ def adapters_with_weights(
 
 
 def full_base(weight: Base) -> Tensor:
-    """Gather a weight in fp32 or wider; a collective."""
+    """Gather a weight in at least fp32; a collective."""
     if isinstance(weight, QuantizedWeight):
         return weight.dense_whole()
     return _at_least_fp32(whole_of(weight))
@@ -115,7 +115,7 @@ def replace_base(weight: Base, merged: Tensor) -> Tensor:
 
 
 def full_update(adapter: LowRank, params: Mapping[str, nn.Parameter]) -> Tensor:
-    """Gather the update of an adapter in fp32 or wider; a collective."""
+    """Gather the update of an adapter in at least fp32; a collective."""
     return adapter.delta_of(
         _at_least_fp32(whole_of(params["a"])), _at_least_fp32(whole_of(params["b"]))
     )
@@ -137,9 +137,9 @@ def merge_adapters(
     """Merge adapters into the weights and reset them, without changing the function.
 
     W becomes W + scale * B A, multiplied by m / |W + scale * B A| row by row if there is a
-    magnitude m. A is drawn again, seeded by the seed, its name and the step; B becomes zero, and a
-    magnitude the norm of the merged rows. All ranks with parts of a weight take part; one weight at
-    a time is gathered.
+    magnitude m. A is reinitialized, with a generator seeded by the seed, its name and the step; B
+    becomes zero, and a magnitude becomes the norm of the merged rows. All ranks that have a part of
+    a weight must call it; one weight at a time is gathered.
 
     Arguments:
         optimizer_state: see `adapter.merge.optimizer_state`.

@@ -1,4 +1,4 @@
-"""Assets of checkpoints: tokenizer and model files, which replace missing originals."""
+"""Assets of checkpoints: tokenizer and model files, which can replace missing originals."""
 
 from __future__ import annotations
 
@@ -42,13 +42,13 @@ def assets_of(
 
     Arguments:
         pretrained: the result of `start_from`; None for random weights.
-        keys: the config.json of a transformers model; None: that of the model it names.
+        keys: the config.json of a transformers model; None: as named by the model section.
         sources: the sources of the training data.
 
     Returns:
         the files of a Hugging Face tokenizer; for a Hugging Face model that the run starts from or
         trains, its generation settings and its config.json, as `DESCRIPTION`; and for a run on
-        conversations the first chat template among the sources. The generation settings name all
+        conversations the first chat template among the sources. The generation settings list all
         tokens that end a text.
 
     Raises:
@@ -130,7 +130,7 @@ def _read(files: Mapping[str, Path]) -> Assets:
 
 
 class FallbackFiles(NamedTuple):
-    """Checkpoints to read missing original files from; None: the original is read.
+    """Checkpoints that replace missing original files; None: the original is read.
 
     Arguments:
         tokenizer: replaces `tokenizer.path`.
@@ -142,13 +142,13 @@ class FallbackFiles(NamedTuple):
 
     @property
     def fields(self) -> set[str]:
-        """The fields whose files may be missing."""
+        """The fields that name the files that may be missing."""
         fields = {"tokenizer.path": self.tokenizer, "model.config": self.model}
         return {field for field, checkpoint in fields.items() if checkpoint is not None}
 
 
 def fallback_files(job: Job, path: str | Path) -> FallbackFiles:
-    """Find missing files that the newest valid checkpoint of a run contains.
+    """Find missing files that are contained in the newest valid checkpoint of a run.
 
     Arguments:
         path: the run directory.
@@ -173,7 +173,7 @@ def _is_missing(place: str) -> bool:
 
 
 def fallback_notes(job: Job, files: FallbackFiles) -> Iterator[str]:
-    """Name the files that are read from a checkpoint."""
+    """List the files that are read from a checkpoint."""
     if files.tokenizer is not None:
         assert isinstance(job.tokenizer, HuggingFace)
         yield f"tokenizer: {job.tokenizer.path} is gone; the one in {files.tokenizer} is used"

@@ -1,4 +1,4 @@
-"""Construction of the components of a job, in the order of their dependencies."""
+"""Construction of a job's components, in the order of their dependencies."""
 
 from __future__ import annotations
 
@@ -94,21 +94,21 @@ class Components:
     """The objects of one training job; dry runs build a model without data and omit the rest.
 
     Arguments:
-        corpora: the corpora of `train`: one, or one for each source of a mixture.
+        corpora: the training corpora: one, or one per source of a mixture.
         train, held_out: the two splits of the data as rows; None if nothing is held out.
         eval_sets: the other data sets of the evaluation, by name.
-        feed: gives each step its micro-batches of the training split, with their counts.
-        eval_feed: gives evaluations their batches; None if nothing is evaluated.
+        feed: provides each step with micro-batches of the training split and their counts.
+        eval_feed: provides evaluations with batches; None if nothing is evaluated.
         model: maps (B, S) tokens to (B, S, V) logits.
         objective: the model with its loss; maps tokens and targets to sums over tokens.
         replicas: sum the gradients of all ranks.
         sequence: the positions of sequences on this rank.
         pipeline: runs the stages of this rank; None if it has the whole model.
-        all_trained: all trained parameters of the whole model, if this rank has a part of it.
-        adapter: the parameters that the adapter of the model adapts, trains and freezes; None
-            without one.
+        all_trained: all trained parameters of the whole model, if this rank has only a part of it.
+        adapter: the parameters that the model's adapter adapts, trains and freezes; None without an
+            adapter.
         weights: the parameters of the model in the form given to the optimizer.
-        options: the options of its groups at the build, to detect updated counters.
+        options: the initial options of the optimizer's groups, to detect updated counters.
         schedule: maps the position of the run to the factor on the peak learning rate.
         scaler: scales the loss for fp16; does nothing otherwise.
         compiled: tracks whether compiled code runs; None if nothing is compiled.
@@ -117,8 +117,8 @@ class Components:
         assets: tokenizer and model files to include in each checkpoint.
         non_finite: policy for non-finite steps.
         spikes: policy for loss spikes; None if there is none.
-        replica_groups: those of torchft; None without.
-        noise: noise added to quantized weights; None without.
+        replica_groups: replica groups of torchft; None without torchft.
+        noise: noise added to quantized weights; None if there is none.
     """
 
     world: World
@@ -153,7 +153,7 @@ class Components:
 
     @property
     def shapes(self) -> dict[str, torch.Size]:
-        """The whole shapes of what a checkpoint has of the model, of what this rank has of it."""
+        """The full shapes of the model's tensors in a checkpoint, for the part on this rank."""
         state = self.model.state_dict(keep_vars=True)
         return {name: self.replicas.shape_of(tensor) for name, tensor in state.items()}
 
@@ -191,22 +191,22 @@ def build_components(
     model_files: Path | None = None,
     world: World | None = None,
 ) -> Components:
-    """Build all components of a job; nothing is written to the run directory.
+    """Build all components of a job, without writing to the run directory.
 
-    The objects work under `open.settings_of(job)`, which the caller opens before, and closes after
+    The objects require `open.settings_of(job)`, which the caller enters before, and leaves after
     training.
 
     Arguments:
-        fresh: whether the run starts now, so that `model.pretrained` applies; a resumed run has its
-            own weights.
+        fresh: whether the run is new, so that `model.pretrained` applies; a resumed run has its own
+            weights.
         tokenizer_files: the directory with the tokenizer's files; None: `tokenizer.path`.
         model_files: the checkpoint with the config.json of a transformers model; None:
             `model.config`.
-        world: the world of this process; None: that of `job.parallel`.
+        world: the world of this process; None: build it from `job.parallel`.
 
     Raises:
         SetpointError: the data is empty or cannot be read, the device is missing, or the loss does
-            not fit the tokenizer or the model.
+            not suit the tokenizer or the model.
     """
     components = Components(world or world_of(job.parallel))
     assert job.seed is not None
@@ -249,7 +249,7 @@ def build_components(
 
 
 def _build_rows(job: Job, components: Components, show: Work) -> Sampler:
-    """Read the data, and split it into training and evaluation rows."""
+    """Read the data, and divide it into training and evaluation rows."""
     components.corpora, kept_back = job.data.build(
         tokenizer=components.tokenizer, mixed=job.data.is_mixture, show=show
     )
@@ -306,10 +306,10 @@ def build_trained(
     keys: Mapping[str, Any] | None = None,
     empty: Empty | None = None,
 ) -> Components:
-    """Build the model of a job, its loss and its optimizer, which need no data.
+    """Build the model of a job, its loss and its optimizer, none of which need data.
 
     Arguments:
-        components: has only the world; the built objects are added.
+        components: contains only the world; the objects built are added.
         sources: the number of sources of the training data.
         fresh, keys, empty: see `build_model_parts`.
 
@@ -388,15 +388,15 @@ def build_model_parts(
     keys: Mapping[str, Any] | None = None,
     empty: Empty | None = None,
 ) -> tuple[dict[str, Tensor], list[Stage]]:
-    """Build a model, reduce it to the part of this rank, and initialize its weights.
+    """Build a model, reduce it to this rank's part, and initialize its weights.
 
     Setpoint's own models are created on the meta device and divided there, then allocated on their
     device in their storage dtype and initialized in place, so that there is no other copy. Other
-    models are created in memory, as only they know their initialization: those without rules have
-    initialized themselves, from the generators of the process.
+    models are created in memory, because only they know their initialization: models without rules
+    initialize themselves, using the generators of the process.
 
     Arguments:
-        fresh: whether the run starts now, so that `model.pretrained` applies.
+        fresh: whether the run is new, so that `model.pretrained` applies.
         keys: the config.json of a transformers model; None: `model.config`.
         empty: allocates memory with arbitrary content without initializing weights; None: weights
             are initialized.
@@ -406,7 +406,7 @@ def build_model_parts(
         pipeline stages of this rank, empty without a pipeline.
 
     Raises:
-        SetpointError: the model cannot be built, or the initial weights do not fit it.
+        SetpointError: the model cannot be built, or the initial weights do not match it.
     """
     assert job.seed is not None
     world, device = components.world, components.device
@@ -541,7 +541,7 @@ def _shards(job: Job, model: nn.Module, stages: Sequence[Stage]) -> list[nn.Para
 
 
 def data_line(job: Job, components: Components) -> str:
-    """Describe the data: size, notes, and epochs in the duration."""
+    """Describe the data: size, notes, and the number of epochs in the duration."""
     corpora = [corpus for corpus in components.corpora if isinstance(corpus, Corpus)]
     phrases, held_out = streamed_sources(components.corpora), ""
     if components.held_out is not None:

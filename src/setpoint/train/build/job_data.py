@@ -1,4 +1,4 @@
-"""Data of a job: training and evaluation rows, and notes on them."""
+"""Data of a job: training and evaluation rows, and notes about them."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def build_training_data(
     """Cut or pack the training split into sequences, and order them.
 
     Arguments:
-        corpora: one, or one for each source of a mixture.
+        corpora: one corpus, or one per source of a mixture.
         ranks: see `build_streamed`.
 
     Raises:
@@ -97,7 +97,7 @@ def _rows_of(
 def build_evaluation_rows(
     job: Job, corpus: Corpus, sources: Sequence[SourceConfig]
 ) -> DocumentRows:
-    """Build evaluation rows of a text in the form of training rows.
+    """Build evaluation rows of a text in the same form as training rows.
 
     Raises:
         SetpointError: see `evaluation_rows`.
@@ -128,7 +128,7 @@ def phases_of(job: Job) -> list[Shares]:
 
 
 def describe_data_position(job: Job, state: Mapping[str, Any]) -> str:
-    """The position in the data, in words: phase, rows and epochs of each source.
+    """The position in the data, as text: phase, rows and epochs of each source.
 
     Arguments:
         state: the state of the job's feed.
@@ -156,7 +156,7 @@ def _limits_of(job: Job, members: Sequence[Sequences]) -> list[int | None]:
 
 
 def planned_in_words(job: Job, sequences: Sequences) -> str | None:
-    """Shares of the sources of a mixture in the whole duration; None if unknown ahead."""
+    """Mixture shares of the sources over the whole duration, as text; None if still unknown."""
     steps = job.total_steps()
     if steps is None or not isinstance(sequences, MixedSequences):
         return None
@@ -216,7 +216,7 @@ def build_datasets(job: Job, tokenizer: Tokenizer, show: Work = no_work) -> dict
         the data sets by name, in the given order; empty without an evaluation.
 
     Raises:
-        SetpointError: a source cannot be read, a text is empty, or no document of it remains.
+        SetpointError: a source cannot be read, a text is empty, or none of its documents remain.
     """
     built: dict[str, DocumentRows] = {}
     section = job.evaluation
@@ -230,7 +230,7 @@ def build_datasets(job: Job, tokenizer: Tokenizer, show: Work = no_work) -> dict
 
 
 def trained_on(train: Sequences, datasets: Mapping[str, Sequences]) -> Iterator[str]:
-    """Find documents that are in both training and evaluation."""
+    """Find documents that appear in both training and evaluation data."""
     if not datasets:
         return
     if train.identity.tokens is None:
@@ -258,7 +258,7 @@ HALF = 0.5
 
 
 def uneven_split(corpora: Sequence[Corpus], held_out: Corpus, share: float) -> list[str]:
-    """Cautions about a split by documents that leaves little to train on."""
+    """Cautions about a split by documents that leaves little training data."""
     lines: list[str] = []
     if len(held_out.sources) > 1:
         trained = {corpus.sources[i] for corpus in corpora for i in np.unique(corpus.source)}
@@ -277,7 +277,7 @@ def uneven_split(corpora: Sequence[Corpus], held_out: Corpus, share: float) -> l
 
 
 def streamed_sources(corpora: Sequence[Corpus | Stream]) -> list[str]:
-    """The sources that are streamed while training runs, in words."""
+    """The sources streamed during training, as text."""
     return [
         f"{stream.name} streamed from {len(stream.parts):,} "
         f"part{'s' * (len(stream.parts) != 1)} in blocks of {stream.buffer:,} documents"

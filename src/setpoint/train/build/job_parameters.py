@@ -56,13 +56,12 @@ def trained(job: Job, vocabulary: int) -> list[Parameter]:
 
 
 def trainable_parameters(job: Job, vocabulary: int) -> tuple[Sequence[Parameter], int]:
-    """List the parameters that a job would train without `optimizer.frozen`, with its adapter.
+    """List the parameters that a job, with its adapter, would train without `optimizer.frozen`.
 
-    For models that are not Setpoint's own, the model is built on the meta device.
+    Models other than Setpoint's own are built on the meta device.
 
     Returns:
-        the parameters, and the number of elements in those frozen by the model itself or its
-        adapter.
+        the parameters, and the number of elements frozen by the model itself or its adapter.
 
     Raises:
         SetpointError: the model cannot be built.
@@ -87,16 +86,16 @@ def trainable_parameters(job: Job, vocabulary: int) -> tuple[Sequence[Parameter]
 
 
 def add_adapter(job: Job, model: nn.Module) -> Described | None:
-    """Add the adapter of a job to its model, if any, and freeze other parameters.
+    """Add the job's adapter, if any, to its model, and freeze other parameters.
 
     Arguments:
         model: the whole model, on the meta device or with its weights, before it is divided.
 
     Returns:
-        the parameters it adapts, trains and freezes; None without an adapter.
+        the parameters that it adapts, trains and freezes; None without an adapter.
 
     Raises:
-        SetpointError: the section does not fit the model.
+        SetpointError: the section does not suit the model.
     """
     if job.adapter is None:
         return None
@@ -110,7 +109,7 @@ def adapted(job: Job, vocabulary: int) -> Described | None:
     """Describe the adapter of a job from a list of parameters.
 
     Returns:
-        None without an adapter, or if it requires building the model.
+        None without an adapter, or if the description requires building the model.
     """
     model = job.model
     if (
@@ -138,11 +137,11 @@ def adapter_report(job: Job, adapter: Described) -> AdapterReport:
 
 
 def state_widths(job: Job, parameter: Parameter) -> tuple[tuple[int, int], bool] | None:
-    """Bytes of optimizer state per element of a parameter and per parameter.
+    """Bytes of optimizer state per parameter element, and per parameter.
 
     Returns:
-        both, and True if it has the elements counted by `factored`; None for imported optimizers
-        and user classes, whose state is unknown.
+        both, and True if the state includes the elements counted by `factored`; None for imported
+        optimizers and user classes, whose state is unknown.
     """
     optimizer = job.optimizer
     kept = job.precision.updated
@@ -168,7 +167,7 @@ def state_widths(job: Job, parameter: Parameter) -> tuple[tuple[int, int], bool]
 
 
 def factored(shape: tuple[int, ...]) -> int:
-    """Count the means of rows and of columns of a matrix, or all numbers of another shape."""
+    """Count the row and column means of a matrix, or all numbers of another shape."""
     if len(shape) < 2:
         return prod(shape)
     return prod(shape[:-1]) + prod(shape[:-2]) * shape[-1]
@@ -177,14 +176,14 @@ def factored(shape: tuple[int, ...]) -> int:
 def trained_parameters(
     model: nn.Module, named: Iterable[tuple[str, Tensor]] | None = None
 ) -> list[Parameter]:
-    """List the properties of parameters that decide their groups.
+    """List the properties of parameters that determine their groups.
 
     Arguments:
         model: the model as it will be trained, possibly on the meta device.
-        named: the tensor given to the optimizer for each name of the model; None: the model's own.
+        named: the tensor passed to the optimizer for each parameter name; None: the model's own.
 
     Raises:
-        SetpointError: the model sets learning rates of missing parameters.
+        SetpointError: the model sets learning rates for parameters that do not exist.
     """
     from setpoint.model.layers import inputs_first, packed_experts, parameter_kinds
     from setpoint.optim.grouping import multipliers_of
@@ -212,10 +211,11 @@ def freeze(
 ) -> None:
     """Freeze the parameters whose names match patterns of `optimizer.frozen`.
 
-    Tied parameters are one, under its first name.
+    Tied parameters count as one, under its first name.
 
     Arguments:
-        all_trained: all parameters of the whole model, if this is a part; None: it is whole.
+        all_trained: all parameters of the whole model, if this is only a part; None: this is the
+            whole model.
 
     Raises:
         SetpointError: a pattern matches nothing, or all are frozen.
@@ -235,18 +235,19 @@ def groups_of(
     named: Iterable[tuple[str, Tensor]] | None = None,
     all_trained: Sequence[Parameter] | None = None,
 ) -> Groups:
-    """Assign the parameters of a model to the parameter groups of its optimizer.
+    """Assign the parameters of a model to its optimizer's parameter groups.
 
     Arguments:
-        named: the tensor given to the optimizer for each name of the model; None: the model's own.
-        all_trained: all parameters of the whole model, if this is a part; None: it is whole.
+        named: the tensor passed to the optimizer for each parameter name; None: the model's own.
+        all_trained: all parameters of the whole model, if this is only a part; None: this is the
+            whole model.
 
     Returns:
         groups in PyTorch's form; see `parameter_groups`. A part has all groups of the whole model,
         some of which may be empty.
 
     Raises:
-        SetpointError: nothing is trainable, a pattern matches nothing, or an option is wrong.
+        SetpointError: nothing is trainable, a pattern matches nothing, or an option is invalid.
     """
     from setpoint.optim.grouping import parameter_groups
 
@@ -267,7 +268,8 @@ def rows_of(
     """List the parameters of each group.
 
     Arguments:
-        all_trained: all parameters of the whole model, if this is a part; None: it is whole.
+        all_trained: all parameters of the whole model, if this is only a part; None: this is the
+            whole model.
     """
     parameters = all_trained and _unfrozen(config, all_trained)
     return group_rows(gather(config, parameters or trained_parameters(model)), config.lr)

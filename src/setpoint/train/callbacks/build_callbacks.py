@@ -28,18 +28,18 @@ OF_BAD_STEPS = "setpoint.ops.bad_batches:BadBatches"
 
 
 class BadStepCallback(Callback):
-    """Keeps the batches of bad steps, by code that is imported at the first of them."""
+    """Keeps the batches of bad steps, with code that is imported at the first one."""
 
     def __init__(self, run: Run) -> None:
         self.run = run
 
     def bad_step(self, loop: Loop, batch: StepBatch, total: Count, result: StepResult) -> None:
-        """Keep the batch of the step."""
+        """Keep the step's batch."""
         _operation(OF_BAD_STEPS, self.run).keep_step(loop, batch, total, result)
 
 
 def build_callbacks(run: Run) -> list[Callback]:
-    """Build Setpoint's own callbacks; their phases say in which order they run."""
+    """Build Setpoint's own callbacks; their phases determine the order of calls."""
     job, evaluation = run.job, None
     if job.evaluation is not None:
         from setpoint.train.callbacks.evaluate import EvaluateCallback
@@ -76,7 +76,7 @@ def build_callbacks(run: Run) -> list[Callback]:
 
 
 def early_callbacks(job: Job) -> list[Callback]:
-    """Build the callbacks of `setpoint.ops`: of every run, and of sections of the job."""
+    """Build the callbacks of `setpoint.ops`: those of every run, and of the job's sections."""
     tracking, resilience = job.tracking, job.resilience
     sections = (
         job.checkpoint.remote,

@@ -46,7 +46,7 @@ class EvaluateCallback(Callback):
             self.evaluate(loop, counts=True)
 
     def needs_result(self, loop: Loop) -> bool:
-        """True if an evaluation is due that schedules and early stopping count."""
+        """True if an evaluation is due that counts for schedules or early stopping."""
         return loop.is_due(self.section.every)
 
     def after_step(self, loop: Loop, result: StepResult) -> None:
@@ -57,7 +57,7 @@ class EvaluateCallback(Callback):
             self.evaluate(loop, counts=due)
 
     def rewound(self, loop: Loop) -> None:
-        """Repeat an evaluation that a stop interrupted before the checkpoint was saved."""
+        """Repeat an evaluation if a stop interrupted it before the checkpoint was saved."""
         if self.state.due is not None:
             self.evaluate(loop, counts=self.state.due)
 
@@ -111,7 +111,7 @@ class EvaluateCallback(Callback):
         """Value that selects the best checkpoint.
 
         Returns:
-            the metric of this step, lower is better; None if it was not evaluated.
+            the metric of this step, where lower is better; None if it was not evaluated.
         """
         if not loop.scores or self.state.step != loop.position.step:
             return None

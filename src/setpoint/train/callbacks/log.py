@@ -1,4 +1,4 @@
-"""Rows of metrics: mean loss, MFU and speed; and notes on skipped steps, memory and the record."""
+"""Metric rows: mean loss, MFU and speed; notes on skipped steps, memory and the record."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ class LogCallback(Callback):
         return loop.is_due(loop.job.tracking.every)
 
     def after_step(self, loop: Loop, result: StepResult) -> None:
-        """Write a row if due; advance the bar."""
+        """Write a row if due, and advance the progress bar."""
         position, every = loop.position, loop.job.tracking.every
         if math.isfinite(result.loss):  # a skipped step may have no loss
             self.mean.add(result.loss, result.by_source)
@@ -78,17 +78,17 @@ class LogCallback(Callback):
             self.progress.advance(position.step)
 
     def rewound(self, loop: Loop) -> None:
-        """Measure speed from the rollback."""
+        """Measure speed from the rollback on."""
         self.start(loop)
         self.pending = None
 
     def finish(self, loop: Loop) -> None:
-        """Write the row of the last step, if the loop was ended after it."""
+        """Write the row of the last step, if the loop was ended after that step."""
         if loop.end_reason and self.pending is not None:
             self.write(loop, self.pending, due=False)
 
     def write(self, loop: Loop, result: StepResult, due: bool) -> None:
-        """Write a row and show it.
+        """Write a row and display it.
 
         Arguments:
             due: whether the logging interval requires it, rather than the end of the run.
@@ -136,7 +136,7 @@ class LogCallback(Callback):
         }
 
     def _by_source(self, loop: Loop) -> dict[str, Any]:
-        """Columns by source since the last row; empty for a single source."""
+        """Per-source columns since the last row; empty for a single source."""
         names, (sequences, targets, nats) = loop.components.train_data.sources, self.mean.by_source
         means = [a / b if b else None for a, b in zip(nats, targets, strict=False)]
         figures = {"sequences": sequences, "target_tokens": targets, "cross_entropy": means}
@@ -158,7 +158,7 @@ class LogCallback(Callback):
         """The metrics of a step, with additional ones.
 
         Arguments:
-            data_wait: share of step time that this rank waited for data.
+            data_wait: fraction of the step time during which this rank waited for data.
             due: see `LossMean.take`.
 
         Returns:
@@ -203,7 +203,7 @@ def _rates(loop: Loop, result: StepResult) -> dict[str, Any]:
 
 
 def _metrics(loop: Loop) -> dict[str, Any]:
-    """Columns of some dtypes and policies: loss scale, skipped steps."""
+    """Columns that exist only for some dtypes and policies: loss scale, skipped steps."""
     scaler = loop.components.scaler.metrics()
     skipped = skipped_metrics(loop.components.non_finite, loop.components.spikes)
     columns: dict[str, Any] = {**scaler, **skipped}
@@ -233,7 +233,7 @@ class SkippedStepsCallback(Callback):
 class RecordCallback(Callback):
     """Updates the record after the first step of a session.
 
-    A session that stops before it leaves the record unchanged.
+    A session that stops earlier leaves the record unchanged.
     """
 
     phase = Phase.STEP
@@ -247,7 +247,7 @@ class RecordCallback(Callback):
 
 
 class MemoryCallback(Callback):
-    """Reports memory by part once, after the first step of a session."""
+    """Reports memory by part, once, after the first step of a session."""
 
     phase = Phase.STEP
 

@@ -41,7 +41,7 @@ OURS = sys.stdlib_module_names | {"setpoint", "torch"}
 
 
 class NoSaveCallback(Callback):
-    """Warns of a run that saves no checkpoint."""
+    """Warns that a run saves no checkpoints."""
 
     phase = Phase.KEEP
 
@@ -56,7 +56,7 @@ class NoSaveCallback(Callback):
         )
 
     def after_step(self, loop: Loop, result: StepResult) -> None:
-        """Allow an immediate stop, as no save is pending."""
+        """Allow an immediate stop, because no save is pending."""
         loop.stop.has_unsaved = False
         if loop.sync.saves_now:
             self.progress.note("SIGUSR2: no checkpoint is saved, as checkpoint.save = false")
@@ -68,8 +68,8 @@ class SaveCallback(Callback):
     Each checkpoint has a copy of the record of the configuration.
 
     Arguments:
-        run: the run, with its states; rows of steps are on disk before a checkpoint relies on them.
-        evaluation: gives the metric of the current step; None: nothing is evaluated.
+        run: the run, with its states; rows are on disk before a checkpoint relies on them.
+        evaluation: provides the metric of the current step; None: nothing is evaluated.
         export: exports saved checkpoints; None: no exports.
     """
 
@@ -92,7 +92,7 @@ class SaveCallback(Callback):
         self.pending_seconds: list[float] | None = None
 
     def start(self, loop: Loop) -> None:
-        """Save the initial state of a new run if configured, and a made-up evaluation."""
+        """Save the initial state of a new run if configured, and an evaluation made up for."""
         self.saved = self.progress_of(loop)
         self.overlaps = can_overlap_save(loop)
         loop.stop.writing = lambda: self.store.is_writing
@@ -102,7 +102,7 @@ class SaveCallback(Callback):
             self.save(loop)
 
     def before_update(self, loop: Loop) -> None:
-        """Wait for the copies of a checkpoint, before tensors change."""
+        """Wait until a checkpoint's tensors are copied, before they change."""
         if self.pending_seconds is None:
             return
         with loop.times("save"):
@@ -129,7 +129,7 @@ class SaveCallback(Callback):
         self.saved = self.progress_of(loop)
 
     def finish(self, loop: Loop) -> None:
-        """Save progress since the last checkpoint, even if only a row or a score."""
+        """Save progress since the last checkpoint, even if it is only a row or a score."""
         section = loop.job.checkpoint
         # Only the main rank knows the rows written since.
         if not loop.components.world.on_main(lambda: self.saved == self.progress_of(loop)):
@@ -142,14 +142,14 @@ class SaveCallback(Callback):
         loop.stop.saving = loop.stop.has_unsaved = False
 
     def close(self, loop: Loop) -> None:
-        """Complete pending saves, also after an error, and report failed ones."""
+        """Complete pending saves, even after an error, and report failed ones."""
         for step, reason in self.store.close(loop.job.checkpoint.wait_timeout):
             self.run.progress.note(reason)
             self.run.events.write("fault", step=step, error=reason)
         loop.stop.writing = lambda: False  # drop the reference so that host copies are freed
 
     def progress_of(self, loop: Loop) -> tuple[Any, ...]:
-        """Step, rows and metric, to compare with those of the last checkpoint."""
+        """Step, rows and metric, for comparison with the last checkpoint."""
         return loop.position.step, self.run.trackers.state_dict(), self.metric_at(loop)
 
     def metric_at(self, loop: Loop) -> float | None:
@@ -198,7 +198,7 @@ def can_overlap_save(loop: Loop) -> bool:
     """True if weights and optimizer states stay unchanged between updates.
 
     Third-party code may change them at any time, even through PyTorch (`Embedding` with
-    `max_norm`): objects from an import path, or from an added section, are never trusted.
+    `max_norm`), so objects from an import path or from an added section are never trusted.
     """
     components, job = loop.components, loop.job
     others_change = components.replicas.holds_state or components.replica_groups is not None
@@ -226,8 +226,8 @@ class ExportProcess:
     """A running or queued export.
 
     Arguments:
-        source: folder of hard links to the files of the checkpoint, which may be removed in
-            between.
+        source: folder of hard links to the files of the checkpoint, which itself may be removed
+            meanwhile.
     """
 
     source: Path
@@ -241,13 +241,13 @@ class ExportProcess:
         return self.source.with_suffix(".log")
 
     def clear(self) -> None:
-        """Remove links and log of the export."""
+        """Remove the export's links and log."""
         shutil.rmtree(self.source, ignore_errors=True)
         self.log.unlink(missing_ok=True)
 
 
 class ExportCallback(Callback):
-    """Exports each checkpoint or the last one, one at a time, during training.
+    """Exports each checkpoint, or only the last one, during training, one at a time.
 
     The main rank runs `setpoint export` in a separate process, which reads the checkpoint from
     disk, and renames the directory when it is complete.
@@ -263,7 +263,7 @@ class ExportCallback(Callback):
         self.failed: list[str] = []
 
     def saved(self, path: Path) -> None:
-        """Export a saved checkpoint, if each one is exported."""
+        """Export a saved checkpoint, if every checkpoint is exported."""
         if self.section.when == "each_save":
             self.export(path)
 
@@ -287,7 +287,7 @@ class ExportCallback(Callback):
         """Export the last checkpoint of a finished run, and wait for all exports.
 
         Raises:
-            RunError: one has failed; the same command retries it.
+            RunError: an export failed; repeating the command retries it.
         """
         if not self.world.on_main(lambda: loop.is_over):
             return
@@ -305,7 +305,7 @@ class ExportCallback(Callback):
             )
 
     def close(self, loop: Loop) -> None:
-        """Stop unfinished exports, which the next session repeats."""
+        """Stop unfinished exports, which the next session will repeat."""
         for task in self.tasks:
             if task.process is not None:
                 task.process.kill()
@@ -314,7 +314,7 @@ class ExportCallback(Callback):
         self.tasks.clear()
 
     def export(self, path: Path) -> None:
-        """Queue the export of a checkpoint, unless it exists."""
+        """Queue the export of a checkpoint, unless it exists already."""
         if not self.world.is_main:
             return
         target = self.folder / path.name
@@ -329,7 +329,7 @@ class ExportCallback(Callback):
         self.poll()
 
     def poll(self) -> None:
-        """Report a finished export, and start the next."""
+        """Report a finished export, and start the next one."""
         while self.tasks:
             task = self.tasks[0]
             if task.process is None:

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 
 class ProfileCallback(Callback):
-    """Records cycles of steps; runs first, so that a trace ends with its last step."""
+    """Records cycles of steps; runs first, so that a trace ends with the last step of its cycle."""
 
     phase = Phase.STEP
 
@@ -40,7 +40,7 @@ class ProfileCallback(Callback):
         self.profiler = StepProfiler(section, traces, run.world.device, self.tell)
 
     def start(self, loop: Loop) -> None:
-        """Start the profiler, and label the spans of steps."""
+        """Start the profiler, and label the parts of steps."""
         loop.times.trace = record_function
         self.profiler.start(loop.position.step)
 
@@ -113,7 +113,7 @@ class CompileCallback(Callback):
         self.is_first = True
 
     def start(self, loop: Loop) -> None:
-        """Begin with what earlier runs compiled."""
+        """Load what earlier runs compiled."""
         if self.artifacts is None:
             return
         count = self.artifacts.load()
@@ -123,7 +123,7 @@ class CompileCallback(Callback):
             self.progress.note(f"compile: {count} artifacts loaded from {self.artifacts.path}")
 
     def save(self) -> None:
-        """Write what was compiled for later runs; the run goes on where it cannot be written."""
+        """Save compiled artifacts for later runs; the run continues if they cannot be written."""
         if self.artifacts is None or not self.writes:
             return
         try:
@@ -133,23 +133,23 @@ class CompileCallback(Callback):
             self.progress.note(f"compile: the artifacts {path} cannot be written: {why}")
 
     def after_step(self, loop: Loop, result: StepResult) -> None:
-        """Report what the step, and an evaluation before it, had compiled."""
+        """Report compilations during the step and during an evaluation before it."""
         seconds = loop.position.seconds - loop.previous.seconds if self.is_first else None
         self.is_first = False
         self.tell(self.watch.news(), loop.position.step, seconds)
 
     def finish(self, loop: Loop) -> None:
-        """Report what the last evaluation had compiled."""
+        """Report compilations during the last evaluation."""
         self.tell(self.watch.news(), loop.position.step)
 
     def tell(self, news: News, step: int, first: float | None = None) -> None:
-        """Record and show the news, and end the run if required.
+        """Record and show new compilations, and end the run if required.
 
         Arguments:
             first: seconds of the first step of this session; None for later ones.
 
         Raises:
-            RunError: code ran eagerly, and the configuration ends the run for that.
+            RunError: code ran eagerly, which ends the run by configuration.
         """
         if not news:
             return
@@ -192,7 +192,7 @@ class EmptyCacheCallback(Callback):
 
 
 class CollectCallback(Callback):
-    """Collects garbage at an interval counted from the start of the run, and once at the start."""
+    """Collects garbage once at the start, and at an interval counted from the start of the run."""
 
     phase = Phase.TIDY
 
@@ -201,7 +201,7 @@ class CollectCallback(Callback):
         self.garbage = PacedCollection(section)
 
     def start(self, loop: Loop) -> None:
-        """Take over."""
+        """Take over garbage collection from Python."""
         self.garbage.start()
 
     def after_step(self, loop: Loop, result: StepResult) -> None:
@@ -210,7 +210,7 @@ class CollectCallback(Callback):
             self.garbage.collect()
 
     def close(self, loop: Loop) -> None:
-        """Give back."""
+        """Return garbage collection to Python."""
         self.garbage.close()
 
 
@@ -223,7 +223,7 @@ class LimitsCallback(Callback):
         self.limits, self.since = limits, 0.0
 
     def start(self, loop: Loop) -> None:
-        """Measure from here."""
+        """Start measuring."""
         self.since = time.monotonic()
 
     def after_step(self, loop: Loop, result: StepResult) -> None:
@@ -233,12 +233,12 @@ class LimitsCallback(Callback):
         self.since = now
 
     def rewound(self, loop: Loop) -> None:
-        """Measure from here."""
+        """Start measuring again."""
         self.since = time.monotonic()
 
 
 def watching_callbacks(run: Run) -> list[Callback]:
-    """Build the callbacks that sections of the job ask for, and limits of the session."""
+    """Build the callbacks requested by sections of the job, and the limits of the session."""
     job, callbacks = run.job, list[Callback]()
     section = job.profiling
     if section is not None and (section.ranks is None or run.world.rank in section.ranks):

@@ -56,7 +56,7 @@ class Best(Config, role=RUNTIME):
 
     @property
     def usual_direction(self) -> Literal["min", "max"]:
-        """Direction of improvement of the metric unless another is given."""
+        """Direction in which the metric improves unless configured otherwise."""
         return "max" if self.metric == "accuracy" else "min"
 
     @derive("direction")
@@ -103,19 +103,20 @@ class Evaluation(Config, role=RUNTIME):
 
     @property
     def names(self) -> tuple[str, ...]:
-        """The evaluated data sets, held-out text first."""
+        """Names of the evaluated data sets, held-out text first."""
         return (HELD_OUT, *(dataset.name for dataset in self.datasets))
 
     def dataset(self, data: str) -> EvaluationData | None:
         """Look up the section of a data set.
 
         Returns:
-            the section; None for the split of `data.held_out`, which has none, and for other names.
+            the section; None for other names, and for the split of `data.held_out`, which has no
+            section.
         """
         return next((dataset for dataset in self.datasets if dataset.name == data), None)
 
     def sequences_of(self, data: str) -> int | None:
-        """Look up the number of evaluated sequences of a data set.
+        """Look up the number of sequences of a data set that are evaluated.
 
         Returns:
             the number, from the start; None: all of them.
@@ -124,11 +125,11 @@ class Evaluation(Config, role=RUNTIME):
         return self.sequences if given is None else given.sequences
 
     def basis_of(self, data: str) -> str:
-        """Describe which data of a data set is evaluated, and when.
+        """Describe which part of a data set is evaluated, and when.
 
         Returns:
-            text that differs if the metrics would. The held-out split is determined by the section
-            data, and is not included.
+            text that differs whenever the metrics would. The held-out split is determined by the
+            section data, so it is not included.
         """
         import json  # only for plateaus
 
@@ -180,7 +181,7 @@ class Evaluation(Config, role=RUNTIME):
 
 
 def _plain(section: Config) -> dict[str, object]:
-    """The values of a section that decide its text, as plain data; the section may be a view."""
+    """The values of a section that determine its text, as plain data; the section may be a view."""
     cls = section.__setpoint__
     values: dict[str, object] = {"type": cls.tag}
     for name, info in cls.fields.items():

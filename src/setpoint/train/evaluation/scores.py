@@ -31,7 +31,7 @@ COUNTS = ("tokens", "sequences", "total_sequences")
 
 
 def row_of(scores: Mapping[str, Score]) -> dict[str, float | int]:
-    """Write scores as a part of a row of metrics.
+    """Convert scores to part of a metrics row.
 
     Returns:
         numbers by name: `held_out_loss` and so on.
@@ -73,18 +73,17 @@ def evaluate(
     between: Callable[[], None] = lambda: None,
     show: Work = no_work,
 ) -> Scores:
-    """Evaluate the model on all data sets, the same sequences of each at each call.
+    """Evaluate the model on all data sets, with the same sequences every time.
 
     The ranks divide the sequences of each data set; the scores cover all of them, on every rank.
 
     Arguments:
         job: the resolved configuration; its evaluation is not null.
         components: the objects of the job; their state does not change.
-        between: called before each batch; an error that it raises ends the evaluation, on all
-            ranks.
+        between: called before each batch; an error that it raises ends the evaluation on all ranks.
 
     Raises:
-        RunError: no target of a data set counts.
+        RunError: no target of a data set has weight.
     """
     section, feed, objective = job.evaluation, components.eval_feed, components.objective
     assert section is not None and feed is not None
@@ -122,7 +121,7 @@ def eval_slice(job: Job, held_out: DocumentRows) -> Corpus:
         job: the resolved configuration; its evaluation is not null.
 
     Returns:
-        a corpus whose `trained` are the targets that count.
+        a corpus whose `trained` marks the targets that count.
     """
     assert job.evaluation is not None
     corpus = held_out.first(job.evaluation.sequences_of(HELD_OUT))
@@ -142,17 +141,17 @@ class Averages(Protocol):
     """Optimizer whose result is an average of its iterates."""
 
     def averaged(self) -> AbstractContextManager[Mapping[Tensor, Tensor]]:
-        """Replace the parameters by their average, and restore them bit for bit at the end.
+        """Replace the parameters with their average, and restore them bit for bit afterwards.
 
         Returns:
-            a context; it yields the trained values by parameter.
+            a context that yields the trained values by parameter.
         """
         ...
 
 
 @contextmanager
 def evaluation_point(components: Components) -> Iterator[dict[str, Tensor]]:
-    """Switch the model to its evaluation weights, which are saved and used.
+    """Switch the model to its evaluation weights, which are the ones saved and used.
 
     Arguments:
         components: the objects of a job; no effect for most optimizers.
@@ -178,7 +177,7 @@ def restore_training_weights(components: Components, training: Named) -> None:
     """Restore the trained weights after loading the evaluation weights.
 
     Arguments:
-        training: the weights that `evaluation_point` yielded when they were saved.
+        training: the weights that `evaluation_point` yielded at the time of saving.
     """
     for name, param in components.weights.named_parameters():
         if name in training:
@@ -192,15 +191,16 @@ KEYS = ("measure", "step", "reference", "lowest", "evals_without_gain", "due")
 
 @dataclass(slots=True)
 class EvaluationState:
-    """State of a run's evaluations: the last one, and gains of its metric for early stopping.
+    """State of a run's evaluations: the last one, and improvements that early stopping counts.
 
-    Values are negated if higher is better. The store selects the best checkpoint.
+    Values are negated if higher is better. The best checkpoint is chosen by the store.
 
     Arguments:
         measure: the metric and its data; only values of equal measures can be compared.
         step: the step of the last evaluation; -1 before the first.
-        reference: value that the next gain must beat by `min_delta`; None before the first.
-        lowest: the lowest value of all, which may be a gain too small to count.
+        reference: value that the next improvement must beat by `min_delta`; None before the first
+            evaluation.
+        lowest: the lowest value so far, which may be an improvement too small to count.
         due: an evaluation of the current step that was interrupted by a stop, True if it counts for
             patience and plateaus; None if there is none.
         changed: fields in which the measure differs from that of the checkpoint.
@@ -218,7 +218,7 @@ class EvaluationState:
         """Add the value of an evaluation.
 
         Arguments:
-            value: lower is better; NaN is never a gain.
+            value: lower is better; NaN is never an improvement.
         """
         if not math.isnan(value) and (self.lowest is None or value < self.lowest):
             self.lowest = value
@@ -229,7 +229,7 @@ class EvaluationState:
             self.evals_without_gain += 1
 
     def stop_reason(self, section: Evaluation | None) -> str | None:
-        """Reason to end training early: the metric has stopped improving; None if it has not."""
+        """Reason to end training early, when the metric has stopped improving; otherwise None."""
         stopping = section.early_stopping if section is not None else None
         if section is None or stopping is None or self.evals_without_gain < stopping.patience:
             return None
@@ -266,13 +266,13 @@ class EvaluationState:
 
 
 def value_of(section: Evaluation, scores: Scores) -> float:
-    """Value that selects the best, from an evaluation; lower is better."""
+    """Value of an evaluation that selects the best checkpoint; lower is better."""
     value = scores[section.best.data].metric(section.best.metric)
     return -value if section.best.direction == "max" else value
 
 
 def measure_of(job: Job, components: Components) -> dict[str, Any]:
-    """Describe the metric that selects the best, and its data.
+    """Describe the metric that selects the best checkpoint, and its data.
 
     Arguments:
         job: the resolved configuration; its evaluation is not null.
@@ -298,5 +298,5 @@ def measure_of(job: Job, components: Components) -> dict[str, Any]:
 
 
 def evaluation_state_of(job: Job, components: Components) -> EvaluationState:
-    """State of a run without evaluations yet."""
+    """State of a run that has no evaluations yet."""
     return EvaluationState({} if job.evaluation is None else measure_of(job, components))
