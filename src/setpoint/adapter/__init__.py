@@ -1,1 +1,1 @@
-"""Adapters: few trained parameters on a frozen base, which may be quantized."""
+"""Adapters: few trained parameters on top of a frozen base, which may be quantized."""

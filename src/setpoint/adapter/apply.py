@@ -1,4 +1,4 @@
-"""Insertion of adapters beneath the modules of a model, and merging into its weights."""
+"""Insertion of adapters into the modules of a model, and merging into its weights."""
 
 from __future__ import annotations
 
@@ -37,9 +37,9 @@ from setpoint.shapes.stored import CHILD as QUANTIZED
 class DenseExperts:
     """Mixin of transformers' experts with adapters or quantized tensors.
 
-    Their forward pass multiplies with the tensors of all experts, so it gets dense ones with the
-    updates. Quantized tensors are dequantized in the forward pass, and again in the backward pass,
-    one layer at a time.
+    Their forward pass multiplies by the tensors of all experts, so it receives dense tensors that
+    include the updates. Quantized tensors are dequantized in the forward pass, and again in the
+    backward pass, one layer at a time.
     """
 
     def forward(self, *args: Any, **named: Any) -> Any:
@@ -78,17 +78,17 @@ def _children(module: Any, name: str) -> dict[str, Any]:
 
 
 def merged_weight(weight: Tensor, adapter: LowRank) -> Tensor:
-    """W + scale * B A; with a magnitude, each row scaled to that norm.
+    """W + scale * B A; with a magnitude, each row is scaled to that norm.
 
-    Computed in fp32 at least. Gradients reach the adapter through it, except through the row norms
-    (DoRA, 4.3).
+    Computed in at least fp32. Gradients reach the adapter through the result, but not through the
+    row norms (DoRA, 4.3).
 
     Arguments:
         weight: the dense weight of the module, whole or the local part, like the adapter's
             parameters.
 
     Returns:
-        a weight in the dtype of the module's.
+        a weight in the dtype of the module's weight.
     """
     wide = torch.promote_types(weight.dtype, torch.float32)
     merged = weight.to(wide) + adapter.delta()
@@ -106,8 +106,8 @@ def merge_all(model: nn.Module) -> None:
     """Merge all adapters of a model into its weights, and remove them.
 
     Arguments:
-        model: whole, on one rank; afterwards its modules are plain ones, and quantized weights
-            dense.
+        model: a whole model, on one rank; afterwards its modules are plain and its quantized
+            weights dense.
 
     Raises:
         SetpointError: weights are sharded.
@@ -160,21 +160,21 @@ def adapt(
     fused: Mapping[str, tuple[int, ...]] | None = None,
     seed: int = 0,
 ) -> Described:
-    """Add an adapter to a model, whose weights may be quantized, and freeze other parameters.
+    """Add an adapter to a model, possibly with quantized weights, and freeze other parameters.
 
-    The adapter's parameters are beneath the modules that they change, as
+    The adapter's parameters are inside the modules that they change, for example
     `layers.0.attention.query.adapter.a`. They are uninitialized: see `LowRank.spreads`, and
-    `start_magnitudes` for magnitudes. Call it before the model is divided among ranks, so that A
+    `start_magnitudes` for magnitudes. Call this before the model is divided among ranks, so that A
     and B are divided like their weights.
 
     Arguments:
         model: the base, possibly on the meta device.
         parameters: parameters that the model would train.
         fused: output sizes of the projections fused in a module, by its name.
-        seed: of the noise of quantized weights.
+        seed: seed for the noise of quantized weights.
 
     Raises:
-        SetpointError: the section does not fit the model, or it already has an adapter.
+        SetpointError: the section does not suit the model, or the model already has an adapter.
     """
     modules = {name: module for name, module in model.named_modules() if name}
     for problem in adapter_problems(config, parameters, fused, list(modules)):

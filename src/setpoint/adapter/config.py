@@ -42,7 +42,7 @@ class Merge(Config):
         return int(self.rewarmup.count) if share is None else round(share * self.steps)
 
     def rate_factor(self, step: int) -> float:
-        """The factor on the learning rate of a step.
+        """The learning-rate factor of a step.
 
         Arguments:
             step: number of earlier steps.
@@ -144,7 +144,7 @@ class AdapterConfig(Config):
 
     @property
     def can_be_searched(self) -> bool:
-        """True if all patterns are regular expressions."""
+        """True if all patterns are valid regular expressions."""
         patterns = [*(self.targets or ()), *(self.exclude or ()), *self.train]
         patterns += [rule.pattern for rule in self.ranks]
         patterns += self.quantize.exclude if self.quantize is not None else ()

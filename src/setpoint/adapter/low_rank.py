@@ -1,4 +1,4 @@
-"""Modules that compute an adapter's update: of linear layers, embeddings and packed experts."""
+"""Modules that compute an adapter's update, for linear layers, embeddings and packed experts."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class LowRank(nn.Module):
     """Base of adapters: A, B, a scale, and optionally a magnitude per row.
 
     Arguments:
-        dropout: of the input of A, in training.
+        dropout: dropout of the input of A, in training.
         like: tensor with the dtype and device of the parameters.
     """
 
@@ -56,7 +56,7 @@ class LowRank(nn.Module):
         code of LoRA's authors and in PEFT.
 
         Arguments:
-            after_merge: reinitialize after a merge, with zero update.
+            after_merge: whether to reinitialize after a merge, with a zero update.
         """
         b_std = 0.0 if after_merge else self.b_std
         return {"a": ("uniform", self.inputs**-0.5), "b": ("normal", b_std)}
@@ -78,7 +78,7 @@ class LowRank(nn.Module):
 
     @abstractmethod
     def delta_of(self, a: Tensor, b: Tensor) -> Tensor:
-        """Update of one pair A, B; see `delta`."""
+        """Update of one pair of A and B; see `delta`."""
 
     def extra_repr(self) -> str:
         """Text of `print`."""
@@ -105,7 +105,8 @@ class LinearAdapter(LowRank):
     """y + scale * B A x; with a magnitude m, m / |W + scale * B A| times that, row by row.
 
     Arguments:
-        target: with pieces, each has its own rows of A, and their Bs are concatenated.
+        target: the adapted matrix; if it has pieces, each has its own rows of A, and the Bs are
+            concatenated.
     """
 
     def __init__(self, target: AdapterTarget, dropout: float, b_std: float, like: Tensor) -> None:
@@ -187,7 +188,7 @@ class EmbeddingAdapter(LowRank):
 
     @property
     def row_dim(self) -> int:
-        """See `LowRank.row_dim`: PEFT treats columns of an embedding as rows."""
+        """See `LowRank.row_dim`; PEFT treats the columns of an embedding as rows."""
         return 0
 
     def delta_of(self, a: Tensor, b: Tensor) -> Tensor:
@@ -204,7 +205,7 @@ class EmbeddingAdapter(LowRank):
 
 
 class ExpertAdapter(LowRank):
-    """The update of one packed matrix (E, in, out): A is (E, in, rank), and B (E, rank, out).
+    """The update of one packed matrix (E, in, out); A is (E, in, rank), and B (E, rank, out).
 
     Matrices of transformers' experts may be (E, out, in).
     """
@@ -251,7 +252,7 @@ class ExpertAdapter(LowRank):
         Arguments:
             rows: (R, in), sorted by expert.
             output: (R, out).
-            weight: returns (E, in, out), for a magnitude.
+            weight: returns the (E, in, out) weight, for a magnitude.
             multiply: computes such products.
             spread: repeats a vector per expert for each of its rows.
         """
@@ -275,6 +276,6 @@ class ExpertAdapters(nn.ModuleDict):
 
 
 def adapters_of(model: nn.Module) -> Mapping[str, LowRank]:
-    """Adapters of a model by name, in its order."""
+    """Adapters of a model by name, in model order."""
     modules: dict[str, Any] = dict(model.named_modules())
     return {name: module for name, module in modules.items() if isinstance(module, LowRank)}

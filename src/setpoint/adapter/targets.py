@@ -1,4 +1,4 @@
-"""Adapted modules, their ranks, and the trained parameters; without torch."""
+"""Adapted modules, their ranks, and the trained parameters, without torch."""
 
 from __future__ import annotations
 
@@ -36,13 +36,14 @@ class Site(NamedTuple):
     """A matrix that can be adapted.
 
     Arguments:
-        path: name of its module; of packed experts, of their parameter.
-        inputs, outputs: of an embedding, the number of tokens and its dim.
+        path: name of the module; for packed experts, of the parameter.
+        inputs, outputs: numbers of inputs and outputs; for an embedding, the number of tokens and
+            dim.
         experts: number of experts; 0 for a single matrix.
-        inputs_first: it is (inputs, outputs), as in `Conv1D` of transformers.
-        outputs_first: matrices of packed experts are (outputs, inputs), as in most transformers
-            models.
-        pieces: output sizes of the projections fused in it; empty if it is one.
+        inputs_first: whether it is (inputs, outputs), as in transformers' `Conv1D`.
+        outputs_first: whether matrices of packed experts are (outputs, inputs), as in most
+            transformers models.
+        pieces: output sizes of the projections fused in it; empty if there is only one.
     """
 
     path: str
@@ -74,7 +75,7 @@ class Site(NamedTuple):
 
     @property
     def matrix(self) -> tuple[int, int]:
-        """Rows and columns for quantization, of each expert separately."""
+        """Rows and columns for quantization, for each expert separately."""
         given = self.inputs, self.outputs
         return given if self.inputs_first else (self.outputs, self.inputs)
 
@@ -93,7 +94,7 @@ class AdapterTarget(NamedTuple):
     pieces: tuple[int, ...] = ()
 
     def parameters(self) -> Iterator[Parameter]:
-        """Parameters of its adapter, in the order of the module."""
+        """Parameters of the adapter, in module order."""
         site, rank = self.site, self.rank
         many = (site.experts,) if site.form == "experts" else ()
         first = rank * max(1, len(self.pieces))
@@ -191,9 +192,9 @@ class Described(NamedTuple):
     """Parameters of an adapted model.
 
     Arguments:
-        trained: of the adapter, and fully trained ones of the base, in the order of the model.
+        trained: parameters of the adapter, and fully trained ones of the base, in model order.
         frozen: other parameters of the base.
-        quantized: bytes of the quantized ones among these, by name.
+        quantized: bytes of quantized frozen parameters, by name.
     """
 
     targets: list[AdapterTarget]
@@ -241,11 +242,11 @@ def adapter_problems(
     fused: Mapping[str, tuple[int, ...]] | None = None,
     modules: Sequence[str] = (),
 ) -> Iterator[Problem]:
-    """Find values of a section that do not fit a model.
+    """Find values of a section that do not suit a model.
 
     Arguments:
-        parameters: of the base.
-        modules: names of all its modules, if known; else those with parameters.
+        parameters: parameters of the base.
+        modules: names of all modules, if known; otherwise, of modules with parameters.
 
     Returns:
         problems with paths relative to the section.
@@ -292,7 +293,7 @@ def adapter_problems(
 
 
 def quantized_sites(config: AdapterConfig, sites: Iterable[Site]) -> list[Site]:
-    """Matrices that are quantized, adapted or not."""
+    """Matrices that are quantized, whether adapted or not."""
     if config.quantize is None:
         return []
     return [
@@ -313,7 +314,7 @@ def _target_problems(
     sites: Sequence[Site],
     modules: Sequence[str],
 ) -> Iterator[Problem]:
-    """Find patterns of targets without effect: no match, or all matches are excluded."""
+    """Find target patterns without effect: no match, or all matches are excluded."""
     path = f"targets.{index}"
     matching = [site for site in sites if matches([pattern], site.path)]
     matched = [name for name in modules if matches([pattern], name)]
@@ -403,7 +404,7 @@ class AdapterReport(NamedTuple):
         adapter, trained, frozen: elements of the adapter, of fully trained base parameters, and of
             frozen ones.
         trained_bytes, frozen_bytes: of weights only; the first includes the adapter.
-        quantized, quantized_bytes: of the frozen parameters, those that are quantized.
+        quantized, quantized_bytes: number and bytes of frozen parameters that are quantized.
     """
 
     modules: int

@@ -1,4 +1,4 @@
-"""Checkpoints: directories of safetensors and JSON that exist whole or not at all.
+"""Checkpoints: directories of safetensors and JSON that are either complete or absent.
 
-Importing this package imports no torch; `setpoint.checkpoint.store` holds the store.
+Importing this package does not import torch; the store is in `setpoint.checkpoint.store`.
 """

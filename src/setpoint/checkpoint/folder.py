@@ -2,12 +2,11 @@
 
 File names, defined in this file only:
 
-step-00000100/              a whole checkpoint
-step-00000200.tmp-4711/     being written or being removed by process 4711; never read
-step-00000100.old-4711/     whole; process 4711 was replacing it by a new one
-step-00000300.damaged-1/    set aside: unreadable, or newer than a rollback; not listed
-latest, best                text files with the name of a checkpoint
-set-aside                   text file of a pending change at the upload URL
+step-00000100/ a complete checkpoint step-00000200.tmp-4711/     being written or being removed by
+process 4711; never read step-00000100.old-4711/     complete; process 4711 was replacing it with a
+new one step-00000300.damaged-1/    set aside: unreadable, or newer than a rollback; not listed
+latest, best                text files with the name of a checkpoint set-aside
+text file of a pending change at the upload URL
 """
 
 from __future__ import annotations
@@ -57,12 +56,12 @@ class Unfinished(NamedTuple):
 
 
 def directory_name(step: int) -> str:
-    """The name of a checkpoint's directory, such as `step-00000100`."""
+    """Name of a checkpoint's directory, such as `step-00000100`."""
     return f"step-{step:08d}"
 
 
 def step_of(name: str) -> int | None:
-    """The step of a directory name; None if it is not a checkpoint name."""
+    """The step in a directory name; None if it is not a checkpoint name."""
     match = _STEP.fullmatch(name)
     if match is None or directory_name(int(match[1])) != name:
         return None
@@ -70,10 +69,11 @@ def step_of(name: str) -> int | None:
 
 
 def manifest_of(directory: Path) -> Manifest:
-    """Read the manifest of a checkpoint, and compare its step with the directory name.
+    """Read a checkpoint's manifest, and compare its step with the directory name.
 
     Raises:
-        DamagedCheckpoint: the manifest is of another step; further errors as `read_manifest`.
+        DamagedCheckpoint: the manifest is for another step; also raises the errors of
+            `read_manifest`.
     """
     manifest = read_manifest(directory)
     if step_of(directory.name.partition(".")[0]) not in (None, manifest.step):
@@ -87,7 +87,7 @@ def temporary(root: Path, name: str, pid: int) -> Path:
 
 
 def damaged(root: Path, name: str) -> Path:
-    """Unused path for a checkpoint to set aside."""
+    """Unused path for setting a checkpoint aside."""
     return next(
         path
         for number in count(1)
@@ -189,7 +189,7 @@ class UnreadPointer(SetpointError):
 class StagedPointer:
     """New content of a pointer, flushed to a file next to it.
 
-    After staging, moving the pointer is only a rename, which succeeds on a full disk.
+    Once staged, moving the pointer is only a rename, which succeeds even on a full disk.
     """
 
     def __init__(self, root: Path, name: PointerName, step: int) -> None:
@@ -208,16 +208,16 @@ class StagedPointer:
         sync_directory(self.target.parent)
 
     def discard(self) -> None:
-        """Remove the staged file, if the pointer was not moved.
+        """Remove the staged file if the pointer was not moved.
 
-        If the disk fails, the next session removes it.
+        If the disk fails, the next session removes the file.
         """
         with suppress(OSError):
             self.staged.unlink()
 
 
 def read_pointer(root: Path, name: PointerName) -> int | None:
-    """The step that a pointer names.
+    """The step to which a pointer refers.
 
     Raises:
         UnreadPointer: the file cannot be read.
@@ -244,7 +244,7 @@ def read_pointer(root: Path, name: PointerName) -> int | None:
 
 
 def readable_pointer(root: Path, name: PointerName) -> int | None:
-    """As `read_pointer`, but None for a broken pointer."""
+    """Like `read_pointer`, but None for a broken pointer."""
     try:
         return read_pointer(root, name)
     except SetpointError:
@@ -277,7 +277,7 @@ class Retention:
 
     Arguments:
         keep: number of newest checkpoints to keep, at least 1; None keeps all.
-        every: keep the first checkpoint of each such interval.
+        every: keep the first checkpoint in each interval of this length.
         at: keep the checkpoints of these steps.
     """
 
@@ -291,10 +291,10 @@ class Retention:
         protected: Mapping[int, str],
         distance: Callable[[int, str], float | None] = lambda step, unit: None,
     ) -> dict[int, list[str]]:
-        """Reasons to keep each checkpoint.
+        """List the reasons to keep each checkpoint.
 
         Arguments:
-            protected: steps to keep in any case, with the reason; older ones are not counted for
+            protected: steps to keep in any case, with the reason; older ones do not count towards
                 `keep`.
             distance: position of the run at a step, in another unit of periods; None if unknown.
 

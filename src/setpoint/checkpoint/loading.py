@@ -1,8 +1,8 @@
-"""Reading of verified checkpoints: whole, or the parts that a rank needs.
+"""Reading of verified checkpoints: in full, or only the parts that a rank needs.
 
-Each stem is one file `<stem>.safetensors`, or a file `<stem>-r-of-n.safetensors` per rank with an
-index `<stem>.index.json` of the tensor parts in each. With any other sharding, a rank reads the
-parts that overlap its own.
+Each stem is a single file `<stem>.safetensors`, or one file `<stem>-r-of-n.safetensors` per rank,
+with an index `<stem>.index.json` of the tensor parts in each. If the sharding differs, a rank reads
+the parts that overlap its own.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ class FilePart(NamedTuple):
     """A box of a tensor, stored in one file under the tensor's name.
 
     Arguments:
-        offset: the position of its first element in the tensor.
+        offset: the position of the box's first element in the tensor.
     """
 
     file: str
@@ -130,7 +130,7 @@ class StoredTensor(Placeable):
 
     @property
     def dtype(self) -> torch.dtype:
-        """As it was saved."""
+        """Dtype in which it was saved."""
         return self.layout.dtype
 
     def box(self, offset: Sequence[int], shape: Sequence[int]) -> Tensor:
@@ -166,12 +166,13 @@ class StoredTensor(Placeable):
 class TensorFiles(Mapping[str, Mapping[str, TensorInfo]]):
     """The tensor files of a checkpoint, read lazily.
 
-    They are not memory-mapped: a failing disk would kill the process with SIGBUS.
+    They are not memory-mapped, because a failing disk would then kill the process with SIGBUS.
 
     Arguments:
         directory: the directory of the checkpoint, verified against its manifest.
         names: the names of the files.
-        identities: the identities of the files at verification; a file changed since is refused.
+        identities: the identities of the files at verification; a file that has changed since is
+            refused.
     """
 
     def __init__(self, directory: Path, names: Sequence[str], identities: Identities) -> None:
@@ -203,7 +204,7 @@ class TensorFiles(Mapping[str, Mapping[str, TensorInfo]]):
 
         Arguments:
             box: a slice for each dimension.
-            into: a tensor of the shape of the box; it may be a view.
+            into: a tensor with the shape of the box; may be a view.
 
         Raises:
             DamagedCheckpoint: the disk fails, or the file has changed since its verification.
@@ -231,7 +232,7 @@ class TensorFiles(Mapping[str, Mapping[str, TensorInfo]]):
 
     @contextmanager
     def _reading(self, name: str) -> Iterator[int]:
-        """Open a file for one thread; it stays open for the next part."""
+        """Open a file for one thread, and keep it open for the next part."""
         with self._lock:
             descriptor = self._idle.pop(name, None)
         try:
@@ -257,7 +258,7 @@ class TensorFiles(Mapping[str, Mapping[str, TensorInfo]]):
 
 
 def file_identities(directory: Path, names: Collection[str]) -> Identities:
-    """Size and modification time of the files that exist."""
+    """Size and modification time of each file that exists."""
     identities: Identities = {}
     for name in names:
         with suppress(OSError):
@@ -274,7 +275,7 @@ def open_tensors(
 ) -> dict[str, dict[str, StoredTensor]]:
     """The tensors of a checkpoint by stem and name.
 
-    Its files must have been verified; tensors are read lazily.
+    The files must have been verified; tensors are read lazily.
 
     Arguments:
         identities: the identities of the files before the verification.
@@ -303,7 +304,7 @@ def _require_whole(layouts: Mapping[str, StoredLayout], files: Collection[str]) 
     """Refuse tensors with missing parts, and files that are not in the manifest.
 
     Raises:
-        ValueError: with the name of the tensor.
+        ValueError: names the tensor.
     """
     for name, (_, shape, parts) in layouts.items():
         if sum(prod(part.shape) for part in parts) != prod(shape):
@@ -328,15 +329,15 @@ def joined(tensors: Mapping[str, Mapping[str, T]]) -> dict[str, T]:
 
 @dataclass(frozen=True, slots=True)
 class LoadedCheckpoint:
-    """The content of a checkpoint, as passed to `CheckpointStore.save`.
+    """Content of a checkpoint, as passed to `CheckpointStore.save`.
 
     Arguments:
-        tensors: file stem to name to tensor. They are read when they are placed
+        tensors: tensors by file stem and name. They are read when they are placed
             (`setpoint.shapes.placed`), from files that were compared with the manifest.
         metric: the metric that selects the best checkpoint, lower is better; None if not measured.
         partial: whether something was omitted; the missing state stays unchanged.
-        base: the frozen parameters that it omits; None if it has all parameters, or if they have
-            been inserted (`setpoint.model.pretrained.base_model`).
+        base: the frozen parameters that the checkpoint omits; None if it has all parameters, or if
+            they have been added (`setpoint.model.pretrained.base_model`).
     """
 
     step: int
@@ -349,10 +350,10 @@ class LoadedCheckpoint:
 
 
 def agree(world: World | None, error: SetpointError | None) -> None:
-    """Raise on every rank if reading failed on any rank.
+    """Raise an error on every rank if reading failed on any rank.
 
     Arguments:
-        world: the ranks that read together; None: this process alone.
+        world: the ranks that read together; None: only this process.
         error: the error of this rank, if any.
 
     Raises:
@@ -382,12 +383,12 @@ def load_directory(
     Arguments:
         only: the file stems to verify and open, in addition to the state; None opens all tensors
             and verifies every file.
-        world: the ranks that read it, each of which compares some of the files.
+        world: the ranks that read the checkpoint, each of which verifies some of the files.
 
     Raises:
         DamagedCheckpoint: a file, named in the error, is missing or differs from what was saved.
         RunError: a file cannot be read.
-        SetpointError: a newer Setpoint wrote it.
+        SetpointError: a newer version of Setpoint wrote it.
         KeyError: a stem of `only` was never saved.
     """
     manifest = manifest_of(directory)
@@ -419,7 +420,7 @@ def verify_directory(directory: Path) -> float | None:
     Raises:
         DamagedCheckpoint: a file, named in the error, is missing or differs from what was saved.
         RunError: a file cannot be read.
-        SetpointError: a newer Setpoint wrote it.
+        SetpointError: a newer version of Setpoint wrote it.
     """
     manifest = read_manifest(directory)
     verify(directory, manifest, manifest.files)
@@ -447,7 +448,7 @@ def load_weights(
 
 
 def put_all(pairs: Sequence[tuple[Tensor, Tensor | Placeable]]) -> None:
-    """Copy full tensors into local parts; those read from files in parallel."""
+    """Copy full tensors into local parts; tensors from files are read in parallel."""
     read = [pair for pair in pairs if isinstance(pair[1], StoredTensor)]
     in_threads(lambda number: put(*read[number]), len(read))
     for into, full in pairs:
@@ -458,7 +459,7 @@ def put_all(pairs: Sequence[tuple[Tensor, Tensor | Placeable]]) -> None:
 def refuse_misfits(
     path: Path, shapes: Mapping[str, torch.Size], saved: Named, elsewhere: Collection[str] = ()
 ) -> None:
-    """Refuse weights that do not fit a model.
+    """Refuse weights that do not match a model.
 
     Arguments:
         shapes: the shapes of the model's tensors.

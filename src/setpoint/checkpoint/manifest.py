@@ -1,7 +1,7 @@
-"""The JSON files of a checkpoint, and verification of all its files by `manifest.json`.
+"""The JSON files of a checkpoint, and verification of all its files against `manifest.json`.
 
-`manifest.json` has sizes and checksums, `state.json` everything but tensors, and `base.json` the
-names of omitted frozen parameters and of the weights that contain them.
+`manifest.json` contains sizes and checksums, `state.json` everything except tensors, and
+`base.json` the names of omitted frozen parameters and of the weights that contain them.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ class Manifest:
     position: Mapping[str, float] = field(default_factory=dict)
 
     def render(self) -> bytes:
-        """The text of the file, canonical, so that any other text is damage.
+        """The text of the file, in canonical form, so that any other text means damage.
 
         Returns:
             JSON in UTF-8 with a final line break.
@@ -88,7 +88,7 @@ class Manifest:
         )
 
     def wrong_size(self, sizes: Mapping[str, int]) -> str:
-        """Name the first file that is missing or has another size; empty where none does."""
+        """Name the first file that is missing or has a different size; empty if there is none."""
         for name, written in sorted(self.files.items()):
             if name not in sizes:
                 return f"{name} is missing"
@@ -103,7 +103,7 @@ def file_of_rank(stem: str, rank: int, ranks: int) -> str:
 
 
 def files_of_stems(files: Collection[str]) -> dict[str, list[str]]:
-    """The files of a checkpoint that hold tensors, by stem."""
+    """The files of a checkpoint that contain tensors, by stem."""
     stems: dict[str, list[str]] = {}
     for file in files:
         if file.endswith(INDEX):
@@ -116,13 +116,13 @@ def files_of_stems(files: Collection[str]) -> dict[str, list[str]]:
 
 
 def is_of_a_rank(file: str, files: Collection[str]) -> bool:
-    """True if a file of a checkpoint holds parts of tensors, which an index names."""
+    """True if a file of a checkpoint contains tensor parts listed in an index."""
     match = _OF_A_RANK.fullmatch(file)
     return match is not None and match[1] + INDEX in files
 
 
 def ranks_in(files: Collection[str]) -> int:
-    """Number of ranks that wrote a checkpoint in parts; 1 where the tensors are whole."""
+    """Number of ranks that wrote a checkpoint in parts; 1 if its tensors are whole."""
     matches = (_OF_A_RANK.fullmatch(file) for file in files if is_of_a_rank(file, files))
     return max((int(match[2]) for match in matches if match), default=1)
 
@@ -133,7 +133,7 @@ def read_manifest(directory: Path) -> Manifest:
     Raises:
         DamagedCheckpoint: the manifest is missing or differs from what was written.
         RunError: the manifest cannot be read.
-        SetpointError: a newer Setpoint wrote it.
+        SetpointError: a newer version of Setpoint wrote it.
     """
     try:
         text = retried(read_small, directory / MANIFEST)
@@ -143,14 +143,14 @@ def read_manifest(directory: Path) -> Manifest:
 
 
 def parse_manifest(directory: Path, text: bytes) -> Manifest:
-    """Read the text of a manifest.
+    """Parse the text of a manifest.
 
     Arguments:
         directory: the directory of the checkpoint, for messages.
 
     Raises:
         DamagedCheckpoint: the text differs from what was written.
-        SetpointError: a newer Setpoint wrote it.
+        SetpointError: a newer version of Setpoint wrote it.
     """
     try:
         content = json.loads(text)
@@ -185,7 +185,7 @@ def encode_written(written: Written) -> dict[str, Any]:
 
 
 def decode_written(entry: Mapping[str, Any]) -> Written:
-    """Read what `encode_written` made."""
+    """Inverse of `encode_written`."""
     return Written(entry["bytes"], entry["blake3"])
 
 
@@ -232,7 +232,7 @@ def verify(directory: Path, manifest: Manifest, names: Collection[str]) -> None:
 
 
 def read_verified(directory: Path, manifest: Manifest, name: str) -> bytes:
-    """Read a file and compare the bytes read with the manifest.
+    """Read a file, and compare the bytes read with the manifest.
 
     Raises:
         DamagedCheckpoint: the file is missing or differs.
@@ -274,7 +274,7 @@ def _compare(directory: Path, name: str, written: Written, expected: Written) ->
 
 
 def unreadable(directory: Path, name: str, error: OSError) -> RunError:
-    """The error for a file that could not be read.
+    """Error for a file that could not be read.
 
     Returns:
         `DamagedCheckpoint` if the file is gone, a link to itself, or on a failing disk, so that an
@@ -289,7 +289,7 @@ def unreadable(directory: Path, name: str, error: OSError) -> RunError:
 
 
 def _seal(content: dict[str, object]) -> bytes:
-    """The manifest's text: its content with a checksum of it."""
+    """The manifest's text: its content with a checksum."""
     bare = (json.dumps(content, indent=1) + "\n").encode()
     digest = Written.of(bare).digest
     return (json.dumps({**content, "blake3": digest}, indent=1) + "\n").encode()
@@ -314,7 +314,7 @@ def encode_state(state: Mapping[str, Any]) -> bytes:
 
 
 def decode_state(content: bytes | bytearray) -> dict[str, Any]:
-    """Read what `encode_state` wrote.
+    """Inverse of `encode_state`.
 
     Raises:
         ValueError: the content is not JSON, or not a mapping.
@@ -344,11 +344,11 @@ def _check(value: Any, place: str) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Base:
-    """The weights that contain the frozen parameters that a checkpoint omits.
+    """The weights that contain the frozen parameters omitted from a checkpoint.
 
     Arguments:
         name: the value of `model.pretrained`.
-        directory: their directory when the checkpoint was saved.
+        directory: directory of the weights when the checkpoint was saved.
         files: their sizes and checksums, which identify them.
         tensors: the omitted names, each with the safetensors dtypes to which its values are
             rounded, in order.
@@ -372,7 +372,7 @@ class Base:
         return (json.dumps(content, indent=1) + "\n").encode()
 
     def in_dtype(self, dtype: str | None) -> Base:
-        """The same with floating-point tensors in another dtype; None: unchanged."""
+        """A copy with floating-point tensors in another dtype; None: unchanged."""
         if dtype is None:
             return self
         kept = {

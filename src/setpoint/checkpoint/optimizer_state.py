@@ -1,7 +1,7 @@
-"""An optimizer's state as named tensors and JSON, lossless.
+"""An optimizer's state as named tensors and JSON, without loss.
 
-PyTorch's `state_dict` numbers the parameters; here they are named, so that a checkpoint is readable
-and independent of the order of the groups.
+PyTorch's `state_dict` numbers the parameters; here they have names, so that a checkpoint is
+readable and does not depend on the order of the groups.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _RULES = (
 
 
 def options_of(optimizer: Optimizer) -> Options:
-    """Copy the options of an optimizer's groups, to detect later which of them it updates."""
+    """Copy the options of an optimizer's groups, to detect later which of them it updated."""
     without = ("params", "param_names")
     return [
         {key: deepcopy(value) for key, value in group.items() if key not in without}
@@ -50,15 +50,15 @@ def capture_optimizer(
 ) -> tuple[dict[str, Tensor], dict[str, Any]]:
     """Capture an optimizer's state, and the group options that it updates.
 
-    Group options (betas, eps, decay, ...) belong to the configuration: those unchanged since the
-    build are not saved.
+    Group options (betas, eps, decay, ...) belong to the configuration, so options unchanged since
+    the build are not saved.
 
     Arguments:
         named_parameters: the parameters of the model, including all that the optimizer updates.
-        built: the result of `options_of` when the optimizer was built.
+        built: result of `options_of` when the optimizer was built.
 
     Returns:
-        tensors by `<parameter>/<state>`, for instance `blocks.0.norm.weight/exp_avg` (the
+        tensors by `<parameter>/<state>`, for example `blocks.0.norm.weight/exp_avg` (the
         optimizer's tensors, not copies), and the rest as JSON values.
 
     Raises:
@@ -125,18 +125,18 @@ def restore_optimizer(
     state: Mapping[str, Any],
     partial: bool = False,
 ) -> None:
-    """Restore the state from `capture_optimizer`; the options stay as built.
+    """Restore the state from `capture_optimizer`; options stay as built.
 
-    Unlike PyTorch's `load_state_dict` alone, the tensors keep the dtype they were saved with, even
-    if it differs from the parameter's.
+    Unlike with PyTorch's `load_state_dict`, the tensors keep the dtype in which they were saved,
+    even if it differs from the parameter's.
 
     Arguments:
         tensors: the named tensors; they are copied.
-        partial: whether the trained parameters or their groups may differ: parameters without state
-            start afresh, and unused state is ignored.
+        partial: whether the trained parameters or their groups may differ: if so, parameters
+            without state start afresh, and unused state is ignored.
 
     Raises:
-        SetpointError: type, groups or names differ; the optimizer is unchanged then.
+        SetpointError: type, groups or names differ; the optimizer remains unchanged.
     """
     named = dict(named_parameters)
     groups = _named_groups(optimizer, named.items())
@@ -173,7 +173,7 @@ def restore_optimizer(
 def _regrouped(state: Mapping[str, Any], groups: Sequence[Sequence[str]]) -> dict[str, Any]:
     """A saved state, rearranged for these parameter groups.
 
-    Each group takes the counters of the saved group of its first saved parameter.
+    Each group gets the counters of the saved group that contained its first saved parameter.
     """
     entry_of = {name: entry for entry in state["groups"] for name in entry["parameters"]}
     entries: list[dict[str, Any]] = []
@@ -192,7 +192,7 @@ def saved_states(
     state: Mapping[str, Any],
     partial: bool = False,
 ) -> dict[str, Any]:
-    """The saved optimizer state of each parameter, by its name; nothing is read.
+    """The saved optimizer state of each parameter, by name, without reading tensors.
 
     Arguments:
         partial: see `restore_optimizer`.
@@ -206,7 +206,7 @@ def saved_states(
 
 
 def _begin_maxima(optimizer: Optimizer) -> None:
-    """Initialize the AMSGrad maximum of weights that were saved without it.
+    """Initialize the AMSGrad maximum for weights saved without one.
 
     PyTorch creates it only at the first step of a weight; starting at 0, it is the maximum since
     then.
@@ -219,7 +219,7 @@ def _begin_maxima(optimizer: Optimizer) -> None:
 
 
 def _is_same(one: Any, other: Any) -> bool:
-    """True if two options are equal, tensors inside them included."""
+    """True if two options are equal, including tensors inside them."""
     first_tensors: dict[str, Tensor] = {}
     second_tensors: dict[str, Tensor] = {}
     if split_tensors(one, "option", first_tensors) != split_tensors(
@@ -248,7 +248,7 @@ def _named_groups(
 def _fitting_state(
     optimizer: Optimizer, groups: list[list[str]], state: Mapping[str, Any], partial: bool
 ) -> Mapping[str, Any]:
-    """A saved state for these parameter groups, see `restore_optimizer`.
+    """A saved state, adapted to these parameter groups; see `restore_optimizer`.
 
     Raises:
         SetpointError: type, groups or names differ.
@@ -278,7 +278,7 @@ def _fitting_state(
 
 
 def _moved(optimizer: Optimizer, groups: list[list[str]], state: Mapping[str, Any]) -> list[str]:
-    """The parameters whose group changed, with both groups."""
+    """The parameters that changed groups, with both groups."""
     before = _places([entry["parameters"] for entry in state["groups"]], state["groups"])
     today = _places(groups, optimizer.param_groups)
     return [
@@ -305,7 +305,7 @@ def _some(names: list[str]) -> str:
 
 
 def _with_saved_types(loaded: Any, saved: Any) -> Any:
-    """The state that torch loaded, with tensors in their saved dtype."""
+    """The state loaded by torch, with tensors in their saved dtype."""
     if isinstance(loaded, Tensor):
         return loaded if loaded.dtype == saved.dtype else saved.to(loaded.device)
     if isinstance(loaded, dict):
@@ -329,7 +329,7 @@ def _placed(state: Mapping[str, Any], parameter: Tensor) -> dict[str, Any]:
 def _laid_out(value: Any, parameter: Tensor) -> Any:
     """A tensor in the memory format of its parameter; files are contiguous.
 
-    Fused kernels iterate over the memory of both in order.
+    Fused kernels iterate over the memory of both in the same order.
     """
     if not isinstance(value, Tensor) or value.shape != parameter.shape:
         return value
@@ -348,7 +348,7 @@ def split_tensors(value: Any, name: str, tensors: dict[str, Tensor]) -> Any:
         tensors: the dict to fill; the tensors are not copied.
 
     Raises:
-        TypeError: for any other value, with its name.
+        TypeError: any other value; names it.
     """
     if isinstance(value, Tensor):
         tensors[name] = value
@@ -367,7 +367,7 @@ def split_tensors(value: Any, name: str, tensors: dict[str, Tensor]) -> Any:
 
 
 def join_tensors(value: Any, tensors: Named) -> Any:
-    """Undo `split_tensors`.
+    """Inverse of `split_tensors`.
 
     Returns:
         the value; its tensors are copies.

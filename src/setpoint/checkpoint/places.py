@@ -1,4 +1,4 @@
-"""Checkpoints found by path, and their metadata. Imports no torch."""
+"""Checkpoints found by path, and their metadata, without importing torch."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ RECORD = (CONFIG, ORIGINS, MINIMAL)
 
 
 def find_checkpoint(path: Path) -> Path | None:
-    """The directory of the checkpoint at a path. Imports no torch.
+    """The directory of the checkpoint at a path, found without importing torch.
 
     Arguments:
         path: a checkpoint, or `latest` or `best` in the checkpoint folder of a run.
@@ -72,13 +72,13 @@ def find_checkpoint(path: Path) -> Path | None:
 
 
 def checkpoint_to_load(name: str) -> Path:
-    """The directory of the checkpoint that `checkpoint.load` names.
+    """The directory of the checkpoint named by `checkpoint.load`.
 
     Arguments:
         name: a run or its checkpoint folder, for the latest; or a path for `find_checkpoint`.
 
     Raises:
-        SetpointError: there is none.
+        SetpointError: there is no checkpoint.
     """
     refuse_url(name)
     path = Path(os.path.expanduser(name))
@@ -99,7 +99,7 @@ def split_url(url: str) -> tuple[str, int | PointerName | None]:
     """Split the URL of a run, of its checkpoints, or of one of them.
 
     Returns:
-        the URL of the run; and the named step or pointer, None for the newest.
+        the URL of the run, and the named step or pointer; None for the newest.
     """
     run = url.rstrip("/")
     above, _, last = run.rpartition("/")
@@ -152,7 +152,7 @@ def verify_record(directory: Path) -> None:
     Raises:
         DamagedCheckpoint: a file of the record is missing or differs.
         RunError: the record cannot be read.
-        SetpointError: the checkpoint has no record, or a newer Setpoint wrote it.
+        SetpointError: the checkpoint has no record, or a newer version of Setpoint wrote it.
     """
     manifest = read_manifest(directory)
     if CONFIG not in manifest.files:
@@ -161,7 +161,7 @@ def verify_record(directory: Path) -> None:
 
 
 def newest_whole(root: Path) -> tuple[int, Path] | tuple[None, None]:
-    """Find the newest checkpoint with all files at full size; computes no checksum."""
+    """Find the newest checkpoint with all files at full size, without computing checksums."""
     for step, directory in reversed(list_checkpoints(root).items()):
         with suppress(SetpointError):
             compare_sizes(directory, read_manifest(directory))
@@ -170,7 +170,7 @@ def newest_whole(root: Path) -> tuple[int, Path] | tuple[None, None]:
 
 
 def format_newest(root: Path) -> str:
-    """Sentence on the newest complete checkpoint."""
+    """Sentence about the newest complete checkpoint."""
     step, _ = newest_whole(root)
     if step is None:
         return "There is no checkpoint yet"
@@ -203,17 +203,17 @@ class CheckpointEntry:
 
     @property
     def ranks(self) -> int | None:
-        """Number of ranks that wrote it in parts; 1 where its tensors are whole."""
+        """Number of ranks that wrote it in parts; 1 if its tensors are whole."""
         return None if self.manifest is None else ranks_in(self.manifest.files)
 
     @property
     def stems(self) -> list[str]:
-        """Names of its files with tensors, such as `model` and `optimizer`."""
+        """Names of the files with tensors, such as `model` and `optimizer`."""
         return [] if self.manifest is None else sorted(files_of_stems(self.manifest.files))
 
     @property
     def leaves_out(self) -> bool:
-        """True if it lacks frozen parameters, which other weights have."""
+        """True if it lacks frozen parameters that are contained in other weights."""
         return self.manifest is not None and BASE in self.manifest.files
 
 
@@ -233,15 +233,15 @@ class CheckpointPlace(NamedTuple):
     """Checkpoints on a disk; `RemotePlace` has the same methods for checkpoints at a URL.
 
     Arguments:
-        root: the folder that contains them.
-        only: a single checkpoint; None for all.
+        root: the folder that contains the checkpoints.
+        only: a single checkpoint; None: all.
     """
 
     root: Path
     only: Path | None = None
 
     def survey(self) -> list[CheckpointEntry]:
-        """List all entries, checkpoints first, by step; skips those removed meanwhile."""
+        """List all entries, checkpoints first, by step, without those removed meanwhile."""
         if self.only is not None:
             entries = [_read_entry(self.only, "checkpoint")]
         else:
@@ -256,7 +256,7 @@ class CheckpointPlace(NamedTuple):
         return [entry for entry in entries if entry is not None]
 
     def pointers(self) -> dict[PointerName, int | str | None]:
-        """The step of each pointer, or the reason why it is broken."""
+        """The step of each pointer, or the reason why the pointer is broken."""
         pointers: dict[PointerName, int | str | None] = {}
         steps = list_checkpoints(self.root)
         for name in POINTERS:
@@ -274,7 +274,7 @@ class CheckpointPlace(NamedTuple):
         """Compare every byte of a checkpoint with its checksums, file by file.
 
         Raises:
-            SetpointError: the manifest cannot be read, or is of another step.
+            SetpointError: the manifest cannot be read, or is for another step.
         """
         manifest = manifest_of(entry.path)
         for name, written in sorted(manifest.files.items()):
@@ -298,7 +298,7 @@ def find_place(path: str) -> CheckpointPlace:
             `best` in such a folder.
 
     Raises:
-        SetpointError: there are none.
+        SetpointError: there are no checkpoints.
     """
     refuse_url(path)
     given = Path(os.path.expanduser(path))
@@ -321,14 +321,14 @@ def find_place(path: str) -> CheckpointPlace:
 
 
 def reason_of(error: SetpointError) -> str:
-    """The reason of an error about a checkpoint."""
+    """The reason given by an error about a checkpoint."""
     return error.reason if isinstance(error, DamagedCheckpoint) else str(error)
 
 
 def _read_entry(
     path: Path, kind: Literal["checkpoint", "set aside", "unfinished"]
 ) -> CheckpointEntry | None:
-    """Read the manifest and the file sizes; None if it was removed meanwhile."""
+    """Read the manifest and the file sizes; None if the checkpoint was removed meanwhile."""
     manifest, damage = None, ""
     try:
         sizes = {file.name: file.stat().st_size for file in path.iterdir()}

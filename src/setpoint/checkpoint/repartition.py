@@ -1,7 +1,7 @@
-"""Rewriting a checkpoint with whole tensors or divided into another number of parts.
+"""Rewriting of a checkpoint with whole tensors, or with a different number of parts.
 
-One tensor is in memory at a time, two while the copy is compared with the original. The copy gets
-its final name after that comparison.
+Only one tensor is in memory at a time, or two while the copy is compared with the original. The
+copy gets its final name after that comparison.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ def convert(
         parts: the number of files of each stem, with the tensors divided by rows as for that many
             ranks; None: whole tensors.
         frozen: the parameters omitted by the source, if the copy is to contain them; None: the copy
-            omits them, too.
+            also omits them.
 
     Raises:
         DamagedCheckpoint: the source differs from what was saved.
@@ -66,7 +66,7 @@ def convert(
 
 
 def require_free(target: Path) -> None:
-    """Refuse a target that is not empty, or lies among the checkpoints of a run.
+    """Refuse a target that is not empty, or is among a run's checkpoints.
 
     Raises:
         SetpointError: the target is a file, a nonempty directory, or among the checkpoints of a
@@ -83,7 +83,7 @@ def require_free(target: Path) -> None:
 
 
 def _tensors(directory: Path) -> dict[str, dict[str, StoredTensor]]:
-    """The tensors of a checkpoint, of which every byte has been compared."""
+    """The tensors of a checkpoint, after every byte has been compared."""
     return cast("dict[str, dict[str, StoredTensor]]", load_directory(directory).tensors)
 
 
@@ -158,7 +158,7 @@ def _write_file(
 def _boxes_of(
     tensors: Mapping[str, Placeable], rank: int, ranks: int
 ) -> Iterator[tuple[str, _Box]]:
-    """Content of one of several files: rows of each tensor; the first has those without rows."""
+    """Content of one of several files: rows of each tensor; the first also has scalars."""
     for name, tensor in tensors.items():
         shape = tuple(tensor.shape)
         if not shape or not tensor.shape.numel():
@@ -172,7 +172,7 @@ def _boxes_of(
 
 
 def _aliases(named: Mapping[str, Placeable]) -> dict[str, str]:
-    """Further names of tied tensors, which files store once."""
+    """Further names of tied tensors, which files store only once."""
     owners: dict[tuple[object, ...], str] = {}
     aliases: dict[str, str] = {}
     for name, tensor in named.items():
@@ -202,7 +202,7 @@ def _compare(source: Path, copy: Path, frozen: Mapping[str, Placeable]) -> None:
 
 
 def _same(one: Tensor, other: Tensor) -> bool:
-    """True if two tensors are equal bit by bit, NaN included."""
+    """True if two tensors are equal bit by bit, including NaN."""
     if one.dtype != other.dtype or one.shape != other.shape:
         return False
     return torch.equal(*(tensor.reshape(-1).view(torch.uint8) for tensor in (one, other)))
@@ -230,7 +230,7 @@ class TensorDifference(NamedTuple):
 
     Arguments:
         left, right: None if a checkpoint lacks it.
-        norm: 2-norm of the left one.
+        norm: 2-norm of the left tensor.
         difference: 2-norm of left - right; this and the next two are None if a side is missing or
             the shapes differ.
         relative: difference / norm; infinite if the norm is 0.
@@ -247,7 +247,7 @@ class TensorDifference(NamedTuple):
 
     @property
     def order(self) -> float:
-        """Largest first: what cannot be compared, what is not a number, then by `relative`."""
+        """Sort key, largest first: what cannot be compared, what is NaN, then by `relative`."""
         if self.relative is None or math.isnan(self.relative):
             return -math.inf
         return -self.relative
@@ -272,7 +272,7 @@ def tensor_differences(left: Named, right: Named) -> Iterator[TensorDifference]:
 def state_differences(
     left: Mapping[str, Any], right: Mapping[str, Any]
 ) -> dict[str, tuple[Any, Any]]:
-    """Values that differ, by dotted path; None for a missing one."""
+    """Values that differ, by dotted path; None for a missing value."""
     a, b = dict(_leaves(left, "")), dict(_leaves(right, ""))
     paths = dict.fromkeys((*a, *b))
     return {
@@ -297,7 +297,7 @@ def _side(tensor: Tensor | Placeable) -> TensorSide:
 
 
 def _largest_difference(left: Tensor, right: Tensor) -> tuple[float, float, float, float] | None:
-    """Norm, norm of the difference, their ratio, and the largest; None if all bits are equal."""
+    """Norm, norm of the difference, their ratio, and the maximum; None if all bits are equal."""
     a, b = left.reshape(-1), right.reshape(-1)
     if a.dtype == b.dtype and torch.equal(a.view(torch.uint8), b.view(torch.uint8)):
         return None

@@ -44,7 +44,7 @@ _Copy = tuple[memoryview, memoryview]
 
 
 class HostMemory:
-    """Host memory for copies of tensors, reused by each save.
+    """Host memory for copies of tensors, reused for each save.
 
     Arguments:
         pinned: whether the memory is page-locked, for faster copies from a GPU.
@@ -63,17 +63,17 @@ class HostMemory:
         self._sources: list[Tensor] = []
 
     def clear(self, unchanged: Iterable[Tensor] = ()) -> None:
-        """Begin new copies, over the previous ones.
+        """Start new copies, which overwrite the previous ones.
 
         Arguments:
-            unchanged: tensors that stay unchanged until `finish`, as do others that share their
+            unchanged: tensors that stay unchanged until `finish`, as do all that share their
                 memory.
         """
         self._used = 0
         self._unchanged = frozenset(_storage(local_part(tensor)) for tensor in unchanged) - {0}
 
     def copy(self, tensor: Tensor) -> memoryview:
-        """A contiguous copy, complete after `wait` and `finish`."""
+        """Make a contiguous copy, which is complete after `wait` and `finish`."""
         size = tensor.numel() * tensor.element_size()
         if self._used == len(self._held) or len(self._held[self._used][1]) != size:
             # The saved tensors change rarely, for the checkpoint of weights alone at the end.
@@ -102,7 +102,7 @@ class HostMemory:
         return content
 
     def wait(self) -> None:
-        """Wait for all copies but those of unchanged tensors."""
+        """Wait for all copies except those of unchanged tensors."""
         due, self._due = self._due, []
         _copy_all(due)
         if self.pinned:
@@ -142,10 +142,10 @@ class Save:
 
     Arguments:
         step, metric, texts, on_saved: see `CheckpointStore.save`.
-        memory: the memory of its copies; None if tensors are written without a copy.
+        memory: memory for the copies; None if tensors are written without a copy.
         position: the position of the run, see `Manifest`.
         size: total bytes of its tensors.
-        refused: error that cancels it, shared with all ranks when they write.
+        refused: error that cancels the save, shared with all ranks when they write.
     """
 
     step: int
@@ -168,7 +168,7 @@ class Save:
             self.refused = error
 
     def wait(self, until: float | None) -> bool:
-        """Wait for its end, at most until a time; True if it has ended."""
+        """Wait for the end, at most until a given time; True if the save has ended."""
         left = None if until is None else max(until - time.monotonic(), 0)
         return bool(wait([self.written], left).done)
 
@@ -180,13 +180,13 @@ def stage(
     world: World,
     index: Index,
 ) -> Staged:
-    """Prepare the files of this rank's share of the tensors, and on the main rank the JSON files.
+    """Prepare the files of this rank's share of the tensors and, on the main rank, the JSON files.
 
     Arguments:
         tensors: this rank's share, see `share_of`.
         state: content of `state.json`.
-        into: memory for copies, so that tensors may change before they are written, those marked
-            unchanged only after its `finish`; None: they are not copied.
+        into: memory for copies, so that tensors may change before they are written (those marked
+            unchanged only after its `finish`); None: tensors are not copied.
         world: the ranks that save together.
         index: location of the parts of all ranks, by stem.
 
@@ -216,10 +216,10 @@ def write(staged: Staged, folder: Path) -> dict[str, Written]:
 
 
 def share_of(world: World, tensors: Tensors) -> tuple[Tensors, Index]:
-    """Assign the parts of tensors to ranks; all ranks call it.
+    """Assign tensor parts to ranks; all ranks must call it.
 
     Returns:
-        the parts that this rank writes, in the form of `tensors`; and on the main rank the index of
+        the parts that this rank writes, in the form of `tensors`, and on the main rank the index of
         all parts. A single rank writes whole tensors, without an index.
     """
     if world.size == 1:

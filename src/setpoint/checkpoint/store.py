@@ -1,4 +1,4 @@
-"""The checkpoints of a run: each complete or absent, whatever fails."""
+"""The checkpoints of a run: each is complete or absent, whatever fails."""
 
 from __future__ import annotations
 
@@ -55,14 +55,14 @@ OnSetAside = Callable[[Path, Path], None]
 
 
 class CheckpointStore:
-    """A directory of checkpoints: one writer, the main rank of a run, and any number of readers.
+    """A directory of checkpoints: one writer, a run's main rank, and any number of readers.
 
-    Every rank calls every method, with the same result or error; each writes its share of the
-    tensors, and the main rank the other files. A save stages the states, writes and flushes a
-    temporary folder, renames it, moves `best` and `latest`, and prunes. After a crash between any
-    two of these steps all checkpoints are complete, and the next writer's `prepare` finishes or
-    removes the rest. A damaged or unreadable checkpoint is never removed, only renamed: the disk
-    may recover.
+    Every rank must call every method, with the same result or error. Each rank writes its share of
+    the tensors, and the main rank also writes the other files. A save stages the states, writes and
+    flushes a temporary folder, renames it, moves `best` and `latest`, and prunes. After a crash
+    between any two of these steps, all checkpoints are complete, and the next writer's `prepare`
+    finishes or removes the rest. A damaged or unreadable checkpoint is never removed, only renamed,
+    because the disk may recover.
 
     A save in the background returns once the states are copied to host memory, except unchanged
     ones, or raises the error of an earlier save. The threads of all ranks use a separate process
@@ -71,14 +71,14 @@ class CheckpointStore:
 
     Arguments:
         root: the directory, `checkpoints/` of a run; created by the first save.
-        world: the ranks that share the directory; None: this process alone.
+        world: the ranks that share the directory; None: only this process.
         in_flight: maximum number of pending saves in the background; 0: saves are synchronous.
         pinned: whether background saves copy tensors to page-locked memory.
-        timeout: of collectives of the background threads, in seconds.
+        timeout: timeout for collectives of the background threads, in seconds.
         keep, keep_every, keep_at: retention, see `Retention`.
         keep_best: whether the checkpoint with the lowest metric is marked `best` and kept.
         on_set_aside: called with the old and the new path of each checkpoint that is set aside.
-        writes: False for a read-only store, which also leaves leftovers alone.
+        writes: False for a read-only store, which leaves leftovers alone, too.
     """
 
     def __init__(
@@ -133,7 +133,8 @@ class CheckpointStore:
     def prepare(self) -> None:
         """Clean up after a killed writer, and complete a save that lacked only its pointers.
 
-        All ranks call it before loading; the main rank, which has the run's lock, does the work.
+        All ranks must call it before loading; the main rank, which has the run's lock, does the
+        work.
 
         Raises:
             SetpointError: the directory cannot be written.
@@ -150,17 +151,17 @@ class CheckpointStore:
         on_saved: OnSaved | None = None,
         unchanged: Iterable[Tensor] = (),
     ) -> Path:
-        """Save a checkpoint, complete once all ranks have written.
+        """Save a checkpoint, which is complete once all ranks have written.
 
         Arguments:
-            step: completed steps; at least that of the newest checkpoint.
-            tensors: file stem to name to tensor.
+            step: number of completed steps; not lower than that of the newest checkpoint.
+            tensors: tensors by file stem and name.
             state: everything else, as JSON (see `encode_state`); its `position` is also in the
                 manifest.
             metric: the metric that selects the best checkpoint, lower is better (negated if higher
                 is better); with None or NaN the checkpoint is never the best.
             texts: file name to content, such as the record of the configuration.
-            on_saved: called with the directory after `latest` was moved.
+            on_saved: called with the directory once `latest` has moved.
             unchanged: tensors that stay unchanged until this rank calls `finish_copies`.
 
         Returns:
@@ -198,10 +199,10 @@ class CheckpointStore:
             save.finish_copies()
 
     def poll(self) -> bool:
-        """Handle saves that have ended; all ranks call it at the same point of the run.
+        """Handle saves that have ended; all ranks must call it at the same point of the run.
 
         Returns:
-            True while others are pending.
+            True while other saves are pending.
 
         Raises:
             RunError: a save has failed, as raised by `save`.
@@ -230,7 +231,7 @@ class CheckpointStore:
             self._finish()
 
     def close(self, timeout: float | None = None) -> list[tuple[int, str]]:
-        """Wait for pending saves after a failed run, whose other ranks may be gone.
+        """Wait for pending saves after a failed run in which other ranks may be gone.
 
         Returns:
             steps that could not be saved, with the reasons.
@@ -252,13 +253,13 @@ class CheckpointStore:
         return failed
 
     def load_newest(self, on_damaged: OnDamaged | None = None) -> LoadedCheckpoint | None:
-        """Load the newest valid checkpoint; None without any. Returns when all ranks have read.
+        """Load the newest valid checkpoint, or None; returns once all ranks have read it.
 
         Arguments:
             on_damaged: called with each damaged checkpoint that is skipped.
 
         Raises:
-            RunError: all are damaged, or a file cannot be read.
+            RunError: all checkpoints are damaged, or a file cannot be read.
             SetpointError: the ranks do not see the same checkpoints.
         """
         self.wait()
@@ -294,7 +295,7 @@ class CheckpointStore:
         return None
 
     def forget_best(self) -> None:
-        """Reset the best checkpoint: it will be the next one with a metric.
+        """Reset the best checkpoint; the next one with a metric becomes the best.
 
         Raises:
             SetpointError: the directory cannot be written.
@@ -315,13 +316,13 @@ class CheckpointStore:
             self.world.on_main(forget)
 
     def set_aside_after(self, step: int) -> None:
-        """Set aside the checkpoints after `step`, if the run continues from there.
+        """Set aside the checkpoints after `step` if the run continues from there.
 
         Call it after loading and before training, so that a skipped checkpoint is not mistaken for
         a newer state of this run. The pointers move before each rename.
 
         Arguments:
-            step: the newest to keep; -1 sets all aside.
+            step: the newest step to keep; -1 sets all aside.
 
         Raises:
             RunError: the checkpoints cannot be renamed.
@@ -349,7 +350,7 @@ class CheckpointStore:
             self.world.on_main(rename)
 
     def _stage(self, save: Save, tensors: Tensors, state: Mapping[str, Any]) -> Save:
-        """Assign shares to the ranks, and stage this one's."""
+        """Assign shares to the ranks, and stage this rank's share."""
         share, index = staging.share_of(self.world, tensors)
         save.position = state.get("position", {})
         save.size = sum(tensor.nbytes for named in share.values() for tensor in named.values())
@@ -366,7 +367,7 @@ class CheckpointStore:
         """Write the shares of all ranks, and commit or discard the checkpoint.
 
         Arguments:
-            world: all ranks; a thread needs a separate one.
+            world: all ranks; a thread needs a separate process group.
 
         Raises:
             RunError: a disk error of any rank.
@@ -536,7 +537,7 @@ class CheckpointStore:
             raise
 
     def _name_best_before(self, step: int, stay: Sequence[int]) -> None:
-        """Move `best` to the best of the steps `stay`, if it points to `step` or later."""
+        """Move `best` to the best of the steps `stay` if it points to `step` or a later one."""
         best = readable_pointer(self.root, "best")
         if best is not None and best >= step:
             measured = [(self._metric_of(s), s) for s in stay]
@@ -551,7 +552,7 @@ class CheckpointStore:
             self.on_set_aside(directory, place)
 
     def _move_pointers_forward(self) -> None:
-        """Move the pointers for checkpoints whose save was killed before that."""
+        """Move the pointers for checkpoints whose save was killed before doing so."""
         checkpoints = list_checkpoints(self.root)
         latest = readable_pointer(self.root, "latest")
         newer = [s for s in checkpoints if latest is None or s > latest]
@@ -612,7 +613,7 @@ class CheckpointStore:
                 remove(checkpoints[step], directory_name(step))
 
     def _in_words(self, save: Save, error: Exception) -> Exception:
-        """The error of a failed save, as a sentence for a full disk or memory."""
+        """The error of a failed save; a full disk or memory is described in a sentence."""
         if isinstance(error, OSError):
             problem = RunError(self._refusal(save.step, error))
         elif is_out_of_memory(error):

@@ -61,10 +61,10 @@ USUAL = ("data", "batch", "precision", "weights", "deterministic")
 
 
 def complete(job: Inference) -> Inference:
-    """A job completed by the settings of its weights.
+    """A job completed with the settings of its weights.
 
     Raises:
-        ConfigError: with every problem, including contradictions to the weights.
+        ConfigError: lists every problem, including contradictions to the weights.
     """
     draft = draft_of(job)
     return resolve(draft, problems=adopt(draft))
@@ -93,7 +93,7 @@ def verify_job(job: Inference, needs: Collection[Need] = NEEDS) -> Verification:
 
 
 def adopt(draft: Inference) -> list[Problem]:
-    """Add the settings of the weights below the layers of a draft.
+    """Add the settings of the weights to a draft, below its layers.
 
     Arguments:
         draft: the job with all its layers; modified.
@@ -155,7 +155,7 @@ def _lay_export(section: ExportTask, directory: Path) -> None:
 
 
 def _lay_sampling(section: Generation, path: str, place: WeightsPlace) -> list[Problem]:
-    """Sample by the generation_config.json of the weights, unless other values are given."""
+    """Sample as in the generation_config.json of the weights, unless other values are given."""
     if not (place.directory / GENERATION).is_file():
         return []
     settings = read_keys(place.directory, GENERATION)
@@ -238,7 +238,7 @@ def _of_hugging_face(path: str, place: WeightsPlace, draft: Inference) -> Infere
 
 
 def _model_of(path: str, place: WeightsPlace, draft: Inference) -> Config:
-    """Model section for a directory: Setpoint's own if it supports it, else transformers'."""
+    """Model section for a directory: Setpoint's own if that supports it, else transformers'."""
     from setpoint.model.pretrained.config_json import read_config
 
     if not isinstance(draft.model, HuggingFaceConfig):
@@ -273,7 +273,7 @@ def _lay_field(
     learned: bool,
     problems: list[Problem],
 ) -> None:
-    """Use one section's field as default of the same field in another."""
+    """Use a field of one section as the default of the same field in another."""
     info = type(section).__setpoint__.fields[name]
     place = (*path, name)
     recorded_value, value_given = (
@@ -298,7 +298,7 @@ def _lay_field(
 def _contradictions(
     section: Config, name: str, path: tuple[str, ...], given_value: Any, recorded_value: Any
 ) -> list[Problem]:
-    """Problems of values that differ from those that the weights were trained with."""
+    """Problems of values that differ from those with which the weights were trained."""
     info = type(section).__setpoint__.fields[name]
     given, recorded = (
         value if isinstance(value, Config) else plain(info.type.dump(value))
@@ -324,7 +324,7 @@ def _contradictions(
 
 
 def _class(value: object) -> object:
-    """Class of a section; an imported component with arguments has a generated one."""
+    """Class of a section; an imported component with arguments has a generated class."""
     return type(value).__setpoint__.cls if isinstance(value, Config) else None
 
 
@@ -338,7 +338,7 @@ class WeightsPlace(NamedTuple):
     """Location of weights.
 
     Arguments:
-        kind: `checkpoint` of Setpoint, or `huggingface`.
+        kind: `checkpoint` for one of Setpoint, or `huggingface`.
         record: folder with the record of a checkpoint; None for others.
     """
 
@@ -354,8 +354,8 @@ def find_weights(
 
     Arguments:
         path: a run directory, a checkpoint, a directory of a Hugging Face model, or a Hub id.
-        selector: checkpoint of a run: `best`, `latest` or a step; None: the best, or the latest
-            without one.
+        selector: checkpoint of a run: `best`, `latest` or a step; None: the best, or the latest if
+            there is no best one.
 
     Raises:
         SetpointError: there are no weights, or `selector` does not apply to them.

@@ -254,23 +254,23 @@ class Inference(
 
     @property
     def ids(self) -> TokenIds | None:
-        """The section of the tokenizer where there is none, and texts are token ids."""
+        """The tokenizer section to use if there is none and texts are token ids."""
         return self.tokenizer if isinstance(self.tokenizer, TokenIds) else None
 
     @property
     def data_is_unknown(self) -> bool:
-        """True if the training data of the weights is unknown: `data.sources` is a default.
+        """True if the training data of the weights is unknown, so that `data.sources` is a default.
 
-        Splits are then named after it, since the weights have none.
+        Splits are then named after that default, since the weights have none.
         """
         sources = (leaf for leaf in leaves(self) if leaf.key.startswith("data.sources"))
         return all(leaf.origin.layer == DEFAULT for leaf in sources)
 
     @property
     def merges_adapter(self) -> bool:
-        """True if the adapter becomes part of the weights before anything is computed.
+        """True if the adapter is merged into the weights before anything is computed.
 
-        Models of transformers are read whole, and merged before ranks divide them.
+        Transformers models are read whole, and merged before ranks divide them.
         """
         keeps_adapter = self.divides_weights and isinstance(self.model, TransformerConfig)
         keeps_adapter = keeps_adapter or (self.export is not None and self.export.adapter)
@@ -283,7 +283,7 @@ class Inference(
 
     @property
     def divides_weights(self) -> bool:
-        """True if a rank holds a part of the weights."""
+        """True if each rank has only a part of the weights."""
         parallel, degrees = self.parallel, self.parallel.degrees
         return (
             parallel.divides_experts

@@ -23,7 +23,7 @@ FINISH = {"stop": "stop token", "ended": "stop text", "length": "length"}
 
 @dataclass(frozen=True, slots=True)
 class GeneratedText:
-    """One continuation.
+    """The continuation of one prompt, as text.
 
     Arguments:
         prompt: the whole preceding text, as written by a chat template.
@@ -31,7 +31,7 @@ class GeneratedText:
         tokens: number of generated tokens, without a stop token.
         finish: `"stop token"`, `"stop text"` or `"length"`.
         stopped_by: the stop token or stop string.
-        messages: of a conversation; None for a text.
+        messages: messages of a conversation; None for a text.
     """
 
     prompt: str
@@ -55,17 +55,17 @@ def continue_prompts(
 ) -> list[GeneratedText]:
     """Continue prompts.
 
-    Samples depend only on the seed, the prompt and the number of the sample. Model replicas divide
-    the prompts among them; all ranks get all texts.
+    Samples depend only on the seed, the prompt and the sample number. Model replicas divide the
+    prompts among themselves; all ranks get all texts.
 
     Arguments:
         section: sampling settings, and stop conditions.
         micro_size: rows per forward pass of a replica.
-        on_text: receives text as it is generated, of this replica's rows, numbered in the order of
-            the result.
+        on_text: receives the text of this replica's rows as it is generated; rows are numbered in
+            the order of the result.
 
     Returns:
-        the continuations: all samples of the first prompt, then those of the second, ...
+        the continuations: all samples for the first prompt, then for the second, and so on.
 
     Raises:
         SetpointError: a prompt cannot be encoded, or a stop token is not in the vocabulary.
@@ -189,10 +189,10 @@ class _Stream:
 
 
 class StopTexts:
-    """Detection of the first stop string in a stream.
+    """Detects the first stop string in a stream.
 
     A token may contain the end of a stop string and more, and a stop string may span several
-    tokens, so bytes that could still become a stop string are held back.
+    tokens, so bytes that may still become part of a stop string are held back.
     """
 
     def __init__(self, stops: Sequence[str]) -> None:
@@ -204,11 +204,11 @@ class StopTexts:
         """Add the bytes of a token.
 
         Arguments:
-            data: next bytes; none may follow a stop string.
+            data: next bytes; must not be called again after a stop string.
 
         Returns:
-            bytes that certainly precede any stop string. `found` is the stop string, if one is
-            complete.
+            bytes that are certain to precede any stop string. `found` is the stop string once one
+            is complete.
         """
         data = self._held + data
         places = [(data.find(stop), -len(stop), stop) for stop in self._stops if stop in data]

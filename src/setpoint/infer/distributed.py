@@ -33,10 +33,10 @@ T = TypeVar("T")
 class ModelRunner:
     """Calls a model of one process, or of several ranks together.
 
-    Ranks of the axes `pipeline` and `tensor` have parts of one replica, and get the same rows.
-    Those of `replicate` and `shard` get different rows. Weights sharded by `shard` are gathered in
-    each pass (FSDP2), and experts get tokens of all ranks that divide them, so these must make the
-    same number of passes: a rank without rows makes empty passes.
+    Ranks along the axes `pipeline` and `tensor` have parts of one replica, and get the same rows.
+    Ranks along `replicate` and `shard` get different rows. Weights sharded along `shard` are
+    gathered in each pass (FSDP2), and experts get tokens from all ranks that divide them. Such
+    ranks must make the same number of passes, so a rank without rows makes empty passes.
 
     Arguments:
         model: maps (B, S) tokens to (B, S, V) logits; this rank's part if it is divided.
@@ -88,10 +88,11 @@ class ModelRunner:
 
         Arguments:
             tokens: (B, S).
-            last: only those after the last token are needed, and computed if possible.
+            last: whether only the logits after the last token are needed; if possible, no others
+                are computed.
 
         Returns:
-            (B, S, V), or (B, V) for the last; None on ranks without the last layers.
+            (B, S, V), or (B, V) with `last`; None on ranks without the last layers.
         """
         if not self.has_head:
             logits = self(tokens, **given)
@@ -106,10 +107,10 @@ class ModelRunner:
         return outcome.result if self.has_result else None
 
     def most_passes(self, passes: int) -> int:
-        """Maximum number of passes over ranks that must make the same number.
+        """Maximum number of passes over the ranks that must make the same number.
 
         Arguments:
-            passes: number of passes that this rank has rows for.
+            passes: number of passes for which this rank has rows.
         """
         if self._lockstep is None:
             return passes
@@ -118,12 +119,12 @@ class ModelRunner:
         return int(most)
 
     def idle(self, passes: int) -> None:
-        """Make empty passes for ranks that have more rows, if any wait for this one."""
+        """Make empty passes while other ranks have more rows, if any of them wait for this one."""
         for _ in range(passes if self._lockstep is not None else 0):
             self.logits(torch.zeros(1, 1, dtype=torch.int64, device=self.device), last=True)
 
     def agree(self, tokens: Tensor | None, rows: int) -> list[int]:
-        """Broadcast tokens chosen by the rank with the last layers.
+        """Broadcast the tokens chosen by the rank with the last layers.
 
         Arguments:
             tokens: (rows,) int64; None on ranks without the last layers.
@@ -139,17 +140,17 @@ class ModelRunner:
         return tokens.tolist()
 
     def own_of(self, block: range) -> range:
-        """Rows of this replica, of a block that all replicas divide."""
+        """This replica's rows from a block that all replicas divide."""
         return block[self.world.data_rank :: self.world.data_size]
 
     def gather(self, results: Mapping[int, T]) -> list[T]:
         """Gather the results of all replicas; they must be picklable.
 
         Arguments:
-            results: of this replica, by row number.
+            results: results of this replica, by row number.
 
         Returns:
-            all results in the order of the rows, on every rank.
+            all results in row order, on every rank.
         """
         if self.world.size == 1:
             return [results[row] for row in sorted(results)]
@@ -193,7 +194,7 @@ class Division:
         self._stages = divide(config, world, model, layers, _policy, exchange, gathers, sizes)
 
     def runner(self, model: nn.Module) -> ModelRunner:
-        """Make the runner of a loaded model; collective over all ranks."""
+        """Make the runner of a loaded model; a collective of all ranks."""
         job, world, pipeline = self.job, self.world, None
         if self._stages:
             group, pipelining = world.group("pipeline"), job.parallel.pipelining
@@ -222,5 +223,5 @@ def _policy() -> MixedPrecisionPolicy:
 
 
 def _device_of(model: nn.Module) -> torch.device:
-    """Device of a model's first parameter; the CPU without any."""
+    """Device of a model's first parameter; the CPU if it has no parameters."""
     return next((parameter.device for parameter in model.parameters()), torch.device("cpu"))

@@ -58,7 +58,7 @@ def require_empty(section: ExportTask) -> None:
     """Require an empty or new output directory, before anything is computed.
 
     Raises:
-        SetpointError: it is a file, or a directory that is not empty.
+        SetpointError: the output is a file, or a directory that is not empty.
     """
     path = Path(os.path.expanduser(section.path))
     if path.exists() and (not path.is_dir() or any(path.iterdir())):
@@ -69,14 +69,14 @@ def require_empty(section: ExportTask) -> None:
 def export_job(
     job: Inference, place: WeightsPlace, loaded: LoadedModel | None
 ) -> tuple[Path, list[str]]:
-    """Export the weights of a job, from this process only.
+    """Export a job's weights, from this process only.
 
     Arguments:
-        place: of the weights.
+        place: location of the weights.
         loaded: the whole model, if it is in memory.
 
     Returns:
-        the directory, and cautions about it.
+        the directory, and cautions about the export.
     """
     section = job.export
     assert section is not None
@@ -119,16 +119,16 @@ def export(
     max_shard_size: int = SHARD,
     family: str | None = None,
 ) -> Path:
-    """Write weights in the format of Hugging Face, atomically.
+    """Write weights in Hugging Face format, atomically.
 
     Arguments:
-        model: in memory, or a checkpoint that is read a few tensors at a time.
-        directory: of the weights, whose files name end-of-text tokens in addition to the
-            tokenizer's separator; None: only those of the model's origin.
+        model: a model in memory, or a checkpoint that is read a few tensors at a time.
+        directory: directory of the weights, whose files name end-of-text tokens in addition to the
+            tokenizer's separator; None: only those of the original model.
         dtype, max_shard_size, family: see `save_pretrained`.
 
     Raises:
-        SetpointError: no model family fits, or it cannot be written.
+        SetpointError: no model family can express the model, or the files cannot be written.
     """
     files, end, ids = None, None, None
     if directory is not None:
@@ -157,7 +157,7 @@ def export(
 
 
 def tokenizer_caution(directory: Path) -> str:
-    """Caution if transformers reads the exported tokenizer differently; empty otherwise.
+    """Caution if transformers reads the exported tokenizer differently; else empty.
 
     As of version 5, its class for the model_type qwen2 replaces the pre-tokenizer of the files.
     """
@@ -197,20 +197,20 @@ def write_peft(
     base: str | None = None,
     tokenizer: Path | None = None,
 ) -> Path:
-    """Write the adapter of a model in PEFT's format.
+    """Write a model's adapter in PEFT format.
 
     Matrices fused in the family but separate in Setpoint, as in GPT-2, become one with the ranks
-    added up, and vice versa. The directory appears when it is complete.
+    added up, and vice versa. The directory appears only when it is complete.
 
     Arguments:
         base: name or path of the base model.
-        family: `model_type` of transformers whose names are used; None: that of the base, or else
-            the simplest that fits.
-        tokenizer: a directory whose tokenizer files and chat template are copied, too.
+        family: `model_type` of transformers whose names are used; None: the one of the base model,
+            or else the simplest that can express the model.
+        tokenizer: a directory from which tokenizer files and chat template are also copied.
 
     Raises:
         SetpointError: the model has no family in transformers, PEFT's format cannot express the
-            adapter, or it cannot be written.
+            adapter, or the files cannot be written.
     """
     if isinstance(model, Transformer):
         form = _form_of_ours(model, family)
@@ -240,15 +240,15 @@ def _stored(tensor: Tensor, dtype: torch.dtype | None) -> Tensor:
 
 @dataclass(slots=True)
 class _Form:
-    """An adapter in PEFT's format.
+    """An adapter in PEFT format.
 
     Arguments:
-        tensors: by their names in the file.
-        ranks, alphas: by module; of packed experts, by parameter.
-        parameters: those of packed experts.
+        tensors: tensors by their names in the file.
+        ranks, alphas: by module; for packed experts, by parameter.
+        parameters: parameters of packed experts.
         saved: fully trained modules.
-        is_turned: matrices are (inputs, outputs).
-        ties: a tied embedding is saved for both of its uses.
+        is_turned: whether matrices are (inputs, outputs).
+        ties: whether a tied embedding is saved for both of its uses.
     """
 
     tensors: dict[str, Tensor] = field(default_factory=dict)
@@ -265,7 +265,7 @@ class _Form:
         """Add the adapter of a matrix.
 
         Arguments:
-            as_parameter: identify it by its parameter instead of its module.
+            as_parameter: whether to identify the matrix by its parameter instead of its module.
         """
         names = LINEAR_NAMES if not is_embedding else EMBEDDING_NAMES
         for name, tensor in zip(
@@ -295,7 +295,7 @@ class _Made(NamedTuple):
 
 
 def _form_of_ours(model: Transformer, family: str | None) -> _Form:
-    """Adapter of a transformer, by the names of a family."""
+    """Adapter of a Setpoint transformer, with the names of a family."""
     origin = keys_of_origin(getattr(model, "loaded_from", None)).get("model_type")
     family_config = family_for(model.config, family, origin)
     by_weight = _by_weight(adapters_of(model))
@@ -385,7 +385,7 @@ def _form_of_transformers(model: HuggingFaceModel) -> _Form:
 def _add_experts(
     form: _Form, module: nn.Module, name: str, adapters: Mapping[str, ExpertAdapter]
 ) -> None:
-    """Add adapters of packed experts in the layout of PEFT's `target_parameters`.
+    """Add adapters of packed experts, in the layout of PEFT's `target_parameters`.
 
     PEFT wraps a module once per parameter, the last one outermost. A is (E ranks, inputs), and B
     (outputs, ranks E); the inputs are the last of an expert's two dimensions, unless the module has
@@ -411,7 +411,7 @@ def _add_experts(
 
 
 def _trained_whole(model: nn.Module) -> list[str]:
-    """Trained parameters outside the adapter."""
+    """Trained parameters that are not part of the adapter."""
     named = model.named_parameters()
     return [
         name for name, parameter in named if parameter.requires_grad and ".adapter." not in name

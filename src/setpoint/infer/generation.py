@@ -47,8 +47,8 @@ def generate(
 ) -> list[Continuation]:
     """Continue each prompt by sampling from the model.
 
-    Prompts of different lengths share a batch, and each row is the same as alone: padding is
-    masked, and a row draws from its own generator. Rows that have ended leave the batch.
+    Prompts of different lengths share a batch, but each row gets the same result as alone: padding
+    is masked, and each row draws from its own generator. Rows that have ended leave the batch.
 
     Ranks with parts of one model get the same prompts; ranks that must make the same number of
     passes may get different ones, or none.
@@ -57,17 +57,17 @@ def generate(
         model: maps (B, S) int64 tokens to (B, S, V) logits; runs in evaluation mode, and its mode
             is restored.
         max_tokens: maximum number of new tokens per row.
-        sampling: sampling settings; None: from the plain softmax.
+        sampling: sampling settings; None: sample from the plain softmax.
         generators: one per row, on the CPU; None: torch's global one.
-        context: maximum number of tokens that the model sees; None: unlimited. Pass the model's
-            max_sequence_length.
+        context: maximum number of tokens that the model sees, usually its max_sequence_length;
+            None: unlimited.
         vocab_size: only tokens below it are drawn; None: all logits.
         stop: tokens that end a row; exempt from the repetition penalty.
-        cache: cache keys and values if the model can, so that a token costs one position instead of
-            the whole context. Results are the same.
+        cache: whether to cache keys and values if the model can, so that a token costs one position
+            instead of the whole context. Results are the same.
 
     Raises:
-        SetpointError: an empty prompt.
+        SetpointError: a prompt is empty.
     """
     sampling = sampling or Sampling()
     runner = model if isinstance(model, ModelRunner) else ModelRunner(model)
@@ -132,7 +132,7 @@ Texts = Sequence[Sequence[int]]
 
 
 class PromptReader(Protocol):
-    """Computes logits after texts that grow by one token per call."""
+    """Computes next-token logits for texts that grow by one token per call."""
 
     def __call__(self, texts: Texts) -> Tensor | None:
         """Next-token logits; None on ranks without the last layers.
@@ -143,11 +143,11 @@ class PromptReader(Protocol):
         ...
 
     def passes(self, texts: Texts) -> int:
-        """Number of forward passes that a call makes."""
+        """Number of forward passes made by a call."""
         ...
 
     def keep(self, places: Sequence[int]) -> None:
-        """Keep only some rows from the next call on."""
+        """Keep only some rows, starting with the next call."""
         ...
 
 
@@ -155,7 +155,7 @@ def reader_of(runner: ModelRunner, context: int | None, cache: bool) -> PromptRe
     """The cheapest reader for a model.
 
     Arguments:
-        context: maximum number of tokens that it sees; None: unlimited.
+        context: maximum number of tokens that the model sees; None: unlimited.
     """
     uncached = UncachedReader(runner, context)
     make = getattr(runner.model, "make_cache", None) if cache else None
@@ -166,8 +166,8 @@ def reader_of(runner: ModelRunner, context: int | None, cache: bool) -> PromptRe
 class UncachedReader:
     """Processes the whole context for each token.
 
-    Rows of different lengths are padded if the model has `pads_left = True`; otherwise rows of one
-    length are processed together.
+    Rows of different lengths are padded if the model has `pads_left = True`; otherwise, rows of
+    equal length are processed together.
 
     Arguments:
         context: maximum number of tokens that the model sees; None: unlimited.
@@ -199,7 +199,7 @@ class UncachedReader:
         return 1 if self.padded else len(_lengths(self._windows(texts)))
 
     def keep(self, places: Sequence[int]) -> None:
-        """Do nothing, since there is no state."""
+        """Do nothing, because there is no state."""
 
     def _windows(self, texts: Texts) -> list[Sequence[int]]:
         return [text if self.context is None else text[-self.context :] for text in texts]
@@ -210,10 +210,10 @@ def _lengths(windows: Texts) -> list[int]:
 
 
 class CachedReader:
-    """Caches keys and values, and processes one token per row from the second call on.
+    """Caches keys and values, so that after the first call only one token per row is processed.
 
-    A text longer than the context shifts under it: positions of all tokens change, which
-    invalidates the cache, and the rest is processed like by `UncachedReader`.
+    Once a text exceeds the context, the context window shifts. This changes the positions of all
+    tokens and invalidates the cache, so the rest is processed as by `UncachedReader`.
 
     Arguments:
         context: maximum number of tokens that the model sees; None: unlimited.
@@ -252,16 +252,16 @@ class CachedReader:
         return 1
 
     def keep(self, places: Sequence[int]) -> None:
-        """Keep only some rows from the next call on."""
+        """Keep only some rows, starting with the next call."""
         if self.cache is not None:
             self.cache.select(torch.tensor(places, device=self.runner.device))
 
 
 def left_padded(rows: Texts, device: torch.device) -> tuple[Tensor, Tensor | None]:
-    """Batch of rows of different lengths, aligned at the end.
+    """Batch of rows with different lengths, aligned at the end.
 
     Returns:
-        (B, S) tokens; and (B, S) positions, negative for padding, or None if all rows have one
+        (B, S) tokens, and (B, S) positions, negative for padding, or None if all rows have the same
         length.
     """
     lengths = torch.tensor([len(row) for row in rows])
@@ -277,15 +277,16 @@ def left_padded(rows: Texts, device: torch.device) -> tuple[Tensor, Tensor | Non
 
 @dataclass(frozen=True, slots=True)
 class Sampling:
-    """Sampling settings; the filters apply in this order.
+    """Sampling settings; filters are applied in the order listed.
 
     Arguments:
         repetition_penalty: above 1, seen tokens become less likely; 1 has no effect.
         temperature: divides the logits; 0 is greedy.
-        top_k: sample from the k most likely tokens; None: from all.
+        top_k: sample from the k most likely tokens; None: all tokens.
         top_p: sample from the smallest set of most likely tokens with this total probability; None:
-            from all.
-        min_p: sample from tokens with this probability relative to the most likely; None: from all.
+            all tokens.
+        min_p: sample from tokens at least this fraction as probable as the most probable one; None:
+            all tokens.
 
     Raises:
         SetpointError: a setting is out of range.
@@ -328,12 +329,12 @@ def sample(
 ) -> Tensor:
     """Sample one token for each row of logits.
 
-    A row consumes one number of its generator, whatever the filters, so that its samples do not
-    depend on other rows.
+    A row consumes exactly one number from its generator, whatever the filters, so that its samples
+    do not depend on other rows.
 
     Arguments:
         generators: one per row, on the CPU; None: torch's global one.
-        seen: (B, V) bool, tokens that the repetition penalty applies to; None: none.
+        seen: (B, V) bool, tokens to which the repetition penalty applies; None: no tokens.
 
     Raises:
         RunError: logits are NaN, as from damaged or diverged weights.
@@ -383,7 +384,7 @@ the order of their definition, that of Hugging Face's `generate`."""
 
 
 def repetition(logits: Tensor, used: Tensor, penalty: float) -> Tensor:
-    """Make used tokens less likely (CTRL, Keskar et al., 2019).
+    """Make tokens that occurred before less likely (CTRL, Keskar et al., 2019).
 
     Arguments:
         used: (B, V) bool, tokens of the prompt and of the generated text.
@@ -403,7 +404,7 @@ def scaled(logits: Tensor, temperature: float) -> Tensor:
 
 
 def top_k(logits: Tensor, k: int) -> Tensor:
-    """Keep the k most likely tokens, and those equal to the k-th.
+    """Keep the k most likely tokens, and any tied with the k-th.
 
     Arguments:
         k: at least 1; V or more keeps all.
@@ -416,7 +417,8 @@ def top_p(logits: Tensor, p: float) -> Tensor:
     """Keep the most likely tokens up to a total probability p (nucleus, Holtzman et al., 2020).
 
     Arguments:
-        p: in (0, 1]; of equal tokens at the edge, those with higher indices are kept first.
+        p: in (0, 1]; of equally likely tokens at the edge, those with higher indices are kept
+            first.
     """
     # From the least likely up: tokens up to a cumulative probability of 1 - p are not needed.
     ordered, places = logits.sort(dim=-1, stable=True)
@@ -426,7 +428,7 @@ def top_p(logits: Tensor, p: float) -> Tensor:
 
 
 def min_p(logits: Tensor, share: float) -> Tensor:
-    """Keep tokens at least `share` times as likely as the first (min-p, Nguyen et al., 2024)."""
+    """Keep tokens at least `share` times as likely as the best one (min-p, Nguyen et al., 2024)."""
     probabilities = logits.softmax(dim=-1)
     least = share * probabilities.amax(dim=-1, keepdim=True)
     return logits.masked_fill(probabilities < least, EXCLUDED)

@@ -1,4 +1,4 @@
-"""Tasks of lm-evaluation-harness, an optional package: its three request types for a model."""
+"""Tasks of lm-evaluation-harness, an optional package: a model's answers to its request types."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class Likelihood(NamedTuple):
 
 
 class Answers:
-    """Answers of one model.
+    """Answers of a model to the requests of the harness.
 
     Arguments:
         chat: format of conversations; None: contexts are text.
@@ -58,7 +58,7 @@ class Answers:
         """A conversation as a context, with control tokens marked.
 
         Arguments:
-            is_open: the last message is an answer to continue.
+            is_open: whether the last message is an answer to continue.
 
         Raises:
             SetpointError: the chat template refuses the messages.
@@ -74,18 +74,18 @@ class Answers:
         return "".join(marked) + begun
 
     def loglikelihood(self, pairs: Sequence[tuple[str, str]]) -> list[Likelihood]:
-        """Likelihood of each continuation after its context."""
+        """Compute the likelihood of each continuation after its context."""
         return self._likelihoods([self._split(*pair) for pair in pairs])
 
     def loglikelihood_rolling(self, texts: Sequence[str]) -> list[float]:
-        """Log-probability of each text as a document, every token predicted once.
+        """Log-probability of each text as a document, with every token predicted once.
 
         A text longer than the context is read in windows, each of which predicts the tokens after
-        the previous one; the last window has full length, like in the harness's own models
+        the previous one; the last window has full length, as in the harness's own models
         (`get_rolling_token_windows`).
 
         Returns:
-            the sum over the tokens of each, in nats.
+            the sum over each text's tokens, in nats.
         """
         windows: list[tuple[list[int], list[int]]] = []
         owner: list[int] = []
@@ -169,7 +169,7 @@ class Answers:
     ) -> list[Likelihood]:
         """Likelihood of tokens after tokens, batched by length.
 
-        Model replicas divide them, and all ranks get all answers.
+        Model replicas divide the requests, and all ranks get all answers.
         """
         order = sorted(range(len(parts)), key=lambda number: -sum(map(len, parts[number])))
         likelihoods: dict[int, Likelihood] = {}

@@ -50,18 +50,18 @@ if TYPE_CHECKING:
 
 
 def infer(job: Inference, *, on_text: OnText | None = None, show: Work = no_work) -> Results:
-    """Run an inference job; collective over all ranks.
+    """Run an inference job; a collective of all ranks.
 
     Arguments:
-        job: a draft or a resolved job; unset values come from its weights, and the number of ranks
-            from the launcher.
-        on_text, show: output of the main rank.
+        job: a draft or a resolved job; unset values come from its weights, the number of ranks from
+            the launcher.
+        on_text, show: output functions of the main rank.
 
     Returns:
-        the same on all ranks, except profiles. The main rank has written the results.
+        the results, equal on all ranks except for profiles. The main rank has also written them.
 
     Raises:
-        ConfigError: the job is invalid, or contradicts its weights. Nothing is written then.
+        ConfigError: the job is invalid, or contradicts its weights; nothing is written.
         SetpointError: a resource cannot be read or used.
         RunError: the weights are damaged, an operation has no deterministic form, a result cannot
             be written, or another rank has ended.
@@ -83,7 +83,7 @@ def infer(job: Inference, *, on_text: OnText | None = None, show: Work = no_work
 
 
 def _not_started(ranks: int) -> SetpointError:
-    """Error for a job whose number of ranks differs from that of the launcher."""
+    """Error for a job whose number of ranks differs from the launcher's."""
     started = launched()
     state = f"a launcher started {started}" if started > 1 else "only one process was started"
     return SetpointError(
@@ -104,7 +104,7 @@ def infer_on(
 
     Arguments:
         job: complete and resolved.
-        loaded: the model of the job; None: it is loaded.
+        loaded: the model of the job; None: load it.
     """
     if not world.is_main:
         on_text, show = None, no_work
@@ -172,8 +172,8 @@ class Results:
         weights: directory of the weights.
         harness: metrics of lm-evaluation-harness, by task and metric.
         exported: directory of exported weights.
-        profiles: of the forward passes; None: none.
-        cautions: to consider before using the results.
+        profiles: profiles of the forward passes; None: no profiling.
+        cautions: cautions to consider before using the results.
     """
 
     weights: Path
@@ -185,7 +185,7 @@ class Results:
     cautions: list[str] = field(default_factory=list)
 
     def to_json(self, output: Path | None = None) -> dict[str, Any]:
-        """The results without texts, which are in a separate file."""
+        """The results without texts, which are written to a separate file."""
         content: dict[str, Any] = {"weights": str(self.weights)}
         if self.scores:
             content["evaluation"] = {
@@ -206,10 +206,10 @@ class Results:
 
 
 def require_place(folder: Path, job: Inference) -> None:
-    """Require an output directory that is empty or has results of the same job.
+    """Require an output directory that is empty or contains results of the same job.
 
     Raises:
-        SetpointError: naming its content.
+        SetpointError: names the content of the directory.
     """
     if folder.exists() and not folder.is_dir():
         raise SetpointError(f"output: {folder} is a file; give a directory")
@@ -232,10 +232,10 @@ def require_place(folder: Path, job: Inference) -> None:
 
 
 def write_record(folder: Path, job: Inference) -> None:
-    """Write the record of a job to its directory, before there are results.
+    """Write the record of a job to its directory, before there are any results.
 
     Raises:
-        RunError: it cannot be written.
+        RunError: the record cannot be written.
     """
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -247,10 +247,10 @@ def write_record(folder: Path, job: Inference) -> None:
 
 
 def write_results(folder: Path, job: Inference, results: Results) -> None:
-    """Write results and record; `results.json` is written last, as a mark of completion.
+    """Write results and record; `results.json` is written last, to mark completion.
 
     Raises:
-        RunError: it cannot be written.
+        RunError: a file cannot be written.
     """
     write_record(folder, job)
     write_json(folder / ENVIRONMENT, environment(secrets=declared_secrets(job)))

@@ -44,10 +44,10 @@ class LoadedModel:
     """A model ready for inference.
 
     Arguments:
-        runner: calls the model, in evaluation mode.
+        runner: runner that calls the model, in evaluation mode.
         compute: dtype of matrix products: `"fp32"`, `"bf16"` or `"fp16"`.
         context: maximum number of tokens.
-        opening: tokens in front of a text to continue.
+        opening: tokens that precede a text to continue.
         stops: end-of-text tokens.
     """
 
@@ -67,19 +67,19 @@ class LoadedModel:
 
     @property
     def model(self) -> nn.Module:
-        """The model; this rank's part if it is divided."""
+        """The model, or this rank's part of it."""
         return self.runner.model
 
     @property
     def facts(self) -> ChatFacts | None:
-        """The tokenizer's control tokens and chat format; None without."""
+        """The tokenizer's control tokens and chat format; None if it has none."""
         return getattr(self.tokenizer, "chat", None)
 
     def tokens_of(self, prompt: Prompt) -> list[int]:
-        """Tokens of a prompt, a text after the opening.
+        """Tokens of a text prompt, preceded by the opening.
 
         Returns:
-            the tokens; the separator if there are none.
+            the tokens; the separator if there would be none.
         """
         if prompt.ids is not None:
             tokens = [*self.opening, *prompt.ids]
@@ -99,11 +99,11 @@ def load(
     Arguments:
         job: complete and resolved.
         world: this process's rank; None: a single process.
-        place: of the weights; None: it is located.
+        place: location of the weights; None: find it.
 
     Raises:
-        SetpointError: the weights are missing, or the tokenizer does not fit the model.
-        RunError: the weights are damaged, or do not fit the model. Nothing is loaded then.
+        SetpointError: the weights are missing, or the tokenizer does not suit the model.
+        RunError: the weights are damaged, or do not match the model; nothing is loaded.
     """
     world = world or World(choose_device(job.parallel))
     place = place or find_weights(job.weights.path, job.weights.checkpoint, weights=True)
@@ -139,7 +139,7 @@ def load(
 
 
 def _opening(place: WeightsPlace, tokenizer: Tokenizer) -> tuple[int, ...]:
-    """Tokens in front of a text, as in the run's training data."""
+    """Tokens that precede a text, as in the run's training data."""
     if place.record is None:
         return tokenizer.opening
     sources = load_record(Job, str(place.record)).values["data"]["sources"]
@@ -155,7 +155,7 @@ def add_adapter(config: AdapterConfig, section: ModelConfig, model: nn.Module) -
         section: the model's configuration.
 
     Raises:
-        SetpointError: it does not fit the model.
+        SetpointError: the adapter does not suit the model.
     """
     kinds, turned, packed = parameter_kinds(model), inputs_first(model), packed_experts(model)
     parameters = [
@@ -192,10 +192,10 @@ def _load_checkpoint(
 
 @contextmanager
 def naming_whole_ones(checkpoint: Path) -> Iterator[None]:
-    """Add the intact checkpoints of the same run to the error of a damaged one.
+    """Add the intact checkpoints of the same run to the error about a damaged one.
 
     Raises:
-        RunError: the damage, and the intact checkpoints.
+        RunError: states the damage, and the intact checkpoints.
     """
     try:
         yield

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 class Passes:
-    """Counts the forward passes of a model, and runs what is due between them.
+    """Counts the forward passes of a model, and runs whatever is due between them.
 
     A pass ends when the next one begins, so that it includes the use of its result.
     """
@@ -39,7 +39,7 @@ class Passes:
         self._seconds = 0.0
 
     def start(self) -> None:
-        """Take over garbage collection."""
+        """Take over garbage collection from Python."""
         if self._garbage is not None:
             self._garbage.start()
 
@@ -60,7 +60,7 @@ class Passes:
             self.profiles.passes = self.count
 
     def close(self) -> None:
-        """Save recordings and restore Python's garbage collection; also after an error."""
+        """Save recordings and restore Python's garbage collection, even after an error."""
         if self._profiler is not None:
             self._profiler.close()
         if self._garbage is not None:
@@ -88,10 +88,10 @@ def watching(job: Inference, loaded: LoadedModel) -> Iterator[Passes]:
     """Run a job's profiling and garbage collection between forward passes.
 
     Arguments:
-        loaded: its model, which gets a temporary hook if needed.
+        loaded: the loaded model, which gets a temporary hook if needed.
 
     Returns:
-        a context around the tasks; the profiles are complete at its end.
+        a context for the tasks; the profiles are complete when it exits.
 
     Raises:
         RunError: the trace directory cannot be created.
@@ -157,7 +157,7 @@ def folder_of(job: Inference) -> Path:
     """Trace directory of a job.
 
     Arguments:
-        job: its profiling is not null; without an output, that directory is absolute.
+        job: the job; its profiling is not null. Without an output, the directory is absolute.
     """
     assert job.profiling is not None
     if job.output is None:

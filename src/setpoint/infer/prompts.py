@@ -33,8 +33,8 @@ class Prompt:
 
     Arguments:
         pieces: the text, with its control tokens separate.
-        messages: of a conversation; None for a text.
-        is_whole: nothing is added before it.
+        messages: messages of a conversation; None for a text.
+        is_whole: whether nothing is added before the prompt.
         ids: the tokens, if they are not made from text.
     """
 
@@ -56,15 +56,16 @@ def prompts_of(
     directory: Path,
     ids: TokenIds | None = None,
 ) -> list[Prompt]:
-    """Prompts of a section, those of its file last.
+    """Prompts of a section, with those from its file last.
 
     Arguments:
         facts: the tokenizer's control tokens and chat format; None without.
-        directory: of the weights, which may contain a chat template.
+        directory: directory of the weights, which may contain a chat template.
         ids: tokenizer section for prompts of token ids; None: texts.
 
     Raises:
-        SetpointError: a file cannot be read, or no chat template fits; with the path of the field.
+        SetpointError: a file cannot be read, or no chat template is suitable; names the path of the
+            field.
     """
     given: list[tuple[str, str | Conversation]] = [
         (f"generation.prompts.{index}", text) for index, text in enumerate(section.prompts)
@@ -104,10 +105,10 @@ def id_prompt(text: str, ids: TokenIds, place: str) -> Prompt:
     """Parse a prompt of token ids.
 
     Arguments:
-        place: of the prompt, for messages.
+        place: place of the prompt, for messages.
 
     Raises:
-        SetpointError: it is invalid, or empty without a separator.
+        SetpointError: the prompt is invalid, or empty without a separator.
     """
     valid = f"Valid: ids from 0 to {ids.count - 1} with spaces between them: '5 9 12'"
     words = text.split()
@@ -141,7 +142,7 @@ def chat_template(chat: Chat | None, facts: ChatFacts | None, directory: Path) -
     """Chat template of a job, or else of the tokenizer or the weights.
 
     Raises:
-        SetpointError: there is none, or it uses tokens that the tokenizer does not have.
+        SetpointError: there is no template, or it uses tokens that the tokenizer does not have.
     """
     if facts is None:
         raise SetpointError(
@@ -157,7 +158,7 @@ def chat_template(chat: Chat | None, facts: ChatFacts | None, directory: Path) -
 
 
 def with_controls(text: str, controls: Sequence[str]) -> tuple[TextPiece, ...]:
-    """Split a text into pieces at the control tokens that it spells."""
+    """Split a text into pieces at the control tokens spelled in it."""
     pattern = "|".join(map(re.escape, sorted(controls, key=len, reverse=True)))
     parts = re.split(f"({pattern})", text) if pattern else [text]
     return tuple(TextPiece(part, index % 2 == 1) for index, part in enumerate(parts) if part)
@@ -166,10 +167,10 @@ def with_controls(text: str, controls: Sequence[str]) -> tuple[TextPiece, ...]:
 def stop_ids(
     section: Generation, facts: ChatFacts | None, size: int, where: str = "generation."
 ) -> list[int]:
-    """Ids of `stop_tokens`, and of strings of `stop` that are control tokens.
+    """Ids of `stop_tokens`, and of strings in `stop` that are control tokens.
 
     Arguments:
-        size: of the vocabulary.
+        size: size of the vocabulary.
         where: prefix of field names in messages.
 
     Raises:
@@ -215,18 +216,18 @@ def stop_ids(
 
 
 def read_prompts(path: Path) -> list[tuple[str, str | Conversation]]:
-    """Read the prompts of a file.
+    """Read prompts from a file.
 
     Arguments:
         path: `.jsonl` with a conversation per line, in the formats of training data, or a text
             under "prompt"; any other file has one prompt per line. Empty lines are skipped.
 
     Returns:
-        location and prompt of each; conversations without a final answer.
+        pairs of location and prompt; conversations lack a final answer.
 
     Raises:
-        SetpointError: it cannot be read, is not UTF-8, has no prompt, or a line is invalid, with
-            its number.
+        SetpointError: the file cannot be read, is not UTF-8, contains no prompt, or a line is
+            invalid; names the line.
     """
     try:
         text = Path(os.path.expanduser(path)).read_text(encoding="utf-8")

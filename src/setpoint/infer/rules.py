@@ -35,7 +35,7 @@ def precision_problems(job: Inference) -> Iterator[Problem]:
 
 
 def adapter_problems(job: Inference) -> Iterator[Problem]:
-    """Report adapter settings without an adapter, or that it does not support."""
+    """Report adapter settings without an adapter, or settings that it does not support."""
     if job.adapter is not None:
         has_names = isinstance(job.model, TransformerConfig | HuggingFaceConfig)
         if job.export is not None and job.export.adapter and not has_names:
@@ -70,7 +70,7 @@ def adapter_problems(job: Inference) -> Iterator[Problem]:
 
 
 def pass_problems(job: Inference) -> Iterator[Problem]:
-    """Report settings between forward passes that have no effect."""
+    """Report settings for the time between forward passes that have no effect."""
     profiling, gc = job.profiling, job.resilience.gc
     sections = {"profiling": profiling, "resilience.gc": gc}
     if not job.runs_model:

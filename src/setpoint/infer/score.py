@@ -1,4 +1,4 @@
-"""Evaluation: loss of a model on texts."""
+"""Evaluation: the loss of a model on texts."""
 
 import math
 import sys
@@ -114,14 +114,15 @@ def score(
 
     Arguments:
         sequence_length: tokens that the model sees at once; a shorter stream is one sequence.
-        sequences: number to evaluate, from the start; None: all.
-        packing: of documents into rows.
+        sequences: number of sequences to evaluate, from the start; None: all.
+        packing: packing of documents into rows.
         marked: see `evaluation_rows`.
-        name: of the text, for errors and `show`.
+        name: name of the text, for errors and `show`.
         loader: options of `EvaluationFeed`; None: batches are made in this process.
 
     Raises:
-        SetpointError: no document is left, or one is too long and that is an error.
+        SetpointError: no document is left, or one is too long, which the section treats as an
+            error.
         RunError: the loss is not finite, or the model does not support documents.
     """
     model, runner, world = loaded.model, loaded.runner, loaded.runner.world
@@ -172,7 +173,7 @@ def score(
 
 
 def _nats(runner: ModelRunner, batch: Batch) -> Tensor:
-    """Sum of the cross-entropy; all logits are computed only if the model supports no head.
+    """Sum of the cross-entropy; all logits are materialized only if the model supports no head.
 
     Returns:
         0 on ranks without the last layers.

@@ -1,1 +1,1 @@
-"""Configuration files, names and checkpoints of other systems; the core imports none of it."""
+"""Configuration files, names and checkpoints of other systems; nothing in the core imports it."""

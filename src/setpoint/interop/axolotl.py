@@ -1,10 +1,10 @@
-"""Axolotl's YAML files of supervised fine-tuning and pretraining, one flat mapping.
+"""Axolotl's YAML files for supervised fine-tuning and pretraining, one flat mapping.
 
-Axolotl trains with the Trainer of transformers, whose schedules, optimizers and sharding are in
+Axolotl trains with the Trainer of transformers; its schedules, optimizers and sharding are in
 `transformers_trainer`. Axolotl's own formulas: a step has micro_batch_size *
-gradient_accumulation_steps rows per rank; without a length the warm-up is 3 % of all steps, at most
-100; weights are loaded in bf16 if bf16 is on; documents longer than sequence_len are dropped, and
-with sample_packing the others are packed into rows with isolated documents.
+gradient_accumulation_steps rows per rank; if no length is set, the warm-up is 3 % of all steps, at
+most 100; weights are loaded in bf16 if bf16 is on; documents longer than sequence_len are dropped,
+and with sample_packing the others are packed into rows with isolated documents.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ def _prepare(c: Conversion) -> None:
 
 
 def _complete(c: Conversion) -> None:
-    """Convert the keys that depend on one another."""
+    """Convert the keys that depend on each other."""
     flags = "sample_packing eval_sample_packing liger_fused_linear_cross_entropy relora"
     c.require_flags(" ".join((flags, "peft_use_dora", *SWITCHES)))
     c.require_flags("gradient_checkpointing", "offload", "offload_disk", "unsloth")
@@ -202,7 +202,7 @@ def _sources(c: Conversion, entries: list[dict[str, Any]], key: str) -> list[dic
 
 
 def _source(c: Conversion, entry: dict[str, Any], key: str) -> dict[str, Any]:
-    """A source of one entry: text of a column, or conversations of rows."""
+    """A source for one entry: text from a column, or conversations from rows."""
     path, kind = str(entry.get("path") or entry.get("name")), entry.get("type")
     is_text = kind in TEXTS or key == "pretraining_dataset" or kind is None
     files = entry.get("data_files") or []
@@ -299,7 +299,7 @@ def _conversation(c: Conversion, entry: dict[str, Any], kind: object, key: str) 
 
 
 def _is_usual(option: str, value: Any) -> bool:
-    """True if an option of a conversation has a value that Setpoint's masks and roles have."""
+    """True if a conversation option has a value supported by Setpoint's masks and roles."""
     usual = USUAL[option]
     if value is None or isinstance(usual, str):
         return value in (None, usual)
@@ -376,7 +376,7 @@ def _optimizer(c: Conversion) -> None:
 
 
 def _muon(c: Conversion, peak: float) -> None:
-    """Muon of axolotl-contribs-mit: one for weights divided among ranks, and one for whole ones."""
+    """Muon from axolotl-contribs-mit: one for weights divided among ranks, one for whole ones."""
     is_divided = bool(c.value("fsdp") or c.value("fsdp_config"))
     c.set("optimizer.adamw_lr", peak, "learning_rate")
     if is_divided:
@@ -453,7 +453,7 @@ def _adapter(c: Conversion) -> None:
 def _precision(c: Conversion) -> None:
     """Dtypes: bf16 weights with bf16, but fp32 weights with FSDP or DeepSpeed.
 
-    Under an adapter, frozen weights are in bf16 and its own matrices in fp32.
+    With an adapter, frozen weights are in bf16 and the adapter's matrices in fp32.
     """
     bf16 = c.value("bf16") if c.given("bf16") else "auto"
     half = c.value("fp16") or c.value("float16")
@@ -526,7 +526,7 @@ def _ranks(c: Conversion) -> None:
 
 
 def _cadence(c: Conversion, path: str, name: str, total: int | None) -> bool:
-    """Set a period by `NAMEs_per_epoch`, `NAME_steps` or `NAME_strategy`; False without any."""
+    """Set a period from `NAMEs_per_epoch`, `NAME_steps` or `NAME_strategy`; False without any."""
     times, steps = c.number(f"{name}s_per_epoch"), c.number(f"{name}_steps")
     strategy = c.value(f"{name}_strategy")
     if times and times > 0:

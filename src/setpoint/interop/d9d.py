@@ -1,11 +1,11 @@
-"""d9d's files of training and inference: sections of its jobs and of user-defined providers.
+"""d9d's files for training and inference: sections of its jobs and of user-defined providers.
 
-d9d takes the model, the data and the mesh in Python. Its examples keep them in the same file as
+d9d accepts the model, the data and the mesh in Python. Its examples keep them in the same file, as
 `model` or `model_provider`, `data`, `auto_data`, `mesh`, `optimizer`, `lr_scheduler` and `lora`,
-and are read that way; what a file leaves to Python needs a decision.
+and are read that way. Anything that a file leaves to Python needs a decision.
 
 Formulas of d9d: gradients are a mean over the global batch, weighted by its tokens; phases of the
-learning rate are shares of all steps; the seed is that of the pipeline rank.
+learning rate are fractions of all steps; the seed is that of the pipeline rank.
 """
 
 from __future__ import annotations
@@ -121,14 +121,14 @@ KEYS = {
 
 
 def _prepare(c: Conversion) -> None:
-    """Turn on the profiler where its section has no switch."""
+    """Turn on the profiler if its section has no switch."""
     options = [key for key in c.values if key.startswith("profiling.")]
     if options and "profiling.enabled" not in options:
         c.values["profiling.enabled"], c.paths["profiling.enabled"] = True, c.paths[options[0]]
 
 
 def _complete(c: Conversion) -> None:
-    """Convert the keys that depend on one another."""
+    """Convert the keys that depend on each other."""
     if _infers(c):
         _inference(c)
         return
@@ -143,7 +143,7 @@ def _complete(c: Conversion) -> None:
 
 
 def _infers(c: Conversion) -> bool:
-    """True for a file of inference, which has the section of that name or none of training."""
+    """True for an inference file, which has an inference section or no training section."""
     if any(path[0] == "inference" for path in c.paths.values()):
         return True
     sections = ("batching.", "model_stage_factory.", "determinism.", "timeout.")
@@ -154,7 +154,7 @@ def _infers(c: Conversion) -> bool:
 
 
 def _inference(c: Conversion) -> None:
-    """Convert an inference job, whose forward passes d9d receives in Python."""
+    """Convert an inference job; d9d receives its forward passes in Python."""
     c.data.clear()
     c.places.clear()
     for key in c.values.keys() & c.dialect.keys.keys():
@@ -234,7 +234,7 @@ def _ranks(c: Conversion) -> None:
 
 
 def _pipeline(c: Conversion) -> None:
-    """The pipeline schedule; 1f1b with several stages per rank is interleaved."""
+    """The pipeline schedule; 1f1b with several stages per rank means interleaved."""
     key, stages = "pipelining.schedule.schedule", "pipelining.schedule.num_stages_per_rank"
     words = ("gpipe", "looped_bfs", "1f1b", "zero_bubble_v", "dual_pipe_v")
     name, count = c.choice(key, *words), c.number(stages) or 1
@@ -253,7 +253,7 @@ def _pipeline(c: Conversion) -> None:
 
 
 def _model(c: Conversion) -> None:
-    """The decoder of Qwen 3, dense or with experts, whose parameters the examples have."""
+    """The decoder of Qwen 3, dense or with experts, with the parameters used in the examples."""
     plain = {"hidden_size": "dim", "num_attention_heads": "heads", "head_dim": "head_dim",
              "num_key_value_heads": "kv_heads"}  # fmt: skip
     if not c.given("model.layer.hidden_size"):
@@ -296,7 +296,7 @@ def _model(c: Conversion) -> None:
 
 
 def _targets(c: Conversion, pattern: str) -> None:
-    """The linear layers whose names, in d9d, match a pattern in every layer."""
+    """The linear layers whose names in d9d match a pattern in every layer."""
     key = "lora.module_name_pattern"
     try:
         compiled = compiled_pattern(pattern)
@@ -326,7 +326,7 @@ def _source(c: Conversion) -> dict[str, object]:
 
 
 def _data(c: Conversion) -> None:
-    """Text of a data set, one document a row, sorted by length in buffers."""
+    """Text from a data set, one document per row, sorted by length within buffers."""
     name = c.value("data.dataset")
     if not isinstance(name, str):
         c.report("needs a decision", "data.dataset", "d9d takes the data in Python: set [data]")
@@ -395,7 +395,7 @@ def _optimizer(c: Conversion) -> None:
 
 
 def _schedule(c: Conversion) -> None:
-    """Phases with a length in steps, a share of all, or what is left."""
+    """Phases with a length in steps, as a fraction of all steps, or of the remaining steps."""
     key = "lr_scheduler.scheduler.phases"
     if c.value("lr_scheduler.name") is None:
         c.report("needs a decision", "lr_scheduler.name", "d9d takes it in Python: set [schedule]")
@@ -436,7 +436,7 @@ def _period(c: Conversion, path: str, key: str) -> None:
 
 
 def _profile(c: Conversion) -> None:
-    """Traces in cycles of a period."""
+    """Traces, recorded in cycles with a period."""
     if c.value("profiling.enabled"):
         warmup, active = c.number("profiling.warmup_steps"), c.number("profiling.active_steps")
         period = "profiling.period_steps"

@@ -1,6 +1,6 @@
-"""DanLing's RunnerConfig as YAML, JSON or TOML, with the names of 0.3 and those renamed in 0.4.
+"""DanLing's RunnerConfig as YAML, JSON or TOML, with names from 0.3 and those renamed in 0.4.
 
-DanLing takes the model, the data and, unless `optim` has a type, the optimizer in Python: these
+DanLing accepts the model, the data and, unless `optim` has a type, the optimizer in Python; these
 need a decision. User-defined keys of a RunnerConfig are in `user`.
 
 Formulas of DanLing: the number of ranks is the product of all axes, with replicate * shard data
@@ -41,7 +41,7 @@ SINCE_0_4 = ("name", "train_splits", "evaluate_splits", "max_grad_norm", "max_gr
 
 
 def _complete(c: Conversion) -> None:
-    """Convert the keys that depend on one another."""
+    """Convert the keys that depend on each other."""
     total = _duration(c)
     _python_objects(c)
     _ranks(c)
@@ -113,7 +113,7 @@ def _ranks(c: Conversion) -> None:
 
 
 def _deepspeed(c: Conversion) -> None:
-    """The stage of ZeRO; all else of DeepSpeed's own configuration follows from other fields."""
+    """The ZeRO stage; the rest of DeepSpeed's own configuration follows from other fields."""
     c.set("parallel.engine.type", "deepspeed", "stack")
     raw: Any = c.value("deepspeed")
     zero = raw.get("zero_optimization", {}) if isinstance(raw, dict) else {}
@@ -125,7 +125,7 @@ def _deepspeed(c: Conversion) -> None:
 
 
 def _axes(c: Conversion) -> None:
-    """Degrees; ranks of experts see the same data there, and different data here."""
+    """Degrees; in DanLing ranks of experts see the same data, but different data in Setpoint."""
     axis = "parallel.axes"
     degrees = {name: c.number(f"{axis}.{name}") for name in AXES}
     experts = degrees["expert"] * degrees["expert_tensor"]
@@ -160,7 +160,7 @@ def _axes(c: Conversion) -> None:
 
 
 def _batch(c: Conversion) -> None:
-    """Rows of a batch on each rank, in micro-batches where there is a pipeline."""
+    """Rows of a batch on each rank, divided into micro-batches if there is a pipeline."""
     size, key = c.number("dataloader.batch_size"), "dataloader.batch_size"
     if size is None:
         size, key = c.number("batch_size"), "batch_size"
@@ -257,7 +257,7 @@ def _optimizer(c: Conversion) -> None:
 
 
 def _rate(c: Conversion, total: int, peak: float) -> Callable[[int], float] | None:
-    """DanLing's own schedule: the factor of the peak at step s, from 1; None after a problem."""
+    """DanLing's own schedule: the factor on the peak at step s, from 1; None after a problem."""
     prefix = "scheduler"
     kind, least = str(c.value(f"{prefix}.type")).lower(), c.number(f"{prefix}.min_lr")
     warmup, cooldown = c.number(f"{prefix}.warmup_steps"), c.number(f"{prefix}.cooldown_steps")
@@ -297,7 +297,7 @@ def _rate(c: Conversion, total: int, peak: float) -> Callable[[int], float] | No
 
 
 def _torch_rate(c: Conversion, total: int, peak: float) -> Callable[[int], float] | None:
-    """A schedule of torch: the factor of the peak at step s, from 1; None where it has none."""
+    """A torch schedule: the factor on the peak at step s, from 1; None if it has none."""
     kind, gamma = str(c.value("scheduler.type")).lower(), c.number("scheduler.gamma")
     drop = 0.1 if gamma is None else gamma
     low = (c.number("scheduler.eta_min") or 0.0) / peak
@@ -414,7 +414,7 @@ def _precision(c: Conversion) -> None:
 
 
 def _checkpoints(c: Conversion, total: int | None) -> None:
-    """Run directory, checkpoint interval and what is loaded."""
+    """Run directory, checkpoint interval, and the checkpoint to load."""
     root, lineage = c.value("workspace_root"), c.value("lineage")
     folder = c.value("workspace.dir") or f"{root}/{lineage}"
     c.set("workspace", folder, "workspace_root", "lineage", "workspace.dir")

@@ -1,4 +1,4 @@
-"""The keys of DanLing's RunnerConfig, with the defaults of its classes, and their names in 0.4."""
+"""The keys of DanLing's RunnerConfig, with the defaults of its classes, and their 0.4 names."""
 
 from __future__ import annotations
 

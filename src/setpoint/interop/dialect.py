@@ -1,9 +1,10 @@
-"""Conversion of configuration files of other systems: the mechanism shared by all dialects.
+"""Conversion of other systems' configuration files: the mechanism shared by all dialects.
 
-A dialect declares every key of its system: its default there, and either the Setpoint field with
-the conversion of the value, or why the key is refused or has no effect there either. Settings that
-depend on several keys, such as the batch, have a function of the dialect. A conversion also writes
-the system's defaults, so a file keeps its meaning.
+A dialect declares every key of its system: its default in that system, and either the Setpoint
+field with the conversion of the value, or the reason why the key is refused or has no effect in
+that system either. Settings that depend on several keys, such as the batch, are converted by a
+function of the dialect. A conversion also writes the system's defaults, so that a file keeps its
+meaning.
 """
 
 from __future__ import annotations
@@ -63,13 +64,13 @@ class Key:
         default: the system's default; `REQUIRED` if there is none.
         path: the Setpoint field with the same meaning; empty if a function of the dialect converts
             the key together with others.
-        values: values of the field by those of the key, for named choices.
+        values: field values by key values, for named choices.
         unit: `{} steps` and the like, for fields whose values have a unit.
-        optional: null, false, zero and empty values leave the field at its default.
+        optional: whether null, false, zero and empty values leave the field at its default.
         refused: reason why Setpoint has no equivalent; a value other than the default is reported.
-        decision: the decision that a value other than the default requires, likewise.
-        differs: the difference in Setpoint for a value other than the default, likewise.
-        essential: the file has no meaning without the refused key, so it is an error.
+        decision: the decision required by a value other than the default, which is reported.
+        differs: the difference in Setpoint for a value other than the default, which is reported.
+        essential: whether the file has no meaning without the refused key, which makes it an error.
         idle: reason why the key has no effect in the other system either.
     """
 
@@ -91,7 +92,7 @@ def keys_of(prefix: str, /, **defaults: object) -> dict[str, Key]:
 
 
 def alike(prefix: str, names: str, key: Key | None = None) -> dict[str, Key]:
-    """Keys under a prefix, by names with a space between, that are declared alike."""
+    """Keys under a prefix with equal declarations, given as names separated by spaces."""
     return {f"{prefix}{name}": key or Key(None) for name in names.split()}
 
 
@@ -114,10 +115,11 @@ class Dialect:
 
     Arguments:
         release: the release whose defaults are written out.
-        signature: keys of which a file has at least one, and no file of another system any.
+        signature: keys of which every file has at least one, and files of other systems have none.
         prefixes: other names of keys, or their prefixes if they end in a dot or underscore, with
             their replacements.
-        refused: files that are not training jobs, by a key that only they have, with the reason.
+        refused: files that are not training jobs, recognized by a key that only they have, with the
+            reason.
         complete: converts settings that depend on several keys.
         prepare: changes the values of the file before they are converted.
         switches: keys, separated by spaces, one of which must be on for keys with the given
@@ -145,7 +147,7 @@ class Dialect:
     )
 
     def key_of(self, name: str) -> str:
-        """The key of a name in a file, which may be an alias."""
+        """The key for a name in a file, which may be an alias."""
         for prefix, replacement in self.prefixes.items():
             if name == prefix or (prefix.endswith((".", "_")) and name.startswith(prefix)):
                 return replacement + name.removeprefix(prefix)
@@ -157,7 +159,7 @@ class Dialect:
 
 
 class ConvertedDocument(FileDocument):
-    """A file of another system as data of Setpoint, with the positions of the original keys.
+    """A file of another system as Setpoint data, with the positions of the original keys.
 
     Arguments:
         places: `file:line:column` of each value, or the default it comes from, by path.
@@ -177,7 +179,7 @@ class ConvertedDocument(FileDocument):
         self.problems = conversion.problems
 
     def where(self, path: Path) -> str:
-        """The position of the key that a value was converted from."""
+        """The position of the key from which a value was converted."""
         for length in range(len(path), 0, -1):
             if place := self.places.get(tuple(path[:length])):
                 return place
@@ -185,7 +187,7 @@ class ConvertedDocument(FileDocument):
 
 
 class Conversion:
-    """The conversion of one file, from its values and defaults to fields of Setpoint."""
+    """The conversion of one file, from its values and defaults to Setpoint fields."""
 
     def __init__(self, dialect: Dialect, document: FileDocument) -> None:
         self.dialect = dialect
@@ -212,7 +214,7 @@ class Conversion:
         A flag without a value is true, and `~a.b` removes a key.
 
         Raises:
-            SetpointError: a word is none of these.
+            SetpointError: a word has none of these forms.
         """
         queue = [*words]
         while queue:
@@ -236,7 +238,7 @@ class Conversion:
             self._put(self.dialect.key_of(name), _typed(value))
 
     def _put(self, key: str, value: object) -> None:
-        """Set a key, or an entry of the mapping that is the value of a key."""
+        """Set a key, or an entry in a mapping that is the value of a key."""
         parts = key.split(".")
         for end in range(len(parts) - 1, 0, -1):
             outer = ".".join(parts[:end])
@@ -259,7 +261,7 @@ class Conversion:
         return key in self.values
 
     def value(self, key: str) -> Any:
-        """The value of a key in the file, or the default of the system."""
+        """The value of a key in the file, or the system's default."""
         self._read.add(key)
         if key in self.values:
             return self.values[key]
@@ -280,7 +282,7 @@ class Conversion:
         return self.value(key)
 
     def choice(self, key: str, *options: str) -> str | None:
-        """The value of a key that takes one of several words; None after a problem."""
+        """The value of a key that accepts one of several words; None after a problem."""
         value = self.value(key)
         if isinstance(value, str) and value in options:
             return value
@@ -288,7 +290,7 @@ class Conversion:
         return None
 
     def sections(self, key: str) -> list[dict[str, Any]]:
-        """The mappings in the value of a key that takes a list of them."""
+        """The mappings in the value of a key that accepts a list of mappings."""
         value = self.value(key) or []
         items = cast("list[object]", value) if isinstance(value, list) else [value]
         mappings = [cast("dict[str, Any]", item) for item in items if isinstance(item, dict)]
@@ -297,7 +299,7 @@ class Conversion:
         return mappings
 
     def names(self, key: str) -> list[str]:
-        """The strings in the value of a key that takes a list of them, or null."""
+        """The strings in the value of a key that accepts a list of strings or null."""
         value = self.value(key)
         items = cast("list[object]", value) if isinstance(value, list) else [value] * bool(value)
         names = [item for item in items if isinstance(item, str)]
@@ -315,7 +317,7 @@ class Conversion:
                 del self.values[key]
 
     def text(self, key: str) -> str | None:
-        """The value of a key that takes a str or null; None after a problem."""
+        """The value of a key that accepts a str or null; None after a problem."""
         value = self.value(key)
         if value is None or isinstance(value, str):
             return value
@@ -323,7 +325,7 @@ class Conversion:
         return None
 
     def mapping(self, key: str) -> dict[str, Any]:
-        """The value of a key that takes a mapping; empty if null or after a problem."""
+        """The value of a key that accepts a mapping; empty if null or after a problem."""
         value = self.value(key) or {}
         if isinstance(value, dict):
             return cast("dict[str, Any]", value)
@@ -331,7 +333,7 @@ class Conversion:
         return {}
 
     def place(self, *keys: str) -> str:
-        """The position of the first key that is set; else a note that it is a default."""
+        """The position of the first key that is set; otherwise a note that it is a default."""
         for key in keys:
             if key in self._typed:
                 return f"{self.document.name} -- {key}"
@@ -344,7 +346,7 @@ class Conversion:
         return f"{name}'s default of {keys[0]})" if keys else f"{name})"
 
     def set(self, path: str, value: object, *keys: str) -> None:
-        """Set a field to a value that was converted from the given keys."""
+        """Set a field to a value converted from the given keys."""
         *sections, last = path.split(".")
         target = self.data
         for section in sections:
@@ -367,19 +369,19 @@ class Conversion:
         self.copy({path: key for path, key in fields.items() if self.value(key) is not None})
 
     def at_revision(self, name: str | None, key: str) -> str | None:
-        """A name of the hub with the revision that a key has; another name unchanged."""
+        """A hub name with the revision given by a key; any other name unchanged."""
         revision = self.text(key)
         is_on_hub = name is not None and not os.path.exists(name) and "@" not in name
         is_set = revision not in (None, "", self.dialect.keys[key].default)
         return f"{name}@{revision}" if is_on_hub and is_set else name
 
     def tokenizer(self, path: object, *keys: str) -> None:
-        """Set a tokenizer of Hugging Face by its directory or id."""
+        """Set a Hugging Face tokenizer by its directory or id."""
         self.set("tokenizer.type", "huggingface", *keys)
         self.set("tokenizer.path", path, *keys)
 
     def pipeline(self, key: str) -> None:
-        """Set the schedule by a name of torch.distributed.pipelining, whose case is not read."""
+        """Set the schedule by its name in torch.distributed.pipelining, ignoring case."""
         known = {name.lower(): schedule for name, schedule in PIPELINES.items()}
         name = str(self.value(key)).lower().replace("_", "").removeprefix("schedule")
         if name in known:
@@ -388,13 +390,13 @@ class Conversion:
             self.wrong(key, "one of " + ", ".join(PIPELINES))
 
     def warm_up(self, length: str, *keys: str) -> None:
-        """Set a warm-up whose first step has its start factor."""
+        """Set a warm-up whose first step uses its start factor."""
         self.set("schedule.warmup", length, *keys)
         if float(length.partition(" ")[0]):
             self.set("schedule.warmup_at", "start", *keys)
 
     def trace(self, start: str, end: str, warmup: int | None = None) -> None:
-        """Set the profiler to the steps from one key to another, after steps of warm-up."""
+        """Set the profiler to the steps between two keys, after warm-up steps."""
         first = self.number(start)
         self.set("profiling.wait", max(0, first - 1), start)
         if warmup is not None:
@@ -402,15 +404,16 @@ class Conversion:
         self.set("profiling.active", max(1, self.number(end) - first), end, start)
 
     def pick(self, path: str, key: str, values: Mapping[str, object]) -> str | None:
-        """Set a field by the word of a key; return the word, or None after a problem."""
+        """Set a field from the word of a key; return the word, or None after a problem."""
         if (word := self.choice(key, *values)) is not None:
             self.set(path, values[word], key)
         return word
 
     def track(self, *trackers: tuple[str, str, Mapping[str, str]]) -> None:
-        """Set the trackers, each as its type, the keys that enable it, and the keys of its fields.
+        """Set the trackers, given as type, the keys that enable it, and the keys of its fields.
 
-        Of several keys, separated by spaces, the first that is neither null nor empty applies.
+        If several keys are given, separated by spaces, the first one that is neither null nor empty
+        applies.
         """
         items: list[dict[str, object]] = [{"type": "jsonl"}]
         for kind, switches, fields in trackers:
@@ -426,7 +429,7 @@ class Conversion:
         self.set_items("tracking.trackers", items, *keys)
 
     def report(self, kind: Kind, key: str, text: str) -> None:
-        """Report a key that has no exact equivalent."""
+        """Report a key without an exact equivalent."""
         self.reports.append(Report(kind, key, self.place(key), text))
 
     def report_rest(self, key: str, entry: Mapping[str, object], known: str) -> None:
@@ -446,7 +449,7 @@ class Conversion:
         self.problems.append(Problem(key, message, value=value, origin=self.place(key)))
 
     def convert(self) -> None:
-        """Convert each key by its declaration, then those that depend on one another."""
+        """Convert each key by its declaration, then the keys that depend on each other."""
         known = self.dialect.keys
         if other := next((key for key in self.values if key in self.dialect.refused), None):
             reason = self.dialect.refused[other]
@@ -514,7 +517,7 @@ class Conversion:
             self.report("not converted", name, text)
 
     def _report_unconverted(self, name: str, key: Key) -> None:
-        """Report a key that is refused or has no effect in the other system either."""
+        """Report a key that is refused, or that has no effect in the other system either."""
         if key.essential:
             self.problems.append(Problem(name, key.refused, origin=self.place(name)))
         elif key.refused:
@@ -523,7 +526,7 @@ class Conversion:
             self.report("without effect", name, f"in {self.dialect.name}, too: {key.idle}")
 
     def _switch_that_is_off(self, name: str) -> str | None:
-        """The switch of a key, if it is off; None if it is on or the key has none."""
+        """The switch of a key if it is off; None if it is on or there is none."""
         for start, switch in self.dialect.switches.items():
             keys = switch.split()
             if name.startswith(start) and name not in keys and not any(map(self.value, keys)):
@@ -546,7 +549,7 @@ class Conversion:
 
 
 def _fits(value: object, default: object) -> bool:
-    """True if a value has the type of a default; an int is a float, a bool is not a number."""
+    """True if a value has the type of a default; an int is also a float, a bool is no number."""
     if default is None or default is REQUIRED:
         return True
     if isinstance(default, bool) or isinstance(value, bool):
@@ -568,7 +571,7 @@ SWITCHES = {"yes": True, "on": True, "no": False, "off": False}
 
 
 def _typed(value: object) -> object:
-    """A value of a file, with plain scalars of YAML resolved to bools and numbers."""
+    """A value from a file, with plain YAML scalars resolved to bools and numbers."""
     if isinstance(value, PlainScalar):
         switch = SWITCHES.get(value.lower())
         return guess(value) if switch is None else switch
@@ -582,7 +585,7 @@ def _typed(value: object) -> object:
 def _leaves(
     data: Mapping[str, object], dialect: Dialect, path: Path = ()
 ) -> list[tuple[str, Path, object]]:
-    """Keys with their paths in the file and values; the value of a key may be a table.
+    """Keys with their paths in the file and their values; the value of a key may be a table.
 
     A section that is null or, in YAML, empty has no keys.
     """
@@ -599,10 +602,10 @@ def _leaves(
 
 
 def phases_of(factors: list[float]) -> list[dict[str, object]]:
-    """Compute phases of a piecewise schedule that are within `NEAR` of the factor of each step.
+    """Compute phases of a piecewise schedule that are within `NEAR` of the factor at each step.
 
-    A rising phase has the factor of its end at its last step, another the factor of its start at
-    its first.
+    A rising phase reaches the factor of its end at its last step; other phases have the factor of
+    their start at their first step.
     """
     phases: list[dict[str, object]] = []
     done, last = 0, factors[0]  # steps covered by the phases, and their last target
@@ -644,12 +647,12 @@ def _pieces(factors: list[float], start: int, end: int) -> Iterator[tuple[int, i
 
 
 def dialect_named(name: str) -> Dialect:
-    """Import the dialect of a system by its name on the command line."""
+    """Import a system's dialect by its name on the command line."""
     return cast("Dialect", import_module(f"setpoint.interop.{name}").DIALECT)
 
 
 def split_dialect(source: str) -> tuple[str, str] | None:
-    """The dialect and the file of `DIALECT:FILE`; None for other sources."""
+    """The dialect and the file in `DIALECT:FILE`; None for other sources."""
     name, colon, file = source.partition(":")
     name = name.lower()
     if not colon or name not in DIALECTS:
@@ -683,7 +686,7 @@ def read_foreign(name: str, path: str, typed: Sequence[str] = ()) -> ConvertedDo
         typed: overrides in the syntax of the other system, see `Conversion.override`.
 
     Raises:
-        SetpointError: the file cannot be read or is of yet another system, or an override is
+        SetpointError: the file cannot be read or belongs to a different system, or an override is
             invalid.
     """
     dialect = dialect_named(name)

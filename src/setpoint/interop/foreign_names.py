@@ -1,9 +1,8 @@
-"""Names and values of other systems for the fields of a job, and conversions.
+"""Names and values that other systems use for the fields of a job, and their conversion.
 
-A key that a dialect converts alone to one field is a name of that field. `names.toml` has the names
-for systems without a dialect, and for keys that are converted together with others.
-
-A conversion gives an exact value or none; without one the hint names only the field.
+A key that a dialect converts on its own to one field is a name of that field. `names.toml` contains
+names for systems without a dialect, and for keys that are converted together with others. A
+conversion returns an exact value or none; in the latter case the hint names only the field.
 """
 
 from __future__ import annotations
@@ -44,7 +43,7 @@ Conversion = Callable[[ForeignKey, str], Answer]
 
 
 def _other_key(key: ForeignKey, path: str) -> ForeignKey | None:
-    """Another key that was given for a field, under any of its names."""
+    """Another key given for a field, under any of its names."""
     return key.other_key(*NAMES[path])
 
 
@@ -63,7 +62,7 @@ def _with_unit(template: str, key: ForeignKey, path: str) -> Answer:
 
 
 def _switch(true: str, false: str, key: ForeignKey, path: str) -> Answer:
-    """One of two values of our field, for true and false."""
+    """One of two field values, for true and false."""
     value = true if key.truth else false
     words = {"true": True, "false": False, "null": None}
     return None if key.truth is None else Replacement({path: words.get(value, value)})
@@ -83,7 +82,7 @@ def _time(key: ForeignKey, path: str) -> Answer:
 
 
 def _of_peak(key: ForeignKey, path: str) -> Answer:
-    """A learning rate as a fraction of the peak, which is that of the other keys or of the job."""
+    """A learning rate as a fraction of the peak, which the other keys or the job determine."""
     other = _other_key(key, "optimizer.lr")
     peak = key.of("optimizer.lr") if other is None else other.number
     note = "a fraction of the peak, not a learning rate"
@@ -93,7 +92,7 @@ def _of_peak(key: ForeignKey, path: str) -> Answer:
 
 
 def _warmup(key: ForeignKey, path: str) -> Answer:
-    """A number of steps, or a share of the horizon."""
+    """A number of steps, or a fraction of the horizon."""
     if key.number is None:
         return None
     if 0 < key.number < 1 or key.name.endswith(("ratio", "fraction")):
@@ -102,7 +101,7 @@ def _warmup(key: ForeignKey, path: str) -> Answer:
 
 
 def _every(key: ForeignKey, path: str) -> Answer:
-    """A period: a count of steps, a share of the run, a strategy by name."""
+    """A period: a count of steps, a fraction of the run, or a strategy by name."""
     number, word = key.number, key.text.lower()
     if word in ("no", "none", "never", "false") or (number is not None and number <= 0):
         is_evaluation = path == "evaluation.every"
@@ -126,7 +125,7 @@ def _every(key: ForeignKey, path: str) -> Answer:
 
 
 def _batches(key: ForeignKey, path: str) -> Answer:
-    """Batches of an evaluation, as the number of their sequences."""
+    """Evaluation batches, converted to the number of their sequences."""
     size, number = key.of("batch.micro_size"), key.number
     note = "a number of sequences, not of batches"
     if number is None or number < 1 or number != int(number) or not isinstance(size, int):
@@ -135,7 +134,7 @@ def _batches(key: ForeignKey, path: str) -> Answer:
 
 
 def _beta(index: int, key: ForeignKey, path: str) -> Answer:
-    """One of Adam's betas; the other from the other key, or as it is."""
+    """One of Adam's betas; the other comes from its own key, or is unchanged."""
     betas = key.of(path)
     pair = [*cast(Sequence[float], betas)] if isinstance(betas, tuple) else [0.9, 0.95]
     for position, names in enumerate((("adam_beta1", "beta1"), ("adam_beta2", "beta2"))):
@@ -149,7 +148,7 @@ def _beta(index: int, key: ForeignKey, path: str) -> Answer:
 
 
 def _held_out(key: ForeignKey, path: str) -> Answer:
-    """A share of the documents, or from 1 on their number."""
+    """A fraction of the documents, or, if at least 1, their number."""
     number = key.number or 0.0
     if 0 < number < 1 or (key.name.endswith("size") and number >= 1 and number.is_integer()):
         return Replacement({path: key.value})
@@ -157,7 +156,7 @@ def _held_out(key: ForeignKey, path: str) -> Answer:
 
 
 def _accumulation(key: ForeignKey, path: str) -> Answer:
-    """Forward passes per update at the current micro-batch size, as other systems count them."""
+    """Forward passes per update at the current micro-batch size, as counted by other systems."""
     number, size, ranks = key.number, key.of("batch.global_size"), key.of("parallel.world_size")
     other = _other_key(key, "batch.micro_size")
     micro: object = key.of("batch.micro_size") if other is None else other.number
@@ -193,7 +192,7 @@ def _micro(key: ForeignKey, path: str) -> Answer:
 
 
 def _dtype(key: ForeignKey, path: str) -> Answer:
-    """Mixed precision by a switch or by name: `amp = true`, `precision = "bf16-mixed"`."""
+    """Mixed precision, by a switch or by name: `amp = true`, `precision = "bf16-mixed"`."""
     word, _, kind = key.text.lower().removeprefix("torch.").partition("-")
     dtype = DTYPES.get(word, word)
     if key.truth is not None:
@@ -204,7 +203,7 @@ def _dtype(key: ForeignKey, path: str) -> Answer:
 
 
 def _half(key: ForeignKey, path: str) -> Answer:
-    """`fp16` and `bf16`: switches, of which one at most is on."""
+    """The switches `fp16` and `bf16`, of which at most one is on."""
     if key.truth is None or key.truth:
         return None if key.truth is None else _computed_in(key.name)
     other = key.other_key("bf16" if key.name == "fp16" else "fp16")
@@ -236,7 +235,7 @@ def _optimizer(key: ForeignKey, path: str) -> Answer:
 
 
 def _optimizer_value(key: ForeignKey, path: str) -> Answer:
-    """Another system's name of an optimizer, in the section of ours."""
+    """Another system's name of an optimizer, converted to Setpoint's section."""
     answer = _optimizer(key, path)
     if isinstance(answer, Replacement):
         is_known = answer.values == {path: "adamw"}
@@ -258,7 +257,7 @@ def _schedule(key: ForeignKey, path: str) -> Answer:
 
 
 def _resume_value(key: ForeignKey, path: str) -> Answer:
-    """A path in the place of how to resume."""
+    """A path given in place of the resume mode."""
     return _resume(key, path) if "/" in key.text or os.path.exists(key.text) else None
 
 
@@ -275,7 +274,7 @@ def _resume(key: ForeignKey, path: str) -> Answer:
 
 
 def _pretrained(key: ForeignKey, path: str) -> Answer:
-    """Weights to start from, whose configuration is written first; those of an inference job."""
+    """Weights to start from, with their configuration first; or weights of an inference job."""
     name = key.text
     if "weights" in type(key.editor.root).__setpoint__.fields:
         return Replacement({"weights.path": name})
@@ -333,7 +332,7 @@ def _files(key: ForeignKey, path: str) -> Answer:
 
 
 def _sources(key: ForeignKey, path: str) -> Answer:
-    """A file, or the name of a kind of sources, in the place of sources."""
+    """A file, or the name of a kind of source, in place of sources."""
     if answer := _files(key, path):
         return answer
     if key.name.isdecimal() or preset_named(key.text):
@@ -380,7 +379,7 @@ CONVERSIONS: Mapping[str, Conversion] = {
 
 
 def _conversion(kind: str) -> Conversion | None:
-    """A conversion by its name, a template such as `{} steps`, or two values such as `max|min`."""
+    """A conversion by name, a template such as `{} steps`, or two values such as `max|min`."""
     if "{}" in kind:
         return partial(_with_unit, kind)
     if "|" in kind:
@@ -389,7 +388,7 @@ def _conversion(kind: str) -> Conversion | None:
 
 
 def _dialect_names() -> dict[str, OtherName]:
-    """Keys with one field, by their paths; by the last word where all dialects mean that field."""
+    """Keys for a single field, by path, and by last word if all dialects mean that field by it."""
     entries: dict[str, OtherName] = {}
     meanings: dict[str, set[str]] = {}
     for dialect in map(dialect_named, DIALECTS):
@@ -412,13 +411,13 @@ def _dialect_names() -> dict[str, OtherName]:
 
 
 def _choice(values: Mapping[object, object], key: ForeignKey, path: str) -> Answer:
-    """The value of the field for a choice by name."""
+    """The field value for a choice by name."""
     word = next((value for value in (key.value, key.truth) if value in values), None)
     return None if word is None else Replacement({path: values[word]})
 
 
 def _entries(fields: Mapping[str, list[str]], notes: list[dict[str, Any]]) -> dict[str, OtherName]:
-    """The table by name; a name that several fields have may mean either of them."""
+    """The table by name; a name shared by several fields may mean any of them."""
     entries: dict[str, OtherName] = {}
     for key, names in fields.items():
         path, _, kind = key.partition(" : ")
@@ -438,7 +437,7 @@ def _entries(fields: Mapping[str, list[str]], notes: list[dict[str, Any]]) -> di
 
 
 def _answer(convert: Conversion, path: str, key: ForeignKey) -> Answer:
-    """Convert a single value or a list; a section of another system has keys of its own."""
+    """Convert a single value or a list; sections of other systems have keys of their own."""
     return None if isinstance(key.value, Mapping) else convert(key, path)
 
 

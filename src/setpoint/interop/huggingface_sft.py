@@ -1,8 +1,8 @@
-"""Arguments of TRL's SFT script and of recipes of the alignment handbook.
+"""Arguments of TRL's SFT script and of alignment-handbook recipes.
 
-A file is one of TRL's if it has a key of `MARKS`; then TRL's own defaults apply. Formulas of TRL:
-a conversation is trained on as a whole unless assistant_only_loss is true; without packing, rows
-are padded to the longest of a batch, and longer ones are truncated.
+A file belongs to TRL if it has a key in `MARKS`; TRL's own defaults then apply. Formulas of TRL:
+the loss covers whole conversations unless assistant_only_loss is true; without packing, rows are
+padded to the longest of a batch, and longer ones are truncated.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ def prepare_sft(c: Conversion) -> None:
 
 
 def convert_adapter(c: Conversion) -> None:
-    """LoRA or DoRA on the named modules, over weights in NF4 or int8 if they are quantized."""
+    """LoRA or DoRA on the named modules, with weights in NF4 or int8 if they are quantized."""
     if not c.value("use_peft"):
         if c.value("load_in_4bit") or c.value("load_in_8bit"):
             c.wrong("use_peft", "true beside load_in_4bit or load_in_8bit")
@@ -94,7 +94,7 @@ def convert_adapter(c: Conversion) -> None:
 
 
 def convert_data(c: Conversion) -> None:
-    """Conversations or texts of the hub, packed or padded, and the loss."""
+    """Conversations or texts from the hub, packed or padded, and the loss."""
     if c.choice("loss_type", "nll", "chunked_nll") == "chunked_nll":
         c.set("loss.type", "chunked_cross_entropy", "loss_type")
     c.set("data.held_out", 0)
@@ -138,7 +138,7 @@ def _key(c: Conversion) -> str:
 
 
 def _mixture(c: Conversion) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
-    """Data sets of training and evaluation, each with id, config, split and share of its rows."""
+    """Training and evaluation data sets, each with id, config, split and fraction of its rows."""
     if mixture := c.mapping("dataset_mixture"):
         c.report_rest("dataset_mixture", mixture, "datasets test_split_size seed")
         if c.value("eval_strategy") != "no" and (size := mixture.get("test_split_size")):
@@ -196,7 +196,7 @@ def _source(c: Conversion, entry: dict[str, Any]) -> dict[str, Any]:
 
 
 def _template(c: Conversion) -> str | None:
-    """A Jinja file, the name of a template, or null: that of the tokenizer."""
+    """A Jinja file, the name of a template, or null for the tokenizer's own."""
     for key in ("chat_template_path", "chat_template"):
         text = c.text(key)
         if text and (text.endswith((".jinja", ".jinja2")) or text in ("chatml", "llama3")):

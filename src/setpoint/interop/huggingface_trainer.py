@@ -1,8 +1,9 @@
-"""`TrainingArguments` of transformers as JSON, with the arguments of its script run_clm.py.
+"""`TrainingArguments` of transformers as JSON, with the arguments of the script run_clm.py.
 
-The model is `model_name_or_path`, or that of a config.json in the folder of the file. A step has
-per_device_train_batch_size * gradient_accumulation_steps sequences per rank, and its loss is the
-mean over all their tokens; schedules, optimizers and shards are in `transformers_trainer`.
+The model is `model_name_or_path`, or the one described by a config.json in the folder of the file.
+A step has per_device_train_batch_size * gradient_accumulation_steps sequences per rank, and its
+loss is the mean over all their tokens; schedules, optimizers and shards are in
+`transformers_trainer`.
 """
 
 from __future__ import annotations
@@ -159,7 +160,7 @@ def _prepare(c: Conversion) -> None:
 
 
 def _complete(c: Conversion) -> None:
-    """Convert the keys that depend on one another."""
+    """Convert the keys that depend on each other."""
     total = _total(c)
     epochs = f"{c.number('num_train_epochs'):g} epochs"
     c.set("duration", f"{total} steps" if total else epochs, "max_steps", "num_train_epochs")
@@ -180,13 +181,13 @@ def _complete(c: Conversion) -> None:
 
 
 def _total(c: Conversion) -> int | None:
-    """Number of updates of the run; None if its length is in epochs."""
+    """Number of updates in the run; None if its length is given in epochs."""
     total = c.number("max_steps")
     return total if total and total > 0 else None
 
 
 def _length_of_warmup(c: Conversion, warmup: float | None, total: int | None) -> None:
-    """Steps of warm-up, or below 1 a share of all steps, rounded up."""
+    """Number of warm-up steps; a value below 1 is a fraction of all steps, rounded up."""
     keys = ("warmup_steps", "warmup_ratio")
     keys = keys if c.given("warmup_steps") else keys[::-1]
     if not warmup or warmup >= 1:
@@ -198,7 +199,7 @@ def _length_of_warmup(c: Conversion, warmup: float | None, total: int | None) ->
 
 
 def _model(c: Conversion) -> None:
-    """A model by its name, by that of its configuration, or by the config.json beside the file."""
+    """The model, named directly, by its configuration, or by a config.json next to the file."""
     weights = c.at_revision(c.text("model_name_or_path"), "model_revision")
     config = c.at_revision(c.text("config_name"), "model_revision")
     folder = os.path.dirname(c.document.name) or "."
@@ -228,7 +229,7 @@ def _model(c: Conversion) -> None:
 
 
 def _dtype(c: Conversion, source: str) -> None:
-    """Dtype of the weights: transformers 5 takes that of the checkpoint unless it is given."""
+    """Dtype of the weights; by default transformers 5 uses that of the checkpoint."""
     dtype, path = c.value("dtype"), os.path.join(source, "config.json")
     if dtype in ("bfloat16", "float32"):
         c.set("precision.params", {"bfloat16": "bf16"}.get(dtype, "fp32"), "dtype")
@@ -243,7 +244,7 @@ def _dtype(c: Conversion, source: str) -> None:
 
 
 def _data(c: Conversion) -> None:
-    """Texts of a data set or a file, concatenated into rows without isolation."""
+    """Texts from a data set or file, concatenated into rows without isolation."""
     name, file = c.text("dataset_name"), c.text("train_file")
     if not name and not file:
         text = "the script takes the data in Python: set [data] and batch.sequence_length"
@@ -260,7 +261,7 @@ def _data(c: Conversion) -> None:
 
 
 def _order(c: Conversion) -> None:
-    """Order of rows, and the loader."""
+    """Order of the rows, and the loader."""
     strategy = c.choice("train_sampling_strategy", "random", "sequential", "group_by_length")
     if strategy == "group_by_length" or c.value("group_by_length"):
         key = "group_by_length" if c.value("group_by_length") else "train_sampling_strategy"

@@ -1,4 +1,4 @@
-"""KempnerForge's TOML files: ten tables, whose defaults are those of its configuration classes.
+"""KempnerForge's TOML files: ten tables, with the defaults of its configuration classes.
 
 Formulas of KempnerForge's training script: ranks = dp_replicate * dp_shard * tp * pp * cp * ep,
 with dp_replicate * dp_shard data ranks; a step has grad_accum_steps batches of batch_size on each
@@ -133,7 +133,7 @@ KEYS = {
 
 
 def _complete(c: Conversion) -> None:
-    """Convert the keys that depend on one another."""
+    """Convert the keys that depend on each other."""
     c.set("model.type", "transformer")
     c.set("model.residual_init", "depth_scaled")
     if c.value("model.model_type") != "transformer":
@@ -152,7 +152,7 @@ def _complete(c: Conversion) -> None:
 
 
 def _batch(c: Conversion) -> None:
-    """Ranks and batch: ranks of one expert group see the same data there, different data here."""
+    """Ranks and batch; in KempnerForge ranks of an expert group see the same data."""
     shard, expert = c.number("distributed.dp_shard"), c.number("distributed.ep")
     if expert > 1 and shard > 0:
         c.set("parallel.shard", shard * expert, "distributed.dp_shard", "distributed.ep")
@@ -195,7 +195,7 @@ def _width(c: Conversion) -> int:
 
 
 def _experts(c: Conversion) -> None:
-    """Experts; the section is absent without any."""
+    """Experts; without any, the section is absent."""
     experts = c.number("model.num_experts")
     if not experts:
         return
@@ -243,7 +243,7 @@ def _precision(c: Conversion) -> None:
 
 
 def _optimizer(c: Conversion) -> None:
-    """Decay applies to weights of two dimensions or more, embeddings included."""
+    """The optimizer; decay applies to weights of two or more dimensions, including embeddings."""
     name = c.choice("optimizer.name", "adamw", "lion", "muon", "schedule_free_adamw")
     if name is None:
         return
@@ -321,7 +321,7 @@ def _token_files(c: Conversion, folder: str, pattern: str) -> dict[str, object]:
 
 
 def _data(c: Conversion) -> None:
-    """One source, a mixture, or random tokens where no data is named."""
+    """One source, a mixture, or random tokens if no data is named."""
     c.set("data.held_out", 0)
     c.copy_given({"data.seed": "train.data_seed"})
     is_tokens = bool(c.value("data.dataset_path"))
@@ -384,7 +384,7 @@ def _phases(c: Conversion) -> None:
 
 
 def _evaluation(c: Conversion) -> None:
-    """Batches of every data rank, as a number of sequences."""
+    """Batches on every data rank, converted to a number of sequences."""
     if not c.value("eval.enabled"):
         c.set("evaluation", None, "eval.enabled")
         return

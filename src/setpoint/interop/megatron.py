@@ -1,4 +1,4 @@
-"""Argument lists of Megatron-LM: shell scripts, plain lists of arguments, or YAML of its tests.
+"""Argument lists of Megatron-LM: shell scripts, plain lists of arguments, or its tests' YAML.
 
 Scripts are not run: variables, arrays and sums assigned in the same file are resolved, an `if` that
 compares them is followed, and the arguments are those after the name of a Python file. Values that
@@ -38,7 +38,7 @@ OTHER_PROGRAM = re.compile(
 
 
 def _complete(c: Conversion) -> None:
-    """Convert the keys that depend on one another."""
+    """Convert the keys that depend on each other."""
     if OTHER_PROGRAM.search(program := str(c.value("program")).rpartition("/")[2]):
         c.wrong("program", f"a pretraining of a decoder such as pretrain_gpt.py, but {program}")
         return
@@ -57,7 +57,7 @@ def _complete(c: Conversion) -> None:
 
 
 def _prepare(c: Conversion) -> None:
-    """Normalize names, and drop values that are passed to the script at start."""
+    """Normalize names, and drop values that are passed to the script at the start."""
     for name in [*c.values]:
         plain = name.removeprefix("MODEL_ARGS.").removeprefix("--").replace("_", "-")
         if plain != name:
@@ -127,7 +127,7 @@ def _loop(c: Conversion) -> int | None:
 
 
 def _steps(c: Conversion, key: str) -> int | None:
-    """Samples or tokens of a key in steps of the global batch."""
+    """Samples or tokens in a key, converted to steps of the global batch."""
     samples, size = c.number(key), c.number("global-batch-size")
     if samples and key.endswith("tokens"):
         samples //= c.number("seq-length") or 1
@@ -213,7 +213,7 @@ def _ranks(c: Conversion) -> None:
 
 
 def _stages(c: Conversion, stages: int, layers: int) -> None:
-    """Layers of each stage: by a layout such as `Et*3|(tt|)*29m|L`, or of the first and last."""
+    """Layers of each stage, from a layout such as `Et*3|(tt|)*29m|L`, or from first and last."""
     keys = [f"decoder-{side}-pipeline-num-layers" for side in ("first", "last")]
     layout, first, last = c.value("pipeline-model-parallel-layout"), *map(c.number, keys)
     if layout is not None:
@@ -250,7 +250,7 @@ def _stages(c: Conversion, stages: int, layers: int) -> None:
 
 
 def _precision(c: Conversion) -> None:
-    """Weights in bf16 with copies in fp32 that the optimizer steps on, and float8."""
+    """Weights in bf16 with fp32 copies that the optimizer updates, and float8."""
     if c.value("bf16"):
         for field, dtype in (("params", "bf16"), ("compute", "bf16"), ("master", "fp32")):
             c.set(f"precision.{field}", dtype, "bf16")
@@ -292,7 +292,7 @@ def _precision(c: Conversion) -> None:
 
 
 def _optimizer(c: Conversion) -> None:
-    """AdamW, SGD or Muon; decay leaves out biases and vectors."""
+    """AdamW, SGD or Muon; decay excludes biases and vectors."""
     names = ("adam", "sgd", "lion", "muon", "dist_muon")
     name, rate = c.choice("optimizer", *names), c.number("lr")
     if name is None:
@@ -393,7 +393,7 @@ def _schedule(c: Conversion, total: int | None) -> None:
 
 
 def _exponential(c: Conversion, warmup: int, end: int, floor: float, total: int) -> None:
-    """WSD whose curve is 2 * 0.5^t - 1, in phases."""
+    """WSD with the curve 2 * 0.5^t - 1, in phases."""
     part = c.number("lr-wsd-decay-iters") or _steps(c, "lr-wsd-decay-samples")
     if not part:
         c.wrong("lr-wsd-decay-iters", "given with the style WSD")
@@ -451,7 +451,7 @@ def _memory(c: Conversion) -> None:
 
 
 def _blend(c: Conversion, key: str) -> list[dict[str, object]]:
-    """Sources of one prefix, several prefixes, or weights with prefixes."""
+    """Sources from one prefix, several prefixes, or weights with prefixes."""
     words = cast("list[object]", c.value(key) or [])
     weighted = len(words) > 1 and all(
         isinstance(w, int | float) for w in map(number_of, words[::2])
@@ -577,7 +577,7 @@ def _records(c: Conversion) -> None:
 
 
 def _read(path: str) -> FileDocument:
-    """A script or a list of arguments, or YAML with the arguments of Megatron's own tests."""
+    """A script, a list of arguments, or YAML with the arguments of Megatron's own tests."""
     if names_file(path):
         document = read_file(path)
         if "MODEL_ARGS" in document.data:  # without the metrics of its tests

@@ -1,6 +1,6 @@
 """The arguments of Megatron-LM's pretraining scripts, release core 0.15, with their defaults.
 
-Defaults of converted keys are those of megatron/training/arguments.py at commit 000c4ac.
+Defaults of converted keys come from megatron/training/arguments.py at commit 000c4ac.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The decoder that arguments of Megatron-LM describe: its sizes, positions and experts."""
+"""The decoder described by Megatron-LM arguments: its sizes, positions and experts."""
 
 from __future__ import annotations
 
@@ -155,7 +155,7 @@ def _positions(c: Conversion) -> None:
 
 
 def _latent(c: Conversion) -> None:
-    """Latent attention, with YaRN where positions are scaled."""
+    """Latent attention, with YaRN if positions are scaled."""
     for path in ("kv_heads", "head_dim", "qk_norm"):  # low-rank projections have their norms
         c.data["model"].pop(path, None)
     if not c.value("qk-layernorm"):
@@ -171,7 +171,7 @@ def _latent(c: Conversion) -> None:
 
 
 def _yarn(c: Conversion) -> float:
-    """Set YaRN; return the scale of both queries and keys in latent attention."""
+    """Set YaRN, and return the scale of both queries and keys in latent attention."""
     factor, path = c.number("rotary-scaling-factor"), "model.rope_scaling"
 
     def scale(part: float) -> float:
@@ -192,7 +192,7 @@ def _yarn(c: Conversion) -> float:
 
 
 def _pattern(c: Conversion, key: str, of_count: Callable[[int, int], bool]) -> list[bool] | None:
-    """A switch for each layer, from `[0]*3+[1]*9` or a count; null without the argument."""
+    """A switch per layer, from `[0]*3+[1]*9` or a count; null without the argument."""
     value, layers = c.value(key), min(c.number("num-layers") or 0, 10_000)
     if value is None:
         return None
@@ -210,7 +210,7 @@ def _pattern(c: Conversion, key: str, of_count: Callable[[int, int], bool]) -> l
 
 
 def _experts(c: Conversion) -> None:
-    """Experts; the section is absent without any."""
+    """Experts; without any, the section is absent."""
     if not c.number("num-experts"):
         return
     path, layers = "model.moe", min(c.number("num-layers") or 0, 10_000)

@@ -1,4 +1,4 @@
-"""Arguments of a command in a shell script, or in a plain list; no part of a script is run.
+"""Arguments of a command in a shell script or plain list; no part of a script is run.
 
 Variables, arrays and sums assigned in the same file are resolved, an `if` or `case` that compares
 them is followed, and the arguments are those after the name of a Python file. Loop variables are
@@ -57,7 +57,7 @@ Statement = tuple[list[Word], str]
 class Script:
     """A shell script with its assignments and its command; no part of it is run.
 
-    Of several commands, the one with the most arguments counts.
+    If there are several commands, the one with the most arguments counts.
 
     Arguments:
         limit: maximum number of characters of a variable.
@@ -111,7 +111,7 @@ class Script:
             self.arguments = [w for word in options for w in self.expand(word)]
 
     def _statements(self) -> Iterator[Statement]:
-        """Words up to the end of a line or of a command; those of an array follow its name."""
+        """Words up to the end of a line or command; the words of an array follow its name."""
         words: list[Word] = []
         depth = 0
         for match in WORD.finditer(self.text):
@@ -142,14 +142,14 @@ class Script:
             yield group
 
     def _choose(self, is_true: bool) -> None:
-        """Follow the next branch if it is the first whose condition is true."""
+        """Follow the next branch if it is the first with a true condition."""
         if self._branches:
             state, subject = self._branches[-1]
             state = "past" if state != "next" else "followed" if is_true else "next"
             self._branches[-1] = (state, subject)
 
     def _follow(self, group: list[Statement], default: bool) -> bool:
-        """Follow statements up to one that is skipped by && or ||; return if the last succeeds."""
+        """Follow statements until && or || skips one; return whether the last one succeeds."""
         status = runs = True
         for words, end in group:
             if runs and words:
@@ -206,7 +206,7 @@ class Script:
         return None
 
     def expand(self, word: Word) -> list[Word]:
-        """Expand a word into words; those of a variable keep their positions."""
+        """Expand a word into words; words from a variable keep their positions."""
         text, place = word
         unquoted = text.strip('"')
         match = VARIABLE.fullmatch(unquoted)
@@ -219,7 +219,7 @@ class Script:
         return self._split(self.resolve(text), place)
 
     def _split(self, text: str, place: int) -> list[Word]:
-        """The words of a text, without its quotes, at their places where the file has them."""
+        """The words of a text without quotes, at their positions in the file if they are in it."""
         pieces: list[Word] = []
         start, end = place, place + 2 * len(text) + 100
         for match in PIECE.finditer(text):
@@ -232,7 +232,7 @@ class Script:
         return pieces or ([(text, place)] if text else [])
 
     def resolve(self, text: str) -> str:
-        """A text without quotes, with variables of the file and arithmetic substituted."""
+        """A text without quotes, with variables from the file and arithmetic substituted."""
         text = re.sub(r"\\\r?\n", " ", text)
         if len(text) > 1 and text[0] == text[-1] == "'":
             return text[1:-1]
@@ -267,7 +267,7 @@ class Script:
         return None if items is None else " ".join(text for text, _ in items)
 
     def _holds(self, words: list[Word]) -> bool:
-        """True if a comparison holds; one of files does not."""
+        """True if a comparison holds; comparisons of files do not."""
         texts = [self.resolve(text) for text, _ in words]
         texts = ["" if text.startswith("$") else text for text in texts if text not in ("]", "]]")]
         if texts[:1] == ["!"]:
@@ -295,7 +295,7 @@ class Script:
 def read_arguments(
     path: str, several: Sequence[str], flags: Collection[str], separator: str = "-"
 ) -> FileDocument:
-    """Read arguments as data: `--name value ...` as a number, a text, a list, or true.
+    """Read arguments as data: `--name value ...` becomes a number, text, list, or true.
 
     The Python file or module of a script is `program`.
 
@@ -370,7 +370,7 @@ def evaluate(node: ast.expr) -> Any:
 
 
 def number_of(word: object) -> Any:
-    """The number that a word spells, or the word."""
+    """The number spelled by a word, or the word itself."""
     if not isinstance(word, str):
         return word
     for kind in (int, float):

@@ -1,6 +1,6 @@
 """torchtitan's TOML files, tables of its JobConfig up to release 0.2, and names since release 0.3.
 
-A name such as `llama3_8b` is one of `torchtitan_registry`, alone or as `--config` of a script, with
+A name such as `llama3_8b` refers to `torchtitan_registry`, alone or as `--config` of a script, with
 overriding arguments. Defaults are those of 0.2.2 and 0.3.0, which agree.
 
 Formulas of torchtitan: ranks = replicate * shard * context * tensor * pipeline, and experts are
@@ -41,7 +41,7 @@ DATASETS = {
 
 
 def _complete(c: Conversion) -> None:
-    """Convert the keys that depend on one another."""
+    """Convert the keys that depend on each other."""
     c.set("parallel.device", "cuda")
     _model(c)
     _batch(c)
@@ -105,12 +105,12 @@ def _model(c: Conversion) -> None:
 
 
 def _is_old(c: Conversion) -> bool:
-    """True for a file of release 0.0.2 or earlier, which had the warm-up in [training]."""
+    """True for a file for release 0.0.2 or earlier, which had the warm-up in [training]."""
     return c.paths.get("lr_scheduler.warmup_steps", ("",))[0] == "training"
 
 
 def _vocabulary(c: Conversion, name: str, flavor: str) -> None:
-    """The vocabulary of the flavor since release 0.2, and of the tokenizer before."""
+    """The vocabulary: since release 0.2 that of the flavor, and before that of the tokenizer."""
     key, size = "model.flavor", c.data["model"].get("vocab_size")
     if c.given("model.tokenizer_path"):
         key, path = "model.tokenizer_path", str(c.value("model.tokenizer_path"))
@@ -313,7 +313,7 @@ def _quantization(c: Conversion) -> None:
 
 
 def _source(c: Conversion, table: str) -> dict[str, Any] | None:
-    """The source of a data set by its name; None where it needs a decision."""
+    """The source for a data set name; None if a decision is needed."""
     name, path = c.value(f"{table}.dataset"), c.value(f"{table}.dataset_path")
     if path:
         return {"type": "huggingface", "path": path}
@@ -326,7 +326,7 @@ def _source(c: Conversion, table: str) -> dict[str, Any] | None:
 
 
 def _data(c: Conversion) -> None:
-    """Documents concatenated into rows, isolated by a mask of packed documents."""
+    """Documents concatenated into rows, isolated by a packing mask."""
     source = _source(c, "training")
     if source is not None:
         c.set_items("data.sources", [source], "training.dataset_path", "training.dataset")
@@ -404,12 +404,12 @@ def _records(c: Conversion) -> None:
 
 
 def _read(path: str) -> FileDocument:
-    """A TOML file, or a script or a list of arguments."""
+    """A TOML file, a script, or a list of arguments."""
     return read_file(path) if names_file(path) else read_arguments(path, (), (), separator="_")
 
 
 def _prepare(c: Conversion) -> None:
-    """Fill in the values of a named configuration that are not given."""
+    """Fill in values of a named configuration that are not given."""
     if isinstance(model := c.values.get("model.name"), str):
         # Experiments with other ways to parallelize have the models of torchtitan.
         own = re.sub(r"^\w+\.|_(simple_fsdp|auto_parallel|ft)$", "", model)

@@ -1,4 +1,4 @@
-"""Models of torchtitan by name and flavor, and its named configurations, of release 0.3.
+"""torchtitan's models by name and flavor, and its named configurations, as of release 0.3.
 
 Up to release 0.2 a TOML file chose a flavor; since then a configuration has a name, and a command
 line overrides it: `--module llama3 --config llama3_8b --training.steps 100`.
@@ -29,7 +29,7 @@ def _llama3(*sizes: int, **more: Any) -> dict[str, Any]:
 def _qwen3(
     dim: int, layers: int, heads: int, kv_heads: int, ffn_dim: int, **more: Any
 ) -> dict[str, Any]:
-    """A decoder of Qwen 3, of which the small ones tie embeddings."""
+    """A decoder of Qwen 3; small ones tie embeddings."""
     return {
         "dim": dim, "layers": layers, "heads": heads, "kv_heads": kv_heads, "head_dim": 128,
         "ffn_dim": ffn_dim, "qk_norm": True, "norm_eps": 1e-6, "rope_base": 1_000_000.0,
@@ -38,7 +38,7 @@ def _qwen3(
 
 
 def _experts(experts: int, top_k: int, dim: int, **more: Any) -> dict[str, Any]:
-    """Experts whose load is balanced by biases alone."""
+    """Experts whose load is balanced only by biases."""
     return {
         "experts": experts, "top_k": top_k, "expert_dim": dim, "balance_loss": 0.0,
         "router": {"type": "softmax_top_k", "normalize": True}, **more,
@@ -49,7 +49,7 @@ def _deepseek(
     dim: int, layers: int, heads: int, ffn_dim: int, query_rank: int | None, moe: dict[str, Any],
     vocab_size: int = 102_400,
 ) -> dict[str, Any]:  # fmt: skip
-    """A decoder of DeepSeek V3 with latent attention, whose first layers are dense."""
+    """A decoder of DeepSeek V3 with latent attention and dense first layers."""
     return {
         "dim": dim, "layers": layers, "heads": heads, "ffn_dim": ffn_dim, "rope_base": 10_000.0,
         "vocab_size": vocab_size, "moe": moe, "mla": {
@@ -58,7 +58,7 @@ def _deepseek(
 
 
 def _gpt_oss(dim: int, layers: int, experts: int, vocab_size: int) -> dict[str, Any]:
-    """A decoder of gpt-oss, every other layer of which has a window."""
+    """A decoder of gpt-oss, with a window in every other layer."""
     return {
         "dim": dim, "layers": layers, "heads": 64, "kv_heads": 8, "head_dim": 64,
         "activation": "swiglu_clamped", "qkv_bias": True, "attention_output_bias": True,
@@ -155,7 +155,7 @@ FLAVORS: Mapping[str, Mapping[str, Mapping[str, Any]]] = {
 
 def _named(module: str, flavor: str, assets: str, batch: int, length: int, steps: int, lr: float,
            **more: object) -> dict[str, Any]:  # fmt: skip
-    """A named configuration: recomputation by operations, and masks that isolate documents."""
+    """A named configuration, with recomputation by operation and masks that isolate documents."""
     keys = {
         "model.name": module, "model.flavor": flavor, "model.attn_mask_type": "block_causal",
         "model.hf_assets_path": f"./assets/hf/{assets}",
@@ -181,7 +181,7 @@ def _llama(flavor: str, batch: int, steps: int, lr: float, **more: object) -> di
 
 
 def _qwen(flavor: str, batch: int, steps: int, lr: float, **more: object) -> dict[str, Any]:
-    """A configuration of Qwen 3, whose last checkpoint can be resumed."""
+    """A configuration of Qwen 3 whose last checkpoint can be resumed."""
     return _named("qwen3", flavor, f"Qwen3-{flavor}", batch, 4096, steps, lr,
                   lr_scheduler__warmup_steps=steps // 5, checkpoint__last_save_model_only=False,
                   checkpoint__export_dtype="float16", **more)  # fmt: skip

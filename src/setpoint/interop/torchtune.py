@@ -1,4 +1,4 @@
-"""torchtune's YAML files of full, LoRA and QLoRA fine-tuning, with `_component_` and `${...}`.
+"""torchtune's YAML files for full, LoRA and QLoRA fine-tuning, with `_component_` and `${...}`.
 
 Formulas of torchtune's recipes: a step has batch_size * gradient_accumulation_steps rows per data
 rank, padded to the longest of a batch; the loss is a mean over the tokens of the step. With a
@@ -118,7 +118,7 @@ KEYS = {
 
 
 def _complete(c: Conversion) -> None:
-    """Convert the keys that depend on one another."""
+    """Convert the keys that depend on each other."""
     if c.given("tasks") or c.given("max_new_tokens"):
         _inference(c)
         return
@@ -136,7 +136,7 @@ def _complete(c: Conversion) -> None:
 
 
 def _interpolate(c: Conversion) -> None:
-    """Replace `${key}` in strings by the value of that key, which may be a name of the user's."""
+    """Replace `${key}` in strings with the value of that key, which may be user-defined."""
     own: set[str] = set()
 
     def resolved(value: Any, names: tuple[str, ...], place: str) -> Any:
@@ -272,7 +272,7 @@ def _data(c: Conversion) -> None:
 
 
 def _share_held_out(training: list[dict[str, Any]], validation: list[dict[str, Any]]) -> float:
-    """Share of a split whose end is evaluated on, as `train[:95%]` and `train[95%:]`; else 0."""
+    """Fraction held out at the end of a split, as in `train[:95%]` and `train[95%:]`; else 0."""
     if len(training) != 1 or len(validation) != 1:
         return 0.0
     kept = re.fullmatch(r"train\[:(\d+)%\]", str(training[0].get("split")))
@@ -283,7 +283,7 @@ def _share_held_out(training: list[dict[str, Any]], validation: list[dict[str, A
 
 
 def _source(c: Conversion, entry: dict[str, Any], key: str) -> dict[str, object] | None:
-    """The source for the builder of a data set; None if it needs a decision."""
+    """The source for a data set builder; None if a decision is needed."""
     name = str(entry.get("_component_", "")).rpartition(".")[2]
     split, files = entry.get("split", "train"), entry.get("data_files")
     flag = "data.sources" if key == "dataset" else "data.validation"
@@ -354,7 +354,7 @@ def _loop(c: Conversion) -> None:
 
 
 def _optimizer(c: Conversion) -> None:
-    """AdamW and SGD of torch; other optimizers by import path, with their arguments."""
+    """AdamW and SGD from torch; other optimizers by import path, with their arguments."""
     package, name = component(c, "optimizer")
     key, rate = "optimizer._component_", c.number("optimizer.lr")
     given = {other: value for other in ("weight_decay", "betas", "eps", "momentum", "dampening",

@@ -1,4 +1,4 @@
-"""The models of torchtune, by their builders, as decoders of Setpoint."""
+"""torchtune's models, by builder, as Setpoint decoders."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def component(c: Conversion, section: str) -> tuple[str, str]:
 
 
 def convert_model(c: Conversion) -> bool:
-    """Convert the model builder, with its sizes; False after a problem."""
+    """Convert the model builder with its sizes; False after a problem."""
     key = "model._component_"
     package, name = component(c, "model")
     family = package.removeprefix("torchtune.models.").partition(".")[0]

@@ -1,4 +1,4 @@
-"""The Trainer of transformers, with which TrainingArguments, TRL and Axolotl train.
+"""The Trainer of transformers, which TrainingArguments, TRL and Axolotl use.
 
 Formulas of transformers 5: the rate of step s, from 0, is s / W of the peak in a warm-up of W
 steps, then a curve of (s - W) / (T - W). Decay applies to all weights except those of norms and
@@ -36,7 +36,7 @@ QUANTIZED = {
 
 
 def convert_schedule(c: Conversion, key: str, total: int | None) -> None:
-    """Set the learning-rate curve after a warm-up that is already set."""
+    """Set the learning-rate curve after a warm-up that is set already."""
     names = {"linear": "linear", "cosine": "cosine", "cosine_with_min_lr": "cosine",
              "cosine_warmup_with_min_lr": "cosine",
              "cosine_with_restarts": "cosine", "polynomial": "polynomial", "constant": "none",
@@ -108,7 +108,7 @@ def convert_schedule(c: Conversion, key: str, total: int | None) -> None:
 
 
 def _ahead(c: Conversion, key: str, warmup: str, total: int | None, start: float | None) -> None:
-    """Set a cosine whose every step has the factor of its end, by a curve one step shorter."""
+    """Set a cosine in which every step has the factor of its end, with a curve one step shorter."""
     count, _, unit = warmup.partition(" ")
     if not total or unit != "steps" or int(count) < 1:
         c.report("differs", key, "the curve is one step behind that of transformers")
@@ -122,7 +122,7 @@ def _ahead(c: Conversion, key: str, warmup: str, total: int | None, start: float
 
 
 def _restarts(c: Conversion, key: str, rise: int, length: int, cycles: int) -> None:
-    """Set a cosine that starts again after each cycle, as phases."""
+    """Set a cosine that restarts after each cycle, as phases."""
     warmup = [(1, 0.0, "linear"), (rise - 1, 1 - 1 / rise, "linear")] if rise else []
     cycle = [(0, 1.0, "linear"), (length, 0.0, "cosine")]
     phases = [
@@ -135,7 +135,7 @@ def _restarts(c: Conversion, key: str, rise: int, length: int, cycles: int) -> N
 
 
 def convert_optimizer(c: Conversion, key: str) -> None:
-    """Set the optimizer by its name, with decay of all weights but those of norms and biases."""
+    """Set the optimizer by name, with decay of all weights except those of norms and biases."""
     if (name := c.choice(key, *OPTIMIZERS, *QUANTIZED)) is None:
         return
     kind = OPTIMIZERS.get(name) or QUANTIZED[name]
@@ -183,7 +183,7 @@ def options_of(c: Conversion, value: object) -> dict[str, Any]:
 
 
 def plain(text: str) -> Any:
-    """A scalar of a command line: a bool, a number, or the text."""
+    """A scalar from a command line: a bool, a number, or the text."""
     words: dict[str, object] = {"true": True, "false": False, "none": None, "null": None}
     if text.strip().lower() in words:
         return words[text.strip().lower()]
@@ -196,7 +196,7 @@ def plain(text: str) -> Any:
 
 
 def convert_recomputation(c: Conversion, key: str) -> None:
-    """Recompute whole layers where a key is true."""
+    """Recompute whole layers if a key is true."""
     if not c.value(key):
         return
     path, kwargs = "memory.activation_checkpointing", f"{key}_kwargs"
@@ -206,7 +206,7 @@ def convert_recomputation(c: Conversion, key: str) -> None:
 
 
 def convert_compilation(c: Conversion) -> None:
-    """Compile the whole model, as a backend or mode beside the switch says."""
+    """Compile the whole model, with the backend or mode given next to the switch."""
     keys = ("torch_compile", "torch_compile_backend", "torch_compile_mode")
     if not any(c.value(key) for key in keys):
         return
@@ -217,7 +217,7 @@ def convert_compilation(c: Conversion) -> None:
 
 
 def convert_shards(c: Conversion) -> None:
-    """FSDP and DeepSpeed, by the words and sections that accelerate takes."""
+    """FSDP and DeepSpeed, from the words and sections that accelerate accepts."""
     if c.value("deepspeed"):
         _deepspeed(c)
         return
@@ -263,7 +263,7 @@ def convert_shards(c: Conversion) -> None:
 
 
 def _deepspeed(c: Conversion) -> None:
-    """The stage of ZeRO and what is offloaded, of a section, a file or the name of a usual file."""
+    """The ZeRO stage and offloading, from a section, a file, or the name of a usual file."""
     value = c.value("deepspeed")
     if isinstance(value, str):
         value = read_json_file(c, "deepspeed", value)
@@ -313,7 +313,7 @@ def read_json_file(c: Conversion, key: str, path: str) -> Mapping[str, Any]:
 
 
 def period(c: Conversion, path: str, strategy: str, key: str, total: int | None) -> None:
-    """Set a period by its strategy: never, each epoch, or steps, below 1 a share of them all."""
+    """Set a period by strategy: never, each epoch, or steps; below 1, a fraction of all steps."""
     kind, steps = c.value(strategy), c.number(key)
     if kind == "epoch":
         c.set(path, "1 epochs", strategy)

@@ -1,4 +1,4 @@
-"""xorl's YAML files of local training: the sections model, data, train and lora.
+"""xorl's YAML files for local training: the sections model, data, train and lora.
 
 Formulas of xorl: the ranks left by ulysses, ring, tensor and pipeline are replicate * shard data
 ranks; experts are divided over data and context ranks. A step has gradient_accumulation_steps
@@ -183,7 +183,7 @@ KEYS = {
 
 
 def _complete(c: Conversion) -> None:
-    """Convert the keys that depend on one another."""
+    """Convert the keys that depend on each other."""
     _model(c)
     _ranks(c)
     _loop(c)
@@ -196,7 +196,7 @@ def _complete(c: Conversion) -> None:
 
 
 def _model(c: Conversion) -> None:
-    """A model of transformers by its directory or id, with Setpoint's attention."""
+    """A transformers model by its directory or id, with Setpoint's attention."""
     weights, config = c.value("model.model_path"), c.value("model.config_path")
     source = config or weights
     if not source:
@@ -227,7 +227,7 @@ def _model(c: Conversion) -> None:
 
 
 def _ranks(c: Conversion) -> None:
-    """Degrees, of which -1 is the ranks that are left."""
+    """Degrees; -1 stands for the remaining ranks."""
     c.set("parallel.device", "cuda")
     key = "train.data_parallel_mode"
     mode = c.choice(key, "none", "ddp", "fsdp2")
@@ -261,7 +261,7 @@ def _ranks(c: Conversion) -> None:
 
 
 def _loop(c: Conversion) -> None:
-    """The end: epochs, or a number of steps that comes first; and the dtypes."""
+    """The end of training: epochs, or a number of steps if that comes first; and the dtypes."""
     epochs, steps = f"{c.number('train.num_train_epochs')} epochs", c.number("train.max_steps")
     keys = ("train.max_steps", "train.num_train_epochs")
     c.set("duration", [epochs, f"{steps} steps"] if steps else epochs, *keys)
@@ -298,7 +298,7 @@ def _optimizer(c: Conversion) -> None:
 
 
 def _schedule(c: Conversion) -> None:
-    """A warm-up, and a decay that ends at a share of the run; rates as factors of the peak."""
+    """A warm-up, and a decay ending after a fraction of the run; rates as factors of the peak."""
     key, peak = "train.lr_decay_style", c.number("train.lr")
     if (style := c.choice(key, "constant", "linear", "cosine")) is None:
         return
@@ -351,7 +351,7 @@ def _memory(c: Conversion) -> None:
 
 
 def _data(c: Conversion) -> None:
-    """Rows of tokens and labels, packed; `dummy` stands for rows at random."""
+    """Rows of tokens and labels, packed; `dummy` means random rows."""
     datasets = [entry for entry in c.sections("data.datasets") if "path" in entry]
     if not datasets:
         c.wrong("data.datasets", "a list of data sets with a path each")
@@ -413,7 +413,7 @@ def _as_list(value: object) -> object:
 
 
 def _adapter(c: Conversion) -> None:
-    """LoRA, or over a quantized base QLoRA, whose switch implies the other."""
+    """LoRA, or QLoRA with a quantized base; QLoRA's switch implies the base."""
     is_quantized = c.value("lora.enable_qlora")
     if not (is_quantized or c.value("lora.enable_lora")):
         return

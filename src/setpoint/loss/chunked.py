@@ -1,4 +1,4 @@
-"""Cross-entropy from hidden states, a chunk of tokens at a time, each with its gradient."""
+"""Cross-entropy from hidden states, one chunk of tokens at a time, each with its gradient."""
 
 from __future__ import annotations
 
@@ -20,16 +20,17 @@ if TYPE_CHECKING:
 
 
 class ChunkedCrossEntropyLoss(CrossEntropyLoss, FromHidden):
-    """Cross-entropy loss that never has the logits of all tokens at once.
+    """Cross-entropy loss that never materializes the logits of all tokens at once.
 
     The gradient of a sum over tokens is a sum over chunks of tokens. So each chunk is projected to
     logits, immediately contributes its loss and the gradients of hidden states and output matrix,
-    and its logits are dropped. Nothing is computed twice: backward only multiplies these gradients
-    by the incoming one.
+    and its logits are dropped. Nothing is computed twice: the backward pass only multiplies these
+    gradients by the incoming one.
 
     Arguments:
-        retains: backward may run twice, as zero-bubble schedules do for gradients of inputs and of
-            weights; otherwise gradients are scaled in place and released.
+        retains: whether the backward pass may run twice, as in zero-bubble schedules, which compute
+            the gradients of inputs and weights separately; otherwise gradients are scaled in place
+            and released.
     """
 
     retains = False
@@ -58,7 +59,7 @@ class ChunkedCrossEntropyLoss(CrossEntropyLoss, FromHidden):
         """Sum the loss over chunks.
 
         Arguments:
-            gradients: takes the gradients of the sum; None: they are not computed.
+            gradients: receives the gradients of the sum; None: gradients are not computed.
         """
         device, format = hidden.device.type, compute_dtype(hidden)
         # Cast once, not per chunk.
@@ -85,7 +86,7 @@ class ChunkedCrossEntropyLoss(CrossEntropyLoss, FromHidden):
     def _loss_and_grad(
         self, projection: Projection, product: Tensor, targets: Tensor, weights: Tensor | None
     ) -> CrossEntropyGrad:
-        """The loss and its gradient by the product of states and matrix, in that one's format."""
+        """The loss, and its gradient w.r.t. the product of states and matrix, in that dtype."""
         with torch.enable_grad():
             logits = projection.finish(product.requires_grad_())
         exact = logits.detach()
@@ -128,7 +129,7 @@ class _Gradients:
         )
 
     def add(self, part: slice, result: CrossEntropyGrad, states: Tensor, matrix: Tensor) -> None:
-        """Take the gradient by the product of (T', D) states and the (V, D) matrix."""
+        """Add the gradient with respect to the product of (T', D) states and the (V, D) matrix."""
         if self.hidden is not None:
             self.hidden[part] = (result.grad @ matrix) * result.weights
         if self.matrix is None:
@@ -141,7 +142,7 @@ class _Gradients:
 
 
 class _ChunkedSums(torch.autograd.Function):
-    """The sums, with gradients computed before backward needs them."""
+    """The sums, with gradients computed before the backward pass needs them."""
 
     @staticmethod
     def forward(
@@ -190,8 +191,8 @@ class CrossEntropyGrad(NamedTuple):
 
     Arguments:
         nats: sum of the plain cross-entropy.
-        per_token: (T,) its terms.
-        weights: (T, 1) factors of its rows, 0 for tokens that do not count.
+        per_token: (T,) terms of that sum.
+        weights: (T, 1) factors of the rows, 0 for tokens that do not count.
     """
 
     total: Tensor
@@ -212,14 +213,14 @@ def cross_entropy_grad(
 ) -> CrossEntropyGrad:
     """Compute the result of `CrossEntropyLoss.sums` and its gradient, without a graph.
 
-    With p the softmax and y the smoothed target, the gradient of a token's loss is
-    (1 + 2 z_loss log Z) p - y. Autograd would need four temporary tensors of the size of the
-    logits; here it is computed in place from the tensor of log p.
+    With p the softmax and y the smoothed target, the gradient of a token's loss is (1 + 2 z_loss
+    log Z) p - y. Autograd would need four temporary tensors as large as the logits; here the
+    gradient is computed in place from the tensor of log p.
 
     Arguments:
         targets: (T,) int64; IGNORE_INDEX marks positions that do not count.
-        weights: (T,) fp32, zero at those positions; None: the others weigh 1.
-        columns: the given columns of the logits; None: all.
+        weights: (T,) fp32, zero at those positions; None: all others have weight 1.
+        columns: the columns contained in the logits; None: all.
     """
     valid = targets != IGNORE_INDEX
     # Weights scale rows, as do the factors before and after: (T, D) is the smaller tensor.

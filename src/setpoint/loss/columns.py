@@ -11,7 +11,7 @@ from setpoint.shapes.outcome import Columns, Projection
 
 
 class Statistics(NamedTuple):
-    """Statistics of each token's logits for a loss, the same on all ranks.
+    """Statistics of each token's logits for a loss, equal on all ranks.
 
     Arguments:
         log_z: (T,) logarithm of the softmax's denominator.
@@ -30,8 +30,8 @@ def statistics(logits: Tensor, targets: Tensor, columns: Columns | None, mean: b
     Arguments:
         logits: fp32 or fp64; this rank's columns.
         targets: (T,) int64, all of them token ids.
-        columns: the columns of this rank; None: all.
-        mean: compute the mean of all logits.
+        columns: this rank's columns; None: all.
+        mean: whether to compute the mean of all logits.
     """
     if columns is not None:
         return Statistics(*_Statistics.apply(logits, targets, columns, mean))
@@ -74,14 +74,14 @@ def add_to_targets(grad: Tensor, targets: Tensor, columns: Columns, value: Tenso
 
 
 def _local_targets(targets: Tensor, columns: Columns, width: int) -> tuple[Tensor, Tensor]:
-    """(T, 1) local columns of targets, and (T,) which of them are local."""
+    """(T, 1) local columns of targets, and (T,) whether each target is local."""
     place = targets - columns.first
     is_local = (place >= 0) & (place < width)
     return place.where(is_local, 0).unsqueeze(-1), is_local
 
 
 def count_correct_in_parts(logits: Tensor, targets: Tensor, columns: Columns) -> Tensor:
-    """Count the targets that have the highest logit of all ranks; ties go to the first.
+    """Count the targets that have the highest logit over all ranks; ties go to the first.
 
     Arguments:
         targets: (...) int64; negative ones do not count.
@@ -130,7 +130,7 @@ CHUNK = 1024  # tokens whose logits are in memory at once
 
 
 def compute_dtype(hidden: Tensor) -> torch.dtype:
-    """The dtype of matrix products of hidden states: autocast's where that is on."""
+    """The dtype of matrix products of hidden states: the autocast dtype if autocast is on."""
     device = hidden.device.type
     is_autocast = torch.is_autocast_enabled(device)
     return torch.get_autocast_dtype(device) if is_autocast else hidden.dtype
@@ -141,7 +141,7 @@ def count_correct(logits: Tensor, targets: Tensor, columns: Columns | None = Non
 
     Arguments:
         targets: (...) int64; IGNORE_INDEX marks positions that do not count.
-        columns: the given columns of the logits; None: all.
+        columns: the columns contained in the logits; None: all.
     """
     if columns is not None:
         return count_correct_in_parts(logits, targets, columns)

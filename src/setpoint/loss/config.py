@@ -10,10 +10,10 @@ from setpoint.config import Config, ImportedComponent, Problem, Rule, field, rul
 
 
 class LossConfig(Config):
-    """Fields shared by all losses.
+    """Base of all loss sections, with the fields they share.
 
-    Losses are sums over tokens, which the loop divides by the tokens of the whole batch, so that a
-    token's weight does not depend on its micro-batch.
+    Losses are sums over tokens, which the loop divides by the number of tokens in the whole batch,
+    so that a token's weight does not depend on its micro-batch.
     """
 
     from_hidden: ClassVar[bool] = False
@@ -32,7 +32,7 @@ class LossConfig(Config):
 
 
 class Weighing(LossConfig):
-    """Losses with an ignore index and token weights."""
+    """Base of losses with an ignore index and token weights."""
 
     ignore_index: int | None = field(default=None, ge=0)
     """Ignore index: token id excluded from loss and metrics, such as padding; null: every token is

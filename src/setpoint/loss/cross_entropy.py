@@ -21,19 +21,19 @@ if TYPE_CHECKING:
 
 @runtime_checkable
 class FromHidden(Protocol):
-    """A loss of hidden states and the projection to logits, which need not exist all at once."""
+    """A loss of hidden states and their projection to logits, which need not exist all at once."""
 
     def from_hidden(
         self, hidden: Tensor, projection: Projection, targets: Tensor, weights: Tensor | None = None
     ) -> Any:
-        """Compute the loss of one micro-batch; nothing waits for the device.
+        """Compute the loss of one micro-batch, without waiting for the device.
 
         Arguments:
             targets: (B, S) int64; IGNORE_INDEX marks positions that do not count.
-            weights: (B, S) fp32, from the data; None: all weigh 1.
+            weights: (B, S) fp32, from the data; None: all weights are 1.
 
         Returns:
-            Sums in a `LossOutput`, not means; backward can be run through them once.
+            Sums in a `LossOutput`, not means; the backward pass can run through them once.
         """
         ...
 
@@ -53,11 +53,11 @@ class PerToken(Protocol):
 
 
 class LossOutput(NamedTuple):
-    """Sums over the valid tokens of a micro-batch; divide by those of the whole batch.
+    """Sums over the valid tokens of a micro-batch, to be divided by those of the whole batch.
 
     Arguments:
-        total: fp32 scalar to run backward from, all terms with their weights; divide by the sum of
-            the tokens' weights.
+        total: fp32 scalar from which the backward pass starts, with all terms weighted; divide by
+            the sum of the tokens' weights.
         nats: fp32 scalar without gradient: the cross-entropy alone, each token with weight one,
             for metrics; divide by the number of tokens.
         per_token: (B * S,) fp32 without gradient: the terms of `nats`, 0 for targets that do not
@@ -72,12 +72,13 @@ class LossOutput(NamedTuple):
 class Weigher:
     """Combines the weights of targets from the data and from the configuration.
 
-    A target's weight is the product of the data's and its token's; targets of weight 0 do not
-    count.
+    A target's weight is the product of the weight from the data and that of its token; targets of
+    weight 0 do not count.
 
     Arguments:
-        ignore_index: a token that does not count; None: all do.
-        token_weights: weights by token id, as text; others weigh 1. None: all do.
+        ignore_index: a token that does not count; None: all tokens count.
+        token_weights: weights by token id, as text; other tokens have weight 1. None: all have
+            weight 1.
     """
 
     def __init__(
@@ -96,21 +97,21 @@ class Weigher:
 
     @property
     def is_trivial(self) -> bool:
-        """True if all targets have the data's weights."""
+        """True if all targets have the weights given by the data."""
         return self.ignore_index is None and not self._tables
 
     def __call__(
         self, targets: Tensor, weights: Tensor | None = None
     ) -> tuple[Tensor, Tensor | None]:
-        """Weigh targets; nothing waits for the device.
+        """Weight the targets, without waiting for the device.
 
         Arguments:
-            targets: int64 of any shape; IGNORE_INDEX marks what does not count.
-            weights: fp32 of that shape, from the data; None: all weigh 1.
+            targets: int64 of any shape; IGNORE_INDEX marks targets that do not count.
+            weights: fp32 of that shape, from the data; None: all weights are 1.
 
         Returns:
             the targets, with IGNORE_INDEX for those that do not count, and their weights, 0 for
-            these; None if all others weigh 1.
+            these; None if all other weights are 1.
         """
         if self.ignore_index is not None:
             targets = targets.masked_fill(targets == self.ignore_index, IGNORE_INDEX)
@@ -133,11 +134,11 @@ class CrossEntropyLoss:
     """Sum over tokens of w [(1 - s) CE + s mean over classes of -log p + z_loss log(Z)^2].
 
     CE is -log p of the target, p the softmax of the logits, Z its denominator, w the weight of the
-    target and s the label smoothing (smoothing: Szegedy et al., 2016; z-loss: PaLM, Chowdhery et
+    target, and s the label smoothing (smoothing: Szegedy et al., 2016; z-loss: PaLM, Chowdhery et
     al., 2022).
 
     Arguments:
-        config: gives ignore_index, token_weights, z_loss and label_smoothing.
+        config: section with ignore_index, token_weights, z_loss and label_smoothing.
     """
 
     def __init__(self, config: CrossEntropy) -> None:
@@ -153,13 +154,13 @@ class CrossEntropyLoss:
         weights: Tensor | None = None,
         columns: Columns | None = None,
     ) -> LossOutput:
-        """Compute the loss of one micro-batch; nothing waits for the device.
+        """Compute the loss of one micro-batch, without waiting for the device.
 
         Arguments:
             logits: (B, S, V) in any floating point dtype; computed in fp32 (fp64 stays fp64).
             targets: (B, S) int64; IGNORE_INDEX marks positions that do not count.
-            weights: (B, S) fp32, from the data; None: all weigh 1.
-            columns: the given columns of the logits; None: all.
+            weights: (B, S) fp32, from the data; None: all weights are 1.
+            columns: the columns contained in the logits; None: all.
 
         Returns:
             Sums, not means; all zero if no target is valid.
@@ -179,7 +180,7 @@ class CrossEntropyLoss:
 
         Arguments:
             targets: (T,) int64; IGNORE_INDEX marks positions that do not count.
-            weights: (T,) fp32, zero at those positions; None: the others weigh 1.
+            weights: (T,) fp32, zero at those positions; None: all others have weight 1.
             columns: see `__call__`.
         """
         if logits.dtype != torch.float64:
@@ -226,7 +227,7 @@ def _weighted_sum(per_token: Tensor, valid: Tensor, weights: Tensor | None) -> T
 
 
 class ImportedLoss:
-    """A loss of another library, summed over tokens; the cross-entropy is measured as well.
+    """A loss from another library, summed over tokens; the cross-entropy is also measured.
 
     Raises:
         SetpointError: the loss cannot be built, or does not sum over the valid tokens.
@@ -257,7 +258,7 @@ class ImportedLoss:
         return LossOutput(total, plain.nats, plain.per_token)
 
     def _prove_sum(self) -> None:
-        """Check it on one token, on the same token twice, and on a token next to an ignored one."""
+        """Test the loss on one token, on it twice, and on a token next to an ignored one."""
         row = torch.tensor([[0.5, -1.0, 0.25]])
         target, ignored = torch.tensor([1]), torch.tensor([IGNORE_INDEX])
         once = self._value(row, target)

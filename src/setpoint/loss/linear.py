@@ -1,4 +1,4 @@
-"""Cross-entropy from hidden states by torch.nn.functional.linear_cross_entropy."""
+"""Cross-entropy from hidden states with torch.nn.functional.linear_cross_entropy."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def missing_problems(section: LinearCrossEntropy) -> Iterator[Problem]:
 
 
 def linear_missing() -> str | None:
-    """Reason the loss cannot be used here, or None."""
+    """Reason why the loss cannot be used here, or None."""
     if hasattr(F, "linear_cross_entropy"):
         return None
     return f"needs torch 2.13 or later for linear_cross_entropy; this is {torch.__version__}"
@@ -34,8 +34,8 @@ class LinearCrossEntropyLoss(FromHidden):
     """Weighted sum of the cross-entropy, by torch.nn.functional.linear_cross_entropy in chunks.
 
     Arguments:
-        config: gives ignore_index, token_weights and chunk_size.
-        retains: whether backward may run twice; see `ChunkedCrossEntropyLoss`.
+        config: section with ignore_index, token_weights and chunk_size.
+        retains: whether the backward pass may run twice; see `ChunkedCrossEntropyLoss`.
 
     Raises:
         SetpointError: this version of torch has no such function.

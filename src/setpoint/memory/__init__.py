@@ -1,1 +1,1 @@
-"""Activation checkpointing, activation offload, allocators and the report of memory."""
+"""Activation checkpointing, activation offload, allocators and the memory report."""

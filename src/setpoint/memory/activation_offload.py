@@ -1,4 +1,4 @@
-"""Activation offload: tensors that autograd saves for backward, kept in host memory."""
+"""Activation offload: tensors saved by autograd for the backward pass, in host memory."""
 
 from __future__ import annotations
 
@@ -21,11 +21,12 @@ if TYPE_CHECKING:
 def offload_activations(config: ActivationOffload, model: nn.Module, device: torch.device) -> None:
     """Offload tensors that a model saves for backward, above a limit, to host memory.
 
-    Parameters and buffers stay, and so do tensors of a head, such as logits, with which backward
-    begins. Losses and gradients are bit-identical.
+    Parameters and buffers stay, as do tensors of a head, such as logits, with which the backward
+    pass begins. Losses and gradients are bit-identical.
 
     Arguments:
-        model: on its device, not compiled yet; changed in place, except parameter names.
+        model: the model on its device, not compiled yet; changed in place except for parameter
+            names.
     """
     offload = CudaOffload(device) if device.type == "cuda" else Offload(device)
     saved = SavedTensors(offload, device, int(config.limit), int(config.smallest))
@@ -51,30 +52,30 @@ class Offload:
     """Synchronous copies of tensors to host memory and back.
 
     Arguments:
-        device: of the tensors; on the CPU itself they are copied within its memory.
+        device: device of the tensors; CPU tensors are copied within host memory.
     """
 
     def __init__(self, device: torch.device) -> None:
         self.device = device
 
     def to_host(self, data: Tensor) -> Tensor:
-        """Copy to the host; `data` may be freed at once.
+        """Copy a tensor to the host; `data` may be freed immediately.
 
         Returns:
-            the copy, complete when `prefetch` reads it.
+            the copy, which is complete by the time `prefetch` reads it.
         """
         return data.to("cpu", copy=True)
 
     def prefetch(self, data: Tensor) -> tuple[Tensor, Any]:
-        """Begin to copy a result of `to_host` to the device.
+        """Start copying a result of `to_host` to the device.
 
         Returns:
-            the copy, and the event that `wait` takes.
+            the copy, and the event to pass to `wait`.
         """
         return data.to(self.device, copy=True), None
 
     def wait(self, data: Tensor, ready: Any) -> None:
-        """Make later computation wait for the copy that `prefetch` began."""
+        """Make later computation wait for the copy started by `prefetch`."""
 
 
 class CudaOffload(Offload):
@@ -111,7 +112,7 @@ AHEAD = 4
 
 
 class Storage:
-    """Storage of one saved tensor, or of several views."""
+    """Storage of one saved tensor, or of several views of it."""
 
     __slots__ = ("__weakref__", "before", "host", "offload", "ready", "size", "tensor", "version")
 
@@ -126,20 +127,20 @@ class Storage:
         self.before: weakref.ref[Storage] | None = None
 
     def move(self) -> None:
-        """Copy it to the host and free it on the device."""
+        """Copy the storage to the host and free it on the device."""
         if self.tensor is not None:
             require_unchanged(self.tensor, self.version)
             self.host = self.offload.to_host(bytes_of(self.tensor))
             self.tensor = None
 
     def fetch(self) -> None:
-        """Begin to copy it back."""
+        """Start copying the storage back."""
         if self.tensor is None:
             assert self.host is not None
             self.tensor, self.ready = self.offload.prefetch(self.host)
 
     def get(self) -> Tensor:
-        """Return it on the device, and prefetch the next ones in the order of backward."""
+        """Return the storage on the device, and prefetch the next ones in backward order."""
         self.fetch()
         assert self.tensor is not None
         if self.host is not None:
@@ -157,7 +158,7 @@ class Storage:
 
 
 class SavedView:
-    """A saved tensor in a storage, as autograd holds it."""
+    """A saved tensor in a storage, as kept by autograd."""
 
     __slots__ = ("dtype", "offset", "shape", "storage", "stride")
 
@@ -194,8 +195,8 @@ class SavedTensors:
     saved tensors share is transferred once.
 
     Arguments:
-        limit: bytes that may stay on it.
-        smallest: bytes; smaller ones always stay, and do not count.
+        limit: bytes that may stay on the device.
+        smallest: minimum size in bytes; smaller tensors always stay, and do not count.
     """
 
     def __init__(self, offload: Offload, device: torch.device, limit: int, smallest: int) -> None:
@@ -217,7 +218,7 @@ class SavedTensors:
         self.bytes_on_device = sum(size for size, _ in self.on_device)
 
     def pack(self, tensor: Tensor) -> Any:
-        """Replace a tensor saved by autograd by a handle; see `unpack`."""
+        """Replace a tensor saved by autograd with a handle; see `unpack`."""
         if not self._travels(tensor):
             return Stays(tensor)
         memory = tensor.untyped_storage()
@@ -241,7 +242,7 @@ class SavedTensors:
         return SavedView(tensor, storage)
 
     def unpack(self, packed: Any) -> Tensor:
-        """Return a tensor of `pack`."""
+        """Return the tensor for a handle from `pack`."""
         return packed.get()
 
     def _travels(self, tensor: Tensor) -> bool:
@@ -261,7 +262,7 @@ def bytes_of(tensor: Tensor) -> Tensor:
 
 
 def require_unchanged(tensor: Tensor, version: int) -> None:
-    """Raise RuntimeError for a tensor that was changed in place after saving, like autograd."""
+    """Raise RuntimeError, as autograd does, if a tensor was changed in place after saving."""
     if tensor._version != version:
         raise RuntimeError(
             f"a tensor of shape {tuple(tensor.shape)} that the backward pass needs was changed in "

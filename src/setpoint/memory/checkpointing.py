@@ -1,4 +1,4 @@
-"""Activation checkpointing: recomputation of layers or parts of them, and saved results."""
+"""Activation checkpointing: recomputation of layers or parts of layers, and saved results."""
 
 from __future__ import annotations
 
@@ -41,10 +41,10 @@ NAMES = {
 
 
 def full(config: Full, layers: Layers) -> None:
-    """Recompute whole layers in backward (Chen et al., 2016).
+    """Recompute whole layers in the backward pass (Chen et al., 2016).
 
     Arguments:
-        layers: of the model, by name, in order; changed in place.
+        layers: layers of the model, by name, in order; changed in place.
 
     Raises:
         SetpointError: there are no layers.
@@ -54,10 +54,10 @@ def full(config: Full, layers: Layers) -> None:
 
 
 def parts(config: CheckpointedParts, layers: Layers) -> None:
-    """Recompute the attention or the feed-forward network of layers in backward.
+    """Recompute the attention or the feed-forward network of layers in the backward pass.
 
     Raises:
-        SetpointError: there are no layers, or one has no submodule of a known name.
+        SetpointError: there are no layers, or a layer has no submodule with a known name.
     """
     modules = [
         _part(name, layer, part)
@@ -102,15 +102,16 @@ def _part(name: str, layer: nn.Module, part: str) -> nn.Module:
 
 
 def recompute(module: nn.Module, *, reentrant: bool = False, keep: Contexts | None = None) -> None:
-    """Make a module save its inputs only, and recompute it in backward.
+    """Make a module save only its inputs, and recompute it in the backward pass.
 
-    Random numbers (dropout) and the autocast dtype are those of the first pass, so losses and
-    gradients are bit-identical. Names of parameters do not change; a copy of the module uses its
-    own. Without gradients, as in evaluation, nothing changes.
+    Random numbers (dropout) and the autocast dtype are the same as in the first pass, so losses and
+    gradients are bit-identical. Parameter names do not change; a copy of the module uses its own
+    parameters. Without gradients, as in evaluation, nothing changes.
 
     Arguments:
         module: changed in place.
-        reentrant: use PyTorch's older implementation, a backward pass within the backward pass.
+        reentrant: whether to use PyTorch's older implementation, with a backward pass inside the
+            backward pass.
         keep: makes the contexts of the first and the second pass, which save the results of some
             operators; only without `reentrant`.
     """
@@ -128,8 +129,8 @@ def _recomputed_class(
 ) -> type[nn.Module]:
     """A subclass that recomputes its forward pass.
 
-    One class for all layers of a kind, and no state on the modules themselves: compilers make one
-    graph for all, and copies of a module call themselves.
+    All layers of a kind share one class, and the modules themselves carry no state, so that
+    compilers make a single graph for all, and copies of a module call themselves.
     """
     way = _reentrant if reentrant else partial(_not_reentrant, keep)
 
@@ -215,7 +216,7 @@ SAVED = MATMUL | ATTENTION
 
 
 class _Selected(TorchDispatchMode):
-    """Passes only the operators that may be saved to selective checkpointing.
+    """Passes only the operators that may be saved on to selective checkpointing.
 
     Otherwise it counts calls of all operators, and refuses a second pass with more calls than the
     first, such as when FSDP2 gathers the experts within a layer at another time.
@@ -243,11 +244,11 @@ class _Selected(TorchDispatchMode):
 
 
 class _First(_Selected, FirstPass):
-    """The pass that saves."""
+    """The first pass, which saves results."""
 
 
 class _Second(_Selected, SecondPass):
-    """The pass that recomputes the rest."""
+    """The second pass, which recomputes the rest."""
 
     is_second = True
 

@@ -1,4 +1,4 @@
-"""Host memory: the limit of a process, and freed memory that it retains."""
+"""Host memory: a process's limit, and freed memory that it retains."""
 
 from __future__ import annotations
 
@@ -21,17 +21,17 @@ MALLOC_VARIABLES = ("MALLOC_TRIM_THRESHOLD_", "MALLOC_MMAP_THRESHOLD_", "MALLOC_
 
 
 def machine_memory() -> int:
-    """Memory limit of a process, in bytes, before the kernel kills it.
+    """Memory limit of a process, in bytes, above which the kernel kills it.
 
     Returns:
-        physical memory, or the lower limit of a control group of the process, plus swap.
+        physical memory, or the limit of a control group of the process if that is lower, plus swap.
     """
     physical = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     return min([physical, *_limits()]) + _swap()
 
 
 def _limits() -> Iterator[int]:
-    """The limits of the control groups, of version 1 or 2, from the process's own upwards."""
+    """The limits of the control groups, version 1 or 2, from the process's own group upwards."""
     for line in _text(MEMBERSHIP).splitlines():
         _, controllers, path = line.split(":", 2)
         if controllers not in ("", "memory"):
@@ -71,8 +71,8 @@ def retain_freed_memory() -> Iterator[None]:
     activations, and the next step allocates it again, page by page.
 
     Returns:
-        a context, after which free memory is returned to the system. The thresholds cannot be read,
-        so they are left at the maximum of glibc's own adjustment.
+        a context; on exit, free memory is returned to the system. The thresholds cannot be read, so
+        they are left at the maximum of glibc's own adjustment.
     """
     libc = None if _is_set() else _glibc()
     if libc is None:

@@ -27,7 +27,7 @@ class MemoryReport(NamedTuple):
     Arguments:
         masters: master copies of parameters, which the optimizer updates.
         gradients: gradients of trained parameters, as passed to the optimizer.
-        on_host: share of all these on the host, if the model computes on another device.
+        on_host: part of all these that is on the host, if the model computes on another device.
         peak: on a GPU, peak memory of tensors in the first step; on a CPU, peak memory of the
             process so far, with the interpreter, libraries and data.
         rest: on a GPU, the rest of the peak: activations, logits and temporaries. None on a CPU,
@@ -73,7 +73,7 @@ def measure(
     """Measure memory after a step, and its peak.
 
     Arguments:
-        device: device of the model; for a GPU the peak is since `reset_peak`.
+        device: device of the model; on a GPU, the peak counts from `reset_peak`.
         known: bytes of parts that an engine stores in its own form.
     """
     model_params = dict(model.named_parameters())
@@ -117,7 +117,7 @@ def reset_peak(device: torch.device) -> None:
 
 
 def process_peak() -> int:
-    """Peak memory of this process in bytes; 0 where the system does not report it."""
+    """Peak memory of this process in bytes; 0 if the system does not report it."""
     try:
         import resource
     except ModuleNotFoundError:  # Windows
@@ -131,7 +131,7 @@ def _bytes(tensors: Iterable[Tensor]) -> int:
 
 
 def _gradient(weight: Tensor, owner: Tensor) -> int:
-    """Bytes of a gradient, which may have another dtype before the optimizer gets it."""
+    """Bytes of a gradient, which may have another dtype before it reaches the optimizer."""
     dtype: Any = getattr(weight, "grad_dtype", None) or weight.dtype
     return local_part(owner).numel() * max(dtype.itemsize, owner.dtype.itemsize)
 
@@ -142,12 +142,12 @@ def _is_separate(owner: Tensor, weight: Tensor) -> bool:
 
 @contextmanager
 def expandable_segments() -> Iterator[None]:
-    """Let segments of GPU memory grow, unless the environment configures the allocator.
+    """Let GPU memory segments grow, unless the environment configures the allocator.
 
     Otherwise these settings would replace the user's.
 
     Returns:
-        a context, after which segments have fixed sizes again, as by default.
+        a context; on exit, segments have fixed sizes again, as by default.
     """
     if any(os.environ.get(name) for name in ALLOCATOR_VARIABLES):
         yield

@@ -52,7 +52,7 @@ HARDWARE: dict[str, tuple[tuple[int, int], str]] = {
 
 
 def multiple_of(recipe: str) -> int:
-    """The number that both sides of a weight, and the rows of its input, are a multiple of."""
+    """The number of which both sides of a weight, and the rows of its input, must be multiples."""
     return {"mxfp8": MX_BLOCK, "mxfp8_with_gw_hp": MX_BLOCK, "nvfp4": 128}.get(recipe, 16)
 
 
@@ -88,20 +88,21 @@ class Float8(Config):
 
     @property
     def capability(self) -> tuple[tuple[int, int], str]:
-        """The first compute capability that has these products, and the generation's name."""
+        """The first compute capability that supports these products, and its generation's name."""
         return HARDWARE[self.recipe]
 
     def gathers(self, reshard: bool | int | None) -> bool:
-        """True if FSDP2 gathers these layers in float8 if it shards them.
+        """True if FSDP2, when it shards these layers, gathers them in float8.
 
         Arguments:
-            reshard: `parallel.reshard`; for a number of ranks, FSDP2 keeps the weights as stored.
+            reshard: `parallel.reshard`; if it is a number of ranks, FSDP2 keeps the weights as
+                stored.
         """
         gathers_whole = reshard is None or isinstance(reshard, bool)
         return self.recipe == "tensorwise" and self.gather is not False and gathers_whole
 
     def is_small(self, rows: int, columns: int) -> bool:
-        """True if `skip_small` leaves out a layer of so many outputs and inputs."""
+        """True if `skip_small` leaves out a layer with these numbers of outputs and inputs."""
         if not self.skip_small:
             return False
         if rows % multiple_of(self.recipe) or columns % multiple_of(self.recipe):
@@ -182,16 +183,16 @@ class Precision(Config):
     """Dynamic loss scaling for fp16 (GradScaler); null: PyTorch's defaults."""
 
     def sharded(self, is_sharded: bool) -> Stored:
-        """The dtype of a rank's own part of trained weights.
+        """The dtype of a rank's own part of the trained weights.
 
         Arguments:
-            is_sharded: whether FSDP2 divides them (`parallel.uses_fsdp`): its shards are the
-                masters, from which gathered weights are rounded.
+            is_sharded: whether FSDP2 divides the weights (`parallel.uses_fsdp`): its shards are
+                then the masters, from which gathered weights are rounded.
         """
         return self.updated if is_sharded else self.params
 
     def gathered(self, is_sharded: bool) -> Stored:
-        """The dtype of whole weights of matrix products; all others have that of `params`."""
+        """The dtype of full weights of matrix products; all other weights have that of `params`."""
         if self.params == "bf16" or not is_sharded:
             return self.params
         return self.gather or ("bf16" if self.compute == "bf16" else "fp32")
@@ -203,7 +204,7 @@ class Precision(Config):
 
     @property
     def copies_master(self) -> bool:
-        """True if masters are kept beside the weights: those in fp32 are their own."""
+        """True if master copies exist next to the weights; fp32 weights are their own masters."""
         return self.master is not None and self.params != "fp32"
 
     @rule
@@ -257,7 +258,7 @@ def converted(config: Float8, layers: Mapping[str, tuple[int, int]]) -> list[str
         layers: (out, in) features of linear layers, by name.
 
     Returns:
-        those that no pattern of `skip` matches and that are not small.
+        the layers that are not small and that no pattern of `skip` matches.
     """
     return [
         name
@@ -276,7 +277,7 @@ def layer_problems(
     layers: Mapping[str, tuple[int, int]],
     experts: Mapping[str, tuple[int, int]],
 ) -> Iterator[Problem]:
-    """Find values of the section that do not fit the layers of a model.
+    """Find values of the section that do not suit the layers of a model.
 
     Arguments:
         layers: (out, in) features of linear layers, by name.

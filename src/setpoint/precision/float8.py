@@ -1,13 +1,14 @@
-"""Products of linear layers and of packed experts in float8, MXFP8 or NVFP4, by torchao's kernels.
+"""Products of linear layers and packed experts in float8, MXFP8 or NVFP4, by torchao's kernels.
 
 A linear layer gets a class that multiplies in float8 (or MXFP8, NVFP4) and is otherwise unchanged:
 its weight is a plain parameter in its own dtype, as adapters, tensor parallelism, FSDP2, optimizers
-and checkpoints expect. Weights are rounded to bf16 before they are scaled, on one rank as well as
-after a gather in bf16 or float8, which gives the same bits.
+and checkpoints expect. Weights are rounded to bf16 before they are scaled, both on one rank and
+with a gather in bf16 or float8, which gives the same bits.
 
 Each of the three products of packed experts, including the gradients of rows and of matrices, has
 one of two forms: rows with one matrix per group, or columns summed over the rows of a group. Groups
-are padded to full blocks only for a product, so only rows and matrices are kept for gradients.
+are padded to full blocks only during a product, so that only rows and matrices are saved for the
+backward pass.
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ HADAMARD_SEED = 0
 
 
 def why_not(config: Float8, device: torch.device) -> str | None:
-    """Reason why this machine has no such products, or None."""
+    """Reason why this machine does not support such products, or None."""
     if importlib.util.find_spec("torchao") is None:
         return "needs the package torchao: pip install 'setpoint[float8]'"
     if config.emulate:
@@ -64,21 +65,21 @@ def require_float8(config: Float8, device: torch.device) -> None:
     """Refuse a device that does not support these products.
 
     Raises:
-        SetpointError: with the reason.
+        SetpointError: states the reason.
     """
     if reason := why_not(config, device):
         raise SetpointError(f"precision.float8 {reason}\nValid: null, or emulate = true")
 
 
 def use_float8(config: Float8, model: nn.Module) -> None:
-    """Let linear layers, and optionally packed experts, multiply in float8, forward and backward.
+    """Make linear layers, and optionally packed experts, multiply in float8, forward and backward.
 
     Arguments:
         model: the full model, possibly on the meta device. Call this before an adapter is added and
-            before ranks divide the model: both put a class before that of a module.
+            before ranks divide the model, because both insert a class before that of a module.
 
     Raises:
-        SetpointError: a pattern matches nothing, no layers are left, or sizes do not fit.
+        SetpointError: a pattern matches nothing, no layers are left, or sizes are not suitable.
     """
     layers = {
         name: module for name, module in model.named_modules() if isinstance(module, nn.Linear)
@@ -107,14 +108,14 @@ def use_float8(config: Float8, model: nn.Module) -> None:
 
 
 def require_parts_fit(config: Float8, model: nn.Module, ranks: int) -> None:
-    """Refuse parts of matrices under tensor parallelism that do not support such products.
+    """Refuse parts of matrices in tensor parallelism that do not support such products.
 
     Arguments:
         model: the model that is divided.
         ranks: number of ranks of the axis `tensor`.
 
     Raises:
-        SetpointError: with the name and the size of the part.
+        SetpointError: names the part and its size.
     """
     multiple = multiple_of(config.recipe)
     for name, module in model.named_modules():
@@ -134,7 +135,7 @@ def require_parts_fit(config: Float8, model: nn.Module, ranks: int) -> None:
 
 
 class Float8Product:
-    """Stands before the class of a linear layer, and multiplies."""
+    """Mixin, placed before the class of a linear layer, that multiplies in float8."""
 
     weight: Tensor
     bias: Tensor | None
@@ -164,7 +165,7 @@ class Float8Product:
         return product if self.bias is None else product + self.bias.to(product.dtype)
 
     def size_here(self, ranks: int) -> tuple[int, int]:
-        """(out, in) of the part of the weight that a rank of the axis `tensor` multiplies with."""
+        """(out, in) of the part of the weight with which a rank of the axis `tensor` multiplies."""
         weight: Any = self._parameters["weight"]
         sizes = list(weight.shape)
         names = weight.device_mesh.mesh_dim_names or ()
@@ -178,12 +179,12 @@ class Float8Product:
 
 @cache
 def _class_of(cls: type[nn.Module]) -> type:
-    """The float8 class of a linear layer class; cached, as compilers distinguish classes."""
+    """The float8 class for a linear layer class; cached, because compilers distinguish classes."""
     return type(cls.__name__, (Float8Product, cls), {"__module__": cls.__module__})
 
 
 def _product(config: Float8) -> tuple[Multiply, Any]:
-    """The product of a recipe, and what a weight in float8 is told of it; see `Float8Product`."""
+    """The product for a recipe, and the settings for a weight in float8; see `Float8Product`."""
     if config.recipe == "nvfp4":
         return _nvfp4(), None
     if config.recipe.startswith("mxfp8"):
@@ -256,9 +257,9 @@ class _Kernels(NamedTuple):
     """Products in bf16 of groups of full blocks.
 
     Arguments:
-        product: rows, matrices (E, in, out) and ends, as `GroupedProducts.product`.
-        gradient: as `GroupedProducts.gradient`; None: in bf16, of blocks of any size.
-        multiple: of rows in a block.
+        product: product of rows, matrices (E, in, out) and ends, as in `GroupedProducts.product`.
+        gradient: as in `GroupedProducts.gradient`; None: computed in bf16, with blocks of any size.
+        multiple: number of which the rows in a block must be a multiple.
     """
 
     product: Product
@@ -267,7 +268,7 @@ class _Kernels(NamedTuple):
 
 
 def grouped_products(config: Float8) -> GroupedProducts:
-    """Make the products of a recipe that `Float8.experts` allows."""
+    """Make the products for a recipe allowed by `Float8.experts`."""
     by_blocks = config.recipe.startswith("mxfp8")
     product, gradient = _grouped_mxfp8(config) if by_blocks else _rowwise(config)
     exact = config.recipe.endswith("with_gw_hp")
@@ -280,7 +281,7 @@ def grouped_products(config: Float8) -> GroupedProducts:
 
 
 class _Grouped(torch.autograd.Function):
-    """A product of groups; what it keeps is not padded, and not in another layout."""
+    """A grouped product; saved tensors are neither padded nor in another layout."""
 
     @staticmethod
     def forward(
@@ -323,7 +324,7 @@ def _gradient(rows: Tensor, grad: Tensor, ends: Tensor, kernels: _Kernels) -> Te
 
 
 def _blocks(rows: int, ends: Tensor, multiple: int) -> tuple[Tensor, Tensor, int]:
-    """Positions of rows if each group fills at least one and only full blocks.
+    """Positions of rows when each group fills at least one block, and only full blocks.
 
     Returns:
         (R,) positions of rows; (E,) ends of groups; number of allocated rows, which does not depend
@@ -413,6 +414,6 @@ def _scale(largest: Tensor) -> Tensor:
 
 
 def _rounded(x: Tensor, scale: Tensor) -> Tensor:
-    """Round bf16 to e4m3 under scales that are powers of two, so that all but this is exact."""
+    """Round bf16 to e4m3 with scales that are powers of two, so that everything else is exact."""
     utils = import_torchao("float8.float8_utils")
     return utils.to_fp8_saturated(x * scale, torch.float8_e4m3fn).bfloat16().div_(scale)

@@ -1,8 +1,8 @@
-"""FSDP2's all-gather in float8, of weights with one scale each.
+"""FSDP2's all-gather in float8, for weights with one scale each.
 
-One maximum over the ranks of a shard before each forward pass computes the scales of all weights
-from their current values, so optimizers, checkpoints and averages do not handle scales. Parameters
-stay plain; only gathered weights are torchao tensors.
+Before each forward pass, one maximum over the ranks of a shard computes the scales of all weights
+from their current values, so that optimizers, checkpoints and averages need not handle scales.
+Parameters stay plain; only gathered weights are torchao tensors.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ def _params(root: nn.Module) -> Iterable[Any]:
 
 
 def _is_product(param: Any) -> bool:
-    """True if only a product in float8 reads a weight."""
+    """True if a weight is read only by a product in float8."""
     info = param._module_info
     module: nn.Module = info.module
     if info.shared_modules or info.param_name != "weight" or not isinstance(module, Float8Product):

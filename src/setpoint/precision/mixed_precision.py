@@ -1,4 +1,4 @@
-"""Mixed precision: autocast, loss scaling, master weights, and dtypes of gradients and of state."""
+"""Mixed precision: autocast, loss scaling, master weights, dtypes of gradients and state."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ LEAST = 2.0**-14
 
 
 class LossScaler(torch.amp.GradScaler):
-    """PyTorch's loss scaler (Micikevicius et al., 2018), which counts skipped steps.
+    """PyTorch's loss scaler (Micikevicius et al., 2018), which also counts skipped steps.
 
     If disabled, it does nothing, and no step is skipped.
 
@@ -51,10 +51,11 @@ class LossScaler(torch.amp.GradScaler):
         self.skipped = 0
 
     def overflows(self, optimizer: torch.optim.Optimizer) -> list[torch.Tensor]:
-        """Flags of unscaled gradients that are not finite, without waiting for the device.
+        """Flags for non-finite unscaled gradients, without waiting for the device.
 
         Returns:
-            fp32 scalars, one per device of gradients, above 0 for such gradients; none if disabled.
+            fp32 scalars, one per device that has gradients, above 0 if any is not finite; empty if
+            disabled.
         """
         if not self.is_enabled():
             return []
@@ -71,7 +72,7 @@ class LossScaler(torch.amp.GradScaler):
         """Count a step that was skipped because of non-finite gradients.
 
         Arguments:
-            scale: scale of its loss.
+            scale: scale of the step's loss.
 
         Raises:
             RunError: the scale is too small to be the cause of infinite gradients.
@@ -84,10 +85,10 @@ class LossScaler(torch.amp.GradScaler):
             )
 
     def metrics(self) -> dict[str, float]:
-        """Values for a row of metrics.
+        """Values for a metrics row.
 
         Returns:
-            the scale and the number of skipped steps of the run; nothing if disabled.
+            the scale and the number of skipped steps of the run; empty if disabled.
         """
         if not self.is_enabled():
             return {}
@@ -102,7 +103,7 @@ class LossScaler(torch.amp.GradScaler):
         """Load the scale and the counts; growth, backoff and interval stay as configured.
 
         Arguments:
-            state_dict: from `state_dict`; empty if the loss was not scaled.
+            state_dict: result of `state_dict`; empty if the loss was not scaled.
         """
         if not self.is_enabled() or not state_dict:
             return
@@ -117,11 +118,11 @@ class LossScaler(torch.amp.GradScaler):
 
 @contextmanager
 def fp32_products(tf32: bool) -> Iterator[None]:
-    """Compute matrix products and convolutions of fp32 on GPUs in TF32, or exactly.
+    """Compute fp32 matrix products and convolutions on GPUs in TF32, or exactly.
 
-    Libraries, containers and TORCH_ALLOW_TF32_CUBLAS_OVERRIDE also enable it, so it is set in both
-    cases, by the older of PyTorch's two APIs: all versions and their compilers read it without a
-    warning.
+    Libraries, containers and TORCH_ALLOW_TF32_CUBLAS_OVERRIDE may also enable TF32, so it is set
+    explicitly in both cases, with the older of PyTorch's two APIs, which all versions and their
+    compilers read without a warning.
 
     Returns:
         a context that restores the previous settings.
@@ -139,8 +140,8 @@ def fp32_products(tf32: bool) -> Iterator[None]:
 def compute_in(compute: str, stored: str, device: torch.device) -> AbstractContextManager[object]:
     """Compute matrix products in a dtype; weights and gradients keep their own.
 
-    Autocast converts inputs of another dtype at each product. It is omitted if weights are stored
-    in the compute dtype, since there is nothing to convert, and for fp32, to which it cannot
+    Autocast converts inputs of another dtype at each product. It is not used if weights are stored
+    in the compute dtype, since there is nothing to convert, nor for fp32, to which it cannot
     convert.
 
     A pass reads each weight once, so autocast's cache of cast weights saves no casts, but would
@@ -152,7 +153,7 @@ def compute_in(compute: str, stored: str, device: torch.device) -> AbstractConte
 
 
 def is_emulated(compute: str, device: torch.device) -> bool:
-    """True if matrix products in a dtype use other instructions than its own, and are far slower.
+    """True if matrix products in a dtype run without native instructions, and are far slower.
 
     Without AVX-512, bf16 takes about 40 times as long as fp32.
     """
@@ -164,7 +165,7 @@ def is_emulated(compute: str, device: torch.device) -> bool:
 
 
 def cast_parameters(model: nn.Module, dtype: torch.dtype, excluded: Collection[int] = ()) -> None:
-    """Store a model's parameters in a dtype; buffers keep theirs.
+    """Store a model's parameters in a dtype; buffers keep their own.
 
     Buffers contain values that are counted or computed once, such as angles and biases of routers,
     and would lose digits permanently.
@@ -189,12 +190,12 @@ def cast_parameters(model: nn.Module, dtype: torch.dtype, excluded: Collection[i
 class OptimizerParams:
     """The parameters for the optimizer: the model's own.
 
-    If gradients accumulate in another dtype than the weights', the optimizer gets parameters over
-    the same memory, with gradients in the weights' dtype, as optimizers require.
+    If gradients accumulate in a dtype other than that of the weights, the optimizer gets parameters
+    that share the same memory, with gradients in the weights' dtype, as optimizers require.
 
     Arguments:
         model: in the state to be trained; frozen parameters are unchanged.
-        reduce: dtype of gradient accumulation; None: that of each weight.
+        reduce: dtype of gradient accumulation; None: as each weight.
     """
 
     def __init__(self, model: nn.Module, reduce: torch.dtype | None = None) -> None:
@@ -215,12 +216,12 @@ class OptimizerParams:
     def _optimizer_parameter(
         self, name: str, weight: nn.Parameter, reduce: torch.dtype
     ) -> nn.Parameter:
-        """The parameter that the optimizer gets for a trained weight."""
+        """The parameter passed to the optimizer for a trained weight."""
         del name
         return weight if reduce == weight.dtype else nn.Parameter(weight.detach())
 
     def named_parameters(self) -> Iterator[tuple[str, nn.Parameter]]:
-        """The parameters of the optimizer, by the names of the model."""
+        """The optimizer's parameters, by their names in the model."""
         return iter(self.by_name.items())
 
     def parameters(self) -> list[nn.Parameter]:
@@ -230,7 +231,7 @@ class OptimizerParams:
     def grads_to_master(self) -> None:
         """Move the gradients to the optimizer's parameters, in their dtype.
 
-        Call it after the last backward pass of a step; the model's own gradients are freed one by
+        Call it after the last backward pass of a step. The model's own gradients are freed one by
         one, so that there are never two full copies.
         """
         for weight, master in self.pairs:
@@ -258,13 +259,14 @@ class OptimizerParams:
 
     @torch.no_grad()
     def load(self, tensors: Named, partial: bool = False) -> None:
-        """Load the content of a checkpoint.
+        """Load tensors from a checkpoint.
 
-        With or without masters in the previous run, its most exact weights are used: masters are
-        filled from a model's fp32 weights, and a model in fp32 from masters.
+        Whether or not the previous run had masters, its most precise weights are used: masters are
+        filled from the fp32 weights of a model, and a model in fp32 from masters.
 
         Arguments:
-            tensors: by parameter name: those of the model, overridden by those from `state`.
+            tensors: tensors by parameter name: those of the model, overridden by those from
+                `state`.
             partial: whether missing weights stay unchanged.
 
         Raises:
@@ -282,7 +284,7 @@ class OptimizerParams:
 
 
 class MasterWeights(OptimizerParams):
-    """The optimizer updates weights in fp32, and the model's are rounded from them.
+    """fp32 weights that the optimizer updates, from which the model's weights are rounded.
 
     An update smaller than half the distance between two bf16 numbers, 1/256 to 1/512 of a weight,
     would be rounded away; here updates add up (Micikevicius et al., 2018).
@@ -291,9 +293,9 @@ class MasterWeights(OptimizerParams):
 
     Arguments:
         model: in the state to be trained, in the short dtype.
-        full: its weights before the cast, by name; missing ones are taken from the model. They
-            become the masters, without a copy if they are in place.
-        reduce: dtype of gradient accumulation; None: that of each weight.
+        full: weights before the cast, by name; missing ones are taken from the model. They become
+            the masters, without a copy if they are already in place.
+        reduce: dtype of gradient accumulation; None: as each weight.
         params: the short dtype.
     """
 
@@ -337,14 +339,14 @@ class MasterWeights(OptimizerParams):
 def store_in(
     config: Precision, model: nn.Module, sharded: Collection[Tensor] = ()
 ) -> dict[str, Tensor]:
-    """Store a model's parameters in the dtype of the section.
+    """Store a model's parameters in the dtype given by the section.
 
     Arguments:
         model: with its initial weights, in fp32; changed in place.
         sharded: parameters that FSDP2 shards; trained ones stay the masters, if any.
 
     Returns:
-        the weights that become masters of those of the model, by name.
+        the weights that become the masters of the model's weights, by name.
     """
     trained = {n: p for n, p in model.named_parameters() if p.requires_grad}
     if not config.copies_master:
@@ -359,7 +361,7 @@ def store_in(
 def build_weights(
     config: Precision, model: nn.Module, full: dict[str, Tensor], is_sharded: bool = False
 ) -> OptimizerParams:
-    """Build the parameters of the optimizer.
+    """Build the parameters for the optimizer.
 
     Arguments:
         is_sharded: whether FSDP2 shards weights.
@@ -379,7 +381,7 @@ def state_dtype(config: Precision) -> torch.dtype | None:
     """Configured dtype of the optimizer state.
 
     Returns:
-        the dtype; None: that of the updated weights.
+        the dtype; None: as the updated weights.
     """
     return _dtype(config.optimizer_state)
 
@@ -409,7 +411,7 @@ def convert_state(
 
 
 def sharding_policy(config: Precision) -> MixedPrecisionPolicy:
-    """FSDP2's policy, with which sharded weights compute like full ones.
+    """FSDP2's policy, under which sharded weights compute like full ones.
 
     Autocast still handles computation in another dtype: outputs of modules are not cast, and
     `shard_dtypes` selects the weights to cast. Gradients are reduced in the dtype of the section.
@@ -423,8 +425,8 @@ def sharding_policy(config: Precision) -> MixedPrecisionPolicy:
 def shard_dtypes(config: Precision, model: nn.Module) -> Callable[[ShardedWeight], ShardDtypes]:
     """Build the function that chooses the dtypes of FSDP2-sharded weights.
 
-    The dtypes of a full weight and of its accumulated gradient are those on one rank; but weights
-    read only by products are cast before they are gathered, not by autocast.
+    The dtypes of a full weight and of its accumulated gradient are the same as on one rank, but
+    weights that only products read are cast before they are gathered, not by autocast.
     """
     products = _product_weights(model)
     params, of_products = (
@@ -458,7 +460,7 @@ def build_scaler(config: Precision, device: torch.device) -> LossScaler:
 def _product_weights(model: nn.Module) -> set[tuple[nn.Module, str]]:
     """Find the parameters used only in matrix products.
 
-    Those of linear layers, and of modules that declare it. A model that disables autocast
+    These belong to linear layers, and to modules that declare it. A model that disables autocast
     (`torch.autocast(enabled=False)`) reads the weights of its linear layers differently.
 
     Returns:

@@ -36,7 +36,7 @@ class Position:
     seconds: float = 0.0
 
     def in_unit(self, unit: str) -> float:
-        """The distance in one of the units of periods and durations.
+        """The distance covered, in one of the units of periods and durations.
 
         Arguments:
             unit: `"steps"`, `"tokens"`, `"epochs"` or `"seconds"`.
@@ -55,7 +55,7 @@ def is_over(duration: Duration, position: Position) -> bool:
 
 
 def share_done(duration: Duration, position: Position) -> float:
-    """Completed share of the run, by the nearest limit."""
+    """Completed fraction of the run, by the nearest limit."""
     return min(1.0, max(position.in_unit(limit.unit) / limit.count for limit in duration.limits))
 
 
@@ -63,7 +63,7 @@ def is_due(period: Period, before: Position, now: Position, last: bool) -> bool:
     """True if a multiple of the period lies in the last step.
 
     Returns:
-        True if it is due; `"last_step"` is due once, at the end, and `"never"` is not.
+        True if it is due; `"last_step"` is due once, at the end, and `"never"` is never due.
     """
     if period.unit == "never":
         return False
@@ -75,11 +75,11 @@ def is_due(period: Period, before: Position, now: Position, last: bool) -> bool:
 
 
 class LearningRate:
-    """Learning rate factor of the next step, by the position of the run.
+    """Learning-rate factor of the next step, from the position of the run.
 
     With a duration in tokens, the position in steps is the number of full batches that the trained
-    tokens make, possibly fractional. With epochs, it is that of the start of the current epoch. The
-    time that a step takes is not known before it, and counts as 0.
+    tokens amount to, possibly fractional. With epochs, it is the position at the start of the
+    current epoch. The time that a step will take is unknown, so it counts as 0.
 
     Arguments:
         tokens_per_step: tokens in a full batch.
@@ -109,7 +109,7 @@ class LearningRate:
         """Compute the factor of the step that begins at a position.
 
         Arguments:
-            position: not before that of the previous call.
+            position: not before the position of the previous call.
         """
         factor = self.curve(self._place(position))
         if self.merge is not None:
@@ -129,7 +129,7 @@ class LearningRate:
         return ScheduleTime(begin, self.extent)
 
     def observe(self, scores: Mapping[str, Score]) -> None:
-        """Note the scores of an evaluation that was due; only a plateau uses them."""
+        """Record the scores of an evaluation that was due; only a plateau uses them."""
         if isinstance(self.curve, PlateauCurve):
             data, _, metric = self.curve.config.monitor.rpartition(".")
             self.curve.observe(scores[data].metric(metric))
@@ -151,7 +151,8 @@ class LearningRate:
         """Restore a saved state.
 
         Arguments:
-            state: from `state_dict`, possibly of another schedule; unused values are ignored.
+            state: result of `state_dict`, possibly from another schedule; unused values are
+                ignored.
         """
         if self.by == "epoch" and "epoch" in state:
             self.began = Position(**state["epoch"]["began"])
@@ -163,8 +164,9 @@ class LearningRate:
 class Freezing:
     """Parameters frozen at a position.
 
-    Their gradients are computed and dropped before the optimizer sees them, so it changes neither
-    them nor their state: structures that engines have built over the parameters stay valid.
+    Their gradients are computed, but dropped before the optimizer sees them, so that it changes
+    neither the parameters nor their state. Structures that engines built over the parameters thus
+    stay valid.
 
     Arguments:
         names: the names of all parameters that are trained at any time.
@@ -178,6 +180,6 @@ class Freezing:
         ]
 
     def now(self, position: Position) -> frozenset[str]:
-        """The names of the parameters that are frozen in the step that begins at a position."""
+        """Names of the parameters that are frozen in the step that begins at a position."""
         frozen = (names for span, names in self.spans if span.holds(position.in_unit))
         return frozenset().union(*frozen)

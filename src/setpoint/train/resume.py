@@ -1,4 +1,4 @@
-"""State of a run from elsewhere: its newest checkpoint, at the start and on rollback; or a peer."""
+"""Restoring a run's state: from its newest checkpoint, at start or rollback, or from a peer."""
 
 from __future__ import annotations
 
@@ -101,8 +101,8 @@ def make_states(run: Run, other_data: bool = True) -> None:
     """Create the states of a run: of components, metrics and trackers.
 
     Arguments:
-        other_data: whether the documents may differ from those of the checkpoint; a run may be
-            killed before it has a checkpoint with them, so the record is compared.
+        other_data: whether the documents may differ from those of the checkpoint; determined from
+            the record, since a run may be killed before its first checkpoint with them.
     """
     job, components = run.job, run.components
     run.evaluations = evaluation_state_of(job, components)
@@ -125,14 +125,14 @@ def _is_refrozen(run: Run) -> bool:
 
 
 def restore_or_load(run: Run, checkpoint: LoadedCheckpoint | None, folder: Path) -> None:
-    """Restore a run from its checkpoint, or from `checkpoint.load`, and note where it starts.
+    """Restore a run from its checkpoint, or from `checkpoint.load`, and record where it starts.
 
-    Every rank calls it. After rollbacks to the checkpoint, the data continues after that of the
+    Every rank must call it. After rollbacks to the checkpoint, the data continues after that of the
     failed steps.
 
     Arguments:
         checkpoint: None if the run has none.
-        folder: for downloads; shared by all ranks.
+        folder: folder for downloads, shared by all ranks.
 
     Raises:
         SetpointError: the checkpoint does not belong to this job.
@@ -158,7 +158,7 @@ def restore_or_load(run: Run, checkpoint: LoadedCheckpoint | None, folder: Path)
 
 @contextmanager
 def _folder_for_fetching(run: Run) -> Iterator[Path]:
-    """A folder for the checkpoint of a URL, removed when all ranks have read it."""
+    """A folder for a checkpoint from a URL, removed once all ranks have read it."""
     folder = run.directory / FETCHED
     try:
         yield folder
@@ -208,7 +208,7 @@ def report_damage(run: Run) -> OnDamaged:
 
 
 def _start_again(run: Run) -> None:
-    """Restart a run that has a record but no checkpoint."""
+    """Start a run again that has a record but no checkpoint."""
     path, missing = run.directory, run.missing_checkpoints
     if missing is None:
         begin = "at step 0" if run.job.checkpoint.load is None else "from checkpoint.load"
@@ -232,14 +232,14 @@ def _start_again(run: Run) -> None:
 def roll_back(run: Run, loop: Loop, failed: StepResult) -> Position:
     """Restore the components and the record from the newest valid checkpoint.
 
-    Only the data position is not restored: it continues after the failed step, since the same
-    batches would fail again.
+    Everything but the data position is restored: the data continues after the failed step, since
+    the same batches would fail again.
 
     Returns:
         the position of the checkpoint.
 
     Raises:
-        RunError: there is no checkpoint, or it had too many rollbacks.
+        RunError: there is no checkpoint, or too many rollbacks to it.
     """
     step, policy = failed.step, failed.policy
     assert policy is not None
@@ -279,18 +279,18 @@ def roll_back(run: Run, loop: Loop, failed: StepResult) -> Position:
 
 
 def _compatibility_key(job: Job) -> str:
-    """Key that all replica groups share: what is trained, and how it is divided."""
+    """Key shared by all replica groups: what is trained, and how it is divided."""
     assert job.parallel.torchft is not None
     sizes = (job.batch.micro_size, job.batch.accumulation, job.parallel.torchft.group_size)
     return f"{fingerprint(job)} {sizes} {job.parallel.topology}"
 
 
 class PeerShard(Placeable):
-    """A shard of a tensor, from the rank of the same number in another replica group.
+    """A shard of a tensor from the rank of the same index in another replica group.
 
     Arguments:
         shape: the shape of the whole tensor.
-        offset: the position of the shard's first element in it.
+        offset: the position of the shard's first element in the whole tensor.
     """
 
     __slots__ = ("_shape", "local", "offset")
@@ -309,7 +309,7 @@ class PeerShard(Placeable):
         return self.local.dtype
 
     def box(self, offset: Sequence[int], shape: Sequence[int]) -> Tensor:
-        """The part; ranks of one number hold the same parts."""
+        """Read the part; ranks of the same index have the same parts."""
         place = tuple(offset), tuple(shape)
         if place != (self.offset, tuple(self.local.shape)) and self.local.numel():
             raise SetpointError(
@@ -321,7 +321,7 @@ class PeerShard(Placeable):
 
 
 def _captured(tensor: Tensor) -> Tensor | tuple[Tensor, tuple[int, ...], tuple[int, ...]]:
-    """A copy of a tensor, or of the part that this rank holds, as one process sends it another."""
+    """A copy of a tensor, or of this rank's part, in a form that can be sent to another process."""
     part = local_part(tensor).detach().clone()
     if local_part(tensor) is tensor:
         return part
@@ -332,7 +332,8 @@ def _captured(tensor: Tensor) -> Tensor | tuple[Tensor, tuple[int, ...], tuple[i
 def replica_groups(run: Run, loop: Loop) -> Iterator[None]:
     """Join the replica groups of torchft, which exchange the state of the run.
 
-    Each keeps its own rows of metrics: rows of steps that it has not run are in another group's.
+    Each group writes its own metric rows; rows of steps that it did not run are written by another
+    group.
     """
     from setpoint.parallel.replica_groups import ReplicaGroups
 

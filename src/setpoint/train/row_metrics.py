@@ -1,4 +1,4 @@
-"""Row metrics other than the numbers of a step: mean loss, norms by group and layer, and MFU."""
+"""Row metrics other than a step's own numbers: mean loss, norms by group and layer, MFU."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _N = TypeVar("_N", int, float)
 
 
 def _sums(before: tuple[_N, ...], more: tuple[_N, ...]) -> tuple[_N, ...]:
-    """Source by source."""
+    """Element-wise sums, source by source."""
     return tuple(a + b for a, b in zip(before, more, strict=False))
 
 
@@ -55,7 +55,7 @@ class LossMean:
         self._average, self._weight = 0.0, 0.0
 
     def add(self, loss: float, by_source: BySource = ONE_SOURCE) -> None:
-        """Take one more step."""
+        """Add one step."""
         self.sum += loss
         self.steps += 1
         if self.smoothing is not None:
@@ -89,11 +89,11 @@ class LossMean:
         return self._experts if self.routing is None else self.routing.metrics()
 
     def take(self, due: bool = True) -> float:
-        """Return the mean, NaN without a finite loss, and reset.
+        """Return the mean, or NaN without a finite loss, and reset.
 
         Arguments:
-            due: a logging interval ends with this step; otherwise the run ends, and the mean
-                includes the last complete interval.
+            due: whether a logging interval ends with this step; otherwise the run ends, and the
+                mean includes the last complete interval.
         """
         total, steps = self.sum, self.steps
         if due:
@@ -127,10 +127,10 @@ class LossMean:
 
 @dataclass(frozen=True, slots=True)
 class Utilization:
-    """Formula and numbers of the model FLOPs utilization (MFU) of a run.
+    """Formula and inputs of a run's model FLOPs utilization (MFU).
 
     Arguments:
-        flops_per_token: FLOPs for each token; None if unknown.
+        flops_per_token: FLOPs per token; None if unknown.
         peak: operations per second of one device; None if unknown.
     """
 
@@ -145,7 +145,7 @@ class Utilization:
 
     @property
     def total_peak(self) -> float | None:
-        """Operations per second of all devices; None where unknown."""
+        """Operations per second of all devices; None if unknown."""
         return None if self.peak is None else self.peak * self.ranks
 
     def record(self) -> dict[str, Any]:
@@ -170,10 +170,11 @@ class Utilization:
 def utilization_of(
     job: Job, model: nn.Module, vocab_size: int, device: torch.device, parameters: int | None = None
 ) -> Utilization:
-    """Find the inputs of MFU.
+    """Find the inputs of the MFU formula.
 
     Arguments:
-        parameters: the number in the whole model, if `model` is a part of it; None: count them.
+        parameters: number of parameters in the whole model, if `model` is only a part; None: count
+            them.
     """
     name = job.tracking.flops
     text, meaning = FORMULAS[name]
@@ -202,7 +203,7 @@ def _flops_of(job: Job, model: nn.Module, vocab_size: int, parameters: int | Non
 
 
 def _pair_sizes(job: Job, model: nn.Module) -> int:
-    """L H (Q + V): elements of a query and a value of all heads of all layers."""
+    """L H (Q + V): number of elements in a query and a value, over all heads and layers."""
     if isinstance(job.model, TransformerConfig):
         return job.model.layers * pair_size(job.model)
     from setpoint.model.huggingface.language_model import HuggingFaceModel
@@ -241,12 +242,12 @@ Sets = dict[str, list[str]]
 
 
 class NormMetrics:
-    """Measures steps while it is on; a collective.
+    """Measures gradients, weights and updates of steps while it is on; a collective.
 
-    The norms stay on their device until they are read.
+    Norms stay on the device until they are read.
 
     Arguments:
-        elsewhere: parameters counted on another rank.
+        elsewhere: parameters that another rank counts.
     """
 
     def __init__(
@@ -282,7 +283,7 @@ class NormMetrics:
         self.norms: dict[str, Tensor] = {}
 
     def gradients(self) -> None:
-        """Measure the gradients of a step before clipping, and keep the weights to compare."""
+        """Measure the gradients of a step before clipping, and keep the weights for comparison."""
         self.norms = {}
         if not self.is_on:
             return
@@ -341,7 +342,7 @@ class NormMetrics:
 
 
 def _layers(names: Sequence[str]) -> Sets:
-    """Parameters by layer: the part of a name up to its first number, else its module."""
+    """Group parameters by layer: by the name up to its first number, else by module."""
     layers: Sets = {}
     for name in names:
         numbered = re.match(r"(.*?)\.(\d+)\.", name)

@@ -71,21 +71,22 @@ def train(
     Arguments:
         job: a job, resolved or not, a composition of one, or the name of a preset, a file, a run
             directory or `module:function`.
-        directory: the run directory; if None that of the run with this configuration, or with this
-            one except for its duration, else workspace/experiment/name-fingerprint.
-        stop: its `request` ends the run after the current step, from any thread; None if only
-            signals do.
-        until: the step after which the session ends as on a request to stop, unless the run is over
-            before; None for no such step.
+        directory: the run directory; None: the directory of the run with this configuration, apart
+            from its duration, else workspace/experiment/name-fingerprint.
+        stop: its `request` method, callable from any thread, ends the run after the current step;
+            None if only signals do.
+        until: the step after which the session ends as if a stop was requested, unless the run ends
+            earlier; None: no such step.
         overrides: words as on the command line, such as `["optimizer.lr=1e-3"]`, or a mapping, such
             as `{"optimizer.lr": 1e-3}`.
-        data: documents in memory to train on, which replace `data.sources`: a list of str, rows
-            with the key text or of conversations, a `datasets.Dataset` or a DataFrame of these.
+        data: in-memory documents to train on, which replace `data.sources`: a list of str, of rows
+            with the key text, or of conversations; or a `datasets.Dataset` or DataFrame of such
+            rows.
         callbacks: further callbacks; they are not recorded.
 
     Raises:
         SetpointError: the configuration and the record contradict each other, the data cannot be
-            read, or the directory is in use. Nothing is written then.
+            read, or the directory is in use. Nothing is written in these cases.
         RunError: the run itself fails.
         KeyboardInterrupt: a signal arrives before the first step, or Ctrl-C a second time.
     """
@@ -132,7 +133,7 @@ def loop_of(run: Run, callbacks: Sequence[Callback], until: int | None) -> Loop:
 
 
 def run_loop(run: Run, loop: Loop) -> None:
-    """Run the loop, and record its failure.
+    """Run the loop, and record its failure if there is one.
 
     Raises:
         RunError: the run itself fails.
@@ -172,7 +173,7 @@ def run_loop(run: Run, loop: Loop) -> None:
 def rehearse(
     job: Job, directory: str | Path | None = None, accept: Sequence[str] = ()
 ) -> list[tuple[str, str]]:
-    """Dry run of `train`: everything before its first write, with the same errors.
+    """Dry run of `train`: everything before the first write, with the same errors.
 
     The data is read, the model built, and the newest checkpoint of a run loaded.
 

@@ -38,7 +38,8 @@ LOAD = "model.moe.load_sequences"
 def run_directory_of(job: Job, digest: str | None = None) -> str:
     """The directory of a job: workspace/experiment/name-fingerprint.
 
-    The same command has the same directory, and so resumes; a changed fingerprint gives another.
+    The same command leads to the same directory, and thus resumes; a different fingerprint leads to
+    a new directory.
 
     Returns:
         the path, relative if the workspace is; `~` is the home directory.
@@ -63,11 +64,11 @@ def run_directory_of(job: Job, digest: str | None = None) -> str:
 
 
 def identity_mark(job: Job) -> str:
-    """The name of an empty file in a run directory that identifies the run without its record.
+    """Name of an empty file in a run directory that identifies the run without its record.
 
     Returns:
-        a name with a hash of all identity values except `LOAD` and those of the schedule, which may
-        follow from the duration.
+        a name with a hash of all identity values except `LOAD` and the schedule's, which may be
+        derived from the duration.
     """
     values = {
         leaf.key: plain(leaf.value)
@@ -78,16 +79,16 @@ def identity_mark(job: Job) -> str:
 
 
 def find_run(job: Job) -> str:
-    """The directory of the run of a job, possibly with another duration.
+    """Find the directory of a job's run, possibly with another duration.
 
-    A run keeps its directory when `--accept` changes its configuration, and a learning-rate curve
-    that follows from the duration gives a longer run another fingerprint. So if the directory of
-    the job's name does not exist, the records of neighboring runs with its mark are read.
+    A run keeps its directory when `--accept` changes its configuration; and if the learning-rate
+    curve is derived from the duration, a longer run has a different fingerprint. So if the
+    directory named after the job does not exist, the records of neighboring runs with its mark are
+    read.
 
     Returns:
-        the directory of the run with this configuration; otherwise of a run that differs in its
-        duration, in the schedule values derived from it, and in a derived `LOAD`; otherwise of a
-        new run.
+        the directory of the run with this configuration; else of a run that differs only in its
+        duration, the schedule values derived from it, and a derived `LOAD`; else of a new run.
     """
     path = run_directory_of(job)
     if job.seed is None or os.path.isdir(path):
@@ -110,7 +111,7 @@ def find_run(job: Job) -> str:
 
 
 def follow_load(job: Job, folder: str | Path) -> Job:
-    """Count the load of experts over as many sequences as the run, unless the job sets it.
+    """Count expert load over as many sequences as the run did, unless the job sets the number.
 
     Raises:
         ConfigError: the micro-batch is not a multiple of that number.
@@ -130,7 +131,7 @@ def follow_load(job: Job, folder: str | Path) -> Job:
 
 
 def _sibling_runs(job: Job, path: str) -> list[str]:
-    """The neighboring directories of a run that have its name and `identity_mark`."""
+    """Neighboring directories of a run with the same name and `identity_mark`."""
     folder, name = os.path.split(path)
     digest = fingerprint(job)
     pattern = re.compile(re.escape(name).replace(digest[:SHORT], f"[0-9a-f]{{{SHORT}}}", 1))
@@ -144,7 +145,7 @@ def _sibling_runs(job: Job, path: str) -> list[str]:
 
 
 def _may_differ(key: str, layer: str) -> bool:
-    """True for identity values that are derived from the duration or the micro-batch."""
+    """True if an identity value is derived from the duration or the micro-batch."""
     if key == LOAD:
         return layer == DERIVED
     computed = layer in (DERIVED, REFERENCE) and key != "schedule.evaluated_on"
@@ -191,10 +192,10 @@ def _is_same(folder: str, job: Job) -> bool:
 
 
 def draw_seed(draft: Job) -> None:
-    """Replace a null seed by a drawn one, which is recorded.
+    """Replace a null seed with a drawn one, which is recorded.
 
     Raises:
-        SetpointError: this is one of several ranks, each of which would draw another.
+        SetpointError: this is one of several ranks, each of which would draw a different seed.
     """
     if draft.seed is None:
         from setpoint.parallel.rank import launched
@@ -210,7 +211,7 @@ def draw_seed(draft: Job) -> None:
 
 
 def is_drawn(job: Job) -> bool:
-    """True if this process drew the seed, so that the same command draws another one."""
+    """True if this process drew the seed, so that the same command would draw a different one."""
     chain = chain_of(job, "seed")
     last = chain[-1][0] if chain else None
     return last is not None and not isinstance(last, Recorded) and DRAWN in last.describe(("seed",))

@@ -48,7 +48,7 @@ BEGINNINGS = ("start", "resume", "restart", "rollback")
 
 
 def start_record(run: Run) -> None:
-    """Record the start of a session, and open its trackers.
+    """Record the start of a session, and open the run's trackers.
 
     Raises:
         RunError: the record cannot be written.
@@ -61,7 +61,7 @@ def start_record(run: Run) -> None:
 def _write_start(run: Run) -> None:
     """Write the record of a new run, or the event of a resume.
 
-    In order: the event, the environment, the identity mark, origins, `config.toml`, and last
+    The order is: the event, the environment, the identity mark, origins, `config.toml`, and finally
     `config.json`, which makes the directory a run.
 
     Raises:
@@ -108,7 +108,7 @@ def _write_loaded(run: Run) -> None:
 
 
 def facts_of(run: Run) -> RunFacts:
-    """The facts of a run for its trackers, after its start was written."""
+    """The facts of a run for its trackers, once its start has been written."""
     directory = run.files
     with directory.events.open("rb") as file:
         first = file.readline()
@@ -128,7 +128,7 @@ def facts_of(run: Run) -> RunFacts:
 
 
 def change_record(run: Run) -> None:
-    """Update configuration and data in the record, after the first step with them."""
+    """Update the configuration and data in the record, after the first step with them."""
     if run.accepted is not None and run.evaluations.changed:
         run.store.forget_best()
 
@@ -156,15 +156,15 @@ def _write_config(run: Run) -> None:
 def dropped_since(
     run: Run, position: Position, offset: int, reached: Position | None = None
 ) -> dict[str, Any]:
-    """Entry of an event for lost steps after a checkpoint, for goodput.
+    """Entry of an event for steps lost after a checkpoint, for goodput.
 
     Arguments:
         position: the position of the checkpoint.
-        offset: length of `metrics.jsonl` when it was saved.
-        reached: current position; None to read it from the record.
+        offset: length of `metrics.jsonl` when the checkpoint was saved.
+        reached: current position; None: read it from the record.
 
     Returns:
-        `dropped`, or nothing if no step is lost.
+        `dropped`; empty if no step is lost.
     """
     lost = dropped(
         readable_rows(run.files.events) if reached is None else [],
@@ -177,7 +177,7 @@ def dropped_since(
 
 
 def _facts(run: Run) -> dict[str, Any]:
-    """The facts of the job in the event of a start or a resume."""
+    """Facts of the job for the event of a start or a resume."""
     facts: dict[str, Any] = {
         "began": time_of(run.began),
         "seconds": round(run.started.seconds, 3),
@@ -202,7 +202,7 @@ def _facts(run: Run) -> dict[str, Any]:
 
 
 def _notes(run: Run) -> Iterator[str]:
-    """Notes on the job, before it trains."""
+    """Notes about the job, before it trains."""
     grown = (run.components.pretrained or {}).get("grown")
     if grown is not None:
         yield (
@@ -228,7 +228,7 @@ def _notes(run: Run) -> Iterator[str]:
 
 
 def _program_callbacks_before(run: Run) -> list[str]:
-    """The classes of callback objects of the last session."""
+    """The classes of the last session's callback objects."""
     if run.accepted is None:
         return []
     rows = [row for row in readable_rows(run.files.events) if row.get("event") in BEGINNINGS]
@@ -237,7 +237,7 @@ def _program_callbacks_before(run: Run) -> list[str]:
 
 
 def _finished(run: Run, accepted: Accepted) -> str:
-    """Note on a finished run, with the step and the reason."""
+    """Note about a finished run, with the step and the reason."""
     notes = "nothing is left to train" + "; nothing accepted" * accepted.learned
     finished = f"{run.directory} is finished at step {run.resumed_at}"
     if run.reason is not None:
@@ -278,10 +278,9 @@ def compare_with_record(
     job: Job,
     accept: Sequence[str] = (),
 ) -> tuple[Accepted, dict[str, Any]]:
-    """Compare the data and the environment with those of the run's record; nothing is written.
+    """Compare data and environment with those in the run's record, without writing anything.
 
-    The record has the environment of the first session; later changes are in the event of the
-    resume.
+    The record contains the environment of the first session; later changes are in the resume event.
 
     Arguments:
         accepted: the result of `check_contract`.
@@ -313,13 +312,13 @@ def compare_with_record(
 
 
 def keep_diffs(run: RunDirectory, changed: Mapping[str, Any]) -> dict[str, Any]:
-    """Move the current code diffs to separate files, so that events stay small.
+    """Move the code diffs of the environment to separate files, so that events stay small.
 
     Arguments:
         run: the directory, locked; the files are `logs/code-DIGEST.diff`.
 
     Returns:
-        the same with digests in place of diffs; those of the first session are in
+        the environment with digests in place of diffs; diffs of the first session are in
         `environment.json`.
     """
     if "code" not in changed:
@@ -352,7 +351,7 @@ def _splits(components: Components) -> Iterator[tuple[str, DataIdentity]]:
 
 
 def describe(data: DataIdentity) -> dict[str, Any]:
-    """Record of a split of the data; too many documents are only counted."""
+    """Record of a split of the data; if there are too many documents, they are only counted."""
     facts: dict[str, Any] = {"bytes": data.bytes, "tokens": data.tokens, "digest": data.digest}
     most = LISTED
     if data.prepared is not None:
@@ -363,7 +362,7 @@ def describe(data: DataIdentity) -> dict[str, Any]:
 
 
 def _inputs(data: DataIdentity) -> list[str]:
-    """The files of too many documents, each with a digest."""
+    """The input files, each with a digest, when there are too many documents to list."""
     if data.prepared is not None:
         inputs = read_inputs(Path(data.prepared))
     else:
@@ -380,7 +379,7 @@ def compare_data(recorded: Mapping[str, Any], components: Components) -> list[di
 
     Returns:
         an entry for each split that differs: `side`, and the names of documents that are `gone`,
-            `new` or `changed`.
+        `new` or `changed`.
     """
     changes: list[dict[str, Any]] = []
     for side, data in _splits(components):
@@ -410,11 +409,11 @@ def compare_data(recorded: Mapping[str, Any], components: Components) -> list[di
 def refuse_data(
     folder: str, changes: Sequence[Mapping[str, Any]], accept: Sequence[str] = ()
 ) -> None:
-    """Refuse to resume with other documents, naming them.
+    """Refuse to resume with different documents, naming them.
 
     Arguments:
         changes: the result of `compare_data`.
-        accept: accepted paths, for the command to type.
+        accept: accepted paths, for the command in the message.
 
     Raises:
         SetpointError: there are changes.
@@ -435,7 +434,7 @@ def refuse_data(
 
 
 def refuse_idle(run: RunDirectory, accepted: Accepted) -> None:
-    """Refuse paths to accept that never had an effect.
+    """Refuse accepted paths that never had an effect.
 
     Arguments:
         accepted: the result of `check_contract`.

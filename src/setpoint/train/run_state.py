@@ -1,4 +1,4 @@
-"""State of a run in checkpoints: the registry of its stateful parts, and what they leave out."""
+"""State of a run in checkpoints: the registry of its stateful parts, and what they omit."""
 
 from __future__ import annotations
 
@@ -56,9 +56,9 @@ class Snapshot:
     """Content of a checkpoint.
 
     Arguments:
-        tensors: by file and by name; not copies.
+        tensors: tensors by file and name; not copied.
         state: everything else, as JSON data.
-        unchanged: weights and optimizer states, which change only in updates, unless third-party
+        unchanged: weights and optimizer states, which change only in updates unless third-party
             code changes them.
     """
 
@@ -68,9 +68,9 @@ class Snapshot:
 
 
 class Stateful(Protocol):
-    """A part of a run with state in checkpoints.
+    """A part of a run whose state is saved in checkpoints.
 
-    `trained` is True for state that only further training needs.
+    `trained` is True for state that is needed only for further training.
     """
 
     trained: bool
@@ -84,7 +84,7 @@ class Stateful(Protocol):
         ...
 
     def restore(self, saved: LoadedCheckpoint) -> None:
-        """Restore the state from a checkpoint, or the initial one if it is missing."""
+        """Restore the state from a checkpoint, or the initial state if the checkpoint has none."""
         ...
 
 
@@ -95,7 +95,7 @@ class _Plain(Protocol):
 
 @dataclass(slots=True)
 class PlainState:
-    """State of plain values, under one key; an empty one is omitted."""
+    """State of plain values under one key; empty state is omitted."""
 
     key: str
     owner: _Plain
@@ -159,7 +159,7 @@ class ModelState:
 
 @dataclass(slots=True)
 class OptimizerState:
-    """The weights that the optimizer updates, and its state.
+    """The weights updated by the optimizer, and the optimizer's state.
 
     Arguments:
         other_frozen: whether the frozen parameters may differ from those of the checkpoint.
@@ -182,7 +182,7 @@ class OptimizerState:
         into.state["optimizer"] = state
 
     def restore(self, saved: LoadedCheckpoint) -> None:
-        """Restore the state; options and dtypes are those of the configuration."""
+        """Restore the state; options and dtypes come from the configuration."""
         components, state = self.components, saved.state.get("optimizer")
         weights = {**saved.tensors["model"], **saved.tensors.get("master", {})}
         components.weights.load(weights, saved.partial)
@@ -218,7 +218,7 @@ class LoggedState:
     trained: bool = False
 
     def capture(self, into: Snapshot, stack: ExitStack) -> None:
-        """Merge the metrics of all ranks on the main rank, and capture them."""
+        """Merge all ranks' metrics on the main rank, and capture them."""
         meet(self.metrics, self.world)
         if state := self.metrics.state_dict():
             into.state["metrics"] = state
@@ -230,12 +230,12 @@ class LoggedState:
 
 
 class FrozenParameters:
-    """The source weights of frozen parameters, and those that checkpoints omit.
+    """The source weights of frozen parameters, and the parameters that checkpoints omit.
 
-    Every rank calls every method.
+    Every rank must call every method.
 
     Arguments:
-        job, components: those of the run; the model is not compared before `decide`.
+        job, components: job and components of the run; the model is not compared before `decide`.
     """
 
     def __init__(self, job: Job, components: Components) -> None:
@@ -245,10 +245,10 @@ class FrozenParameters:
         self._source: Path | None = None
 
     def completed(self, checkpoint: LoadedCheckpoint) -> LoadedCheckpoint:
-        """A checkpoint completed by its omitted frozen parameters.
+        """A checkpoint completed with the frozen parameters that it omits.
 
         Raises:
-            SetpointError: the weights that contain them are missing or changed.
+            SetpointError: the weights that contain the parameters are missing or have changed.
         """
         self._source, base = checkpoint.path, checkpoint.base
         if base is None:
@@ -270,8 +270,8 @@ class FrozenParameters:
     def decide(self) -> str | None:
         """Choose the parameters that checkpoints omit, once the model has its initial values.
 
-        Frozen parameters are compared with the weights bit by bit, unless just loaded from there:
-        those that were trained before they were frozen are saved.
+        Frozen parameters are compared with the weights bit by bit, unless they were just loaded
+        from there; parameters that were trained before they were frozen are saved.
 
         Returns:
             a note; None if nothing is omitted.
@@ -307,7 +307,7 @@ class FrozenParameters:
         )
 
     def _outline(self) -> nn.Module | None:
-        """The dense model on the meta device, if parts are quantized."""
+        """The unquantized model on the meta device, if parts are quantized."""
         adapter, config = self.job.adapter, self.job.model
         if adapter is None or adapter.quantize is None or not isinstance(config, TransformerConfig):
             return None
@@ -341,7 +341,7 @@ class FrozenParameters:
 
 
 def _pretrained_base(pretrained: str) -> tuple[Base, Place]:
-    """The weights of `model.pretrained`, with nothing omitted yet."""
+    """The weights of `model.pretrained`, with no parameters omitted yet."""
     from setpoint.model.pretrained.base_model import files_at
 
     place = locate(pretrained)
@@ -367,7 +367,7 @@ def states_of(
     """Register all stateful parts of a run.
 
     Arguments:
-        metrics: logged by user code; None without any.
+        metrics: metrics logged by user code; None if there are none.
         other_data: whether the documents may differ from those of the checkpoint.
         other_frozen: whether the frozen parameters may differ.
     """
@@ -408,11 +408,11 @@ def snapshot(
     """Capture all states of a run.
 
     Arguments:
-        weights_only: omit state that only training needs.
-        weights_dtype: dtype of the weights in that case; None: unchanged.
+        weights_only: whether to omit state that only training needs.
+        weights_dtype: dtype of the weights with `weights_only`; None: unchanged.
 
     Returns:
-        a context, within which the tensors stay valid.
+        a context within which the tensors stay valid.
     """
     taken = Snapshot(state={"position": asdict(position)})
     with ExitStack() as stack:
@@ -444,8 +444,8 @@ def restore(job: Job, states: Mapping[str, Stateful], checkpoint: LoadedCheckpoi
     """Restore a run from a checkpoint.
 
     Raises:
-        SetpointError: the checkpoint is for another model, optimizer or data, or has only weights
-            and the run is unfinished.
+        SetpointError: the checkpoint is for another model, optimizer or data, or contains only
+            weights although the run is unfinished.
     """
     position = Position(**checkpoint.state["position"])
     weights_only = bool(checkpoint.state.get(WEIGHTS_ONLY))

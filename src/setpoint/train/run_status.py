@@ -1,4 +1,4 @@
-"""Status of a run by its directory: last checkpoint, effect of a stop, resume command."""
+"""Status of a run from its directory: last checkpoint, effect of a stop, resume command."""
 
 from __future__ import annotations
 
@@ -32,10 +32,10 @@ THE_SAME = "the same command"
 def stop_message(
     root: Path, since: int | None = None, again: str = THE_SAME, keeps: bool = True
 ) -> str:
-    """Message on a stop after all progress was saved.
+    """Message about a stop after all progress was saved.
 
     Arguments:
-        since: the first step of this session; None before it started.
+        since: the first step of this session; None before the first step.
         again: command that resumes the run; see `command_again`.
         keeps: whether the session saves checkpoints.
     """
@@ -51,7 +51,7 @@ def stop_message(
 
 
 def watch_stops(stop: StopRequest, job: Job, directory: Path) -> None:
-    """Answer signals, the limits of the session and its stop file; a second call has no effect."""
+    """Watch for signals, session limits and the stop file; a second call has no effect."""
     again = command_again(job, directory)
     stop.outlook = partial(stop_message, directory / "checkpoints", again=again)
     stop.watch()
@@ -59,12 +59,12 @@ def watch_stops(stop: StopRequest, job: Job, directory: Path) -> None:
 
 
 def command_again(job: Job, path: str | Path) -> str:
-    """The command that resumes a run: the original one, unless that draws another seed."""
+    """The command that resumes a run: the original one, unless that would draw another seed."""
     return f"`setpoint train {shlex.quote(str(path))}`" if is_drawn(job) else THE_SAME
 
 
 def run_status(folder: str) -> str:
-    """Predicate on the progress of a run, to follow its name."""
+    """Predicate about the progress of a run, to follow its name."""
     sessions = ("start", "resume", "restart", "end")
     rows = [row for row in _rows(folder) if row.get("event") in sessions]
     if rows and rows[-1]["event"] == "end" and rows[-1].get("status") == 0:
@@ -74,10 +74,10 @@ def run_status(folder: str) -> str:
 
 
 def stopped_namesake(job: Job, directory: Path) -> str | None:
-    """Note on a run of the same name that is not finished, when another one starts.
+    """Note about an unfinished run of the same name, when a new run starts.
 
-    A changed value of the configuration makes another run, where a resume may have been expected.
-    Only the newest such run is looked at, unless it is training or has no checkpoint.
+    A changed configuration value starts a new run, although a resume may have been expected. Only
+    the newest such run is considered, unless it is training or has no checkpoint.
     """
     pattern = re.compile(re.escape(job.name) + "-[0-9a-f]{8}")
     if not pattern.fullmatch(directory.name):
@@ -107,7 +107,7 @@ def stopped_namesake(job: Job, directory: Path) -> str | None:
 
 
 def data_position(folder: str) -> str | None:
-    """Text on the data position of the newest complete checkpoint; None if unknown."""
+    """Text about the data position of the newest complete checkpoint; None if unknown."""
     _, directory = newest_whole(Path(folder, "checkpoints"))
     if directory is None:
         return None
@@ -127,7 +127,7 @@ def lengthened_from(folder: str, now: object) -> str | None:
 
 
 def goodput_of(folder: str | Path) -> Goodput:
-    """The goodput of a run by its record; damaged lines are omitted."""
+    """The goodput of a run, from its record; damaged lines are omitted."""
     return goodput(_rows(folder), _rows(folder, "metrics.jsonl"))
 
 

@@ -1,4 +1,4 @@
-"""A session of a run: one object from its first comparison to its last event."""
+"""A session of a run: one object, from its first comparison to its last event."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ STATUSES = {0: "done", 75: "stopped with a checkpoint", 130: "interrupted"}
 
 @dataclass(slots=True, eq=False, repr=False)
 class Run:
-    """Session of a run; attributes of later stages of `train` are unset before them.
+    """Session of a run; attributes set by later stages of `train` are unset until then.
 
     Arguments:
         job: the job, with its seed drawn.
@@ -134,13 +134,13 @@ class Run:
 
     @property
     def needs_initial_weights(self) -> bool:
-        """True if initial weights are needed: no checkpoint has them all."""
+        """True if initial weights are needed because no checkpoint contains all of them."""
         section = self.job.checkpoint
         return not self.has_checkpoints and (section.load is None or section.excludes_weights)
 
     @property
     def history(self) -> list[dict[str, Any]]:
-        """The rows of metrics.jsonl, of all sessions of the run.
+        """The rows of metrics.jsonl from all sessions of the run.
 
         Returns:
             a row for each log and each evaluation, distinguished by `kind`; empty if the tracker
@@ -150,5 +150,5 @@ class Run:
 
     @property
     def score(self) -> Score | None:
-        """The score of the held-out text at the end; None if it was not evaluated."""
+        """The final score of the held-out text; None if it was not evaluated."""
         return self.scores.get(HELD_OUT)

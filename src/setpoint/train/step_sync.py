@@ -1,4 +1,4 @@
-"""Host-side exchange of the ranks in a step: counts, stops and saves, seconds, logged metrics."""
+"""Host-side exchange between ranks in a step: counts, stops and saves, seconds, logged metrics."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ if TYPE_CHECKING:
 def count_over_ranks(
     step: StepBatch, world: World, groups: ReplicaGroups | None = None
 ) -> tuple[Count, BySource, float | None]:
-    """Sum the counts of all ranks in one host collective, and one over replica groups.
+    """Sum the counts of all ranks in one host collective, and in another over replica groups.
 
     Returns:
-        counts of the step on all ranks, and by source; the mean of the ranks' epochs, if each has
-        its own.
+        counts of the step over all ranks, and by source; and the mean of the ranks' epochs, if each
+        rank has its own.
     """
     if world.size == 1 and groups is None:
         return step.rank_total, step.by_source, step.epoch
@@ -45,10 +45,10 @@ def count_over_ranks(
 
 
 class StepSync:
-    """Synchronizes stops, saves and step seconds of all ranks by one collective per step.
+    """Synchronizes stops, saves and step seconds of all ranks with one collective per step.
 
-    Time of a rank after its report counts for the next step, so that the position is the same on
-    all ranks.
+    Time that a rank spends after its report counts towards the next step, so that the position is
+    the same on all ranks.
 
     Arguments:
         began: start of the step, by `time.perf_counter`.
@@ -70,7 +70,7 @@ class StepSync:
 
     @property
     def is_stopping(self) -> bool:
-        """True to stop before the next step; all ranks give the same answer."""
+        """True to stop before the next step; all ranks get the same answer."""
         if not self.is_shared:
             return self.stop.requested
         if self._stopping is None:
@@ -117,11 +117,11 @@ class StepSync:
         return self._mean
 
     def retake_step(self) -> None:
-        """Count the seconds of a retaken step towards its next attempt."""
+        """Count the seconds of a retaken step towards the next attempt."""
         self._unshared += time.perf_counter() - self.began
 
     def _agree(self, stopping: bool) -> None:
-        """Record a stop request of any rank, with one reason for all ranks.
+        """Record a stop request from any rank, with one reason for all ranks.
 
         Arguments:
             stopping: the same on all ranks.
@@ -134,9 +134,9 @@ class StepSync:
 
 
 def meet(metrics: MetricLog, world: World) -> None:
-    """Merge the logged metrics of all ranks on the main rank, and reset the others.
+    """Merge all ranks' logged metrics on the main rank, and reset the other ranks.
 
-    All ranks call it at the same point; they communicate only if one of them has logged.
+    All ranks must call it at the same point; they communicate only if one of them has logged.
     """
     metrics.settle()
     if world.size == 1 or not (metrics.meets or metrics.always):

@@ -1,4 +1,4 @@
-"""Times of steps by category, and of waiting for other ranks within them."""
+"""Step times by category, including waits for other ranks."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ Span = Callable[[str], AbstractContextManager[Any]]
 
 
 class _Span(NamedTuple):
-    """Open span, with the CUDA event of its start; see `StepTimes.enter`."""
+    """An open span, with the CUDA event of its start; see `StepTimes.enter`."""
 
     part: str
     start: Any
@@ -47,9 +47,10 @@ class StepTimes:
     Calling it opens a span: `with times("forward"): ...`.
 
     Arguments:
-        on_device: CUDA events measure the parts that a GPU computes, instead of the host's clock.
+        on_device: whether CUDA events, instead of the host's clock, measure the parts computed on a
+            GPU.
         is_on: whether to measure.
-        trace: names spans in the traces of a profiler.
+        trace: names spans in profiler traces.
         seconds: by part, since the start.
     """
 
@@ -80,7 +81,7 @@ class StepTimes:
         trace.__enter__()
 
     def __exit__(self, *error: Any) -> None:
-        """End the innermost span, and a wait inside it."""
+        """End the innermost span, and any wait inside it."""
         trace = None
         while trace is None:
             part, start, trace = self._open.pop()
@@ -98,7 +99,7 @@ class StepTimes:
     def waiting(self, stream: Any = None) -> AbstractContextManager[Any]:
         """Open a span in which GPU parts, or none, wait for other ranks.
 
-        On a GPU, the computing stream waits, not the host.
+        On a GPU, it is the computing stream that waits, not the host.
 
         Arguments:
             stream: the waiting stream; None: the current one.
@@ -123,7 +124,7 @@ class StepTimes:
             self.enter(WAITING, None)
 
     def read(self) -> dict[str, float]:
-        """Seconds by category so far; on a GPU, of the completed events."""
+        """Seconds by category so far; on a GPU, those of completed events."""
         pending: list[tuple[str, str | None, Any, Any]] = []
         for event in self._events:
             part, outer, start, end = event
@@ -143,7 +144,7 @@ class StepTimes:
         """Open a span of a category.
 
         Arguments:
-            trace: names it in a profile; None: it ends with the enclosing span.
+            trace: name in a profile; None: the span ends with the enclosing one.
         """
         now = time.perf_counter()
         if self._open and self._open[-1].start is None:
@@ -164,7 +165,7 @@ class StepTimes:
 
 @contextmanager
 def measuring_waits(times: StepTimes) -> Iterator[None]:
-    """Within the block, measure separately the time that steps wait for other ranks.
+    """Separately measure the time that steps wait for other ranks, within the block.
 
     Collectives called in Python, such as those of FSDP2 and between the stages of a pipeline, end
     in `Work.wait`; on a GPU, FSDP2 makes the computing stream wait for events of the communicating

@@ -45,14 +45,14 @@ class Verdict(Enum):
 def skip_flag(losses: Tensor, broken: Tensor, overflowed: Tensor, scaled: bool) -> Tensor:
     """Compute the flag for skipping the update on the device, without synchronization.
 
-    Except for spikes it agrees with `judge`: set for all verdicts but `Verdict.TAKEN`.
+    Except for spikes, it agrees with `judge`: it is set for all verdicts but `Verdict.TAKEN`.
 
     Arguments:
         losses: the losses, the first of which is the loss.
         broken, overflowed: bool scalars; see `judge`.
 
     Returns:
-        an fp32 scalar, 1 to skip and otherwise 0, like `found_inf` of PyTorch's optimizers.
+        an fp32 scalar, 1 to skip and 0 otherwise, like `found_inf` in PyTorch's optimizers.
     """
     return (~losses[0].isfinite() | (overflowed if scaled else broken)).float()
 
@@ -65,11 +65,11 @@ def judge(
     non_finite: BadStepPolicy,
     spikes: SpikedSteps | None,
 ) -> tuple[Verdict, BadStepPolicy | None]:
-    """Judge a step: the verdict, and the policy that applies to bad numbers.
+    """Judge a step: return the verdict, and the policy that applies to bad numbers.
 
     Arguments:
-        is_broken: the norm of the gradients is not finite.
-        overflows: gradients of a `scaled` loss are not finite.
+        is_broken: whether the norm of the gradients is not finite.
+        overflows: whether gradients of a `scaled` loss are not finite.
     """
     if not math.isfinite(loss) or (is_broken and not scaled):
         return non_finite.verdict, non_finite
@@ -83,7 +83,7 @@ class BadStepPolicy:
 
     Arguments:
         field: the configuration field of the policy.
-        in_a_row: steps skipped since the last one that was not.
+        in_a_row: steps skipped since the last step that was not skipped.
         skipped: steps skipped in the whole run.
         rollbacks: rollbacks to the checkpoint of step `target`, since it was saved.
     """
@@ -100,13 +100,13 @@ class BadStepPolicy:
 
     @property
     def verdict(self) -> Verdict:
-        """The verdict on a step that the policy acts on."""
+        """The verdict on a step to which the policy applies."""
         if self.rolls_back:
             return Verdict.ROLLED_BACK
         return Verdict.SKIPPED if self.skips else Verdict.REFUSED
 
     def apply(self, result: StepResult, job: Job, can_roll_back: bool) -> None:
-        """Apply the policy to a bad step: count a skip, or end the run; rollbacks are the loop's.
+        """Apply the policy to a bad step: count a skip, or end the run; the loop does rollbacks.
 
         Raises:
             RunError: the policy ends the run.
@@ -172,7 +172,7 @@ class BadStepPolicy:
         return {"in_a_row": self.in_a_row, "skipped": self.skipped} if self.skipped else {}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on from a checkpoint."""
+        """Continue from a checkpoint."""
         self.in_a_row, self.skipped = state.get("in_a_row", 0), state.get("skipped", 0)
 
 
@@ -183,7 +183,7 @@ def rollbacks_to(events: Iterable[Mapping[str, Any]], step: int) -> dict[str, Ma
         events: the rows of `events.jsonl`.
 
     Returns:
-        the last event of each cause, in order.
+        the last event for each cause, in order.
     """
     last: dict[str, Mapping[str, Any]] = {}
     for event in events:
@@ -209,10 +209,10 @@ class NonFiniteSteps(BadStepPolicy):
 
 
 class SpikedSteps(BadStepPolicy):
-    """Steps whose loss is far above the median of those before.
+    """Steps with a loss far above the median of the preceding ones.
 
-    The median is robust against single spikes that were trained on. All ranks have the same
-    losses and decide alike.
+    The median is robust against single spikes that were trained on. All ranks have the same losses,
+    so they make the same decisions.
 
     Arguments:
         losses: losses of the last trained steps.
@@ -240,11 +240,11 @@ class SpikedSteps(BadStepPolicy):
         return loss > middle + least
 
     def acts_on(self, loss: float) -> bool:
-        """True if the policy takes effect on a step; nothing is counted yet."""
+        """True if the policy applies to a step; does not count it."""
         return self.high + 1 >= self.config.patience and self.is_high(loss)
 
     def note(self, loss: float, trained_on: bool) -> None:
-        """Count a step whose loss is finite."""
+        """Count a step with a finite loss."""
         self.high = self.high + 1 if self.is_high(loss) else 0
         if trained_on:
             self.losses.append(loss)
@@ -262,7 +262,7 @@ class SpikedSteps(BadStepPolicy):
         return {**super().state_dict(), "losses": list(self.losses), "high": self.high}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on from a checkpoint; one without losses begins a new window."""
+        """Continue from a checkpoint; without losses in it, a new window begins."""
         super().load_state_dict(state)
         self.losses = deque(state.get("losses", ()), maxlen=self.config.window)
         self.high = state.get("high", 0)
@@ -270,20 +270,20 @@ class SpikedSteps(BadStepPolicy):
 
 @dataclass(frozen=True, slots=True)
 class StepResult:
-    """One optimizer step: its numbers and the verdict on it.
+    """Result of one optimizer step: its numbers and the verdict on it.
 
     Arguments:
         loss: the minimized loss: the weighted mean over the tokens of the step's global batch, in
             nats, including all additions of the loss and the model to the cross-entropy.
-        cross_entropy: the cross-entropy alone, with equal weights of all targets that count.
+        cross_entropy: the cross-entropy alone, with equal weights for all targets that count.
         grad_norm: global norm of the gradients before clipping.
         tokens: tokens read by the model, without padding, whether or not their targets count.
         routing: routing of the tokens, on all ranks; None for models without experts, and for a
             skipped step.
         by_source: counts and sums of the global batch by source.
-        policy: the policy by which the step is not trained on; None if nothing is wrong.
-        wrong: the reason for that, in words; empty if nothing is wrong.
-        began: the position before it.
+        policy: the policy that keeps the step from being trained on; None if nothing is wrong.
+        wrong: description of the reason; empty if nothing is wrong.
+        began: the position before the step.
     """
 
     verdict: Verdict = Verdict.TAKEN
@@ -300,12 +300,12 @@ class StepResult:
 
     @property
     def step(self) -> int:
-        """Its number."""
+        """Number of the step."""
         return self.began.step + 1
 
     @property
     def cause(self) -> str:
-        """Cause in events, spike or non_finite; without meaning where `policy` is None."""
+        """Cause in events, spike or non_finite; meaningless if `policy` is None."""
         return "spike" if isinstance(self.policy, SpikedSteps) else "non_finite"
 
 

@@ -1,6 +1,6 @@
 """Warm start: a new run from the full state of a checkpoint, `checkpoint.load`.
 
-Names alone determine which state is loaded and which omitted, before anything changes.
+Names alone determine which state is loaded and which is omitted, before anything changes.
 """
 
 from __future__ import annotations
@@ -42,10 +42,10 @@ OF_THE_PLACE = ("name", "experiment", "workspace", "checkpoint.load", "checkpoin
 
 @dataclass(frozen=True, slots=True)
 class Loaded:
-    """The checkpoint that a run started from, and the loaded state.
+    """The checkpoint from which a run started, and the state loaded from it.
 
     Arguments:
-        source: its path, or its URL if that was given.
+        source: path of the checkpoint, or its URL if that was given.
         digest: BLAKE3 of the manifest, which contains the digest of every file.
         weights, parameters: numbers of loaded weights, and of parameters with loaded optimizer
             state.
@@ -114,15 +114,16 @@ def warm_start(
 ) -> tuple[Loaded, Position]:
     """Restore a new run from the checkpoint of `checkpoint.load`.
 
-    Every rank calls it.
+    Every rank must call it.
 
     Arguments:
         frozen: adds frozen parameters that the checkpoint omits.
-        into: a shared folder for downloads; None: no URL is read.
+        into: a shared folder for downloads; None: URLs are not read.
 
     Raises:
-        SetpointError: there is no checkpoint, it does not fit the job, or nothing is left to train.
-        DamagedCheckpoint: its content is not as saved.
+        SetpointError: there is no checkpoint, it does not suit the job, or nothing is left to
+            train.
+        DamagedCheckpoint: its content differs from what was saved.
     """
     assert job.checkpoint.load is not None
     saved: LoadedCheckpoint | None = None
@@ -174,7 +175,7 @@ def warm_start(
 
 
 def describe_refrozen(components: Components, checkpoint: LoadedCheckpoint) -> Iterator[str]:
-    """Notes on the optimizer state of parameters whose freezing changed; all ranks call it."""
+    """Notes about the optimizer state of parameters whose freezing changed; a collective."""
     trained = dict.fromkeys(_trained(components), "frozen before")
     groups = checkpoint.state["optimizer"]["groups"]
     saved = {name: "frozen now" for group in groups for name in group["parameters"]}
@@ -185,10 +186,10 @@ def describe_refrozen(components: Components, checkpoint: LoadedCheckpoint) -> I
 
 
 def refuse_changed(events: Path, loaded: Loaded) -> None:
-    """Refuse a restart from another checkpoint than before.
+    """Refuse to start again from a checkpoint other than the first time.
 
     Arguments:
-        events: the events of the run, which has no checkpoint of its own yet.
+        events: events of the run, which has no checkpoint of its own yet.
 
     Raises:
         SetpointError: `checkpoint.load` now names another checkpoint.
@@ -209,7 +210,7 @@ def _with_path(job: Job, error: SetpointError) -> SetpointError:
 
 
 def _trained(components: Components) -> list[str]:
-    """The names of all trained parameters, including those of other ranks."""
+    """Names of all trained parameters, including those on other ranks."""
     names = [name for name, weight in components.weights.named_parameters() if weight.requires_grad]
     if components.pipeline is None:
         return names
@@ -223,7 +224,7 @@ def _trained(components: Components) -> list[str]:
 def _select(
     job: Job, components: Components, trained: list[str], saved: LoadedCheckpoint
 ) -> tuple[LoadedCheckpoint, Loaded]:
-    """Remove what the job excludes from a checkpoint; without communication."""
+    """Remove what the job excludes from a checkpoint, without communication."""
     path = saved.path
     verify_record(path)
     differences = [
@@ -291,7 +292,7 @@ def _excluded_weights(job: Job, components: Components, saved: LoadedCheckpoint)
     """The excluded weights, each with the reason.
 
     Raises:
-        SetpointError: a pattern matches no name, or weights that are not excluded do not fit the
+        SetpointError: a pattern matches no name, or weights that are not excluded do not match the
             model.
     """
     saved_weights, shapes = saved.tensors["model"], components.shapes
@@ -332,8 +333,8 @@ def _optimizer(
         names: the trained parameters.
 
     Returns:
-        the parameters with new state and the reason, those with unused state, and the number of
-        others.
+        the parameters with new state, each with the reason; the parameters with unused state; and
+        the number of others.
     """
     entry = state.get("optimizer")
     if entry is None:
@@ -354,10 +355,10 @@ def _optimizer(
 
 
 def _excluded(job: Job, names: Iterable[str], of_optimizer: bool) -> set[str]:
-    """The names that match patterns of `checkpoint.exclude`.
+    """Names that match patterns of `checkpoint.exclude`.
 
     Arguments:
-        of_optimizer: whether to use the patterns of optimizer state, or the others.
+        of_optimizer: whether to use the patterns for optimizer state; otherwise, the others.
 
     Raises:
         SetpointError: a pattern matches no name.

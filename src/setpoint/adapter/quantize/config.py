@@ -1,4 +1,4 @@
-"""The section `adapter.quantize`: the format of frozen base weights, and its checks; no torch."""
+"""The section `adapter.quantize`: the format of frozen base weights, and checks without torch."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ class Noise(Config):
 
 
 class Quantization(Config):
-    """Base weights in few bits; scales are computed per block."""
+    """Base of quantization sections: base weights in few bits, with scales per block."""
 
     exclude: tuple[str, ...] = ()
     """Linear layers and experts that stay unquantized, in addition to the output matrix (lm_head)
@@ -176,7 +176,7 @@ class MXFP4(Quantization, type="mxfp4"):
 
 
 def _odd(size: int) -> Iterator[Problem]:
-    """Report blocks that would end within a byte."""
+    """Report blocks that would end in the middle of a byte."""
     if size % 2:
         yield Problem(
             "group_size",
@@ -213,7 +213,7 @@ def has_bitsandbytes() -> bool:
 
 
 def backend_problems(config: Quantization) -> Iterator[Problem]:
-    """Report bitsandbytes without the package or the block size; paths are of the section."""
+    """Report a missing bitsandbytes or block size; paths are relative to the section."""
     if not isinstance(config, NF4) or config.backend != "bitsandbytes":
         return
     if not has_bitsandbytes():
@@ -234,7 +234,7 @@ def backend_problems(config: Quantization) -> Iterator[Problem]:
 def quantize_problems(
     config: Quantization, matrices: Mapping[str, tuple[int, int]]
 ) -> Iterator[Problem]:
-    """Find values that do not fit the layers of a model; paths are of the section.
+    """Find values that do not suit the layers of a model; paths are relative to the section.
 
     Arguments:
         matrices: rows and columns of quantizable layers, by name.
@@ -269,7 +269,7 @@ def quantize_problems(
 
 
 def form_problems(config: Quantization, forms: Mapping[str, tuple[Form, int]]) -> Iterator[Problem]:
-    """Compare the section with the quantization of files, which it keeps or rounds again.
+    """Compare the section with the quantization of files, which is kept or rounded again.
 
     Arguments:
         forms: quantization and columns of matrices, by name.
@@ -312,10 +312,10 @@ def form_problems(config: Quantization, forms: Mapping[str, tuple[Form, int]]) -
 def dense_layers(
     config: Quantization, dense: Sequence[str], quantized: Sequence[str]
 ) -> Iterator[Caution]:
-    """Caution about layers that are dense in quantized files and that the section quantizes.
+    """Caution about layers stored dense in quantized files, but quantized by the section.
 
     Arguments:
-        dense: names of these.
+        dense: names of these layers.
         quantized: names of the other quantizable layers.
     """
     if not dense:
@@ -341,7 +341,7 @@ def dense_layers(
 
 
 def form_of(config: Quantization, columns: int) -> Form:
-    """Quantization format of a matrix with so many columns."""
+    """Quantization format of a matrix with this number of columns."""
     from setpoint.shapes.stored import Form  # commands without an adapter do not need it
 
     match config:
@@ -360,12 +360,12 @@ def form_of(config: Quantization, columns: int) -> Form:
 def why_not_joined(
     name: str, forms: Sequence[Form], rows: Sequence[int], factors: Sequence[float]
 ) -> str | None:
-    """Reason why stacked matrices of files cannot be kept as one, or None.
+    """Reason why stacked matrices from files cannot be kept as one, or None.
 
     Arguments:
-        name: of the one.
-        forms, rows: of each matrix.
-        factors: global scales of each; empty without.
+        name: name of the combined matrix.
+        forms, rows: form and rows of each matrix.
+        factors: global scales of each matrix; empty if there are none.
     """
     uncut = all(count % forms[0].block[0] == 0 for count in rows)
     if len(set(forms)) == 1 and len(set(factors)) <= 1 and uncut and not forms[0].nested:

@@ -1,8 +1,8 @@
 """Quantization formats of 4 and 8 bits: pure functions from weights to parts and back.
 
-A matrix is quantized whole, since its scales may depend on all of it; its parts are tensors that
-are divided among ranks like the matrix, by rows and columns, as long as no block is cut. Parts of
-fixed size (`CodedPart.rows` and `.columns` false) are replicated.
+A matrix is quantized as a whole, since its scales may depend on all of it. Its parts are tensors
+that are divided among ranks like the matrix, by rows and columns, as long as no block is cut. Parts
+of fixed size (`CodedPart.rows` and `.columns` false) are replicated.
 
 Blocks run along rows, so that blocks of a flattened matrix are blocks of its rows: parts of NF4
 equal those of bitsandbytes, and parts of NVFP4 those of torchao.
@@ -69,7 +69,8 @@ def _dynamic_levels() -> Iterator[float]:
     """Levels of the dynamic tree (8-bit optimizers, Dettmers et al., 2022).
 
     A number consists of a sign, zeros that count powers of ten, a one, and a fraction in the
-    remaining bits: centers of equal parts of 0.1 to 1; in addition, 0 and 1.
+    remaining bits, which selects the center of one of equal parts of 0.1 to 1. There are also
+    levels 0 and 1.
     """
     yield from (0.0, 1.0)
     for bits in range(7):
@@ -87,8 +88,8 @@ class CodedPart(NamedTuple):
     """One tensor of a quantized matrix.
 
     Arguments:
-        rows, columns: dimensions 0 and 1 correspond to those of the matrix, and are divided like
-            them.
+        rows, columns: whether dimension 0 or 1 corresponds to that of the matrix, and is divided
+            like it.
     """
 
     shape: tuple[int, ...]
@@ -101,7 +102,7 @@ class Box(NamedTuple):
     """Position of a part within a matrix.
 
     Arguments:
-        first: row and column of its first weight.
+        first: row and column of the part's first weight.
         whole: shape of the matrix.
     """
 
@@ -119,7 +120,7 @@ class Format(ABC):
         self._columns = columns
 
     def block(self, columns: int) -> int:
-        """Columns of a block, given those of the matrix."""
+        """Columns of a block, given the columns of the matrix."""
         return self._columns or columns
 
     @abstractmethod
@@ -131,14 +132,14 @@ class Format(ABC):
         """Quantize a whole matrix.
 
         Arguments:
-            before: earlier parts of the same matrix, whose range a format may continue.
+            before: earlier parts of the same matrix; a format may continue their range.
         """
 
     @abstractmethod
     def dequantize(
         self, parts: Mapping[str, Tensor], box: Box, dtype: torch.dtype = torch.float32
     ) -> Tensor:
-        """Weights of a box: (rows, columns), or of several matrices (E, rows, columns)."""
+        """Weights in a box: (rows, columns), or (E, rows, columns) for several matrices."""
 
     @abstractmethod
     def parts_from(self, coded: Coded, rows: int, columns: int) -> Parts | None:
@@ -194,7 +195,7 @@ class _Rowwise(Format):
 
 
 class NF4Format(_Rowwise):
-    """Levels are `NF4_LEVELS`; the first of two weights is in the high half of a byte."""
+    """Format with levels `NF4_LEVELS`; the first of two weights is in the high half of a byte."""
 
     _half = 0.5 * NF4_GAP
 
@@ -327,7 +328,7 @@ class _E2M1Format(_Rowwise):
 
 
 class NVFP4Format(_E2M1Format):
-    """Two scales: E4M3 per block, and one fp32 scale that maps these into the range of E4M3.
+    """Format with an E4M3 scale per block and one fp32 scale that maps these into E4M3's range.
 
     Codes are a sign bit and an index into `E2M1`; the first of two weights is in the low half of a
     byte. Block scales are stored as bits of E4M3.
@@ -371,7 +372,7 @@ class NVFP4Format(_E2M1Format):
 
 
 class MXFP4Format(_E2M1Format):
-    """Scales are powers of two: the largest that keeps magnitudes within E2M1's range.
+    """Format with powers of two as scales: the largest that keeps magnitudes in E2M1's range.
 
     Exponents are stored with bias 127. A magnitude between 6 and 8 times the scale becomes the
     largest number, as specified (OCP MX, 6.3). Codes are those of NVFP4.
@@ -500,7 +501,7 @@ def _packed(places: Tensor, high: bool) -> Tensor:
 
 
 def _unpacked(codes: Tensor, levels: tuple[float, ...], high: bool) -> Tensor:
-    """Levels of packed numbers in fp32, with one lookup for two."""
+    """Levels of packed numbers in fp32, with one lookup for each pair."""
     table = _table(levels, codes.device)
     upper = table.repeat_interleave(16)  # by the high half of a byte
     lower = table.repeat(16)
@@ -518,10 +519,10 @@ def _e2m1(x: Tensor) -> Tensor:
 
 
 def format_of(config: Quantization, device: torch.device | str = "cpu") -> Format:
-    """Format of a section, computed by its backend.
+    """Format for a section, computed by its backend.
 
     Arguments:
-        device: of the weights.
+        device: device of the weights.
     """
     match config:
         case NF4():
@@ -541,7 +542,7 @@ def format_of(config: Quantization, device: torch.device | str = "cpu") -> Forma
 
 
 class _BitsAndBytesNF4(NF4Format):
-    """NF4 by kernels of bitsandbytes, except nested scales, of which ranks may have boxes."""
+    """NF4 with bitsandbytes kernels, except for nested scales, of which ranks may have boxes."""
 
     def __init__(self, columns: int, double: bool) -> None:
         super().__init__(columns, double)

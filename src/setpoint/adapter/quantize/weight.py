@@ -52,8 +52,8 @@ class NoiseKey(NamedTuple):
 class StepNoise:
     """Noise of all quantized weights of a model; the loop sets the step.
 
-    It depends only on seed, step and weight name: it is the same in all micro-batches of a step, in
-    recomputation, on all ranks, and after a resume.
+    The noise depends only on seed, step and weight name, so it is the same in all micro-batches of
+    a step, in recomputation, on all ranks, and after a resume.
     """
 
     def __init__(self, config: Noise, seed: int) -> None:
@@ -73,13 +73,13 @@ class QuantizedWeight(nn.Module):
     """The parts of one matrix.
 
     Arguments:
-        weight: the matrix, whose rows are divided into blocks, (outputs, inputs) except in
-            `Conv1D`; on the meta device, parts are uninitialized.
-        name: in the model; keys the noise.
-        noise: added in training; None: none.
+        weight: the matrix, with rows divided into blocks; (outputs, inputs) except in `Conv1D`. On
+            the meta device, parts are uninitialized.
+        name: name in the model, which is part of the noise key.
+        noise: noise added in training; None: no noise.
         stands_for: name of the weight in the surrounding module.
-        coded: its quantized form in files, of each expert if there are several; None: it is
-            quantized here.
+        coded: the quantized form in files, one per expert if there are several; None: quantize the
+            weight here.
     """
 
     def __init__(
@@ -112,7 +112,7 @@ class QuantizedWeight(nn.Module):
             self.put(weight)
 
     def _keep(self, coded: Iterable[Sequence[Coded]], weight: Tensor) -> None:
-        """Take the parts from files, or quantize their values if the format differs."""
+        """Keep the parts from files, or requantize their values if the format differs."""
         for number, matrices in enumerate(coded):
             parts = self.parts_from(self._joined(matrices))
             first = number if len(self.full_shape) > 2 else 0
@@ -122,10 +122,10 @@ class QuantizedWeight(nn.Module):
                 self.put(weight[first : first + 1] if len(self.full_shape) > 2 else weight, first)
 
     def _joined(self, matrices: Sequence[Coded]) -> Coded:
-        """Join matrices stacked in a weight.
+        """Join matrices that are stacked in a weight.
 
         Raises:
-            SetpointError: they have this format, but different global scales.
+            SetpointError: the matrices have this format, but different global scales.
         """
         first = matrices[0]
         if len(matrices) == 1 or first.form != form_of(self.config, self.columns):
@@ -149,7 +149,7 @@ class QuantizedWeight(nn.Module):
         return self.full_shape[0], self.full_shape[1]
 
     def pieces(self, every: bool = False) -> list[tuple[int, int]]:
-        """See `setpoint.shapes.stored.Stored`: one, since scales may depend on the whole matrix."""
+        """See `setpoint.shapes.stored.Stored`; one piece, as scales may depend on all of it."""
         del every
         return [(0, self.full_shape[0])]
 
@@ -163,10 +163,10 @@ class QuantizedWeight(nn.Module):
 
         Arguments:
             first: 0; see `setpoint.shapes.stored.Stored`.
-            again: the matrix was quantized before, and its range continues (NVFP4).
+            again: whether the matrix was quantized before, so that its range continues (NVFP4).
 
         Raises:
-            SetpointError: it has values that are not finite.
+            SetpointError: the matrix has non-finite values.
         """
         before = self._whole_parts() if again else None
         self.take(self._quantize(full, before), first)
@@ -200,7 +200,7 @@ class QuantizedWeight(nn.Module):
         return format_of(self.config, matrix.device).quantize(matrix, before)
 
     def _whole_parts(self) -> dict[str, Tensor]:
-        """Whole parts; a collective if they are sharded."""
+        """Full parts; a collective if they are sharded."""
         return {name: whole_of(part.detach()) for name, part in self.named_parameters()}
 
     def follow(
@@ -237,7 +237,7 @@ class QuantizedWeight(nn.Module):
         return tuple(local_part(getattr(self, name)) for name in self.described)
 
     def key(self) -> NoiseKey | None:
-        """Noise key of the current step; None outside training."""
+        """Noise key for the current step; None outside training."""
         return self.noise.key() if self.noise is not None and self.training else None
 
     def dense(self, dtype: torch.dtype = torch.float32) -> Tensor:
@@ -246,7 +246,7 @@ class QuantizedWeight(nn.Module):
 
     @torch.no_grad()
     def dense_whole(self) -> Tensor:
-        """The whole dequantized weight in fp32; a collective if it is sharded."""
+        """The full dequantized weight in fp32; a collective if it is sharded."""
         parts = self._whole_parts()
         device = next(iter(parts.values())).device
         box = Box((0, 0), (self.rows, self.columns))
@@ -257,8 +257,8 @@ class QuantizedWeight(nn.Module):
         """Dequantize parts.
 
         Arguments:
-            parts: from `parts`.
-            key: of the noise to add; None: none.
+            parts: result of `parts`.
+            key: key of the noise to add; None: no noise.
         """
         named = dict(zip(self.described, parts, strict=True))
         box = Box(self.first, (self.rows, self.columns))
@@ -279,7 +279,7 @@ class QuantizedWeight(nn.Module):
         return dense
 
     def _draw(self, key: NoiseKey, like: Tensor) -> Tensor:
-        """Standard normal numbers, the same for a weight on any rank."""
+        """Standard normal numbers, the same for a weight on every rank."""
         drawn = self._drawn_by(key, self.name, like.device)
         row, column = self.first
         return drawn[row : row + like.shape[0], column : column + like.shape[1]]
@@ -293,11 +293,11 @@ class QuantizedWeight(nn.Module):
 class QuantizedExperts(QuantizedWeight):
     """Parts of the matrices of packed experts, (E, in, out), by expert.
 
-    Each expert is quantized as the matrix (out, in) of a separate module: packed and unpacked
-    experts have equal codes and scales, and ranks may have any experts.
+    Each expert is quantized as the matrix (out, in) of a separate module: so that packed and
+    unpacked experts have equal codes and scales, and ranks may have any experts.
 
     Arguments:
-        outputs_first: the matrices are (E, out, in), as in most transformers models.
+        outputs_first: whether the matrices are (E, out, in), as in most transformers models.
     """
 
     def __init__(self, *given: Any, outputs_first: bool = False, **named: Any) -> None:
@@ -369,7 +369,7 @@ class QuantizedExperts(QuantizedWeight):
                     )
 
     def parts_from(self, coded: Coded) -> dict[str, Tensor] | None:
-        """See `setpoint.shapes.stored.Stored`; of one expert."""
+        """See `setpoint.shapes.stored.Stored`; for a single expert."""
         parts = super().parts_from(coded)
         return parts and {name: part.unsqueeze(0) for name, part in parts.items()}
 
@@ -389,7 +389,7 @@ class QuantizedExperts(QuantizedWeight):
         return ranges
 
     def dense(self, dtype: torch.dtype = torch.float32) -> Tensor:
-        """See `QuantizedWeight.dense`, of the local experts."""
+        """See `QuantizedWeight.dense`; for the local experts."""
         return self._turned(super().dense(dtype))
 
     def dense_whole(self) -> Tensor:
@@ -464,7 +464,7 @@ def product(x: Tensor, weight: QuantizedWeight, inputs_first: bool = False) -> T
 
     Arguments:
         x: (..., inputs).
-        inputs_first: the weight is (inputs, outputs).
+        inputs_first: whether the weight is (inputs, outputs).
     """
     if torch.is_autocast_enabled(x.device.type):
         x = x.to(torch.get_autocast_dtype(x.device.type))
@@ -502,7 +502,7 @@ class _QuantizedLinear(_Quantized):
 
 
 class _QuantizedConv1D(_Quantized):
-    """`Conv1D` of transformers, whose weight is (inputs, outputs)."""
+    """transformers' `Conv1D`, whose weight is (inputs, outputs)."""
 
     bias: Tensor
 
@@ -518,7 +518,7 @@ def quantize_module(
     noise: StepNoise | None = None,
     coded: Iterable[Sequence[Coded]] | None = None,
 ) -> None:
-    """Replace the weight of a linear layer by a quantized one.
+    """Replace the weight of a linear layer with a quantized one.
 
     Arguments:
         module: changed in place; other parameters are kept.
@@ -541,7 +541,7 @@ def quantize_experts(
     coded: Iterable[Sequence[Coded]] | None = None,
     outputs_first: bool = False,
 ) -> None:
-    """Replace one tensor of packed experts by a quantized one.
+    """Replace one tensor of packed experts with a quantized one.
 
     Arguments:
         experts: changed in place; see `setpoint.shapes.stored.StoredExperts`.
@@ -570,16 +570,16 @@ def class_with(cls: type[nn.Module], behaves: type) -> type:
 def quantize_base(
     config: Quantization, model: nn.Module, sites: Iterable[Site], seed: int
 ) -> StepNoise | None:
-    """Replace weights of a model by quantized ones.
+    """Replace weights of a model with quantized ones.
 
     Arguments:
-        model: on the meta device, where parts are uninitialized, or with its weights, which are
+        model: model on the meta device, where parts are uninitialized, or with weights, which are
             quantized and freed one after another.
         sites: linear layers and packed experts.
-        seed: of the noise.
+        seed: seed of the noise.
 
     Returns:
-        the noise, whose step the training loop sets; None without.
+        the noise, for which the training loop sets the step; None without noise.
     """
     noise = None if config.noise is None else StepNoise(config.noise, seed)
     for site in sites:
@@ -594,7 +594,7 @@ def quantize_base(
 
 
 def noise_of(model: nn.Module) -> StepNoise | None:
-    """Noise of a model's quantized weights; None without."""
+    """Noise of a model's quantized weights; None if there is none."""
     noises = (m.noise for m in model.modules() if isinstance(m, QuantizedWeight))
     return next((noise for noise in noises if noise is not None), None)
 
@@ -603,12 +603,12 @@ def noise_of(model: nn.Module) -> StepNoise | None:
 def make_dense(
     layer: nn.Module, weight: Tensor | None = None, dtype: torch.dtype = torch.float32
 ) -> None:
-    """Replace the quantized weight of a layer or of experts by a dense, frozen one.
+    """Replace the quantized weight of a layer or of experts with a dense, frozen one.
 
     Arguments:
-        layer: whole, on one rank, without an adapter; unchanged if it is not quantized.
-        weight: of a linear layer; None: dequantized.
-        dtype: of that.
+        layer: a whole layer, on one rank, without an adapter; unchanged if it is not quantized.
+        weight: weight of a linear layer; None: the dequantized weight.
+        dtype: dtype of that weight.
     """
     child = layer._modules.get(CHILD)
     if isinstance(child, QuantizedWeight):

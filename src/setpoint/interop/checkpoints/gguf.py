@@ -1,4 +1,4 @@
-"""GGUF files of llama.cpp: metadata, and tensors with quantized blocks made dense.
+"""GGUF files from llama.cpp: metadata, and tensors with quantized blocks made dense.
 
 Format: https://github.com/ggml-org/ggml/blob/master/docs/gguf.md, blocks: ggml-common.h and
 ggml-quants.c there. The package `gguf` reads tensor by tensor with numpy and depends on a tokenizer
@@ -32,12 +32,12 @@ _STRING, _ARRAY = 8, 9
 
 
 def _fields(codes: Tensor, shifts: tuple[int, ...], mask: int) -> Tensor:
-    """Fields of bits of each byte, (..., fields, bytes)."""
+    """Bit fields of each byte, (..., fields, bytes)."""
     return torch.stack([(codes >> shift) & mask for shift in shifts], -2)
 
 
 def _fp16(codes: Tensor) -> Tensor:
-    """Scales of blocks, (blocks, n) in fp32 of (blocks, 2 n) bytes."""
+    """Scales of blocks, (blocks, n) in fp32 from (blocks, 2 n) bytes."""
     return codes.contiguous().view(torch.float16).float()
 
 
@@ -68,7 +68,7 @@ def _q4_k(blocks: Tensor, high_bits: int = 0) -> Tensor:
 
 
 def _q6_k(blocks: Tensor) -> Tensor:
-    """16 groups of 16, each with a scale of 8 bits; numbers of 4 and 2 bits apart."""
+    """16 groups of 16, each with an 8-bit scale; 4 and 2 bits of each number are stored apart."""
     low = _fields(blocks[:, :128].view(-1, 2, 64), (0, 4), 15).reshape(-1, 256)
     high = _fields(blocks[:, 128:192].view(-1, 2, 32), (0, 2, 4, 6), 3).reshape(-1, 256)
     scales = _fp16(blocks[:, 208:]) * blocks[:, 192:208].contiguous().view(torch.int8).float()
@@ -113,7 +113,7 @@ OTHERS: Final = {
 
 @dataclass(frozen=True, slots=True)
 class GGUF:
-    """The content of a file; tensors are dense, quantized ones in fp32."""
+    """The content of a file; tensors are dense, and those that were quantized are in fp32."""
 
     metadata: Mapping[str, Any]
     tensors: Mapping[str, Tensor]

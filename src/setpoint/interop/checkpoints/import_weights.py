@@ -1,7 +1,7 @@
-"""`setpoint checkpoint import`: a checkpoint of another system as one of Hugging Face or Setpoint.
+"""`setpoint checkpoint import`: convert another system's checkpoint to Hugging Face or Setpoint.
 
-Weights fill a Setpoint transformer, and each optimizer state another one, as it has the shapes and
-the layout of the weights.
+Weights fill a Setpoint transformer; each optimizer state fills another one, since it has the shapes
+and layout of the weights.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ from setpoint.train.run_state import WEIGHTS_ONLY
 
 @dataclass(frozen=True, slots=True)
 class Foreign:
-    """A checkpoint of another system, and its model.
+    """A checkpoint of another system, with its model.
 
     Arguments:
         config: configuration of the model; None if unknown.
@@ -64,8 +64,9 @@ class Foreign:
         """A Setpoint model with tensors of the checkpoint as its parameters.
 
         Raises:
-            SetpointError: the checkpoints of the system have no models of this family.
-            RunError: the tensors do not fit the model; the error has both shapes of each mismatch.
+            SetpointError: the system's checkpoints cannot contain models of this family.
+            RunError: the tensors do not match the model; the error states both shapes of each
+                mismatch.
         """
         contents, system = self.contents, self.system
         if family not in system.families:
@@ -105,12 +106,12 @@ def open_foreign(source: str, model: str | None, *, optimizer: bool = False) -> 
 
     Arguments:
         source: `[SYSTEM:]PATH`.
-        model: argument of `locate`, whose configuration is used; None: that of the files or of a
-            config.json next to them.
-        optimizer: read the optimizer state, too.
+        model: argument of `locate` for a model whose configuration is used; None: as in the files
+            or in a config.json next to them.
+        optimizer: whether to read the optimizer state, too.
 
     Raises:
-        SetpointError: the checkpoint is missing, or has other objects than tensors or an
+        SetpointError: the checkpoint is missing, contains objects other than tensors, or has an
             unsupported model.
         RunError: the checkpoint is damaged.
     """
@@ -134,7 +135,7 @@ def open_foreign(source: str, model: str | None, *, optimizer: bool = False) -> 
 
 
 def _require_heads(contents: Contents, config: TransformerConfig, model: str) -> None:
-    """Refuse a model whose heads are not those of the checkpoint, which no shape shows."""
+    """Refuse a model with heads that differ from the checkpoint's, which shapes do not reveal."""
     described, _ = config_from_keys(contents.keys or {}, contents.path)
     for field in ("heads", "kv_heads"):
         given, stored = getattr(config, field), getattr(described, field)
@@ -158,7 +159,7 @@ def _read(system: ForeignSystem, path: Path, optimizer: bool) -> Contents:
 
 
 def import_weights(foreign: Foreign, target: Path, dtype: str | None = None) -> None:
-    """Write the weights as a directory in the format of Hugging Face, atomically.
+    """Write the weights as a directory in Hugging Face format, atomically.
 
     Tokenizer files next to the weights are copied.
 
@@ -197,7 +198,7 @@ def import_weights(foreign: Foreign, target: Path, dtype: str | None = None) -> 
 def import_checkpoint(foreign: Foreign, job: Job, target: Path) -> int:
     """Write weights, optimizer state and step as a checkpoint of a job, atomically.
 
-    `checkpoint.load` starts a run from it, at the beginning of the data.
+    `checkpoint.load` can start a run from it, at the beginning of the data.
 
     Returns:
         the step.

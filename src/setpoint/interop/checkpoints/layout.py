@@ -1,7 +1,7 @@
 """Layout of a system's checkpoints: names of tensors, and their mapping to Setpoint models.
 
-A system is a table like a family of `setpoint.model.pretrained`: its module names by Setpoint's,
-and the families in which adjacent dimensions form rotated pairs.
+A system is a table like a family of `setpoint.model.pretrained`: its module names by Setpoint's
+names, and the families in which adjacent dimensions form rotated pairs.
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ _TOP: Final = "~."
 
 @dataclass(slots=True)
 class Contents:
-    """Contents of checkpoint files, with the names of their system.
+    """Contents of checkpoint files, under the names of their system.
 
     Arguments:
         states: optimizer states with the shape of their parameter, by state and parameter.
         updates: number of optimizer updates, by parameter.
         step: training step; None if the files have none.
-        keys: keys of a config.json of the model; None if the files do not describe it.
+        keys: config.json keys of the model; None if the files do not describe it.
         has_biases: False if modules that have biases in config.json have none.
         notes: parts that were not read, with the reasons.
     """
@@ -50,13 +50,13 @@ class Contents:
     notes: list[str] = field(default_factory=list[str])
 
     def note(self, text: str) -> None:
-        """Note something once."""
+        """Add a note, unless it exists already."""
         if text not in self.notes:
             self.notes.append(text)
 
 
 class Stacked(NamedTuple):
-    """Tensors of one module of all layers, or of all experts, that files stack.
+    """Tensors of one module for all layers or all experts, stacked in files.
 
     Arguments:
         pattern: pattern of the stacked name.
@@ -81,7 +81,7 @@ class ForeignSystem:
         norms: name of norm weights.
         grouped: modules in which the rows of queries, keys and values alternate by key-value head,
             and the names of the module with these in sequence, or of the three modules.
-        other_names: replacements in names of the files, for other releases and options.
+        other_names: replacements in names from the files, for other releases and options.
         surplus: patterns of ignored names.
     """
 
@@ -97,7 +97,7 @@ class ForeignSystem:
     surplus: tuple[str, ...] = ()
 
     def pieces(self, config: TransformerConfig, family: str, tokens: int) -> list[Piece]:
-        """Pieces of a Setpoint model, made of the tensors of `arranged`; see `pieces_of`."""
+        """Pieces of a Setpoint model, built from the tensors of `arranged`; see `pieces_of`."""
         names = TensorNames(
             names=self.names, layer=f"{_TOP}{self.layer}", interleaved=self.families[family]
         )
@@ -109,7 +109,7 @@ class ForeignSystem:
         return renamed(pieces_of(names, config, tokens), rename)
 
     def arranged(self, tensors: Mapping[str, Tensor], config: TransformerConfig) -> Named:
-        """The tensors by the names of the table, one for each module of each layer and expert."""
+        """The tensors under the names in the table, one per module of each layer and expert."""
         result: Named = {}
         for name, tensor in tensors.items():
             name = name.replace("_orig_mod.", "")  # prefix of torch.compile
@@ -137,7 +137,7 @@ class ForeignSystem:
 
 
 def _ungrouped(tensor: Tensor, config: TransformerConfig) -> list[Tensor]:
-    """Rows of all queries, of keys, and of values, of rows that alternate by key-value head."""
+    """Rows of all queries, keys and values, from rows that alternate by key-value head."""
     of_group, rest = config.heads // config.kv_heads + 2, tensor.shape[1:]
     if tensor.shape[0] != config.kv_heads * of_group * config.head_dim:
         return [tensor]  # the error reports its shape
@@ -146,7 +146,7 @@ def _ungrouped(tensor: Tensor, config: TransformerConfig) -> list[Tensor]:
 
 
 def tensors_in(path: Path, content: object) -> Named:
-    """The tensors of a state dict.
+    """The tensors in a state dict.
 
     Raises:
         SetpointError: the content is not a state dict.
@@ -160,7 +160,7 @@ def tensors_in(path: Path, content: object) -> Named:
 
 
 def take_numbered_states(contents: Contents, names: list[list[str]], content: Any) -> None:
-    """Take the state dict of a torch optimizer whose groups hold parameters of these names.
+    """Read the state dict of a torch optimizer whose groups contain parameters with these names.
 
     Raises:
         RunError: the state dict has other parameters.
@@ -177,7 +177,7 @@ def take_numbered_states(contents: Contents, names: list[list[str]], content: An
 
 
 def take_states(contents: Contents, states: Mapping[str, Mapping[str, Any]]) -> None:
-    """Take the states of AdamW by parameter; note those of other optimizers.
+    """Read the states of AdamW by parameter; add notes about those of other optimizers.
 
     Raises:
         RunError: the shapes of a state and its parameter differ.
@@ -204,7 +204,7 @@ def take_states(contents: Contents, states: Mapping[str, Mapping[str, Any]]) -> 
 
 
 def unique_names(tensors: Named) -> list[str]:
-    """Names of tensors, of tied ones the first, in the order of the model's parameters."""
+    """Names of tensors in the order of the model's parameters; for tied ones, the first name."""
     first_names: dict[object, str] = {}
     for name, tensor in tensors.items():
         first_names.setdefault((tensor.data_ptr(), tensor.shape) if tensor.numel() else name, name)

@@ -1,7 +1,7 @@
 """Files of `torch.save` and of `torch.distributed.checkpoint`, read without running their code.
 
 Both are pickles. Torch's weights-only unpickler reads tensors; the metadata of a distributed
-checkpoint has an unpickler that only knows the metadata classes.
+checkpoint is read by an unpickler that knows only the metadata classes.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ _KNOWN: Final[Mapping[tuple[str, str], Any]] = {
 
 
 def refusal(path: Path, reason: str) -> SetpointError:
-    """The error about a pickle that would run code."""
+    """Error about a pickle that would run code."""
     return SetpointError(
         f"{path} holds more than tensors, numbers and strings: {reason}. Opening it would run "
         f"code, so it is not opened.\nValid: a file that torch.load(..., weights_only=True) reads; "
@@ -92,13 +92,13 @@ def read_torch_file(path: Path) -> Any:
 
 
 def _named_class(error: BaseException) -> str:
-    """The class or function that an unpickler has refused; empty if that is not the error."""
+    """The class or function that an unpickler refused; empty if the error is a different one."""
     match = re.search(r"GLOBAL (\S+)", str(error))
     return match[1] if match and isinstance(error, pickle.UnpicklingError) else ""
 
 
 class _MetadataUnpickler(pickle.Unpickler):
-    """Builds the classes of `torch.distributed.checkpoint.metadata` and no other objects."""
+    """Unpickler that builds only the classes of `torch.distributed.checkpoint.metadata`."""
 
     def find_class(self, module_name: str, global_name: str, /) -> Any:
         if (module_name, global_name) in _KNOWN:
@@ -110,7 +110,7 @@ class _MetadataUnpickler(pickle.Unpickler):
 
 
 class _TensorReader(FileSystemReader):
-    """Reads tensors of a distributed checkpoint whose metadata was read before."""
+    """Reads tensors of a distributed checkpoint whose metadata has been read already."""
 
     def __init__(self, path: Path, content: Metadata) -> None:
         super().__init__(path)

@@ -1,6 +1,6 @@
-"""The supported checkpoint systems, a table and a reader each.
+"""The supported checkpoint systems, each with a table and a reader.
 
-The public sources of the facts are named at each system.
+Public sources of the facts are cited at each system.
 """
 
 from __future__ import annotations
@@ -129,7 +129,7 @@ _LITGPT_ROPE: Final = {
 
 
 def _litgpt_keys(file: Path) -> dict[str, Any] | None:
-    """Convert model_config.yaml to the keys of a config.json."""
+    """Convert a model_config.yaml to config.json keys."""
     given: Any = guessed(read_file(str(file)).data)
     defaults = {"parallel_residual": True, "bias": True, "norm_class_name": "LayerNorm",
                 "mlp_class_name": "GptNeoxMLP", "rotary_percentage": 0.25}  # fmt: skip
@@ -425,7 +425,7 @@ _GGUF_TYPES: Final = {"llama": "llama", "qwen2": "qwen2", "qwen3": "qwen3",
 
 
 def _gguf_keys(path: Path, metadata: Mapping[str, Any], tensors: Named) -> dict[str, Any] | None:
-    """Convert the metadata to the keys of a config.json."""
+    """Convert the metadata to config.json keys."""
     kind = metadata.get("general.architecture")
     if kind not in _GGUF_TYPES:
         return None
@@ -543,7 +543,7 @@ SYSTEMS: Final = {
 
 
 def system_of(source: str) -> tuple[ForeignSystem, Path]:
-    """The system and the path of `[SYSTEM:]PATH`.
+    """The system and the path in `[SYSTEM:]PATH`.
 
     Raises:
         SetpointError: the path does not exist, or its content is ambiguous.

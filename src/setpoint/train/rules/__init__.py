@@ -1,5 +1,5 @@
-"""The rules of a training job: checks that span its sections, by theme.
+"""The rules of a training job: checks across its sections, by theme.
 
-A rule is a function of the job marked `@rule` or `@dead`; its docstring says what it refuses, and
-is its line in the documentation.
+A rule is a function of the job marked `@rule` or `@dead`; its docstring states what the rule
+refuses, and becomes its line in the documentation.
 """

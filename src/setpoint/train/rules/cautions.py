@@ -141,7 +141,7 @@ def checkpoint_cautions(job: Job) -> Iterator[Caution]:
 
 
 def _share_of_run(job: Job, length: Length | Duration) -> float | None:
-    """Length as a share of the run; above 1 if it exceeds the run."""
+    """Length as a fraction of the run; above 1 if it exceeds the run."""
     if isinstance(length, Length):
         if not length:
             return 0.0

@@ -1,6 +1,7 @@
-"""Conflicting settings: a table of conditions, each with its message.
+"""Conflicting settings: a table of conditions with their messages.
 
-Conditions and messages read the job through `NullSafe`; the docs print the conditions' source.
+Conditions and messages read the job through `NullSafe`; the documentation shows the source of the
+conditions.
 """
 
 from __future__ import annotations
@@ -16,9 +17,9 @@ from setpoint.track.config import NORMS
 
 
 class NullSafe:
-    """A null-safe view of a config: fields of null sections and of other variants read as null.
+    """A null-safe view of a config, in which fields of null sections and other variants are null.
 
-    Null is false. `type` is the tag of a variant, and `job["a.b"]` is `job.a.b`.
+    Null counts as false. `type` is the tag of a variant, and `job["a.b"]` is `job.a.b`.
     """
 
     __slots__ = ("_section",)
@@ -62,12 +63,12 @@ class Conflict(NamedTuple):
     Arguments:
         applies: condition on a `NullSafe` job.
         path: the refused field.
-        message: reason; `{section.field}` is replaced by the value, `{device}` by the reason why
-            the device is a CPU.
+        message: reason; `{section.field}` is replaced with the value, `{device}` with the reason
+            why the device is a CPU.
         valid: accepted values, with the same placeholders.
-        also: other fields involved; `parallel`: the axes that divide a copy of the model.
-        on_cpu: True if refused only on a CPU: with `device = cpu`, and with `auto` if PyTorch sees
-            no GPU.
+        also: other fields involved; `parallel` stands for the axes that divide a copy of the model.
+        on_cpu: whether it is refused only on a CPU: with `device = cpu`, or with `auto` if PyTorch
+            sees no GPU.
     """
 
     applies: Callable[[Any], Any]
@@ -80,7 +81,7 @@ class Conflict(NamedTuple):
 
     @property
     def is_about_ranks(self) -> bool:
-        """True if all fields involved are those of `[parallel]`."""
+        """True if all fields involved belong to `[parallel]`."""
         return bool(self.also) and all(path.startswith("parallel") for path in self.also)
 
     def problem(self, job: NullSafe, device: str) -> Problem:
@@ -125,7 +126,7 @@ def conflicts(job: Any) -> Iterator[Problem]:
 
 
 def may_need_gpu(job: Any) -> bool:
-    """True if the rule must look for a GPU: device = auto, and a conflict applies only on a CPU."""
+    """True if a GPU must be looked for: device is auto, and a conflict applies only on a CPU."""
     safe = NullSafe(job)
     return job.parallel.device == "auto" and any(r.on_cpu and r.applies(safe) for r in CONFLICTS)
 
@@ -148,7 +149,7 @@ def sees_gpu() -> bool:
 
 
 def saves(job: NullSafe, name: str) -> bool:
-    """True if activation checkpointing saves this operator and not all of them."""
+    """True if activation checkpointing saves this operator, but not all of them."""
     names = job.memory.activation_checkpointing.save
     return name in names and set(names) != set(SAVE)
 

@@ -185,7 +185,7 @@ def _documents(source: SourceConfig) -> int | None:
 
 @dead("evaluation.baselines")
 def baselines_are_dead(job: Job) -> str | None:
-    """N-gram baselines that do not apply to the data or the loss."""
+    """Find n-gram baselines that do not apply to the data or the loss."""
     if job.data.streams:
         return "n-grams are counted over complete data, but a source is streamed"
     path = leaves_out(job)
@@ -207,7 +207,7 @@ def unknown_tokens(job: Job) -> Iterator[Problem]:
 
 
 def leaves_out(job: Job) -> str | None:
-    """Find the setting that excludes tokens from the loss, and so from all metrics.
+    """Find the setting that excludes tokens from the loss, and thus from all metrics.
 
     Returns:
         the path of the field; None if all tokens count.
@@ -351,7 +351,7 @@ def sources_of(job: Job, kind: type[S]) -> Iterator[tuple[str, S]]:
 
 
 def needs_template(source: Conversations) -> bool:
-    """True if the first row of a source is messages, not tokens."""
+    """True if the first row of a source consists of messages, not tokens."""
     from setpoint.data.sources.conversations import ConversationsSource
     from setpoint.hub.fetch import is_url
 

@@ -36,7 +36,7 @@ def within(section: str, problems: Iterable[Problem]) -> Iterator[Problem]:
 
 
 def known_vocabulary(tokenizer: TokenizerConfig) -> int | None:
-    """Vocabulary size of a tokenizer, if known without building it.
+    """Vocabulary size of a tokenizer, if known without building the tokenizer.
 
     Arguments:
         tokenizer: section of the tokenizer; files are read if they are local.
@@ -299,10 +299,10 @@ def built_adapter_problems(job: Job) -> Iterator[Problem]:
 
 
 def _quantization_problems(job: Job, model: nn.Module) -> Iterator[Problem]:
-    """Find weights of a transformers model that quantization changes from its quantized files.
+    """Find weights of a transformers model that quantization would change from quantized files.
 
-    These are experts that files store one by one with scales that do not fit one matrix, and layers
-    that files store dense.
+    These are experts that the files store one by one, with scales that do not suit a single matrix,
+    and layers that the files store unquantized.
     """
     from setpoint.adapter.quantize.config import UNJOINED, dense_layers, form_of, why_not_joined
     from setpoint.adapter.targets import quantized_sites, sites_of
@@ -485,7 +485,8 @@ def linear_layers(model: TransformerConfig) -> dict[str, tuple[int, int]]:
     """List the linear layers of a transformer without building it.
 
     Returns:
-        (out, in) features by qualified name; empty if only an imported norm knows its parameters.
+        (out, in) features by qualified name; empty if an imported norm makes the parameters
+        unknown.
     """
     from setpoint.model.parameters import parameters_of
 
@@ -548,7 +549,7 @@ def _unmatched(job: Job, vocabulary: int) -> Iterator[Problem]:
 
 
 def _can_be_searched(job: Job) -> bool:
-    """True if all patterns are valid regular expressions; their sections report others."""
+    """True if all patterns are valid regular expressions; their sections report invalid ones."""
     config = job.optimizer
     if job.adapter is not None and not job.adapter.can_be_searched:
         return False

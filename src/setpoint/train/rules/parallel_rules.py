@@ -70,7 +70,7 @@ def _undivided_family(job: Job, model: LanguageModel) -> Iterator[Problem]:
         return  # reported by the rule of the adapter
 
     def working(field: str, **degrees: int) -> list[str]:
-        """Degrees of an axis that divide the model and give a valid job."""
+        """Degrees of an axis that divide the model and result in a valid job."""
         present, fits = getattr(job.parallel, field), list[str]()
         for degree in nearest_divisors(job.parallel.world_size, present, 64):
             draft: Any = draft_of(job)
@@ -256,7 +256,7 @@ def stage_problems(job: Job) -> Iterator[Problem]:
 def split_problems(
     split: tuple[tuple[str, ...], ...], layers: int, field: str
 ) -> Iterator[Problem]:
-    """Find stages whose parts are not those of the model; `field` sets its number of layers."""
+    """Find stages with parts that the model does not have; `field` sets its number of layers."""
     from setpoint.model.parameters import part_names
 
     expected, given = part_names(layers), [name for stage in split for name in stage]

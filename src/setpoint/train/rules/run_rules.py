@@ -1,4 +1,4 @@
-"""Rules of the course of a run: evaluation, checkpoints, rollbacks, profiling, compile, memory."""
+"""Rules about the course of a run: evaluation, checkpoints, rollbacks, profiling, memory."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def best_problems(job: Job) -> Iterator[Problem]:
 
 
 def may_be_long(job: Job) -> bool:
-    """True if only the data tells whether an evaluation is shorter than training."""
+    """True if only the data determines whether an evaluation is shorter than training."""
     section = job.evaluation
     if section is None or section.every.unit not in ("steps", "tokens"):
         return False
@@ -94,8 +94,8 @@ def needed_tokens(job: Job) -> tuple[float, float] | None:
     """Estimate the cost of an evaluation relative to the training before it.
 
     Returns:
-        tokens of an evaluation, at most, and of the training between two; None if the period is in
-        another unit, or a data set of unknown size is evaluated completely.
+        maximum number of tokens in an evaluation, and number of tokens trained between two; None if
+        the period is in another unit, or a data set of unknown size is evaluated completely.
     """
     section, batch = job.evaluation, job.batch
     if section is None or section.every.unit not in ("steps", "tokens"):
@@ -127,7 +127,7 @@ def _held_out_tokens(data: Data) -> float | None:
 
 
 def _tokens(sources: Iterable[SourceConfig]) -> float | None:
-    """Upper bound of the tokens of sources, one per byte; None if it is unknown."""
+    """Upper bound on the tokens of sources, one per byte; None if unknown."""
     sizes = [source.most_tokens() for source in sources]
     return None if None in sizes else float(sum(size or 0 for size in sizes))
 
@@ -254,7 +254,7 @@ def profiling_problems(job: Job) -> Iterator[Problem]:
 
 
 def _windows(section: Profiling, steps: int) -> Iterator[Problem]:
-    """Profiling cycles that end after the run; every session repeats them."""
+    """Profiling cycles that end after the run, and that every session would repeat."""
     cycle = section.wait + section.warmup + section.active
     first = section.skip + cycle
     parts = {"wait": section.wait, "warmup": section.warmup, "active": section.active}
