@@ -32,7 +32,7 @@ def test_settings_that_no_text_can_be_drawn_with(transcript: Callable[[list[str]
         "generate small.toml --temperature 0 --top-k 5",
         "generate small.toml --stop ''",
         "generate small.toml --prompts-file none.txt",
-        "generate small.toml --chat",
+        "generate small.toml --chat --output answers",
         "generate small.toml --prompt x --system y",
         "generate small.toml --prompt x --template chatml",
         "generate small.toml --sampling-seed -1",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 from collections.abc import Callable, Mapping
 from dataclasses import replace
@@ -318,3 +319,30 @@ def test_the_command_prints_the_answer(chat: Trained, capsys: pytest.CaptureFixt
     tokenizer = str(chat.exported)
     hint = f"--tokenizer huggingface --tokenizer.path {tokenizer}"
     assert hint in said(tokenizer, "--tokenizer", tokenizer)[2]
+
+
+def test_a_conversation_on_standard_input(
+    chat: Trained,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """Each line is answered in the context of those before it, as a file of messages is."""
+    greedy = ("--system", "Add.", "--temperature", "0", "--max-tokens", "12")
+    monkeypatch.setattr("sys.stdin", io.StringIO("2 + 2?\n\n  3 + 3?\n"))
+    assert main(["generate", str(chat.run), "--chat", *greedy]) == 0
+    first, second = capsys.readouterr().out.splitlines()
+    messages = [
+        {"role": "user", "content": "2 + 2?"},
+        {"role": "assistant", "content": first},
+        {"role": "user", "content": "3 + 3?"},
+    ]
+    for count, answer in ((1, first), (3, second)):
+        file = tmp_path / "turns.jsonl"
+        file.write_text(json.dumps({"messages": messages[:count]}))
+        assert (
+            main(["generate", str(chat.run), "--chat", "--prompts-file", str(file), *greedy]) == 0
+        )
+        assert capsys.readouterr().out == f"{answer}\n"
+    assert main(["generate", str(chat.run), "--chat", "--samples", "2"]) == 2
+    assert "--samples has no effect in a conversation" in capsys.readouterr().err

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
 from setpoint.api import source_of
@@ -267,7 +269,7 @@ def _naming_options() -> Iterator[None]:
     "generate SOURCE [OVERRIDES]",
     Option("--prompt TEXT", "Text or token ids to continue; '-': standard input.", True),
     Option("--prompts-file FILE", "Further prompts: one per line, or .jsonl (messages, prompt)."),
-    Option("--chat", "Prompts are the user's messages, under a chat template."),
+    Option("--chat", "Prompts are the user's messages; without one, read a conversation."),
     Option("--system TEXT", "System message.", requires="--chat"),
     Option("--template NAME", "Another chat template: name or Jinja file.", requires="--chat"),
     Option("--control-tokens", "Read control tokens that prompts spell (<|im_start|>)."),
@@ -291,16 +293,25 @@ def _naming_options() -> Iterator[None]:
 def generate(arguments: Arguments) -> int:
     """Continue a prompt with trained weights, or answer it with --chat.
 
+    --chat without a prompt is a conversation: each line of standard input is a message, answered in
+    the context of those before it, until the input ends (Ctrl-D).
+
     Control tokens in a prompt are treated as text, unless --control-tokens is given. A continuation
     ends at an end-of-text token, a stop string, a stop token or --max-tokens.
 
     Examples:
         setpoint generate tiny --prompt 'def '  the run of the preset
         setpoint generate runs/tiny-3fa94c21 --temperature 0  a run, greedy decoding
-        setpoint generate runs/chat-3fa94c21 --chat --prompt '2 + 2?'  ask a chat model
+        setpoint generate runs/chat-3fa94c21 --chat  talk to a chat model
+        setpoint generate runs/chat-3fa94c21 --chat --prompt '2 + 2?'  ask it one question
         setpoint generate runs/tiny-3fa94c21 --nproc 2 --parallel.tensor 2  on 2 ranks
         setpoint generate Qwen/Qwen3-0.6B --prompt 'Once'  a model of the hub
     """
+    is_conversation = arguments.has("--chat") and not (
+        arguments.has("--prompt") or arguments.has("--prompts-file")
+    )
+    if is_conversation:
+        return _converse(arguments)
     tasks = {
         "generation": _generation(arguments),
         "chat": _chat(arguments),
@@ -344,12 +355,73 @@ def generate(arguments: Arguments) -> int:
     return 0
 
 
+def _converse(arguments: Arguments) -> int:
+    """Answer the lines of standard input as one conversation."""
+    for name in ("--samples", "--output", "--nproc"):
+        if arguments.has(name):
+            raise SetpointError(
+                f"{name} has no effect in a conversation\nValid with {name}: --prompt TEXT, or "
+                f"--prompts-file FILE"
+            )
+    if launched() > 1:
+        raise SetpointError(
+            "--chat without a prompt reads standard input, which ranks started by a launcher do "
+            "not have\nValid: --prompt TEXT, or --prompts-file FILE"
+        )
+    messages: list[dict[str, str]] = []
+    with TemporaryDirectory() as folder:
+        file = Path(folder, "conversation.jsonl")
+
+        def write() -> None:
+            file.write_text(f"{json.dumps({'messages': messages})}\n", encoding="utf-8")
+
+        messages.append({"role": "user", "content": ""})
+        write()
+        arguments.options["--prompts-file"] = [str(file)]
+        sections = {"generation": _generation(arguments), "chat": _chat(arguments)}
+        seed = arguments.integer("--sampling-seed")
+        job: Any = job_with_weights(arguments, {**sections, "seed": seed})
+        with Loading():
+            from setpoint.infer.inference import infer_on
+            from setpoint.infer.loaded_model import load
+            from setpoint.parallel.world import World
+        loaded = load(job)
+        del messages[:]
+        for line in _lines():
+            messages.append({"role": "user", "content": line})
+            write()
+            results = infer_on(World(loaded.device), job, on_text=_print_piece, loaded=loaded)
+            print()
+            messages.append({"role": "assistant", "content": results.texts[0].text})
+    return 0
+
+
+def _lines() -> Iterator[str]:
+    """Lines of standard input that are not empty; a terminal shows where to type."""
+    is_terminal = sys.stdin.isatty()
+    while True:
+        try:
+            line = f"{input('> ')}\n" if is_terminal else sys.stdin.readline()
+        except EOFError:  # Ctrl-D, behind the sign to type
+            print()
+            return
+        except UnicodeError as error:
+            raise SetpointError(f"standard input is not UTF-8: {error}") from None
+        if not line:
+            return
+        if text := _text(line.strip(), "standard input"):
+            yield text
+
+
+def _print_piece(_: int, piece: str) -> None:
+    sys.stdout.write(piece)
+    sys.stdout.flush()
+
+
 def _chat(arguments: Arguments) -> Any:
     """The section `chat` as the options say it; None without --chat."""
     if not arguments.has("--chat"):
         return None
-    if not arguments.has("--prompt") and not arguments.has("--prompts-file"):
-        raise SetpointError("--chat needs a message: --prompt TEXT, or --prompts-file FILE")
     system = arguments.value("--system")
     system = None if system is None else _text(system, "--system")
     values = {"system": system, "template": arguments.value("--template")}
