@@ -1,4 +1,4 @@
-"""The command line: each file is a chapter of commands, which parse, call other packages and print.
+"""The command line: each file is a chapter of commands that parse, call other packages and print.
 
 Functions raise `SetpointError` for user errors, with the explanation in the message.
 """

@@ -121,7 +121,7 @@ def check(arguments: Arguments) -> int:
 
 
 def _preflight(config: Config, arguments: Arguments) -> Preflight:
-    """Run the checks; those that need torch where a value calls for it."""
+    """Run the checks, including those that need torch if a value requires it."""
     needs: set[Need] = {"files"}
     for text in arguments.values("--using"):
         needs |= {need for need in NEEDS if need in text.split(",")}
@@ -156,7 +156,7 @@ def _verify(config: Config, needs: set[Need]) -> Preflight:
 
 
 def _add_run(job: Job, report: Preflight, arguments: Arguments) -> None:
-    """Add the run directory to the facts; refuse what training would refuse to resume."""
+    """Add the run directory to the facts, and refuse what training would refuse to resume."""
     folder = run_directory_given(arguments.source)
     if folder is None and job.seed is not None:
         report.facts["run directory"] = find_run(job)
@@ -209,7 +209,7 @@ def _plan(
 def _gpu_cautions(
     job: Job, arguments: Arguments, plan: PlanReport | None, rank: int
 ) -> list[Caution]:
-    """Cautions of a job for which a known GPU lacks memory or kernels."""
+    """Cautions for a job that needs memory or kernels which a known GPU lacks."""
     spec, name = None, arguments.value("--gpu")
     if name is None and "torch" not in sys.modules:
         return []
@@ -244,7 +244,7 @@ def _summary(label: str, digest: str, report: Preflight, values: dict[str, list[
 
 
 def _how_to_run(reason: str) -> str:
-    """A skipped check with the option that runs it."""
+    """A skipped check, with the option that runs it."""
     what, needs, requirements = reason.partition(" (needs ")
     words = requirements.removesuffix(")").split(" and ")
     if not needs or not set(words) <= set(NEEDS):

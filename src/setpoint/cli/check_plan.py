@@ -62,12 +62,12 @@ class PlanReport:
 
     @property
     def checkpoint(self) -> int:
-        """Bytes that a checkpoint holds, of weights and optimizer state."""
+        """Bytes of weights and optimizer state in a checkpoint."""
         alone = rank_memory(self.workload, Topology())
         return alone.weights + alone.masters + alone.optimizer
 
     def to_json(self) -> dict[str, Any]:
-        """The plan for machines."""
+        """The plan as JSON."""
         position = coordinates(self.topology.degrees, self.rank)
         shards = shards_of(self.workload, self.topology, self.rank)
         plan: dict[str, Any] = {
@@ -83,7 +83,7 @@ class PlanReport:
         return plan if self.deepspeed is None else {**plan, "deepspeed": self.deepspeed}
 
     def render(self) -> str:
-        """The plan for people."""
+        """The plan as text."""
         lines = [bold("parameter groups"), _groups(self.groups)]
         degrees, memory = self.topology.degrees, self.memory
         if self.topology.world_size > 1:
@@ -119,7 +119,7 @@ class PlanReport:
 
 
 def make_plan(job: Job, rank: int = 0) -> PlanReport:
-    """Plan a job without building it, as far as that is possible."""
+    """Plan a job without building it, as far as possible."""
     topology = Topology.of(job)
     if rank >= topology.world_size:
         raise SetpointError(
@@ -168,7 +168,7 @@ def _groups(rows: Sequence[GroupRow]) -> str:
 
 
 def render_dry_run(result: DryRun) -> str:
-    """A dry run for people."""
+    """A dry run as text."""
     title = _title(result.degrees, result.rank, "dry run of ")
     names = {**PARTS, "rest": "activations, gathered weights, workspace"}
     sizes = [(f"  {names[name]}", size) for name, size in result.peak._asdict().items() if size]

@@ -69,7 +69,7 @@ A URL that checkpoint.remote uploads to works as well: s3://bucket/runs/tiny-3fa
 
 
 def open_place(text: str) -> CheckpointPlace | RemotePlace:
-    """The checkpoints that an argument names."""
+    """The checkpoints named by an argument."""
     if not is_url(text):
         return find_place(text)
     if problem := protocol_problem(text, "remote"):
@@ -207,7 +207,7 @@ def checkpoint_verify(arguments: Arguments) -> int:
 
 
 def _verify(place: CheckpointPlace | RemotePlace, entry: CheckpointEntry) -> dict[str, Any] | None:
-    """The result for one checkpoint; None where the run has removed it meanwhile."""
+    """The result for one checkpoint; None if the run removed it meanwhile."""
     problem, incomplete = None, False
     files: list[FileComparison] = []
     try:
@@ -350,7 +350,7 @@ def _prune_local(root: Path, arguments: Arguments, removes: bool) -> list[Decisi
 
 
 def _prune_remote(place: RemotePlace, arguments: Arguments, removes: bool) -> list[Decision]:
-    """Likewise for uploaded checkpoints; unfinished ones are left alone."""
+    """Prune uploaded checkpoints; unfinished ones are left alone."""
     section = None
     with TemporaryDirectory() as folder:
         for name in (ORIGINS, CONFIG):
@@ -371,7 +371,7 @@ def _prune_remote(place: RemotePlace, arguments: Arguments, removes: bool) -> li
 
 
 def _rule(arguments: Arguments, section: Checkpoint | None, keep: int | None) -> Retention:
-    """The retention rules of the record, or those of the options."""
+    """The retention rules of the record, or of the options if given."""
     number, interval = arguments.value("--keep"), arguments.value("--keep-every")
     if section is None and number is None:
         raise SetpointError(
@@ -476,7 +476,7 @@ def _differ(count: int) -> str:
 
 
 def _checkpoint(path: str) -> Path:
-    """The checkpoint at a path, or the newest of a run."""
+    """The checkpoint at a path, or the newest checkpoint of a run."""
     place = find_place(path)
     if place.only is not None:
         return place.only

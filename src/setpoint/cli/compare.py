@@ -88,7 +88,7 @@ def compare(arguments: Arguments) -> int:
 def _hide_values(
     result: Table, runs: list[ComparedRun], order: str | None, notes: list[str]
 ) -> None:
-    """Limit the values to `MAX_VALUES`, those of most runs first."""
+    """Limit the values shown to `MAX_VALUES`, starting with those set in most runs."""
     kept = () if order is None else (result.columns[result.index(order)],)
     values = [
         place
@@ -108,7 +108,7 @@ def _hide_values(
 
 
 def _load(runs: list[ComparedRun], arguments: Arguments, notes: list[str]) -> list[ComparedRun]:
-    """Read the values as they were recorded; a run with a damaged record is named and omitted."""
+    """Read the values as recorded; a run with a damaged record is named and omitted."""
     shown: list[ComparedRun] = []
     for entry in runs:
         try:
@@ -161,7 +161,7 @@ def _plot(runs: list[ComparedRun], result: Table, arguments: Arguments) -> Plot:
 
 
 def _numbers(name: str, runs: list[ComparedRun]) -> list[float | None]:
-    """The numbers of a metric, or of a value of the configuration by the end of its path."""
+    """The numbers of a metric, or of a configuration value given by the end of its path."""
     values = {".".join(path): v for path, v in differing([run.values for run in runs]).items()}
     matches = [path for path in values if f".{path}".endswith(f".{name}")]
     if len(matches) > 1:

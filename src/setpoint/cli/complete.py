@@ -1,4 +1,4 @@
-"""`setpoint completion`: scripts for shells; `setpoint __complete` prints candidates for them."""
+"""`setpoint completion`: scripts for shells, for which `setpoint __complete` prints candidates."""
 
 from __future__ import annotations
 
@@ -87,8 +87,8 @@ class CommandLine(NamedTuple):
     """A program with completion.
 
     Arguments:
-        names: its commands.
-        command: the command of a name; for another word the default command, None if there is none.
+        names: names of its commands.
+        command: returns the command with a name; for any other word the default command, or None.
     """
 
     names: Collection[str]
@@ -99,7 +99,7 @@ SETPOINT = CommandLine(COMMANDS, lambda name: command_of(name) if name in COMMAN
 
 
 def complete(words: Sequence[str], line: CommandLine = SETPOINT) -> int:
-    """Print the candidates for the word at the position `words[0]`, one on a line."""
+    """Print the candidates for the word at position `words[0]`, one per line."""
     if line is SETPOINT:
         import setpoint.presets  # noqa: F401 - registers the presets and modifiers by name
     if not words or not words[0].isdigit():
@@ -112,11 +112,11 @@ def complete(words: Sequence[str], line: CommandLine = SETPOINT) -> int:
 
 
 def at_cursor(words: Sequence[str], position: int) -> tuple[list[str], str, int]:
-    """Join words that bash has split at `=` and `:`.
+    """Join words that bash split at `=` and `:`.
 
     Returns:
-        the words before the cursor, the word at the cursor, and the number of its first characters
-        that the shell does not count as part of it.
+        the words before the cursor, the word at the cursor, and the number of its leading
+        characters that the shell does not count as part of it.
     """
     parts: list[str] = []
     split, continues = 0, False
@@ -180,7 +180,7 @@ def _argument(command: Command, before: Sequence[str], current: str) -> Iterator
 
 
 def values(path: str, root: type[Config]) -> list[str]:
-    """The values of a field with a closed vocabulary; nothing for numbers and free texts."""
+    """The values of a field with a closed vocabulary; empty for numbers and free text."""
     name = path.replace("-", "_").removesuffix(".type")
     if name == "silence":
         return list(known_cautions(root))
@@ -205,7 +205,7 @@ def _settable(command: Command, before: Sequence[str]) -> Iterator[str]:
 
 
 def _can_set(section: object, path: Sequence[str]) -> bool:
-    """True unless a section on the way is of a variant without the field."""
+    """True unless a section on the way has a variant without the field."""
     for name in path:
         if not isinstance(section, Config):  # null, a list, or unknown
             return True
@@ -268,7 +268,7 @@ def _count_positional(words: Sequence[str], options: dict[str, Option]) -> int:
 
 
 def sources(current: str) -> Iterator[str]:
-    """Files, runs, checkpoints of a typed run, revisions and their files, beside presets."""
+    """Files, runs, checkpoints of a typed run, revisions and their files, besides presets."""
     yield from files_here()
     for folder in run_directories():
         yield folder

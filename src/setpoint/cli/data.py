@@ -38,7 +38,7 @@ class PreparedJob(NamedTuple):
 
 
 def checked_job(arguments: Arguments, concerns: Callable[[str], bool]) -> Job:
-    """Resolve a job; problems of its files count at the paths that concern its data."""
+    """Resolve a job; problems of files count only at paths that concern its data."""
     job = open_source(arguments.positional[0], arguments).resolve()
     problems = [each for each in verify(job, {"files"}).problems if concerns(each.path)]
     if problems:
@@ -333,7 +333,7 @@ def _text(sample: Sample) -> str:
 
 
 def _coloured(token: Token, text: str, index: int) -> str:
-    """Style tokens: untrained ones dim, control tokens magenta, every other on a background."""
+    """Style tokens: untrained ones dim, control tokens magenta, every other one on a background."""
     codes = ["35"] if token.control else []
     codes += ["1"] if token.trained else ["2"]
     codes += ["48;5;236"] * (index % 2)
@@ -417,7 +417,7 @@ def _stats(data: JobData) -> dict[str, Any]:
 
 
 def _row_counts(data: JobData) -> dict[str, Any]:
-    """The rows of an epoch, and notes on truncated or omitted documents."""
+    """The rows of an epoch, and notes about truncated or omitted documents."""
     from setpoint.train.build.job_data import build_training_data
 
     if data.job.seed is None:

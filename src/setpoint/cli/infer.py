@@ -136,7 +136,7 @@ def infer(arguments: Arguments) -> int:
 
 
 def _run_job(arguments: Arguments, job: Any, on_text: OnText | None = None) -> Results | int:
-    """The results of a job on its ranks; the exit status where another process prints them."""
+    """The results of a job on its ranks; the exit status if another process prints them."""
     if (status := start_ranks(arguments)) is not None:
         return status
     with Loading():
@@ -160,7 +160,7 @@ def _scores(scores: dict[str, Any]) -> str:
 
 
 def _print_beside(arguments: Arguments, results: Results) -> None:
-    """Print profiles and cautions on standard error, except with --json."""
+    """Print profiles and cautions to standard error, except with --json."""
     if arguments.has("--json"):
         return
     for line in results.profiles.format_lines() if results.profiles is not None else ():
@@ -216,7 +216,7 @@ def evaluate(arguments: Arguments) -> int:
 
 
 def _evaluation(arguments: Arguments) -> Any:
-    """The section `evaluation` as the options say it."""
+    """The section `evaluation`, built from the options."""
     sides = [s for text in arguments.values("--side") for s in text.split(",")]
     sets: list[DataSet] = []
     for path in arguments.values("--text"):
@@ -250,7 +250,7 @@ def _evaluation(arguments: Arguments) -> Any:
 
 @contextmanager
 def _naming_options() -> Iterator[None]:
-    """Add the option to an error of a field that it sets."""
+    """Add the option to the error about a field that it sets."""
     try:
         yield
     except SetpointError as error:
@@ -419,7 +419,7 @@ def _print_piece(_: int, piece: str) -> None:
 
 
 def _chat(arguments: Arguments) -> Any:
-    """The section `chat` as the options say it; None without --chat."""
+    """The section `chat`, built from the options; None without --chat."""
     if not arguments.has("--chat"):
         return None
     system = arguments.value("--system")
@@ -429,7 +429,7 @@ def _chat(arguments: Arguments) -> Any:
 
 
 def _generation(arguments: Arguments) -> Any:
-    """The section `generation` as the options say it."""
+    """The section `generation`, built from the options."""
     values: dict[str, Any] = {
         name: arguments.integer(f"--{name.replace('_', '-')}")
         for name in ("samples", "max_tokens", "top_k")
@@ -561,7 +561,7 @@ def _sections(place: Place) -> dict[str, Any]:
 
 
 def _fields_of_weights(config: TransformerConfig) -> dict[str, Any]:
-    """Fields determined by the weights, with defaults, which a preset below may change."""
+    """Fields determined by the weights, with defaults that a preset below may change."""
     plain = to_plain(config)
     values = {name: plain[name] for name in (*SIZES, *PLAIN)}
     try:

@@ -109,7 +109,7 @@ def _matching_rows(root: type[Config], kind: str, words: Sequence[str]) -> list[
 
 
 def load_installed_plugins() -> None:
-    """Load the plugins of installed packages; a broken one is reported and hides only itself."""
+    """Load plugins from installed packages; a broken one is reported and hides only itself."""
     broken: list[SetpointError] = []
     load_plugins(broken)
     for error in broken:
@@ -155,7 +155,7 @@ def _rows(root: type[Config], kind: str) -> Iterator[dict[str, Any]]:
 
 
 def field_rows(root: type[Config], section: str = "") -> Iterator[dict[str, Any]]:
-    """The facts of each field, or of those within a section."""
+    """Facts about each field, or about those within a section."""
     prefix = section.replace("-", "_")
     for path, info in dict.fromkeys(all_fields(root)):  # variants share fields of their family
         if not prefix or path == prefix or path.startswith(f"{prefix}."):
@@ -163,14 +163,14 @@ def field_rows(root: type[Config], section: str = "") -> Iterator[dict[str, Any]
 
 
 def word_finder(word: str) -> Callable[[str], bool]:
-    """A predicate for texts that contain a word with this prefix; `_`, `-` and space are equal."""
+    """Predicate for text that has a word with this prefix; `_`, `-` and space are equivalent."""
     parts = [re.escape(part) for part in re.split(r"[\W_]+", word) if part]
     pattern = re.compile(r"(?<![^\W_])" + r"[\W_]+".join(parts), re.IGNORECASE)
     return lambda text: bool(parts) and pattern.search(text) is not None
 
 
 def _search_fields(root: type[Config], words: str) -> Iterator[dict[str, Any]]:
-    """The fields with words in their names, names in other systems, or help; names first."""
+    """The fields with words in their names, other systems' names, or help; names come first."""
     called: dict[str, list[str]] = {}
     for name, entry in foreign_table(root).items():
         for path in entry.fields:
@@ -202,7 +202,7 @@ def _search_fields(root: type[Config], words: str) -> Iterator[dict[str, Any]]:
 
 
 def _field(path: str, info: FieldInfo) -> dict[str, Any]:
-    """The facts of a field."""
+    """Facts about a field."""
     kind = info.type
     row: dict[str, Any] = {"path": path, "type": kind.describe()}
     owner = info.owner
@@ -227,7 +227,7 @@ def _field(path: str, info: FieldInfo) -> dict[str, Any]:
 
 
 def _some_variants(info: FieldInfo) -> list[str]:
-    """The variants that have a field, where others of the family have none or their own."""
+    """The variants that have a field, unless all variants share it."""
     mine = [
         tag
         for tag, variant in info.owner.__setpoint__.variants.items()
@@ -240,7 +240,7 @@ def _some_variants(info: FieldInfo) -> list[str]:
 
 
 def fields_text(rows: Sequence[dict[str, Any]]) -> str:
-    """Fields for people: a heading, facts, help, and names of other systems that matched."""
+    """Fields as text: a heading, facts, help, and matching names in other systems."""
     bold, dim, wrapped = styles()
     blocks: list[str] = []
     for row in rows:
@@ -301,7 +301,7 @@ def schema(arguments: Arguments) -> int:
 
 
 def _schema_text(schema: dict[str, Any]) -> str:
-    """JSON with a line for each field of the root and each definition, for tools that compare."""
+    """JSON with one line per field of the root and per definition, for line-based comparison."""
 
     def written(value: Any) -> str:
         return json.dumps(value, ensure_ascii=False, separators=(",", ":"))

@@ -100,7 +100,7 @@ def joined(words: Sequence[str]) -> list[str]:
 
 
 def command_of(name: str) -> Command:
-    """Import the chapter of a command, and return the command."""
+    """Import the chapter that contains a command, and return the command."""
     from setpoint.cli.options import Command
 
     module = import_module(f"setpoint.cli.{COMMANDS[name][0]}")
@@ -112,7 +112,7 @@ def command_of(name: str) -> Command:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run one command; `arguments` are the words after `setpoint`, by default of the process."""
+    """Run one command; `arguments` are the words after `setpoint`, by default the process's."""
     is_process = arguments is None
     words = list(sys.argv[1:] if arguments is None else arguments)
     if is_process:
@@ -250,7 +250,7 @@ def _overview(group: str | None = None) -> str:
 
 
 def has_torch() -> bool:
-    """True if PyTorch is installed; nothing is imported."""
+    """True if PyTorch is installed; does not import it."""
     if "torch" in sys.modules:
         return sys.modules["torch"] is not None
     # Like `importlib.util.find_spec`, whose import takes time.
@@ -260,8 +260,8 @@ def has_torch() -> bool:
 class Loading:
     """Context for importing torch; raises a `SetpointError` if it is missing.
 
-    Garbage collection is off in the block, and skips the hundreds of thousands of new objects,
-    which live until the end. It does nothing if torch is imported already.
+    Garbage collection is off within the block, and afterwards skips the hundreds of thousands of
+    new objects, which live until the end. The context does nothing if torch is already imported.
     """
 
     def __enter__(self) -> None:
@@ -281,7 +281,7 @@ class Loading:
 
 
 def guarded(command: Callable[[], int], words: Sequence[str]) -> int:
-    """Run a command whose errors become messages and an exit status."""
+    """Run a command, and turn its errors into messages and an exit status."""
     from setpoint.config import SetpointError
 
     if TRACEBACK in words:
@@ -335,7 +335,7 @@ def _was_quit(error: Exception) -> bool:
 
 
 def show_users_frames(program: bool = False) -> None:
-    """Print tracebacks of exceptions in the user's code without the frames that lead to it.
+    """Print tracebacks of exceptions in user code without the frames that lead to it.
 
     Nothing is caught: only Python's own `sys.excepthook` is replaced, so debuggers and other hooks
     work as usual.
@@ -364,12 +364,12 @@ def show_users_frames(program: bool = False) -> None:
 
 
 def all_frames_in(log: str) -> str:
-    """A line that names the log with the whole traceback of an error."""
+    """A line that names the log containing the whole traceback of an error."""
     return f"All frames of the traceback are in {log}; setpoint train ... {TRACEBACK} prints them."
 
 
 def interrupted(error: KeyboardInterrupt) -> int:
-    """Print that the command was interrupted; its exit status."""
+    """Print that the command was interrupted, and return its exit status."""
     print(str(error) or "interrupted", file=sys.stderr)
     status = getattr(error, "status", INTERRUPTED)
     if "RANK" in os.environ:
@@ -380,7 +380,7 @@ def interrupted(error: KeyboardInterrupt) -> int:
 
 
 def report(error: SetpointError, for_machines: bool = False) -> None:
-    """Print an error: on standard error, or as JSON on standard output if asked."""
+    """Print an error to standard error, or as JSON to standard output if requested."""
     from setpoint.cli.output import json_text, styled
     from setpoint.config import log_of, traceback_to_show
 
@@ -417,7 +417,7 @@ def _abandon_output() -> None:
 
 
 def is_said_elsewhere(error: SetpointError, traced: str = "") -> bool:
-    """Report an error to the launcher; True if nothing is left to print in this process."""
+    """Report an error to the launcher; True if this process has nothing left to print."""
     from setpoint.parallel.rank import (
         end_after_first,
         is_reported_first,

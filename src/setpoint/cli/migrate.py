@@ -1,4 +1,4 @@
-"""`setpoint migrate` and `convert`: files of older versions and of other systems as today's."""
+"""`setpoint migrate` and `convert`: convert files of older versions and of other systems."""
 
 from __future__ import annotations
 
@@ -104,7 +104,7 @@ def run(arguments: Arguments) -> int:
 
 
 def _file(root: type[Config], name: str, start: int | None, notes: list[str]) -> list[Change]:
-    """The change of one configuration file."""
+    """The change to one configuration file."""
     document = read_file(name)
     data = {key: value for key, value in document.data.items() if key != HEADER}
     declared = schema_of(root, document.data, name)
@@ -124,7 +124,7 @@ def _file(root: type[Config], name: str, start: int | None, notes: list[str]) ->
 
 
 def _record(root: type[Config], folder: str, notes: list[str]) -> list[Change]:
-    """The changes of the three files of a record."""
+    """The changes to the three files of a record."""
     if kind_of(folder) == CHECKPOINT:
         raise SetpointError(
             f"{folder} is a checkpoint: its record is covered by its checksums, so it stays as it "
@@ -152,10 +152,10 @@ def _record(root: type[Config], folder: str, notes: list[str]) -> list[Change]:
 
 
 def rewrite_document(document: FileDocument, tree: Tree, schema: int) -> str:
-    """Apply a migration to a text, keeping its layout as far as possible.
+    """Apply a migration to a text, preserving its layout as far as possible.
 
     Arguments:
-        tree: its data without the header, after the migration.
+        tree: data of the text, without the header, after the migration.
         schema: the schema for the header, which is added if it is missing.
     """
     before: Any = guessed(document.data.get(HEADER))
@@ -201,7 +201,7 @@ def _at(document: Any, path: Keys) -> Any:
 
 
 def rewrite_toml(text: str, steps: Sequence[Step], header: dict[str, Any]) -> str:
-    """Change keys and values of a TOML text and its table `setpoint`; comments and order stay."""
+    """Change keys and values of a TOML text and its table `setpoint`; keep comments and order."""
     try:
         import tomlkit
     except ModuleNotFoundError:
@@ -278,7 +278,7 @@ def _put_in_toml(kit: Any, document: Any, path: Keys, value: Any) -> None:
 
 
 def _parent(document: Any, path: Keys, table: Callable[[Any, dict[str, str]], Any]) -> Any:
-    """The section or list of a value; `table` makes one that is missing, or given by its type."""
+    """The section or list that contains a value; `table` makes one if missing or given by type."""
     node = document
     for part in path[:-1]:
         if not isinstance(part, int) and part not in node:
@@ -290,7 +290,7 @@ def _parent(document: Any, path: Keys, table: Callable[[Any, dict[str, str]], An
 
 
 def rewrite_yaml(text: str, steps: Sequence[Step], header: dict[str, Any]) -> str:
-    """Change keys and values of a YAML text and its header; comments, quotes and order stay."""
+    """Change keys and values of a YAML text and its header, keeping comments, quotes and order."""
     from ruamel.yaml import YAML
 
     kit: Any = YAML()
@@ -332,7 +332,7 @@ def _move_in_yaml(document: Any, old: Keys, new: Keys) -> None:
 
 
 def _remove_in_yaml(section: Any, key: str | int) -> None:
-    """Remove a key; comment lines below it belong to the next key and stay."""
+    """Remove a key; comment lines below it belong to the next key, and are kept."""
     keys: list[Any] = list(section) if hasattr(section, "keys") else []
     tokens = section.ca.items.pop(key, None) or ()
     below = "".join(token.value.partition("\n")[2] for token in tokens if hasattr(token, "value"))
@@ -350,7 +350,7 @@ def _section_in_yaml(document: Any, path: Keys) -> Any:
 
 
 def _indents(text: str) -> dict[str, int]:
-    """Indentation of the file, by the first line of each kind that is indented."""
+    """Indentation of the file, from the first indented line of each kind."""
     lines = [line for line in text.splitlines() if line.strip() and line.strip()[0] != "#"]
     plain = [line for line in lines if not line.lstrip().startswith("-")]
     steps = [len(line) - len(line.lstrip()) for line in plain]

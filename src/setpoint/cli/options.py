@@ -1,4 +1,4 @@
-"""Commands and their options: the manual page, and the arguments of one call, split and checked."""
+"""Commands and their options: the manual page, and the parsed, checked arguments of one call."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class Program:
     """A command line and its config class.
 
     Arguments:
-        name: the words before a command, as in `python train.py`.
+        name: words before a command, as in `python train.py`.
         root: the class of the configuration; for Setpoint's own jobs its location, which is
             imported when needed.
     """
@@ -33,7 +33,7 @@ class Program:
 
     @property
     def is_own(self) -> bool:
-        """True if this is a user's script, with its own root class."""
+        """True if this is a user's script with its own root class."""
         return not isinstance(self._root, str)
 
     @property
@@ -65,12 +65,13 @@ class Option(NamedTuple):
     """One option of a command, as opposed to an override of the configuration.
 
     Arguments:
-        flag: `--name METAVAR`; without a metavar it is a switch. Words in lower case, separated by
-            `|`, are its valid values, and N among them or alone is an int.
-        repeat: it may be given several times, or with several of its words, separated by commas.
+        flag: `--name METAVAR`; without a metavar, it is a switch. Lower-case words separated by `|`
+            are its valid values; N, among them or alone, stands for an int.
+        repeat: whether it may be given several times, or with several of its words, separated by
+            commas.
         type: `int` and `float` are parsed as in fields.
         at_least: the smallest number; by default 1 for an int and 0 for a float.
-        requires: options that must be given as well, separated by spaces; `--a|--b` is one of
+        requires: options that must also be given, separated by spaces; `--a|--b` means one of
             several, `--a=value` an option with that value. Options that a command lacks are
             ignored.
         excludes: conflicting options, in the same form.
@@ -91,12 +92,12 @@ class Option(NamedTuple):
 
     @property
     def metavar(self) -> str:
-        """The name of its value in the manual; empty for a switch."""
+        """Name of the value in the manual; empty for a switch."""
         return self.flag.partition(" ")[2]
 
     @property
     def choices(self) -> list[str]:
-        """The valid words; empty if it takes any text."""
+        """The valid words; empty if any text is valid."""
         words = self.metavar.split("|")
         lower = [word for word in words if word.islower()]
         return lower if set(words) <= {*lower, "N"} else []
@@ -167,9 +168,9 @@ NOT_OF_SCRIPTS = (WORLD_SIZE, STRICT, JOB_KIND, HELP, STDIN, STDIN_FORMAT)
 
 
 class Arguments:
-    """The arguments of one call: `positional`, `overrides` as typed, `foreign` ones, and `options`.
+    """Arguments of one call: `positional`, `overrides` as typed, `foreign` ones, and `options`.
 
-    `noted` are the printed notes, which are not printed again.
+    `noted` contains the notes already printed, which are not printed again.
     """
 
     __slots__ = ("command", "foreign", "noted", "options", "overrides", "positional")
@@ -184,7 +185,7 @@ class Arguments:
 
     @property
     def source(self) -> str | None:
-        """The SOURCE; None if it was omitted, which means the defaults alone."""
+        """The SOURCE; None if it was omitted, which means only the defaults."""
         return self.positional[0] if self.positional else None
 
     def has(self, name: str) -> bool:
@@ -192,12 +193,12 @@ class Arguments:
         return name in self.options
 
     def has_word(self, word: str) -> bool:
-        """True if an option was given, or, for `--name=value`, with that value."""
+        """True if an option was given or, for `--name=value`, given with that value."""
         name, equals, value = word.partition("=")
         return value in self.values(name) if equals else name in self.options
 
     def value(self, name: str) -> str | None:
-        """An option's value."""
+        """The value of an option."""
         return self.options[name][-1] if name in self.options else None
 
     def values(self, name: str) -> list[str]:
@@ -217,11 +218,12 @@ class Command:
     """A command: its manual page, its options, and the function that it decorates.
 
     The docstring of the function is the manual: a description of the command and, under
-    `Examples:`, one line for each, with its meaning after two spaces.
+    `Examples:`, one line per example, with its meaning after two spaces.
 
     Arguments:
-        usage: its name in lower case, and its arguments: `[X]` is optional, `X...` is one or more.
-        options: its options; `--help` is added, and those of standard input if files are accepted.
+        usage: the name in lower case, and the arguments: `[X]` is optional, `X...` is one or more.
+        options: the options; `--help` is added, as are those for standard input if files are
+            accepted.
         about: further paragraphs of the manual, shared by commands. The meaning of SOURCE is added
             if there are OVERRIDES and the manual does not explain it.
     """
@@ -244,7 +246,7 @@ class Command:
         self.run: Callable[[Arguments], int]
 
     def __call__(self, run: Callable[[Arguments], int]) -> Command:
-        """Decorate the function that carries the command out and returns the exit status."""
+        """Decorate the function that carries out the command and returns the exit status."""
         self.run = run
         return self
 
@@ -268,7 +270,7 @@ class Command:
 
     @property
     def examples(self) -> list[tuple[str, str]]:
-        """Command lines and their meanings; none in scripts, which have other fields."""
+        """Command lines and their meanings; empty in scripts, which have other fields."""
         lines = [] if self.program.is_own else self._documentation[1].splitlines()
         pairs = (line.strip().rpartition("  ") for line in lines if line.strip())
         return [(words.rstrip(), meaning) for words, _, meaning in pairs]
@@ -385,7 +387,7 @@ class Command:
                     raise SetpointError(f"{name} needs {' or '.join(flags)}")
 
     def _takes_section(self, word: str) -> bool:
-        """True if a word is a flag such as `--model`, whose value may be that of a preset."""
+        """True if a word is a flag such as `--model`, whose value may be a preset's."""
         from setpoint.config.layers.flags import is_section
 
         name = word.removeprefix("--").replace("-", "_")
@@ -394,7 +396,7 @@ class Command:
     def _joined(
         self, token: str, word: str, parsed: Arguments, tokens: Sequence[str]
     ) -> str | None:
-        """Join an override with the next word, if that is its value."""
+        """Join an override with the next word if that is its value."""
         if not token.startswith("--") or "=" in token or word.startswith("--"):
             return None
         from setpoint.config.layers.flags import with_value
@@ -407,7 +409,7 @@ class Command:
         return with_value(self.program.root, token, word, is_argument)
 
     def _can_be(self, slot: str, word: str, tokens: Sequence[str]) -> bool:
-        """True if a word can be the positional argument of a slot."""
+        """True if a word can be the positional argument in a slot."""
         from setpoint.config.files.file_document import names_file
         from setpoint.config.layers.presets import preset_named
         from setpoint.config.types.base import TRUTH
@@ -450,7 +452,7 @@ class Command:
         raise SetpointError(unexpected(word))
 
     def _refuse_value(self, overrides: list[str], rest: Sequence[str]) -> None:
-        """Refuse words behind a flag's value that belong to it, as in `--duration 2 epochs`."""
+        """Refuse words after a flag's value that belong to it, as in `--duration 2 epochs`."""
         from setpoint.config.layers.flags import one_word
 
         flag, _, text = overrides[-1].partition("=")
@@ -464,7 +466,7 @@ class Command:
             )
 
     def _refuse_file(self, word: str) -> None:
-        """Refuse a file or directory in place of an override, with the right option."""
+        """Refuse a file or directory in place of an override, and suggest the right option."""
         if self.usage.partition(" ")[0] != "SOURCE" or not os.path.exists(word):
             return
         if os.path.isdir(word):
@@ -519,7 +521,7 @@ def import_named(program: Program, modules: Sequence[str]) -> None:
 
 
 def _taken_as_value(program: Program, overrides: list[str], tokens: Sequence[str]) -> str:
-    """Explain a missing SOURCE if it was read as the value of a flag."""
+    """Explain a missing SOURCE that was read as the value of a flag."""
     from setpoint.config.files.file_document import names_file
     from setpoint.config.layers.flags import with_value
     from setpoint.config.layers.presets import preset_named
@@ -541,7 +543,7 @@ def _is_flag(token: str) -> bool:
 
 
 def _is_override(token: str) -> bool:
-    """True for `--a.b`, `a.b=1`, and Hydra's `~a`, which is refused with what to write here."""
+    """True for `--a.b`, `a.b=1`, and Hydra's `~a`, which is refused with a suggestion."""
     name, equals, _ = token.partition("=")
     if token.startswith("~"):
         from setpoint.config.layers.flags import deletes
@@ -606,7 +608,7 @@ def refuse_misspelt_options(arguments: Arguments, root: type[Config] | None = No
 
 
 def _refuse_like_option(command: Command, flag: str) -> None:
-    """Refuse a flag that is similar to an option; strict, since an unknown field is likelier.
+    """Refuse a flag similar to an option; strict, because an unknown field is more likely.
 
     An option whose help is "Number of rows" also matches `--rows`.
     """

@@ -1,4 +1,4 @@
-"""Results as text or JSON, colour on a terminal, tables, notes and cautions."""
+"""Results as text or JSON, color on a terminal, tables, notes and cautions."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def emit(
     text: str | Callable[[], str],
     notes: Sequence[str] = (),
 ) -> None:
-    """Print a result: as JSON with `--json`, as text otherwise.
+    """Print a result, as JSON with `--json`, otherwise as text.
 
     Arguments:
         facts: plain data, or a function that makes it.
@@ -35,7 +35,7 @@ def emit(
 
 
 def new_file(arguments: Arguments) -> str | None:
-    """The file of `--output`, which must not be there yet."""
+    """The file given by `--output`, which must not exist yet."""
     output = arguments.value("--output")
     if output is not None and os.path.exists(output):
         raise SetpointError(
@@ -46,7 +46,7 @@ def new_file(arguments: Arguments) -> str | None:
 
 
 def print_or_write(text: str, output: str | None) -> None:
-    """Print a text, or write it to the file of `--output`."""
+    """Print a text, or write it to the file given by `--output`."""
     if output is None:
         print(text, end="")
         return
@@ -58,7 +58,7 @@ def print_or_write(text: str, output: str | None) -> None:
 
 
 def json_text(value: Any, indent: str = "") -> str:
-    """JSON with an item a line, but lists of numbers and texts in one, such as token ids."""
+    """JSON with one item per line, except for lists of numbers and text, such as token ids."""
     import json
 
     items: list[str] = []
@@ -89,7 +89,7 @@ def _indented(rows: Sequence[tuple[str, str]]) -> list[str]:
 
 
 def colours(stream: TextIO | None = None) -> bool:
-    """True if a stream, by default standard output, shows colours."""
+    """True if a stream, by default standard output, supports colors."""
     if not (stream or sys.stdout).isatty():  # first, since pages call this for every word
         return False
     # https://no-color.org: set to any nonempty text.
@@ -97,7 +97,7 @@ def colours(stream: TextIO | None = None) -> bool:
 
 
 def styled(text: str, code: str, stream: TextIO | None = None) -> str:
-    """Style a text, if the stream is a terminal.
+    """Style a text if the stream is a terminal.
 
     Arguments:
         code: the parameter of the terminal's "select graphic rendition" sequence (ECMA-48).
@@ -112,12 +112,12 @@ def bold(text: str) -> str:
 
 
 def dim(text: str) -> str:
-    """Dim a secondary text, such as an origin."""
+    """Dim secondary text, such as an origin."""
     return styled(text, "2")
 
 
 def wrapped(text: str, indent: str) -> str:
-    """Wrap a paragraph at the width of a terminal; elsewhere one line, for grep."""
+    """Wrap a paragraph at the width of a terminal; elsewhere keep one line, for grep."""
     if not sys.stdout.isatty():
         return indent + text
     import shutil
@@ -128,20 +128,20 @@ def wrapped(text: str, indent: str) -> str:
 
 
 def styles() -> tuple[Callable[[str], str], Callable[[str], str], Callable[[str, str], str]]:
-    """`bold`, `dim` and `wrapped` for a long page, which asks once what standard output is."""
+    """`bold`, `dim` and `wrapped` for a long page, which check standard output only once."""
     if sys.stdout.isatty():
         return bold, dim, wrapped
     return str, str, lambda text, indent: indent + text
 
 
 def hidden(rows: Sequence[object], most: int | None) -> list[str]:
-    """A line about the rows that are not printed; None without a limit."""
+    """A line about the rows that are not printed; None if there is no limit."""
     count = 0 if most is None else len(rows) - most
     return [f"and {count:,} more; --all prints them"] if count > 0 else []
 
 
 def table(rows: Sequence[Sequence[str]], headings: Sequence[str] = ()) -> str:
-    """Align columns by spaces; on a narrow terminal rich folds the cells."""
+    """Align columns with spaces; on a narrow terminal, rich folds the cells."""
     from setpoint.track.console import aligned  # not needed for --help
 
     lines = aligned([headings, *rows] if headings else rows)
@@ -157,7 +157,7 @@ def table(rows: Sequence[Sequence[str]], headings: Sequence[str] = ()) -> str:
 
 
 def _folded(rows: Sequence[Sequence[str]], headings: Sequence[str], width: int) -> str:
-    """Render a table with multi-line cells; one with more columns than rows is transposed."""
+    """Render a table with multi-line cells; transposed if it has more columns than rows."""
     from io import StringIO
 
     from rich.console import Console
@@ -176,13 +176,13 @@ def _folded(rows: Sequence[Sequence[str]], headings: Sequence[str], width: int) 
 
 
 def print_notes(notes: Sequence[str]) -> None:
-    """Print each note once, on standard error, so that standard output stays valid for programs."""
+    """Print each note once, to standard error, so that standard output stays machine-readable."""
     for note in dict.fromkeys(notes):
         print(f"{styled('note:', '1;33', sys.stderr)} {note}", file=sys.stderr)
 
 
 def print_cautions(cautions: Iterable[Caution], *, silence: bool = True) -> None:
-    """Print cautions on standard error.
+    """Print cautions to standard error.
 
     Arguments:
         silence: whether to explain how to silence a caution.

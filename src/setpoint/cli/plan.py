@@ -1,4 +1,4 @@
-"""`setpoint plan` and `schedule`: the fastest layouts of a job and its learning rate, on paper."""
+"""`setpoint plan` and `schedule`: a job's fastest layouts and its learning rate, before it runs."""
 
 from __future__ import annotations
 
@@ -118,7 +118,7 @@ def read_cost_options(arguments: Arguments) -> CostRequest:
 
 
 def render_estimate(estimate: CostEstimate) -> str:
-    """The expected time and cost for people."""
+    """The expected time and cost as text."""
     from setpoint.plan.timeline import draw, seconds
 
     time = estimate.time
@@ -254,7 +254,7 @@ def _drawing(curves: list[tuple[str, Job, Curve]]) -> str:
 
 
 def _bars(label: str, curve: Curve) -> str:
-    """A plain drawing: a bar for some of the steps."""
+    """A plain drawing, with bars for some of the steps."""
     points, top = curve.points, curve.highest.lr or 1.0
     count = min(BARS, len(points))
     chosen = [points[round(i * (len(points) - 1) / max(count - 1, 1))] for i in range(count)]

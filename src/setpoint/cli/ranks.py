@@ -23,7 +23,7 @@ SEVERAL = """
 def adopt_launcher(composition: Composition[Any]) -> None:
     """Take the number of ranks from the launcher, unless a layer of this command sets it.
 
-    A value from a record was true only for its launcher.
+    A value from a record applied only to its launcher.
     """
     size = os.environ.get("WORLD_SIZE")
     parallel = composition.draft.parallel
@@ -41,7 +41,7 @@ def adopt_launcher(composition: Composition[Any]) -> None:
 
 
 def require_ranks(arguments: Arguments) -> None:
-    """Refuse variables of a launcher and --nproc that contradict each other."""
+    """Refuse launcher variables and --nproc that contradict each other."""
     require_launch()
     ranks = arguments.integer("--nproc")
     if ranks is not None:
@@ -59,7 +59,7 @@ def count_ranks(arguments: Arguments, composition: Composition[Any]) -> None:
 
 
 def refuse_nproc(arguments: Arguments, ranks: int) -> None:
-    """Refuse --nproc where it cannot start ranks."""
+    """Refuse --nproc if it cannot start ranks."""
     if launched() > 1:
         raise SetpointError(
             f"--nproc {ranks} starts ranks, but a launcher started this process as one of "
@@ -73,17 +73,17 @@ def refuse_nproc(arguments: Arguments, ranks: int) -> None:
 
 
 def is_launcher(arguments: Arguments) -> bool:
-    """True if this process starts ranks, which run the command."""
+    """True if this process starts ranks that run the command."""
     return (arguments.integer("--nproc") or 1) > 1
 
 
 def speaks(arguments: Arguments) -> bool:
-    """True if this process prints results: the main rank, or the only one."""
+    """True if this process prints results: on the main rank, or as the only process."""
     return own_rank() == 0 and not is_launcher(arguments)
 
 
 def start_ranks(arguments: Arguments) -> int | None:
-    """Start the ranks of --nproc, which run the same command; None where this process runs it."""
+    """Start the ranks of --nproc, which run the same command; None if this process runs it."""
     if not is_launcher(arguments):
         return None
     ranks = arguments.integer("--nproc")
@@ -99,5 +99,5 @@ def start_ranks(arguments: Arguments) -> int | None:
 
 
 def note(text: str) -> None:
-    """Print a line on standard error."""
+    """Print a line to standard error."""
     print(text, file=sys.stderr, flush=True)

@@ -1,4 +1,4 @@
-"""`setpoint verify`, `rerun` and `replay`: steps of a run trained again, and compared."""
+"""`setpoint verify`, `rerun` and `replay`: retraining steps of a run, and comparing them."""
 
 from __future__ import annotations
 
@@ -162,7 +162,7 @@ def rerun(arguments: Arguments) -> int:
 
 
 def _tolerance(arguments: Arguments) -> float | None:
-    """The tolerance; None for every bit."""
+    """The tolerance; None to compare every bit."""
     tolerance = arguments.number("--tolerance") or None
     if tolerance is not None and not tolerance < 1:
         raise SetpointError(f"--tolerance must be a share below 1, got {tolerance}")
@@ -173,7 +173,7 @@ def _train_again(
     arguments: Arguments, run: Path, folder: Path, steps: StepRange, job: Job,
     flags: list[str], then: str,
 ) -> Comparison | int:  # fmt: skip
-    """Train steps again and compare them; return the exit status of a stop."""
+    """Retrain steps and compare them; return the exit status if stopped."""
     from setpoint.runs import reproduction
 
     threads = reproduction.threads_of(reproduction.environment_at(run, steps.first))
@@ -192,7 +192,7 @@ def _train_again(
 def _print_comparison(
     run: Path, result: Comparison, seal: Seal | None, arguments: Arguments, **more: Any
 ) -> bool:
-    """Print the result and that of the chain of hashes, if verified; True if all is equal."""
+    """Print the result, and that of the hash chain if verified; True if everything is equal."""
     problems = [] if seal is None else seal.problems
     is_equal = result.is_equal and not problems
     facts = {
@@ -280,7 +280,7 @@ def replay(arguments: Arguments) -> int:
 
 
 def for_one_process(job: Job) -> Job:
-    """The job for one process: the micro-batches of all ranks in sequence, not compiled."""
+    """The job for one process, with the micro-batches of all ranks in sequence, not compiled."""
     ranks = job.parallel.data_ranks
     draft = job.evolve(parallel=Parallel(device=job.parallel.device), compile=None)
     draft.batch.accumulation = job.batch.global_size // job.batch.micro_size

@@ -1,4 +1,4 @@
-"""Response files: `@args.txt` stands for the arguments in it."""
+"""Response files: `@args.txt` stands for the arguments in that file."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ TOKEN = re.compile(rf"(?P<space>(?:\s|\\\n)+|\#[^\n]*)|(?:{PART.pattern})+", re.
 def expand_responses(
     words: Sequence[str], takes_section: Callable[[str], bool] = lambda word: False
 ) -> list[str]:
-    """Replace the names of response files by their words.
+    """Replace the names of response files with the words in them.
 
     Arguments:
         words: the words of a command line. A word that begins with `@` names a file; in
             `name=@text` it does not begin the word, so nothing is read.
-        takes_section: true for a flag of a section, after which `@NAME` is a preset.
+        takes_section: returns True for the flag of a section, after which `@NAME` is a preset.
     """
     left = MAX_BYTES
 
@@ -76,7 +76,7 @@ def _read_response(name: str, word: str, where: str, limit: int) -> bytes:
 
 
 def split(text: str, name: str) -> list[Word]:
-    """Split the text of a response file into words as a POSIX shell does.
+    """Split the text of a response file into words, as a POSIX shell would.
 
     Both kinds of quotes group words, a backslash escapes the next character or joins two lines, and
     `#` at the beginning of a word starts a comment. `shlex` would also start a comment at `#`

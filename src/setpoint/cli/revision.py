@@ -1,8 +1,8 @@
 """`REV:preset`, `REV:path/file.toml`: the configuration as of a git revision.
 
-The revision is written to a temporary folder, and a separate process, which imports Setpoint from
-there if the revision contains Setpoint's sources, writes the record to compare or use. The
-repository is only read: its index and working tree are not changed.
+The revision is written to a temporary folder. A separate process, which imports Setpoint from there
+if the revision contains Setpoint's sources, writes the record to compare or use. The repository is
+only read: its index and working tree are not changed.
 """
 
 from __future__ import annotations
@@ -106,7 +106,7 @@ def record_at_revision(name: str, inner: str, imports: Sequence[str]) -> Iterato
 
 
 def find_revision(name: str, inner: str, imports: Sequence[str]) -> Revision:
-    """The commit in the repository of the working folder, or in Setpoint's own checkout."""
+    """Find the commit in the working folder's repository, or in Setpoint's own checkout."""
     try:
         folder = os.getcwd()
     except OSError as error:
@@ -236,7 +236,7 @@ def _write_record(request: dict[str, object], tree: str, start: str, title: str)
 
 
 def _name_commit(path: str, commit: str) -> None:
-    """Name the commit in each origin that is a place in its files."""
+    """Add the commit to each origin that is a location in its files."""
     with open(path, encoding="utf-8") as file:
         chains = json.load(file)
     for entry in chains.values():
@@ -248,7 +248,7 @@ def _name_commit(path: str, commit: str) -> None:
 
 
 def repository_of(folder: str) -> str | None:
-    """The top folder of the working tree that a folder lies in; None outside of repositories."""
+    """The top folder of the working tree that contains a folder; None outside of repositories."""
     done = _git(folder, "rev-parse", "--show-toplevel")
     if done.returncode == 0:
         return _text(done.stdout)
@@ -259,7 +259,7 @@ def repository_of(folder: str) -> str | None:
 
 
 def commit_of(repository: str, revision: str) -> str | None:
-    """The full hash of the commit that a branch, a tag or a hash names; None for anything else."""
+    """The full hash of the commit named by a branch, tag or hash; None for anything else."""
     if revision.startswith("-") or "\0" in revision:
         return None
     name = f"{revision}^{{commit}}"

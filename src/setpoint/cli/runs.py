@@ -1,4 +1,4 @@
-"""`setpoint runs ...` and `watch`: list, label, verify and follow runs, and their lost time."""
+"""`setpoint runs ...` and `watch`: list, label, verify and follow runs, and show lost time."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ COLUMNS = (
 
 
 def run_directories(words: list[str], arguments: Arguments) -> list[Path]:
-    """The run directories on a command line."""
+    """The run directories given on a command line."""
     paths = [Path(run_path(word, arguments)) for word in words]
     for path in paths:
         if not is_run_directory(path):
@@ -122,7 +122,7 @@ def runs_list(arguments: Arguments) -> int:
 
 
 def print_runs(arguments: Arguments, result: Table, notes: list[str]) -> None:
-    """Print a table of runs as text, CSV or JSON, and notes on standard error."""
+    """Print a table of runs as text, CSV or JSON, with notes on standard error."""
 
     def lines() -> str:
         return table(result.cells(), result.columns) if result.rows else "no runs"
@@ -344,7 +344,7 @@ def _follow(watched: Watched, every: float) -> None:
 
 
 def rendered(watched: Watched, columns: int, lines: int, colour: bool) -> str:
-    """The view of a run, in a terminal of a size."""
+    """Render the view of a run, for a given terminal size."""
     parts = [bold(_headline(watched)) if colour else _headline(watched)]
     for kind, row in watched.last.items():
         figures = [
@@ -414,7 +414,7 @@ def _within(start: str, figures: list[str], columns: int) -> str:
 
 
 def _plain(text: str) -> str:
-    """Remove control characters of a recorded text."""
+    """Remove control characters from a recorded text."""
     return "".join(character if character.isprintable() else "?" for character in text)
 
 
@@ -423,7 +423,7 @@ def _number(value: Any) -> str:
 
 
 def _curve(watched: Watched, name: str, columns: int, height: int, colour: bool) -> str:
-    """A chart where plotille is installed, else a line of blocks."""
+    """A chart if plotille is installed, else a line of blocks."""
     points = watched.curves[name]
     if len(points) > 1 and find_spec("plotille") is not None:
         return chart(watched.plot(name), max(30, columns - 24), height, colour)

@@ -166,7 +166,7 @@ def _dispatch(program: Program, words: list[str], configs: list[Any]) -> int:
 
 
 def _refuse_command(program: Program, words: list[str]) -> None:
-    """Refuse a misspelled command, or one that a script does not have, unless it is a source."""
+    """Refuse a misspelled command, or one that scripts do not have, unless it is a source."""
     word = words[0] if words else ""
     is_typo = word.isidentifier() and word not in NOT_HERE
     close = nearest(word, COMMANDS, 1, likeness=0.75) if is_typo else ()
@@ -199,7 +199,7 @@ def _command(name: str, program: Program) -> Command:
 
 
 def _verify(config: Config) -> None:
-    """Run the checks with needs, and print notes on standard error."""
+    """Run the checks with needs, and print notes to standard error."""
     from setpoint.config import verify
     from setpoint.config.draft.walk import dropped_values
     from setpoint.config.resolving.checks import needs_of
@@ -269,8 +269,8 @@ def _program(root: type[Config]) -> Program:
 def _name_main_module() -> None:
     """Register the script under its own module name, so that importing it does not run it again.
 
-    A module with presets has `from train import Job`; if the script were imported again, its
-    classes would be different ones, and no config an instance of them.
+    A module with presets contains `from train import Job`. If that imported the script again, its
+    classes would be different ones, and no config would be an instance of them.
     """
     script = sys.modules["__main__"]
     file, spec = (getattr(script, name, None) for name in ("__file__", "__spec__"))

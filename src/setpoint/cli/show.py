@@ -116,7 +116,7 @@ def show(arguments: Arguments) -> int:
 
 
 def _values(config: Config, chosen: str, path: str | None, arguments: Arguments) -> dict[str, Any]:
-    """The values to print, in the tree that a file has."""
+    """The values to print, as the tree that a file would contain."""
     full = to_plain(config)
     data = to_minimal(config) if arguments.has("--minimal") else full
     if chosen != "json" and not (arguments.has("--all") or arguments.has("--minimal")):
@@ -140,7 +140,7 @@ def _written(
     schema: str | None,
     with_origins: bool,
 ) -> str:
-    """The values as a file in TOML, YAML or JSON, with origins as comments or, in JSON, values."""
+    """The values as a TOML, YAML or JSON file, with origins as comments or, in JSON, as values."""
     every = list(leaves(config)) if with_origins else []
     entries = [entry for leaf in every for entry in entries_of(config, leaf) or [leaf]]
     comments = {leaf.path: leaf.describe_origin() for leaf in entries} if with_origins else None
@@ -184,7 +184,7 @@ def _optional_path(arguments: Arguments) -> tuple[str | None, str | None]:
 
 
 def _branch(value: Any, path: list[str]) -> Any:
-    """The branch of nested values that leads to a path, with one item of each list; or None."""
+    """The branch of nested values that leads to a path, with one item of each list, or None."""
     if not path:
         return value
     key, inner = path[0], None
@@ -199,7 +199,7 @@ def _branch(value: Any, path: list[str]) -> Any:
 
 
 def _without_nulls(data: dict[str, Any], minimal: object, section: object) -> dict[str, Any]:
-    """The values of a section without those that are null by default."""
+    """The values of a section, without those that are null by default."""
     differs = cast(dict[str, Any], minimal) if isinstance(minimal, dict) else {}
     # A variant's `type` is not a field; looking it up would search for the nearest name.
     fields = type(section).__setpoint__.fields if isinstance(section, Config) else {}
@@ -260,17 +260,17 @@ def why(arguments: Arguments) -> int:
 
 
 def not_there(program: Program, config: Config, path: str) -> str:
-    """The message about a path without a value."""
+    """Message about a path without a value."""
     name, reason = leaf_path(config, path)
     meant = f"{reason}." if reason else _meant(program, name, list(leaves(config)))
     return f"this configuration has no value {path!r}. {meant}"
 
 
 def leaf_path(config: Config, typed: str) -> tuple[str, str]:
-    """Normalize a typed path: fields with underscores, items of lists by index.
+    """Normalize a typed path: fields with underscores, list items by index.
 
     Returns:
-        the path, and the reason why it names no item of a list, if any.
+        the path, and the reason why it names no list item, if any.
     """
     node: Any = config
     parts = typed.split(".")
@@ -292,7 +292,7 @@ def leaf_path(config: Config, typed: str) -> tuple[str, str]:
 
 
 def path_and_source(positional: list[str], program: Program) -> tuple[str, str | None]:
-    """Distinguish path and source, in either order."""
+    """Distinguish a path and a source given in either order."""
     if not program.is_own:
         import setpoint.presets  # noqa: F401 - registers the presets by name
 
@@ -359,7 +359,7 @@ def _layers(leaf: Leaf) -> list[tuple[object, str]]:
 
 
 def _tag(value: object, key: object) -> str | None:
-    """The variant that a layer chose, of a section or of a list with it."""
+    """The variant chosen by a layer, for a section or for a list that contains it."""
     if isinstance(value, list | tuple) and isinstance(key, int):
         value = value[key] if key < len(value) else None
     elif isinstance(value, dict):
@@ -480,7 +480,7 @@ def _refuse_layers(arguments: Arguments) -> None:
 
 
 def _known_path(typed: str, tables: list[Table], arguments: Arguments) -> str:
-    """A path to ignore, as the tables spell it."""
+    """A path to ignore, spelled as in the tables."""
     fields = [name for name, _ in all_fields(arguments.command.program.root)]
     keys = [key for table in tables for key in table]
     for path in (typed, typed.replace("-", "_")):  # keys of mappings are literal
@@ -491,7 +491,7 @@ def _known_path(typed: str, tables: list[Table], arguments: Arguments) -> str:
 
 
 def _difference_facts(row: Difference, sources: list[str]) -> object:
-    """A difference for machines: two sides by name, more of them as a list."""
+    """A difference as plain data: two sides by name, more than two as a list."""
     if len(sources) == 2:
         return plain(row.to_json())
     sides: list[dict[str, object]] = []
@@ -502,7 +502,7 @@ def _difference_facts(row: Difference, sources: list[str]) -> object:
 
 
 def render(rows: list[Difference], sources: list[str]) -> list[str]:
-    """The differences of a few sources as lines for people, with origins."""
+    """The differences between a few sources as lines of text, with origins."""
     names = _distinct_names(sources)
     width = max(map(len, names))
     lines: list[str] = []
@@ -518,7 +518,7 @@ def render(rows: list[Difference], sources: list[str]) -> list[str]:
 
 
 def _distinct_names(sources: list[str]) -> list[str]:
-    """The names of the sources, with numbers where two are equal."""
+    """The names of the sources, numbered where two are equal."""
     if len(set(sources)) == len(sources):
         return sources
     if len(sources) == 2:

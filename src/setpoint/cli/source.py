@@ -1,4 +1,4 @@
-"""Composing a configuration from SOURCE and OVERRIDES, for all commands."""
+"""Composition of a configuration from SOURCE and OVERRIDES, for all commands."""
 
 from __future__ import annotations
 
@@ -134,7 +134,7 @@ def open_source(
 
 
 def _print_new_notes(notes: list[str], arguments: Arguments) -> None:
-    """Print the notes that this call of a command has not printed yet."""
+    """Print the notes that this call has not printed yet."""
     from setpoint.cli.output import print_notes
 
     print_notes([note for note in notes if note not in arguments.noted])
@@ -151,7 +151,7 @@ def dialect_and_file(source: str) -> tuple[str, str] | None:
 
 
 def open_foreign(name: str, typed: Sequence[str] = ()) -> FileDocument | None:
-    """Read and convert the file of another system that `DIALECT:FILE` names; None for other names.
+    """Read and convert another system's file named by `DIALECT:FILE`; None for other names.
 
     Arguments:
         typed: overrides in the syntax of that system.
@@ -164,7 +164,7 @@ def open_foreign(name: str, typed: Sequence[str] = ()) -> FileDocument | None:
 
 
 def _refuse_reports(composition: Composition[Any]) -> None:
-    """Report the keys of files of other systems that were not converted exactly."""
+    """Report the keys in other systems' files that were not converted exactly."""
     for document in composition.files:
         for report in getattr(document, "reports", ()):
             text = f"{report.kind}: {report.text}"
@@ -175,7 +175,7 @@ def _refuse_reports(composition: Composition[Any]) -> None:
 def _report_missing_data(composition: Composition[Any], is_training: bool) -> None:
     """Report a file of another system that does not specify the data.
 
-    Training would read the default data, and is refused; other commands print a note.
+    Training, which would read the default data, is refused; other commands print a note.
     """
     draft = composition.draft
     data = getattr(draft, "data", None)
@@ -197,7 +197,7 @@ def _report_missing_data(composition: Composition[Any], is_training: bool) -> No
 
 
 def resolver(arguments: Arguments) -> Callable[[list[str]], Any]:
-    """A function that resolves the source with more overrides."""
+    """Function that resolves the source with more overrides."""
 
     def resolve(more: list[str]) -> Any:
         again = Arguments(arguments.command)
@@ -212,7 +212,7 @@ def resolver(arguments: Arguments) -> Callable[[list[str]], Any]:
 def _open_start(
     source: str, root: type[Config], arguments: Arguments
 ) -> tuple[str | Config, list[str]]:
-    """The start for `compose`: a draft of a record with its notes, or the name of anything else."""
+    """The start for `compose`: a record's draft with its notes, or the name of anything else."""
     kind, is_own = kind_of(source), arguments.command.program.is_own
     if kind in (OTHER, FOREIGN):
         if not is_own:
@@ -232,7 +232,7 @@ def _open_start(
 
 
 def _set_ranks_and_device(composition: Composition[Any], arguments: Arguments) -> None:
-    """Set the fields of `--world-size` and `--gpu` in the draft."""
+    """Set the fields for `--world-size` and `--gpu` in the draft."""
     size = arguments.integer("--world-size")
     if size is not None:
         parallel = composition.draft.parallel
@@ -251,7 +251,7 @@ def _set_ranks_and_device(composition: Composition[Any], arguments: Arguments) -
 
 
 def _refuse_other_file(source: str, command: str) -> None:
-    """Refuse a text or a Python file as SOURCE, with the right argument."""
+    """Refuse a text or Python file as SOURCE, and suggest the right argument."""
     if names_file(source) or preset_named(source) or not os.path.isfile(source):
         return
     verb = command if command in ("check", "show", "sweep") else "train"
@@ -269,10 +269,11 @@ def _refuse_other_file(source: str, command: str) -> None:
 
 
 def open_table(source: str, arguments: Arguments, *, overrides: bool) -> Table:
-    """The values of a source: of a record as written, of others as they resolve today.
+    """The values of a source: as written for a record, as currently resolved for others.
 
     Arguments:
-        overrides: whether they, and the environment, apply; a record is then resolved again.
+        overrides: overrides that apply, along with the environment; a record is then resolved
+            again.
     """
     prepare(arguments)
     kind, prefix = kind_of(source), prefix_of(arguments.command.program.root)
@@ -348,8 +349,8 @@ def _has_weights(path: str, depth: int) -> bool:
 def kind_of(source: str) -> str:
     """The kind of a source: `RUN` (any folder), `CHECKPOINT`, `REVISION`, `FOREIGN` or `OTHER`.
 
-    A preset's name means the preset, and `./tiny` the folder of that name. An existing path is a
-    file or folder. For `A:B`, see `is_revision`.
+    A preset's name means the preset, but `./tiny` means the folder with that name. An existing path
+    is a file or folder. For `A:B`, see `is_revision`.
     """
     if preset_named(source):
         return OTHER
@@ -379,7 +380,7 @@ def is_hugging_face_directory(source: str) -> bool:
 
 
 def split_revision(source: str) -> tuple[str, str] | None:
-    """The two sides of `REV:WHAT`, or None; git's `HEAD^{/fix: this}` and `main@{10:30}` count."""
+    """The two sides of `REV:WHAT`, or None; also for `HEAD^{/fix: this}` and `main@{10:30}`."""
     depth = 0
     for index, character in enumerate(source):
         depth += (character == "{") - (character == "}")
@@ -391,10 +392,10 @@ def split_revision(source: str) -> tuple[str, str] | None:
 
 
 def is_revision(source: str) -> bool:
-    """True if `A:B`, which is not the name of a file, is a git revision and an object in it.
+    """True if `A:B`, unless it is the name of a file, is a git revision and an object in it.
 
     It is one if it cannot be `module:function`: B is a path, A is not a module name, or there is no
-    module A. If a branch has the name of a module, `heads/A:B` is the branch.
+    module A. If a branch has the name of a module, `heads/A:B` means the branch.
     """
     parts = split_revision(source)
     if parts is None:
@@ -407,7 +408,7 @@ def is_revision(source: str) -> bool:
 
 
 def _is_module(name: str) -> bool:
-    """True if there is a module of this name, without importing anything."""
+    """True if there is a module with this name; imports nothing."""
     from importlib.machinery import PathFinder
 
     top = name.partition(".")[0]
@@ -423,7 +424,7 @@ def _is_module(name: str) -> bool:
 
 @contextmanager
 def open_record(source: str, kind: str, arguments: Arguments) -> Iterator[str]:
-    """The folder with the record of a source; that of a revision is temporary."""
+    """The folder with the record of a source; temporary for a revision."""
     program = arguments.command.program
     if kind == REVISION:
         if program.is_own:
@@ -452,7 +453,7 @@ def open_record(source: str, kind: str, arguments: Arguments) -> Iterator[str]:
 
 
 def checkpoint_and_run(source: str) -> tuple[str, str]:
-    """The directory of a checkpoint and that of its run, which may hold no record."""
+    """The directories of a checkpoint and of its run, which may have no record."""
     from pathlib import Path
 
     from setpoint.checkpoint.places import find_checkpoint
@@ -485,7 +486,7 @@ def _no_record(source: str) -> str:
 
 @functools.lru_cache(maxsize=1)
 def _read(stream: TextIO, most: int) -> bytes:
-    """Standard input, kept for a command that opens its source several times, as a sweep does."""
+    """Standard input, kept for a command that opens its source several times, such as a sweep."""
     return stream.buffer.read(most)
 
 
@@ -521,14 +522,14 @@ def read_standard_input(arguments: Arguments) -> FileDocument:
 
 
 def _is_yaml(data: bytes) -> bool:
-    """True if the first line with content looks like YAML: `key:` or `- item`."""
+    """True if the first non-empty line looks like YAML: `key:` or `- item`."""
     lines = (line.strip() for line in data.decode("utf-8", "replace").splitlines())
     first = next((line for line in lines if line and line[0] not in "#%"), "")
     return re.match(r"---|- |[\w.-]+:( |$)", first) is not None
 
 
 def run_directory_given(source: str | None) -> str | None:
-    """The run directory that a source is, which training it resumes; None for others."""
+    """The run directory that a source refers to, and that training it resumes; None for others."""
     if source is None or kind_of(source) != RUN:
         return None
     from setpoint.sweep.sweep_record import is_point
@@ -537,7 +538,7 @@ def run_directory_given(source: str | None) -> str | None:
 
 
 def run_path(word: str, arguments: Arguments) -> str:
-    """The path of a run on a command line: as given, or that of the run of a preset or file."""
+    """The path of a run on a command line: as given, or of the run of a preset or file."""
     if (os.path.exists(word) and not names_file(word)) or kind_of(word) != OTHER:
         return word
     prepare(arguments)
@@ -555,7 +556,7 @@ def run_path(word: str, arguments: Arguments) -> str:
 
 
 def runs_of_name(path: str) -> str:
-    """Sentence on the newest other runs with the name of a run; empty without any."""
+    """Sentence about the newest other runs with the same name; empty if there are none."""
     folder, name = os.path.split(path)
     pattern = re.compile(re.escape(re.sub(r"[0-9a-f]{8}$", "", name)) + "[0-9a-f]{8}")
     try:
@@ -568,9 +569,9 @@ def runs_of_name(path: str) -> str:
 
 
 def set_ranks_of_degrees(job: Job) -> None:
-    """Set the number of ranks to the product of the degrees, if it was not given.
+    """Set the number of ranks to the product of the degrees if it was not given.
 
-    A command that only looks at a run is not started on the ranks of its training.
+    A command that only inspects a run is not started on as many ranks as its training.
     """
     ranks = prod(job.parallel.degrees.values())
     if ranks > 1 and not chain_of(job.parallel, "world_size"):
@@ -578,7 +579,7 @@ def set_ranks_of_degrees(job: Job) -> None:
 
 
 def trained_run(job: Job, source: str) -> str:
-    """The directory of the run of a preset or file, which need not exist.
+    """The run directory of a preset or file, which need not exist.
 
     Raises:
         SetpointError: the job has no seed.
@@ -595,7 +596,7 @@ def trained_run(job: Job, source: str) -> str:
 
 
 def variables_of(config: Config) -> str:
-    """The environment variables that gave values, as `NAME=value ` before a command to copy."""
+    """The environment variables that set values, as `NAME=value ` before a command to copy."""
     import shlex
 
     origins = [leaf.origin for leaf in leaves(config) if leaf.chain]
@@ -621,7 +622,7 @@ def files_here() -> Iterator[str]:
 
 
 def run_directories(marker: str = "config.json") -> Iterator[str]:
-    """Folders below `runs` that hold a file: of runs, or of sweeps with `sweep.json`."""
+    """Folders below `runs` that contain a file: of runs, or of sweeps with `sweep.json`."""
     for folder, folders, names in os.walk("runs"):
         if marker in names:
             yield folder

@@ -1,4 +1,4 @@
-"""Atomic, flushed writes of files with digests, and reads with a retry."""
+"""Atomic, flushed writes of files with digests, and reads with one retry."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ MOST = 64 << 20
 
 
 def not_linked(path: str | os.PathLike[str], flags: int) -> int:
-    """`opener` of `open` that refuses symbolic links, for files to append to.
+    """`opener` for `open` that refuses symbolic links, for appending to files.
 
     A run directory may come from another user, with links to any path.
     """
@@ -45,7 +45,7 @@ def not_linked(path: str | os.PathLike[str], flags: int) -> int:
 
 
 def is_alive(pid: int) -> bool:
-    """True if a process runs on this host, such as the one in a temporary name."""
+    """True if a process, such as one in a temporary name, runs on this host."""
     try:
         os.kill(pid, 0)
     except ProcessLookupError:
@@ -59,8 +59,8 @@ def read_small(path: Path, most: int = MOST) -> bytes:
     """Read a small file from an untrusted source.
 
     Raises:
-        OSError: it cannot be read; `EINVAL` if it is not a regular file, such as a pipe, which
-            would block; `EFBIG` if it has more than `most` bytes.
+        OSError: the file cannot be read; `EINVAL` if it is not a regular file but, for example, a
+            pipe, which would block; `EFBIG` if it has more than `most` bytes.
     """
     facts = os.stat(path)
     if not stat.S_ISREG(facts.st_mode):
@@ -75,7 +75,7 @@ def read_json(path: Path) -> Any:
 
     Raises:
         OSError: as raised by `read_small`.
-        ValueError: it is not JSON, or nested too deeply.
+        ValueError: the file is not JSON, or nested too deeply.
     """
     try:
         return json.loads(read_small(path))
@@ -85,7 +85,7 @@ def read_json(path: Path) -> Any:
 
 @contextmanager
 def replacing(path: Path, sync: bool = False) -> Iterator[Path]:
-    """Write a temporary file that replaces `path` when the block succeeds.
+    """Write a temporary file that replaces `path` if the block succeeds.
 
     Arguments:
         sync: also flush the directory; the block flushes the content.
@@ -108,7 +108,7 @@ def replacing(path: Path, sync: bool = False) -> Iterator[Path]:
 
 @contextmanager
 def publishing(target: Path, replace: bool = False) -> Iterator[Path]:
-    """Fill a temporary folder that is renamed to `target` when the block succeeds.
+    """Fill a temporary folder that is renamed to `target` if the block succeeds.
 
     Arguments:
         replace: whether to replace an existing folder; otherwise it must be empty.
@@ -153,7 +153,7 @@ def write_text(path: Path, text: str) -> None:
     """Write and flush a file atomically, keeping the permissions of an existing one.
 
     Raises:
-        RunError: it cannot be written, as on a full disk; the previous content is unchanged.
+        RunError: the file cannot be written, as on a full disk; its previous content is unchanged.
     """
     try:
         with (
@@ -170,13 +170,13 @@ def write_text(path: Path, text: str) -> None:
 
 
 def write_json(path: Path, value: Any) -> None:
-    """Write a value as indented JSON, as `write_text` does.
+    """Write a value as indented JSON, like `write_text`.
 
     Arguments:
         value: JSON data; NaN and the infinities are refused.
 
     Raises:
-        RunError: it cannot be written.
+        RunError: the file cannot be written.
         TypeError, ValueError: the value is not JSON data.
     """
     write_text(path, json.dumps(value, indent=2, ensure_ascii=False, allow_nan=False) + "\n")
@@ -230,7 +230,7 @@ class Digest:
 def write_file(path: Path, pieces: Iterable[bytes | memoryview]) -> Written:
     """Write and flush a new file.
 
-    The digest is computed from memory while writing, so that it verifies what the disk returns
+    The digest is computed from memory while writing, so that it can verify what the disk returns
     later.
 
     Arguments:
@@ -266,7 +266,7 @@ def _begin_to_flush(descriptor: int, start: int, size: int) -> None:
 
 
 def retried(read: Callable[..., T], *given: object) -> T:
-    """Call a reading function, once more after an `OSError`, which may be transient.
+    """Call a reading function, and repeat it once after an `OSError`, which may be transient.
 
     Arguments:
         given: arguments of `read`.

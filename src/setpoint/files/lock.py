@@ -1,4 +1,4 @@
-"""The lock of a run directory: one process writes, and others can name it."""
+"""The lock of a run directory: one process writes, and other processes can name it."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ TRIES, PAUSE = 20, 0.01
 
 
 def refuse_locked(path: Path) -> None:
-    """Refuse a run directory that another process has locked; nothing is written.
+    """Refuse a run directory locked by another process, without writing anything.
 
     Raises:
-        SetpointError: with that process.
+        SetpointError: names that process.
     """
     try:
         descriptor = os.open(path, os.O_RDWR)
@@ -96,7 +96,7 @@ def _busy_error(path: Path) -> SetpointError:
 
 
 class RunLock:
-    """An exclusive lock on a file, held until released or the process ends.
+    """An exclusive lock on a file, in effect until it is released or the process ends.
 
     It is an `flock`, so the file of a dead process locks nothing. Forked children do not inherit
     it. If the file is removed before it is locked, its replacement is locked instead.
@@ -105,8 +105,8 @@ class RunLock:
         path: the file; created if missing, in an existing directory.
 
     Raises:
-        SetpointError: another process holds it (named in the error), or it cannot be taken. A file
-            that did not exist is then removed.
+        SetpointError: another process holds the lock (named in the error), or it cannot be
+            acquired. A file that did not exist before is then removed.
     """
 
     def __init__(self, path: Path) -> None:
@@ -135,7 +135,7 @@ class RunLock:
         _held_locks.add(self)
 
     def _open(self) -> int:
-        """Open the file, and lock what was opened."""
+        """Open the file, and lock the opened file."""
         path = self.path
         try:
             descriptor = not_linked(path, os.O_RDWR | os.O_CREAT)
@@ -173,7 +173,7 @@ class RunLock:
         _held_locks.discard(self)
 
     def _close_copy(self) -> None:
-        """Close the copy of a forked child, which would keep the lock alive."""
+        """Close the copy in a forked child, which would keep the lock alive."""
         if self._descriptor is not None:
             os.close(self._descriptor)
             self._descriptor = None
@@ -194,7 +194,7 @@ def write_owner(descriptor: int) -> None:
     """Write the owner of a lock into its file.
 
     Raises:
-        OSError: it cannot be written.
+        OSError: the owner cannot be written.
     """
     owner = {"pid": os.getpid(), "host": socket.gethostname(), "since": time.time()}
     os.ftruncate(descriptor, 0)

@@ -1,9 +1,9 @@
-"""Tensors in safetensors files, written in pieces and read by offset into their memory.
+"""Tensors in safetensors files, written in pieces and read from an offset into memory.
 
-The library safetensors memory-maps files. That counts as memory of the process (640 MiB for a file
-of 512 MiB, compared with 64 MiB here), and a truncated file or a failing disk kills the process
-with SIGBUS. It also needs all tensors of a file in memory to write it. So it is only the reference
-in tests.
+The library safetensors memory-maps files. The mapping counts as memory of the process (640 MiB for
+a file of 512 MiB, compared with 64 MiB here), and a truncated file or a failing disk kills the
+process with SIGBUS. It also needs all tensors of a file in memory to write it. It is therefore used
+only as a reference in tests.
 """
 
 from __future__ import annotations
@@ -51,13 +51,14 @@ def encode_tensors(
     """A safetensors file in pieces.
 
     Identical views of the same memory (tied weights) are written once; the header lists the other
-    names, and `read_tensors` ties them again. Tensors that only overlap are written separately.
+    names, and `read_tensors` ties the tensors again. Tensors that only overlap are written
+    separately.
 
     Arguments:
-        tensors: name to tensor of any shape (including 0-dim and empty), stride and device.
+        tensors: tensors by name, of any shape (including 0-dim and empty), stride and device.
         into: copies each tensor to memory that is read later. Without it, a tensor in host memory
-            in the layout of the file is yielded directly, and others are copied when their piece is
-            requested.
+            that already has the file's layout is yielded directly, and others are copied when their
+            piece is requested.
 
     Returns:
         the header, then the bytes of the tensors one by one.
@@ -85,7 +86,7 @@ def encode_tensors(
 def encode_one_by_one(
     tensors: Mapping[str, Any], aliases: Mapping[str, str], read: Callable[[str], Tensor]
 ) -> Iterable[bytes | memoryview]:
-    """A safetensors file in pieces, whose tensors are read lazily.
+    """A safetensors file in pieces, for tensors that are read lazily.
 
     Arguments:
         tensors: objects with dtypes and shapes, by name.
@@ -113,10 +114,10 @@ def read_box(descriptor: int, info: TensorInfo, box: Sequence[slice], into: Tens
     Arguments:
         descriptor: the descriptor of the open file.
         box: a slice for each dimension, with its bounds.
-        into: a tensor of the shape of the box, in host memory; it may be a view.
+        into: a tensor with the shape of the box, in host memory; may be a view.
 
     Raises:
-        OSError: it cannot be read; `ENODATA` if the file was truncated.
+        OSError: the file cannot be read; `ENODATA` if it was truncated.
     """
     if not into.numel():
         return
@@ -145,7 +146,7 @@ def read_box(descriptor: int, info: TensorInfo, box: Sequence[slice], into: Tens
 
 
 def read_tensors(path: Path) -> dict[str, Tensor]:
-    """Read a whole file of `encode_tensors` or of any other writer; tied tensors are tied again.
+    """Read a whole safetensors file from any writer; tied tensors are tied again.
 
     Raises:
         DamagedFile: the file is incomplete.
@@ -171,7 +172,7 @@ def _refuse_unsavable(name: str, tensor: Tensor) -> None:
 
 
 def _memory(tensor: Tensor, name: str) -> tuple[object, ...]:
-    """A key that is equal for identical views of the same memory only."""
+    """A key that is equal only for identical views of the same memory."""
     if not tensor.numel():
         return (name,)
     view = (tensor.dtype, tuple(tensor.shape), tensor.stride(), tensor.is_conj(), tensor.is_neg())

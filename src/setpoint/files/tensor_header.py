@@ -58,8 +58,8 @@ class TensorInfo(NamedTuple):
     Arguments:
         start: the first byte, from the beginning of the file.
         size: number of bytes.
-        encoding: the encoding of a tensor that is dequantized on reading; shape and dtype are the
-            dense ones. None: stored as is.
+        encoding: the encoding of a tensor that is dequantized on reading; shape and dtype are then
+            those of the dense tensor. None: stored as is.
     """
 
     file: Path
@@ -71,17 +71,17 @@ class TensorInfo(NamedTuple):
 
 
 class Encoding(NamedTuple):
-    """The quantization of a tensor, and the tensors to dequantize it from.
+    """The quantization of a tensor, and the tensors from which it is dequantized.
 
     Arguments:
-        values: numbers, `float8`, `int8`, `int4` (from -8 on, two per byte), `e2m1` or indices into
-            `levels` (the same).
-        block: rows and columns with one scale.
+        values: numbers, `float8`, `int8`, `int4` (starting at -8, two per byte), `e2m1`, or indices
+            into `levels` (likewise).
+        block: rows and columns that share a scale.
         parts: codes, scales (uint8: exponents of two), the factor of all of these, zeros.
         names: the names of these tensors.
         divides: whether scales are divided by the factor.
         transposed: whether the last two dimensions of the dense tensor are swapped.
-        nested: for quantized scales: the number that share a scale, and their mean.
+        nested: for quantized scales: the number of scales that share a scale, and their mean.
     """
 
     values: str
@@ -109,7 +109,7 @@ class DamagedFile(RunError):
     """An incomplete safetensors file.
 
     Arguments:
-        reason: without the name of the file.
+        reason: reason, without the name of the file.
     """
 
     def __init__(self, path: Path, reason: str) -> None:
@@ -152,11 +152,11 @@ def decode_header(
         path: the path of its file, for errors.
 
     Returns:
-        the tensors in the order of the header, and further names of some.
+        the tensors in header order, and further names of some.
 
     Raises:
-        DamagedFile: it is not in the format, or a tensor has more or fewer bytes than its shape
-            requires.
+        DamagedFile: the header is not in the format, or a tensor has more or fewer bytes than its
+            shape requires.
     """
     try:
         entries: dict[str, Any] = json.loads(text)
@@ -209,7 +209,7 @@ def _info(path: Path, data: int, entry: dict[str, Any]) -> TensorInfo:
 
 
 def _require_complete(path: Path, tensors: dict[str, TensorInfo], data: int, size: int) -> None:
-    """The tensors must fill the file from the header to its end, without gaps."""
+    """Require that the tensors fill the file from the header to its end, without gaps."""
     end = data
     for name, info in sorted(tensors.items(), key=lambda item: (item[1].start, item[1].size)):
         if info.start != end:

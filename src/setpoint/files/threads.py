@@ -19,13 +19,14 @@ THREADS = min(8, len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity"
 
 
 def in_threads(act: Callable[[int], object], count: int) -> None:
-    """Call a function `count` times in this thread and others, each taking the next number.
+    """Call a function `count` times in this thread and others, each time with the next number.
 
-    They wait for each other only at the end. Threads that cannot be started, or run out of memory
-    before their first line, are not missed: `Thread.start` would wait for the latter forever.
+    Threads wait for each other only at the end. The work continues without threads that cannot be
+    started or run out of memory before their first line; `Thread.start` would wait forever for the
+    latter.
 
     Arguments:
-        act: called with a number from 0; after an error no further call begins.
+        act: called with a number from 0; after an error, no further calls begin.
     """
     numbers, failed = iter(range(count)), list[BaseException]()
 
@@ -56,13 +57,13 @@ def in_threads(act: Callable[[int], object], count: int) -> None:
 
 
 class Periodic:
-    """Call a function periodically in a daemon thread.
+    """Calls a function periodically in a daemon thread.
 
     Arguments:
         every: seconds between calls, or a function that returns them.
         act: the function; an exception ends the thread.
-        name: of the thread, as debuggers show it.
-        at_once: whether the first call comes before the first interval.
+        name: name of the thread, as shown in debuggers.
+        at_once: whether to make the first call before the first interval.
     """
 
     def __init__(
@@ -88,7 +89,7 @@ class Periodic:
         self._thread.start()
 
     def end(self) -> None:
-        """Stop, and wait for a call in progress, unless called from within it."""
+        """Stop, and wait for a call in progress unless called from within it."""
         self._ended.set()
         if self._thread.is_alive() and self._thread is not current_thread():
             self._thread.join()
@@ -103,11 +104,11 @@ class Periodic:
 class Worker:
     """A task queue with a daemon thread.
 
-    Executors of the standard library are joined at the exit of the process, which would hang with
-    an unresponsive disk.
+    Executors of the standard library are joined when the process exits, which would hang if a disk
+    does not respond.
 
     Arguments:
-        name: of the thread, as debuggers show it.
+        name: name of the thread, as shown in debuggers.
     """
 
     def __init__(self, name: str) -> None:
@@ -128,7 +129,7 @@ class Worker:
         return self._tasks.qsize()
 
     def submit(self, act: Callable[[], T]) -> Future[T]:
-        """Queue a task; if no thread can be started, it is done before this returns.
+        """Queue a task; if no thread can be started, the task is done before this returns.
 
         Returns:
             its future result.
@@ -148,10 +149,10 @@ class Worker:
         """End the thread after its tasks.
 
         Arguments:
-            patience: seconds to wait for that; None: do not wait.
+            patience: seconds to wait for the end; None: do not wait.
 
         Returns:
-            True if it has ended or was never started.
+            True if the thread has ended or was never started.
         """
         self._tasks.put(None)
         if patience is not None and self._thread.is_alive():
@@ -173,9 +174,9 @@ _workers: WeakSet[Worker] = WeakSet()
 
 
 def is_any_busy() -> bool:
-    """True if a worker is busy as the process exits.
+    """True if a worker is busy when the process exits.
 
-    Python stops such a thread at its next line; inside a C++ library, waiting for another rank for
-    instance, that aborts the process.
+    Python stops such a thread at its next line; inside a C++ library, for example while waiting for
+    another rank, that aborts the process.
     """
     return any(worker.is_busy for worker in _workers)

@@ -1,1 +1,1 @@
-"""Operations of runs: add-ons that training does not depend on."""
+"""Operations of runs: add-ons on which training does not depend."""

@@ -1,4 +1,4 @@
-"""Alerts: messages about a run, posted to a URL or passed to a program by a thread."""
+"""Alerts: messages about a run that a thread posts to a URL or passes to a program."""
 
 from __future__ import annotations
 
@@ -44,8 +44,8 @@ Facts = dict[str, Any]
 class Alert(Callback, ABC):
     """An alert, on the main rank.
 
-    Training waits for it only at its end, for a bounded time. Leaving the run by an error is a
-    failure, by Ctrl-C a stop.
+    Training waits for it only at the end, for a bounded time. A run left by an error counts as a
+    failure, by Ctrl-C as a stop.
     """
 
     phase = Phase.OBSERVE
@@ -79,10 +79,10 @@ class Alert(Callback, ABC):
 
     @abstractmethod
     def deliver(self, facts: Facts, ended: Event) -> None:
-        """Send a message, in the thread; errors are shown, and `ended` interrupts waiting."""
+        """Send a message, in the thread; errors are shown, and `ended` interrupts waits."""
 
     def before_build(self, run: Run, ending: ExitStack) -> None:
-        """Start, so that errors from here on are sent."""
+        """Start early, so that errors from here on are sent."""
         run.world.on_main(self.prepare)
         if not run.world.is_main:
             return
@@ -103,19 +103,19 @@ class Alert(Callback, ABC):
         run.events.listeners.append(self.on_event)
 
     def start(self, loop: Loop) -> None:
-        """Start to watch for stalls."""
+        """Start watching for stalls."""
         self.progressed(loop.position.step)
 
     def after_step(self, loop: Loop, result: StepResult) -> None:
-        """Note that a step has ended."""
+        """Record that a step has ended."""
         self.progressed(loop.position.step, result.loss)
 
     def rewound(self, loop: Loop) -> None:
-        """Note a rollback, which counts as progress."""
+        """Record a rollback, which counts as progress."""
         self.progressed(loop.position.step)
 
     def progressed(self, step: int, loss: float | None = None) -> None:
-        """Note progress, and show failed sends."""
+        """Record progress, and show failed sends."""
         self.step, self.loss = step, loss if loss is not None else self.loss
         self._progressed, self._has_stalled = time.monotonic(), False
         self._show()
@@ -133,7 +133,7 @@ class Alert(Callback, ABC):
             self.send(details["cause"], f"step {step} {outcome}: {figures}")
 
     def send(self, event: str, message: str) -> None:
-        """Queue a message, if its event is configured."""
+        """Queue a message if its event is configured."""
         if event not in self.config.events:
             return
         if self._worker.waiting >= WAITING:
@@ -212,7 +212,7 @@ class WebhookAlert(Alert):
         """Read the URL and the headers.
 
         Raises:
-            SetpointError: one is missing, or the URL is not HTTP.
+            SetpointError: a reference is missing, or the URL is not HTTP.
         """
         config = self.config
         self.url = config.url.reveal()
@@ -226,7 +226,7 @@ class WebhookAlert(Alert):
         self.longest = config.timeout * (config.retries + 1) + waits
 
     def deliver(self, facts: Facts, ended: Event) -> None:
-        """Post, with retries if the server cannot be reached or fails."""
+        """Post, with retries if the server is unreachable or fails."""
         body = {key: filled(text, facts) for key, text in self.config.body.items()} or facts
         headers = {"Content-Type": "application/json", **self.headers}
         data = json.dumps(body, default=str).encode()
@@ -295,5 +295,5 @@ class CommandAlert(Alert):
 
 
 def filled(text: str, facts: Facts) -> str:
-    """Replace `{name}` in a text by facts; other braces stay."""
+    """Replace `{name}` in a text with facts; other braces are kept."""
     return re.sub(r"\{(\w+)\}", lambda m: str(facts.get(m[1], m[0])), text)

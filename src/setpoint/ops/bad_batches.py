@@ -36,7 +36,7 @@ class BadBatches:
     """Keeps the batches of the latest bad steps, `resilience.bad_batches`.
 
     Each step has a folder with `batch-0.ID.safetensors` for each rank that reads data, and
-    `step.json` with the `ID`, which distinguishes files of earlier attempts.
+    `step.json` with the `ID`, which distinguishes it from files of earlier attempts.
     """
 
     def __init__(self, run: Run) -> None:
@@ -44,7 +44,7 @@ class BadBatches:
         self.keep = run.job.resilience.bad_batches
 
     def keep_step(self, loop: Loop, batch: StepBatch, total: Count, result: StepResult) -> None:
-        """Keep a step; a disk error is only reported."""
+        """Keep a step's batches; a disk error is only reported."""
         step, note = result.step, self.run.progress.note
         if loop.components.replica_groups is not None:
             note(f"the batch of step {step} is not kept: this replica group has a part of it")
@@ -99,7 +99,7 @@ class BadBatches:
         return tensors
 
     def _make_room(self, folder: Path, attempt: str) -> None:
-        """Remove the oldest steps, and files of earlier attempts at this one."""
+        """Remove the oldest steps, and files from earlier attempts at this step."""
         if folder.is_dir():
             for file in folder.iterdir():
                 if f".{attempt}." not in file.name:

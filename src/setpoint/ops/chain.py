@@ -1,11 +1,11 @@
-"""`chain.jsonl`: a chain of hashes over the rows of metrics, events and checkpoints of a run.
+"""`chain.jsonl`: a chain of hashes over a run's metric rows, events and checkpoints.
 
-Each line is a link. It has the digests of the rows and events since the previous link, or the
+Each line is a link. It contains the digests of the rows and events since the previous link, or the
 digest of a checkpoint's manifest, and the hash of the previous link. Its own hash is the SHA-256 of
 its JSON without the field `hash`. The hash of the last link, the head, covers the whole chain: it
 reveals rows, events and manifests that were changed, removed, added or moved. Rows are flushed
 before a link seals them, and a link that drops rows is written before they are dropped, so that the
-chain fits the rows after a kill at any time; rows after the last link are not sealed yet.
+chain matches the rows even after a kill at any time. Rows after the last link are not sealed yet.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class ChainCallback(Callback):
         self.chain: Chain | None = None
 
     def opened(self, run: Run, stack: ExitStack) -> None:
-        """Open the chain, and listen to events and checkpoints."""
+        """Open the chain, and listen for events and checkpoints."""
         if not run.world.is_main:
             return
         self.run, self.chain = run, Chain(run.directory, run.files.metrics, run.files.events)
@@ -64,7 +64,7 @@ class ChainCallback(Callback):
         return {} if self.chain is None or self.chain.head is None else {HEAD: self.chain.head}
 
     def on_event(self, event: str, details: dict[str, Any]) -> None:
-        """Drop the rows that are lost at an event, and seal the start or failure of a session."""
+        """Drop the rows lost by an event, and seal the start or failure of a session."""
         run, chain = self.run, self.chain
         assert chain is not None
         if event == "restart":
@@ -83,12 +83,12 @@ class ChainCallback(Callback):
         self._seal()
 
     def close(self, loop: Loop) -> None:
-        """Seal the last rows before the event of the end; an error shows again in `recorded`."""
+        """Seal the last rows before the end event; an error is raised again in `recorded`."""
         with suppress(SetpointError):
             self._seal(events_alone=False)
 
     def recorded(self, loop: Loop, done: bool) -> None:
-        """Seal the end; a run that had finished before keeps its head."""
+        """Seal the end; a run that had already finished keeps its head."""
         if self.chain is not None:
             self.chain.seal(events_alone=not self.run.had_nothing_left)
 
@@ -103,9 +103,9 @@ class ChainCallback(Callback):
 
 
 class Chain:
-    """Writes the chain of a run whose directory this process has locked; from any thread.
+    """Writes the chain of a run whose directory is locked by this process, from any thread.
 
-    The chain of a run that began without one states the number of earlier rows. After an unreadable
+    If a run began without a chain, its chain states the number of earlier rows. After an unreadable
     last link, a new chain begins in the same file.
 
     Arguments:
@@ -129,7 +129,7 @@ class Chain:
         """Begin a session.
 
         Arguments:
-            session: its step and fingerprint, to seal.
+            session: step and fingerprint of the session, to seal.
         """
         with self._lock:
             # Rows after the last checkpoint are about to be dropped.
@@ -140,7 +140,7 @@ class Chain:
 
         Arguments:
             checkpoint: step and manifest text of a checkpoint to publish.
-            events_alone: True if events without rows get a link, and so a new head.
+            events_alone: True if events without rows get a link, and thus a new head.
 
         Raises:
             RunError: the disk is full or fails.
@@ -154,7 +154,7 @@ class Chain:
                 self._link(**more)
 
     def cut(self, offset: int) -> None:
-        """Drop the rows after an offset from the chain, before they are dropped from the file.
+        """Drop rows after an offset from the chain, before they are dropped from the file.
 
         Arguments:
             offset: the offset in `metrics.jsonl`, at the end of a row.
@@ -197,7 +197,7 @@ class _Tail:
     """The unsealed rows of a file.
 
     Arguments:
-        total: number of rows in earlier links; None without any.
+        total: number of rows in earlier links; None if there are none.
     """
 
     def __init__(self, path: Path, total: int | None) -> None:
@@ -231,7 +231,7 @@ class _Tail:
             raise RunError(f"{self.path} cannot be read: {error.strerror}") from error
 
     def cut_at(self, offset: int) -> bool:
-        """Drop the rows after an offset; True if any of them is sealed."""
+        """Drop the rows after an offset; True if any of them was sealed."""
         if offset >= self.offset:
             return False
         self._cut = self.total = _count_rows(self.path, offset)
@@ -260,7 +260,7 @@ def _last_link(path: Path) -> dict[str, Any] | None:
 
 
 def _count_rows(path: Path, offset: int | None = None) -> int:
-    """Number of complete rows of a file, up to an offset."""
+    """Number of complete rows in a file, up to an offset."""
     if not path.exists():
         return 0
     count, left = 0, path.stat().st_size if offset is None else offset
@@ -271,7 +271,7 @@ def _count_rows(path: Path, offset: int | None = None) -> int:
 
 
 def _end_of_row(path: Path, count: int) -> tuple[int, int]:
-    """The end of the first `count` rows, or of all if fewer; and their number."""
+    """The end of the first `count` rows (or of all, if there are fewer), and their number."""
     offset = rows = 0
     if path.exists():
         with suppress(OSError):  # for a line that is not a row

@@ -1,4 +1,4 @@
-"""Copies of a run at a URL: downloaded before it starts, and uploaded while it trains."""
+"""Copies of a run at a URL: downloaded before it starts, uploaded while it trains."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ LOOK = 1.0
 
 
 class RemoteCopies(Callback):
-    """Copies of `checkpoint.remote`. The main rank uploads, and all ranks download.
+    """Copies by `checkpoint.remote`; the main rank uploads, and all ranks download.
 
     Arguments:
         config: the section.
@@ -51,12 +51,12 @@ class RemoteCopies(Callback):
     def before_open(
         self, job: Job, directory: Path | None, world: World, show: Callable[[str], None]
     ) -> None:
-        """Download what the directory lacks."""
+        """Download files missing from the directory."""
         if directory is not None:
             self._fetched = bring_back(job, directory, world, show)
 
     def rehearsed(self, job: Job, directory: Path | None) -> tuple[str, str] | None:
-        """Name pending downloads."""
+        """List pending downloads."""
         line = None if directory is None else would_fetch(job, directory)
         return None if line is None else ("remote", line)
 
@@ -79,7 +79,7 @@ class RemoteCopies(Callback):
         store.protections.append(lambda: uploads.protected)
 
     def fetch(self, newer_than: int | None) -> bool:
-        """Download a valid checkpoint in place of a damaged one."""
+        """Download a valid checkpoint to replace a damaged one."""
         reports: list[UploadReport] = []
         fetched = fetch_undamaged(self.run, newer_than, reports)
         self._report(reports)
@@ -104,10 +104,10 @@ class RemoteCopies(Callback):
             self._report(self.uploads.reports())
 
     def recorded(self, loop: Loop, done: bool) -> None:
-        """Wait for pending uploads, on all ranks, in short rounds, so that none times out.
+        """Wait for pending uploads on all ranks, in short rounds, so that no rank times out.
 
         Raises:
-            RunError: an upload is not done in time, and no later session will do it.
+            RunError: an upload is not done in time, and no later session will complete it.
         """
         uploads, world = self.uploads, self.run.world
         ends, is_said = time.monotonic() + self.config.wait_timeout, False

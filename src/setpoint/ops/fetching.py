@@ -42,7 +42,7 @@ def fetched(url: str, into: Path) -> Path:
         into: a folder for checkpoints, created if missing; an identical checkpoint in it is reused.
 
     Returns:
-        its directory; that of the newest valid one if `url` names none.
+        directory of the checkpoint, or of the newest valid one if `url` names none.
 
     Raises:
         SetpointError: there is no checkpoint, or it is damaged.
@@ -78,9 +78,9 @@ def fetched(url: str, into: Path) -> Path:
 
 
 def fetch(world: World, run: RemoteRun, checkpoint: RemoteCheckpoint, into: Path) -> Path:
-    """Download a checkpoint, each rank its share of the files; it is renamed when complete.
+    """Download a checkpoint, each rank a share of its files; it is renamed when complete.
 
-    An existing one of the same step is set aside.
+    An existing checkpoint of the same step is set aside.
 
     Arguments:
         into: a folder for checkpoints, created if missing.
@@ -138,7 +138,7 @@ def bring_back(
 ) -> list[UploadReport]:
     """Download missing files of a run directory, before anything is compared.
 
-    Every rank calls it, and downloads its share of the files.
+    Every rank must call it, and downloads a share of the files.
 
     Arguments:
         show: prints a line for the user.
@@ -186,7 +186,7 @@ def bring_back(
 
 
 def would_fetch(job: Job, path: Path) -> str | None:
-    """Name what `bring_back` would download; writes nothing.
+    """List what `bring_back` would download, without writing anything.
 
     Raises:
         SetpointError: as in `bring_back`.
@@ -212,13 +212,13 @@ def fetch_newest(
     """Download the newest valid checkpoint and the best one, and set the pointers.
 
     Arguments:
-        root: the folder of the checkpoints, whose run is locked.
-        first: the first one to try.
-        reports: receives reports on downloaded and on damaged, skipped checkpoints.
+        root: the checkpoint folder of a run, which must be locked.
+        first: the first checkpoint to try.
+        reports: receives reports about downloaded checkpoints and skipped, damaged ones.
         show: prints a line for the user.
 
     Returns:
-        its step; None if there is no valid one newer than the local ones.
+        step of the newest checkpoint; None if no valid one is newer than the local ones.
     """
     candidate: RemoteCheckpoint | None = first
     passed: set[int] = set()
@@ -257,14 +257,14 @@ def fetch_newest(
 
 
 def fetch_undamaged(run: Run, than: int | None, reports: list[UploadReport]) -> bool:
-    """Download a checkpoint newer than the newest valid local one, if some are damaged.
+    """Download a checkpoint newer than the newest valid local one, if any local one is damaged.
 
     Arguments:
-        than: step of the newest valid local one; None without any.
-        reports: receives reports on downloaded and on damaged, skipped checkpoints.
+        than: step of the newest valid local checkpoint; None if there is none.
+        reports: receives reports about downloaded checkpoints and skipped, damaged ones.
 
     Returns:
-        whether there is one.
+        whether there is such a checkpoint.
     """
     section, world, root = run.job.checkpoint.remote, run.world, run.store.root
     assert section is not None
@@ -284,7 +284,7 @@ def _newer(
     passed: Collection[int] = (),
     than: int | None = None,
 ) -> RemoteCheckpoint | None:
-    """The newest valid checkpoint at a URL, if newer than all local ones."""
+    """The newest valid checkpoint at a URL if it is newer than all local ones."""
     local_step, _ = newest_whole(root)
     local_step = local_step if than is None else than
     pending = read_pending(root)
@@ -364,7 +364,7 @@ def _fetch_record(remote: RemoteRun, path: Path) -> None:
 def _merge_events(remote: RemoteRun, place: Path) -> None:
     """Prepend the events at a URL to the local ones.
 
-    The downloaded chain of hashes seals the former, the next link the latter.
+    The downloaded chain seals the prepended events; the next link will seal the local ones.
 
     Raises:
         OSError: the disk fails.

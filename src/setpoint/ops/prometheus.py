@@ -1,4 +1,4 @@
-"""Prometheus endpoint with the newest rows of metrics.
+"""Prometheus endpoint with the newest metric rows.
 
 The format is the text format of Prometheus, version 0.0.4
 (https://prometheus.io/docs/instrumenting/exposition_formats), the names follow
@@ -44,7 +44,7 @@ class PrometheusTracker(Tracker):
     """Serves `/metrics` from a thread; binds the port when built.
 
     Raises:
-        SetpointError: it cannot listen on the address.
+        SetpointError: the server cannot listen on the address.
     """
 
     synchronous = True
@@ -78,7 +78,7 @@ class PrometheusTracker(Tracker):
         note(f"metrics for Prometheus: http://{self.config.address}:{self.port}/metrics")
 
     def write(self, row: dict[str, Any]) -> None:
-        """Serve a row in place of the previous one of its kind."""
+        """Serve a row, replacing the previous one of its kind."""
         kind = str(row.get("kind", "train"))
         with self._lock:
             self._rows[kind], self._written[kind] = dict(row), time.time()
@@ -89,7 +89,7 @@ class PrometheusTracker(Tracker):
         self._server.server_close()
 
     def page(self) -> str:
-        """The page as of now."""
+        """The current page."""
         with self._lock:
             rows, written = dict(self._rows), dict(self._written)
         facts = self._facts
@@ -180,7 +180,7 @@ class _Server(ThreadingHTTPServer):
         self.server_name, self.server_port = str(self.server_address[0]), self.server_address[1]
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """Ignore errors of connections."""
+        """Ignore connection errors."""
 
 
 def _handler(page: Callable[[], str]) -> type[BaseHTTPRequestHandler]:
@@ -197,6 +197,6 @@ def _handler(page: Callable[[], str]) -> type[BaseHTTPRequestHandler]:
             self.wfile.write(body)
 
         def log_message(self, format: str, *args: Any) -> None:
-            """Log nothing to the run's standard error."""
+            """Suppress the server's log on the run's standard error."""
 
     return Handler

@@ -32,11 +32,11 @@ MOST_ROWS = 10_000_000
 
 @dataclass(slots=True)
 class Seal:
-    """Result of verifying the record of a run by its chain.
+    """Result of verifying a run's record against its chain.
 
     Arguments:
-        head: the hash of its last link; None without a chain.
-        rows, events, checkpoints: numbers of sealed ones.
+        head: hash of the last link; None without a chain.
+        rows, events, checkpoints: numbers of sealed rows, events and checkpoints.
         problems: differences from the chain.
         notes: unsealed rows, events and checkpoints.
     """
@@ -51,7 +51,7 @@ class Seal:
 
 @dataclass(slots=True)
 class Sealed:
-    """Combined content of the links of a chain.
+    """Combined content of a chain's links.
 
     Arguments:
         rows: the digests of the first rows of `metrics.jsonl`; None for rows written before the
@@ -72,7 +72,7 @@ class Sealed:
 
     @property
     def head(self) -> str | None:
-        """The hash of the last link; None without any."""
+        """The hash of the last link; None if there are no links."""
         return self.heads[-1] if self.heads else None
 
 
@@ -97,8 +97,8 @@ def _follow(sealed: Sealed, number: int, line: bytes) -> None:
     """Add a link.
 
     Raises:
-        ValueError: with the reason, if it does not follow; or with KeyError, TypeError: it is not a
-            link.
+        ValueError: the link does not follow (with the reason) or, like KeyError and TypeError, is
+            not a link.
     """
     try:
         link = json.loads(line)
@@ -160,18 +160,18 @@ def _take(
 
 
 def row_digest(line: bytes) -> str:
-    """The digest of a row: of its line without the line break."""
+    """The digest of a row's line, without the line break."""
     return hashlib.sha256(line).hexdigest()[:DIGITS]
 
 
 def link_hash(link: dict[str, Any]) -> str:
-    """The hash of a link: of its JSON without the field `hash`."""
+    """The hash of a link's JSON, without the field `hash`."""
     bare = {name: value for name, value in link.items() if name != "hash"}
     return hashlib.sha256(json.dumps(bare).encode()).hexdigest()
 
 
 def record_problems(run: Path) -> list[str]:
-    """Problems of a record: a changed configuration, and damaged rows and events."""
+    """Problems of a record: a changed configuration, or damaged rows and events."""
     problems: list[str] = []
     try:
         load_record(Job, str(run))
@@ -202,9 +202,9 @@ def _order_problems(rows: Sequence[Mapping[str, Any]]) -> list[str]:
 
 
 def verify_chain(run: Path) -> Seal:
-    """Verify rows, events, manifests of checkpoints and the fingerprint by the chain of a run.
+    """Verify rows, events, checkpoint manifests and the fingerprint against a run's chain.
 
-    The bytes of checkpoints are compared with their manifests by `setpoint checkpoint verify`.
+    `setpoint checkpoint verify` compares the bytes of checkpoints with their manifests.
     """
     seal = Seal()
     checkpoints = list_checkpoints(run / "checkpoints")
@@ -260,7 +260,7 @@ def verify_chain(run: Path) -> Seal:
 
 
 def _of_record(path: Path, sealed: Collection[str]) -> Iterator[str]:
-    """A line if no sealed session has the fingerprint of the record.
+    """A line if no sealed session has the fingerprint in the record.
 
     `record_problems` reports unreadable records.
     """
@@ -281,7 +281,7 @@ def _of_file(path: Path, sealed: Sequence[str | None], noun: str, seal: Seal) ->
     """Compare the rows of a file with the chain.
 
     Arguments:
-        noun: their name, for messages.
+        noun: what the rows are called in messages.
         seal: receives the problems.
 
     Returns:
@@ -302,7 +302,7 @@ def _of_file(path: Path, sealed: Sequence[str | None], noun: str, seal: Seal) ->
 def _differences(
     path: Path, noun: str, sealed: Sequence[str | None], digests: list[str]
 ) -> Iterator[str]:
-    """Descriptions of differences between the digests of rows and the sealed ones."""
+    """Descriptions of differences between the digests of rows and the sealed digests."""
     first = next(
         (
             place

@@ -56,12 +56,12 @@ class HeartbeatCallback(Callback):
         self.root = run.store.root
 
     def start(self, loop: Loop) -> None:
-        """Report the loop from now on."""
+        """From now on, report the progress of the loop."""
         assert self.heart is not None
         self.heart.poll = lambda: self._standing(loop)
 
     def _standing(self, loop: Loop) -> Standing:
-        """State of this rank, for the thread of its heartbeat."""
+        """State of this rank, for its heartbeat thread."""
         phase = {Phase.EVALUATE: "evaluate", Phase.KEEP: "save"}.get(loop.phase, "step")
         loss = None if loop.result is None else loop.result.loss
         try:
@@ -73,7 +73,7 @@ class HeartbeatCallback(Callback):
 
 
 class SystemCallback(Callback):
-    """Samples system utilization on the main rank or on all, and logs that of the main rank."""
+    """Samples system utilization on the main rank or on all ranks; logs only the main rank's."""
 
     phase = Phase.OBSERVE
 
@@ -82,7 +82,7 @@ class SystemCallback(Callback):
         self.sampler: SystemSampler | None = None
 
     def opened(self, run: Run, stack: ExitStack) -> None:
-        """Begin to sample."""
+        """Start sampling."""
         world, is_on_all = run.world, self.config.ranks == "all"
         if not (world.is_main or is_on_all):
             return
@@ -96,16 +96,16 @@ class SystemCallback(Callback):
         self.trackers = run.trackers
 
     def after_step(self, loop: Loop, result: StepResult) -> None:
-        """Log the samples since the last step; other ranks have no trackers."""
+        """Log the samples since the last step, on the main rank; other ranks have no trackers."""
         while self.sampler is not None and self.sampler.waiting:
             row = self.sampler.waiting.popleft()
             self.trackers.write_beside({**row, "step": loop.position.step})
 
 
 class SystemSampler:
-    """Samples in a thread, which a hang of training does not stop.
+    """Samples in a thread, which keeps running if training hangs.
 
-    A failed write does not end the run: `note` gets a line, once.
+    A failed write does not end the run; `note` receives a single line about it.
 
     Arguments:
         path: the output file.
@@ -181,7 +181,7 @@ class SystemSampler:
 
 
 class GpuUse:
-    """Utilization of a GPU by NVML; unsupported readings are omitted."""
+    """Utilization of a GPU from NVML; unsupported readings are omitted."""
 
     def __init__(self, nvml: Any, handle: Any) -> None:
         self.nvml, self.handle = nvml, handle
@@ -201,7 +201,7 @@ class GpuUse:
             raise
 
     def sample(self) -> dict[str, Any]:
-        """Percent of the time that kernels ran, bytes, watts and degrees Celsius."""
+        """Percentage of time that kernels ran, bytes, watts and degrees Celsius."""
         nvml, handle = self.nvml, self.handle
         readings: dict[str, Callable[[], float]] = {
             "gpu_percent": lambda: nvml.nvmlDeviceGetUtilizationRates(handle).gpu,
@@ -218,7 +218,7 @@ class GpuUse:
 
 
 class GpuHealthCallback(Callback):
-    """Checks the GPU of each rank at the start and periodically; reports new problems."""
+    """Checks the GPU of each rank at the start and periodically, and reports new problems."""
 
     phase = Phase.TIDY
 
@@ -227,7 +227,7 @@ class GpuHealthCallback(Callback):
         self.health: GpuHealth | None = None
 
     def opened(self, run: Run, stack: ExitStack) -> None:
-        """Take where to report to."""
+        """Store the run to report to."""
         self.events, self.note = run.events, run.progress.note
 
     def start(self, loop: Loop) -> None:
@@ -246,12 +246,12 @@ class GpuHealthCallback(Callback):
             self.check(loop)
 
     def close(self, loop: Loop) -> None:
-        """Leave NVML."""
+        """Shut down NVML."""
         if self.health is not None:
             self.health.close()
 
     def check(self, loop: Loop) -> None:
-        """Write an event and a line for each new problem, of all ranks."""
+        """Write an event and a line for each new problem on any rank."""
         assert self.health is not None
         step = loop.position.step
         for rank, problems in enumerate(loop.components.world.all_of(self.health.new_problems())):
@@ -265,7 +265,7 @@ class GpuHealth:
 
     Arguments:
         uuid: the UUID of the GPU, independent of `CUDA_VISIBLE_DEVICES`.
-        hot: minimum temperature in degrees Celsius that is reported.
+        hot: lowest temperature to report, in degrees Celsius.
 
     Raises:
         SetpointError: NVML, or its Python package, is missing.
@@ -298,7 +298,7 @@ class GpuHealth:
         return new
 
     def close(self) -> None:
-        """Leave NVML."""
+        """Shut down NVML."""
         with suppress(self.nvml.NVMLError):
             if self._events is not None:
                 self.nvml.nvmlEventSetFree(self._events)
@@ -342,7 +342,7 @@ class GpuHealth:
         return None
 
     def _register(self) -> Any:
-        """Register for critical Xid errors at NVML; None if unsupported."""
+        """Register for critical Xid errors with NVML; None if unsupported."""
         with suppress(self.nvml.NVMLError):
             events = self.nvml.nvmlEventSetCreate()
             kind = self.nvml.nvmlEventTypeXidCriticalError

@@ -62,7 +62,7 @@ class RemoteFolder:
             return bool(self._names(self._root))
 
     def _make_folder(self, path: str) -> None:
-        """Create a folder, but no bucket; object stores have no empty folders."""
+        """Create a folder, but not a bucket; object stores have no empty folders."""
         if not self._has_buckets:
             self._system.makedirs(path, exist_ok=True)
 
@@ -81,7 +81,7 @@ class RemoteFolder:
             raise RemoteError(f"{self.url} cannot be written: {url_reason(error)}") from error
 
     def _send(self, file: Path, path: str, written: Written | None) -> list[tuple[int, str]]:
-        """Upload a file unless it exists; `written` is None for one that may grow meanwhile."""
+        """Upload a file unless it exists; `written` is None for a file that may still grow."""
         size = file.stat().st_size if written is None else written.size
         pieces = Pieces(file, size, self.alive)
         if self._sure.get(path) == (written or pieces.read_all()):
@@ -99,7 +99,7 @@ class RemoteFolder:
         return [(pieces.written.size, by)]
 
     def _arrived(self, path: str, written: Written, pieces: Pieces) -> str | None:
-        """The comparison that proves a file is at the URL; None if it is not."""
+        """The comparison that proves that a file is at the URL; None if it does not succeed."""
         self._system.invalidate_cache()
         try:
             info = self._system.info(path)
@@ -137,7 +137,7 @@ class RemoteFolder:
                 file.write(piece)
 
     def _write(self, path: str, content: bytes) -> None:
-        """Write a small file, and read it back."""
+        """Write a small file, and read it back to verify it."""
         if self._is_local:
             with replacing(Path(path), sync=True) as staged:
                 write_file(staged, [content])
@@ -191,7 +191,7 @@ def _protocols(system: Any) -> tuple[str, ...]:
 
 
 def repeated(act: Callable[[], T], attempts: int = 5) -> T:
-    """Retry requests to a service, with growing pauses.
+    """Retry requests to a service, with increasing pauses.
 
     Raises:
         RemoteError: the last attempt failed.
@@ -211,7 +211,7 @@ PIECE = 2 << 20
 
 
 class Pieces:
-    """A file in pieces, and its checksums after they were read.
+    """A file in pieces, and its checksums once all pieces have been read.
 
     Arguments:
         size: number of bytes to read.

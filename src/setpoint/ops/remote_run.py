@@ -1,13 +1,13 @@
-"""The checkpoints of a run at a URL: upload file by file, the manifest last, download and listing.
+"""A run's checkpoints at a URL: uploads (with the manifest last), downloads and listing.
 
-The URL has the layout of the run directory, so that any copy of it is one:
+The URL has the layout of a run directory, so that any copy of it is a run directory:
 
 <url>/<name of the run directory>/checkpoints/step-00000100/...
 <url>/<name of the run directory>/checkpoints/latest, best
 <url>/<name of the run directory>/config.json, metrics.jsonl, ...
 
-A checkpoint without `manifest.json` is ignored there, as on a disk. If the run has gone back to an
-earlier checkpoint, the manifest of an abandoned one is renamed, and its files are kept.
+A checkpoint without `manifest.json` is ignored there, as on a disk. If the run went back to an
+earlier checkpoint, the manifests of abandoned ones are renamed, and their files are kept.
 """
 
 from __future__ import annotations
@@ -81,7 +81,7 @@ class RemoteRun(RemoteFolder):
     def steps(self) -> list[int]:
         """The steps of all checkpoints, complete or not, ascending.
 
-        Those of `latest` and `best` are included even if a listing lags behind.
+        The steps of `latest` and `best` are included even if a listing lags behind.
 
         Raises:
             RemoteError: the service does not answer.
@@ -92,7 +92,7 @@ class RemoteRun(RemoteFolder):
         return sorted(step for step in listed if step is not None)
 
     def runs(self) -> list[str]:
-        """The names of folders with checkpoints, if the URL is a folder of runs.
+        """Names of folders with checkpoints, if the URL is a folder of runs.
 
         Raises:
             RemoteError: the service does not answer.
@@ -102,15 +102,15 @@ class RemoteRun(RemoteFolder):
             return [n for n in names if self._system.isdir(f"{self._root}/{n}/{CHECKPOINTS}")]
 
     def find(self, step: int) -> RemoteCheckpoint | None:
-        """A checkpoint's manifest.
+        """The manifest of a checkpoint.
 
         Returns:
             None for an incomplete checkpoint.
 
         Raises:
-            DamagedCheckpoint: it differs from what was written.
+            DamagedCheckpoint: the manifest differs from what was written.
             RemoteError: the service does not answer.
-            SetpointError: a newer Setpoint wrote it.
+            SetpointError: a newer version of Setpoint wrote it.
         """
         with self._asking():
             text = self._read(self._path(step, MANIFEST))
@@ -179,7 +179,7 @@ class RemoteRun(RemoteFolder):
         return None
 
     def verify(self, checkpoint: RemoteCheckpoint, names: Collection[str] | None = None) -> None:
-        """Verify every byte of files, without storing them.
+        """Verify every byte of some files, without storing them.
 
         Arguments:
             names: the names of the files; None: all.
@@ -209,8 +209,8 @@ class RemoteRun(RemoteFolder):
     ) -> Sent:
         """Upload a checkpoint.
 
-        Existing files, by size and checksum, are not uploaded again, so interrupted uploads
-        continue. `latest` and `best` move when it is complete.
+        Files that already exist (by size and checksum) are not uploaded again, so interrupted
+        uploads continue. `latest` and `best` move once the checkpoint is complete.
 
         Arguments:
             manifest: the manifest of `directory`.
@@ -265,12 +265,12 @@ class RemoteRun(RemoteFolder):
         return sent
 
     def set_aside_after(self, step: int) -> list[str]:
-        """Mark the checkpoints after `step` as obsolete, as the run continues from there.
+        """Mark the checkpoints after `step` as obsolete, because the run continues from there.
 
         Their files are kept; only the manifest is renamed. The pointers move first.
 
         Returns:
-            their names.
+            names of these checkpoints.
 
         Raises:
             Exception: any error of the service.
@@ -296,7 +296,7 @@ class RemoteRun(RemoteFolder):
     def reasons(self, rule: Retention) -> tuple[dict[int, list[str]], list[int]]:
         """Reasons to keep each checkpoint, and the incomplete ones.
 
-        Those of `latest` and `best`, and unreadable ones, are kept.
+        Checkpoints named by `latest` and `best`, and unreadable ones, are kept.
 
         Raises:
             RemoteError: the service does not answer.
@@ -394,7 +394,7 @@ class RemoteRun(RemoteFolder):
         return f"{folder}/{name}" if name else folder
 
     def _require_sizes(self, checkpoint: RemoteCheckpoint) -> None:
-        """Check each file, as a listing may lag behind."""
+        """Check the size of each file, because a listing may lag behind."""
         sizes: dict[str, int] = {}
         with self._asking():
             for name in checkpoint.manifest.files:
@@ -421,7 +421,7 @@ def _compare(step: int, name: str, actual: Written, expected: Written) -> None:
 
 
 def remote_of(section: Remote, path: Path) -> RemoteRun:
-    """Upload URL of a run directory: a folder of its name.
+    """Upload URL of a run directory: a folder with the same name.
 
     Raises:
         RemoteError: the URL cannot be opened.
@@ -487,7 +487,7 @@ class RemotePlace:
             yield FileComparison(name, written.size, problem)
 
     def is_gone(self, entry: CheckpointEntry) -> bool:
-        """True if a checkpoint has been removed meanwhile."""
+        """True if a checkpoint was removed meanwhile."""
         return not self.run.sizes(entry.step)
 
     def _read_entry(self, step: int) -> CheckpointEntry:

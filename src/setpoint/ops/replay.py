@@ -1,4 +1,4 @@
-"""Replay of one step of a run, with statistics of each module; nothing is written."""
+"""Replay of one step of a run, with statistics for each module, without writing anything."""
 
 from __future__ import annotations
 
@@ -70,11 +70,11 @@ class Replayed:
     Arguments:
         start: the step of the starting checkpoint; 0 without one.
         is_kept: True if the batch was kept, rather than read from the data.
-        recorded: the recorded numbers; None without a row of the step.
-        unrecorded: sentence on a missing row and the nearest steps with one, or empty.
-        modules: in the order of their first return.
-        first: the first non-finite module by kind: for outputs the first to return, for gradients
-            the first reached by backward.
+        recorded: the recorded numbers; None if the step has no row.
+        unrecorded: sentence about a missing row and the nearest steps that have one; or empty.
+        modules: in the order in which they first return.
+        first: the first module with non-finite values, by kind: for outputs, the first to return;
+            for gradients, the first reached by the backward pass.
         anomaly: None if all gradients are finite, or none is NaN.
     """
 
@@ -94,12 +94,12 @@ def replay(
 ) -> Replayed:
     """Replay a step.
 
-    The run is trained from the newest checkpoint before it, with its own batches; the step itself
-    uses the kept batch, if any.
+    The run is trained from the newest checkpoint before the step, with its own batches; the step
+    itself uses the kept batch, if there is one.
 
     Arguments:
         job: the job of the run, for one process; see `for_one_process`.
-        from_data: True to read the batch from the data in any case.
+        from_data: True to read the batch from the data even if it was kept.
         note: prints a line for the user.
 
     Raises:
@@ -143,7 +143,7 @@ def replay(
 
 
 def _unrecorded(job: Job, run: RunDirectory, step: int) -> str:
-    """Sentence on a step without a row: the logging interval, and the nearest rows."""
+    """Sentence about a step without a row: the logging interval, and the nearest rows."""
     rows = readable_rows(run.metrics)
     steps = sorted({row["step"] for row in rows if row.get("kind") == "train"})
     before, after = [s for s in steps if s < step][-1:], [s for s in steps if s > step][:1]
@@ -153,7 +153,7 @@ def _unrecorded(job: Job, run: RunDirectory, step: int) -> str:
 
 
 def _recorded(run: RunDirectory, step: int, saved: SavedStep | None) -> Numbers | None:
-    """Numbers of a step in the record.
+    """The recorded numbers of a step.
 
     Raises:
         SetpointError: the step was never reached.
@@ -194,7 +194,7 @@ def _newest_before(
 def _go_on_with_data(
     run: RunDirectory, loop: Loop, checkpoint: LoadedCheckpoint | None, saved: SavedStep | None
 ) -> None:
-    """Move the data position to that of the step, before later rollbacks."""
+    """Move the data position to that of the step, as it was before later rollbacks."""
     start, data = loop.position.step, None
     if saved is None:  # the last resume from here, even without the checkpoint
         for event in rollbacks_to(readable_rows(run.events), start).values():
@@ -219,7 +219,7 @@ def _take_steps(loop: Loop, step: int) -> None:
 
 
 def _require_tokens(components: Components, shares: list[tuple[int, list[Batch]]]) -> None:
-    """Refuse kept tokens outside of the vocabulary."""
+    """Refuse kept tokens that are outside of the vocabulary."""
     size = components.tokenizer.vocab_size
     for _, batches in shares:
         for batch in batches:

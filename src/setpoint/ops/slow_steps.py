@@ -1,4 +1,4 @@
-"""Slow steps: waiting for data, and ranks that are slower than the others."""
+"""Slow steps: waiting for data, and ranks slower than the others."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ CHEAP = 1e-3
 
 
 class DataWaitCallback(Callback):
-    """Writes an event for each interval with too much waiting, and a line for the first.
+    """Writes an event for each interval with too much waiting, and a line about the first one.
 
     The first step of a session, which starts the workers, is not counted.
     """
@@ -52,11 +52,11 @@ class DataWaitCallback(Callback):
         self.events, self.note = run.events, run.progress.note
 
     def after_first_step(self, loop: Loop, result: StepResult) -> None:
-        """Begin a stretch."""
+        """Begin an interval."""
         self._begin(loop)
 
     def rewound(self, loop: Loop) -> None:
-        """Begin a stretch."""
+        """Begin an interval."""
         self._begin(loop)
 
     def after_step(self, loop: Loop, result: StepResult) -> None:
@@ -95,10 +95,10 @@ class DataWaitCallback(Callback):
 
 
 def advice(section: Loader, spent: Spent, waited: float, seconds: float) -> str:
-    """Suggest a change of the loader, by the costs of the batches of an interval.
+    """Suggest a change to the loader, based on the costs of the batches in an interval.
 
     Arguments:
-        waited: seconds of waiting for data, of the `seconds` of the steps.
+        waited: seconds of waiting for data, out of the `seconds` of the steps.
     """
     batches = max(spent.batches, 1)
     making = spent.making / batches
@@ -134,7 +134,7 @@ class StragglersCallback(Callback):
     """Compares the compute time of ranks, in one collective when due.
 
     A slow rank makes all others wait in the collectives of the backward pass, so that steps, and
-    even the backward pass, take the same time on all ranks. The compute time is therefore that of
+    even the backward pass, take the same time on all ranks. The compute time therefore consists of
     reading data, the forward pass, and the backward pass up to the last gradient, before it is
     summed. With sharded weights, which are gathered during the pass, that moment does not exist,
     and the whole backward pass counts; with pipeline stages, none of it does.
@@ -163,7 +163,7 @@ class StragglersCallback(Callback):
         self.events, self.note = run.events, run.progress.note
 
     def start(self, loop: Loop) -> None:
-        """Begin to measure."""
+        """Start measuring."""
         self.on_gpu = loop.components.device.type == "cuda"
         inner, engine = loop.engine.span, loop.engine
         weights = [weight for weight in loop.components.model.parameters() if weight.requires_grad]
@@ -179,11 +179,11 @@ class StragglersCallback(Callback):
         self.stepping, self.waited = loop.stepping, loop.waited
 
     def close(self, loop: Loop) -> None:
-        """Measure no more."""
+        """Stop measuring."""
         self._undo.close()
 
     def needs_result(self, loop: Loop) -> bool:
-        """True if the ranks are compared."""
+        """True if the ranks are compared after this step."""
         return loop.is_due(self.config.every)
 
     def after_step(self, loop: Loop, result: StepResult) -> None:
@@ -193,7 +193,7 @@ class StragglersCallback(Callback):
             self.compare(loop)
 
     def compare(self, loop: Loop) -> None:
-        """Write an event and a line for slow ranks."""
+        """Write an event and a line about slow ranks."""
         world = loop.components.world
         means = [seconds / self.steps for seconds in self._take(loop)]
         table = torch.zeros(world.size, len(PARTS), dtype=torch.float64, device=world.device)

@@ -53,15 +53,15 @@ class _Closed(RunError):
 class Uploads:
     """A thread that uploads the checkpoints of a folder to a URL.
 
-    Failures are reported, and retried with growing pauses until the uploads are closed. Queued
+    Failures are reported and retried, with increasing pauses, until the uploads are closed. Queued
     checkpoints are protected from retention; if too many are queued, the oldest is dropped.
 
     Arguments:
-        run: the destination; its `alive` becomes that of this thread.
+        run: the destination; its `alive` is replaced with this thread's.
         root: the folder of the checkpoints.
-        record: files of the run to upload with each.
+        record: files of the run to upload with each checkpoint.
         rule: the retention at the URL.
-        waiting: maximum number in the queue; at least 1.
+        waiting: maximum number of queued checkpoints; at least 1.
         pause: seconds after the first failure, doubled after each further one.
     """
 
@@ -168,13 +168,13 @@ class Uploads:
         """Wait until everything is uploaded.
 
         Returns:
-            whether it is.
+            whether everything is uploaded.
         """
         with self._changed:
             return self._changed.wait_for(lambda: not self._is_due() or self._is_closed, seconds)
 
     def close(self) -> None:
-        """End the thread after the current piece; the queue is not uploaded."""
+        """End the thread after the current piece, without uploading the queue."""
         with self._changed:
             self._is_closed = True
             self._changed.notify_all()
@@ -188,7 +188,7 @@ class Uploads:
             raise _Closed("the uploads are closed")
 
     def _work(self) -> None:
-        """Upload all that is due; the task of the thread after each change."""
+        """Upload everything that is due; run by the thread after each change."""
         pause = self.pause
         while self._is_due() and not self._is_closed:
             try:
@@ -277,7 +277,7 @@ class Uploads:
         return read_manifest(directory)
 
     def _is_replaced(self, step: int, manifest: Manifest) -> bool:
-        """True if a checkpoint was saved again since its manifest was read."""
+        """True if a checkpoint was saved again after its manifest was read."""
         try:
             return self._manifest(step) != manifest
         except SetpointError:
@@ -310,7 +310,7 @@ def write_pending(root: Path, step: int | None) -> None:
 
 
 def read_pending(root: Path) -> int | None:
-    """The step stored by `write_pending`; None without one."""
+    """The step stored by `write_pending`; None if there is none."""
     try:
         return int((root / PENDING).read_text())
     except (FileNotFoundError, ValueError):

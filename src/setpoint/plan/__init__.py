@@ -1,4 +1,4 @@
-"""The plan of a job on paper: memory, traffic, time and the search; and the dry run."""
+"""The plan of a job without running it: memory, traffic, time and search; and the dry run."""
 
 import sys
 

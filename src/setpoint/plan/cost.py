@@ -30,8 +30,8 @@ class Cost(NamedTuple):
 
     Arguments:
         steps: expected number of steps.
-        money: in the currency of the price; None without a price.
-        kilowatt_hours: of the GPUs only; None if their power is unknown.
+        money: cost in the currency of the price; None without a price.
+        kilowatt_hours: energy of the GPUs only; None if their power is unknown.
     """
 
     steps: int
@@ -48,7 +48,7 @@ def cost_of(
     price: float | None = None,
     power: float | None = None,
 ) -> Cost | None:
-    """Compute the cost of a run up to the first of its limits.
+    """Compute the cost of a run up to the first limit it reaches.
 
     Arguments:
         limits: limits of the duration, in steps and seconds; other units are ignored.
@@ -99,7 +99,7 @@ class CostRequest(NamedTuple):
         power: float | None = None,
         timeline: Path | None = None,
     ) -> Self:
-        """The request for a GPU of the table, whose price and power count unless others do."""
+        """The request for a GPU in the table; its price and power apply unless others are given."""
         gpu, network = known
         price = gpu.price if price is None else price
         power = gpu.power if power is None else power
@@ -160,7 +160,7 @@ class CostEstimate(NamedTuple):
         return rows
 
     def write(self, title: str) -> None:
-        """Write the timeline of the step to the file of --timeline."""
+        """Write the timeline of the step to the file given by --timeline."""
         path = self.request.timeline
         if path is None:
             return

@@ -1,4 +1,4 @@
-"""Learning-rate curve of a job before it runs."""
+"""Learning-rate curve of a job, before it runs."""
 
 from __future__ import annotations
 
@@ -40,7 +40,8 @@ class Curve(NamedTuple):
 
     Attributes:
         length: length of the curve.
-        unit: unit of positions: `"steps"`, or that of the duration if the steps are unknown.
+        unit: unit of positions: `"steps"`, or that of the duration if the number of steps is
+            unknown.
         points: sampled points, including the first and the last.
         highest: first step with the highest learning rate.
         notes: effects that the curve does not show.
@@ -60,9 +61,9 @@ def draw_curve(job: Job, steps: int | None = None, every: int = 0, most: int = 1
     its own unit, with an assumed number of steps.
 
     Arguments:
-        steps: number of steps; None: those of the run, if its duration determines it.
-        every: sample steps that are multiples of this; 0: evenly spaced steps, and those where the
-            curve turns.
+        steps: number of steps; None: as determined by the duration of the run, if possible.
+        every: sample steps that are multiples of this; 0: evenly spaced steps, and steps at which
+            the curve turns.
 
     Raises:
         SetpointError: there would be too many rows.

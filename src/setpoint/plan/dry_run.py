@@ -1,7 +1,7 @@
-"""Dry run: a step of a job on one of its ranks, without memory or devices.
+"""Dry run: a step of a job on one of its ranks, without allocating memory or using devices.
 
 The trainer's own code builds and divides the model over a process group that sends nothing (torch's
-`fake`) and takes steps with fake tensors, which have shapes but no memory: allocations, FLOPs and
+`fake`), and takes steps with fake tensors, which have shapes but no memory. Allocations, FLOPs and
 messages are counted operator by operator. Kernels are those of a CPU. Allocator rounding and
 caches, device contexts and NCCL buffers are not included.
 """
@@ -74,7 +74,7 @@ if TYPE_CHECKING:
 
 
 def even_loads(model: nn.Module) -> None:
-    """Distribute the rows of each layer evenly over the ranks of experts; the rest to the first."""
+    """Distribute each layer's rows evenly over the ranks of experts, with the rest on the first."""
     # Layers share one exchange.
     used = (getattr(module, "dispatcher", None) for module in model.modules())
     for exchange in {exchange_used for exchange_used in used if exchange_used is not None}:
@@ -88,7 +88,7 @@ def even_loads(model: nn.Module) -> None:
 
 @contextmanager
 def plain_products() -> Iterator[None]:
-    """Let experts of transformers use a matrix product that has a shape function for any dtype."""
+    """Make transformers' experts use a matrix product with a shape function for any dtype."""
     moe: Any = sys.modules.get("transformers.integrations.moe")
     if moe is None:
         yield
@@ -102,7 +102,7 @@ def plain_products() -> Iterator[None]:
 
 
 def rows_by_rank(rank: int, ranks: int) -> Any:
-    """Make a replacement of `AllToAllDispatcher.rows_by_rank` with equal loads of all experts."""
+    """Make a replacement for `AllToAllDispatcher.rows_by_rank` with equal loads for all experts."""
 
     def told(leaving: Any, arriving: Any, rows: int) -> tuple[list[int], list[int]]:
         del leaving, arriving
@@ -134,15 +134,16 @@ class DryRun(NamedTuple):
     """Memory, FLOPs and traffic of one rank in a step.
 
     Arguments:
-        degrees: of each axis.
+        degrees: degree of each axis.
         at: coordinates of the rank.
         held: bytes between steps.
         peak: bytes at the peak of the step.
-        flops: of matrix products and attention, forward, backward and recomputed.
+        flops: FLOPs of matrix products and attention, including the backward pass and
+            recomputation.
         seconds: duration of the dry run.
-        layers: of the two smaller models from which the result is extrapolated; None if all layers
-            were run.
-        even_loads: whether experts are divided, with equal numbers of rows per rank assumed.
+        layers: numbers of layers in the two smaller models from which the result is extrapolated;
+            None if all layers were run.
+        even_loads: whether experts are divided, and equal numbers of rows per rank assumed.
     """
 
     rank: int
@@ -170,12 +171,12 @@ def dry_run(job: Job, rank: int = 0, *, all_layers: bool = False) -> DryRun:
     Nothing is read, written or sent, and no other rank is started.
 
     Arguments:
-        all_layers: whether to run all layers and micro-batches, including equal ones.
+        all_layers: whether to run all layers and micro-batches, even if they are equal.
 
     Raises:
-        SetpointError: the rank does not exist, this process has ranks already, or the job uses a
-            feature that a dry run does not support: DeepSpeed, torchft, nvfp4, DeepEP, experts that
-            are not packed or have a capacity.
+        SetpointError: the rank does not exist, this process already has a process group, or the job
+            uses a feature that a dry run does not support: DeepSpeed, torchft, nvfp4, DeepEP, or
+            experts that are unpacked or have a capacity.
     """
     size = job.parallel.world_size
     if not 0 <= rank < size:
@@ -318,7 +319,7 @@ def _buckets(components: Components) -> list[Tensor]:
 
 
 class _Once(dict[Any, Any]):
-    """Returns each entry once and holds no weak references.
+    """Sequence that returns each entry once and keeps no weak references.
 
     A weak reference would prevent a fake parameter from changing its dtype.
     """
@@ -356,7 +357,7 @@ def _refuse(job: Job) -> None:
 
 
 def _on_cpu(job: Job) -> Job:
-    """The job on a CPU, whose kernels fake tensors use; compiled code is not traced."""
+    """The job on a CPU, with whose kernels fake tensors run; compiled code is not traced."""
     draft: Any = draft_of(job)
     draft.parallel.device, draft.parallel.backend, draft.compile = "cpu", None, None
     if draft.precision.float8 is not None:
@@ -380,14 +381,14 @@ def _on_cpu(job: Job) -> Job:
 
 
 def _hides_in_kernels(job: Job) -> bool:
-    """True if a GPU computes attention without S x S scores."""
+    """True if attention on a GPU never materializes S x S scores."""
     dense = dense_on_gpu(job)
     return job.parallel.device != "cpu" and (dense is None or not dense.scores)
 
 
 @contextmanager
 def sinks_in_a_kernel() -> Iterator[None]:
-    """Let plain causal attention with sinks store the same tensors as a GPU kernel.
+    """Make plain causal attention with sinks store the same tensors as a GPU kernel.
 
     The CPU backend for sinks, `eager`, stores the scores of all pairs of positions.
     """
@@ -410,7 +411,7 @@ def sinks_in_a_kernel() -> Iterator[None]:
 
 @contextmanager
 def _kernels_of(device: str) -> Iterator[None]:
-    """Use norms and attention of a device for fake tensors, which decide what is kept."""
+    """Use a device's norms and attention for fake tensors, since these determine what is saved."""
     fp32, gpu_dtypes = (torch.float32,), (torch.float32, torch.bfloat16, torch.float16)
     FUSED[FakeTensor] = fp32 if device == "cpu" else gpu_dtypes
     if device != "cpu":
@@ -450,7 +451,7 @@ def _ranks(job: Job, vocabulary: int, rank: int, size: int) -> Iterator[None]:
 
 
 def _names_of_stages(job: Job, vocabulary: int) -> list[dict[str, bool]]:
-    """Parameter names of each pipeline rank, with True for trained ones."""
+    """Parameter names on each pipeline rank, with True for trained ones."""
     model = skeleton(job.model, vocabulary)
     add_adapter(job, model)
     config, ranks = job.parallel.pipelining, job.parallel.degrees["pipeline"]
@@ -472,7 +473,7 @@ def _names_of_stages(job: Job, vocabulary: int) -> list[dict[str, bool]]:
 
 
 def _naming(world: World) -> Callable[[ProcessGroup | None], tuple[str, int]]:
-    """Name the axes of a process group."""
+    """Function that names the axes of a process group."""
     known: dict[Any, tuple[str, int]] = {}
 
     def name_of(group: ProcessGroup | None) -> tuple[str, int]:
@@ -485,7 +486,7 @@ def _naming(world: World) -> Callable[[ProcessGroup | None], tuple[str, int]]:
 
 
 def _fixed(components: Components) -> dict[str, int]:
-    """Bytes between steps, by part."""
+    """Bytes that exist between steps, by part."""
     model = components.model
     params = list(model.parameters())
     weights = size_of(params)
@@ -504,7 +505,7 @@ def _fixed(components: Components) -> dict[str, int]:
 
 
 def _mark_gradients(meter: Meter, components: Components) -> None:
-    """Let the meter measure gradients."""
+    """Tell the meter which storages are gradients, so that it counts them separately."""
     params = {
         id(param): param
         for param in (*components.model.parameters(), *components.weights.parameters())

@@ -38,7 +38,7 @@ class Gpu(NamedTuple):
 
 
 def gpu_of(spec: GpuSpec | None, name: str, job: Job) -> Gpu | None:
-    """The chosen GPU, or the GPU of this machine if torch is imported already."""
+    """The chosen GPU, or this machine's GPU if torch is already imported."""
     if spec is not None:
         return Gpu(spec.title or name, int(spec.memory))
     torch: Any = sys.modules.get("torch")
@@ -56,7 +56,7 @@ def job_memory(job: Job, rank: int = 0) -> RankMemory:
 def memory_caution(
     job: Job, memory: RankMemory, gpu: Gpu, change: Callable[[list[str]], Job]
 ) -> Caution | None:
-    """Caution that a rank needs more memory than its GPU has, with settings that fit."""
+    """Caution that a rank needs more memory than its GPU has, with settings that would fit."""
     limit = usable(gpu.memory)
     if memory.unknown or memory.total <= limit or EXCEEDS in job.silence:
         return None
@@ -114,7 +114,7 @@ def hardware_cautions(job: Job, spec: GpuSpec) -> Iterator[Caution]:
 def settings_that_fit(
     job: Job, limit: int, change: Callable[[list[str]], Job]
 ) -> tuple[list[str], int] | None:
-    """Find the fewest overrides with which a rank fits, fastest first, and its bytes with them."""
+    """Find the fewest overrides with which a rank fits, fastest first, and the resulting bytes."""
     texts: list[str] = []
     for step in _steps(job):
         # Of a field the last one holds.
@@ -137,7 +137,7 @@ def settings_that_fit(
 def ranks_that_fit(
     job: Job, limit: int, change: Callable[[list[str]], Job]
 ) -> tuple[int, list[str]] | None:
-    """Find a power of two of ranks that fit with sharded weights, and the overrides they need."""
+    """Find a power of two of ranks that fits with sharded weights, and the required overrides."""
     texts: list[str] = []
     for step in _steps(job):
         path = step[0].partition("=")[0]
@@ -157,7 +157,7 @@ def ranks_that_fit(
 
 
 def _steps(job: Job) -> Iterator[list[str]]:
-    """Overrides that reduce memory, each applied after the ones before."""
+    """Overrides that reduce memory, each applied on top of the previous ones."""
     if type(job.loss) is CrossEntropy:
         yield ["--loss=chunked_cross_entropy"]
     ranks, moe = job.parallel.world_size, getattr(job.model, "moe", None)

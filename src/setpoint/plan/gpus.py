@@ -1,13 +1,13 @@
 """GPUs, nodes and networks by name, and the time of collectives on them.
 
 The table is `gpus.toml` in this folder. A user's file has the same form: its entries are added, or
-change fields of existing ones; `like` starts an entry from another one.
+change fields of existing entries; `like` starts an entry from another one.
 
 In a ring of n ranks a collective sends (n - 1) / n of its message from each rank, and an all-reduce
 twice that, with one latency per step (Thakur, Rabenseifner and Gropp, 2005; as in NCCL). If a group
 spans nodes, the ranks of a node share the traffic between nodes, each over its own network card,
-while the links of the node pass it on: the slower of the two decides. Between nodes an all-reduce
-uses a tree if that has fewer latencies.
+while the links of the node pass it on; the slower of the two determines the time. Between nodes an
+all-reduce uses a tree if that has fewer latencies.
 """
 
 from __future__ import annotations
@@ -42,10 +42,10 @@ CALL = 8.4e-6
 
 
 class RankGroup(NamedTuple):
-    """Communicating ranks.
+    """A group of communicating ranks.
 
     Arguments:
-        local: number of them in one node.
+        local: number of its ranks in one node.
     """
 
     ranks: int
@@ -62,8 +62,8 @@ def group_of(degrees: Mapping[str, int], axes: str, ranks: int, node: int) -> Ra
 
     Arguments:
         degrees: the degrees of all axes, outermost first.
-        axes: joined by "+".
-        node: number of ranks of a node, which are consecutive.
+        axes: axes, joined by "+".
+        node: number of ranks per node; they are consecutive.
     """
     local = 1
     for axis in axes.split("+"):
@@ -99,11 +99,11 @@ class Links(NamedTuple):
         )
 
     def seconds(self, kind: str, group: RankGroup, calls: int, size: float) -> float:
-        """Seconds of consecutive collectives of one kind.
+        """Seconds for consecutive collectives of one kind.
 
         Arguments:
             kind: as in rows of `setpoint.plan.traffic`.
-            size: total bytes of all whole messages.
+            size: total bytes of all full messages.
         """
         ranks, local, nodes = group.ranks, group.local, group.nodes
         if ranks < 2 or not calls:
@@ -258,7 +258,7 @@ class GpuSpec(Config, role=RUNTIME):
 
 
 class GpuTable(Config, role=RUNTIME):
-    """File of GPUs."""
+    """File that describes GPUs."""
 
     networks: dict[str, Network] = field(factory=dict)
     """Networks by name."""
@@ -283,10 +283,10 @@ def gpu_table(file: str | None = None) -> GpuTable:
     """Read the table of GPUs.
 
     Arguments:
-        file: a user's file, whose entries are added or changed.
+        file: a user's file, with entries to add or change.
 
     Raises:
-        SetpointError: the file cannot be read or is invalid; with file and line.
+        SetpointError: the file cannot be read or is invalid; names file and line.
     """
     if file is None:
         return compose(GpuTable, files=[KNOWN]).resolve()
@@ -306,7 +306,7 @@ _Table = dict[str, dict[str, object]]
 def _filled(
     document: FileDocument, table: str, given: dict[str, object], known: _Table
 ) -> dict[str, object]:
-    """Entries of a file, each merged with the entry that it changes or is like."""
+    """Entries of a file, each merged with the entry that it changes or names in `like`."""
     merged: dict[str, object] = {}
     for name, entry in given.items():
         base: object = known.get(name, {})

@@ -1,4 +1,4 @@
-"""The fastest parallel layouts of a job on GPUs that are named, for the command and for Python."""
+"""The fastest parallel layouts of a job on named GPUs, for the command and for Python."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ from setpoint.units.size import ByteSize, in_units
 
 
 class Plan(NamedTuple):
-    """The result of a search for layouts.
+    """Result of a search for layouts.
 
     Arguments:
-        layouts: the best, the fastest first: each with its overrides, expected time and memory.
-        first: the expected time of a step, and the cost of the run, of the first layout.
+        layouts: the best layouts, fastest first, each with its overrides, expected time and memory.
+        first: expected step time and cost of the run for the first layout.
     """
 
     layouts: list[Layout]
@@ -36,7 +36,7 @@ class Plan(NamedTuple):
     result: SearchResult
 
     def to_json(self) -> dict[str, Any]:
-        """The plan for machines."""
+        """The plan as JSON."""
         fixed = self.space.fixed.items()
         return {
             "world_size": self.space.world_size,
@@ -57,11 +57,11 @@ def find_layouts(
     top: int,
     change: Callable[[list[str]], Job],
 ) -> Plan:
-    """Search the layouts of a job that fit into the memory of a GPU.
+    """Search for layouts of a job that fit into the memory of a GPU.
 
     Arguments:
         memory: bytes of a GPU to use, such as `72GiB`; None: nine tenths.
-        change: returns the job with more overrides.
+        change: returns the job with further overrides.
 
     Raises:
         SetpointError: no layout fits, or the memory or traffic of the job is unknown.
@@ -104,13 +104,13 @@ def plan(
     power: float | None = None,
     top: int = 10,
 ) -> Plan:
-    """Find the fastest parallel layouts of a job, as `setpoint plan` does; torch is not imported.
+    """Find the fastest parallel layouts of a job, like `setpoint plan`, without importing torch.
 
     Arguments:
         source: as in `train`.
-        overrides: as in `train`; the values they set are kept.
+        overrides: as in `train`; the search keeps the values they set.
         gpu: name of the GPU, such as `"h100"`.
-        world_size: number of ranks; None for that of the job.
+        world_size: number of ranks; None: as in the job.
         gpu_file: file with your own GPUs and networks.
         memory: bytes of a GPU to use, such as `"72GiB"`; None: nine tenths.
         price: price per GPU-hour.

@@ -1,9 +1,9 @@
-"""Peak memory of one rank in a step, by parts.
+"""Peak memory of one rank in a step, by part.
 
 Activations come from a table: for each kind of model piece `activations.json` has the bytes kept
 for the backward pass and those alive at its peaks, as polynomials of sizes with measured
 coefficients (`python -m tests.plan.activations`). Pieces that are not in the table are unknown; a
-dry run measures them.
+dry run can measure them.
 """
 
 from __future__ import annotations
@@ -60,11 +60,11 @@ class Held(NamedTuple):
     """Bytes of one part of a model for one micro-batch on one rank.
 
     Arguments:
-        kept: from the forward to the backward pass.
-        again: in addition, when dropped activations are recomputed.
-        work: in addition, for a moment of the backward pass.
-        split: in addition, between the gradients of inputs and those of weights if a schedule
-            splits them: the gradients of results of matrix products and norms.
+        kept: bytes kept from the forward to the backward pass.
+        again: additional bytes while dropped activations are recomputed.
+        work: additional bytes at a moment of the backward pass.
+        split: additional bytes between input and weight gradients if a schedule splits them: the
+            gradients of results of matrix products and norms.
     """
 
     kept: int
@@ -89,7 +89,7 @@ def in_words(key: str) -> str:
 
 
 def value_of(monomial: str, sizes: Mapping[str, float]) -> float:
-    """Multiply the sizes that the letters of a monomial name."""
+    """Multiply the sizes named by the letters of a monomial."""
     product = 1.0
     for letter in monomial:
         if letter != "1":
@@ -104,7 +104,7 @@ def known_keys() -> dict[str, dict[str, Any]]:
 
 
 def peak_of(entry: dict[str, Any], sizes: Mapping[str, float]) -> int:
-    """Peak bytes of a piece, including what it keeps."""
+    """Peak bytes of a piece, including the bytes it keeps."""
     return max(_sum(curve, sizes) for curve in entry["peaks"])
 
 
@@ -113,10 +113,10 @@ def _sum(curve: dict[str, float], sizes: Mapping[str, float]) -> int:
 
 
 class _PieceBytes(NamedTuple):
-    """Bytes of a piece on a rank.
+    """Bytes of a piece on one rank.
 
     Arguments:
-        peak: alive at its peak, including what it keeps.
+        peak: bytes alive at its peak, including those it keeps.
         products, kernel: results of its matrix products, and of attention as one operator.
         read: results of products that are read on the rank, not only sent to others.
     """
@@ -131,7 +131,7 @@ class _PieceBytes(NamedTuple):
 
 @lru_cache(maxsize=4096)
 def missing(workload: Workload, topology: Topology) -> str:
-    """Reason why the kept activations are unknown; empty if they are known."""
+    """Reason why kept activations are unknown; empty if they are known."""
     if workload.unknown:
         return workload.unknown
     for kind in workload.kinds:
@@ -146,7 +146,7 @@ def held_by(kind: Kind, workload: Workload, topology: Topology, number: int) -> 
     """Look up the activations of a part, if nothing is `missing`.
 
     Arguments:
-        number: index of the layer in its stage, by which some are recomputed.
+        number: index of the layer in its stage, which determines whether it is recomputed.
     """
     return _held_by(kind, workload, _canonical(topology), number % topology.every)
 
@@ -197,7 +197,7 @@ def _held_by(kind: Kind, workload: Workload, topology: Topology, number: int) ->
 
 
 def exchanged_bytes(kind: Kind, workload: Workload, topology: Topology) -> int:
-    """Bytes saved of a layer's exchanges: rows, router weights, counts, and sums of results."""
+    """Bytes saved by a layer's exchanges: rows, router weights, counts, and sums of results."""
     sizes = next((dict(piece.sizes) for piece in kind.pieces if piece.role == "experts"), None)
     if sizes is None:
         return 0
@@ -208,7 +208,7 @@ def exchanged_bytes(kind: Kind, workload: Workload, topology: Topology) -> int:
 
 
 def _beside(workload: Workload, topology: Topology) -> int:
-    """Tokens of activations between matrices that `tensor` divides."""
+    """Number of tokens in activations between the matrices that `tensor` divides."""
     tokens = tokens_of(workload, topology)
     return tokens // topology.tensor if topology.sequence_parallel else tokens
 
@@ -289,12 +289,13 @@ class RankMemory(NamedTuple):
 
     Arguments:
         masters: master weights, which the optimizer updates.
-        optimizer: its whole state, on the device or the host.
-        gradients: accumulated ones, and those of layers in work.
-        activations: kept for backward passes of all micro-batches in flight, without logits.
+        optimizer: the whole optimizer state, on the device or the host.
+        gradients: accumulated gradients, and those of layers being computed.
+        activations: activations kept for the backward passes of all micro-batches in flight,
+            without logits.
         recomputed: activations of the recomputed layer, and temporaries of a backward pass.
-        logits: of a micro-batch and its loss.
-        gathered: whole weights of the layers in work, and messages of their gradients.
+        logits: logits of a micro-batch, with its loss.
+        gathered: gathered weights of the layers being computed, and messages of their gradients.
         on_host: bytes of the above in host memory.
         moment: `loss`, `backward`, `end` of the backward pass, or `update`.
         unknown: reason why activations are unknown; empty if they are known.
@@ -339,7 +340,7 @@ def rank_memory(workload: Workload, topology: Topology, rank: int = 0) -> RankMe
 
 
 def update_memory(workload: Workload, topology: Topology, rank: int = 0) -> RankMemory:
-    """Memory of one rank in the optimizer update: exact, as no activations are left."""
+    """Memory of one rank in the optimizer update; exact, since no activations are left."""
     formats = workload.formats
     shards = shards_of(workload, topology, rank)
     memory = RankMemory(
@@ -362,7 +363,7 @@ def update_memory(workload: Workload, topology: Topology, rank: int = 0) -> Rank
 
 
 def kept_for_backward(workload: Workload, topology: Topology) -> int:
-    """Bytes that one micro-batch keeps on rank 0 for its backward pass, including logits."""
+    """Bytes that a micro-batch keeps on rank 0 for its backward pass, including logits."""
     stages = stages_of(workload, topology)[0]
     kept_parts = (kept for stage in stages for _, kept in _held(workload, topology, stage))
     return sum(kept.kept for kept in kept_parts)
@@ -392,7 +393,7 @@ def _moments(
     micro_batch: int,
     received: int,
 ) -> list[RankMemory]:
-    """Moments of a step that may be its peak."""
+    """Moments of a step that may be the peak."""
     layers = [layer for parts in kept_parts for name, layer in parts if name == "layer"]
     output = next(
         (part for parts in kept_parts for name, part in parts if name == "output"), NOTHING
@@ -510,7 +511,7 @@ def _gathered(topology: Topology, units: list[Unit]) -> int:
 
 
 def _bucket(workload: Workload, topology: Topology, shards: Shards) -> int:
-    """Bucket in which replicas sum gradients; none with DDP."""
+    """Bucket in which replicas sum gradients; empty with DDP."""
     formats = workload.formats
     size = shards.padded * formats.reduce
     return 0 if formats.reduce == formats.params else min(size, topology.bucket)
@@ -519,7 +520,7 @@ def _bucket(workload: Workload, topology: Topology, shards: Shards) -> int:
 def _received(workload: Workload, topology: Topology, stages: tuple[tuple[int, ...], ...]) -> int:
     """Buffers of a pipeline for messages between stages, one for each micro-batch of a step.
 
-    Schedules that split the backward pass keep the gradients of stage inputs as well.
+    Schedules that split the backward pass also keep the gradients of stage inputs.
     """
     if topology.pipeline == 1:
         return 0

@@ -1,11 +1,11 @@
-"""Counts of a step with fake tensors, operator by operator, extrapolated from few layers to many.
+"""Counts of a step with fake tensors, operator by operator, extrapolated from few layers to all.
 
 The memory, traffic and FLOPs of a layer do not depend on the number of layers. A step is split into
 windows, such as the backward pass of a layer. Within a window the number of live weights, gradients
 and activations of layers is constant, so its peak is an affine function of the number of layers;
 between layers in the middle it changes in equal steps and is highest at the ends. Two steps that
 differ by one period of layers determine each function, and the peak is the highest of them. Traffic
-and FLOPs are affine, too. Micro-batches between the first and the last are all alike.
+and FLOPs are affine, too. All micro-batches between the first and the last are equal.
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ class PeakMemory(NamedTuple):
 
     @property
     def total(self) -> int:
-        """All of it."""
+        """Total bytes."""
         return sum(self)
 
 
@@ -88,7 +88,7 @@ class Window:
     """Window of a step, such as the forward pass of a layer.
 
     Arguments:
-        label: kind of the window, and the index of the layer; -1: no layer.
+        label: kind of the window, and the index of the layer, or -1 without a layer.
         peak: bytes at the peak.
         gradients: bytes of gradients at the peak.
     """
@@ -103,7 +103,7 @@ class Meter:
     """Counts storages from first use to release.
 
     Arguments:
-        name_of: maps a process group to the axes of its ranks and their number.
+        name_of: maps a process group to its axes and number of ranks.
     """
 
     name_of: Callable[[Any], tuple[str, int]]
@@ -214,12 +214,12 @@ class Meter:
 
 
 def sorted_rows(rows: Iterable[Traffic]) -> list[Traffic]:
-    """Rows of traffic, most sent bytes first."""
+    """Traffic rows, most sent bytes first."""
     return sorted(rows, key=lambda row: -row.sent)
 
 
 def size_of(tensors: Iterable[Tensor]) -> int:
-    """Bytes of tensors on this rank, each storage once."""
+    """Bytes of tensors on this rank, counting each storage once."""
     sizes: dict[int, int] = {}
     for tensor in tensors:
         # `to_local` would record a view, which takes as long as a step.
@@ -241,7 +241,7 @@ def _group_of(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
 
 
 def _heads_alike(query: Tensor, *keys: Tensor) -> Iterator[tuple[int, ...]]:
-    """Shapes with the heads of the query: torch 2.11 does not count shared keys and values."""
+    """Shapes with as many heads as the query; torch 2.11 does not count shared keys and values."""
     for tensor in (query, *keys):
         yield (tensor.shape[0], query.shape[1], *tensor.shape[2:])
 
@@ -280,7 +280,7 @@ _GROUPED = {
 
 
 class _Seeing(TorchDispatchMode):
-    """Shows a meter all operators; DTensor operators as those on their local tensors."""
+    """Mode that shows a meter all operators; DTensor operators as those on their local tensors."""
 
     def __init__(self, meter: Meter) -> None:
         super().__init__()
@@ -326,7 +326,7 @@ def axes_of(degrees: dict[str, int], ranks: Sequence[int]) -> str:
     """Name the axes along which ranks differ.
 
     Arguments:
-        degrees: of each axis, outermost first.
+        degrees: degree of each axis, outermost first.
     """
     sizes, differs = list(degrees.values()), []
     for number, axis in enumerate(degrees):
@@ -358,13 +358,13 @@ class Measured(NamedTuple):
 
 
 class Few(NamedTuple):
-    """Two jobs that differ from a job only in their number of layers.
+    """Two jobs that differ from the original only in their number of layers.
 
     Arguments:
         jobs: the one with fewer layers first.
         layers: number of layers of each.
-        ends: layers at the start and at the end with windows of their own.
-        times: number of differences between the two from the first to the whole job.
+        ends: number of layers at the start and at the end that have windows of their own.
+        times: number of differences between the two that lead from the first to the full job.
     """
 
     jobs: tuple[Job, Job]
@@ -374,11 +374,11 @@ class Few(NamedTuple):
 
 
 def few_layers(job: Job, vocabulary: int) -> Few | None:
-    """Find jobs of few layers from which a job can be extrapolated; None if there are none.
+    """Find jobs with few layers from which a job can be extrapolated; None if there are none.
 
-    Excluded are jobs whose stages, gradient buckets or FSDP2 units do not repeat by layer, jobs
-    with Muon on several ranks, which deal out matrices of all layers, and jobs with too few equal
-    layers.
+    This excludes jobs whose stages, gradient buckets or FSDP2 units do not repeat by layer, jobs
+    with Muon on several ranks, which distributes the matrices of all layers, and jobs with too few
+    equal layers.
     """
     model, parallel = job.model, job.parallel
     if not isinstance(model, TransformerConfig) or not model.parameters_known:
@@ -419,7 +419,7 @@ def _with_layers(job: Job, layers: int) -> Job:
 
 
 def _are_alike(job: Job, vocabulary: int, first: int, period: int) -> bool:
-    """True if all layers from one on are trained alike, by the patterns of names."""
+    """True if, judging by name patterns, all layers from one on are trained in the same way."""
     layers: dict[int, set[Any]] = defaultdict(set)
     for group in gather(job.optimizer, trained(job, vocabulary)):
         for param in group.parameters:
@@ -469,7 +469,7 @@ def extended(few: Few, fewer: Measured, more: Measured) -> Measured | None:
 def _told_apart(
     windows: Sequence[Window], ends: tuple[int, int], layers: int
 ) -> list[tuple[tuple[str, int], Window]]:
-    """Windows of the first layers, of the last ones, counted from the end, and of no layer."""
+    """Windows of the first layers, of the last layers (from the end), and without a layer."""
     labelled: list[tuple[tuple[str, int], Window]] = []
     for window in windows:
         label, layer = window.label
@@ -494,7 +494,7 @@ class Marked(list[Any]):
 
 
 class Counts(NamedTuple):
-    """FLOPs and messages up to a moment of a step."""
+    """FLOPs and messages up to some moment of a step."""
 
     flops: int
     rows: dict[tuple[str, str, int], tuple[int, int]]
@@ -505,7 +505,7 @@ class Counts(NamedTuple):
         return cls(flops, {row[:3]: (row.calls, row.bytes) for row in traffic})
 
     def repeated(self, first: Counts, second: Counts, times: int) -> tuple[int, list[Traffic]]:
-        """These counts plus some times the difference of two others."""
+        """These counts plus a multiple of the difference of two others."""
         none = (0, 0)
         rows: list[Traffic] = []
         for key, (calls, size) in self.rows.items():

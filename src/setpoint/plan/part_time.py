@@ -1,8 +1,8 @@
-"""Expected time of a part of a model: an embedding, a layer, or the output with the loss.
+"""Expected time of a part of a model: embedding, layer, or output with loss.
 
-Matrix products and attention take their FLOPs over the achieved share of the peak of a GPU, all
-other operators their bytes over the memory bandwidth, and communication the times of
-`setpoint.plan.gpus`.
+The time of matrix products and attention is their FLOPs divided by the achieved fraction of a GPU's
+peak; that of all other operators is their bytes divided by the memory bandwidth; times of
+communication come from `setpoint.plan.gpus`.
 """
 
 from __future__ import annotations
@@ -41,12 +41,12 @@ UNKNOWN_SIZE = 4096
 
 
 class Kernels(NamedTuple):
-    """Kernels of a job, which do not matter for memory.
+    """Kernel properties of a job that do not matter for memory.
 
     Arguments:
         compiled: whether torch.compile fuses memory-bound operators.
-        document: mean length of the document around a token, if documents are isolated; 0:
-            isolated, but unknown; None: rows are documents.
+        document: mean length of a token's document if documents are isolated; 0: isolated, but of
+            unknown length; None: rows are documents.
         float8_experts: whether packed experts compute in float8, which pads their rows.
     """
 
@@ -63,7 +63,7 @@ class Kernels(NamedTuple):
 
 
 def document_length(job: Job) -> float | None:
-    """Mean length of the document around a token; see `Kernels`.
+    """Mean length of a token's document; see `Kernels`.
 
     Known for prepared data, from the index of its first 100,000 documents.
     """
@@ -92,10 +92,10 @@ class _Passes(NamedTuple):
     """Reads and writes per element and token of operators other than matrix products.
 
     Arguments:
-        norm: with the residual sum, per element of the model dim, for each of two parts.
-        rotary: of queries and keys.
-        gated, plain: of the inner width of feed-forward networks.
-        scores: of attention that materializes them: mask, softmax, dropout.
+        norm: norm with the residual sum, per element of the model dim, for each of two parts.
+        rotary: rotation of queries and keys.
+        gated, plain: activation in the inner width of feed-forward networks.
+        scores: mask, softmax and dropout of attention that materializes scores.
         logits: bytes per logit up to its gradient, in the loss.
         launches: operators in the forward pass of a layer.
     """
@@ -133,18 +133,18 @@ class TimeSpent(NamedTuple):
 
     @property
     def total(self) -> float:
-        """All of it."""
+        """Total seconds."""
         return sum(self)
 
     def plus(self, other: TimeSpent, times: float = 1.0) -> TimeSpent:
-        """The sum with a multiple of another one."""
+        """The sum with a multiple of another instance."""
         return TimeSpent(
             *(first + times * second for first, second in zip(self, other, strict=True))
         )
 
 
 class WeightMessages(NamedTuple):
-    """Seconds of the weight traffic of a layer: gathered, reduced, and summed over copies."""
+    """Seconds of a layer's weight traffic: gathered, reduced, and summed over copies."""
 
     gather: float = 0.0
     reduce: float = 0.0
@@ -156,8 +156,8 @@ class PartTime(NamedTuple):
 
     Arguments:
         again: recomputation in the backward pass.
-        weight: seconds of `backward` for gradients of weights.
-        beside: seconds of communication that attention hides.
+        weight: seconds of `backward` spent on gradients of weights.
+        beside: seconds of communication hidden by attention.
         experts: weight traffic of experts that are divided along their own axes.
     """
 
@@ -171,7 +171,7 @@ class PartTime(NamedTuple):
 
     @property
     def back(self) -> float:
-        """Seconds of the backward pass with recomputation."""
+        """Seconds of the backward pass, including recomputation."""
         return self.again.total + self.backward.total
 
 
@@ -195,7 +195,7 @@ class PartTimes:
         self._parts: dict[tuple[int, bool], PartTime] = {}
 
     def part(self, number: int, recomputed: bool) -> PartTime:
-        """Time of a part; equal ones are computed once."""
+        """Time of a part; equal parts are computed once."""
         key = (self.workload.order[number], recomputed)
         part_time = self._parts.get(key)
         if part_time is None:
@@ -252,7 +252,7 @@ class PartTimes:
         return spent._replace(host=max(0.0, launching - spent.total))
 
     def _products(self, kind: Kind) -> tuple[float, float]:
-        """Seconds of matrix products in the forward pass: of attention, and of the rest."""
+        """Seconds of matrix products in the forward pass: in attention, and in the rest."""
         tensor, tokens = self.topology.tensor, self.tokens
         sizes_of: dict[str, int] = {}
         for piece in kind.pieces:
@@ -280,7 +280,7 @@ class PartTimes:
         return attention, other_seconds
 
     def _rate(self, peak: float, *sizes: float) -> float:
-        """FLOPs per second of products of matrices of these sizes."""
+        """FLOPs per second for products of matrices of these sizes."""
         assumed = self.gpu.assumed
         size = 1 / sum(1 / max(1.0, rate) for rate in sizes)
         # Products that are twice as fast need twice the size.
@@ -288,14 +288,14 @@ class PartTimes:
         return peak * assumed.matmul * size / (size + half)
 
     def _is_dense(self, kind: Kind) -> bool:
-        """True if attention computes masked pairs of positions as well."""
+        """True if attention also computes masked pairs of positions."""
         return self._composed(kind) or not _words(kind).isdisjoint({"masked", "window"})
 
     def _composed(self, kind: Kind) -> bool:
         return not _words(kind).isdisjoint(COMPOSED.values())
 
     def _moved(self, kind: Kind) -> float:
-        """Bytes moved by operators other than products in the forward pass of a micro-batch."""
+        """Bytes moved by operators other than products in a micro-batch's forward pass."""
         w, t, p = self.workload, self.topology, self.passes
         tokens, inner, stream = self.tokens, w.formats.compute, w.formats.params
         divisor = t.tensor if t.sequence_parallel else 1
@@ -336,7 +336,7 @@ class PartTimes:
         return moved
 
     def _messages(self, kind: Kind, again: int) -> tuple[float, float]:
-        """Seconds of activation traffic of a micro-batch: all but the ring, and the ring."""
+        """Seconds of a micro-batch's activation traffic: all but the ring, and the ring."""
         once = self.topology._replace(accumulation=1)
         rows = [
             *tensor_rows(self.workload, once, kind, self.tokens, again),
@@ -348,7 +348,7 @@ class PartTimes:
         return waited, sum(self.seconds_of(*row) for row in rows if row[1] == "ring")
 
     def seconds_of(self, kind: str, axes: str, ranks: int, calls: int, size: float) -> float:
-        """Seconds of a row of `setpoint.plan.traffic`."""
+        """Seconds for a row of `setpoint.plan.traffic`."""
         t, degrees = self.topology, self.topology.degrees
         if axes.startswith("expert"):
             degrees = {
@@ -362,7 +362,7 @@ class PartTimes:
         return self.links.seconds(kind, group, calls, size)
 
     def _experts(self, kind: Kind) -> WeightMessages:
-        """Weight traffic of the experts of a layer that have their own axes."""
+        """Weight traffic of a layer's experts if they have their own axes."""
         t = self.topology
         gathered, trained = expert_weights(t, kind)
         if not gathered:
@@ -377,12 +377,12 @@ class PartTimes:
 
 
 def _words(kind: Kind) -> set[str]:
-    """Words of the key of attention."""
+    """Words in the key of attention."""
     return {w for piece in kind.pieces if piece.role == "attention" for w in piece.key.split()}
 
 
 def _trained_share(kind: Kind) -> float:
-    """Share of matrix products whose weights need gradients."""
+    """Fraction of matrix products whose weights need gradients."""
     matrices = [weight for weight in kind.weights if len(weight.shape) > 1]
     numbers = sum(matrix.numbers * matrix.times for matrix in matrices)
     trained = sum(matrix.numbers * matrix.times for matrix in matrices if matrix.is_trained)
@@ -390,7 +390,7 @@ def _trained_share(kind: Kind) -> float:
 
 
 def _again(policy: Recompute) -> tuple[float, float, float, float]:
-    """Recomputed shares of the forward pass: attention's products, others, scores, the rest."""
+    """Recomputed fractions of the forward pass: attention products, others, scores, the rest."""
     if policy.kind is CheckpointedParts:
         attention, feed_forward = map(float, map(policy.recomputes, ("attention", "feed_forward")))
         return attention, feed_forward, attention, (attention + feed_forward) / 2
@@ -404,7 +404,7 @@ def peak_of(gpu: GpuSpec, computes: str) -> float:
     """FLOPs per second of a GPU in a format.
 
     Raises:
-        SetpointError: the data sheet has no number for it.
+        SetpointError: the data sheet does not state a number for the format.
     """
     peak: float | None = getattr(gpu.peak, computes, None)
     if peak is None:

@@ -1,7 +1,7 @@
 """Pieces of a model whose activations add up: the key and the sizes of each.
 
-The key of a piece names everything that decides which tensors its code keeps for the backward pass;
-the sizes decide how large these are. `setpoint.plan.memory` looks up keys in its table.
+The key of a piece names everything that determines which tensors its code keeps for the backward
+pass; the sizes determine how large they are. `setpoint.plan.memory` looks up keys in its table.
 """
 
 from __future__ import annotations
@@ -92,7 +92,7 @@ def outer_pieces(
 
 
 def _masks(job: Job, c: TransformerConfig) -> list[str]:
-    """Key words of the masks that all layers share and the embedding makes."""
+    """Key words for the masks that all layers share and the embedding creates."""
     backends: list[Backend] = [_backend(job, c, layer) for layer in range(c.layers)]
     words = ["eager"] if "eager" in backends else []
     if any(_holds_documents(job, backend) for backend in backends):
@@ -119,7 +119,7 @@ def _holds_documents(job: Job, backend: Backend) -> bool:
 
 
 def _is_dense(backend: Backend) -> bool:
-    """True if any mask but the causal one is a mask of all pairs of positions."""
+    """True if any mask other than the causal one covers all pairs of positions."""
     return LIMITS[backend].masks in ("dense", "causal")
 
 

@@ -1,4 +1,4 @@
-"""Checks and arithmetic of a resolved job that need neither torch nor a device."""
+"""Checks and arithmetic for a resolved job that need neither torch nor a device."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ def _on_hub(model: ModelConfig) -> Iterator[str]:
 
 
 def _measure(job: Job, facts: dict[str, int | str]) -> str | None:
-    """Add the size of the model to the facts, or return why it is unknown."""
+    """Add the size of the model to the facts, or return the reason why it is unknown."""
     model = job.model
     if not isinstance(model, TransformerConfig):
         return "the number of parameters is known only once the model is built"

@@ -1,6 +1,6 @@
 """Pipeline schedules without torch: the order of actions on each rank, and their times.
 
-The orders equal those of `torch.distributed.pipelining`, as a test compares action by action. The
+The orders equal those of `torch.distributed.pipelining`, which a test checks action by action. The
 simulation starts each action as soon as its rank is free and its inputs have arrived; the idle time
 of a rank is its bubble.
 """
@@ -23,7 +23,7 @@ _DIRECT = 6
 
 
 class Action(NamedTuple):
-    """Pass of one micro-batch through one stage."""
+    """One pass of a micro-batch through a stage."""
 
     kind: str
     stage: int
@@ -34,7 +34,7 @@ class StageTimes(NamedTuple):
     """Seconds of a stage per micro-batch.
 
     Arguments:
-        weight: part of `backward` for gradients of weights, for schedules that split it.
+        weight: part of `backward` spent on gradients of weights, for schedules that split it.
     """
 
     forward: float
@@ -42,7 +42,7 @@ class StageTimes(NamedTuple):
     weight: float = 0.0
 
     def of(self, kind: str) -> float:
-        """Seconds of an action by its kind."""
+        """Seconds of an action, by its kind."""
         if kind == FORWARD:
             return self.forward
         if kind == BACKWARD:
@@ -70,13 +70,13 @@ class Simulation(NamedTuple):
     seconds: float
 
     def busy(self, rank: int) -> float:
-        """Seconds in which a rank computes."""
+        """Seconds during which a rank computes."""
         return sum(event.end - event.start for event in self.ranks[rank])
 
     def critical(self) -> list[tuple[int, TimedAction]]:
         """The critical path: ranks and events, first to last.
 
-        An event follows the one whose end it waited for; a result from another rank arrives after
+        Each event follows the one for whose end it waited; a result from another rank arrives after
         that end.
         """
         events = [(rank, event) for rank, row in enumerate(self.ranks) for event in row]
@@ -161,7 +161,7 @@ def _interleaved_split(ranks: int, stages_per_rank: int, count: int, rank: int) 
 
 
 class _Counting:
-    """Actions of one rank, with micro-batches numbered by stage and kind as they are added."""
+    """Actions of one rank; micro-batches are numbered by stage and kind as they are added."""
 
     def __init__(self) -> None:
         self.actions: list[Action] = []
@@ -183,7 +183,7 @@ class _Counting:
 
 
 def _zero_bubble_v(ranks: int, stages_per_rank: int, count: int, rank: int) -> list[Action]:
-    """ZB-V (Qi et al., 2024): laid out for a full pipeline, then without missing micro-batches."""
+    """ZB-V (Qi et al., 2024), laid out for a full pipeline, without missing micro-batches."""
     full = max(2 * ranks - 1, count)
     down, up = rank, 2 * ranks - 1 - rank
     row = _Counting()
@@ -272,7 +272,7 @@ ORDERS: dict[str, Callable[[int, int, int, int], list[Action]]] = {
 
 @lru_cache(maxsize=256)
 def order_of(schedule: str, ranks: int, stages_per_rank: int, count: int) -> list[list[Action]]:
-    """Actions of each rank of a pipeline in a step, in order.
+    """Actions of each pipeline rank in a step, in order.
 
     Arguments:
         schedule: a value of `parallel.pipelining.schedule`.
@@ -282,11 +282,12 @@ def order_of(schedule: str, ranks: int, stages_per_rank: int, count: int) -> lis
 
 
 class InFlight(NamedTuple):
-    """Micro-batches in flight of each stage of a rank at one moment.
+    """Micro-batches in flight in each stage of a rank at one moment.
 
     Arguments:
-        active: between the forward pass and the gradients of weights, which need its activations.
-        split: those of them with gradients of inputs already.
+        active: number between the forward pass and the gradients of weights, which need its
+            activations.
+        split: number of those that already have gradients of inputs.
     """
 
     active: tuple[int, ...]
@@ -297,7 +298,7 @@ class InFlight(NamedTuple):
 def in_flight(
     schedule: str, ranks: int, stages_per_rank: int, count: int, rank: int
 ) -> tuple[InFlight, ...]:
-    """Micro-batches in flight at all moments of a step that may be the peak of a rank."""
+    """Micro-batches in flight at all moments of a step that may be a rank's peak."""
     active, split = [0] * stages_per_rank, [0] * stages_per_rank
     moments: dict[InFlight, None] = {}
     for kind, stage, _ in ORDERS[schedule](ranks, stages_per_rank, count, rank):
@@ -327,7 +328,7 @@ def simulate(
     """Simulate the passes of a step.
 
     Arguments:
-        times: of all stages, in model order.
+        times: times of all stages, in model order.
         count: number of micro-batches.
         send: seconds to send a result to the next rank.
 
@@ -374,7 +375,7 @@ def simulate(
 
 
 def _needs(action: Action, stages: int) -> list[Action]:
-    """Actions that must end before one; a backward pass needs only the input part of the next."""
+    """Actions that must end before another; a backward pass needs only the next input part."""
     kind, stage, number = action
     if kind == FORWARD:
         needs = [] if stage == 0 else [Action(FORWARD, stage - 1, number)]
@@ -390,10 +391,10 @@ def _needs(action: Action, stages: int) -> list[Action]:
 def pipeline_seconds(
     schedule: str, times: Sequence[StageTimes], ranks: int, count: int, send: float = 0.0
 ) -> float:
-    """Seconds of the passes of a step, in time independent of the number of micro-batches.
+    """Seconds of the passes of a step, computed in time independent of the number of micro-batches.
 
-    For many micro-batches two shorter steps are simulated: between them every round of one
-    micro-batch per rank takes the same time.
+    For many micro-batches, two shorter steps are simulated; every further round of one micro-batch
+    per rank takes the same time.
     """
     stages = len(times)
     if count <= _DIRECT * stages or (count - _DIRECT * stages // 2) % ranks:

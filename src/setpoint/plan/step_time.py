@@ -1,8 +1,8 @@
-"""Expected step time on a GPU that is not present, and its parts.
+"""Expected step time, and its parts, on a GPU that need not be present.
 
 The time of a part of the model comes from `setpoint.plan.part_time`. Communication of weights
 overlaps computation as in FSDP2: the weights of a layer are gathered while the layer before is
-computed, and gradients are reduced during the backward pass; only the excess is waited for.
+computed, and gradients are reduced during the backward pass; only the excess adds waiting time.
 Communication of activations along `tensor` and `ulysses` is exposed, that of `ring` overlaps
 attention. Pipeline stages follow their schedule action by action.
 """
@@ -34,7 +34,7 @@ class StepEvent(NamedTuple):
     """Event of a rank, with start and end in seconds.
 
     Arguments:
-        critical: whether it is on the critical path.
+        critical: whether the event is on the critical path.
     """
 
     row: str
@@ -55,7 +55,7 @@ class StepTime:
         tokens: tokens per step.
         flops: FLOPs per step by the formula `palm`, over all ranks.
         peak: FLOPs per second of all ranks, in the format of matrix products.
-        draw: makes the events of the step.
+        draw: function that makes the events of the step.
     """
 
     seconds: float
@@ -101,10 +101,10 @@ def seconds_of_passes(
     network: Network,
     kernels: Kernels = Kernels(),  # noqa: B008 - a value
 ) -> float:
-    """Seconds of one micro-batch through all parts, forward and backward, without weight traffic.
+    """Seconds of a micro-batch through all parts, forward and backward, without weight traffic.
 
     Raises:
-        SetpointError: as `step_time`.
+        SetpointError: see `step_time`.
     """
     step = _Step(workload, topology, gpu, network, kernels)
     stages = (parts for rank in step.stages for parts in rank)
@@ -115,7 +115,7 @@ def seconds_of_passes(
 def _passes(
     schedule: str, times: tuple[StageTimes, ...], ranks: int, count: int, hop: float
 ) -> float:
-    """Cached `pipeline_seconds`: layouts that differ only in sharding share it."""
+    """Cached `pipeline_seconds`, shared by layouts that differ only in sharding."""
     return pipeline_seconds(schedule, times, ranks, count, hop)
 
 
@@ -128,7 +128,7 @@ class _Step(PartTimes):
         self.stages = [self._stage(number) for number in range(self.topology.pipeline)]
 
     def _stage(self, rank: int) -> list[list[PartTime]]:
-        """Parts of each stage of a pipeline rank."""
+        """Parts of each stage on a pipeline rank."""
         topology, stages = self.topology, []
         for stage in stages_of(self.workload, topology)[rank]:
             parts, layer = [], 0
@@ -143,7 +143,7 @@ class _Step(PartTimes):
     # Communication of weights.
 
     def _units(self, shards: Shards) -> tuple[list[WeightMessages], dict[Place, WeightMessages]]:
-        """Communication of the weights of each layer, and of other units by their place."""
+        """Weight communication of each layer, and of other units by place."""
         per_unit = self.topology.layers_per_unit
         messages: list[WeightMessages] = []
         around: dict[Place, WeightMessages] = {}
@@ -196,7 +196,7 @@ class _Step(PartTimes):
     # The step.
 
     def result(self) -> StepTime:
-        """The step."""
+        """The result for the step."""
         t = self.topology
         seconds, parts, hidden = self._flat() if t.pipeline == 1 else self._piped()
         world = [axis for axis in t.degrees if t.degrees[axis] > 1]
@@ -253,7 +253,7 @@ class _Step(PartTimes):
         return seconds + update, parts, hidden
 
     def _flows(self, stage: Sequence[PartTime], shards: Shards) -> list[tuple[_Flow, int]]:
-        """Distinct micro-batches with their counts: the first, those between, and the last."""
+        """Distinct micro-batches with their counts: the first, the middle ones, and the last."""
         count = self.topology.accumulation
         kinds = {}
         for number in sorted({0, min(1, count - 1), count - 1}):
@@ -276,7 +276,7 @@ class _Step(PartTimes):
         reduces = layer.sums == t.accumulation or last
 
         def in_this(turns: int) -> bool:
-            """True if an event with so many turns per step is in this micro-batch."""
+            """True if an event with this many turns per step occurs in this micro-batch."""
             return turns == t.accumulation or (turns > 0 and first)
 
         flow = _Flow()
@@ -374,7 +374,7 @@ class _Step(PartTimes):
         return self._optimizer(shards_of(self.workload, self.topology, place))
 
     def _around_passes(self, rank: int) -> tuple[float, float, float]:
-        """Weight communication of a pipeline rank: before the passes, after them, and in total.
+        """Weight communication of a pipeline rank: before passes, after them, and in total.
 
         Weights are gathered when the first micro-batch needs them; gradients are reduced after the
         backward pass of the last one.
@@ -528,7 +528,7 @@ class _Flow:
         self.finish()
 
     def message(self, kind: str, label: str, seconds: float, after: float = 0.0) -> float:
-        """Communicate in parallel to computation, when the link is free.
+        """Communicate in parallel to computation, once the link is free.
 
         Returns:
             time of arrival.
@@ -542,7 +542,7 @@ class _Flow:
         return self.link
 
     def run(self, steps: Sequence[tuple[float, float, float]], kind: str) -> None:
-        """Compute parts after their weights arrive; a step is its seconds, gather and reduce."""
+        """Compute parts once their weights arrive."""
         arrived = [0.0] * len(steps)
         began = self.now
         if steps:
@@ -579,7 +579,7 @@ class _Flow:
 
 
 def palm_flops(workload: Workload) -> float:
-    """FLOPs to train on a token by the formula `palm`, which counts attention as not causal."""
+    """FLOPs per trained token by the formula `palm`, which treats attention as non-causal."""
     return 6 * sum(
         sum(kind.products) + kind.pair * kind.window
         for kind in (workload.kinds[number] for number in workload.order)

@@ -1,4 +1,4 @@
-"""Memory of a job against that of its device and of any machine: rules of training jobs."""
+"""Rules that compare a job's memory with that of its device, or of any machine."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ SURE = 0.9
 
 
 def _rough_size(job: Job) -> int:
-    """Estimate the number of weights and activations of a micro-batch of a transformer."""
+    """Estimate the numbers of weights and activations in a transformer's micro-batch."""
     model, batch = job.model, job.batch
     if not isinstance(model, TransformerConfig) or not model.parameters_known:
         return 0
@@ -33,7 +33,7 @@ def _rough_size(job: Job) -> int:
 
 
 def _may_be_large(job: Job) -> bool:
-    """True if the engine's memory is known and may exceed that of a device, by a rough count."""
+    """True if the engine's memory is known and, by a rough count, may exceed that of a device."""
     return not job.parallel.uses_deepspeed and _rough_size(job) > 10**8
 
 
@@ -88,7 +88,7 @@ GPU = "the GPU"
 
 
 def _memory_of_device(job: Job) -> tuple[int, str]:
-    """Memory that a rank has, and the device that has it."""
+    """Memory available to a rank, and the device that provides it."""
     if job.parallel.device != "cpu":
         from torch import cuda
 

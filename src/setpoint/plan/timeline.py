@@ -39,8 +39,8 @@ RECTANGLES = 20_000
 def draw(events: Sequence[StepEvent], width: int = 100) -> str:
     """Draw events in characters: one row per rank or stream, time from left to right.
 
-    A column shows the kind that takes most of its time, unless it is mostly idle. Kinds that share
-    columns, as with many micro-batches, alternate by their shares.
+    A column shows the kind that takes most of its time, unless the column is mostly idle. Kinds
+    that share columns, as with many micro-batches, alternate in proportion to their shares.
     """
     names = list(dict.fromkeys(event.row for event in events))
     end = max((event.end for event in events), default=0.0)
@@ -163,7 +163,7 @@ line { stroke: var(--line); }
 
 
 def html_of(page: Page) -> str:
-    """Make the page: HTML and SVG that follow the light or dark scheme of the browser."""
+    """Make the page, with HTML and SVG that follow the browser's light or dark scheme."""
     policy = f"default-src 'none'; style-src '{hash_of(STYLE)}'; base-uri 'none'"
     facts = "".join(
         f"<tr><td>{escape(name)}</td><td>{escape(value)}</td></tr>" for name, value in page.facts

@@ -1,4 +1,4 @@
-"""The topology of a job in numbers: mesh, pipeline stages, and shards of a rank."""
+"""The topology of a job in numbers: mesh, pipeline stages, and a rank's shards."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def stride(degrees: Mapping[str, int], axis: str) -> int:
 
 
 def span(degrees: Mapping[str, int], axes: Sequence[str]) -> int:
-    """Number of consecutive ranks that span any group along some axes."""
+    """Number of consecutive ranks that contain any group along some axes."""
     return 1 + sum((degrees[axis] - 1) * stride(degrees, axis) for axis in axes)
 
 
@@ -55,7 +55,7 @@ def index_along(degrees: Mapping[str, int], axes: Sequence[str], rank: int) -> i
 
 
 def members(degrees: Mapping[str, int], axes: Sequence[str], rank: int) -> list[int]:
-    """Ranks of the group of a rank along some axes, in order."""
+    """Ranks in a rank's group along some axes, in order."""
     position = coordinates(degrees, rank)
     first = rank - sum(position[axis] * stride(degrees, axis) for axis in axes)
     ranks = [first]
@@ -70,8 +70,8 @@ def draw(degrees: Mapping[str, int], rank: int) -> list[tuple[str, str, str, str
     """Draw the mesh around a rank, outermost axis first, without axes of one rank.
 
     Returns:
-        rows of axis, degree, coordinate of the rank, and the ranks of its group, of which the
-        middle ones of many are left out.
+        rows of axis, degree, coordinate of the rank, and the ranks of its group; in large groups,
+        those in the middle are left out.
     """
     position = coordinates(degrees, rank)
     rows: list[tuple[str, str, str, str]] = []
@@ -90,7 +90,7 @@ def _marked(number: int, rank: int) -> str:
 
 
 def _some(count: int, position: int) -> list[int]:
-    """Indices to draw: the first, the last and those around a position; large negative: a gap."""
+    """Indices to draw: the first, the last, and those around a position; large negative: a gap."""
     if count <= SHOWN:
         return list(range(count))
     near = sorted({0, 1, max(0, position - 1), position, min(count - 1, position + 1), count - 1})
@@ -104,7 +104,7 @@ def _some(count: int, position: int) -> list[int]:
 
 
 class Recompute(NamedTuple):
-    """Activation checkpointing policy; false without one, the default.
+    """Activation checkpointing policy; falsy for the default, no checkpointing.
 
     Arguments:
         kind: class of its section.
@@ -165,7 +165,7 @@ class _Fields(NamedTuple):
     Arguments:
         micro_size: sequences per micro-batch of a rank.
         accumulation: micro-batches per step.
-        every: one of this many layers is recomputed.
+        every: one layer out of this many is recomputed.
         reshard: as `parallel.reshard`.
         layers_per_unit: layers that FSDP2 gathers together.
         accumulation_of: as `parallel.sharding.accumulation`.
@@ -197,7 +197,7 @@ class _Fields(NamedTuple):
 
 
 class Topology(_Fields, DerivedDegrees):
-    """Layout of a job over ranks, and the share of a step of each rank."""
+    """Layout of a job over ranks, and each rank's share of a step."""
 
     __slots__ = ()
 
@@ -228,7 +228,7 @@ class Topology(_Fields, DerivedDegrees):
         )
 
     def of_micro_batch(self) -> Topology:
-        """Reset the fields that do not change a micro-batch on one rank to their defaults."""
+        """The same topology with fields that do not affect a micro-batch on one rank reset."""
         names = (
             "pipeline", "replicate", "shard", "accumulation", "reshard", "schedule",
             "stages_per_rank", "split",
@@ -243,17 +243,17 @@ class Topology(_Fields, DerivedDegrees):
 
     @property
     def world_size(self) -> int:
-        """All ranks."""
+        """Total number of ranks."""
         return prod(self.degrees.values())
 
     @property
     def shards_experts(self) -> bool:
-        """True if FSDP2 shards each expert among several ranks, as `Parallel.shards_experts`."""
+        """True if FSDP2 shards each expert among several ranks; see `Parallel.shards_experts`."""
         return self.divides_experts and self.expert_shards * self.expert_replicas > 1
 
     @property
     def token_shares(self) -> int:
-        """Number of ranks of `tensor` that send a share each of the same tokens to experts.
+        """Number of ranks along `tensor` that each send a share of the same tokens to experts.
 
         Ranks that divide the width of experts send all tokens.
         """
@@ -261,17 +261,17 @@ class Topology(_Fields, DerivedDegrees):
 
     @property
     def accumulates_whole(self) -> bool:
-        """True if FSDP2 reduces gradients once per step, as `Parallel.accumulates_whole`."""
+        """True if FSDP2 reduces gradients once per step; see `Parallel.accumulates_whole`."""
         several = self.accumulation_of == "unsharded" and self.accumulation > 1
         return self.uses_fsdp and (several or self.pipeline > 1)
 
     @property
     def stages(self) -> int:
-        """Number of pipeline stages on all ranks; 1 without a pipeline."""
+        """Number of pipeline stages over all ranks; 1 without a pipeline."""
         return self.pipeline * self.stages_per_rank
 
     def overrides(self) -> list[str]:
-        """Command line arguments that set the topology, without those of no effect."""
+        """Command-line arguments that set the topology, without those that have no effect."""
         fields = [f"parallel.{axis}={degree}" for axis, degree in self.degrees.items()]
         if self.divides_experts:
             fields += [
@@ -304,7 +304,7 @@ def stages_of(workload: Workload, topology: Topology) -> tuple[tuple[tuple[int, 
     """Cut a model into pipeline stages as the builder does.
 
     Returns:
-        for each pipeline rank and each of its stages the parts, by index in `Workload.order`, in
+        for each pipeline rank and each of its stages, the parts by index in `Workload.order`, in
         model order.
     """
     ranks, count = topology.pipeline, topology.stages
@@ -364,17 +364,18 @@ class Unit(NamedTuple):
 
 
 class Shards(NamedTuple):
-    """Shards of a rank, of the weights of all its stages.
+    """Shards of a rank, over the weights of all its stages.
 
     Arguments:
         stored: bytes, including padding.
         numbers: trained elements without padding; `padded`: with it.
-        mastered: those with separate master weights if the job has any: FSDP2 shards are their own.
+        mastered: trained elements that have separate master weights if the job uses them; FSDP2
+            shards are their own masters.
         state: bytes of optimizer state.
-        units: layers in model order, then what is around them.
+        units: units of the layers in model order, then units around the layers.
         trained_tensors: elements of each local trained tensor, in model order.
         terms: elements of whole weights whose gradient is summed over `tensor`.
-        tied: elements of the embedding if another stage has it as its output matrix.
+        tied: elements of the embedding if another stage uses it as output matrix.
         replicated: trained elements that FSDP2 leaves whole, whose gradients are summed separately.
     """
 
@@ -405,7 +406,7 @@ def shards_of(workload: Workload, topology: Topology, rank: int = 0) -> Shards:
 
 
 class _LocalWeight(NamedTuple):
-    """Weight on a rank: stored bytes, elements, padded elements, whole elements, and state bytes.
+    """A weight on a rank: stored bytes; local, padded and full numbers of elements; state bytes.
 
     Arguments:
         in_unit: whether FSDP2 gathers it together with others.
@@ -609,7 +610,7 @@ def _unit(weights: list[tuple[Weight, _LocalWeight]], place: Place) -> Unit:
 
 
 def _has_terms(weight: Weight, topology: Topology) -> bool:
-    """True if ranks of `tensor` compute partial gradients of a whole weight."""
+    """True if ranks along `tensor` compute partial gradients of a replicated weight."""
     if topology.tensor == 1:
         return False
     if weight.division == "experts":

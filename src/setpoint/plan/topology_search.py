@@ -1,10 +1,10 @@
-"""Search of the fastest topologies of a job on a number of GPUs that fit into memory.
+"""Search for the fastest topologies of a job on a number of GPUs that fit into memory.
 
 The search covers all meshes whose degrees multiply to the number of ranks and divide the model and
 the batch, with all micro-batches, recomputation policies and pipeline schedules. Each topology has
 a lower bound of its step time, from its computation, the filling and draining of its pipeline, and
-the traffic of its weights. Branch and bound: the lowest bound is expanded first, and the search
-ends when no bound is below the best results, so that few topologies are timed.
+the traffic of its weights. The search is branch and bound: the lowest bound is expanded first, and
+the search ends when no bound is below the best results, so that few topologies have to be timed.
 """
 
 from __future__ import annotations
@@ -53,12 +53,12 @@ LARGER = 6
 
 
 class SearchSpace(NamedTuple):
-    """Space of a search.
+    """Search space.
 
     Arguments:
         start: values that are not searched.
         fixed: fields of a topology that the user has set.
-        limit: bytes of a rank.
+        limit: maximum bytes of a rank.
     """
 
     workload: Workload
@@ -71,15 +71,15 @@ class SearchSpace(NamedTuple):
     limit: int
 
     def options(self, name: str, free: Sequence[Any]) -> Sequence[Any]:
-        """Values of a field to search."""
+        """Values to search for a field."""
         return (self.fixed[name],) if name in self.fixed else free
 
 
 class Candidate(NamedTuple):
-    """Topology that fits.
+    """Topology that fits into memory.
 
     Arguments:
-        memory: of the rank with the highest peak.
+        memory: memory of the rank with the highest peak.
     """
 
     topology: Topology
@@ -94,7 +94,7 @@ class SearchResult(NamedTuple):
         best: fastest first.
         meshes: number of meshes.
         timed: number of topologies whose step was timed.
-        unknown: reason why topologies of unknown memory were left out; empty if none was.
+        unknown: reason why topologies of unknown memory were left out; empty if there were none.
     """
 
     best: list[Candidate]
@@ -107,7 +107,7 @@ class Least(NamedTuple):
     """Topology with the least memory, if none fits.
 
     Arguments:
-        ranks: a number that is enough; None if more do not help.
+        ranks: a sufficient number of ranks; None if more ranks do not help.
     """
 
     topology: Topology
@@ -119,11 +119,11 @@ def search(space: SearchSpace, count: int) -> SearchResult:
     """Find the fastest topologies that fit.
 
     Arguments:
-        count: number of results; some more are returned if they exist.
+        count: number of results; a few more may be returned.
 
     Raises:
-        SetpointError: no mesh fits the model, the batch and the fixed values, or the state of the
-            optimizer is unknown.
+        SetpointError: no mesh suits the model, the batch and the fixed values, or the optimizer's
+            state is unknown.
     """
     _require_known_state(space)
     all_meshes = list(meshes(space))
@@ -165,7 +165,7 @@ def search(space: SearchSpace, count: int) -> SearchResult:
 
 
 def least_memory(space: SearchSpace) -> Least:
-    """Find the topology with the least memory, and a number of ranks that is enough."""
+    """Find the topology with the least memory, and a sufficient number of ranks."""
     best = _least(space)
     ranks, size = None, space.world_size
     for _ in range(LARGER):
@@ -208,7 +208,7 @@ def _least(space: SearchSpace) -> tuple[Topology, RankMemory]:
 
 
 def meshes(space: SearchSpace) -> Iterator[Topology]:
-    """All meshes that the model and the batch allow.
+    """All meshes that suit the model and the batch.
 
     Raises:
         SetpointError: a fixed degree does not divide the number of ranks.
@@ -292,7 +292,7 @@ def _divides_sequences(space: SearchSpace, tensor: int, ring: int, ulysses: int)
 
 
 def _rows(space: SearchSpace, mesh: Topology) -> Iterator[int]:
-    """Valid numbers of sequences of a micro-batch of a mesh."""
+    """Valid numbers of sequences in a micro-batch of a mesh."""
     sequences = space.workload.tokens // space.workload.length
     if sequences % mesh.data_ranks:
         return
@@ -320,7 +320,7 @@ def _leaves(space: SearchSpace, mesh: Topology) -> Iterator[Topology]:
 
 
 def _schedules(space: SearchSpace, batch: Topology) -> Iterator[tuple[str, int]]:
-    """Schedules that support the number of micro-batches, with stages per rank."""
+    """Schedules that support the number of micro-batches, with their stages per rank."""
     if batch.pipeline == 1:
         yield space.start.schedule, 1
         return
@@ -363,14 +363,14 @@ def _ends(topology: Topology) -> tuple[int, ...]:
 
 
 def most_memory(workload: Workload, topology: Topology) -> RankMemory:
-    """Memory of the rank with the highest peak; only the pipeline rank matters."""
+    """Memory of the rank with the highest peak, which depends only on the pipeline rank."""
     step = stride(topology.degrees, "pipeline")
     ranks = (rank_memory(workload, topology, stage * step) for stage in range(topology.pipeline))
     return max(ranks, key=lambda memory: memory.total)
 
 
 class _Bounds:
-    """Lower bounds of the seconds and bytes of a step."""
+    """Lower bounds on the seconds and bytes of a step."""
 
     def __init__(self, space: SearchSpace) -> None:
         self.space = space
@@ -427,7 +427,7 @@ class _Bounds:
         return True
 
     def mesh(self, mesh: Topology) -> float:
-        """Lower bound of a mesh: its largest micro-batch, without recomputation."""
+        """Lower bound for a mesh: its largest micro-batch, without recomputation."""
         rows = max(_rows(self.space, mesh))
         policy = self.space.options("recompute", (Recompute(),))[0]
         share = self.space.workload.tokens // self.space.workload.length // mesh.data_ranks
@@ -435,7 +435,7 @@ class _Bounds:
         return self._computing(leaf, fills=False)
 
     def leaf(self, topology: Topology) -> float:
-        """Seconds of an average rank: computation slowed by communication, and the update."""
+        """Seconds of an average rank: computation, slowed by communication, and the update."""
         fills = not SCHEDULES[topology.schedule].splits_backward
         computing, sent = self._computing(topology, fills), self._sent(topology)
         slowed = computing + self.space.gpu.assumed.contention * sent
@@ -493,7 +493,7 @@ WRITTEN = (FILE, ENVIRONMENT, COMMAND_LINE)
 def search_space(
     composition: Composition[Job], gpu: GpuSpec, network: Network, limit: int
 ) -> tuple[Job, SearchSpace]:
-    """The job on one rank, and the layouts to search around the values written by the user.
+    """The job on one rank, and the layouts to search, given the values written by the user.
 
     Raises:
         SetpointError: nothing can be searched, or the traffic or memory of the job is unknown.
@@ -582,7 +582,7 @@ DEFAULTS = (
 
 
 class Layout(NamedTuple):
-    """Candidate as overrides of the job, which all rules accept."""
+    """Candidate as overrides of the job that satisfy all rules."""
 
     overrides: list[str]
     candidate: Candidate
@@ -602,13 +602,13 @@ class Layout(NamedTuple):
 def valid_layouts(
     result: SearchResult, space: SearchSpace, count: int, change: Callable[[list[str]], Job]
 ) -> list[Layout]:
-    """Layouts that all rules accept, fastest first, each with as few overrides as possible.
+    """Layouts that satisfy all rules, fastest first, each with as few overrides as possible.
 
     Arguments:
         change: applies overrides to the job.
 
     Raises:
-        ConfigError: there is none; with the problems of the first candidate.
+        ConfigError: there is none; lists the problems of the first candidate.
     """
     best: list[Layout] = []
     refused: ConfigError | None = None

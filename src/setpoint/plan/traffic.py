@@ -1,4 +1,4 @@
-"""Communication of a rank in a step, by collective, as closed formulas."""
+"""Communication of a rank in a step, by collective, in closed form."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class Traffic(NamedTuple):
     Arguments:
         axes: axes of the mesh, joined by "+"; `expert` and `expert_shard` for divided experts.
         ranks: size of the group.
-        bytes: bytes of whole messages: gathered, before scattering, or summed.
+        bytes: bytes of full messages: after gathering, before scattering, or when summed.
     """
 
     kind: str
@@ -55,7 +55,7 @@ class Traffic(NamedTuple):
 def traffic(workload: Workload, topology: Topology, rank: int = 0) -> list[Traffic]:
     """Collectives of one rank in a step, largest first.
 
-    The loss, counts and norms of a step, some hundred bytes in all, are one row over all ranks.
+    The loss, counts and norms of a step, a few hundred bytes in total, form one row over all ranks.
     """
     totals: dict[tuple[str, str, int], list[int]] = defaultdict(lambda: [0, 0])
     shards = shards_of(workload, topology, rank)
@@ -86,7 +86,7 @@ def _joined(topology: Topology, axes: tuple[str, ...]) -> str:
 
 
 class Turns(NamedTuple):
-    """Number of gathers of the weights of an FSDP2 unit, and of gradient reductions, per step."""
+    """Numbers of weight gathers and gradient reductions of an FSDP2 unit per step."""
 
     forwards: int
     backwards: int
@@ -148,7 +148,7 @@ def _of_weights(workload: Workload, topology: Topology, shards: Shards) -> Itera
 
 
 def _buckets(sizes: list[int], room: int) -> int:
-    """Number of messages in which gradients are summed, in reverse order of tensors."""
+    """Number of messages in which gradients are summed, in reverse tensor order."""
     count, left = 1, room
     is_empty = True
     for size in reversed(sizes):
@@ -184,7 +184,7 @@ def tensor_rows(
     """Communication of one part along `tensor` in a step.
 
     Arguments:
-        tokens: per micro-batch.
+        tokens: tokens per micro-batch.
         again: 2 if the part is recomputed, else 1.
     """
     ranks, count = topology.tensor, topology.accumulation
@@ -224,12 +224,12 @@ def tensor_rows(
 
 
 def _divided_parts(kind: Kind) -> int:
-    """Divided parts of a layer: attention, and the feed-forward network unless it has experts."""
+    """Divided parts of a layer: attention, and the feed-forward network if it has no experts."""
     return 2 - any(piece.role == "experts" for piece in kind.pieces)
 
 
 def _again(policy: Recompute, kind: Kind) -> tuple[int, int]:
-    """Number of times recomputation enters and leaves a divided part of a layer.
+    """Number of times that recomputation enters and leaves a divided part of a layer.
 
     It skips the end of the last part, unless that is the input of a norm or dropout.
     """
@@ -278,8 +278,8 @@ def expert_rows(
 ) -> Iterator[Row]:
     """Communication of expert parallelism of one layer in a step; see `tensor_rows`.
 
-    All experts are assumed to get equally many tokens. Ranks of `tensor` take a share of the tokens
-    each, or all of them if they divide the width of experts.
+    All experts are assumed to get equally many tokens. Each rank along `tensor` processes a share
+    of the tokens, or all tokens if ranks divide the width of experts.
     """
     experts = next((piece for piece in kind.pieces if piece.role == "experts"), None)
     if experts is None:
@@ -310,7 +310,7 @@ def expert_rows(
 
 
 def expert_weights(topology: Topology, kind: Kind) -> tuple[int, int]:
-    """Weights of the experts of a layer that a rank gathers along axes of experts.
+    """Expert weights of a layer that a rank gathers along expert axes.
 
     Returns:
         bytes, and trained elements.
@@ -327,14 +327,14 @@ def expert_weights(topology: Topology, kind: Kind) -> tuple[int, int]:
 
 
 def expert_turns(topology: Topology) -> Turns:
-    """Communication of the experts of a layer in a step; pipelines free them after each pass."""
+    """Communication of a layer's experts in a step; pipelines free them after each pass."""
     count = topology.accumulation
     sums = 1 if topology.accumulates_whole else count
     return Turns(1, 0, sums) if topology.reshard is False else Turns(count, count, sums)
 
 
 def _of_experts(workload: Workload, topology: Topology, kind: Kind) -> Iterator[Row]:
-    """Weight traffic of the experts of a layer, if they are divided along their own axes."""
+    """Weight traffic of a layer's experts, if they are divided along their own axes."""
     gathered, trained = expert_weights(topology, kind)
     if not gathered:
         return

@@ -1,7 +1,8 @@
 """Work of a job in numbers, independent of its topology: parts, parameters and formats.
 
-The arithmetic of `setpoint.plan` reads this small value and a `Topology` but no configuration, so
-that a search evaluates thousands of topologies of one job without resolving any.
+The arithmetic of `setpoint.plan` reads only this small value and a `Topology`, but no
+configuration, so that a search can evaluate thousands of topologies of one job without resolving
+any.
 """
 
 from __future__ import annotations
@@ -51,12 +52,12 @@ class Weight(NamedTuple):
     """Parameters of equal shape and storage.
 
     Arguments:
-        shape: whole shape of one of `times`.
-        heads: of stacked projections: the number of heads of each, by which `heads` are divided,
-            and whether several ranks may share one.
+        shape: full shape of one of `times` parameters.
+        heads: for stacked projections: the number of heads of each, along which it is divided, and
+            whether several ranks may share one.
         inner: dimension of the inner width of packed experts; 0: none.
-        stored: bytes of a whole one on a rank; `sharded`: of what FSDP2 divides; `gathered`: of
-            what it gathers.
+        stored: bytes of a full parameter on a rank; `sharded`: bytes that FSDP2 divides;
+            `gathered`: bytes that it gathers.
         state: optimizer bytes per element and per tensor; a factored state is counted from the
             shape, in bytes per number.
         is_replicated: whether FSDP2 leaves it whole (`parallel.sharding.replicated`).
@@ -77,7 +78,7 @@ class Weight(NamedTuple):
 
     @property
     def numbers(self) -> int:
-        """Number of elements of one of them."""
+        """Number of elements of one parameter."""
         return prod(self.shape)
 
 
@@ -91,7 +92,7 @@ def weight_of(
     """Describe the storage of a parameter.
 
     Arguments:
-        model: None if its parts are unknown.
+        model: the model; None if its parts are unknown.
         quantized: bytes of quantized parameters by name.
     """
     numbers = prod(param.shape)
@@ -184,12 +185,13 @@ class Kind(NamedTuple):
     """Equal parts of a model: its embedding, layers of one kind, or its output.
 
     Arguments:
-        products: multiply-adds per token in matrix products, of attention and of the rest, without
-            experts that a token does not choose.
-        float8: those of `products` in 8 bits.
-        pair: elements of a query and a value of all heads, with 2 FLOPs each per attended position.
+        products: multiply-adds per token in matrix products, for attention and for the rest,
+            without experts that a token does not choose.
+        float8: the part of `products` in 8 bits.
+        pair: elements of a query and a value over all heads, with 2 FLOPs each per attended
+            position.
         window: maximum number of attended positions; 0 without attention.
-        is_chunked: whether it is the size of chunks.
+        is_chunked: whether `window` is a chunk size.
         length: sequence length.
         pieces: keys by which activations are looked up.
         size: parameters and FLOPs by which pipeline stages are balanced.
@@ -223,7 +225,7 @@ class Kind(NamedTuple):
 
     @property
     def forward_flops(self) -> float:
-        """FLOPs per token in the forward pass; the backward pass takes twice that."""
+        """FLOPs per token in the forward pass; the backward pass takes twice as many."""
         return 2 * sum(self.products) + self.attention_flops
 
     @property
@@ -236,12 +238,12 @@ class Formats(NamedTuple):
     """Bytes per number.
 
     Arguments:
-        compute: of matrix products.
-        master: of master weights; 0 without.
-        reduce: of gradients in reductions.
-        gradient: of gradients in the optimizer.
-        transfer: of activations between pipeline stages.
-        gathered: of matrices that FSDP2 gathers.
+        compute: for matrix products.
+        master: for master weights; 0 without any.
+        reduce: for gradients in reductions.
+        gradient: for gradients in the optimizer.
+        transfer: for activations sent between pipeline stages.
+        gathered: for matrices that FSDP2 gathers.
     """
 
     params: int
@@ -265,7 +267,7 @@ class Workload(NamedTuple):
         computes: format of matrix products, as `precision.compute`.
         from_hidden: whether the loss never stores all logits.
         takes_columns: whether the loss supports logits of a part of the vocabulary.
-        unknown_state: the optimizer, if only itself knows its state; empty if that is known.
+        unknown_state: name of the optimizer if its state is unknown; otherwise empty.
         weights_on_host: whether weights, gradients and optimizer state are in host memory.
         averaged: bytes per number of the copy made to evaluate averaged weights.
         unknown: reason why kept activations are unknown; empty if they are known.
@@ -303,7 +305,7 @@ class Workload(NamedTuple):
 
     @property
     def parameters(self) -> int:
-        """Elements of all parameters, tied ones once."""
+        """Elements of all parameters, counting tied ones once."""
         return sum(self._count(kind) for kind in self.order)
 
     @property
@@ -320,18 +322,18 @@ class Workload(NamedTuple):
 
     @property
     def flops_per_token(self) -> float:
-        """FLOPs to train on one token, without recomputation; attention under a causal mask."""
+        """FLOPs per trained token, without recomputation, with attention under a causal mask."""
         return 3 * sum(self.kinds[kind].forward_flops for kind in self.order)
 
     @classmethod
     def of(cls, job: Job, vocabulary: int | None = None) -> Workload:
-        """Count a job.
+        """Compute the work of a job.
 
         Arguments:
             vocabulary: vocabulary size; None: see `vocabulary_of`.
 
         Raises:
-            SetpointError: only the built model tells its parameters, and building it fails.
+            SetpointError: the parameters are known only from a built model, and building it fails.
         """
         return _workload_of(job, vocabulary_of(job) if vocabulary is None else vocabulary)
 
@@ -388,7 +390,7 @@ def _workload_of(job: Job, vocabulary: int) -> Workload:
 
 
 def _unknown_state(job: Job) -> str:
-    """Name of an optimizer whose state is unknown: imported, or a class of the user's own."""
+    """Name of an optimizer whose state is unknown: an imported one, or a user's class."""
     optimizer = job.optimizer
     if state_widths(job, Parameter("weight", (1, 1), "matrix")) is not None:
         return ""
@@ -399,7 +401,7 @@ def _unknown_state(job: Job) -> str:
 def _kinds_of(
     job: Job, model: TransformerConfig, vocabulary: int
 ) -> tuple[tuple[Kind, ...], tuple[int, ...], str]:
-    """Kinds of parts of a transformer, and the kind of each part."""
+    """Kinds of parts in a transformer, and the kind of each part."""
     parameters, quantized = _all_parameters(job, model, vocabulary)
     weights: dict[str, dict[Weight, int]] = {}
     products: dict[str, list[int]] = {}
@@ -451,7 +453,7 @@ def _kinds_of(
 def _all_parameters(
     job: Job, model: TransformerConfig, vocabulary: int
 ) -> tuple[list[tuple[Parameter, bool]], Mapping[str, int]]:
-    """All parameters with True for trained ones, and the bytes of quantized ones."""
+    """All parameters, with True for trained ones, and the bytes of quantized ones."""
     adapter = adapted(job, vocabulary)
     if adapter is None:
         base = list(parameters_of(model, vocabulary))
@@ -461,7 +463,7 @@ def _all_parameters(
 
 
 def _whole_model(job: Job, vocabulary: int) -> Kind:
-    """A model of unknown parts, as one kind with all its parameters."""
+    """A model with unknown parts, as a single kind with all its parameters."""
     parameters, frozen_count = trainable_parameters(job, vocabulary)
     fast = sum(prod(param.shape) for param in parameters if in_float8(job, param))
     weights: dict[Weight, int] = {}
@@ -482,7 +484,7 @@ def vocabulary_of(job: Job) -> int:
     """Vocabulary size of the tokenizer, or else of the model.
 
     Raises:
-        SetpointError: neither is known.
+        SetpointError: both are unknown.
     """
     vocabulary = known_vocabulary(job.tokenizer)
     if vocabulary is None and isinstance(job.model, TransformerConfig):

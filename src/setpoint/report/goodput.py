@@ -1,4 +1,4 @@
-"""Status and goodput of a run by its events; goodput is the share of time spent in steps."""
+"""Status and goodput of a run from its events; goodput is the fraction of time spent in steps."""
 
 from __future__ import annotations
 
@@ -20,7 +20,8 @@ def status_of(events: Sequence[Mapping[str, Any]], is_alive: Callable[[], bool])
     """The status of a run.
 
     Arguments:
-        is_alive: returns True if a process trains it; called if the events have no end.
+        is_alive: returns True if a process is training the run; called if the events do not include
+            an end.
     """
     for event in reversed(events):
         if event.get("event") == "end":
@@ -33,7 +34,7 @@ def status_of(events: Sequence[Mapping[str, Any]], is_alive: Callable[[], bool])
 
 
 def last_step(events: Sequence[Mapping[str, Any]], rows: Sequence[Mapping[str, Any]]) -> int:
-    """The current step of a run, by its newest event or row; a rollback lowers it."""
+    """The current step of a run, from its newest event or row; a rollback lowers it."""
     newest = (next((step for row in reversed(part) if type(step := row.get("step")) is int), 0)
               for part in (events, rows))  # fmt: skip
     return max(newest)
@@ -48,19 +49,19 @@ COUNTS = ("wall", "sessions", "lost_steps")
 
 @dataclass(frozen=True, slots=True)
 class Goodput:
-    """Time of a run in seconds by activity; the parts sum up to `wall`.
+    """Time of a run in seconds, by activity; the parts add up to `wall`.
 
     Arguments:
-        wall: from the start of the first process to the last trace of the last one, without the
-            time in which nothing was left to train.
-        trained: in steps that the run still has, without `waiting`.
-        waiting: for data, in these steps.
-        lost: in steps, and evaluations after them, that were trained again after a kill, a failure
-            or a rollback. The time of a killed process after its last row is in `idle`.
-        starting: from the start of a process until the model is built and at the step of the run.
-        saving: in which checkpoints blocked training.
-        evaluating: in evaluations that the run still has.
-        idle: between sessions.
+        wall: time from the start of the first process to the last trace of the last process,
+            without time in which nothing was left to train.
+        trained: time in steps that are still part of the run, without `waiting`.
+        waiting: time spent waiting for data in these steps.
+        lost: time in steps, and in evaluations after them, that were repeated after a kill, a
+            failure or a rollback. The time of a killed process after its last row counts as `idle`.
+        starting: time from the start of a process until the model is built and restored.
+        saving: time in which checkpoints blocked training.
+        evaluating: time in evaluations that are still part of the run.
+        idle: time between sessions.
         other: the rest, such as logs, profiles and callbacks.
         sessions: number of starts with something to train.
         lost_steps: number of steps in `lost`.
@@ -104,10 +105,10 @@ class _Session:
     """A session: one process, or all ranks.
 
     Arguments:
-        began, started, ended: seconds since 1970: of the process, of its first step, of its last
-            trace.
-        step, seconds: of the run at its start: step, and seconds of training so far.
-        end, reached: the same at its end; None if not recorded.
+        began, started, ended: times in seconds since 1970 of the process start, the first step and
+            the last trace.
+        step, seconds: step of the run, and seconds of training so far, at the start of the session.
+        end, reached: the same at the end; None if not recorded.
         is_done: whether nothing was left to train at its end.
     """
 
@@ -122,7 +123,7 @@ class _Session:
 
 
 def goodput(events: Sequence[Row], metrics: Sequence[Row]) -> Goodput:
-    """Divide the time of a run by activity. Clock jumps make parts smaller, never negative.
+    """Divide the time of a run by activity; clock jumps make parts smaller, but never negative.
 
     Arguments:
         events: rows of `events.jsonl`, in order.
@@ -173,17 +174,17 @@ def dropped(
     seconds: float,
     reached: tuple[int, float] | None = None,
 ) -> dict[str, Any] | None:
-    """The time lost by a return to a checkpoint, for its event.
+    """The time lost by going back to a checkpoint, for its event.
 
     Arguments:
-        events: of the run so far.
-        rows: of metrics after the checkpoint.
-        step, seconds: of the checkpoint: its step, and the seconds of training so far.
-        reached: the same for the current end of the run; None to find it in the record.
+        events: events of the run so far.
+        rows: metric rows after the checkpoint.
+        step, seconds: step of the checkpoint, and seconds of training up to it.
+        reached: the same for the current end of the run; None: read it from the record.
 
     Returns:
-        `steps`, their `seconds`, those of `evaluating` after them, the number of dropped `rows`,
-        and the `time` of the last one; None if nothing is lost.
+        `steps`, their `seconds`, the seconds of `evaluating` after them, the number of dropped
+        `rows`, and the `time` of the last row; None if nothing is lost.
     """
     for event in () if reached is not None else reversed(events):
         if event.get("event") in ("end", "fault") and "seconds" in event:
@@ -241,7 +242,7 @@ def _sessions(events: Sequence[Row]) -> list[_Session]:
 
 
 def _extend(sessions: Sequence[_Session], metrics: Sequence[Row]) -> None:
-    """Extend sessions to their last row of metrics."""
+    """Extend sessions to their last metric row."""
     bounds = [session.began for session in sessions[1:]]
     place = 0
     for row in metrics:
@@ -254,7 +255,7 @@ def _extend(sessions: Sequence[_Session], metrics: Sequence[Row]) -> None:
 
 
 def _waiting(train: Sequence[Row]) -> float:
-    """Seconds of waiting for data, from the share in each row."""
+    """Seconds of waiting for data, from the fraction in each row."""
     waiting = before = 0.0
     for row in train:
         seconds = _number(row, "seconds")
@@ -271,7 +272,7 @@ def _number(row: Row, name: str) -> float:
 
 
 def _seconds(time: object) -> float | None:
-    """A timestamp of a row as seconds since 1970; None if invalid."""
+    """Timestamp of a row as seconds since 1970; None if invalid."""
     try:
         return datetime.fromisoformat(str(time)).timestamp()
     except (ValueError, OverflowError):

@@ -58,7 +58,7 @@ def refuse_suffix(path: str) -> None:
     """Refuse a file to which a plot cannot be written.
 
     Raises:
-        SetpointError: its suffix is unsupported, or its folder is missing.
+        SetpointError: the suffix is unsupported, or the folder is missing.
     """
     if not path.lower().endswith(SUFFIXES):
         raise SetpointError(f"{path}: a plot is written to a file that ends in .png or .svg")

@@ -1,4 +1,4 @@
-"""A sortable table of runs, as text, CSV and JSON."""
+"""A sortable table of runs, as text, CSV or JSON."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ class Table:
     """Rows of values under named columns.
 
     Arguments:
-        rows: a value for each column: numbers, texts, plain data, None or `ABSENT`.
+        rows: one value per column: a number, text, plain data, None or `ABSENT`.
     """
 
     def __init__(self, columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> None:
@@ -24,7 +24,7 @@ class Table:
         self.rows = [list(row) for row in rows]
 
     def index(self, name: str) -> int:
-        """The index of a column, given by its path or the end of it.
+        """Index of a column, given by its path or the end of its path.
 
         Raises:
             SetpointError: there is no such column.
@@ -44,7 +44,7 @@ class Table:
             row.append(value)
 
     def drop(self, places: Collection[int]) -> None:
-        """Take columns out."""
+        """Remove columns."""
         kept = [place for place in range(len(self.columns)) if place not in places]
         self.columns = [self.columns[place] for place in kept]
         self.rows = [[row[place] for place in kept] for row in self.rows]
@@ -62,11 +62,11 @@ class Table:
         self.rows = [*known, *unknown]
 
     def cells(self) -> list[list[str]]:
-        """The rows as texts for people; floats have six digits."""
+        """The rows as human-readable text; floats have six digits."""
         return [[_cell(value) for value in row] for row in self.rows]
 
     def to_csv(self) -> str:
-        """The table as comma-separated values, by RFC 4180; floats at full precision."""
+        """The table as CSV (RFC 4180), with floats at full precision."""
         stream = io.StringIO()
         writer = csv.writer(stream, lineterminator="\n")
         writer.writerow(self.columns)
@@ -78,7 +78,7 @@ class Table:
         return stream.getvalue()
 
     def to_json(self) -> list[dict[str, Any]]:
-        """A mapping for each row, without absent values; infinities and NaN are texts."""
+        """One mapping per row, without absent values; infinities and NaN become text."""
         return [
             {
                 name: str(value) if value != value else plain(value)
@@ -90,7 +90,7 @@ class Table:
 
 
 def number_cell(value: float) -> str:
-    """A number with at most six digits; an int in full."""
+    """Format a number with at most six digits; an int in full."""
     return str(value) if isinstance(value, int) else f"{value:.6g}"
 
 

@@ -1,1 +1,1 @@
-"""Orderly stops, and the pace of garbage collection."""
+"""Orderly stops, and scheduling of garbage collection."""

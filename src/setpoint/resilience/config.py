@@ -17,7 +17,7 @@ class TimeLimit(Period):
     """A wall-clock limit: a time such as `"90 min"`, or `"never"`.
 
     Raises:
-        Invalid: the text is neither.
+        Invalid: the text is neither a time nor `"never"`.
     """
 
     __slots__ = ()

@@ -1,4 +1,4 @@
-"""Manual garbage collection, synchronized over ranks."""
+"""Manual garbage collection, synchronized across ranks."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class PacedCollection:
     def start(self) -> None:
         """Run a full collection, and freeze the remaining objects.
 
-        These are hundreds of thousands of objects of PyTorch and the model.
+        These are hundreds of thousands of objects from PyTorch and the model.
         """
         self._was_automatic = gc.isenabled()
         if not self.section.automatic:

@@ -21,16 +21,18 @@ SPARE = 2.0
 
 
 class SessionLimits:
-    """Requests a stop in time, from a thread, so that the start of a session is covered, too.
+    """Requests a stop in time, from a thread, so that the start of a session is also covered.
 
-    A request may come when a step has just begun; several ranks receive it in the next step, after
-    which a checkpoint is saved. So it precedes the end by the maximum time of two steps and a save
-    in this session. The first step, which includes compilation, counts only if there is no other.
+    A request may come when a step has just begun; with several ranks it takes effect in the next
+    step, after which a checkpoint is saved. It therefore precedes the end by the maximum time of
+    two steps and a save in this session. The first step, which includes compilation, counts only if
+    there is no other.
 
     Arguments:
         ask: requests a stop, with the reason.
-        ends: latest exit times, in seconds since 1970, by their source.
-        file: stop file, whose existence requests a stop; None: none, or another rank checks it.
+        ends: latest exit times, in seconds since 1970, by source.
+        file: stop file, whose existence requests a stop; None if there is none, or another rank
+            checks it.
     """
 
     def __init__(
@@ -68,7 +70,7 @@ class SessionLimits:
         return SPARE + 2 * self.longest_step + self.longest_save
 
     def reason(self) -> str | None:
-        """Reason to stop now; None without one."""
+        """Reason to stop now; None if there is none."""
         if self.file is not None and self.file.exists():
             return f"the stop file {self.file}, to be removed before it resumes"
         if self.ends:
@@ -100,11 +102,11 @@ def watch_limits(
 
     Arguments:
         folder: the run directory, which may not exist yet.
-        launcher: process whose start counts for the time limit; None: this one.
-        is_main: look for the stop file.
+        launcher: process whose start counts for the time limit; None: this process.
+        is_main: whether to look for the stop file.
 
     Raises:
-        SetpointError: the end named by the scheduler is past or invalid.
+        SetpointError: the end given by the scheduler is in the past or invalid.
     """
     if stop.limits is not None:
         return
@@ -122,7 +124,7 @@ def watch_limits(
 
 
 def stop_file_of(section: TrainingResilience, folder: str | Path) -> Path | None:
-    """Path of the stop file of a run; None without one."""
+    """Path of a run's stop file; None if it has none."""
     return None if section.stop_file is None else Path(folder, section.stop_file)
 
 
@@ -140,7 +142,7 @@ def refuse_stopped(section: TrainingResilience, folder: str | Path) -> None:
 
 
 def end_of_job() -> float | None:
-    """End of the Slurm job of this process, in seconds since 1970; None without one.
+    """End of this process's Slurm job, in seconds since 1970; None if there is none.
 
     Raises:
         SetpointError: the variable is not a time, or is in the past.

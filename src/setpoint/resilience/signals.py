@@ -1,14 +1,14 @@
-"""Stops: what Ctrl-C (SIGINT), SIGTERM, SIGUSR1 and SIGHUP do in every phase of a command; SIGUSR2.
+"""Stops: effects of Ctrl-C (SIGINT), SIGTERM, SIGUSR1 and SIGHUP in every phase; SIGUSR2.
 
-If nothing would be lost, a command exits at once. If steps are not in a checkpoint yet, the current
-step is finished and saved first. Python runs signal handlers only between two of its instructions,
-and a step or a compilation may take minutes: a thread receives signals at once, prints the
-consequences, and enforces the grace period. SIGUSR2 requests a checkpoint, after which the run
-continues; other commands ignore it.
+If nothing would be lost, a command exits immediately. If some steps are not in a checkpoint yet,
+the current step is finished and saved first. Python runs signal handlers only between two of its
+instructions, but a step or a compilation may take minutes, so a thread receives signals
+immediately, prints the consequences, and enforces the grace period. SIGUSR2 requests a checkpoint,
+after which the run continues; other commands ignore it.
 
 One request may reach a process several times (directly, and from a launcher), and the ranks of a
 job at different times, even after the other ranks have agreed on it. The agreement of all ranks
-answers the request of each rank, whenever its own signal arrives.
+counts as the answer to each rank's request, whenever its own signal arrives.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class Stopped(KeyboardInterrupt):
     """Raised in the main thread when a signal ends its work.
 
     Arguments:
-        lost: True if steps are lost that no checkpoint has.
+        lost: True if steps are lost because no checkpoint contains them.
         outlook: explanation of the consequences; may be empty.
         cause: cause of the stop; the signal if empty.
     """
@@ -69,15 +69,15 @@ class Abandoned(Exception):
 
 
 class StopRequest:
-    """Stop requests of a process, and its exit.
+    """Stop requests to a process, and its exit.
 
-    Inside a `with` block SIGTERM, SIGUSR1 and SIGHUP request a stop as preemption and SIGINT
-    (Ctrl-C) as an interruption. Without unsaved steps the first signal raises `Stopped`; otherwise
-    Ctrl-C after an earlier signal does, and another one that is repeated after `REPEATED` seconds,
+    Inside a `with` block, SIGTERM, SIGUSR1 and SIGHUP request a stop as preemption, SIGINT (Ctrl-C)
+    as an interruption. Without unsaved steps, the first signal raises `Stopped`. Otherwise, Ctrl-C
+    after an earlier signal raises it, as does another signal repeated after `REPEATED` seconds,
     unless a checkpoint is being saved. The previous handlers are restored at the end; ignored
     signals, as under `nohup`, stay ignored. A nested block of the same object has no effect. Python
-    installs handlers only in the main thread: in others `is_deaf` is True, and `request` is the
-    only way to stop.
+    installs handlers only in the main thread; in other threads, `is_deaf` is True, and `request` is
+    the only way to stop.
     """
 
     def __init__(self) -> None:
@@ -128,17 +128,17 @@ class StopRequest:
 
     @property
     def cause(self) -> str:
-        """Cause of the stop in words; empty without a request."""
+        """Cause of the stop as text; empty without a request."""
         return "" if self.signal is None else self._cause_of(self.signal)
 
     @property
     def saves_now(self) -> bool:
-        """True if a checkpoint is to be saved after the present step, and training goes on."""
+        """True if a checkpoint must be saved after the current step, and training continues."""
         return self._save_asked > self._save_answered
 
     @property
     def requested(self) -> bool:
-        """True if the run is to stop after the present step."""
+        """True if the run must stop after the current step."""
         return self.signal is not None
 
     @property
@@ -150,19 +150,19 @@ class StopRequest:
         """The exit status after a signal.
 
         Returns:
-            130 for Ctrl-C; for others 75 if the same command resumes, and 143 otherwise.
+            130 for Ctrl-C; for other signals 75 if the same command resumes, and 143 otherwise.
         """
         if number == signal.SIGINT:
             return INTERRUPTED
         return PREEMPTED if self.resumable and not lost else TERMINATED
 
     def request(self, number: int = signal.SIGTERM) -> None:
-        """Request a stop with a checkpoint after the current step; from any thread."""
+        """Request a stop with a checkpoint after the current step; callable from any thread."""
         if self.signal is None:
             self.signal = number
 
     def ask(self, reason: str) -> None:
-        """Preempt the run like a signal, for another reason; from any thread."""
+        """Preempt the run as a signal would, for another reason; callable from any thread."""
         if self.signal is not None:
             return
         self.reason = reason
@@ -180,13 +180,13 @@ class StopRequest:
         self._agreed, self.signal, self.reason = True, number, reason
 
     def answer(self) -> None:
-        """Note the end of the step, after which the grace period no longer applies."""
+        """Record the end of the step, after which the grace period no longer applies."""
         self._since, self._answered = None, self.requested
 
     def answer_save(self) -> None:
-        """Note that all ranks save after this step, which answers all SIGUSR2 so far.
+        """Record that all ranks save after this step, which answers all SIGUSR2 so far.
 
-        A signal within the next `REPEATED` seconds is answered as well.
+        A signal within the next `REPEATED` seconds also counts as answered.
         """
         self._save_answered = time.monotonic()
 
@@ -194,7 +194,7 @@ class StopRequest:
         """Abandon repeatable work, such as an evaluation.
 
         Raises:
-            Abandoned: if a stop was requested.
+            Abandoned: a stop was requested.
         """
         if self.requested:
             raise Abandoned
@@ -202,7 +202,7 @@ class StopRequest:
     def watch(self) -> None:
         """Start the thread that receives signals during long operations of the main thread.
 
-        No effect if it is running, or if no handlers could be installed.
+        Has no effect if the thread is running, or if no handlers could be installed.
         """
         if self._pipe is not None or not self._before:
             return
@@ -341,7 +341,7 @@ class StopRequest:
                 )
 
     def _cause_of(self, number: int) -> str:
-        """Cause of a stop by a signal, which may represent another reason."""
+        """Cause of a stop by a signal, which may stand for another reason."""
         return self.reason if self.reason is not None and number == PREEMPT else named(number)
 
     def _is_repeated(self, first_times: dict[int, float], number: int) -> bool:
@@ -394,7 +394,7 @@ class StopRequest:
             self._leave(self.status_of(first, lost=self.has_unsaved))
 
     def _leave(self, status: int) -> None:
-        """Exit immediately: written files need no cleanup."""
+        """Exit immediately; the files written need no cleanup."""
         with suppress(OSError):
             if os.isatty(1):
                 os.write(1, b"\x1b[?25h")  # the cursor, hidden by a progress bar
@@ -402,14 +402,14 @@ class StopRequest:
 
 
 def active() -> StopRequest | None:
-    """Request with installed handlers; None outside of blocks, and in other threads."""
+    """The request with installed handlers; None outside of blocks, and in other threads."""
     import threading
 
     return _active if threading.current_thread() is threading.main_thread() else None
 
 
 def named(number: int) -> str:
-    """Name of a signal for people, such as `Ctrl-C` or `SIGTERM`."""
+    """User-readable name of a signal, such as `Ctrl-C` or `SIGTERM`."""
     known = signal.Signals(number)
     return NAMES.get(known, known.name)
 
@@ -423,6 +423,6 @@ def _is_importing(frame: FrameType | None) -> bool:
 
 
 def _print(text: str) -> None:
-    """Print a line past all buffers and locks, which the main thread may be holding."""
+    """Print a line, bypassing all buffers and locks, which the main thread may hold."""
     with suppress(OSError):
         os.write(2, f"{text}\n".encode())

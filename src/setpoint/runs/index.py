@@ -44,10 +44,10 @@ class IndexedRun:
     """One run.
 
     Arguments:
-        run: its path relative to the folder.
+        run: path of the run relative to the folder.
         facts: values of `FACTS`, and `archived`.
-        metrics: `KIND.COLUMN` to the values of `REDUCTIONS`.
-        values: its configuration as JSON, by dotted paths.
+        metrics: values of `REDUCTIONS` by `KIND.COLUMN`.
+        values: configuration of the run as JSON, by dotted path.
         problems: descriptions of unreadable parts.
     """
 
@@ -59,11 +59,11 @@ class IndexedRun:
 
     @cached_property
     def fields(self) -> dict[str, Any]:
-        """The values of its configuration by dotted paths."""
+        """The values of the run's configuration, by dotted path."""
         return json.loads(self.values)
 
     def get(self, name: str) -> Any:
-        """A fact, a metric or a field by its name; `ABSENT` without one."""
+        """A fact, metric or field by name; `ABSENT` if there is none."""
         if name in self.facts:
             return self.facts[name]
         if (metric := self.metric(name)) is not ABSENT:
@@ -75,7 +75,7 @@ class IndexedRun:
         return ABSENT if start < 0 else _DECODER.raw_decode(self.values, start + len(key))[0]
 
     def metric(self, name: str) -> Any:
-        """A metric, as `setpoint compare` names them; `val.loss` is that of held-out data."""
+        """A metric, named as in `setpoint compare`; `val.loss` is that of held-out data."""
         with suppress(SetpointError):
             path = MetricPath.parse(name)
             if values := self.metrics.get(f"{path.kind}.{path.column}"):
@@ -114,10 +114,10 @@ def indexed(folder: str | os.PathLike[str]) -> list[IndexedRun]:
 
 
 def require_name(runs: Sequence[IndexedRun], name: str) -> None:
-    """Refuse a name without a run.
+    """Refuse a name that no run has.
 
     Raises:
-        SetpointError: with similar names.
+        SetpointError: suggests similar names.
     """
     if runs and all(run.get(name) is ABSENT for run in runs):
         names = dict.fromkeys(FACTS)
@@ -143,7 +143,7 @@ def _open_cache(folder: Path) -> sqlite3.Connection:
 
 
 def _load_cache(folder: Path) -> dict[str, tuple[str, str, str, str]]:
-    """The cached rows by path; removes a damaged cache."""
+    """The cached rows by path; a damaged cache is removed."""
     try:
         with closing(_open_cache(folder)) as cache:
             rows = cache.execute("select path, stamp, facts, metrics, fields from runs").fetchall()
@@ -273,7 +273,7 @@ def read_labels(run: Path) -> Labels:
     """Read the labels of a run; empty if there are none.
 
     Raises:
-        SetpointError: the file is not from `write_labels`.
+        SetpointError: the file was not written by `write_labels`.
     """
     path = run / LABELS
     try:

@@ -1,4 +1,4 @@
-"""Live view of a run, from its files alone, on this machine or another."""
+"""Live view of a run, based only on its files, on this machine or another."""
 
 from __future__ import annotations
 
@@ -95,7 +95,7 @@ class Rank(NamedTuple):
     """A rank without heartbeats or progress.
 
     Arguments:
-        seconds: since its last heartbeat or progress.
+        seconds: seconds since its last heartbeat or progress.
     """
 
     rank: int
@@ -107,7 +107,7 @@ class Rank(NamedTuple):
 
 @dataclass
 class Watched:
-    """A run that is polled.
+    """A run that is being polled.
 
     Arguments:
         path: its directory.
@@ -181,13 +181,13 @@ class Watched:
 
     @property
     def status(self) -> str:
-        """Status as in `setpoint runs list`; by heartbeats for runs on other machines."""
+        """Status as in `setpoint runs list`, based on heartbeats for runs on other machines."""
         beats = any(not beat.is_gone(time.time()) for beat in self.beats)
         return status_of(self.events, lambda: beats or is_locked(self.path / ".lock"))
 
     @property
     def position(self) -> Position | None:
-        """Position of the newest row of training."""
+        """Position of the newest training row."""
         row = self.last.get("train")
         if row is None:
             return None
@@ -213,7 +213,7 @@ class Watched:
 
     @property
     def silent(self) -> float | None:
-        """Seconds since the newest row or event; None without any."""
+        """Seconds since the newest row or event; None if there are none."""
         times = [row.get("time") for row in (*self.last.values(), *self.events[-1:])]
         known = [stamp for text in times if (stamp := _stamp(text)) is not None]
         return time.time() - max(known) if known else None

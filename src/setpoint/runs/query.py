@@ -31,18 +31,18 @@ PYTHON = {"=": "==", "~": "in"}
 
 
 class Query(NamedTuple):
-    """A condition, and the names in it."""
+    """A condition and the fields it mentions."""
 
     holds: Condition
     names: tuple[str, ...]
 
 
 def parse(text: str) -> Query:
-    """Read a condition.
+    """Parse a condition.
 
     Comparisons `NAME OPERATOR VALUE` with `<`, `<=`, `>`, `>=`, `=`, `!=` and `~` (a text that
-    contains the value, or matches its `*` and `?`; a list with such an entry), joined by `and`,
-    `or`, `not` and brackets. A comparison with a missing value is false, except `!=`.
+    contains the value, or matches its `*` and `?`; a list with such an entry), combined with `and`,
+    `or`, `not` and parentheses. A comparison with a missing value is false, except `!=`.
 
     Raises:
         SetpointError: the text has another form, or names an unknown status.
@@ -60,7 +60,7 @@ def parse(text: str) -> Query:
 
 
 def _in_python(match: re.Match[str]) -> str:
-    """A token as Python code: words and quoted texts as `word['...']` and `quoted['...']`."""
+    """A token as Python code, with words and quoted text as `word['...']` and `quoted['...']`."""
     kind, token = match.lastgroup, match[0]
     if kind == "operator" or token in ("and", "or", "not"):
         return f" {PYTHON.get(token, token)} "

@@ -1,7 +1,8 @@
-"""Retrains steps of a recorded run and compares the result with the record.
+"""Retraining of steps of a recorded run, and comparison of the result with the record.
 
 The run is only read. All settings with effects outside of the new directory are disabled: tracking
-services, uploads, profiles, caches of compiled code. Nothing is imported because a record names it.
+services, uploads, profiles, caches of compiled code. Modules named only in the record are not
+imported.
 """
 
 from __future__ import annotations
@@ -70,7 +71,7 @@ class StepRange(NamedTuple):
         last: the last step.
         start: the checkpoint to start from; None for the beginning.
         end: the checkpoint of `last`; None if it was not kept.
-        record: the folder with their configuration.
+        record: the folder with the configuration of these steps.
     """
 
     first: int
@@ -90,7 +91,7 @@ class RowDifference(NamedTuple):
     again: Any
 
     def line(self) -> str:
-        """For people."""
+        """The difference as a human-readable line."""
         if self.metric == "row":
             where = "the record" if self.recorded else "what was trained again"
             return f"step {self.step}: only {where} has a row of {self.kind}"
@@ -107,9 +108,9 @@ class Comparison:
     Arguments:
         rows: number of compared rows.
         differences: in order.
-        weights: lines on differing tensors of the last checkpoint; None if they could not be
-            compared, as `notes` explain.
-        digest: of the weights in the record; None if they are in several files.
+        weights: lines about differing tensors in the last checkpoint; None if they could not be
+            compared, which `notes` explains.
+        digest: digest of the weights in the record; None if they are in several files.
         environment: differences that may change bits.
         notes: parts that were not compared, with the reason.
     """
@@ -131,7 +132,7 @@ class Comparison:
 
 
 def read_rows(run: Path, first: int, last: int) -> list[dict[str, Any]]:
-    """The rows of a range of steps to compare.
+    """Rows in a range of steps, for comparison.
 
     Raises:
         SetpointError: the rows cannot be read.
@@ -153,7 +154,7 @@ def last_step(run: Path) -> int:
 
 
 def choose_steps(run: Path, steps: tuple[int, int] | None = None) -> StepRange:
-    """Choose steps to retrain: by default from the second-to-last checkpoint to the last.
+    """Choose steps to retrain, by default from the second-to-last checkpoint to the last.
 
     Arguments:
         steps: the first and the last step; None for the default.
@@ -197,7 +198,7 @@ def choose_steps(run: Path, steps: tuple[int, int] | None = None) -> StepRange:
 
 
 def recorded_job(record: Path, more: Sequence[str] = ()) -> tuple[Job, list[str]]:
-    """The configuration of a record, without side effects outside of the directory.
+    """The configuration in a record, without side effects outside of the directory.
 
     Arguments:
         more: further overrides.
@@ -224,7 +225,7 @@ def prepare_directory(
 ) -> None:
     """Create a run directory that continues from the first step, on the same data.
 
-    Files of the checkpoint are symbolic links to those of the run, which are never written.
+    Checkpoint files are symbolic links to those of the run, which are never written.
 
     Arguments:
         today: environment for the record of the new directory, if the directory is kept.
@@ -246,7 +247,7 @@ def prepare_directory(
 
 
 def is_rerun(folder: Path, run: Path) -> bool:
-    """True if `prepare_directory` made this directory to rerun all of a run."""
+    """True if `prepare_directory` made this directory to rerun a whole run."""
     return environment_at(folder, 0).get(RERUN) == str(run.resolve())
 
 
@@ -257,14 +258,14 @@ def train_again(
 
     Arguments:
         flags: overrides that turn the record into `job`.
-        imports: modules that several ranks import first.
-        threads: per process; sums on a CPU depend on them.
+        imports: modules to import first if there are several ranks.
+        threads: threads per process; sums on a CPU depend on their number.
 
     Returns:
-        the exit status of a stop by a signal before that step; 0 otherwise.
+        the exit status if a signal stopped training before that step; 0 otherwise.
 
     Raises:
-        SetpointError: as training does.
+        SetpointError: see `setpoint.train.run.train`.
     """
     ranks = job.parallel.world_size
     if ranks == 1:
@@ -350,7 +351,7 @@ def _row_differences(
     trained: Sequence[Mapping[str, Any]],
     tolerance: float | None,
 ) -> Iterator[RowDifference]:
-    """Differences in the order of the steps, except timings."""
+    """Differences in step order, except timings."""
     from setpoint.train.callbacks.log import TIMING
 
     sides = [{(row["step"], row["kind"]): row for row in rows} for rows in (recorded, trained)]
@@ -398,7 +399,7 @@ def environment_at(run: Path, step: int) -> dict[str, Any]:
 
 
 def fingerprint_differences(run: Path, job: Job) -> list[str]:
-    """A line if the fingerprint of a job differs from the recorded one."""
+    """A line if a job's fingerprint differs from the recorded one."""
     recorded = read_json(run / CONFIG).get("setpoint", {}).get("fingerprint")
     today = fingerprint(job)
     return [] if recorded == today else [f"fingerprint: {recorded} in the record, {today} here"]
@@ -428,7 +429,7 @@ def threads_of(recorded: Mapping[str, Any]) -> int:
 
 
 def environment_differences(recorded: Mapping[str, Any], today: Mapping[str, Any]) -> list[str]:
-    """Lines on differences of two environments that may change the bits of a result."""
+    """Lines about differences between two environments that may change the bits of a result."""
     before, now = (dict(_leaves({key: facts.get(key) for key in COMPARED})) for facts in
                    (recorded, json.loads(json.dumps(today))))  # fmt: skip
     return [
@@ -459,7 +460,7 @@ def _shown(value: Any) -> str:
 
 
 def _value(section: Any, path: str) -> Any:
-    """A value of a draft by its path; None if missing."""
+    """A value in a draft by its path; None if missing."""
     for name in path.split("."):
         fields = getattr(type(section), "__setpoint__", None)
         if fields is None or name not in fields.fields:
@@ -469,7 +470,7 @@ def _value(section: Any, path: str) -> Any:
 
 
 def _holds_weights_alone(checkpoint: Path) -> bool:
-    """True if a checkpoint has only weights; False if it cannot be read, which fails on use."""
+    """True if a checkpoint contains only weights; False if unreadable, which fails on use."""
     try:
         return bool(decode_state((checkpoint / STATE).read_bytes()).get("weights_only"))
     except (OSError, ValueError):

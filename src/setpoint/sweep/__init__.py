@@ -1,4 +1,4 @@
-"""Sweeps of training runs: points, the launcher, its record, search, and comparison."""
+"""Sweeps of training runs: points, the launcher, the record, search, and comparison."""
 
 import sys
 

@@ -1,4 +1,4 @@
-"""Runs side by side: the differences of their configurations, and their metrics."""
+"""Runs side by side: the differences between their configurations, and their metrics."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class ComparedRun:
 
 
 def entries(words: Sequence[str], notes: list[str]) -> list[ComparedRun]:
-    """The runs that the words of a command line name."""
+    """The runs named by the words of a command line."""
     by_path: dict[str, ComparedRun] = {}
     for word in words:
         for entry in _entries(word, notes):
@@ -96,7 +96,7 @@ def _entries(word: str, notes: list[str]) -> Iterator[ComparedRun]:
 
 
 def read_metrics(entry: ComparedRun, notes: list[str]) -> None:
-    """Read the metrics of a run; return notes on missing or damaged ones.
+    """Read the metrics of a run, and return notes about missing or damaged ones.
 
     Arguments:
         entry: the run; receives its metrics.
@@ -113,7 +113,7 @@ def read_metrics(entry: ComparedRun, notes: list[str]) -> None:
 
 
 def cell_of(entry: ComparedRun, path: MetricPath) -> Any:
-    """A metric of a run as the cell of a table: the number, or `ABSENT`."""
+    """A metric of a run as a table cell: the number, or `ABSENT`."""
     value = entry.metrics.value(path)
     return ABSENT if value is None else value
 
@@ -122,8 +122,8 @@ def differing(tables: Sequence[Values]) -> dict[tuple[str, ...], list[Any]]:
     """The values in which configurations differ.
 
     Returns:
-        for each path the value in each configuration, `ABSENT` if it has none. Values derived in
-        all configurations follow from the others and are omitted.
+        for each path, its value in each configuration, or `ABSENT`. Values derived in all
+        configurations follow from the others and are omitted.
     """
     if len(tables) < 2:
         return {}

@@ -1,4 +1,4 @@
-"""Processes of the points of a sweep, several at a time."""
+"""Processes for the points of a sweep, several at a time."""
 
 from __future__ import annotations
 
@@ -29,15 +29,15 @@ STOPS = (PREEMPTED, INTERRUPTED, TERMINATED, *(-number for number in NAMES))
 
 
 class Launcher:
-    """Starts and monitors processes in a `with` block, which leaves none running.
+    """Starts and monitors processes in a `with` block; none is left running afterwards.
 
-    SIGINT, SIGTERM, SIGUSR1 and SIGHUP are passed on: the points save and end, and no others are
-    started. The third signal kills.
+    SIGINT, SIGTERM, SIGUSR1 and SIGHUP are passed on: the points save and end, and no further ones
+    are started. The third signal kills the processes.
 
     Arguments:
         jobs: number of points that run at a time.
         command: makes the command of a point from the point and the modules it needs.
-        imports: modules named by the user; each point imports them as well.
+        imports: modules named by the user, which each point imports, too.
     """
 
     def __init__(
@@ -60,7 +60,7 @@ class Launcher:
 
     @property
     def stopped(self) -> int | None:
-        """The exit status that a signal asks for: 130 for Ctrl-C, 75 for others; or None."""
+        """Exit status requested by a signal: 130 for Ctrl-C, 75 for others; None without one."""
         if not self._signals:
             return None
         return INTERRUPTED if self._signals[0] == signal.SIGINT else PREEMPTED
@@ -95,7 +95,7 @@ class Launcher:
             signal.signal(number, handler)
 
     def run(self, tasks: Sequence[SweepTask]) -> None:
-        """Run points until all have ended, or a signal asks to stop."""
+        """Run points until all have ended, or a signal requests a stop."""
         waiting = list(tasks)
         while (waiting and not self._signals) or self.busy:
             while waiting and self.free > 0:
@@ -124,7 +124,7 @@ class Launcher:
         self._changed(task)
 
     def wait(self) -> list[SweepTask]:
-        """Wait a moment; pass signals on, and return the points that have ended."""
+        """Wait for a moment, pass signals on, and return the points that have ended."""
         time.sleep(PAUSE)
         while self._passed < len(self._signals):
             number = self._signals[self._passed]
@@ -176,7 +176,7 @@ def train_command(task: SweepTask, modules: Sequence[str]) -> list[str]:
 def environment(
     variables: Mapping[str, str], jobs: int, prefix: str = "SETPOINT__"
 ) -> dict[str, str]:
-    """The environment of a point's process.
+    """The environment for a point's process.
 
     Arguments:
         jobs: number of points that run at a time and share the processors.
@@ -195,7 +195,7 @@ def processors() -> int:
 
 
 def reason_of(task: SweepTask, status: int) -> str:
-    """The reason for the early end of a point, from the end of its log."""
+    """The reason why a point ended early, from the end of its log."""
     try:
         with open(task.log, "rb") as file:
             file.seek(max(0, os.fstat(file.fileno()).st_size - 65536))
@@ -215,7 +215,7 @@ def reason_of(task: SweepTask, status: int) -> str:
 
 
 def _of_error(lines: Sequence[str]) -> str:
-    """Format an error in one line, with the first of several problems."""
+    """Format an error as one line, with the first of several problems."""
     head = lines[0].removeprefix(ERROR).strip()
     if not REPORT.match(head):
         return head
@@ -233,7 +233,7 @@ def _send(process: subprocess.Popen[bytes], number: int) -> None:
 
 
 def _end_with_parent(parent: int) -> Callable[[], None] | None:
-    """Function for a child on Linux to get SIGTERM when its parent dies."""
+    """Function with which a child on Linux receives SIGTERM when its parent dies."""
     if sys.platform != "linux":
         return None
     import ctypes

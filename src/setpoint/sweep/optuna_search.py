@@ -37,10 +37,10 @@ Make = Callable[[Point], ResolvedPoint[Job]]
 
 
 class SearchRun:
-    """One search in the folder of a sweep; a repeated one continues the same trials.
+    """One search in the folder of a sweep; repeating it continues the same trials.
 
     Arguments:
-        changed: called when a point starts, ends, or was already finished.
+        changed: called when a point starts, ends, or turns out to be finished.
 
     Raises:
         SetpointError: Optuna is not installed, or its storage cannot be read.
@@ -73,11 +73,11 @@ class SearchRun:
                 self._recall(trial)
 
     def run(self, launcher: Launcher) -> None:
-        """Propose, run and evaluate points until all trials are done, or a signal comes.
+        """Propose, run and evaluate points until all trials are done, or a signal arrives.
 
         Raises:
-            RunError: a trial ended without the objective, and no earlier trial had it: the others
-                would not have it either.
+            RunError: a trial ended without the objective, and no earlier trial had it, so that the
+                others would not have it either.
         """
         while True:
             while launcher.free > 0:
@@ -117,7 +117,7 @@ class SearchRun:
         return dict(Counter(trial.state.name.lower() for trial in self._study.trials))
 
     def _recall(self, trial: FrozenTrial) -> None:
-        """Load a trial of an earlier call that has a result."""
+        """Load a trial from an earlier call that has a result."""
         try:
             task = SweepTask(self._make(point_of(self.axes, trial.params)), self.folder)
             task.read_state()
@@ -187,7 +187,7 @@ class SearchRun:
         self._study.tell(number, state=TrialState.FAIL)
 
     def value(self, task: SweepTask) -> float | None:
-        """The objective of a point; None if its run has not measured it."""
+        """The objective of a point; None if its run did not measure it."""
         try:
             return RunMetrics.read(task.run).value(self._objective)
         except SetpointError as error:
@@ -216,10 +216,10 @@ def open_study(spec: Search, axes: Axes, make: Make, folder: Path) -> Study:
 
 
 def trials_before(spec: Search, axes: Axes, make: Make, folder: Path) -> int:
-    """Count the earlier trials of a search; nothing is written.
+    """Count the earlier trials of a search, without writing anything.
 
     Raises:
-        SetpointError: there is a storage, and Optuna is not installed or cannot read it.
+        SetpointError: there is a storage, but Optuna is not installed or cannot read it.
     """
     path = (folder / STORAGE).resolve()
     if not path.exists():
@@ -248,7 +248,7 @@ def study_name(spec: Search, axes: Axes, make: Make) -> str:
 
 
 def optuna_missing() -> str:
-    """Message about the missing package for a search; empty if it is installed."""
+    """Message about the package missing for a search; empty if it is installed."""
     from importlib.util import find_spec
 
     return "" if find_spec("optuna") else INSTALL.format("optuna")
@@ -307,15 +307,15 @@ def optuna_axes(axes: Axes) -> dict[str, Any]:
 
 
 def _choices(axis: Choices) -> dict[str, object]:
-    """Choices by a text that Optuna can store."""
+    """Choices, by a text that Optuna can store."""
     return {value_text(raw.value): raw.value for raw in axis.values}
 
 
 def sampler_of(kind: str, seed: int, number: int) -> Any:
-    """The sampler of one trial.
+    """The sampler for one trial.
 
-    It is seeded for each trial, so a resumed search makes the same proposals as an uninterrupted
-    one.
+    It is seeded for each trial, so that a resumed search makes the same proposals as an
+    uninterrupted one.
 
     Arguments:
         kind: `tpe` or `random`.
@@ -331,8 +331,8 @@ def corners(axes: Axes) -> list[Point]:
     """Points at every limit and every choice of every axis, one axis at a time.
 
     Returns:
-        the points, the first limit of every axis first; they reveal invalid axes before any point
-        runs.
+        the points, starting with the first limit of every axis; they reveal invalid axes before any
+        point runs.
     """
     base = tuple(
         Setting(path, axis.extremes()[0], axis_origin(".".join(path)))

@@ -1,4 +1,4 @@
-"""The axes of a command line, and resolved points of a sweep with all their problems."""
+"""The axes of a command line, and the resolved points of a sweep with all their problems."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ class SweepCommandLine:
 
     @property
     def fixed(self) -> dict[tuple[str, ...], str]:
-        """The fields that have one value, with the override as typed."""
+        """The fields that have a single value, with the override as typed."""
         return {path_of(".".join(f.path)): f.label for f in self.flags if isinstance(f, Flag)}
 
     def flags_of(self, chosen: Mapping[tuple[str, ...], Setting]) -> list[Flag]:
@@ -148,7 +148,7 @@ def _add_drawn(line: SweepCommandLine, path: tuple[str, ...], flag: Flag) -> Non
 
 
 def explain(error: Invalid) -> str:
-    """Format the problems of a value on one line."""
+    """Format the problems of a value as one line."""
     reasons: list[str] = []
     for part in error.parts:
         place = ".".join(map(str, part.at))
@@ -161,7 +161,7 @@ def refuse_misspelt_distributions(line: SweepCommandLine) -> None:
     """Refuse an override that resembles a distribution, in a sweep that draws values.
 
     Raises:
-        SetpointError: with the likely intended distribution.
+        SetpointError: suggests the likely intended distribution.
     """
     for flag in line.flags:
         if isinstance(flag, Flag):
@@ -182,7 +182,7 @@ def _refuse_fixed(line: SweepCommandLine) -> None:
 
 
 def _refuse_bare_lists(root: type[Node], flag: Flag, parts: list[str]) -> None:
-    """Refuse `--optimizer.betas 0.9,0.95`, which is one list elsewhere and two points here."""
+    """Refuse `--optimizer.betas 0.9,0.95`: elsewhere it is one list, but in a sweep two points."""
     names = path_of(".".join(flag.path))
     infos = [field_of(owner, names[-1]) for owner in classes_at(root, names[:-1])]
     kinds = [info.type for info in infos if info is not None]
@@ -213,7 +213,7 @@ The last is the source that the file of the sweep is put on top of, where the fi
 
 
 class SweepError(ConfigError):
-    """The problems of the points of a sweep, each with the points that have it.
+    """The problems of a sweep's points, each with the points that have it.
 
     Arguments:
         total: number of points, including those without problems.
@@ -230,7 +230,7 @@ class SweepError(ConfigError):
         return type(self), (self.by_point, self.total)
 
     def together(self) -> list[tuple[Problem, list[str]]]:
-        """Each mistake once, with the names of the points that have it.
+        """Each problem once, with the names of the points that have it.
 
         Returns:
             pairs by descending number of points, then in the order of detection.
@@ -255,7 +255,7 @@ class SweepError(ConfigError):
 
 
 def together(by_point: Mapping[str, Sequence[P]]) -> list[tuple[P, list[str]]]:
-    """Findings that differ in the value alone as one, with the names of the points."""
+    """Merge findings that differ only in the value, with the names of the points."""
     groups: dict[tuple[object, ...], tuple[list[P], list[str]]] = {}
     for name, problems in by_point.items():
         for problem in problems:
@@ -278,7 +278,7 @@ def _with_values(same: Sequence[P]) -> P:
 
 
 def format_points(names: Sequence[str], total: int) -> str:
-    """The names of some points of a sweep, or for instance `all 4 points`."""
+    """The names of some points of a sweep, or for example `all 4 points`."""
     if len(names) == total and total > 1:
         return all_points(total)
     more = f"; and {len(names) - NAMED} more" if len(names) > NAMED else ""
@@ -286,7 +286,7 @@ def format_points(names: Sequence[str], total: int) -> str:
 
 
 def all_points(total: int) -> str:
-    """All points of a sweep, for instance `both points`."""
+    """All points of a sweep, for example `both points`."""
     return {1: "the only point", 2: "both points"}.get(total, f"all {total} points")
 
 
@@ -314,7 +314,7 @@ class ResolvedPoint(NamedTuple, Generic[C]):
 
 
 class PointNote(NamedTuple):
-    """A note on several points: `kind` is `caution` or `dropped`."""
+    """A note about several points; `kind` is `caution` or `dropped`."""
 
     kind: str
     points: list[str]
@@ -327,14 +327,14 @@ class PointNote(NamedTuple):
         return f"{self.kind} in {self.where}:{between}{self.text}"
 
     def to_json(self) -> dict[str, object]:
-        """The note for machines."""
+        """The note as JSON."""
         return {"points": self.points, "text": self.text.strip()}
 
 
 class PointChecker(Generic[C]):
-    """Runs further checks of each point, and keeps the cautions.
+    """Runs further checks on each point, and collects the cautions.
 
-    The configurations are kept as well, since they are distinguished by identity.
+    The configurations are also kept, because they are distinguished by identity.
     """
 
     def __init__(self, look: Callable[[C], tuple[list[Problem], list[Caution]]]) -> None:
@@ -348,7 +348,7 @@ class PointChecker(Generic[C]):
         return problems
 
     def notes(self, points: Sequence[ResolvedPoint[C]]) -> list[PointNote]:
-        """Notes on valid points."""
+        """Notes about valid points."""
         total = len(points)
         notes: list[PointNote] = []
         lost: dict[str, list[str]] = {}
@@ -394,7 +394,7 @@ class DuplicatePoint(NamedTuple):
         return f"{self.name}: the same as {self.same_as}" + (f"; {why}" if differ else "")
 
     def to_json(self) -> dict[str, Any]:
-        """The duplicate for machines."""
+        """The duplicate as JSON."""
         return {"name": self.name, "same_as": self.same_as, "differing": self.differing}
 
 
@@ -409,7 +409,7 @@ class Composer(Generic[C]):
     """Composes the configuration of a point, as its own command line would.
 
     Arguments:
-        open: composes a source with modifiers; called once for each combination of the two.
+        open: composes a source with modifiers; called once for each combination.
         verify: returns the problems of a resolved configuration that need more than its values.
     """
 
@@ -430,7 +430,7 @@ class Composer(Generic[C]):
         """The layers below the overrides.
 
         Arguments:
-            point: settings of the point, of which the source and the modifiers matter.
+            point: settings of the point; only the source and the modifiers matter.
 
         Returns:
             the composition; the same object for the same source and modifiers.
@@ -456,7 +456,7 @@ class Composer(Generic[C]):
         """The configuration of a point.
 
         Raises:
-            ConfigError: with all problems of the configuration.
+            ConfigError: lists all problems of the configuration.
         """
         chosen = {item.path: item for item in point}
         base = self.base(point)
@@ -480,7 +480,7 @@ def resolve_points(space: Space, composer: Composer[C], limit: int = LIMIT) -> P
 
     Raises:
         SetpointError: there are too many points.
-        SweepError: with the problems of all points.
+        SweepError: lists the problems of all points.
     """
     refuse_too_many(space.size(), limit)
     try:
@@ -550,7 +550,7 @@ def _of_point(point: Point, error: SetpointError) -> Problem:
 
 
 def _words(setting: Setting | None) -> list[str]:
-    """The modifiers of a value of their axis: none, one, or several in brackets."""
+    """The modifiers in a value of their axis: none, one, or several in brackets."""
     if setting is None or setting.value is None or setting.value == "null":
         return []
     if isinstance(setting.value, list | tuple):

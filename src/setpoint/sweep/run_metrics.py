@@ -42,7 +42,7 @@ class MetricPath(NamedTuple):
 
     @classmethod
     def parse(cls, text: str) -> MetricPath:
-        """Read a path.
+        """Parse a path.
 
         Arguments:
             text: `[KIND.]COLUMN[.REDUCTION]`; by default the last value. `val.loss` is
@@ -70,7 +70,7 @@ class RunMetrics:
     """The rows of a run.
 
     Arguments:
-        damaged: problems of omitted lines.
+        damaged: problems of lines that were omitted.
     """
 
     def __init__(self, rows: Sequence[dict[str, Any]], damaged: Sequence[str] = ()) -> None:
@@ -82,7 +82,7 @@ class RunMetrics:
         """Read the rows of a run directory.
 
         Raises:
-            SetpointError: there are none, or they cannot be read.
+            SetpointError: there are no rows, or they cannot be read.
         """
         path = run / METRICS
         if not path.exists():
@@ -91,7 +91,7 @@ class RunMetrics:
         return cls(read_jsonl(path, damaged), damaged)
 
     def curve(self, path: MetricPath) -> list[tuple[float, float]]:
-        """Values of a column by step."""
+        """Values of a column, by step."""
         points: list[tuple[float, float]] = []
         for row in self.rows:
             if path.kind not in (None, row.get("kind")):
@@ -132,7 +132,7 @@ class RunMetrics:
 
 
 def measured(job: Job) -> list[str]:
-    """The metrics that a run of a job will have, as far as its configuration determines them.
+    """The metrics that a job's run will have, as far as its configuration determines them.
 
     Returns:
         `KIND.COLUMN`, evaluation first. Training rows may have more columns, such as those of
@@ -145,7 +145,7 @@ def measured(job: Job) -> list[str]:
 
 
 def unmeasured(job: Job, objective: MetricPath) -> Problem | None:
-    """The problem of an objective that a job does not measure; None if it may."""
+    """The problem of an objective that a job does not measure; None if it may measure it."""
     known = measured(job)
     name = objective.column if objective.kind is None else f"{objective.kind}.{objective.column}"
     if name in known or (objective.kind is None and any(k.endswith(f".{name}") for k in known)):
@@ -192,7 +192,7 @@ def require(path: str, runs: Iterable[RunMetrics]) -> MetricPath:
 
 
 def reduced(values: Sequence[float], reduction: str) -> float:
-    """One number of a column.
+    """Reduce a column to one number.
 
     Arguments:
         values: at least one.
@@ -210,5 +210,5 @@ def reduced(values: Sequence[float], reduction: str) -> float:
 
 
 def is_number(value: object) -> bool:
-    """True if a value of a row is a number."""
+    """True if a value in a row is a number."""
     return isinstance(value, int | float) and not isinstance(value, bool)

@@ -85,14 +85,14 @@ class JobPointChecker(PointChecker[Job]):
 
 @dataclass
 class PreparedSweep:
-    """A sweep whose points are resolved and checked.
+    """A sweep with points that are resolved and checked.
 
     Arguments:
-        tasks: the points; none yet for a search.
+        tasks: the points; empty for a search, which has none yet.
         duplicates: the omitted points.
         notes: cautions of points, and values dropped by a change of variant.
-        command: makes the command of a point from the point and the modules it needs; None: it
-            trains.
+        command: makes the command of a point from the point and the modules it needs; None: the
+            command trains.
     """
 
     source: str
@@ -107,13 +107,13 @@ class PreparedSweep:
     make: Callable[[Point], ResolvedPoint[Job]] | None = None
 
     def open_search(self, changed: Callable[[SweepTask], None]) -> SearchRun | None:
-        """Open the search; None for a sweep whose points are known."""
+        """Open the search; None for a sweep with known points."""
         if self.search is None or self.make is None:
             return None
         return SearchRun(self.search, self.axes, self.make, self.folder, changed)
 
     def describe_search(self) -> dict[str, Any]:
-        """The search for people and machines."""
+        """Describe the search as text and as JSON."""
         assert self.search is not None and self.make is not None
         facts = {key: value for key, value in to_plain(self.search).items() if key != "axes"}
         facts["trials before"] = trials_before(self.search, self.axes, self.make, self.folder)
@@ -121,7 +121,7 @@ class PreparedSweep:
 
 
 def name_experiment(source: str) -> Callable[[Job], None]:
-    """A function that names the experiment of a point after its job's name, or else the source."""
+    """Function that names the experiment of a point after the job's name, or else the source."""
 
     def finish(draft: Job) -> None:
         if value_or_missing(draft, "experiment") is None:
@@ -148,11 +148,11 @@ def prepare_sweep(
     limit: int = LIMIT,
     imports: Sequence[str] = (),
 ) -> PreparedSweep:
-    """Resolve and check all points of a sweep of training jobs; of a search, its corners.
+    """Resolve and check all points of a sweep of training jobs; for a search, its corners.
 
     Raises:
         SetpointError: too many points, or a field that cannot be varied.
-        SweepError: with the problems of all points.
+        SweepError: lists the problems of all points.
     """
     for path in [*space.paths, *axes]:
         if path in PLACES:
@@ -216,7 +216,7 @@ class Watcher(Protocol):
 
 
 class SweepResult(NamedTuple):
-    """The end of a sweep.
+    """The result of a sweep.
 
     Arguments:
         folder: contains `sweep.json` and the folders of the points.
@@ -241,7 +241,7 @@ def run_sweep(
         prefix: prefix of environment variables that the processes of points do not inherit.
 
     Raises:
-        RunError: a search in which no trial can have a result.
+        RunError: no trial of a search can have a result.
     """
     if prepared.search is not None and prepared.command is None:
         import_optuna()
@@ -306,9 +306,9 @@ def sweep(
     dry_run: bool = False,
     limit: int = LIMIT,
 ) -> SweepResult:
-    """Train a job at many points, all checked first, as `setpoint sweep` does.
+    """Train a job at many points, all of which are checked first, like `setpoint sweep`.
 
-    Each point is a process; the same call again skips finished points and resumes the others.
+    Each point is a process. Repeating the call skips finished points and resumes the others.
 
     Arguments:
         source: see `train`.
@@ -316,11 +316,11 @@ def sweep(
             the table in the source file.
         overrides: see `train`; they apply to every point.
         jobs: number of points that run at a time.
-        dry_run: check the points and train none.
+        dry_run: whether to only check the points.
         limit: maximum number of points.
 
     Raises:
-        SetpointError: the points are wrong; `SweepError` with the problems of each.
+        SetpointError: the points are invalid; `SweepError` lists the problems of each.
     """
     if launched() > 1:
         raise SetpointError("sweep starts processes itself.\nValid: one process, without torchrun")

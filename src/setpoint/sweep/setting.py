@@ -53,7 +53,7 @@ class Setting:
         return Flag(self.path, text, self.key, self.origin, self.value)
 
     def plain(self) -> Any:
-        """The value for machines."""
+        """The value as plain data."""
         return plain_value(self.value)
 
 
@@ -68,7 +68,7 @@ def path_of(text: str) -> tuple[str, ...]:
         text: as written; hyphens and underscores are equivalent.
 
     Returns:
-        the names; a path that ends in `type` is that of its section.
+        the names; a path that ends in `type` means that of its section.
     """
     names = tuple(part.replace("-", "_") for part in text.split("."))
     return names[:-1] if len(names) > 1 and names[-1] == "type" else names
@@ -87,7 +87,7 @@ def axis_origin(name: str, find: Callable[[Path], str] | None = None) -> Origin:
 
 
 def plain_value(value: object) -> Any:
-    """Convert a value of an axis to JSON types, for comparison as well.
+    """Convert a value of an axis to JSON types, also for comparison.
 
     Returns:
         a JSON value; a text that reads as a number is that number.
@@ -103,7 +103,7 @@ def plain_value(value: object) -> Any:
 
 
 class Raw(Scalar):
-    """An unread value of a file; its field decides how it is read."""
+    """An unread value from a file; its field determines how it is read."""
 
     __setpoint_scalar__ = "a value for the field"
     __slots__ = ("value",)
@@ -113,11 +113,11 @@ class Raw(Scalar):
 
     @classmethod
     def read(cls, value: object) -> Self:
-        """Take a value as it is."""
+        """Return a value unchanged."""
         return cls(value.value if isinstance(value, Raw) else value)
 
     def dump(self) -> Any:
-        """The value in plain data."""
+        """The value as plain data."""
         return plain_value(self.value)
 
     def __eq__(self, other: object) -> bool:
@@ -170,7 +170,7 @@ def point_value(part: str) -> str:
 
 
 def _closing_quote(text: str, start: int) -> int:
-    """The index of the end of a quote that begins at `at`; `at` if it never ends."""
+    """Index of the end of a quote that begins at `at`; `at` itself if it never ends."""
     end = start + 1
     while end < len(text):
         if text[end] == "\\" and text[start] == '"':
@@ -185,7 +185,7 @@ def labels(paths: Iterable[tuple[str, ...]]) -> dict[tuple[str, ...], str]:
     """The shortest unique endings of paths.
 
     Returns:
-        a label for each path: `lr` for `optimizer.lr`, unless another axis ends in `lr` as well.
+        a label for each path: `lr` for `optimizer.lr`, unless another axis also ends in `lr`.
     """
     every = list(dict.fromkeys(paths))
     return {path: _label(path, every) for path in every}
@@ -203,10 +203,10 @@ def _label(path: tuple[str, ...], every: list[tuple[str, ...]]) -> str:
 
 
 def name_of(point: Point, short: Mapping[tuple[str, ...], str]) -> str:
-    """The name of a point; equal for equal values, different for different ones.
+    """The name of a point; equal for equal values, and different for different ones.
 
     Returns:
-        for instance `lr=3e-4,seed=1`; a long name is shortened and ends in a hash.
+        for example `lr=3e-4,seed=1`; a long name is shortened and ends in a hash.
     """
     name = ",".join(f"{short[item.path]}={value_text(item.value)}" for item in point)
     if len(name) <= MAX_NAME_LENGTH:
@@ -257,7 +257,7 @@ def number_text(number: float) -> str:
     """Format a number in the shorter of its two notations.
 
     Returns:
-        for instance `0.1`, `3e-4`, `1e6`.
+        for example `0.1`, `3e-4`, `1e6`.
     """
     data = repr(number)
     if "e" not in data:

@@ -1,7 +1,7 @@
-"""Axes of sweeps: distributions, and spaces with their points, the same on every machine.
+"""Axes of sweeps: distributions, and spaces with points that are the same on every machine.
 
-The size of a space is known at once, and its points are made one by one. Spaces nest freely: a
-product of zips, a chain of products, a list inside a grid.
+The size of a space is known in advance, but its points are generated one by one. Spaces nest
+freely: a product of zips, a chain of products, a list inside a grid.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ def draw(seed: int, index: int, name: str) -> Fraction:
     """Draw one number, uniform over [0, 1).
 
     Arguments:
-        name: name of the axis, which has its own stream, independent of other axes.
+        name: name of the axis; each axis has an independent stream.
 
     Returns:
         SHA-256 of the three, as a binary fraction.
@@ -82,19 +82,19 @@ class Distribution(Config):
         """Quantile of the distribution.
 
         Arguments:
-            share: evenly spread over [0, 1).
+            share: number from [0, 1); evenly spread values cover the distribution.
         """
         raise AssertionError(f"{type(self).__name__} is not a variant")
 
     def extremes(self) -> list[Any]:
-        """Extreme values, to check before anything runs."""
+        """Extreme values, for checks before anything runs."""
         raise AssertionError(f"{type(self).__name__} is not a variant")
 
     def describe(self) -> str:
         """The distribution as a call.
 
         Returns:
-            for instance `log_uniform(1e-5, 0.01)`.
+            for example `log_uniform(1e-5, 0.01)`.
         """
         tag = type(self).__setpoint__.tag
         fields = [getattr(self, name) for name in fields_of(self)]
@@ -102,12 +102,12 @@ class Distribution(Config):
         return f"{tag}({', '.join(map(value_text, values))})"
 
     def fault(self) -> str:
-        """The problem of the combination of values; empty if there is none."""
+        """The problem of a combination of values; empty if there is none."""
         return ""
 
 
 class Choices(Distribution, type="choice"):
-    """One of several values, equally probable."""
+    """One of several equally probable values."""
 
     values: tuple[Raw, ...]
     """The values."""
@@ -155,7 +155,7 @@ class LogUniform(Uniform, type="log_uniform"):
 
 
 class Integer(Distribution, type="integer"):
-    """int between two limits, both included, uniformly distributed."""
+    """int between two limits, inclusive, uniformly distributed."""
 
     low: int
     """Lower limit, included."""
@@ -177,7 +177,7 @@ class Integer(Distribution, type="integer"):
 
 
 class Drawn(Scalar):
-    """The value of a field that holds a distribution, written as a mapping or as a call."""
+    """Type of a field that contains a distribution, written as a mapping or as a call."""
 
     __setpoint_scalar__ = f"a distribution, such as {EXAMPLE}"
     __slots__ = ("distribution",)
@@ -193,7 +193,7 @@ class Drawn(Scalar):
             value: a text such as `uniform(0, 1)`, or a mapping with its type.
 
         Raises:
-            Invalid: it is not a distribution, or its limits contradict each other.
+            Invalid: the value is not a distribution, or its limits contradict each other.
         """
         if isinstance(value, Drawn):
             return cls(value.distribution)
@@ -209,7 +209,7 @@ class Drawn(Scalar):
         return cls(section)
 
     def dump(self) -> Any:
-        """The distribution in plain data."""
+        """The distribution as plain data."""
         return to_plain(self.distribution)
 
 
@@ -261,7 +261,7 @@ def call_mapping(text: str) -> dict[str, object]:
 
 
 def _choices(inside: str) -> list[object]:
-    """The values between the parentheses; one may have parameters, as `smoke(steps=5, a=1)`."""
+    """The values between the parentheses; one may have parameters, as in `smoke(steps=5, a=1)`."""
     values: list[object] = []
     for part in split_points(inside) if inside.strip() else ():
         if "(" in part and part[0] not in "[{\"'":
@@ -279,21 +279,21 @@ Path = tuple[str, ...]
 
 
 class Space(ABC):
-    """A set of points; `paths` are the fields that they set, with origins."""
+    """A set of points; `paths` are the fields they set, with origins."""
 
     paths: dict[Path, Origin]
 
     @abstractmethod
     def size(self) -> int:
-        """The number of points; none is generated."""
+        """The number of points, without generating any."""
 
     @abstractmethod
     def points(self) -> Iterator[Point]:
-        """The points, one by one."""
+        """Generate the points one by one."""
 
 
 class Axis(Space):
-    """One field and the values that it takes."""
+    """One field and the values it takes."""
 
     def __init__(self, path: Path, values: Sequence[object], origin: Origin) -> None:
         self.path = path
@@ -323,11 +323,11 @@ class Listed(Space):
 
 
 class Product(Space):
-    """Every combination; the last part varies fastest.
+    """Every combination of points; the last part varies fastest.
 
     Arguments:
-        parts: spaces that set different fields; without any, the product is the one point that sets
-            nothing.
+        parts: spaces that set different fields; without any, the product is a single point that
+            sets nothing.
 
     Raises:
         SetpointError: two parts set the same field.
@@ -346,13 +346,13 @@ class Product(Space):
 
 
 class Zip(Space):
-    """Spaces of one size side by side: first with first, second with second.
+    """Spaces of equal size, combined pairwise: first with first, second with second.
 
     Arguments:
         parts: at least one; they set different fields.
 
     Raises:
-        SetpointError: their sizes differ, or two set the same field.
+        SetpointError: the sizes differ, or two spaces set the same field.
     """
 
     def __init__(self, parts: Sequence[Space]) -> None:
@@ -390,8 +390,8 @@ class Chained(Space):
 class RandomPoints(Space):
     """Points drawn from distributions, the same for the same seed everywhere.
 
-    More points of the same seed extend the fewer, and an additional axis does not change the
-    others.
+    With the same seed, a larger number of points extends a smaller one, and an additional axis does
+    not change the others.
     """
 
     def __init__(
@@ -415,7 +415,7 @@ class RandomPoints(Space):
 
 
 def _disjoint_paths(parts: Sequence[Space]) -> dict[Path, Origin]:
-    """The paths of several spaces, each a different field.
+    """The paths of several spaces, each for a different field.
 
     Raises:
         SetpointError: two spaces set the same field.

@@ -1,4 +1,4 @@
-"""The table `[sweep]` of a file, read like every other configuration, its points, and search."""
+"""The table `[sweep]` of a file, read like other configuration; its points and its search."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ class RandomTable(Config):
 
 
 class Sweep(Config):
-    """Points of a sweep; parts are combined as a product."""
+    """Points of a sweep; the parts are combined as a product."""
 
     grid: Table = field(factory=dict[str, tuple[Raw, ...]])
     """Grid: values of each field; every combination is a point."""
@@ -108,7 +108,7 @@ class Sweep(Config):
                 yield Problem(f"points.{index}", "sets nothing")
 
     def parts(self) -> tuple[object, ...]:
-        """The parts of the table, empty ones included."""
+        """The parts of the table, including empty ones."""
         return self.grid, self.zip, self.points, self.random, self.product, self.chain
 
     @rule
@@ -118,10 +118,10 @@ class Sweep(Config):
 
 
 def space_of(sweep: Sweep, place: Place, path: Path) -> Space:
-    """The points that a table describes.
+    """The points described by a table.
 
     Returns:
-        the space; for an empty table one point, which sets nothing.
+        the space; for an empty table, a single point that sets nothing.
 
     Raises:
         SetpointError: two parts set the same field, or the lists of a zip differ in length.
@@ -195,7 +195,7 @@ def read_space(
 
 
 def flattened(table: Mapping[str, object]) -> dict[str, Any]:
-    """Flatten a table `[sweep]`, so that each field is under its dotted path.
+    """Flatten a table `[sweep]`, so that each field has its dotted path as key.
 
     TOML reads `optimizer.lr = [1e-4]` as a nested table, but not `"optimizer.lr" = [1e-4]`.
 
@@ -224,7 +224,7 @@ def flattened(table: Mapping[str, object]) -> dict[str, Any]:
 
 
 def mentions(table: object, axis: str) -> bool:
-    """True if a flattened table, or one inside it, has an axis."""
+    """True if a flattened table, or a table inside it, contains an axis."""
     if isinstance(table, list):
         return any(mentions(item, axis) for item in cast(list[object], table))
     if not isinstance(table, dict):
@@ -254,7 +254,7 @@ def read_table(root: type[R], document: FileDocument) -> R:
         root: a class whose field `sweep` is the table.
 
     Raises:
-        ConfigError: with all problems of the table.
+        ConfigError: lists all problems of the table.
     """
     table = document.data[TABLE]
     data = flattened(cast(Mapping[str, object], table)) if isinstance(table, dict) else table
@@ -280,7 +280,7 @@ def read_table(root: type[R], document: FileDocument) -> R:
 
 
 def place_in(document: FileDocument) -> Place:
-    """A function from a path, whose parts may be dotted, to `file:line:column`."""
+    """Function from a path, whose parts may be dotted, to `file:line:column`."""
     return lambda path: document.where(_as_written(document.data, path))
 
 

@@ -77,7 +77,7 @@ class SweepTask:
     """A point of a sweep: its planned action, status and result.
 
     Arguments:
-        run: the run directory; None: that of a training job.
+        run: the run directory; None: the usual one of a training job.
     """
 
     def __init__(self, point: ResolvedPoint[Any], folder: Path, run: Path | None = None) -> None:
@@ -95,7 +95,7 @@ class SweepTask:
         self.metrics: dict[str, float] = {}
 
     def read_state(self) -> None:
-        """Read the state of its run.
+        """Read the state of the task's run.
 
         Raises:
             SetpointError: the existing run cannot be resumed.
@@ -106,7 +106,7 @@ class SweepTask:
             self.read_metrics()
 
     def read_metrics(self) -> None:
-        """Read the last metrics of its run; damage becomes the reason."""
+        """Read the last metrics of the run; damage is recorded as the reason."""
         try:
             metrics = RunMetrics.read(self.run)
             self.metrics, self.reason = metrics.last(), "; ".join(metrics.damaged[:1])
@@ -114,7 +114,7 @@ class SweepTask:
             self.metrics, self.reason = {}, str(error)
 
     def saved_text(self) -> str:
-        """The saved step of its stopped run, for people."""
+        """The saved step of a stopped run, as text."""
         newest = max(list_checkpoints(self.run / "checkpoints"), default=0)
         if newest:
             return f"saved at step {newest}; the same command resumes"
@@ -129,7 +129,7 @@ class SweepTask:
         return "start again" if self.state.started else "start"
 
     def to_json(self) -> dict[str, Any]:
-        """The point for `sweep.json`."""
+        """The point as an entry of `sweep.json`."""
         return {
             "name": self.name,
             "settings": dict(mapping_of(self.point.point)),
@@ -146,7 +146,7 @@ class SweepTask:
 
 
 def write_point(folder: Path, name: str, job: Config, run: str) -> list[str]:
-    """Write the folder of a point as a source of `setpoint train`: a record with all origins.
+    """Write the folder of a point, a source for `setpoint train`: a record with all origins.
 
     Arguments:
         folder: folder of the point; created if missing.
@@ -167,7 +167,7 @@ def write_point(folder: Path, name: str, job: Config, run: str) -> list[str]:
 
 
 def is_point(folder: str | Path) -> bool:
-    """True if a folder is the record of a point, whose run lies elsewhere."""
+    """True if a folder is the record of a point whose run is elsewhere."""
     return (Path(folder) / POINT_FILE).is_file()
 
 
@@ -179,15 +179,15 @@ def _make_folder(folder: Path) -> None:
 
 
 class SweepRecord:
-    """`sweep.json`: the points of a sweep and their results, written by this process alone.
+    """`sweep.json`: the points of a sweep and their results, written only by this process.
 
-    It keeps the points of earlier sweeps in the same folder while their runs exist.
+    The record keeps the points of earlier sweeps in the same folder as long as their runs exist.
 
     Arguments:
         duplicates: the omitted points.
 
     Raises:
-        SetpointError: another process sweeps there, or the folder cannot be written.
+        SetpointError: another process is running a sweep there, or the folder cannot be written.
     """
 
     def __init__(self, folder: Path, source: str, duplicates: Sequence[DuplicatePoint]) -> None:
@@ -241,10 +241,10 @@ class SweepRecord:
 
 
 def _refuse_linked_points(folder: Path) -> None:
-    """Refuse points that would be written elsewhere: the folder may come from other people.
+    """Refuse points that would be written elsewhere, since the folder may come from others.
 
     Raises:
-        SetpointError: with the first link.
+        SetpointError: names the first link.
     """
     try:
         link = next(links_out_of(folder, only=POINTS), None)
@@ -259,7 +259,7 @@ def _refuse_linked_points(folder: Path) -> None:
 
 
 def read_record_of(folder: Path) -> list[dict[str, Any]]:
-    """Read all points of a sweep's folder, those of earlier sweeps last.
+    """Read all points in a sweep's folder, with those of earlier sweeps last.
 
     Arguments:
         folder: folder with a `sweep.json`.

@@ -1,4 +1,4 @@
-"""Record of a run and its display: run directory, metrics, events, progress.
+"""Record and display of a run: run directory, metrics, events, progress.
 
 Importing this package imports neither torch nor rich.
 """

@@ -48,7 +48,7 @@ def peak_of(device_name: str) -> Peak | None:
     """The peak of a device.
 
     Arguments:
-        device_name: the name given by the driver, for instance `NVIDIA H100 80GB HBM3`.
+        device_name: the name reported by the driver, for example `NVIDIA H100 80GB HBM3`.
 
     Returns:
         the peak and its source; None for unknown devices and CPUs, whose peak depends on clocks

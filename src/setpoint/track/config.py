@@ -74,7 +74,7 @@ class ServiceConfig(TrackerConfig, role=RUNTIME):
     false: train without it."""
 
     def packages(self) -> Iterator[tuple[str, str]]:
-        """Modules that it needs as configured, with their packages."""
+        """Modules that the tracker needs as configured, with their packages."""
         yield self.package
 
 

@@ -15,7 +15,7 @@ def is_terminal(stream: TextIO) -> bool:
     """True if a stream is a terminal that can move its cursor.
 
     Arguments:
-        stream: for instance standard output.
+        stream: for example standard output.
 
     Returns:
         False for files, pipes, closed streams and `TERM=dumb`.
@@ -30,13 +30,13 @@ def now() -> str:
     """The current time.
 
     Returns:
-        UTC in ISO 8601, for instance `2026-11-22T16:05:09.123Z`.
+        UTC in ISO 8601, for example `2026-11-22T16:05:09.123Z`.
     """
     return time_of(time.time())
 
 
 def time_of(seconds: float) -> str:
-    """A time in seconds since 1970, in the format of `now`."""
+    """Convert a time in the format of `now` to seconds since 1970."""
     return (
         datetime.fromtimestamp(seconds, UTC)
         .isoformat(timespec="milliseconds")
@@ -45,13 +45,13 @@ def time_of(seconds: float) -> str:
 
 
 def short_count(count: float) -> str:
-    """A count in three digits.
+    """Format a count with three digits.
 
     Arguments:
-        count: for instance tokens or parameters.
+        count: for example of tokens or parameters.
 
     Returns:
-        for instance `950`, `16.1k`, `1.25M`.
+        for example `950`, `16.1k`, `1.25M`.
     """
     if not math.isfinite(count):
         return str(count)
@@ -66,10 +66,10 @@ def short_count(count: float) -> str:
 
 
 def short_time(seconds: float) -> str:
-    """A length of time.
+    """Format a length of time.
 
     Returns:
-        for instance `0:42`, `1:05:09`, `3d 4:00:00`.
+        for example `0:42`, `1:05:09`, `3d 4:00:00`.
     """
     if not math.isfinite(seconds):
         return "?"
@@ -97,7 +97,7 @@ def print_table(
     columns: Sequence[str] = (),
     stream: TextIO | None = None,
 ) -> None:
-    """Print a table. rich is imported only on a terminal.
+    """Print a table; rich is imported only on a terminal.
 
     Arguments:
         rows: cells of text; the first of each row is its label.

@@ -49,7 +49,7 @@ class CsvTracker(Tracker):
         """Append a row.
 
         Raises:
-            RunError: it cannot be written.
+            RunError: the row cannot be written.
         """
         cells = _cells(row)
         kind = str(row.get("kind", "train"))

@@ -45,14 +45,14 @@ def environment(
     arguments: Sequence[str] | None = None,
     secrets: Iterable[str] = (),
 ) -> dict[str, Any]:
-    """Collect the environment of this process. Never fails.
+    """Collect the environment of this process; never fails.
 
     Devices and threads are recorded only if the process has imported torch.
 
     Arguments:
         directory: the directory of the user's code; the working directory by default.
         arguments: the command line; `sys.argv` by default. Secrets are hidden.
-        secrets: values to hide everywhere, in addition to those of the environment.
+        secrets: values to hide everywhere, in addition to those in environment variables.
 
     Returns:
         JSON data. Unreadable entries are None, with the reason in `unread`.
@@ -90,7 +90,7 @@ def environment(
 
 
 def _code(directory: Path) -> dict[str, Any]:
-    """The user's repository, and Setpoint's if different."""
+    """The user's repository, and Setpoint's if it is a different one."""
     user = code_revision(directory)
     if user["root"] is not None and _PACKAGE.is_relative_to(Path(user["root"]).resolve()):
         return {"user": user, "setpoint": "the same repository"}
@@ -186,7 +186,7 @@ def code_revision(directory: Path) -> dict[str, Any]:
     Returns:
         `root`, `revision`, `branch`, `remote`, `dirty`, `diff` (against the revision, tracked files
         only), `untracked` (names). Unreadable entries are None, with the reason in `unread`; a diff
-        beyond 1 MiB is cut, with its full size and SHA-256 in `unread`.
+        beyond 1 MiB is truncated, with its full size and SHA-256 in `unread`.
     """
     record: dict[str, Any] = dict.fromkeys(
         ("root", "revision", "branch", "remote", "dirty", "diff", "untracked")

@@ -1,4 +1,4 @@
-"""Heartbeats: a small file per rank with its step and phase, and their reader."""
+"""Heartbeats: one small file per rank with its step and phase, and their reader."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class Standing(NamedTuple):
         phase: "start", "step", "evaluate", "save", "end" or "failed".
         step: the last completed step.
         loss: the loss of that step.
-        checkpoint: the name of the newest one.
+        checkpoint: the name of the newest checkpoint.
     """
 
     phase: str
@@ -63,7 +63,7 @@ class Beat:
     checkpoint: str | None = None
 
     def is_gone(self, now: float) -> bool:
-        """True if heartbeats have stopped although the session has not ended."""
+        """True if heartbeats stopped although the session has not ended."""
         return self.phase not in (END, FAILED) and now - self.time > MISSED * self.every
 
     def stalled_seconds(self, now: float) -> float:
@@ -81,10 +81,11 @@ def read_heartbeats(run: Path | str) -> list[Beat]:
 
 
 class Heart:
-    """Writes the heartbeats of a rank from a thread, which a hang of training does not stop.
+    """Writes a rank's heartbeats from a thread, which keeps running if training hangs.
 
-    The first is written before `__enter__` returns, and the last states how the session ended. A
-    failed write does not end the run: `note` gets a line for the first failure.
+    The first heartbeat is written before `__enter__` returns, and the last one states how the
+    session ended. A failed write does not end the run; `note` receives a line about the first
+    failure.
 
     Arguments:
         run: the run directory.
@@ -128,10 +129,10 @@ class Heart:
         self._try(self.poll()._replace(phase=END if kind is None else FAILED))
 
     def _beat(self, standing: Standing) -> None:
-        """Write a heartbeat; the main thread writes the first and the last.
+        """Write a heartbeat; the main thread writes the first and the last one.
 
         Raises:
-            RunError: it cannot be written.
+            RunError: the heartbeat cannot be written.
         """
         now, (phase, step, loss, checkpoint) = time.time(), standing
         if (phase, step) != self._last:

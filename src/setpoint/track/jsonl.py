@@ -1,4 +1,4 @@
-"""JSON lines at full precision: rows of metrics and the events of a run."""
+"""JSON lines at full precision: metric rows and the events of a run."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ _NOT_FINITE = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
 
 
 class JsonlWriter:
-    """Appends rows to a file, each passed to the operating system before `write` returns.
+    """Appends rows to a file; each row is passed to the operating system before `write` returns.
 
     A killed process loses no rows; a power failure loses at most the rows after the last `sync`. An
     incomplete last line is dropped.
 
     Raises:
-        SetpointError: it cannot be written.
+        SetpointError: the file cannot be written.
     """
 
     def __init__(self, path: Path) -> None:
@@ -52,7 +52,7 @@ class JsonlWriter:
 
         Arguments:
             row: JSON data. NaN and the infinities become the strings `NaN`, `Infinity` and
-                `-Infinity`, as JSON requires, which `read_jsonl` converts back.
+                `-Infinity`, since JSON lacks them; `read_jsonl` converts them back.
 
         Raises:
             RunError: the disk is full; the file ends with the previous row, complete.
@@ -84,13 +84,13 @@ class JsonlWriter:
         return self.offset
 
     def truncate(self, offset: int) -> None:
-        """Drop the rows after an offset, on resume from an older checkpoint.
+        """Drop the rows after an offset, when resuming from an older checkpoint.
 
         Arguments:
             offset: an earlier value of `offset`.
 
         Raises:
-            RunError: the file is shorter, or no row ends there, so it is not the same file.
+            RunError: the file is shorter, or no row ends at the offset, so it is not the same file.
         """
         try:
             if offset > self.offset:
@@ -109,7 +109,7 @@ class JsonlWriter:
         self.offset = offset
 
     def close(self) -> None:
-        """Close the file; it is complete with or without this."""
+        """Close the file, which is complete even without this call."""
         if self._descriptor >= 0:
             os.close(self._descriptor)
             self._descriptor = -1
@@ -130,7 +130,7 @@ class EventLog:
     Unlike metrics, events are never dropped on resume: rollbacks are part of the history.
 
     Raises:
-        SetpointError: it cannot be written.
+        SetpointError: the file cannot be written.
     """
 
     def __init__(self, path: Path) -> None:
@@ -139,10 +139,10 @@ class EventLog:
         """Called with each event and its details, after it was written."""
 
     def write(self, event: str, **details: Any) -> None:
-        """Append and flush an event with the current time.
+        """Append an event with the current time, and flush it.
 
         Arguments:
-            event: its name, such as `start`, `resume`, `save`, `fault`, `end`.
+            event: name of the event, such as `start`, `resume`, `save`, `fault`, `end`.
 
         Raises:
             RunError: the disk is full or fails.
@@ -153,7 +153,7 @@ class EventLog:
             listener(event, details)
 
     def close(self) -> None:
-        """Close the file; it is complete with or without this."""
+        """Close the file, which is complete even without this call."""
         self._writer.close()
 
 
@@ -199,7 +199,7 @@ class JsonlTracker(Tracker):
         self._writer.write(row)
 
     def flush(self) -> None:
-        """Wait until the disk has all rows."""
+        """Wait until all rows are on disk."""
         self._writer.sync()
 
     def state_dict(self) -> dict[str, Any]:
@@ -215,11 +215,12 @@ class JsonlTracker(Tracker):
 def read_jsonl(
     path: Path, damaged: list[str] | None = None, offset: int = 0
 ) -> list[dict[str, Any]]:
-    """Read rows of `JsonlWriter`, even while it is writing.
+    """Read rows written by `JsonlWriter`, even while it is writing.
 
     Arguments:
-        damaged: receives messages on lines that are not JSON, which are then skipped.
-        offset: the byte to begin at, at the start of a row.
+        damaged: receives messages about lines that are not JSON, which are skipped; None: such
+            lines are errors.
+        offset: byte at which to begin, the start of a row.
 
     Returns:
         the rows, without an incomplete last line.
@@ -252,7 +253,7 @@ def read_jsonl(
 
 
 def readable_rows(path: Path, offset: int = 0) -> list[dict[str, Any]]:
-    """The rows of a file, as `read_jsonl`; none if it is missing, and without damaged lines."""
+    """The rows of a file, like `read_jsonl`, without damaged lines; empty if it is missing."""
     return read_jsonl(path, [], offset) if path.exists() else []
 
 
@@ -290,7 +291,7 @@ def _end_of_whole_lines(descriptor: int, block: int = 65536) -> int:
 
 
 def plain_numbers(value: Any) -> Any:
-    """Replace numbers that JSON lacks by strings: NaN, Infinity, -Infinity."""
+    """Replace numbers that JSON lacks with strings: NaN, Infinity, -Infinity."""
     if isinstance(value, float) and not math.isfinite(value):
         return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
     if isinstance(value, Mapping):
@@ -301,7 +302,7 @@ def plain_numbers(value: Any) -> Any:
 
 
 def restored_numbers(value: Any) -> Any:
-    """Undo `plain_numbers`."""
+    """Inverse of `plain_numbers`."""
     if isinstance(value, str):
         return _NOT_FINITE.get(value, value)
     if isinstance(value, dict):

@@ -1,4 +1,4 @@
-"""Progress display of a run and of other work: a live bar, plain lines, or nothing."""
+"""Progress display for a run and for other work: a live bar, plain lines, or nothing."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """Metrics to show; None is omitted.
+    """Metrics to show; those that are None are omitted.
 
     Arguments:
         loss: mean over the steps since the last reading, in nats per token.
         seconds_left: estimated time to the end.
-        mfu: share of the hardware's peak, between 0 and 1.
+        mfu: fraction of the hardware's peak, between 0 and 1.
         fraction: completed fraction of the run, between 0 and 1.
     """
 
@@ -41,7 +41,7 @@ class Reading:
 
 
 class Work(Protocol):
-    """Called with the progress of work other than steps; see `Progress.work`."""
+    """Callback for the progress of work other than steps; see `Progress.work`."""
 
     def __call__(self, label: str, done: int, total: int | None, now: bool = False) -> None:
         """See `Progress.work`."""
@@ -66,16 +66,16 @@ def no_work(label: str, done: int, total: int | None, now: bool = False) -> None
 
 
 class Progress:
-    """Shows nothing; base class of the displays. A context manager."""
+    """Base class of the displays, which shows nothing; a context manager."""
 
     moves = False
     """True if `advance` does something."""
 
     def start(self) -> None:
-        """Begin to show."""
+        """Start the display."""
 
     def advance(self, step: int) -> None:
-        """Show that a step is done; cheap enough to call at every step."""
+        """Show that a step is done; cheap enough to be called at every step."""
 
     def show(self, reading: Reading) -> None:
         """Show a row of metrics."""
@@ -84,12 +84,12 @@ class Progress:
         """Show a permanent line, such as an evaluation or a saved checkpoint."""
 
     def work(self, label: str, done: int, total: int | None, now: bool = False) -> None:
-        """Show the progress of work other than steps; cheap enough to call at every batch.
+        """Show the progress of work other than steps; cheap enough to be called at every batch.
 
         Arguments:
             label: the work and its unit, such as `evaluating held_out, sequences`.
             total: the total amount, at which the work is complete; None if unknown.
-            now: whether to show it immediately, as the next call may be late.
+            now: whether to show it immediately, because the next call may be late.
         """
 
     def stop(self) -> None:
@@ -125,7 +125,7 @@ class LineProgress(Progress):
         print(text, file=self.stream, flush=True)
 
     def work(self, label: str, done: int, total: int | None, now: bool = False) -> None:
-        """Print a line every few seconds, for long work only."""
+        """Print a line every few seconds, but only for long work."""
         time_now = time.monotonic()
         pace = self._pace.text(label, done, total, time_now)
         if not now and (self._work is None or self._work[0] != label):
@@ -146,7 +146,7 @@ class WorkLine(Progress):
         self._pace = Pace()
 
     def work(self, label: str, done: int, total: int | None, now: bool = False) -> None:
-        """Update the line, at most ten times a second, and remove it at the end."""
+        """Update the line, at most ten times a second, and remove it when the work is done."""
         time_now = time.monotonic()
         pace = self._pace.text(label, done, total, time_now)
         if done == total:
@@ -169,7 +169,7 @@ class WorkLine(Progress):
 
 
 def make_work_progress(stream: TextIO | None = None) -> Progress:
-    """Show the progress of a command on standard error.
+    """Make a display on standard error for the progress of a command.
 
     Returns:
         a display: one updated line on a terminal, and a line every few seconds elsewhere.
@@ -210,7 +210,7 @@ def work_text(label: str, done: int, total: int | None) -> str:
         total: see `Progress.work`.
 
     Returns:
-        for instance `evaluating held_out, sequences: 128/640 (20%)`.
+        for example `evaluating held_out, sequences: 128/640 (20%)`.
     """
     if not total:
         return f"{label}: {short_count(done)}"
@@ -224,7 +224,7 @@ def reading_parts(reading: Reading, total_steps: int | None) -> list[str]:
         total_steps: the step at which the run ends, or None.
 
     Returns:
-        for instance `step 20/300`, `loss 2.8125`, `16.1k tokens/s`, `MFU 31.2%`, `0:42 left`.
+        for example `step 20/300`, `loss 2.8125`, `16.1k tokens/s`, `MFU 31.2%`, `0:42 left`.
     """
     total = "" if total_steps is None else f"/{total_steps}"
     parts = [f"step {reading.step}{total}"]
@@ -278,7 +278,7 @@ class BarProgress(Progress):
             self._bar.start()
 
     def pause(self) -> None:
-        """Leave the terminal to a debugger."""
+        """Give the terminal to a debugger."""
         self._paused += 1
         self._bar.stop()
 
@@ -311,7 +311,7 @@ class BarProgress(Progress):
         self._bar.console.print(text, markup=False, soft_wrap=True)
 
     def work(self, label: str, done: int, total: int | None, now: bool = False) -> None:
-        """Show a separate bar below, until the work is done."""
+        """Show a separate bar below the main one until the work is done."""
         time_now = time.monotonic()
         pace = self._pace.text(label, done, total, time_now)
         finished = done == total
@@ -356,7 +356,7 @@ class BarProgress(Progress):
 
 
 def _make_way_for_debuggers() -> None:
-    """Hide the bar while pdb, or a debugger built on it, waits for commands."""
+    """Hide the bar while pdb, or a debugger based on it, waits for commands."""
     import pdb
 
     from rich.file_proxy import FileProxy
@@ -382,16 +382,16 @@ def _make_way_for_debuggers() -> None:
 
 
 class LoggedProgress(Progress):
-    """Forwards to another display and logs each line with the time to a file.
+    """Forwards to another display, and logs each line with the time to a file.
 
-    If the reader of the output exits, as `| head` does, the run continues and the file has the
+    If the reader of the output exits, as `| head` does, the run continues and the file contains the
     rest.
 
     Arguments:
         path: the log file, which is appended to.
 
     Raises:
-        RunError: if the file cannot be written.
+        RunError: the file cannot be written.
     """
 
     def __init__(self, inner: Progress, path: Path, total_steps: int | None) -> None:
@@ -424,7 +424,7 @@ class LoggedProgress(Progress):
         self._show(lambda inner: inner.note(text))
 
     def log(self, text: str) -> None:
-        """Write a line to the file only.
+        """Write a line only to the file.
 
         Raises:
             RunError: the disk is full or fails.
@@ -445,7 +445,7 @@ class LoggedProgress(Progress):
         self._show(lambda inner: inner.stop())
 
     def close(self) -> None:
-        """Close the file; it is complete with or without this."""
+        """Close the file, which is complete even without this call."""
         with suppress(OSError):  # of a line already refused when written
             self._file.close()
 
@@ -462,7 +462,7 @@ def make_progress(
     total_steps: int | None,
     stream: TextIO | None = None,
 ) -> Progress:
-    """Create the display of a run. rich is imported only for the bar.
+    """Create the display of a run; rich is imported only for the bar.
 
     Arguments:
         mode: `tracking.progress`; `auto` is a bar on a terminal and lines elsewhere.

@@ -23,7 +23,7 @@ def is_secret_name(name: str) -> bool:
     """True if the name of a flag, field or variable suggests a secret.
 
     Arguments:
-        name: for instance `--tracking.wandb.api_key` or `HF_TOKEN`; `tokens` and `tokenizer` do not
+        name: for example `--tracking.wandb.api_key` or `HF_TOKEN`; `tokens` and `tokenizer` do not
             match.
     """
     return not _SECRET_WORDS.isdisjoint(re.split(r"[^a-z0-9]+", name.lower()))
@@ -33,7 +33,7 @@ def without_secrets(value: Any) -> Any:
     """Hide secrets in all strings of nested data.
 
     Returns:
-        a copy with `hide_secrets` applied to each string, keys included.
+        a copy with `hide_secrets` applied to each string, including keys.
     """
     if isinstance(value, str):
         return hide_secrets(value)
@@ -45,7 +45,7 @@ def without_secrets(value: Any) -> Any:
 
 
 def declared_secrets(config: Config) -> Iterator[str]:
-    """The readable secrets that a configuration refers to."""
+    """The readable secrets to which a configuration refers."""
     waiting: list[Any] = []
     for leaf in leaves(config):  # leaf values are plain
         value: Any = config
@@ -67,8 +67,8 @@ def without_values(value: Any, secrets: Iterable[str] = ()) -> Any:
     """Hide secrets by value in all strings of nested data.
 
     Arguments:
-        secrets: in addition to those in environment variables. Each line is hidden separately, if
-            it has at least `SHORTEST` characters.
+        secrets: secrets in addition to those in environment variables. Each line with at least
+            `SHORTEST` characters is hidden separately.
     """
     values = [
         text

@@ -1,4 +1,4 @@
-"""The run directory: its files, its lock, and refusal of other directories."""
+"""The run directory: its files, its lock, and refusal of directories with other contents."""
 
 from __future__ import annotations
 
@@ -47,12 +47,12 @@ FILES = (
 
 
 class RunDirectory:
-    """The directory of a run, from `create`.
+    """Directory of a run; made by `create`.
 
     Arguments:
-        lock: held by this process; None for reading only.
+        lock: lock held by this process; None for read-only use.
         is_new: whether no run was recorded there before.
-        created: directories created for it, from its own upwards.
+        created: directories created for it, from the run directory upwards.
         before: other entries that existed before.
     """
 
@@ -71,14 +71,14 @@ class RunDirectory:
 
     @classmethod
     def create(cls, path: Path | str) -> Self:
-        """Create a run directory, or take over that of a run to continue, and lock it.
+        """Create a run directory, or take over the directory of a run to continue, and lock it.
 
         Returns:
             the directory, locked until `close` or the end of the process.
 
         Raises:
-            SetpointError: it has other contents or links to the outside, is locked, or cannot be
-                written. Nothing is written then.
+            SetpointError: the directory has other contents or links to the outside, is locked, or
+                cannot be written. Nothing is written in these cases.
         """
         path = Path(path)
         for left in reversed(range(TRIES)):
@@ -131,7 +131,7 @@ class RunDirectory:
 
     @classmethod
     def check(cls, path: Path | str) -> Self:
-        """Check like `create`, but write nothing.
+        """Make the same checks as `create`, but write nothing.
 
         Raises:
             SetpointError: as in `create`.
@@ -178,14 +178,14 @@ class RunDirectory:
 
     @property
     def events(self) -> Path:
-        """Starts, resumes, saves and faults."""
+        """The event log: starts, resumes, saves and faults."""
         return self.path / "events.jsonl"
 
     def write_json(self, name: str, value: Any) -> None:
         """Write a JSON file of the record atomically.
 
         Raises:
-            RunError: it cannot be written; the previous content is unchanged.
+            RunError: the file cannot be written; its previous content is unchanged.
         """
         write_json(self._writable(name), value)
 
@@ -193,12 +193,12 @@ class RunDirectory:
         """Write a text file of the record atomically.
 
         Raises:
-            RunError: it cannot be written; the previous content is unchanged.
+            RunError: the file cannot be written; its previous content is unchanged.
         """
         write_text(self._writable(name), text)
 
     def write_record(self, texts: Mapping[str, str], schema: int) -> None:
-        """Write or replace the files of the configuration's record.
+        """Write or replace the files of the recorded configuration.
 
         A kill leaves either the old or the new record: the origins wait in a separate file until
         `config.json` is replaced. The files of an older schema are kept as `config.schema-1.json`.
@@ -227,7 +227,7 @@ class RunDirectory:
                 raise RunError(f"{place} cannot be written: {error.strerror}") from error
 
     def withdraw(self) -> None:
-        """Undo `create`, if no run is recorded here, and close the directory.
+        """Undo `create` if no run is recorded in the directory, and close it.
 
         For a refused first start, which leaves nothing new.
         """
@@ -268,16 +268,16 @@ class RunDirectory:
 
 
 def is_run_directory(path: Path) -> bool:
-    """True if a directory has a `config.json` and another file of the record of a run.
+    """True if a directory contains a `config.json` and another file of a run's record.
 
-    Directories of other programs, such as models, have a `config.json` too.
+    Directories of other programs, such as models, also contain a `config.json`.
     """
     record_files = (ORIGINS, ENVIRONMENT, "events.jsonl", ".lock")
     return (path / CONFIG).is_file() and any((path / name).exists() for name in record_files)
 
 
 def no_run(source: str, error: SetpointError, also: str = "") -> SetpointError:
-    """The error for a name that is neither a run nor a preset; other errors unchanged.
+    """The error for a name that is neither a run nor a preset; any other error unchanged.
 
     Arguments:
         source: the name, which was opened as a preset or file.
@@ -292,14 +292,14 @@ def no_run(source: str, error: SetpointError, also: str = "") -> SetpointError:
 
 
 def refuse_linked_folders(path: Path) -> None:
-    """Refuse a run directory with folders that are links to the outside.
+    """Refuse a run directory that contains links to folders outside of it.
 
     A run directory may come from another user, and such links would write or remove files
-    elsewhere. The directory itself may be a link. Links to files are refused by their writers;
-    trackers have links within `logs`.
+    elsewhere. The directory itself may be a link. Links to files are refused when they are written;
+    trackers create links within `logs`.
 
     Raises:
-        SetpointError: with the first such link.
+        SetpointError: names the first such link.
     """
     try:
         link = next(links_out_of(path), None)
@@ -317,7 +317,7 @@ def refuse_linked_folders(path: Path) -> None:
 
 
 def links_out_of(path: Path, only: str | None = None) -> Iterator[str]:
-    """The folders in a directory that are links to the outside.
+    """Folders in a directory that are links to the outside.
 
     Arguments:
         only: the name of the only folder to check.
@@ -338,13 +338,13 @@ def links_out_of(path: Path, only: str | None = None) -> Iterator[str]:
 
 
 def _is_own(name: str) -> bool:
-    """True if a run creates entries of such a name."""
+    """True if runs create entries with this name."""
     names = {*FILES, *FOLDERS, HEARTBEATS, BAD_BATCHES}
     return name.startswith(MARK) or name.partition(".tmp-")[0] in names
 
 
 def _within(path: Path) -> list[str]:
-    """All paths in a directory, depth first; links are not followed."""
+    """All paths in a directory, depth first, without following links."""
     return [
         os.path.relpath(os.path.join(folder, name), path)
         for folder, folders, files in os.walk(path, topdown=False)
@@ -367,7 +367,7 @@ def _remove_empty(folders: Iterable[Path]) -> None:
 
 
 def _why_not(directory: Path) -> int:
-    """The error of creating an entry in a directory, if any."""
+    """The error that occurs when an entry is created in a directory, if any."""
     if not directory.is_dir():
         return errno.ENOTDIR
     read_only = os.statvfs(directory).f_flag & os.ST_RDONLY

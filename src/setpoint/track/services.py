@@ -1,10 +1,10 @@
-"""Trackers of third-party services, through their public Python APIs.
+"""Trackers for third-party services, using their public Python APIs.
 
 Rows become scalars `train/loss`, `evaluation/held_out_loss` at their step. An append-only service
-has two rows for a step that was trained twice: with the same numbers after a kill, with others
-after a rollback. For these each row has a number `session`, which increases with every start,
-resume and rollback: of two rows of a step, the one with the higher number is valid. W&B's own
-rewind (`resume_from`) requires that the server supports it, and works only for new runs.
+has two rows for a step that was trained twice: with the same numbers after a kill, with different
+ones after a rollback. For such services each row has a number `session`, which increases with every
+start, resume and rollback: of two rows for a step, the one with the higher number is valid. W&B's
+own rewind (`resume_from`) requires that the server supports it, and works only for new runs.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ def psutil_problems(config: System) -> Iterator[Problem]:
 
 
 def login_problems(config: Wandb) -> Iterator[Problem]:
-    """Check for a W&B login, which W&B itself reports only after the first steps."""
+    """Check for a W&B login; W&B itself reports a missing one only after the first steps."""
     if any(map(os.environ.get, ("WANDB_API_KEY", "WANDB_IDENTITY_TOKEN_FILE"))) or _knows_wandb():
         return
     problem = "no login was found (WANDB_API_KEY, ~/.netrc)"
@@ -85,7 +85,7 @@ def login_problems(config: Wandb) -> Iterator[Problem]:
 
 
 def _knows_wandb() -> bool:
-    """True if a netrc file may have a W&B login, also if it cannot be read."""
+    """True if a netrc file may contain a W&B login, or cannot be read."""
     import netrc
 
     home = Path.home()
@@ -104,7 +104,7 @@ def _knows_wandb() -> bool:
 
 
 def scalars(row: Mapping[str, Any], kind: bool = True) -> dict[str, float]:
-    """The numbers of a row by name; list items by index, other values omitted.
+    """The numbers in a row by name, with list items by index; other values are omitted.
 
     Arguments:
         kind: whether names begin with the kind of the row.
@@ -120,14 +120,14 @@ def scalars(row: Mapping[str, Any], kind: bool = True) -> dict[str, float]:
 
 
 def flat(value: Any, path: str = "") -> dict[str, Any]:
-    """Nested plain data by dotted paths."""
+    """Nested plain data, by dotted path."""
     if isinstance(value, Mapping) and value:
         return {k: v for key, item in value.items() for k, v in flat(item, f"{path}{key}.").items()}
     return {path.removesuffix("."): value}
 
 
 class Service(Tracker):
-    """Base of the trackers of services."""
+    """Base class of trackers for services."""
 
     facts: RunFacts
     session: int
@@ -141,7 +141,7 @@ class Service(Tracker):
         self.facts, self.session = facts, facts.session
 
     def rewind(self, step: int, state: Mapping[str, Any], note: Callable[[str], None]) -> None:
-        """Bump the session number so that re-logged steps are distinguishable."""
+        """Increase the session number, so that re-logged steps can be distinguished."""
         self.session += 1
 
     def marked(self, row: Mapping[str, Any]) -> dict[str, float]:
@@ -150,7 +150,7 @@ class Service(Tracker):
 
     @property
     def project(self) -> str:
-        """The project, else the experiment of the job."""
+        """The configured project, else the job's experiment."""
         return self.config.project or self.facts.experiment or PROJECT
 
     @property
@@ -177,7 +177,7 @@ class WandbTracker(Service):
     config: Wandb
 
     def open(self, step: int, state: Mapping[str, Any], note: Callable[[str], None]) -> None:
-        """Start the run, or take up that of the sessions before."""
+        """Start the run, or continue the run of earlier sessions."""
         wandb = importlib.import_module("wandb")
         config = self.config
         self.run: Any = wandb.init(
@@ -211,7 +211,7 @@ class WandbTracker(Service):
 
 
 class TensorBoardTracker(Service):
-    """Event files of TensorBoard; rows after a step that the run went back to are purged."""
+    """TensorBoard event files; rows after a step to which the run went back are purged."""
 
     config: TensorBoard
 
@@ -289,7 +289,7 @@ class MlflowTracker(Service):
         self.client.log_dict(self.run_id, self.properties, "run.json")
 
     def _artifacts(self) -> str | None:
-        """Artifact folder of a new experiment, beside its database."""
+        """Artifact folder of a new experiment, next to its database."""
         scheme, slashes, path = (self.config.uri or "").partition(":///")
         if not slashes or scheme == "file":
             return None
@@ -307,7 +307,7 @@ class MlflowTracker(Service):
 
 
 class AimTracker(Service):
-    """An Aim repository, which names its runs itself: the name is stored in the logs.
+    """An Aim repository; Aim chooses the names of runs, so the name is stored in the logs.
 
     A re-logged step replaces its value.
     """
@@ -315,7 +315,7 @@ class AimTracker(Service):
     config: Aim
 
     def open(self, step: int, state: Mapping[str, Any], note: Callable[[str], None]) -> None:
-        """Take up the run of the sessions before, or create it."""
+        """Continue the run of earlier sessions, or create one."""
         aim, config = importlib.import_module("aim"), self.config
         repo = aim.Repo.from_path(config.repo or str(self.run_directory.logs), init=True)
         known = self.run_directory.logs / AIM_RUN
@@ -361,12 +361,12 @@ def _aim_name(path: Path) -> str | None:
 
 
 class TrackioTracker(Service):
-    """Trackio, on this machine or a Space of Hugging Face."""
+    """Trackio, on this machine or in a Hugging Face Space."""
 
     config: Trackio
 
     def open(self, step: int, state: Mapping[str, Any], note: Callable[[str], None]) -> None:
-        """Start the run, or take up that of the sessions before."""
+        """Start the run, or continue the run of earlier sessions."""
         if self.config.directory is not None:
             os.environ["TRACKIO_DIR"] = self.config.directory
         trackio = importlib.import_module("trackio")
@@ -390,12 +390,12 @@ class TrackioTracker(Service):
 
 
 class CometTracker(Service):
-    """Comet, online or into archives for `comet upload`."""
+    """Comet, online or with archives for `comet upload`."""
 
     config: Comet
 
     def open(self, step: int, state: Mapping[str, Any], note: Callable[[str], None]) -> None:
-        """Start the experiment, or take up that of the sessions before."""
+        """Start the experiment, or continue that of earlier sessions."""
         comet, config = importlib.import_module("comet_ml"), self.config
         self.run: Any = comet.start(
             workspace=config.workspace,
@@ -421,7 +421,7 @@ class CometTracker(Service):
         self.run.log_asset_data(json.dumps(facts["environment"]), name="environment.json")
 
     def _archive(self) -> Path:
-        """A folder for this session, as archives of one key replace each other."""
+        """A folder for this session, because archives with the same key replace each other."""
         folder = Path(self.config.directory or self.run_directory.logs)
         archive = next(p for n in count(1) if not (p := folder / f"comet-{n}").exists())
         archive.mkdir(parents=True)

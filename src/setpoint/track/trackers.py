@@ -48,7 +48,7 @@ class Tracker(Protocol):
     User-defined trackers need not be subclasses: any object with `write(row)`, and optionally
     `rewind(step)` and `close()`, is valid.
 
-    A tracker runs in a separate thread with a bounded queue: an exception is shown, and its row
+    A tracker runs in a separate thread with a bounded queue: an exception is shown, and the row is
     lost. A tracker that overrides `state_dict` or `flush` is synchronous: it is called between
     steps, and an exception ends the run. The class attribute `synchronous` overrides this choice.
     """
@@ -75,18 +75,18 @@ class Tracker(Protocol):
         """
 
     def write(self, row: dict[str, Any]) -> None:
-        """Take one row."""
+        """Accept one row."""
         ...
 
     def flush(self) -> None:
-        """Called before a checkpoint, which relies on earlier rows."""
+        """Called before a checkpoint is saved, which relies on earlier rows being written."""
 
     def state_dict(self) -> dict[str, Any]:
-        """State for a checkpoint, as JSON data; an empty one is not saved."""
+        """State for a checkpoint, as JSON data; empty state is not saved."""
         return {}
 
     def close(self) -> None:
-        """Called at the end of a session, also after an error."""
+        """Called at the end of a session, even after an error."""
 
 
 LIMIT = 10_000
@@ -101,15 +101,15 @@ At exit, their libraries may wait for their servers again, for minutes or foreve
 class Background(Tracker):
     """Runs a tracker in another thread, so that it never stops or slows training.
 
-    Exceptions are shown and counted. A tracker that cannot be opened is off for the session; a row
-    that fails, or finds the queue full, is lost only for this tracker.
+    Exceptions are shown and counted. A tracker that cannot be opened stays off for the session. A
+    row that fails, or arrives when the queue is full, is lost only for this tracker.
 
     Arguments:
         name: the displayed name.
-        inner: used only by the thread, from `open` on.
+        inner: the tracker; used only by the thread, starting with `open`.
         limit: maximum number of queued rows.
         patience: seconds that the end of a session waits for the rows.
-        required: whether `open` waits as long for the tracker, and fails on a timeout.
+        required: whether `open` waits that long for the tracker, too, and fails on a timeout.
     """
 
     def __init__(
@@ -166,7 +166,7 @@ class Background(Tracker):
         self._submit(lambda: self.inner.rewind(step, state, self._say))
 
     def write(self, row: dict[str, Any]) -> None:
-        """Queue a row, and show messages of the thread."""
+        """Queue a row, and show messages from the thread."""
         row = dict(row)
         if not self._submit(lambda: self.inner.write(row)):
             self.dropped += 1
@@ -175,15 +175,15 @@ class Background(Tracker):
         self._show()
 
     def flush(self) -> None:
-        """Show messages of the thread; checkpoints do not rely on rows of a service."""
+        """Show messages from the thread; checkpoints do not rely on the rows of a service."""
         self._show()
 
     def state_dict(self) -> dict[str, Any]:
-        """The run id at the service."""
+        """The run's id at the service."""
         return {} if self._id is None else {"id": self._id}
 
     def close(self) -> None:
-        """Wait for the rows, and report lost ones."""
+        """Wait for the rows to be written, and report lost ones."""
         if self._worker is not None:
             self._worker.submit(self._close)
             if not self._worker.end(self.patience) and not self._off:
@@ -228,7 +228,7 @@ class Background(Tracker):
             self._say(f"failed when it was closed: {_reason(error)}")
 
     def _say(self, line: str) -> None:
-        """Queue a message for the training thread; each is shown once."""
+        """Queue a message for the training thread; each message is shown once."""
         if line not in self._shown and len(self._shown) < 20:
             self._shown.add(line)
             self._lines.append(f"tracker {self.name} {line}")
@@ -248,7 +248,7 @@ JSONL = "jsonl"
 
 
 class _Rows(Tracker):
-    """A user-defined object with `write`."""
+    """A tracker around a user-defined object with `write`."""
 
     def __init__(self, inner: Any) -> None:
         self.inner = inner
@@ -270,7 +270,7 @@ class _Rows(Tracker):
 
 
 def _driven(name: str, section: TrackerConfig, built: Any) -> Tracker:
-    """The tracker, in a separate thread unless it is synchronous."""
+    """The tracker, run in a separate thread unless it is synchronous."""
     if not isinstance(built, Tracker):
         return Background(name, _Rows(built))
     if _is_exact(type(built)):
@@ -287,7 +287,7 @@ def _driven(name: str, section: TrackerConfig, built: Any) -> Tracker:
 
 
 def _is_exact(kind: type) -> bool:
-    """True if a tracker is synchronous: by its attribute, a state or a flush."""
+    """True if a tracker is synchronous: by its attribute, or because it has a state or a flush."""
     synchronous = getattr(kind, "synchronous", None)
     if synchronous is not None:
         return bool(synchronous)
@@ -297,7 +297,7 @@ def _is_exact(kind: type) -> bool:
 
 
 class Trackers:
-    """All trackers of a run; states of absent ones are kept.
+    """All trackers of a run; states of trackers that are not configured are kept.
 
     A session without the tracker of `metrics.jsonl` leaves the file for later sessions.
     """
@@ -307,10 +307,10 @@ class Trackers:
         self.states: dict[str, dict[str, Any]] = {}
 
     def build(self, sections: Iterable[TrackerConfig], run: RunDirectory) -> None:
-        """Build the trackers; nothing is written.
+        """Build the trackers, without writing anything.
 
         Raises:
-            SetpointError: one has no method `write`, or a requirement is missing.
+            SetpointError: a tracker has no method `write`, or a requirement is missing.
         """
         for section in sections:
             tag = str(type(section).__setpoint__.tag)
@@ -329,42 +329,42 @@ class Trackers:
             tracker.open(step, self.states.get(name, {}), note)
 
     def rewind(self, step: int, note: Callable[[str], None]) -> None:
-        """Rewind each to a checkpoint, after `load_state_dict`."""
+        """Rewind each tracker to a checkpoint, after `load_state_dict`."""
         for name, tracker in self.built.items():
             tracker.rewind(step, self.states.get(name, {}), note)
 
     def write(self, row: dict[str, Any]) -> None:
-        """Give a row to each."""
+        """Write a row to each tracker."""
         for tracker in self.built.values():
             tracker.write(row)
 
     def write_beside(self, row: dict[str, Any]) -> None:
-        """Write a row to all but `metrics.jsonl`, whose rows a resume reproduces."""
+        """Write a row to all trackers but `metrics.jsonl`, whose rows a resume reproduces."""
         for name, tracker in self.built.items():
             if name != JSONL:
                 tracker.write(row)
 
     def flush(self) -> None:
-        """Flush each."""
+        """Flush each tracker."""
         for tracker in self.built.values():
             tracker.flush()
 
     def state_dict(self) -> dict[str, Any]:
-        """The states of all for a checkpoint."""
+        """The states of all trackers, for a checkpoint."""
         now = {name: tracker.state_dict() for name, tracker in self.built.items()}
         return {name: state for name, state in {**self.states, **now}.items() if state}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Load states from a checkpoint, which are passed to trackers when opened."""
+        """Load states from a checkpoint; they are passed to trackers when these are opened."""
         self.states = dict(state)
 
     @property
     def metrics_offset(self) -> int:
-        """Length of `metrics.jsonl` at the loaded checkpoint in bytes; 0 without one."""
+        """Length of `metrics.jsonl` in bytes at the loaded checkpoint; 0 without one."""
         return self.states.get(JSONL, {}).get("offset", 0)
 
     def close(self) -> None:
-        """Close each, even if others raise."""
+        """Close each tracker, even if others raise an error."""
         with ExitStack() as ending:
             for tracker in self.built.values():
                 ending.callback(tracker.close)

@@ -1,1 +1,1 @@
-"""The report of runs: one self-contained HTML file."""
+"""The report on runs: one self-contained HTML file."""

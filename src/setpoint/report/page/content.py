@@ -1,4 +1,4 @@
-"""The data of a report of runs, as plain JSON."""
+"""The data of a report on runs, as plain JSON."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def document(
     """The data of the page.
 
     Arguments:
-        objective: metric for comparing the runs; chosen if None.
+        objective: metric for comparing the runs; None: choose one.
         notes: shown with the problems of the runs.
     """
     notes = list(notes)
@@ -78,7 +78,7 @@ def document(
 
 
 class _Shared:
-    """Settings and environments, shared between runs."""
+    """Settings and environments shared between runs."""
 
     def __init__(self) -> None:
         self.settings: list[list[Any]] = []
@@ -196,7 +196,7 @@ def _event(event: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _epoch(text: Any) -> float | None:
-    """Seconds since 1970 of a time in UTC."""
+    """Convert a UTC time to seconds since 1970."""
     try:
         return datetime.fromisoformat(text).timestamp()
     except (ValueError, TypeError, OverflowError):
@@ -234,7 +234,7 @@ def _parts(run: RunData) -> Iterator[list[Any]]:
 
 
 def _goodput(run: RunData) -> dict[str, Any] | None:
-    """The parts of the time of a run; None if not recorded."""
+    """The parts of a run's time; None if not recorded."""
     try:
         spent = goodput(run.events, run.times)
         parts = [[name, json_number(seconds)] for name, seconds in spent.parts.items()]
@@ -267,7 +267,7 @@ def shown(value: Any) -> str:
 
 
 def _setting(path: str, entry: Mapping[str, Any]) -> list[Any]:
-    """Path, value, role, and the layers that set it with their origins, the winner last."""
+    """Path, value, role, and the layers that set the field with their origins, the winner last."""
     layers = [
         [shown(layer.get("layer")), shown(layer.get("origin")), shown(layer.get("value"))]
         for layer in _list(entry.get("layers"))[:ITEMS]
@@ -283,7 +283,7 @@ def _is_derived(entry: Mapping[str, Any]) -> bool:
 
 
 def _fields(runs: Sequence[RunData]) -> dict[str, list[Mapping[str, Any] | None]]:
-    """The entries of differing fields, except those derived in all runs."""
+    """Entries of differing fields, except those derived in all runs."""
     paths = dict.fromkeys(path for run in runs for path in run.settings)
     differing: dict[str, list[Mapping[str, Any] | None]] = {}
     for path in paths:

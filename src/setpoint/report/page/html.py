@@ -65,10 +65,10 @@ def hash_of(text: str) -> str:
 
 
 def refuse_foreign(path: Path, option: str = "--output") -> None:
-    """Refuse a path that is not a replaceable report or cannot be written.
+    """Refuse a path that is not a replaceable report, or that cannot be written.
 
     Arguments:
-        option: for choosing another path.
+        option: option for choosing another path.
 
     Raises:
         SetpointError: the path is another file, a broken link, or not writable.
@@ -101,7 +101,7 @@ def refuse_foreign(path: Path, option: str = "--output") -> None:
 
 
 def _refuse_read_only(path: Path) -> None:
-    """Refuse a path if no file can be created beside it."""
+    """Refuse a path if no file can be created next to it."""
     staged = path.with_name(f"{path.name}.tmp-{os.getpid()}")
     try:
         staged.unlink(missing_ok=True)
@@ -115,7 +115,7 @@ def write_page(page: str, path: Path) -> int:
     """Write or replace a page atomically.
 
     Returns:
-        its size in bytes.
+        size of the page in bytes.
 
     Raises:
         RunError: the page cannot be written; an existing page is unchanged.

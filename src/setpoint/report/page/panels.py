@@ -40,7 +40,7 @@ GROUPS = (
 
 
 def parts_for(runs: Sequence[RunData]) -> int:
-    """Number of parts of a thinned curve, so that the report keeps its size."""
+    """Number of parts of a thinned curve, chosen to limit the size of the report."""
     curves = sum(len(run.columns) for run in runs) or 1
     return max(LEAST, min(MOST, POINTS // (2 * curves)))
 
@@ -90,7 +90,7 @@ def thinned(column: Column, parts: int) -> dict[str, Any]:
 
 
 def is_curve(name: str) -> bool:
-    """True if a column is drawn: neither an axis nor the extent of the evaluated text."""
+    """True if a column is drawn, being neither an axis nor the extent of the evaluated text."""
     is_extent = name.startswith("evaluation.") and name.endswith("_sequences")
     return name.rpartition(".")[2] not in X_COLUMNS and not is_extent
 
@@ -171,7 +171,7 @@ class RunObjective(NamedTuple):
     Arguments:
         column: `KIND.COLUMN`.
         reduction: last, min, max or mean.
-        minimize: whether less is better.
+        minimize: whether lower is better.
     """
 
     column: str
@@ -179,7 +179,7 @@ class RunObjective(NamedTuple):
     minimize: bool = True
 
     def of(self, run: RunData) -> float | None:
-        """The value of a run; NaN if no row has a finite one, None without any."""
+        """The value of a run; NaN if no row has a finite one, None without any rows."""
         column = run.columns.get(self.column)
         if column is None or not column.values:
             return None
@@ -282,8 +282,8 @@ def ranked(values: Sequence[float], minimize: bool = True) -> list[float]:
 def importance(values: Sequence[Any], ranks: Sequence[float]) -> float | None:
     """The share of rank variance explained by groups of a field's values.
 
-    With E = SSB / SST over the ranks H = (n - 1) E, so (H - k + 1) / (n - k) is Kelley's epsilon
-    squared (1935) of the ranks; negative values are shown as 0.
+    With E = SSB / SST over the ranks, H = (n - 1) E, so that (H - k + 1) / (n - k) is Kelley's
+    epsilon squared (1935) of the ranks; negative values are shown as 0.
 
     Returns:
         the share; None if all values are distinct or equal.

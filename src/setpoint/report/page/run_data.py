@@ -1,4 +1,4 @@
-"""The data of a run directory for a report, bounded in size."""
+"""The data of a run directory for a report, limited in size."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ class RunData:
 
 
 def read_run(path: Path, label: str, is_running: bool = False) -> RunData:
-    """Read a run directory, with problems for damaged, too large or irregular files.
+    """Read a run directory; damaged, too large or irregular files are reported as problems.
 
     Code named by the record is not imported, and links are not followed.
 
@@ -103,12 +103,12 @@ def read_run(path: Path, label: str, is_running: bool = False) -> RunData:
 
 
 def bounded(text: str) -> str:
-    """A text cut to the maximum length."""
+    """A text truncated to the maximum length."""
     return text if len(text) <= TEXT else f"{text[:TEXT]} ... ({len(text) - TEXT} more characters)"
 
 
 def _open(path: Path) -> Any:
-    """Open a regular file: no link, and no pipe, which would block."""
+    """Open a regular file, but no link, and no pipe, which would block."""
     descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     try:
         if not stat.S_ISREG(os.fstat(descriptor).st_mode):
@@ -203,7 +203,7 @@ def _rows(run: RunData, name: str) -> Iterator[dict[str, Any]]:
 
 
 def json_number(value: float | None) -> Any:
-    """A number for JSON, exact in JavaScript; non-finite ones as text."""
+    """A number for JSON that is exact in JavaScript; non-finite numbers become text."""
     if value is None:
         return None
     if isinstance(value, int):
@@ -214,7 +214,7 @@ def json_number(value: float | None) -> Any:
 
 
 def number(value: Any) -> float | None:
-    """A number of a row as a float; None for anything else."""
+    """A number in a row as a float; None for anything else."""
     if isinstance(value, str):
         return NOT_FINITE.get(value)
     if isinstance(value, bool) or not isinstance(value, int | float):

@@ -185,7 +185,7 @@ def _documents(source: SourceConfig) -> int | None:
 
 @dead("evaluation.baselines")
 def baselines_are_dead(job: Job) -> str | None:
-    """Find n-gram baselines that do not apply to the data or the loss."""
+    """N-gram baselines that do not apply to the data or the loss."""
     if job.data.streams:
         return "n-grams are counted over complete data, but a source is streamed"
     path = leaves_out(job)
