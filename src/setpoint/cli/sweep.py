@@ -1,4 +1,4 @@
-"""`setpoint sweep` and the `sweep` of scripts: many points, all checked before any is started."""
+"""`setpoint sweep` and the `sweep` of scripts: many points, all checked before any starts."""
 
 from __future__ import annotations
 
@@ -133,11 +133,11 @@ class Screen:
         self.stream = sys.stderr if arguments.has("--json") else sys.stdout
 
     def say(self, text: str) -> None:
-        """Print a line at once."""
+        """Print a line immediately."""
         print(text, file=self.stream, flush=True)
 
     def plan_facts(self) -> dict[str, Any]:
-        """The points and the planned action for each, for machines."""
+        """The points and the planned action for each, as plain data."""
         prepared = self.prepared
         points = [{**task.to_json(), "plan": task.plan()} for task in prepared.tasks]
         facts: dict[str, Any] = {"ok": True, "folder": str(prepared.folder), "points": points}
@@ -149,7 +149,7 @@ class Screen:
         return facts
 
     def plan_text(self) -> str:
-        """Likewise for people."""
+        """The points and the planned action for each, as text."""
         prepared = self.prepared
         if prepared.search is not None:
             rows = [(f"  {name}", str(value)) for name, value in prepared.describe_search().items()]
@@ -229,7 +229,7 @@ class Screen:
             yield f"setpoint compare {self.prepared.folder} shows the results"
 
     def _notes(self) -> list[str]:
-        """Notes on omitted points, and cautions."""
+        """Notes about omitted points, and cautions."""
         lines = [f"left out {duplicate.describe()}" for duplicate in self.prepared.duplicates]
         return [*lines, *(f"\n{note.render()}" for note in self.prepared.notes)]
 
@@ -239,7 +239,7 @@ def _count(number: int, word: str) -> str:
 
 
 class ScriptTask(SweepTask):
-    """A point of a script, which trains in its own way."""
+    """A point of a script that trains in its own way."""
 
     def __init__(self, point: ResolvedPoint[Config], folder: Path, finished: bool) -> None:
         super().__init__(point, folder, folder / POINTS / point.name)
@@ -247,10 +247,10 @@ class ScriptTask(SweepTask):
             self.status = FINISHED
 
     def read_state(self) -> None:
-        """Nothing can be read; the record of the sweep says what is finished."""
+        """Do nothing, since nothing can be read; the sweep's record states what is finished."""
 
     def read_metrics(self) -> None:
-        """Nothing is known of what a script measures."""
+        """Do nothing, since a script's metrics are unknown."""
 
     def plan(self) -> str:
         """Planned action, in a few words."""
@@ -436,7 +436,7 @@ class Opener:
 def _space(
     arguments: Arguments, line: SweepCommandLine, document: FileDocument | None, has_sources: bool
 ) -> tuple[Search | None, Axes, Space]:
-    """The search and its axes, or the space of points, of the file and the command line."""
+    """The search and its axes, or the space of points, from the file and the command line."""
     parts: list[Space] = []
     search: Search | None = None
     axes: Axes = {}
@@ -495,7 +495,7 @@ def _search(
     drawn: dict[tuple[str, ...], tuple[Distribution, str]],
     trials: int,
 ) -> tuple[Search, Axes]:
-    """A search whose axes are those of the command line."""
+    """A search with the axes of the command line."""
     choices = {a.path: Choices(values=tuple(Raw(value) for value in a.values)) for a in line.axes}
     axes: Axes = {**choices, **{path: distribution for path, (distribution, _) in drawn.items()}}
     if not axes:
@@ -526,7 +526,7 @@ def _refuse_fixed(
     has_sources: bool,
     arguments: Arguments,
 ) -> None:
-    """Refuse a field that both the file's sweep and the command line set."""
+    """Refuse a field set both by the file's sweep and by the command line."""
     fixed = {**line.fixed, **{axis.path: "an axis" for axis in line.axes}}
     fixed.update({path: label for path, (_, label) in line.drawn.items()})
     for path, origin in paths.items():

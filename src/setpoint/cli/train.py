@@ -216,7 +216,7 @@ def _train(plan: CheckedJob, arguments: Arguments) -> int:
 
 
 def _typed_again(arguments: Arguments, accept: Sequence[str], overrides: Sequence[str] = ()) -> str:
-    """The command as it was typed, with more overrides, and more to accept."""
+    """The command as typed, with more overrides and more to accept."""
     accept = [*arguments.values("--accept"), *accept]
     more = ["--config-from-stdin"] * arguments.has("--config-from-stdin")
     for name in ("--nproc", "--nnodes", *RENDEZVOUS, "--max-restarts", "--until"):
@@ -229,7 +229,7 @@ def _typed_again(arguments: Arguments, accept: Sequence[str], overrides: Sequenc
 
 
 def words_of(arguments: Arguments, accept: Sequence[str], more: Sequence[str] = ()) -> list[str]:
-    """The words of a command that trains what was typed, with more of them."""
+    """The words of a command that trains what was typed, with further ones added."""
     words = ["train", arguments.positional[0], *arguments.overrides]
     for name in ("--import", "--with", "--file"):
         words += [word for value in arguments.values(name) for word in (name, value)]
@@ -258,7 +258,7 @@ def _ranks_to_start(arguments: Arguments, composition: Composition[Job]) -> Star
 
 
 def _nodes(arguments: Arguments) -> tuple[int, int]:
-    """The least and the greatest number of nodes."""
+    """The minimum and maximum number of nodes."""
     text = arguments.value("--nnodes") or "1"
     parts = text.split(":")
     limits = [int(part) for part in parts if part.isascii() and part.isdecimal()]
@@ -271,7 +271,7 @@ def _nodes(arguments: Arguments) -> tuple[int, int]:
 
 
 def _refuse_other_numbers(start: Start, composition: Composition[Job]) -> None:
-    """Refuse a range of nodes if the run cannot continue with another number of nodes."""
+    """Refuse a range of nodes if the run cannot continue with a different number of nodes."""
     refused: dict[int, ConfigError] = {}
     for nodes in range(start.least, start.most):
         size = Origin(COMMAND_LINE, f"--nproc * {nodes} of --nnodes")
@@ -295,13 +295,13 @@ def _refuse_other_numbers(start: Start, composition: Composition[Job]) -> None:
 
 
 def _is_of_pretrained(problem: Problem) -> bool:
-    """True for a problem of the weights that a fresh run starts from."""
+    """True for a problem with the weights from which a new run starts."""
     texts = (problem.path, *problem.also)
     return any(text.partition(" ")[0] == "model.pretrained" for text in texts)
 
 
 def refuse_checkpoint(source: str) -> None:
-    """Refuse a checkpoint, since a run resumes at its newest one."""
+    """Refuse a checkpoint, because a run resumes from its newest one."""
     if kind_of(source) != CHECKPOINT:
         return
     directory, folder = checkpoint_and_run(source)
@@ -434,7 +434,7 @@ def _by_slurm(arguments: Arguments, request: JobRequest, place: str) -> int:
 
 
 def _refuse_options(arguments: Arguments) -> bool:
-    """Refuse options that are missing or wrong; True for Slurm."""
+    """Refuse options that are missing or invalid; True for Slurm."""
     by_slurm = arguments.has("--slurm")
     if not by_slurm and not arguments.has("--kubernetes"):
         raise SetpointError(

@@ -178,8 +178,8 @@ def verified(composition: Composition[Any], arguments: Arguments) -> Any:
 def _take_layout(composition: Composition[Job], arguments: Arguments) -> list[Leaf]:
     """Apply typed fields of `parallel` to inference, and remove them from a training job.
 
-    The training job keeps the layout of its source; a file does not set the number of ranks, so it
-    is the product of its degrees.
+    The training job keeps the layout of its source; since a file does not set the number of ranks,
+    that is the product of its degrees.
     """
     draft = composition.draft
     typed = [
@@ -198,7 +198,7 @@ def _take_layout(composition: Composition[Job], arguments: Arguments) -> list[Le
 
 
 def set_fields(arguments: Arguments, section: Config, values: Mapping[str, Any]) -> Any:
-    """Fill a section with values of options, which become their origins; None sets nothing."""
+    """Fill a section with the values of options, which become their origins; None sets nothing."""
     for name, value in values.items():
         if value is None:
             continue
@@ -237,7 +237,7 @@ def _is_taken_over(key: str, arguments: Arguments) -> bool:
 
 
 def _carry_over(job: Job, draft: Config, arguments: Arguments, layout: Iterable[Leaf]) -> None:
-    """Take over runtime settings, and fields of the model that do not affect its weights."""
+    """Carry over run-time settings, and fields of the model that do not affect its weights."""
     editor = Editor(draft)
     for leaf in layout:
         editor.set(["parallel", *map(str, leaf.path)], leaf.value, leaf.origin)
@@ -264,7 +264,7 @@ def _is_hugging_face(source: str) -> bool:
 
 
 def _refuse_another_model(folder: str, job: Job, advice: str = "") -> None:
-    """Refuse weights of a run under a configuration that differs in an identity field.
+    """Refuse a run's weights under a configuration that differs in an identity field.
 
     A field that the record lacks is newer than the run. At its default it is no request.
     """
@@ -289,7 +289,7 @@ def _refuse_another_model(folder: str, job: Job, advice: str = "") -> None:
 
 
 def _sampling_seed(job: Job, arguments: Arguments) -> str:
-    """Advice for `generate --seed`, which is the seed of the training."""
+    """Advice about `generate --seed`, which is the seed of training."""
     is_given = chain_of(job, "seed") and chain_of(job, "seed")[-1][0].layer == COMMAND_LINE
     if arguments.command.name != "generate" or not is_given:
         return ""
@@ -299,8 +299,8 @@ def _sampling_seed(job: Job, arguments: Arguments) -> str:
 def _refuse_what_is_over(job: Job, arguments: Arguments, only_instead: bool = False) -> None:
     """Refuse training overrides that have no effect on trained weights, such as `evaluation`.
 
-    With a preset or a file the command line may be that of the training, so only names similar to
-    an option of the command are refused.
+    With a preset or a file, the command line may be that of the training run, so only names similar
+    to an option of the command are refused.
     """
     command, source = arguments.command.name, arguments.positional[0]
     lines: list[str] = []

@@ -8,8 +8,8 @@ imported from their modules. Each part uses only the parts before it in this lis
 which translates the names of other systems. A name is imported from its module on first use, so a
 command loads only what it needs.
 
-Four terms in addition to those of the documentation. *Shared section*: a section at several paths
-of a tree, by a reference or an assignment; it is written and built once. *Dead value*: a given
+Four further terms; the glossary has the rest. *Shared section*: a section at several paths of a
+tree, through a reference or an assignment; it is written and built once. *Dead value*: a given
 value that can have no effect because another value rules it out; an error, or dropped if a later
 layer ruled it out. *Invalid value*: a value already reported as wrong; nothing is concluded from
 it. *Edit*: a change to an existing list or mapping, such as appending or removing an item.

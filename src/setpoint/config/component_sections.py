@@ -45,7 +45,7 @@ COMPONENTS: dict[str, type[Node]] = {}
 
 
 class ImportedName(Config, type="name", owner="setpoint.config.component_sections:named"):
-    """A callable that is passed as an argument and not called."""
+    """A callable passed as an argument without being called."""
 
     target: ImportPath = field()
     """Its import path."""
@@ -99,7 +99,7 @@ class _Mapping(ArgumentType, MappingType):
 
 
 def kind_of(value: object) -> str:
-    """The kind of value of an argument: `plain`, `section`, or `list` or `mapping` of sections."""
+    """The kind of an argument's value: `plain`, `section`, or `list` or `mapping` of sections."""
     if isinstance(value, Config):
         return "section"
     if isinstance(value, tuple) and _has_components(cast(tuple[object, ...], value)):
@@ -110,7 +110,7 @@ def kind_of(value: object) -> str:
 
 
 def _has_components(items: Collection[object]) -> bool:
-    """True if items are components, or references that may lead to some."""
+    """True if items are components, or references that may lead to components."""
     return any(isinstance(item, Config | Reference) for item in items)
 
 
@@ -149,7 +149,7 @@ def _is_component(value: object) -> bool:
 
 
 def _components(items: Collection[object]) -> bool:
-    """True if a list or mapping contains components or references to some."""
+    """True if a list or mapping contains components or references to them."""
     if any(map(_is_component, items)):
         return True
     return bool(items) and all(isinstance(item, str) and is_reference(item) for item in items)
@@ -190,18 +190,18 @@ def _refuse_hidden(value: object, depth: int) -> None:
 
 
 def arguments_of(section: Node) -> dict[str, Any]:
-    """The arguments other than the target and the declared fields."""
+    """Arguments other than the target and the declared fields."""
     return {name: getattr(section, name) for name in kinds_of(type(section))}
 
 
 def shared_fields(section: Node) -> tuple[str, ...]:
-    """The declared fields that are passed where the target takes them."""
+    """Declared fields that are passed to the target if it accepts them."""
     fields = type(section).__setpoint__.cls.__setpoint__.fields
     return tuple(name for name in fields if name != "target")
 
 
 def components_in(value: object) -> list[Any]:
-    """The imported components directly inside the value of an argument, or that value."""
+    """The imported components directly inside the value of an argument, or the value itself."""
     items = [value, *(item for _, item in children(value))]
     return [
         item
@@ -239,12 +239,12 @@ def parameters_of(target: Callable[..., Any]) -> dict[str, Parameter] | None:
 
 
 def takes_parameter(parameters: Mapping[str, Parameter] | None, name: str) -> bool:
-    """True if a callable has a keyword parameter of this name."""
+    """True if a callable has a keyword parameter with this name."""
     return parameters is not None and name in parameters and parameters[name].kind.name in NAMED
 
 
 def mistakes(section: Any) -> Iterator[Problem]:
-    """Check the arguments of a section against the signature of its target, which is imported."""
+    """Check the arguments of a section against its target's signature; imports the target."""
     try:
         target = section.target.load()
     except SetpointError as error:
@@ -266,7 +266,7 @@ def wrong_arguments(
     shared: tuple[str, ...] = (),
     runtime: tuple[str, ...] | None = None,
 ) -> list[Invalid]:
-    """The mismatches between arguments and the signature of a callable.
+    """Mismatches between arguments and the signature of a callable.
 
     Arguments:
         runtime: arguments passed at run time, as in `ImportedComponent.runtime_arguments`.
@@ -319,7 +319,7 @@ def converted_argument(parameter: Parameter, value: Any) -> Any:
     """Convert a stored value for its parameter: a list to a tuple, a path to its object.
 
     Raises:
-        Invalid: the value does not fit the annotation.
+        Invalid: the value does not match the annotation.
     """
     if value is None and parameter.default is None:
         return None
@@ -340,7 +340,7 @@ def converted_argument(parameter: Parameter, value: Any) -> Any:
 
 
 def readable(annotation: Any) -> Any:
-    """The annotation to check plain data against; Any if all may fit, MISSING if none."""
+    """The annotation to check plain data against; Any if all may match, MISSING if none can."""
     origin, arguments = typing.get_origin(annotation), typing.get_args(annotation)
     if origin is typing.Annotated:
         return readable(arguments[0])
@@ -395,7 +395,7 @@ def construct(config: Any, **runtime: Any) -> Any:
     """Call the target of a section; the default owner of imported components.
 
     Raises:
-        SetpointError: the target cannot be imported or does not take the arguments.
+        SetpointError: the target cannot be imported or does not accept the arguments.
     """
     return call_component(config, (), runtime)
 
@@ -416,10 +416,11 @@ def call_component(
 
     Arguments:
         config: the section; components among its arguments are built first, shared ones once.
-        optional: names in `runtime` that are omitted if the target does not take them.
+        optional: names in `runtime` that are omitted if the target does not accept them.
 
     Raises:
-        SetpointError: the target cannot be imported, does not take the arguments, or raises.
+        SetpointError: the target cannot be imported, does not accept the arguments, or raises an
+            error.
     """
     target, title = config.target.load(), str(config.target)
     given = arguments_of(config)
@@ -477,10 +478,10 @@ Kinds = tuple[tuple[str, str], ...]
 
 
 class ImportedComponent(Config, owner="setpoint.config.component_sections:construct"):
-    """The base of all sections that call something by its import path.
+    """Base of all sections that call something by its import path.
 
     A family accepts imported components through a variant with this base. The variant's typed
-    fields are passed to the target as well, if it takes them:
+    fields are also passed to the target, if it accepts them:
 
         class Imported(OptimizerConfig, ImportedComponent, type="import", owner=...): ...
     """
@@ -517,7 +518,7 @@ class ImportedComponent(Config, owner="setpoint.config.component_sections:constr
         return path.trusting((*self.allowed_modules, *own_package(type(self).__module__)))
 
     def _drop_arguments(self, target: ImportPath, origin: Origin) -> None:
-        """Drop the arguments of earlier layers: they belong to another target."""
+        """Drop the arguments from earlier layers, which belong to another target."""
         state = state_of(self)
         kept = kinds_of(type(self))
         for name in list(kept):
@@ -535,7 +536,7 @@ class ImportedComponent(Config, owner="setpoint.config.component_sections:constr
         self._take_fields(kept)
 
     def _take_fields(self, kinds: Mapping[str, str]) -> None:
-        """Change the class to one with fields for the given arguments."""
+        """Change the class to one that has fields for the given arguments."""
         cls = _class_with(type(self).__setpoint__.cls, tuple(sorted(kinds.items())))
         object.__setattr__(self, "__class__", cls)
 
@@ -543,7 +544,7 @@ class ImportedComponent(Config, owner="setpoint.config.component_sections:constr
         """The same component as a variant of a family, with its origins.
 
         Raises:
-            Invalid: one of the variant's typed fields cannot take its value.
+            Invalid: one of the variant's typed fields cannot accept its value.
         """
         section = cast(Any, cls)()
         for name in ("target", *kinds_of(type(self))):
@@ -581,7 +582,7 @@ class ImportedComponent(Config, owner="setpoint.config.component_sections:constr
             yield from self._mistakes()
 
     def _mistakes(self) -> Iterator[Problem]:
-        """Problems with the arguments, for families to add theirs."""
+        """Problems with the arguments; families may add their own."""
         yield from mistakes(self)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
@@ -602,7 +603,7 @@ def _argument(name: str, kind: str, owner: type[Node]) -> FieldInfo:
 
 @cache
 def _class_with(cls: type[ImportedComponent], kinds: Kinds) -> type[ImportedComponent]:
-    """The subclass of a section's class that has fields for the given arguments.
+    """The subclass of a section's class with fields for the given arguments.
 
     Equal arguments share one class, so equal sections have the same class.
     """
@@ -654,7 +655,7 @@ else:
             an imported component; a family's field converts it to the family's variant.
 
         Raises:
-            ConfigError: for every argument that the target does not take.
+            ConfigError: the target does not accept some arguments; lists each of them.
         """
         origin = python_origin(1)
         section = Partial()

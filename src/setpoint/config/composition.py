@@ -46,8 +46,8 @@ class Composition(Struct, Generic[C]):
     """A draft with its layers merged, and the problems found in them.
 
     Arguments:
-        problems: findings of the layers; `resolve` reports them with its own.
-        notes: changes to the schema since an older file was written, as sentences.
+        problems: problems found in the layers; `resolve` reports them with its own.
+        notes: schema changes since an older file was written, as sentences.
         sweep: the file whose table `[sweep]` describes many points; None if there is none.
         files: all files in order, including the files they extend.
     """
@@ -68,7 +68,7 @@ class Composition(Struct, Generic[C]):
         """Compute all derived values and run all checks.
 
         Raises:
-            ConfigError: with every problem of the layers and of the resolution.
+            ConfigError: lists every problem of the layers and of the resolution.
         """
         problems = list(self.problems)
         if self.sweep is not None:
@@ -90,7 +90,7 @@ def compose(
     program: Mapping[str, object] | None = None,
     open_foreign: OpenForeign = lambda _: None,
 ) -> Composition[C]:
-    """Merge layers onto a draft; later layers beat earlier ones.
+    """Merge layers into a draft; later layers override earlier ones.
 
     Arguments:
         source: a preset's name, a file, a folder with a record, `module:function`, a config, or
@@ -164,7 +164,7 @@ def _merge(
     """Merge the layers into a draft, each over the previous ones.
 
     The order is base (config, preset, function), files, environment, modifiers, command line,
-    program: typed values beat written ones.
+    program: typed values override written ones.
     """
     for word, info in root.__setpoint__.fields.items():
         if word in ROOT_WORDS and (word, info.annotation) != ("silence", "tuple[str, ...]"):
@@ -276,7 +276,7 @@ class _Sources(Generic[C]):
         return self._preset(source), []
 
     def open_file(self, file: str | FileDocument) -> tuple[C | None, list[FileDocument]]:
-        """Open a file with all that it extends, in order of application."""
+        """Open a file and all files that it extends, in order of application."""
         if isinstance(file, str):
             _refuse_name(file)
         name = file if isinstance(file, str) else file.name
@@ -347,7 +347,7 @@ def _refuse_name(name: str, title: str = "") -> None:
 
 
 def _similar_file(path: str) -> str:
-    """The question whether a similar name of the same folder was meant; empty without one."""
+    """A "Did you mean" hint for a similar name in the folder; empty if there is none."""
     folder, name = os.path.split(path)
     try:
         names = sorted(os.listdir(folder or "."))
@@ -389,7 +389,7 @@ def _refuse_parent(parent: str, after_preset: bool, after_file: object) -> None:
 def apply_modifiers(editor: Editor, texts: Sequence[str]) -> None:
     """Apply modifiers in order.
 
-    A modifier may replace a whole section. Values of files and of the environment in the old
+    A modifier may replace a whole section. Values from files and the environment in the old
     section, and values already dropped from it, are then listed as dropped, since no chain contains
     them.
     """

@@ -1,4 +1,4 @@
-"""Names of a package that are imported when they are first used, as its stub file lists them."""
+"""Names of a package, imported on first use, as listed in its stub file."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 def exports(package: str) -> tuple[Callable[[str], object], Callable[[], list[str]], list[str]]:
-    """Functions `__getattr__` and `__dir__` and the list `__all__` of a package.
+    """Functions `__getattr__` and `__dir__`, and the list `__all__`, for a package.
 
     `__init__.pyi` next to the package's `__init__.py` is the only list of its names, in lines `from
     .home import Name as Name`; type checkers and editors read it as well.
@@ -34,7 +34,7 @@ def exports(package: str) -> tuple[Callable[[str], object], Callable[[], list[st
 
 
 class CallablePackage(ModuleType):
-    """A package that can be called as its function of the same name.
+    """A package that can be called like its function of the same name.
 
     `sp.train(job)` still works after `import setpoint.train`, which replaces the function by the
     package.

@@ -1,4 +1,4 @@
-"""Changes of a root from schema to schema, the records and files they change, hints for old keys.
+"""Changes to a root from schema to schema, the records and files they change, hints for old keys.
 
 A migration works on plain data, together with the current config classes.
 """
@@ -60,7 +60,7 @@ class Tree:
         self.steps: list[Step] = []
 
     def find(self, pattern: str, variant: str | None = None) -> list[Path]:
-        """The existing paths that match a pattern, of one variant or with no variant stated.
+        """The existing paths that match a pattern, for one variant or with no variant stated.
 
         In the dotted path `*` matches each item of a list or mapping; hyphens and underscores are
         the same; `x.type` also matches `x = "adamw"`.
@@ -76,7 +76,7 @@ class Tree:
         return node
 
     def plain(self, path: Path) -> Any:
-        """The value at a place that exists; texts without quotes are read as YAML reads them."""
+        """The value at an existing place; unquoted text is read as in YAML."""
         return guessed(self.get(path))
 
     def variant_of(self, path: Path) -> str | None:
@@ -133,7 +133,7 @@ class Tree:
         self._prune(old[:-1])
 
     def put(self, path: Path, value: Any) -> None:
-        """Set a value in a section that exists; where it has origins, the last one gives it."""
+        """Set a value in an existing section, with the last origin if there are any."""
         self.get(path[:-1])[path[-1]] = value
         self.steps.append(("put", path, value))
         entry = self.origins.get(dotted(path))
@@ -141,7 +141,7 @@ class Tree:
             entry["value"] = entry["layers"][-1]["value"] = value
 
     def remove(self, path: Path) -> None:
-        """Remove an existing value with its origins; an empty section is removed as well."""
+        """Remove an existing value with its origins; an empty section is also removed."""
         del self.get(path[:-1])[path[-1]]
         self._removed(path)
 
@@ -181,7 +181,7 @@ class Tree:
 
 
 def guessed(value: Any) -> Any:
-    """Read every unquoted text in a value by YAML's core schema."""
+    """Read all unquoted text in a value by YAML's core schema."""
     return guess(value) if isinstance(value, PlainScalar) else rebuild(value, guessed)
 
 
@@ -198,13 +198,13 @@ def _find(node: Any, pattern: tuple[str, ...], path: Path) -> Iterator[Path]:
 
 
 def filled(old: str, new: str, path: Path) -> Path:
-    """Fill `*` of a new path with the keys that it matched in the old one."""
+    """Replace `*` in a new path with the keys that it matched in the old one."""
     keys = [key for part, key in zip(old.split("."), path, strict=True) if part == "*"]
     return tuple(keys.pop(0) if part == "*" else part for part in new.split("."))
 
 
 class Operation(Struct):
-    """One change between a schema and the next, of one variant (`type`) or of all."""
+    """One change between a schema and the next, for one variant (`type`) or for all."""
 
     schema = 0
     """The schema that the change leads to; set when a migration is registered."""
@@ -248,7 +248,7 @@ class Operation(Struct):
 
 
 class Renamed(Operation):
-    """A field or section has another path; `*` in both stands for each item of a list."""
+    """A field or section has a new path; `*` in both stands for each item of a list."""
 
     old: str
     new: str
@@ -268,7 +268,7 @@ class Renamed(Operation):
 
 
 class Retired(Operation):
-    """A field or section is gone.
+    """A field or section was removed.
 
     Arguments:
         advice: a sentence with the reason or the replacement.
@@ -295,7 +295,7 @@ class Retired(Operation):
 
 
 class Converted(Operation):
-    """A field's value is written in another way, such as `what`: `is in tokens, not steps`."""
+    """A field's value is written differently, such as `what`: `is in tokens, not steps`."""
 
     path: str
     convert: Callable[[Any], Any]
@@ -315,7 +315,7 @@ class Converted(Operation):
 
 
 class Added(Operation):
-    """A field is new; runs before it effectively had a value, regardless of today's default.
+    """A field is new; earlier runs effectively had a value, regardless of today's default.
 
     Arguments:
         value: the value of every run before, in plain data, with all its fields for a section; or a
@@ -374,7 +374,7 @@ F = TypeVar("F", bound=Callable[[], Iterable[Operation]])
 
 
 def migration(*, to: int) -> Callable[[F], F]:
-    """Declare what changed from one schema to the next, in the module that the root names."""
+    """Declare the changes from one schema to the next, in the module named by the root."""
 
     def declare(function: F) -> F:
         table = _declared.setdefault(function.__module__, {})
@@ -391,7 +391,7 @@ def migration(*, to: int) -> Callable[[F], F]:
 
 
 def chain(root: type[Node], start: int = 1) -> list[Operation]:
-    """All changes of a root since a schema, in order.
+    """All changes to a root since a schema, in order.
 
     Raises:
         SetpointError: the root's migrations lack a schema, or include a future one.
@@ -420,7 +420,7 @@ def chain(root: type[Node], start: int = 1) -> list[Operation]:
 
 
 def schema_of(root: type[Node], data: Mapping[str, Any], name: str) -> int | None:
-    """The schema that a record or a file states; None without the header.
+    """The schema stated by a record or file; None without the header.
 
     Raises:
         SetpointError: the header is malformed, or its schema is newer than this software.
@@ -505,7 +505,7 @@ def migrated(
 
 
 class MigratedDocument(FileDocument):
-    """A document with other data, whose values are still found where they were written."""
+    """A document with other data, whose values still have their original positions."""
 
     __slots__ = ("_document", "_old_path")
 
@@ -557,7 +557,7 @@ def retired_hint(root: type[Node], path: str, file: str | None = None) -> str:
 
 
 def retired_hint_in(cls: type[Node], key: str) -> str:
-    """The same for an unknown key of a section, whose root is not known."""
+    """The same hint for an unknown key of a section whose root is not known."""
     name = key.replace("-", "_")
     for root in versioned:
         for operation in chain(root) if cls in classes_below(root) else ():
@@ -594,7 +594,7 @@ def _last_change(operations: Iterable[Operation], path: str) -> Operation | None
 
 
 def _exists(root: type[Node], path: Path) -> bool:
-    """True if a path names a field today, in any variant."""
+    """True if a path currently names a field, in any variant."""
     return any(
         str(path[-1]).replace("-", "_") in cls.__setpoint__.fields
         for cls in classes_at(root, path[:-1])

@@ -12,8 +12,8 @@ jobs `setpoint.interop.foreign_names`, with its table in `setpoint/interop/names
     }
     OTHER_VALUES = {"parallel.device": {"cuda": ("gpu", "nvidia")}}
 
-`OTHER_VALUES` maps values that a field or section cannot take, by path with `*` for indices: our
-value with the words for it, or a function as in `OTHER_NAMES`.
+`OTHER_VALUES` maps values that a field or section cannot accept, by path with `*` for indices:
+Setpoint's value with the words for it, or a function as in `OTHER_NAMES`.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ TRUTH = {"true": True, "yes": True, "on": True, "1": True,
 
 
 class Replacement(NamedTuple):
-    """Values to be written for a key of another system, by dotted path and in this order."""
+    """Values to write in place of another system's key, by dotted path and in this order."""
 
     values: Mapping[str, object]
     note: str = ""
@@ -67,7 +67,7 @@ class ForeignKey:
 
     @property
     def text(self) -> str:
-        """The value as a text."""
+        """The value as text."""
         return for_flag(self.value)
 
     @property
@@ -85,7 +85,7 @@ class ForeignKey:
         return self.value if isinstance(self.value, bool) else TRUTH.get(self.text.lower())
 
     def of(self, path: str) -> Any:
-        """A value of the configuration that the key was given to; None where it has none."""
+        """The configuration value to which the key was given; None if it has none."""
         if self.editor.determined is None:
             try:
                 self.editor.determined = determined(self.editor.root, self.editor.problems)
@@ -112,7 +112,7 @@ def _guessed(value: object) -> object:
 
 
 def explain_foreign_keys(editor: Editor) -> None:
-    """Replace the hints of keys and values that other systems have, once all is applied."""
+    """Replace the hints for other systems' keys and values, once everything is applied."""
     root = type(editor.root)
     for unknown in editor.unknown[:MAX_CONVERTED]:
         path = [*map(str, unknown.path)]
@@ -154,7 +154,7 @@ def _variant_hint(owners: Sequence[type[Node]], unknown: Unknown, editor: Editor
 
 
 def _value_hint(refused: Unknown, editor: Editor) -> str:
-    """The hint for a value that a field cannot take; empty if none is known.
+    """The hint for a value that a field cannot accept; empty if none is known.
 
     Each value of a list gets a hint with the replacement for the whole list.
     """
@@ -193,7 +193,7 @@ def _our_value(entry: object, value: object) -> str:
 
 
 def _converted(info: FieldInfo, path: str, value: object, key: ForeignKey) -> object:
-    """Convert a value of another system for a field; MISSING where it is ambiguous."""
+    """Convert another system's value for a field; MISSING if it is ambiguous."""
     word = _our_value(foreign_table(type(key.editor.root), "OTHER_VALUES").get(path), value)
     if word:
         return word
@@ -250,7 +250,7 @@ def _fits(editor: Editor, values: Mapping[str, object]) -> bool:
 
 
 def _is_complete(root: Node, path: str) -> bool:
-    """True if the sections that hold a value require nothing else."""
+    """True if the sections that contain a value require nothing else."""
     values = (value for _, _, value in steps(root, path.removesuffix(".type")))
     return not any(
         info.required and value_or_missing(section, info.name) is MISSING

@@ -1,4 +1,4 @@
-"""The base of all config classes: a draft that checks each assignment, or frozen once resolved."""
+"""Base of all config classes: a draft that checks each assignment, frozen once resolved."""
 
 from __future__ import annotations
 
@@ -81,9 +81,9 @@ _built: ContextVar[dict[int, tuple[Node, dict[str, Any], Any]] | None] = Context
 class Config(Node, metaclass=ConfigMeta):
     """A typed section of a configuration.
 
-    Subclasses declare fields as annotations with defaults; the docstring under a field is its
-    help text. An instance is a *draft*: assignments are checked at once, and each value remembers
-    the line that set it. `resolve` returns a frozen, hashable copy with every value determined.
+    Subclasses declare fields as annotations with defaults; the docstring under a field is its help
+    text. An instance is a *draft*: assignments are checked immediately, and each value records the
+    line that set it. `resolve` returns a frozen, hashable copy with every value determined.
     """
 
     __slots__ = ("__dict__", "__weakref__")
@@ -128,10 +128,10 @@ class Config(Node, metaclass=ConfigMeta):
             return value
 
     def set_field(self, name: str, value: object, origin: Origin) -> None:
-        """Set one field from a known origin, checking its name, type and range.
+        """Set one field with a known origin, checking its name, type and range.
 
         Raises:
-            ConfigError: the field does not exist or cannot take the value.
+            ConfigError: the field does not exist or cannot accept the value.
             SetpointError: the config is resolved and therefore immutable.
         """
         if self._state.frozen:
@@ -176,9 +176,9 @@ class Config(Node, metaclass=ConfigMeta):
     else:
 
         def evolve(self, **changes: Any) -> Self:
-            """Return a changed draft of this config; the config itself stays as it is.
+            """Return a changed draft of this config; the config itself is unchanged.
 
-            Derived values are computed again from the changed ones.
+            Derived values are recomputed from the changed ones.
             """
             return self._changed(changes, 1)
 
@@ -196,15 +196,16 @@ class Config(Node, metaclass=ConfigMeta):
         return copies.root
 
     def to_dict(self, *, flat: bool = False) -> dict[str, Any]:
-        """Return all values as plain data, for instance for `wandb.init(config=...)`.
+        """Return all values as plain data, for example for `wandb.init(config=...)`.
 
         Arguments:
-            flat: return one level, with dotted paths such as `optimizer.lr`, not nested dicts.
+            flat: whether to return a single level with dotted paths such as `optimizer.lr`, instead
+                of nested dicts.
 
         Returns:
-            dicts, lists, texts, numbers, booleans and None. A variant has its `type`; secrets are
-            their references; a shared section is written at its first path, and as a reference to
-            that at the others.
+            dicts, lists, texts, numbers, booleans and None. A variant has its `type`; secrets
+            appear as references; a shared section is written at its first path, and as a reference
+            to that path elsewhere.
         """
         if flat:
             return {leaf.key: leaf.value for leaf in leaves(self)}
@@ -240,7 +241,7 @@ class Config(Node, metaclass=ConfigMeta):
         )
 
     def __setpoint_written__(self) -> dict[str, object]:
-        """The section as an item of a list in a file: its type, and the values that were set."""
+        """The section as a list item in a file: its type, and the values that were set."""
         tag = type(self).__setpoint__.tag
         chains = chains_of(self)
         values = {name: value_or_missing(self, name) for name in fields_of(self) if name in chains}
@@ -275,7 +276,7 @@ class Config(Node, metaclass=ConfigMeta):
 
 
 def is_set(config: Config, name: str) -> bool:
-    """True if any layer has set a field; for methods that derive from the given values.
+    """True if any layer has set a field; for methods that derive values from given ones.
 
     Raises:
         SetpointError: the class has no such field.
@@ -318,10 +319,10 @@ else:
 
 @contextmanager
 def building() -> Generator[None]:
-    """Build everything within this block as one `build`: each config object gives one object.
+    """Build everything within this block as in one `build`: one object per config object.
 
-    For code that builds the parts of a configuration one after another, where some of them may be
-    the same config object. Nested blocks belong to the outermost one.
+    Use it in code that builds the parts of a configuration one after another, when some of them may
+    be the same config object. Nested blocks belong to the outermost one.
     """
     if _built.get() is not None:
         yield
@@ -336,11 +337,11 @@ def building() -> Generator[None]:
 def build(config: Node, runtime: dict[str, Any]) -> Any:
     """Build the object of a config: `owner(config, **runtime)`.
 
-    Within one outermost call, or one `with building():`, a config object at several paths gives one
-    object.
+    Within one outermost call, or one `with building():`, a config object at several paths is built
+    only once.
 
     Raises:
-        SetpointError: the class has no owner, or one config is built twice with different run-time
+        SetpointError: the class has no owner, or a config is built twice with different run-time
             arguments.
     """
     built = _built.get()

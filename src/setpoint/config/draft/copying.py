@@ -1,4 +1,4 @@
-"""Changes of whole sections: copies, the freeze, another variant, references to sections."""
+"""Changes to whole sections: copies, the freeze, another variant, references to sections."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def draft_of(config: C) -> C:
 
 
 class Copies(Generic[C]):
-    """Copies of the sections of one config; `of` maps the identity of an original to its copy.
+    """Copies of the sections of a config; `of` maps the identity of an original to its copy.
 
     A shared section is copied once.
 
@@ -130,7 +130,7 @@ def _forget_computed(values: dict[str, Any], layers: list[Layer]) -> None:
 
 
 def freeze(section: Node) -> None:
-    """Make a section immutable, with every value in its place."""
+    """Make a section immutable, and fill in every default."""
     state = state_of(section)
     names = holders(section)
     # Filled slots also turn later reads into plain attribute reads.
@@ -146,7 +146,7 @@ def freeze(section: Node) -> None:
 
 
 def frozen_value(value: Any) -> Any:
-    """The immutable form of a field's value; sections inside stay the same objects."""
+    """The immutable form of a field's value; sections inside it stay the same objects."""
     if isinstance(value, Free):
         return value if value.is_frozen() else value.copy(frozen=True)
     if isinstance(value, CheckedList):
@@ -159,7 +159,7 @@ def frozen_value(value: Any) -> Any:
 
 
 def pack(config: Node) -> Packed:
-    """The content of a config for `unpack` in another process."""
+    """The content of a config, for `unpack` in another process."""
     state, values = state_of(config), vars(config)
     chains = {
         name: [(origin.fixed(name), value) for origin, value in chain]
@@ -193,7 +193,7 @@ def unpack(config: Node, packed: Packed) -> None:
 
 
 def one_layer(origin: Origin, other: Origin) -> bool:
-    """True if two origins are of one layer, so that neither is later than the other."""
+    """True if two origins belong to the same layer, so that neither is later."""
     if isinstance(origin, Recorded) or isinstance(other, Recorded):
         return isinstance(origin, Recorded) and isinstance(other, Recorded)
     if origin.layer in MANY_ORIGINS:
@@ -202,14 +202,14 @@ def one_layer(origin: Origin, other: Origin) -> bool:
 
 
 def successor(cls: type[C], history: Sequence[Node], moved: Node | None) -> C:
-    """A section of a variant, with the values that layers gave to it or to an earlier variant.
+    """Build a section of another variant, carrying over values set on earlier variants.
 
-    It starts from the last section of that variant at this path. Values given to other variants
-    since then are applied if they fit; all others are recorded as dropped.
+    It starts from the last section of that variant at this path. Values set on other variants since
+    then are applied if they are valid; all others are recorded as dropped.
 
     Arguments:
         history: the previous sections at this path, from `history_of`.
-        moved: the last of these, if it is still in place; its inner sections are moved.
+        moved: the last of these sections, if it is still in place; its inner sections are moved.
     """
     classes = [type(section).__setpoint__.cls for section in history]
     start = classes.index(cls) + 1 if cls in classes else 0
@@ -220,7 +220,7 @@ def successor(cls: type[C], history: Sequence[Node], moved: Node | None) -> C:
 
 
 def _carry_over(old: Node, new: Node, moved: bool) -> None:
-    """Copy the values that were set to another variant, where it takes them."""
+    """Copy the values that were set on another variant, if this one accepts them."""
     known, state = type(new).__setpoint__, state_of(new)
     chains, kept = chains_of(old), dict[str, Any]()
     dropped = {name: (name, *rest) for name, *rest in state.dropped}
@@ -260,7 +260,7 @@ def _carry_over(old: Node, new: Node, moved: bool) -> None:
 
 
 def references(value: Any) -> Iterator[tuple[Path, Reference]]:
-    """The references in a value, at any depth, each with the path that leads to it."""
+    """The references in a value at any depth, each with the path that leads to it."""
     return ((inside, part) for inside, part in nested(value) if isinstance(part, Reference))
 
 
@@ -280,10 +280,10 @@ def with_items(value: Any, changes: Mapping[Path, object], inside: Path = ()) ->
 
 
 def bind(root: Node) -> None:
-    """Replace references to sections by the sections.
+    """Replace references to sections with the sections.
 
-    A reference whose target is missing or does not fit is kept; a later layer may set the target,
-    otherwise `resolve` reports it.
+    A reference is kept if its target is missing or has the wrong type; a later layer may set the
+    target, otherwise `resolve` reports it.
     """
     waiting = [
         (section, type(section).__setpoint__.fields[name])
@@ -322,7 +322,7 @@ def replace_shared(root: Node, old: Node, new: Node, least: int = 2) -> None:
         least: number of paths below which it is not shared, and stays.
 
     Raises:
-        Invalid: one of the paths cannot take it; nothing has been changed then.
+        Invalid: one of the paths cannot accept it; nothing is changed in this case.
     """
     places: list[tuple[Path, Node, FieldInfo, dict[Path, Node]]] = []
     for path, section in sections(root, make=False):

@@ -1,4 +1,4 @@
-"""Hints for unknown keys and values of the wrong kind: the intended field, and its syntax."""
+"""Hints for unknown keys and values of the wrong kind: the intended field and its syntax."""
 
 from __future__ import annotations
 
@@ -29,9 +29,9 @@ STRANGER = 0.9
 
 
 class OtherName(NamedTuple):
-    """Entry of a root's table `OTHER_NAMES`, keyed by a name from another system.
+    """Entry in a root's table `OTHER_NAMES`, keyed by a name from another system.
 
-    A name of several words joined by dots matches the end of a path; with a leading dot, the whole
+    A name of several words joined by dots matches the end of a path or, with a leading dot, a whole
     path; `section.*` matches any key of a section with that name. The longest match wins.
 
     Arguments:
@@ -55,7 +55,7 @@ def foreign_table(root: type[Node], table: str = "OTHER_NAMES") -> Mapping[str, 
 
 
 def other_name(root: type[Node], path: str, value: object = None) -> OtherName | None:
-    """The entry for an unknown key, with only those of its fields that the root has.
+    """The entry for an unknown key, with only those of its fields that exist in the root.
 
     Arguments:
         value: the value of the key; for a mapping, only sections with one of its keys match.
@@ -85,13 +85,13 @@ def other_name(root: type[Node], path: str, value: object = None) -> OtherName |
 
 
 def other_name_hint(entry: OtherName) -> str:
-    """The hint that needs no value: the names of our fields, or the sentence of the entry."""
+    """The hint that needs no value: the names of Setpoint's fields, or the entry's sentence."""
     sentence = entry.answer if isinstance(entry.answer, str) else ""
     return sentence or f"Setpoint calls it {' or '.join(entry.fields)}."
 
 
 def is_foreign_key(root: type[Node], path: str) -> bool:
-    """True if other systems have a key that no field has."""
+    """True if other systems have a key that no field matches."""
     return other_name(root, path) is not None
 
 
@@ -103,7 +103,7 @@ def unknown_key(cls: type[Node], key: str) -> Invalid:
 
 
 def is_secret_key(root: type[Node], path: str) -> bool:
-    """True if an unknown key may name a secret: misspelt, misplaced, or of another system."""
+    """True if an unknown key may name a secret: misspelled, misplaced, or from another system."""
     entry, key = other_name(root, path), path.rpartition(".")[2]
     if entry is not None and entry.fields:
         fields = (info for field, info in all_fields(root) if field in entry.fields)
@@ -118,7 +118,7 @@ def is_secret_key(root: type[Node], path: str) -> bool:
 
 
 def foreign_keys(root: type[Node], path: Path, value: object) -> list[tuple[Path, object]]:
-    """Split a section of another system into its keys, each to be reported; else the key itself."""
+    """Split a section of another system into keys to report one by one; else the key itself."""
     fallback = [(path, value)]
     if not isinstance(value, Mapping):
         return fallback
@@ -146,7 +146,7 @@ def location_hint(
     value: object = None,
     nearest_field: str = "",
 ) -> str:
-    """Return a hint to the path of an unknown key; empty if nothing is close.
+    """Return a hint about the path of an unknown key; empty if nothing is close.
 
     If `value` is a mapping, only sections with one of its keys match; `search` also allows names
     that are only similar; `nearest_field` is the hint to a similar field of the same section.
@@ -192,7 +192,7 @@ def location_hint(
 
 
 def _variants(root: type[Node], parents: Path, name: str) -> str:
-    """The sentence that names the variants of a section that have a field; empty without any."""
+    """Sentence that names the variants of a section that have a field; empty if there are none."""
     variants = [cls for cls in classes_at(root, parents) if field_of(cls, name)]
     tags = " or ".join(cls.__setpoint__.tag or cls.__name__ for cls in variants)
     return f"It is a field of type = {tags}." if variants else ""
@@ -253,7 +253,7 @@ VALUE_ITSELF = ((), ("type",))  # the error is about the value as a whole
 def explained(
     root: type[Node], info: FieldInfo, value: object, error: Invalid, path: Path, origin: Origin
 ) -> Invalid:
-    """The error for a value that a field cannot take, with what was meant where that is known."""
+    """The error for a value that a field cannot accept, with the intended value if known."""
     if len(error.parts) > 1 or error.secret or error.kind != WRONG_KIND:
         return error
     message, place, hint = error.message, error.at, error.hint
@@ -275,7 +275,7 @@ def explained(
 
 
 def switches(kind: SectionType, path: Path, origin: Origin) -> str:
-    """Return the hint how to switch an optional section on and off."""
+    """Return a hint about switching an optional section on and off."""
     cls, name = kind.only(), dotted(path)
     off = f"off with {written({name: None}, origin)}."
     if cls is None:
@@ -302,7 +302,7 @@ def _inner_field_hint(kind: SectionType, word: str, path: Path) -> str:
 
 
 def _sweep_hint(root: type[Node], info: FieldInfo, text: PlainScalar, path: Path) -> str:
-    """Return the hint how several values of a field are tried; empty if the text is none."""
+    """Return a hint about trying several values of a field; empty if the text is not a list."""
     values = parsed(text)
     items = cast(list[object], values) if isinstance(values, list) else []
     if len(items) < 2 or not all(takes(info, item) for item in items):
@@ -313,7 +313,7 @@ def _sweep_hint(root: type[Node], info: FieldInfo, text: PlainScalar, path: Path
 
 
 def written(values: Mapping[str, object], origin: Origin) -> str:
-    """Format values in the syntax of the layer that an unknown key came from."""
+    """Format values in the syntax of the layer that contains an unknown key."""
     values = {path: _rounded(value) for path, value in values.items()}
     if origin.layer == FILE:
         # A file cannot have a section both as a text and as a table.
@@ -352,7 +352,7 @@ def _in_file(path: str, value: object, name: str) -> str:
 
 
 def _rounded(value: object) -> object:
-    """Round a converted value to ten digits, without rounding errors of the conversion."""
+    """Round a converted value to ten digits, to remove conversion errors."""
     if not isinstance(value, float):
         return rebuild(value, _rounded)
     short = float(f"{value:.10g}")

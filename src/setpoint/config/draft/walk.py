@@ -39,7 +39,7 @@ def need_config(value: object, function: str, *, resolved: bool = False) -> None
     """Refuse an argument that is not a config, or is not resolved.
 
     Raises:
-        SetpointError: with the name of the function.
+        SetpointError: names the function.
     """
     if not isinstance(value, Node) or (resolved and not is_frozen(value)):
         text = f"a draft of {type(value).__name__}" if isinstance(value, Node) else for_error(value)
@@ -51,7 +51,7 @@ def need_class(value: object, function: str) -> None:
     """Refuse an argument that is not a config class.
 
     Raises:
-        SetpointError: with the name of the function.
+        SetpointError: names the function.
     """
     if not isinstance(value, ConfigMeta):
         text = f"a {type(value).__name__}" if isinstance(value, Node) else for_error(value)
@@ -59,7 +59,7 @@ def need_class(value: object, function: str) -> None:
 
 
 def holders(section: Node, make: bool = True) -> list[str]:
-    """The fields with sections in their values; `make` creates mutable defaults first."""
+    """Fields with sections in their values; `make` first creates mutable defaults."""
     values, names = vars(section), list[str]()
     for name, info in type(section).__setpoint__.fields.items():
         if make and info.factory is not None and name not in values:
@@ -121,7 +121,7 @@ def sections(
 
 
 def reached(root: Node, tag: str) -> Iterator[tuple[Path, Node, FieldInfo]]:
-    """The fields of a configuration, as it stands, that carry a tag."""
+    """The fields of a configuration, in its current state, that carry a tag."""
     for path, section in sections(root):
         for name, info in type(section).__setpoint__.fields.items():
             if tag in info.tags:
@@ -132,7 +132,7 @@ def reached(root: Node, tag: str) -> Iterator[tuple[Path, Node, FieldInfo]]:
 
 
 def shared_places(config: Node) -> dict[Path, Path]:
-    """The further places of shared sections, each with the first place."""
+    """The further paths of shared sections, each with the first path."""
     repeats: list[tuple[Path, Node]] = []
     first = {id(section): path for path, section in sections(config, (), repeats)}
     return {path: first[id(section)] for path, section in repeats}
@@ -148,7 +148,7 @@ def shared(config: Node) -> Iterator[str]:
 
 
 def check_size(config: Node) -> None:
-    """Refuse a tree in which references to sections multiply.
+    """Refuse a tree in which references multiply sections excessively.
 
     Raises:
         SetpointError: the tree has too many sections, counting each at every path.
@@ -181,7 +181,7 @@ def value_at(node: Any, part: str | int) -> Any:
 
 
 def steps(node: Any, path: str) -> Iterator[tuple[Any, Path, Any]]:
-    """Follow a dotted path: for each part the holder, the path so far, and the value, or MISSING.
+    """Follow a dotted path, yielding for each part the holder, path so far, and value or MISSING.
 
     Hyphens in field names are underscores; keys of a mapping may contain dots.
     """
@@ -201,7 +201,7 @@ def steps(node: Any, path: str) -> Iterator[tuple[Any, Path, Any]]:
 
 
 def field_at(root: Node, path: Path) -> FieldInfo | None:
-    """The field that a path leads to; None for an item of a list, and in the user area."""
+    """The field to which a path leads; None for a list item, and in the user area."""
     node = reduce(value_at, path[:-1], root)
     return type(node).__setpoint__.fields.get(str(path[-1])) if isinstance(node, Node) else None
 
@@ -224,7 +224,7 @@ def missing_place(root: Node, path: Path) -> Invalid:
 
 
 class Leaf(NamedTuple):
-    """One value of a tree, with its effective role and the layers that set it."""
+    """One value in a tree, with its effective role and the layers that set it."""
 
     path: Path
     value: Any
@@ -238,11 +238,11 @@ class Leaf(NamedTuple):
 
     @property
     def origin(self) -> Origin:
-        """The origin of the layer that won."""
+        """The origin of the winning layer."""
         return self.chain[-1][0] if self.chain else UNTOUCHED
 
     def describe_origin(self) -> str:
-        """The winning origin in words, for instance `exp.toml:3:1`."""
+        """Describe the winning origin, for example `exp.toml:3:1`."""
         return self.origin.describe(self.path)
 
 
@@ -255,7 +255,7 @@ def effective_role(outer: Role, inner: Role) -> Role:
 
 
 def leaves(config: Node, path: Path = (), role: Role = IDENTITY) -> Iterator[Leaf]:
-    """Every value of a tree, in order of declaration.
+    """Every value in a tree, in order of declaration.
 
     Lists of plain values are one leaf; lists of sections are walked into. A null section is a leaf.
     The tag of a variant is a leaf named `type`. The values of a shared section are leaves at its
@@ -275,8 +275,8 @@ def leaves(config: Node, path: Path = (), role: Role = IDENTITY) -> Iterator[Lea
 class _Walk:
     """One walk over the values of a tree.
 
-    `roles` are the roles of shared sections by their later paths; `promoted` are further roles
-    found after the first path was visited.
+    `roles` are the roles of shared sections by their later paths; `promoted` are roles found after
+    the first path had been visited.
     """
 
     def __init__(self, roles: dict[int, Role]) -> None:
@@ -386,7 +386,7 @@ def _mapping(value: object) -> dict[str, object]:
 def dropped_values(config: Node, place: str = "") -> Iterator[str]:
     """Dropped values as lines, optionally only those at a path.
 
-    Those of a preset in one section share a line, since they were chosen for its variant.
+    Values from a preset in one section share a line, since they were chosen for its variant.
     """
     lines: dict[tuple[object, str], list[Leaf]] = {}
     for leaf, reason in dropped_leaves(config):
@@ -417,7 +417,7 @@ def dropped_leaves(config: Node, place: Path = ()) -> Iterator[tuple[Leaf, str]]
 
 
 def overridden(config: Node) -> Iterator[str]:
-    """The values of modifiers that a later layer replaced."""
+    """Values of modifiers that a later layer replaced."""
     for leaf in leaves(config):
         by_modifier = [
             (origin, value)
@@ -442,7 +442,7 @@ Places = dict[int, Path]
 
 
 def first_places(config: Node, path: Path = ()) -> Places:
-    """The first place of each section of a tree."""
+    """The first path of each section in a tree."""
     return {id(section): place for place, section in sections(config, path)}
 
 
@@ -458,11 +458,11 @@ def to_plain(
     Arguments:
         config: a draft or a resolved config; fields without a value yet are omitted.
         replace_mappings: whether mappings replace existing ones, as in a record; a file adds to the
-            default entries, so it has to remove the entries that the mapping lacks.
+            default entries, so it must remove entries that the mapping lacks.
 
     Returns:
         plain data that reads back as an equal config; a shared section is written at its first
-        path, and as a reference to that at the others.
+        path, and as a reference to that path elsewhere.
     """
     known = first_places(config, path) if places is None else places
     same_class = default if type(default) is type(config) else None
@@ -488,12 +488,12 @@ def to_plain(
 
 
 def _default(info: FieldInfo, config: Node | None) -> Any:
-    """The default of a field in its place."""
+    """The default of a field at its path."""
     return info.initial() if config is None else value_or_missing(config, info.name)
 
 
 def _removed(value: dict[str, Any], default: Any) -> dict[str, list[str]]:
-    """The key of a mapping that removes default keys."""
+    """The key in a mapping that removes default keys."""
     if not isinstance(default, dict):
         return {}
     removed = [key for key in cast(dict[str, Any], default) if key not in value]
@@ -526,7 +526,7 @@ def plain_items(
 def to_minimal(
     config: Node, default: Node | None = None, path: Path = (), places: Places | None = None
 ) -> dict[str, Any]:
-    """Only what differs from the defaults, with references as given and no derived values.
+    """Only the differences from the defaults, with references as given and no derived values.
 
     Composing the result over the defaults gives an equal config. For `path` and `places` see
     `to_plain`.
@@ -570,7 +570,7 @@ def to_minimal(
 
 
 def _default_of_import(config: Node, default: Node) -> tuple[Node | None, Node | None]:
-    """The default for an imported component as a whole, or for its typed fields only.
+    """The default for an imported component as a whole, or only for its typed fields.
 
     Naming a target resets its arguments, so arguments equal to the default's are omitted only if
     nothing removes arguments.
@@ -582,7 +582,7 @@ def _default_of_import(config: Node, default: Node) -> tuple[Node | None, Node |
 
 
 def given(config: Node, name: str) -> Any:
-    """The value that a field was given, or its reference; MISSING if it is derived or required."""
+    """The value given to a field, or its reference; MISSING if it is derived or required."""
     chain = chain_of(config, name)
     layer = chain[-1][0].layer if chain else None
     if layer == DERIVED:

@@ -1,4 +1,4 @@
-"""A file that was read: its data, the position of each key, and errors with positions."""
+"""A file that has been read: its data, the position of each key, and errors with positions."""
 
 from __future__ import annotations
 
@@ -30,28 +30,28 @@ MAX_BYTES: dict[Format, int] = {"toml": MIB, "yaml": MIB // 4, "json": 8 * MIB}
 
 
 def names_file(text: str) -> bool:
-    """True if a text ends as the name of a configuration file does."""
+    """True if a text ends like the name of a configuration file."""
     return text.lower().endswith(tuple(FORMATS))
 
 
 def without_suffix(text: str) -> str:
-    """The last part of a path or preset, without the suffix of a configuration file."""
+    """The last part of a path or preset, without a configuration-file suffix."""
     name = text.rstrip("/").rpartition("/")[2]
     return name.rpartition(".")[0] if names_file(name) else name
 
 
 def is_mapping(value: object) -> TypeGuard[dict[str, object]]:
-    """True if a value that a reader made is a mapping."""
+    """True if a value made by a reader is a mapping."""
     return isinstance(value, dict)
 
 
 def is_list(value: object) -> TypeGuard[list[object]]:
-    """True if a value that a reader made is a list."""
+    """True if a value made by a reader is a list."""
     return isinstance(value, list)
 
 
 class FilePosition:
-    """The offset of a key or list item from 0, and the positions inside its value."""
+    """The offset of a key or list item, from 0, and the positions inside its value."""
 
     __slots__ = ("children", "offset")
 
@@ -60,7 +60,7 @@ class FilePosition:
         self.children: dict[str | int, FilePosition] = {}
 
     def add(self, key: str | int, offset: int) -> FilePosition:
-        """Add the position of a child; a known one keeps its first offset."""
+        """Add the position of a child; a known child keeps its first offset."""
         child = self.children.get(key)
         if child is None:
             child = self.children[key] = FilePosition(offset)
@@ -101,8 +101,8 @@ class FileDocument:
         """The position of a value's key, or of an item of a list.
 
         Returns:
-            line and column in characters, both counted from 1; for a path deeper than the file,
-            those of the nearest ancestor; None if the first key does not exist.
+            line and column in characters, both counted from 1; for a path deeper than the file, the
+            position of the nearest ancestor; None if the first key does not exist.
         """
         if self._places is None:
             self._places = self._scan()
@@ -115,12 +115,12 @@ class FileDocument:
         return None if place is self._places else self._position(place.offset)
 
     def where(self, path: Path) -> str:
-        """The position of a value's key, `file:line:column`; only the file if it is missing."""
+        """The position of a value's key, `file:line:column`; only the file if there is none."""
         place = self.locate(path)
         return f"{self.name}:{place[0]}:{place[1]}" if place else self.name
 
     def check(self, refused: Mapping[str, str], value: object, path: Path = ()) -> None:
-        """Refuse values that no field takes, and excessive nesting.
+        """Refuse values that no field accepts, and excessive nesting.
 
         Arguments:
             refused: messages by the name of a class whose values are refused.
@@ -171,7 +171,7 @@ def error_at(name: str, text: str, offset: int, message: str) -> FileError:
 
 
 def twice(name: str, text: str, key: str, first: int, offset: int) -> FileError:
-    """The error for a key that is given twice, with the line of the first one."""
+    """The error for a duplicate key, with the line of the first one."""
     line = text.count("\n", 0, first) + 1
     return error_at(
         name, text, offset, f"the key {named(key)} is given twice; first on line {line}"
@@ -181,11 +181,11 @@ def twice(name: str, text: str, key: str, first: int, offset: int) -> FileError:
 def unexpected(
     name: str, text: str, offset: int, problem: str, hints: Mapping[str, str]
 ) -> FileError:
-    """The error at the position where a parser stops.
+    """The error at the position where a parser stopped.
 
     Arguments:
         problem: the parser's message.
-        hints: advice by the text at the position, in lower case.
+        hints: advice, by the lower-case text at the position.
     """
     token = describe(text, offset)
     hint = hints.get(token.lower(), "")

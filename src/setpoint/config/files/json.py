@@ -1,4 +1,4 @@
-"""Reading JSON: values and errors by the standard library, positions by a scan of our own."""
+"""Reading JSON: values and errors from the standard library, positions from our own scan."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ _HINTS = {
 
 
 def parse_json(text: str, name: str) -> FileDocument:
-    """Read JSON; keys given twice, NaN, infinity and 1e999 are refused.
+    """Read JSON; duplicate keys, NaN, infinity and 1e999 are refused.
 
     Raises:
         FileError: the text is not JSON, or exceeds a limit.
@@ -106,8 +106,8 @@ def scan_json(text: str, name: str) -> FilePosition:
     """Find the position of each key and list item of valid JSON.
 
     Raises:
-        FileError: for JSON that is refused: a duplicate key, a number that no field takes, half a
-            surrogate pair, deep nesting.
+        FileError: the JSON contains a duplicate key, a number that no field accepts, half a
+            surrogate pair, or deep nesting.
     """
     import json
 

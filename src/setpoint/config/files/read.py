@@ -18,7 +18,7 @@ def read_file(path: str) -> FileDocument:
     """Read a file in the format of its suffix; errors show its name as given.
 
     Raises:
-        FileError: the file is missing, not a plain file, not readable, or not of that format.
+        FileError: the file is missing, not a plain file, not readable, or not in that format.
     """
     import os
 
@@ -33,10 +33,10 @@ def read_file(path: str) -> FileDocument:
 
 
 def parse_bytes(data: bytes, format: Format, name: str) -> FileDocument:
-    """Read bytes, for instance from standard input.
+    """Read bytes, for example from standard input.
 
     Raises:
-        FileError: the data is not UTF-8 or not of that format, or exceeds a limit.
+        FileError: the data is not UTF-8 or not in that format, or exceeds a limit.
     """
     return parse(decode(data, format, name), format, name)
 
@@ -45,7 +45,7 @@ def parse(text: str, format: Format, name: str) -> FileDocument:
     """Read decoded text.
 
     Raises:
-        FileError: the text is not of that format, or exceeds a limit.
+        FileError: the text is not in that format, or exceeds a limit.
     """
     # Readers are imported on first use.
     if format == "toml":
@@ -67,7 +67,7 @@ def _too_large(size: int, format: Format) -> str:
 
 
 def _missing(path: str) -> str:
-    """Explain that there is no such file, with the nearest name."""
+    """Explain that there is no such file, and suggest the nearest name."""
     import difflib
     import os
     from itertools import islice
@@ -120,7 +120,7 @@ def read_plain_file(
 
 
 def _open_unblocked(path: str, flags: int) -> int:
-    """Open without blocking, which pipes and files such as /proc/kmsg would."""
+    """Open a file without blocking, as pipes and files such as /proc/kmsg would."""
     import os
 
     return os.open(path, flags | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_NOCTTY", 0))

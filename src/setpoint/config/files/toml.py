@@ -1,4 +1,4 @@
-"""Reading TOML: values and errors by the standard library, positions by a scan of our own."""
+"""Reading TOML: values and errors from the standard library, positions from our own scan."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class _TooBig(float):
 
 
 def parse_toml(text: str, name: str) -> FileDocument:
-    """Read TOML 1.0; dates and times are refused, since no field takes them.
+    """Read TOML 1.0; dates and times are refused, since no field accepts them.
 
     Raises:
         FileError: the text is not TOML, or exceeds a limit.
@@ -132,7 +132,7 @@ def scan_toml(text: str, name: str) -> FilePosition:
         text: the text, nested no deeper than the limit.
 
     Raises:
-        FileError: a key or table is given twice.
+        FileError: a key or table is duplicated.
     """
     scanner = _Scanner(text, name)
     scanner.document()

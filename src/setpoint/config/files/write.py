@@ -1,4 +1,4 @@
-"""Writing JSON, TOML and YAML that people can read."""
+"""Writing human-readable JSON, TOML and YAML."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def checked(value: Any, path: Path = ()) -> Any:
         value: dicts, lists, tuples, text, numbers, bools and None.
 
     Raises:
-        SetpointError: a value or key that no file can hold, named with its path.
+        SetpointError: no file can represent a value or key; names its path.
     """
     # Subclasses (enums, numpy's float64) have their own `repr`, which must not be written.
     if value is None or isinstance(value, bool):
@@ -97,10 +97,10 @@ def write_json(data: Mapping[str, object], comments: Comments | None = None) -> 
     Infinities and NaN, which JSON lacks, become the text `"inf"`, `"-inf"` or `"nan"`.
 
     Arguments:
-        comments: accepted like those of the other writers and ignored, since JSON has none.
+        comments: accepted as by the other writers, but ignored, since JSON has no comments.
 
     Raises:
-        SetpointError: a value that no file can hold.
+        SetpointError: no file can represent a value.
     """
     del comments
     return _json(checked(data), "") + "\n"
@@ -144,10 +144,10 @@ def write_toml(data: Mapping[str, object], comments: Comments | None = None) -> 
         comments: by path; written at the end of the line on which the value begins.
 
     Returns:
-        the text, the same for the same data, ending in a line break unless empty.
+        the text, equal for equal data, ending in a line break unless empty.
 
     Raises:
-        SetpointError: a value that no file can hold.
+        SetpointError: no file can represent a value.
     """
     writer = _TomlWriter(comments or {})
     writer.table(checked(data), (), "", None, [])
@@ -210,7 +210,7 @@ class _TomlWriter(_Writer):
         self.lines.append("]")
 
     def _inline(self, value: object, path: Path, notes: list[str]) -> str:
-        """Format a value on one line; comments on its items are added to `notes`."""
+        """Format a value on one line, and add comments on its items to `notes`."""
         if not (is_mapping(value) or is_list(value)):
             return '"null"' if value is None else scalar(value)
         items: list[str] = []
@@ -235,7 +235,7 @@ def write_yaml(data: Mapping[str, object], comments: Comments | None = None) -> 
         comments: by path; written at the end of the line on which the value begins.
 
     Raises:
-        SetpointError: a value that no file can hold.
+        SetpointError: no file can represent a value.
     """
     plain = checked(data)
     lines = _YamlWriter(comments or {}).mapping(plain, ()) if plain else ["{}"]

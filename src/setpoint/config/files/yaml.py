@@ -1,7 +1,7 @@
-"""Reading YAML 1.2: `ruamel.yaml` gives events of the syntax; values are made here.
+"""Reading YAML 1.2: `ruamel.yaml` provides syntax events, from which values are made here.
 
-The library constructs nothing. Events arrive one by one, so each limit applies before memory is
-allocated, and nothing recurses.
+The library constructs no objects. Events arrive one by one, so that each limit applies before
+memory is allocated, and nothing recurses.
 """
 
 from __future__ import annotations
@@ -46,13 +46,13 @@ _WORDS = {
 
 
 def parse_yaml(text: str, name: str) -> FileDocument:
-    """Read YAML 1.2; tags, merge keys, keys given twice and several documents are refused.
+    """Read YAML 1.2; tags, merge keys, duplicate keys and several documents are refused.
 
     Unquoted scalars become `PlainScalar`, except nulls; no other value is guessed.
 
     Returns:
-        the document; empty text is an empty mapping. Values inside an alias have the positions of
-        its anchor.
+        the document; empty text yields an empty mapping. Values inside an alias have the positions
+        of its anchor.
 
     Raises:
         FileError: the text is not YAML, or exceeds a limit.
@@ -207,13 +207,13 @@ def _height(value: object) -> int:
 
 
 class Mark(Protocol):
-    """A position, as `ruamel.yaml` gives it."""
+    """A position, as provided by `ruamel.yaml`."""
 
     index: int
 
 
 class Event(Protocol):
-    """The attributes used of an event of `ruamel.yaml`; each class of event has some of them."""
+    """The attributes used of a `ruamel.yaml` event; each event class has some of them."""
 
     start_mark: Mark
     anchor: str | None
@@ -222,7 +222,7 @@ class Event(Protocol):
 
 
 def events(text: str, name: str) -> Iterator[Event]:
-    """Read the syntax of a YAML text, one event after another.
+    """Read the syntax of a YAML text, one event at a time.
 
     Raises:
         FileError: the text is not YAML.

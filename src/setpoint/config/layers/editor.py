@@ -79,7 +79,7 @@ class Slot(NamedTuple):
 
     @property
     def current(self) -> Any:
-        """The value before the edit; None for a required or derived field that nothing has set."""
+        """The value before the edit; None for a required or derived field that is not set."""
         if self.info.name not in type(self.section).__setpoint__.fields:
             return None  # an argument of an imported component that is not set yet
         value = value_or_missing(self.section, self.info.name)
@@ -91,11 +91,11 @@ class Slot(NamedTuple):
 
 
 class Editor:
-    """Applies values to a draft; a value that does not fit becomes a problem, not an exception.
+    """Applies values to a draft; a value that is refused becomes a problem, not an exception.
 
     Arguments:
-        replace_mappings: replace mappings, as records do, which hold complete values; by default a
-            mapping adds to the existing one.
+        replace_mappings: whether mappings replace existing ones, as in records, which contain
+            complete values; by default, a mapping adds to the existing one.
     """
 
     def __init__(self, root: Node, replace_mappings: bool = False) -> None:
@@ -127,7 +127,7 @@ class Editor:
                 tree.
 
         Raises:
-            ConfigError: with the problems so far, if there are too many to read.
+            ConfigError: there are too many problems to read; lists those so far.
         """
         for part in error.parts:
             full, foreign = (*path, *part.at), False
@@ -234,7 +234,7 @@ class Editor:
         fill(section, values, origin, put, fail)
 
     def _assign(self, slot: Slot, value: object, origin: Origin) -> None:
-        """Set a whole field or section; a refusal says what to type instead where that is known."""
+        """Set a whole field or section; a refusal states what to write instead, if known."""
         try:
             self._assign_value(slot, value, origin)
             self._refused.discard(slot.path)
@@ -285,7 +285,7 @@ class Editor:
             self._read_and_store(slot, entries, origin)
 
     def _assign_section(self, slot: Slot, kind: SectionType, value: object, origin: Origin) -> None:
-        """Set fields of the section of a field, or replace the section."""
+        """Set fields of the section in a field, or replace the section."""
         if isinstance(value, Mapping):
             self._merge_onto(
                 lambda tag, layer: self._section(slot, kind, layer, tag),
@@ -373,7 +373,7 @@ class Editor:
         return current
 
     def _note_null(self, slot: Slot, origin: Origin) -> None:
-        """Record the null of a section as dropped, since a value inside restores the section."""
+        """Record a section's null as dropped, since a value inside restores the section."""
         chain = chain_of(slot.section, slot.info.name)
         if not chain or chain[-1][1] is not None or chain[-1][0].layer not in WRITTEN_LAYERS:
             return
@@ -416,7 +416,7 @@ class Editor:
         """Change an item that is a section in place, or to another variant.
 
         Raises:
-            Invalid: the value does not fit the item.
+            Invalid: the item cannot accept the value.
         """
         value = mapping_in(kind, value)
         if not isinstance(value, Mapping):
@@ -463,7 +463,7 @@ class Editor:
         """Follow a path and set the value there.
 
         Raises:
-            Invalid: the path cannot be followed, or the value does not fit.
+            Invalid: the path cannot be followed, or its target cannot accept the value.
         """
         key = str(rest[0])
         path = (*done, key)
@@ -540,7 +540,7 @@ class Editor:
         self.report((*done, *rest), value, origin, error, hint)
 
     def _edit_items(self, slot: Slot, edits: Mapping[str, object], origin: Origin) -> None:
-        """Apply edits, by their words or an item's index or name, in the order of a file."""
+        """Apply edits, given by their words or by an item's index or name, in file order."""
         for key, value in edits.items():
             if key == INSERT and isinstance(value, Mapping):
                 for index, item in cast(Mapping[str, object], value).items():
@@ -549,7 +549,7 @@ class Editor:
                 self._set_item(slot, (str(key),), value, origin)
 
     def _set_item(self, slot: Slot, rest: Path, value: object, origin: Origin) -> None:
-        """Make one edit of a list or mapping, or inside an item; `rest` leads on from the field."""
+        """Make one edit of a list or mapping, or in an item; `rest` is the path after the field."""
         current, info = slot.current, slot.info
         try:
             edit = ItemEdit(value, origin, self._with_fragments, self._edit_section)
@@ -605,7 +605,7 @@ class Editor:
 
         Arguments:
             section_for: returns the section for the `type` that a mapping names, if any.
-            put_preset: applies the section of a preset, whose name begins with `@`.
+            put_preset: applies the section of a preset, named with a leading `@`.
         """
         if EXTENDS in values:
             if self.replace_mappings:
@@ -675,7 +675,7 @@ def mapping_in(kind: FieldType, value: object) -> object:
 
 
 def _extends(value: object) -> bool:
-    """Check if a mapping anywhere in a value extends files."""
+    """True if a mapping anywhere in a value extends files."""
     if isinstance(value, Mapping) and EXTENDS in value:
         return True
     return any(_extends(item) for _, item in children(cast(object, value)))

@@ -31,11 +31,11 @@ def prefix_of(root: type[Node]) -> str:
 def apply_declared(
     editor: Editor, environ: Mapping[str, str], declared: Declared | None = None
 ) -> Declared:
-    """Apply the variables that fields declare to all sections of a draft.
+    """Apply the variables declared by fields to all sections of a draft.
 
-    Called before the variables with the prefix, and again at the end for sections made by later
-    layers, whose values take precedence there. Values from a record are kept: such a variable
-    describes the environment of one program, and a resumed run must stay the same.
+    Called before the variables with the prefix are applied, and again at the end for sections made
+    by later layers, whose values take precedence there. Values from a record are kept: such a
+    variable describes the environment of one program, and a resumed run must stay the same.
     """
     if declared is None:
         names = sorted(environmental & environ.keys())
@@ -105,7 +105,7 @@ def apply_environment(editor: Editor, environ: Mapping[str, str]) -> None:
 
 
 def _spelled(root: Node, written: tuple[str, ...]) -> tuple[str, ...]:
-    """Spell a path by the names of its fields; other keys stay as written."""
+    """Spell a path with the names of its fields; other keys stay as written."""
     if written[0].lower() == TAG and TAG not in type(root).__setpoint__.fields:
         return tuple(map(str.lower, written))
     path: list[str] = []
@@ -179,13 +179,13 @@ def _refuse_single_underscores(editor: Editor, name: str, value: str, prefix: st
 
 
 def _holds_secret(root: type[Node], path: Sequence[str]) -> bool:
-    """True if a field at a path is a secret, or none is known there, as in a mapping."""
+    """True if a field at a path is a secret, or no field is known there, as in a mapping."""
     fields = fields_at(root, tuple(path))
     return not fields or any(holds_secret(info.type) for info in fields)
 
 
 def _field_spelled(cls: type[Node], words: Sequence[str]) -> tuple[str, ...] | None:
-    """Find the field that words would name with the right underscores."""
+    """Find the field that words would name if the underscores were right."""
     words = [word.lower() for word in words if word]
     for info in cls.__setpoint__.fields.values():
         name = info.name.lower().split("_")
@@ -200,7 +200,7 @@ def _field_spelled(cls: type[Node], words: Sequence[str]) -> tuple[str, ...] | N
 
 
 def variables(environ: Mapping[str, str], prefix: str) -> list[tuple[str, tuple[str, ...]]]:
-    """The variables that are meant for the configuration, with their paths, shallow ones first."""
+    """The variables meant for the configuration, with their paths, shallow ones first."""
     paths = [
         (name, tuple(name[len(prefix) :].split("__")))
         for name in environ

@@ -27,7 +27,7 @@ USE_PRESET = (
 
 
 class ExtendingFiles:
-    """The files of one configuration; a cycle is an error."""
+    """The files of one configuration; detects cycles."""
 
     def __init__(self, root: type[Node]) -> None:
         self.root = root
@@ -37,11 +37,11 @@ class ExtendingFiles:
         self._applied: dict[Path, list[str]] = {}
 
     def open(self, file: str | FileDocument, place: Path = ()) -> FileDocument:
-        """Read a file, migrated to the current schema; it is open until `close`.
+        """Read a file, migrated to the current schema, and keep it open until `close`.
 
         Arguments:
-            file: its name, or its document.
-            place: the section whose fields it sets; the empty path for a whole configuration.
+            file: name of the file, or its document.
+            place: the section whose fields the file sets; the empty path for a whole configuration.
 
         Raises:
             Invalid: the file is open already, or files are nested too deeply.
@@ -60,7 +60,7 @@ class ExtendingFiles:
         return document
 
     def close(self) -> None:
-        """Close the file that was opened last."""
+        """Close the file opened last."""
         self._open.pop()
 
     def fragments(
@@ -129,7 +129,7 @@ class ExtendingFiles:
 
 
 def file_beside(file: str, name: str) -> str:
-    """The path of a file that another one names; of `DIALECT:FILE` the second part is the path."""
+    """The path of a file named in another one; in `DIALECT:FILE`, the second part is the path."""
     folder = os.path.dirname(file)
     path = os.path.join(folder, os.path.expanduser(name))
     dialect, colon, rest = name.partition(":")
@@ -139,14 +139,14 @@ def file_beside(file: str, name: str) -> str:
 
 
 def is_applied(name: str, file: str, listed: list[str], applied: Sequence[str]) -> bool:
-    """True if a file in `extends` has been applied already: it is applied once.
+    """True if a file in `extends` was already applied, since each is applied only once.
 
     A file that several files extend is applied before the first of them, so it cannot be listed
     after a file that it precedes.
 
     Arguments:
         name: the file as written.
-        file: its path.
+        file: path of the file.
         listed: the real paths of the files before it in the same list; its own is appended.
         applied: the real paths of all files applied so far, in order.
 

@@ -28,7 +28,7 @@ CHOOSING = ("type", EXTENDS)  # fragments may choose a variant, too
 
 
 def deletes(token: str) -> bool:
-    """Check for Hydra's deletion syntax, `~` and a dotted name, as opposed to a home folder."""
+    """True for Hydra's deletion syntax, `~` and a dotted name, as opposed to a home folder."""
     name = token.partition("=")[0]
     return name[:1] == "~" and all(part.isidentifier() or part.isdecimal()
                                    for part in name[1:].split("."))  # fmt: skip
@@ -50,7 +50,7 @@ def unexpected(token: str) -> str:
 
 
 class Flag:
-    """One override; `origin` is the command line if it comes from nowhere else."""
+    """One override; its origin is the command line unless it comes from elsewhere."""
 
     __slots__ = ("label", "origin", "path", "text", "value")
 
@@ -70,7 +70,7 @@ class Flag:
 
     @property
     def section(self) -> tuple[str, ...]:
-        """The path that is set, in one spelling; of the section where its `type` is."""
+        """The path that is set, in normal form; for `type`, that of its section."""
         names = self.path[:-1] if self.path[-1] in CHOOSING else self.path
         return tuple(name.replace("-", "_") for name in names)
 
@@ -78,7 +78,7 @@ class Flag:
 def read_flags(cls: type[Node], tokens: Sequence[str]) -> list[Flag]:
     """Read overrides for a root class, whose fields determine which flags are switches.
 
-    A flag and its value are one token; the command has joined them (`--optimizer.lr=1e-3`).
+    A flag and its value must be one token, as joined by the command (`--optimizer.lr=1e-3`).
 
     Raises:
         SetpointError: an argument is not an override, or lacks its value.
@@ -101,8 +101,9 @@ def with_value(
     """Join a flag and the next word if that is its value and not a positional argument.
 
     Arguments:
-        is_argument: checks if a word can be positional; called if the flag is a switch and the word
-            is not a value of it: `--deterministic exp.toml`, but not `--deterministic ture`.
+        is_argument: returns True if a word can be positional; called if the flag is a switch and
+            the word is not a value for it: `--deterministic exp.toml`, but not `--deterministic
+            ture`.
 
     Returns:
         `--flag=word`; None if the word is not its value, or the flag already has one.
@@ -121,7 +122,7 @@ def with_value(
 
 
 def _negated(cls: type[Node], flag: str) -> tuple[str, ...] | None:
-    """Path of the switch that `--no-SWITCH` turns off."""
+    """Path of the switch turned off by `--no-SWITCH`."""
     if not flag.startswith("--no-") or _kinds(cls, _path(flag[2:])):
         return None
     path = _path(flag[5:])
@@ -129,7 +130,7 @@ def _negated(cls: type[Node], flag: str) -> tuple[str, ...] | None:
 
 
 def _read_flag(cls: type[Node], token: str) -> Flag:
-    """Read one override, with its value behind an equals sign unless it is a switch."""
+    """Read one override, whose value follows an equals sign unless it is a switch."""
     name, equals, text = token.partition("=")
     label = f"{name} ({token.place})" if isinstance(token, Word) else name
     if not name.startswith("--"):
@@ -175,7 +176,7 @@ def _fits_any(kinds: Sequence[FieldType], text: str) -> bool:
 
 
 def one_word(cls: type[Node], flag: str, words: Sequence[str]) -> str:
-    """Join the words behind a flag into one value, `--duration "2 epochs"`; empty if invalid."""
+    """Join the words after a flag into one value, `--duration "2 epochs"`; empty if invalid."""
     path = _path(flag.removeprefix("--"))
     kinds = _kinds(cls, path)
     listing = ",".join(words)
@@ -189,8 +190,8 @@ def one_word(cls: type[Node], flag: str, words: Sequence[str]) -> str:
 def put_flags(editor: Editor, flags: Sequence[Flag]) -> None:
     """Apply overrides to a draft.
 
-    A later flag beats an earlier one, except that a flag that chooses a variant is applied before
-    those that set the variant's fields, regardless of its position.
+    A later flag overrides an earlier one, except that a flag that chooses a variant is applied
+    before those that set the variant's fields, regardless of position.
     """
     for flag in in_order(type(editor.root), flags):
         # The flags may have been read long before, and for several drafts.
@@ -198,7 +199,7 @@ def put_flags(editor: Editor, flags: Sequence[Flag]) -> None:
 
 
 def in_order(cls: type[Node], flags: Sequence[Flag]) -> list[Flag]:
-    """Sort overrides in the order of application: as given, but a variant before its fields.
+    """Sort overrides into the order of application: as given, but a variant before its fields.
 
     A variant is not moved before a flag that sets the section as a whole, such as to `null`, or an
     enclosing section.
@@ -217,7 +218,7 @@ def in_order(cls: type[Node], flags: Sequence[Flag]) -> list[Flag]:
 
 
 def is_section(cls: type[Node], path: tuple[str, ...]) -> bool:
-    """Check if a path such as `("model",)` names a section or optional section."""
+    """True if a path such as `("model",)` names a section or optional section."""
     return any(_has_type(kind, SectionType) for kind in _kinds(cls, path))
 
 
@@ -243,14 +244,14 @@ def _is_choice(cls: type[Node], flag: Flag) -> bool:
 
 
 def _has_type(kind: FieldType, cls: type[FieldType]) -> bool:
-    """Check if a type, or a type inside an optional or alternative one, is of a kind."""
+    """True if a type, or a type inside an optional or alternative one, is of some kind."""
     if isinstance(kind, OptionalType | AnyOfType):
         return any(_has_type(part, cls) for part in kind.parts)
     return isinstance(kind, cls)
 
 
 class Word(str):
-    """A word of a response file, such as `@args.txt`, with `file:line`."""
+    """A word from a response file such as `@args.txt`, with `file:line`."""
 
     __slots__ = ("place",)
 

@@ -47,7 +47,7 @@ class ItemEdit(Struct):
         """Set a value, or the value at `rest` inside it; a section is changed in place.
 
         Raises:
-            Invalid: with the path to the error from outside.
+            Invalid: includes the path to the error.
         """
         inner, known = unwrapped(kind), not isinstance(current, Reference)
         is_area = isinstance(inner, SectionType | FreeType) and known
@@ -130,7 +130,7 @@ class ItemEdit(Struct):
 
 
 def follow(before: object, after: object, path: Path) -> None:
-    """Keep the lines of the values of sections that an edit has moved to another index."""
+    """Keep the source lines of the values in sections that an edit moved to another index."""
     indices = {id(item): key for key, item in children(before) if isinstance(item, Node)}
     for key, item in children(after):
         if indices.get(id(item), key) == key:
@@ -163,7 +163,7 @@ def _words(value: object) -> list[str]:
 
 
 def _index(text: str) -> int:
-    """An int in ASCII digits; other text may be the name of an item."""
+    """An int in ASCII digits; any other text may be the name of an item."""
     if not text.removeprefix("-").isascii() or not text.removeprefix("-").isdecimal():
         raise ValueError(text)
     return int(text)

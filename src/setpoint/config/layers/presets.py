@@ -1,4 +1,4 @@
-"""Presets, modifiers and plugins by name, and sections taken from a preset by `@name`."""
+"""Presets, modifiers and plugins by name, and sections from a preset by `@name`."""
 
 from __future__ import annotations
 
@@ -56,8 +56,8 @@ WRITTEN_LAYERS = (FILE, ENVIRONMENT, COMMAND_LINE, SWEEP)
 class Catalogue(MutableMapping[str, V]):
     """A mapping whose values are imported on first use.
 
-    Iterating gives all names and imports nothing, nor does `in`; reading a value imports the module
-    that registers it.
+    Iterating yields all names; neither that nor `in` imports anything. Reading a value imports the
+    module that registers it.
     """
 
     def __init__(self) -> None:
@@ -102,10 +102,10 @@ presets: Catalogue[Callable[..., Node]] = Catalogue()
 def preset(function: P) -> P:
     """Register a function that returns a fresh config, under its own name.
 
-    Parameters have defaults; `list` shows the first line of the docstring.
+    Parameters must have defaults; `list` shows the first line of the docstring.
 
     Raises:
-        TypeError: another function has the name already; reloading a module is allowed.
+        TypeError: another function already has the name; reloading a module is allowed.
     """
     return _register(presets, function, "preset")
 
@@ -114,7 +114,7 @@ def modifier(function: M) -> M:
     """Register a function from config to config, under its own name.
 
     Raises:
-        TypeError: another function has the name already; reloading a module is allowed.
+        TypeError: another function already has the name; reloading a module is allowed.
     """
     return _register(modifiers, function, "modifier")
 
@@ -160,10 +160,10 @@ def preset_named(text: str) -> str | None:
 
 
 def call_preset(text: str) -> Node:
-    """Make the config of a preset, given with its parameters; it is the origin of its values.
+    """Make the config of a preset, given with its parameters; the preset is its values' origin.
 
     Raises:
-        SetpointError: the preset does not exist or cannot take the parameters.
+        SetpointError: the preset does not exist or does not accept the parameters.
     """
     name = text.partition("(")[0]
     function = presets.get(name.strip().replace("_", "-"))
@@ -176,7 +176,7 @@ def call_source(function: Callable[..., object], text: str, title: str) -> Any:
     """Call a function that makes a config, with the parameters after its name.
 
     Raises:
-        SetpointError: the function cannot take the parameters, or fails.
+        SetpointError: the function does not accept the parameters, or fails.
     """
     arguments = _read_arguments(function, text, title, 0)
 
@@ -188,7 +188,7 @@ def call_modifier(text: str, draft: Node) -> Node:
     """Apply a modifier such as `smoke`, `smoke(steps=5)` or `module:function`.
 
     Raises:
-        SetpointError: the modifier does not exist or cannot take the parameters.
+        SetpointError: the modifier does not exist or does not accept the parameters.
     """
     name = text.partition("(")[0].strip()
     if ":" in name:
@@ -211,7 +211,7 @@ def call_modifier(text: str, draft: Node) -> Node:
 def _read_arguments(
     function: Callable[..., object], text: str, title: str, skip: int
 ) -> dict[str, Any]:
-    """Read what is typed between parentheses, past the first `skip` parameters of a function."""
+    """Read the text between parentheses, for a function's parameters after the first `skip`."""
     name, opened, inside = text.partition("(")
     try:
         return _arguments(function, inside if opened else ")", skip)
@@ -276,7 +276,7 @@ class UnknownPreset(SetpointError):
 
     @property
     def meant(self) -> str:
-        """The hint at the name that was meant, after a space; empty if none is close."""
+        """Hint about the intended name, after a space; empty if none is close."""
         name, kind = self.name, self.kind
         if "," in name:
             parts = [part.strip() for part in name.split(",")]
@@ -307,10 +307,10 @@ def load_plugins(failures: list[SetpointError] | None = None) -> bool:
 
     Searching for them takes longer than all of `setpoint check`, so they are loaded only to find an
     unknown name or to list all names. `failures` collects the errors of plugins that cannot be
-    imported; without it the first is raised.
+    imported; without it, the first error is raised.
 
     Raises:
-        SetpointError: a plugin cannot be imported, with the name of its package.
+        SetpointError: a plugin cannot be imported; names its package.
     """
     loaded = False
     for entry in _installed():
@@ -360,7 +360,7 @@ def section_of_preset(root: type[Node], text: str, path: Path) -> Node | None:
 
 
 def remember_replaced(root: Node, before: Node, path: Path, origin: Origin, text: str) -> None:
-    """Record values of files and flags as dropped where another value replaces their section."""
+    """Record values of files and flags as dropped if another value replaces their section."""
     because = f"{dotted(path)} = {text} ({origin.describe(path)}) replaces the section"
     values = [(leaf, because) for leaf in leaves(before, path) if leaf.path[-1] != "type"]
     for leaf, reason in [*values, *dropped_leaves(before, path)]:
@@ -370,7 +370,7 @@ def remember_replaced(root: Node, before: Node, path: Path, origin: Origin, text
 
 
 def forget_restored(root: Node, section: Node, path: Path) -> None:
-    """Remove dropped values that a section has again, or drops itself."""
+    """Remove dropped values that a section contains again, or drops itself."""
     state = state_of(root)
     if not state.dropped:
         return

@@ -1,4 +1,4 @@
-"""A config as Python source: a preset function that returns an equal one."""
+"""A config as Python source: a preset function that returns an equal config."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ class _Writer:
         return self.variables[id(section)][0]
 
     def _variable(self, path: Path) -> str:
-        """A name for a local variable: that of the field that first holds the section."""
+        """A name for a local variable, taken from the field that first contains the section."""
         parts = [part for part in map(str, path) if part.isascii() and part.isidentifier()]
         stem = name = (parts or ["shared"])[-1]
         number = 1
@@ -110,7 +110,7 @@ class _Writer:
         self.imports.add((module, name))
 
     def _value(self, value: Any, depth: int) -> str:
-        """The expression for a value of a field, or for an item of one."""
+        """The expression for a field's value, or for an item of it."""
         if isinstance(value, Config):
             return self._section(value, depth)
         if isinstance(value, dict):
@@ -165,7 +165,7 @@ def _attribute(name: str) -> str:
 
 
 def _quoted(text: str) -> str:
-    """A text as a Python literal, in double quotes where that needs no more escapes."""
+    """A text as a Python literal, in double quotes unless that needs more escapes."""
     plain = repr(text)
     if plain[0] == "'" and '"' not in text and "\\" not in plain:
         return f'"{plain[1:-1]}"'

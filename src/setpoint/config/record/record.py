@@ -1,4 +1,4 @@
-"""A resolved config as a record on disk, the way back from it, the fingerprint, and differences."""
+"""A resolved config as a record on disk, reading it back, the fingerprint, and differences."""
 
 from __future__ import annotations
 
@@ -48,8 +48,8 @@ ROLES = {role.name: role for role in (IDENTITY, BUDGET, RUNTIME)}
 def record_files(config: Node) -> dict[str, str]:
     """The texts of the three files that record a config, by name.
 
-    `config.json` is complete; `origins.json` has every layer that set each value, the winner last;
-    `config.toml` has the differences from the defaults, with origins as comments.
+    `config.json` is complete; `origins.json` lists every layer that set each value, the winner
+    last; `config.toml` contains the differences from the defaults, with origins as comments.
     """
     # The modules of config classes; if one is missing, the error says what to import.
     modules = {importable_name(type(section).__module__) for _, section in sections(config)}
@@ -77,7 +77,7 @@ def record_files(config: Node) -> dict[str, str]:
 
 
 def minimal_toml(config: Node) -> str:
-    """Only what differs from the defaults, each line with its origin as a comment."""
+    """Only the differences from the defaults, each line with its origin as a comment."""
     touched = (leaf for leaf in leaves(config) if leaf.chain)
     comments = {
         entry.path: entry.describe_origin()
@@ -90,7 +90,7 @@ def minimal_toml(config: Node) -> str:
 
 
 def read_record(root: type[C], folder: str) -> tuple[C, dict[str, Any]]:
-    """The draft that a record describes, with derived values to be derived again.
+    """The draft described by a record, with derived values to be derived again.
 
     Every recorded value is kept with its origins, even if today's default differs: a record
     describes the run as it was. A record of an older schema is migrated in memory.
@@ -101,7 +101,7 @@ def read_record(root: type[C], folder: str) -> tuple[C, dict[str, Any]]:
 
     Raises:
         SetpointError: the folder has no record, or one that cannot be read.
-        ConfigError: today's classes cannot take the recorded values.
+        ConfigError: today's classes cannot accept the recorded values.
     """
     record = load_record(root, folder)
     recorded = record.origins
@@ -124,10 +124,10 @@ def read_record(root: type[C], folder: str) -> tuple[C, dict[str, Any]]:
 
 
 def require_modules(record: Record, folder: str) -> None:
-    """Refuse a record with config classes of modules that are not imported.
+    """Refuse a record with config classes from modules that are not imported.
 
     Raises:
-        SetpointError: with the modules.
+        SetpointError: names the modules.
     """
     modules: Any = record.header.get("modules")
     names = map(str, cast(list[Any], modules) if isinstance(modules, list) else ())
@@ -153,7 +153,7 @@ def _merged(root: type[Node], record: Record, folder: str) -> Editor:
 
 
 def _layers(leaf: Leaf) -> list[dict[str, object]]:
-    """The recorded layers of a value; the last has the value itself."""
+    """The recorded layers of a value; the last one contains the value itself."""
     layers: list[dict[str, object]] = [
         {"layer": origin.layer, "origin": origin.describe(leaf.path), "value": plain(value)}
         for origin, value in leaf.chain
@@ -163,7 +163,7 @@ def _layers(leaf: Leaf) -> list[dict[str, object]]:
 
 
 def _put_chain(root: Node, path: Path, chain: Chain) -> None:
-    """Set the recorded layers of a field, or of a key of a free area."""
+    """Set the recorded layers of a field, or of a key in a free area."""
     node: Any = root
     holder: tuple[Node, str] | None = None
     for index, part in enumerate(path):
@@ -216,10 +216,10 @@ def is_record(path: str) -> bool:
 
 
 def recorded_schema(folder: str) -> int | None:
-    """The schema that a record states.
+    """The schema stated by a record.
 
     Raises:
-        SetpointError: the record exists and cannot be read.
+        SetpointError: the record exists, but cannot be read.
     """
     if not is_record(folder):
         return None
@@ -228,7 +228,7 @@ def recorded_schema(folder: str) -> int | None:
 
 
 def backup_name(name: str, schema: int) -> str:
-    """Name of the backup of a record's file: `config.schema-1.json`."""
+    """Name for the backup of a record's file: `config.schema-1.json`."""
     stem, suffix = os.path.splitext(name)
     return f"{stem}.schema-{schema}{suffix}"
 
@@ -276,7 +276,7 @@ def _header(document: FileDocument) -> dict[str, Any]:
 def _origins_of(
     folder: str, values: dict[str, Any], header: dict[str, Any]
 ) -> dict[str, dict[str, Any]]:
-    """The origins that match the values: the existing, or the new ones."""
+    """The origins that match the values: the existing ones or the new ones."""
     try:
         return _checked(os.path.join(folder, ORIGINS), folder, values, header)
     except SetpointError:
@@ -357,7 +357,7 @@ def check_integrity(
     Only recorded values are compared with each other, independent of today's code.
 
     Raises:
-        SetpointError: with the first value that differs between the two files, or both
+        SetpointError: names the first value that differs between the two files, or both
             fingerprints.
     """
     recorded = dict(_leaves(values, "", origins))
@@ -380,7 +380,7 @@ def recorded_fingerprint(origins: Mapping[str, Mapping[str, Any]]) -> str:
 
 
 def _leaves(value: Any, key: str, origins: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
-    """The values of `config.json` by the keys that `origins.json` has for them."""
+    """The values of `config.json`, under the keys that `origins.json` uses for them."""
     if key and key in origins:
         yield key, value
     elif isinstance(value, dict | list):
@@ -419,7 +419,7 @@ def canonical(config: Node) -> str:
 
 
 def canonical_json(values: Mapping[str, object]) -> str:
-    """The canonical form of values by dotted path."""
+    """The canonical form of values, by dotted path."""
     import json  # not needed without a fingerprint
 
     return json.dumps(values, sort_keys=True, separators=(",", ":"), ensure_ascii=True)
@@ -448,7 +448,7 @@ def digest(text: str) -> str:
 
 
 class Absent:
-    """The type of `ABSENT`, which stands for a field that one side does not have."""
+    """The type of `ABSENT`, which stands for a field missing on one side."""
 
     __slots__ = ()
 
@@ -460,7 +460,7 @@ ABSENT = Absent()
 
 
 class Entry(NamedTuple):
-    """One value of a table."""
+    """One value in a table."""
 
     value: Any
     origin: str
@@ -472,7 +472,7 @@ Table = dict[str, Entry]
 
 
 class Difference(NamedTuple):
-    """A field in which tables differ, with the entry of each; None where it is absent."""
+    """A field in which tables differ, with the entry from each; None where it is absent."""
 
     path: str
     entries: tuple[Entry | None, ...]
@@ -509,7 +509,7 @@ class Difference(NamedTuple):
         return f"Difference({self.path!r}, {self.left!r}, {self.right!r})"
 
     def to_json(self) -> dict[str, object]:
-        """The difference for machines; an absent side has no value key."""
+        """The difference as JSON; an absent side has no value key."""
         result: dict[str, object] = {"path": self.path, "role": self.role.name}
         for side, entry in zip(("left", "right"), self.entries, strict=True):
             if entry is not None:
@@ -525,7 +525,7 @@ def leaf_table(config: Node) -> Table:
 
 
 def recorded_table(root: type[Node], folder: str) -> tuple[Table, list[str]]:
-    """The table of a record as it was written, independent of today's classes.
+    """The table of a record as written, independent of today's classes.
 
     Raises:
         SetpointError: the record cannot be read.
@@ -541,7 +541,7 @@ def recorded_table(root: type[Node], folder: str) -> tuple[Table, list[str]]:
 def compare(
     tables: Sequence[Table], roles: Iterable[Role] | None = None, ignore: Iterable[str] = ()
 ) -> list[Difference]:
-    """Only what differs."""
+    """Compare tables, and return only the differences."""
     kept_roles = None if roles is None else set(roles)
     ignored = tuple(ignore)
     result: list[Difference] = []
@@ -577,7 +577,7 @@ def _paths(tables: Sequence[Table]) -> list[str]:
 
 
 def differences(left: Node, right: Node, roles: Sequence[Role] | None = None) -> list[Difference]:
-    """Compare two resolved configs value by value, or those values that have one of some roles."""
+    """Compare two resolved configs value by value, or only values with one of some roles."""
     return compare([leaf_table(left), leaf_table(right)], roles)
 
 

@@ -97,7 +97,7 @@ def _checks_in(
 
 
 def whole_problem(path: Path, section: Node, problem: Problem) -> Problem:
-    """A finding with its path from the root, its value and its origin."""
+    """A problem with its path from the root, its value and its origin."""
     value, origin = describe_value(section, path, problem.path)
     also: list[str] = []
     for name in problem.also:
@@ -108,7 +108,7 @@ def whole_problem(path: Path, section: Node, problem: Problem) -> Problem:
 
 
 def _short_origin(origin: Origin, path: Path) -> str:
-    """Describe an origin; several fields of one section as one source of a derived value.
+    """Describe an origin; several fields of one section count as one source of a derived value.
 
     Distinguishes flags recorded earlier from flags of this command.
     """
@@ -128,7 +128,7 @@ def _short_origin(origin: Origin, path: Path) -> str:
 
 
 def describe_value(section: Node, path: Path, relative: str) -> tuple[str | None, str | None]:
-    """A value and its origin as texts, by a dotted path from a section; None for no value."""
+    """A value and its origin as text, by a dotted path from a section; None without a value."""
     full, value = path, cast(Any, section)
     chain: Any = []
     for holder, inside, value in steps(section, relative):
@@ -156,7 +156,7 @@ def describe_value(section: Node, path: Path, relative: str) -> tuple[str | None
 
 
 def findings_of(section: Node, name: str, mark: RuleMark) -> Iterator[Problem]:
-    """Run one check, if there is anything to look at; a fault in it is a finding as well."""
+    """Run one check, if there is anything to check; a fault in it is also a problem."""
     method: Any = getattr(section, name)
     try:
         if mark.when is not None and not mark.when(section):
@@ -178,7 +178,7 @@ def findings_of(section: Node, name: str, mark: RuleMark) -> Iterator[Problem]:
 
 
 def _misuse(section: Node, finding: Problem, cautions: Collection[str]) -> str:
-    """The error for a finding with an unknown path, or an undeclared caution."""
+    """The error for a problem with an unknown path, or an undeclared caution."""
     for path in (finding.path, *finding.also):
         for holder, inside, _ in steps(section, path):
             # The error of a callable may be a missing argument.
@@ -196,14 +196,14 @@ def _misuse(section: Node, finding: Problem, cautions: Collection[str]) -> str:
 
 
 def internal_problem(method: Any, message: str) -> Problem:
-    """A problem of a method itself, not of the configuration."""
+    """A problem in a method itself, not in the configuration."""
     problem = Problem("", f"{method_name(method)} {message}")
     problem.traceback = ""
     return problem
 
 
 def method_failed(method: Any, error: Exception) -> Problem:
-    """The problem of a method that has raised another error."""
+    """The problem of a method that raised an unexpected error."""
     reason = str(error) if isinstance(error, SetpointError) else error_in_words(error)
     problem = internal_problem(method, f"failed: {reason}")
     problem.traceback = traceback_of(error)
@@ -211,7 +211,7 @@ def method_failed(method: Any, error: Exception) -> Problem:
 
 
 def method_name(method: Any) -> str:
-    """A method by its class, name and place, `Net._check (shop.py:30)`, or the target of a rule."""
+    """A method by class, name and place, `Net._check (shop.py:30)`, or the target of a rule."""
     name = str(getattr(method, "__qualname__", method))
     code = None if ":" in name else getattr(method, "__code__", None)
     return f"{name} ({short_name(code.co_filename)}:{code.co_firstlineno})" if code else name
@@ -234,7 +234,7 @@ class Skipped(Struct):
 
 
 class Verification(Struct):
-    """The problems and skipped checks of `verify`, and all cautions not silenced."""
+    """The problems and skipped checks of `verify`, and all cautions that are not silenced."""
 
     problems: list[Problem]
     cautions: list[Caution]
@@ -256,7 +256,7 @@ def verify(
     """Run the checks with needs, as far as these are met.
 
     Arguments:
-        needs: the needs that are met, for instance `{"files"}`.
+        needs: the needs that are met, for example `{"files"}`.
         unread: top sections whose files will not be read and need not exist.
 
     Raises:
@@ -304,14 +304,14 @@ def cautions_of(config: Node) -> tuple[Caution, ...]:
 
 
 def known_cautions(root: type[Node]) -> dict[str, str]:
-    """All cautions that the checks of a tree may yield: what each means, by its code, sorted."""
+    """All cautions that the checks of a tree may yield: their meanings by code, sorted."""
     methods = (getattr(c, name) for c in classes_below(root) for name in c.__setpoint__.checks)
     marks: Iterator[RuleMark] = (getattr(method, MARK) for method in methods)
     return dict(sorted(item for mark in marks for item in mark.cautions.items()))
 
 
 def unknown_codes(root: Node, silenced: Sequence[str]) -> Iterator[Problem]:
-    """Find codes in `silence` that no caution has."""
+    """Find codes in `silence` that belong to no caution."""
     known = list(known_cautions(type(root)))
     for index, code in enumerate(silenced):
         if code not in known:
@@ -323,7 +323,7 @@ def unknown_codes(root: Node, silenced: Sequence[str]) -> Iterator[Problem]:
 
 
 def silenced_codes(root: Node) -> tuple[str, ...]:
-    """The codes of the cautions that a root's field `silence` lists."""
+    """The codes of the cautions listed in a root's field `silence`."""
     if "silence" not in type(root).__setpoint__.fields:
         return ()
     codes: Any = value_or_missing(root, "silence")

@@ -25,7 +25,7 @@ Source = Reference | tuple[Node, str]
 
 
 class Pending:
-    """A field with a pending value, as a whole or in some of its items.
+    """A field whose value, or some of its items, is pending.
 
     Arguments:
         sources: the sources that compute it, by path inside the value; empty for the whole value.
@@ -54,14 +54,14 @@ class Pending:
         return value
 
     def put(self, inside: Path, value: object) -> None:
-        """Put a computed value where its reference stands."""
+        """Put a computed value in place of its reference."""
         if inside:
             self.item(inside[:-1])[inside[-1]] = value
         else:
             self.value = value
 
     def origin(self) -> Origin:
-        """The origin of the value, once all of it has been computed."""
+        """The origin of the value, once it is completely computed."""
         reads = ", ".join(self.reads) or "nothing else"
         texts = [source.text for source in self.sources.values() if isinstance(source, Reference)]
         if not texts:
@@ -70,7 +70,7 @@ class Pending:
 
 
 class _Failed(Exception):
-    """A dependency could not be computed, and has been reported."""
+    """A dependency could not be computed, which has been reported."""
 
 
 class Computation:
@@ -129,7 +129,7 @@ class Computation:
             self._queue.append(pending)
 
     def run(self) -> None:
-        """Compute everything; what cannot be computed becomes a problem."""
+        """Compute everything; values that cannot be computed become problems."""
         for pending in self._queue:  # grows by the fields of new sections
             for inside in pending.sources:
                 try:
@@ -139,7 +139,7 @@ class Computation:
             self._store(pending)
 
     def value(self, section: Node, name: str) -> Any:
-        """A field's value, computed first if it has to be; the read is recorded."""
+        """A field's value, computed first if necessary; records the read."""
         pending = self._pending.get((id(section), name))
         if pending is not None:
             for inside in pending.sources:
@@ -153,22 +153,22 @@ class Computation:
         return value
 
     def note(self, section: Node, name: str) -> None:
-        """Record that the value which is being computed depends on a field, or on a `type`."""
+        """Record that the value being computed depends on a field, or on a `type`."""
         if self._reads:
             self._reads[-1][dotted((*(self._path_of(section) or ()), name))] = None
 
     def _path_of(self, section: Node) -> Path | None:
-        """The first place of a section; None if it is not part of the tree."""
+        """The first path of a section; None if it is not part of the tree."""
         if id(section) not in self.paths:  # it may be inside a section inserted unchanged
             places = list(sections(self.root))
             self.paths = {id(inner): path for path, inner in reversed(places)} | self.paths
         return self.paths.get(id(section))
 
     def observe(self, section: Node, method: str) -> Any:
-        """Call a method of a section, which may only read.
+        """Call a method of a section that may only read.
 
         Returns:
-            its result; None if it reads a value that is itself missing or wrong.
+            its result; None if it reads a value that is itself missing or invalid.
 
         Raises:
             Exception: any error of the method.
@@ -182,7 +182,7 @@ class Computation:
             self._reads.pop()
 
     def default_or_derived(self, section: Node, name: str) -> object:
-        """The value of a field without the layers that have set it; MISSING if unknown."""
+        """The value of a field without the layers that set it; MISSING if unknown."""
         known = type(section).__setpoint__
         info = known.fields[name]
         if not info.derived:
@@ -197,7 +197,7 @@ class Computation:
             return MISSING
 
     def _compute(self, pending: Pending, inside: Path) -> None:
-        """Compute a value, or one item of it; nothing if that has been done."""
+        """Compute a value, or one item of it, unless that has been done."""
         if inside not in pending.waiting:
             return
         step = (pending, inside)
@@ -252,7 +252,7 @@ class Computation:
                 info.item_bounds.check(item)
 
     def _store(self, pending: Pending) -> None:
-        """Put a value into its field once all of it is known."""
+        """Store a value in its field once it is completely known."""
         section, name = pending.section, pending.name
         if pending.failed or self._pending.pop((id(section), name), None) is not pending:
             return
@@ -305,12 +305,12 @@ class Computation:
         return cast(object, node)
 
     def _mark_invalid(self, pending: Pending, inside: Path) -> None:
-        """Make a value unreadable that could not be computed."""
+        """Make a value that could not be computed unreadable."""
         pending.failed.add(inside)
         mark_invalid(pending.section, pending.name)
 
     def _fail(self, pending: Pending, error: Invalid, inside: Path = ()) -> None:
-        """Report a mistake in a value, or in the item of it that was computed."""
+        """Report a mistake in a value, or in the computed item of it."""
         known = frozenset(pending.failed)
         self._mark_invalid(pending, inside)
         for part in error.parts:
@@ -336,7 +336,7 @@ class Computation:
             self.problems.append(problem)
 
     def _misfit(self, pending: Pending, inside: Path) -> str:
-        """The error for a reference to a section that its place cannot take."""
+        """The error for a reference to a section that its place cannot accept."""
         value: object = pending.item(inside)
         path = self._path_of(value) if isinstance(value, Node) else None
         if path is None or not isinstance(value, Node):
@@ -349,7 +349,7 @@ class Computation:
 
 
 def _fitting(kind: FieldType, value: object) -> object:
-    """Convert a value for a field that takes text, unless it fits as it is."""
+    """Convert a value for a text field, unless it is valid as it is."""
     try:
         kind.read(value, Origin(REFERENCE))
     except Invalid:
@@ -359,7 +359,7 @@ def _fitting(kind: FieldType, value: object) -> object:
 
 
 def _invalid(source: Source, error: Exception) -> Invalid:
-    """The error of a value whose computation has failed.
+    """The error of a value whose computation failed.
 
     Raises:
         Exception: the same error, if it is a bug of the engine.
@@ -394,11 +394,11 @@ def _refuse_nowhere(cls: type[Node], method: str, relative: str) -> None:
 
 
 class ReadOnlyError(SetpointError):
-    """A method that computes a value has tried to change the configuration."""
+    """A method that computes a value tried to change the configuration."""
 
 
 class View:
-    """A section as a method sees it: reads are recorded and computed on demand, writes refused."""
+    """A section as seen by a method: reads are recorded and computed on demand, writes refused."""
 
     __slots__ = ("_computation", "_section")
 
@@ -431,7 +431,7 @@ class View:
     __delattr__ = __setattr__  # pyright: ignore[reportAssignmentType]
 
     def _wrapped(self, value: Any) -> Any:
-        """The value with every section in it, also those in lists and mappings, as a view."""
+        """The value with every section in it, including those in lists and mappings, as a view."""
         if isinstance(value, Node):
             return View(self._computation, value)
         if isinstance(value, tuple | list | dict):

@@ -1,7 +1,7 @@
 """From a draft to a resolved config: computed and dead values, checks, and the freeze.
 
-A dead value is one that can have no effect: refused if it was set together with the value that
-makes it dead, or later; dropped if a later layer made it dead.
+A dead value is one that can have no effect. It is refused if it was set together with the value
+that makes it dead, or later, but dropped if a later layer made it dead.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ Given = tuple[Path, Node, str]  # a path inside a section, and the field that it
 
 
 class SupersededValue(NamedTuple):
-    """A value of an earlier layer that a later one has made ineffective."""
+    """A value of an earlier layer that a later one made ineffective."""
 
     path: Path
     name: str
@@ -55,10 +55,10 @@ def resolve(draft: C, *, problems: Sequence[Problem] = ()) -> C:
 
     Arguments:
         draft: the configuration with all layers merged; it is not changed.
-        problems: errors of values that could not be set; nothing is concluded from these.
+        problems: errors about values that could not be set; nothing is concluded from them.
 
     Raises:
-        ConfigError: with every problem at once.
+        ConfigError: lists every problem at once.
     """
     need_config(draft, "resolve")
     superseded: list[SupersededValue] = []
@@ -92,7 +92,7 @@ def resolve(draft: C, *, problems: Sequence[Problem] = ()) -> C:
 
 
 def determined(draft: C, problems: Sequence[Problem]) -> C:
-    """Return a copy with computed values; nothing is checked or frozen."""
+    """Return a copy with computed values, without checking or freezing anything."""
     return _determined(draft, problems, ())[0]
 
 
@@ -102,7 +102,7 @@ def _determined(
     superseded: Sequence[SupersededValue],
     last: Origin | None = None,
 ) -> tuple[C, Placed, Computation]:
-    """Compute all values of a copy; return it, its sections, and the computation.
+    """Compute all values of a copy; return the copy, its sections, and the computation.
 
     `last` is the last layer to apply, if not all of them.
     """
@@ -127,7 +127,7 @@ def _determined(
 
 
 def _unresolved(root: Node) -> tuple[Placed, Placed]:
-    """The sections of a tree that are not resolved yet, and the further places of shared ones."""
+    """The sections of a tree that are not resolved yet, and the further paths of shared ones."""
     repeats: Placed = []
     placed = [place for place in sections(root, (), repeats) if not is_frozen(place[1])]
     return placed, repeats
@@ -181,7 +181,7 @@ def find_dead(
 
 
 def _given_in(computation: Computation, section: Node, name: str, inside: Path) -> Iterator[Given]:
-    """The values that a layer has set in a field, or in the sections inside it."""
+    """The values that a layer set in a field, or in the sections inside it."""
     first, _, rest = name.partition(".")
     info = type(section).__setpoint__.fields.get(first)
     if info is None:
@@ -261,7 +261,7 @@ def _remove(section: Node, value: SupersededValue) -> None:
 
 
 def _restore(section: Node, name: str) -> None:
-    """Restore the last value of a field by the remaining layers."""
+    """Restore the last value of a field from the remaining layers."""
     chain, kind = chain_of(section, name), type(section).__setpoint__.fields[name].type
     if chain:
         value = replace_in_item(kind, chain[-1][1], draft_of)
@@ -271,7 +271,7 @@ def _restore(section: Node, name: str) -> None:
 
 
 def _mark_invalid(root: Node, placed: Placed, problems: Sequence[Problem]) -> Placed:
-    """Mark invalid fields; return the sections that remain valid."""
+    """Mark invalid fields, and return the sections that remain valid."""
     paths: set[Path] = set()
     for problem in problems:
         # A wrong part of a value, such as an item of a list, makes the whole field wrong.

@@ -1,6 +1,6 @@
 """The class statement: annotations become fields, marked methods derivations and checks.
 
-The tree of config classes: the classes at a path, all fields, tags and added sections.
+Also the tree of config classes: the classes at a path, all fields, tags and added sections.
 """
 
 from __future__ import annotations
@@ -92,13 +92,13 @@ class ClassInfo:
                 names.extend(method for method in getattr(base, name) if method not in names)
 
     def declare(self, fields: Mapping[str, FieldInfo], names: Mapping[str, object] | None) -> None:
-        """Add fields that the class declares itself.
+        """Add the fields that the class itself declares.
 
         Arguments:
             names: local names that the annotations may use.
 
         Raises:
-            DeclarationError: no value satisfies the options.
+            DeclarationError: the options allow no value.
         """
         self.fields.update(fields)
         for key, info in fields.items():
@@ -132,10 +132,10 @@ class ClassInfo:
         self.rules = []
 
     def collect_methods(self, namespace: Mapping[str, Any]) -> None:
-        """Register the marked methods among names.
+        """Register the marked methods among some names.
 
         Raises:
-            DeclarationError: a mark names no field, or two methods compute one field.
+            DeclarationError: a mark names no field, or two methods compute the same field.
         """
         for name, method in namespace.items():
             mark = mark_of(method)
@@ -156,7 +156,7 @@ class ClassInfo:
                     group.append(name)
 
     def _need_field(self, method: str, mark: str, path: str) -> None:
-        """Refuse a mark that names no field; paths into sections are checked at resolve."""
+        """Refuse a mark that names no field; paths into sections are checked by `resolve`."""
         first, _, below = path.partition(".")
         info = self.fields.get(first)
         if info is None or (mark == "derive" and not (below or info.derived)):
@@ -170,7 +170,7 @@ class ClassInfo:
         return f"`{self.program} {text}`" if self.program else f"the command `{text}`"
 
     def find(self, key: str) -> FieldInfo | None:
-        """The field that a key sets; hyphens and underscores are the same.
+        """The field set by a key; hyphens and underscores are equivalent.
 
         Raises:
             Invalid: an imported component cannot have an argument of this name.
@@ -191,7 +191,7 @@ class ClassInfo:
         return Invalid(message, valid, hint=hint, secret=secret, kind=UNKNOWN_KEY)
 
     def near(self, key: str) -> list[str]:
-        """The field whose name is nearest to a key, or none: `training` is not `tracking`."""
+        """The field whose name is nearest to a key, if close: `training` is not `tracking`."""
         return nearest(key, self.fields, 1, 0.7 if len(key) < SHORT_NAME else 0.78)
 
 
@@ -205,7 +205,7 @@ else:
 # require values that will be computed.
 @dataclass_transform(kw_only_default=True, field_specifiers=(field, component))
 class ConfigMeta(_Meta):
-    """Turns annotations into slots and field descriptions; the rest happens when it is needed."""
+    """Metaclass that turns annotations into slots and field descriptions; the rest is lazy."""
 
     __setpoint__: ClassInfo
     # As for any class: `register` is for classes without fields.
@@ -346,7 +346,7 @@ def _declared_fields(
 
 
 def _faults_of_field(info: FieldInfo) -> Iterator[str]:
-    """Find invalid options of a field that type checkers accept."""
+    """Find invalid field options that type checkers accept."""
     if not isinstance(cast(object, info.role), Role):
         yield f"role={info.role!r} is not IDENTITY, BUDGET or RUNTIME"
     if info.factory is not None and info.written is not MISSING:
@@ -413,7 +413,7 @@ def full_name(cls: type) -> str:
 
 
 def refuse_root_word(root: Any, info: FieldInfo) -> None:
-    """Refuse a field of a root whose name has another meaning in files and on command lines.
+    """Refuse a root's field whose name has another meaning in files and on command lines.
 
     Arguments:
         info: its field `tag`, `sweep` or `silence`.
@@ -436,7 +436,7 @@ def refuse_root_word(root: Any, info: FieldInfo) -> None:
 
 
 def classes_at(root: type[Node], path: tuple[str | int, ...]) -> list[type[Any]]:
-    """The config classes that can stand at a path, in any of the variants along it."""
+    """The config classes possible at a path, in any of the variants along it."""
     classes: list[type[Any]] = [root]
     item = False  # whether the next part is an index or a key, with the same classes
     for part in path:
@@ -450,7 +450,7 @@ def classes_at(root: type[Node], path: tuple[str | int, ...]) -> list[type[Any]]
 
 
 def fields_at(root: type[Node], path: tuple[str | int, ...]) -> list[FieldInfo]:
-    """The fields that a path can lead to, in any of the variants along it."""
+    """The fields to which a path can lead, in any of the variants along it."""
     return _fields_of(classes_at(root, path[:-1]), str(path[-1]))
 
 
@@ -459,13 +459,13 @@ def _fields_of(classes: list[type[Any]], key: str) -> list[FieldInfo]:
 
 
 def field_of(cls: type[Node], key: str) -> FieldInfo | None:
-    """The field that a key names; hyphens and underscores are the same."""
+    """The field named by a key; hyphens and underscores are equivalent."""
     fields = cls.__setpoint__.fields
     return fields.get(key) or fields.get(key.replace("-", "_"))
 
 
 def classes_below(root: type[Node]) -> list[type[Node]]:
-    """The classes of all sections of a tree, those of all variants included, the root first."""
+    """The classes of all sections of a tree, including those of all variants, the root first."""
     classes = [root]
     for cls in classes:
         for info in cls.__setpoint__.fields.values():
@@ -476,7 +476,7 @@ def classes_below(root: type[Node]) -> list[type[Node]]:
 def all_fields(
     cls: type[Node], prefix: str = "", above: tuple[type[Any], ...] = ()
 ) -> Iterator[tuple[str, FieldInfo]]:
-    """Every field of a tree of classes, of all variants; a class inside itself is entered once."""
+    """Every field of a tree of classes, in all variants; a recursive class is entered once."""
     for name, info in cls.__setpoint__.fields.items():
         path = f"{prefix}{name}"
         yield path, info

@@ -100,7 +100,7 @@ class FieldInfo:
         self._type: FieldType | None = None
 
     def inherit(self, base: FieldInfo, declared: bool) -> None:
-        """Inherit the options of the same field of a base class that this declaration lacks.
+        """Inherit options that this declaration lacks from the same field of a base class.
 
         Arguments:
             declared: True if there is a `field(...)`, which states itself whether it has a default.
@@ -121,7 +121,7 @@ class FieldInfo:
 
     @property
     def required(self) -> bool:
-        """True if a value must be given: there is no default, and nothing derives one."""
+        """True if a value must be given, since there is no default and nothing derives one."""
         return self.written is MISSING and self.factory is None and not self.derived
 
     @property
@@ -131,17 +131,17 @@ class FieldInfo:
 
     @property
     def type(self) -> FieldType:
-        """The field's type, compiled from its annotation when first asked for."""
+        """The field's type, compiled from its annotation on first use."""
         if self._type is None:
             self._type = _compile(self)
         return self._type
 
     @property
     def default(self) -> Any:
-        """The default as the field stores it, read by its type on first use.
+        """The default as stored by the field, read by its type on first use.
 
         Raises:
-            DeclarationError: the field cannot take it, or all configs would share it.
+            DeclarationError: the field cannot accept it, or all configs would share it.
         """
         if not self.settled and self.constant:
             value = self._read_default(self.written)
@@ -180,10 +180,10 @@ class FieldInfo:
         return self.type.replace_sections(value, lambda section: section.__setpoint_draft__())
 
     def _read_default(self, value: object) -> Any:
-        """Read a default like a value that is set.
+        """Read a default in the same way as a value that is set.
 
         Raises:
-            DeclarationError: the field cannot take it.
+            DeclarationError: the field cannot accept it.
         """
         if may_refer(value) and not self.type.is_secret():
             raise DeclarationError(
@@ -201,10 +201,10 @@ class FieldInfo:
             raise DeclarationError("\n".join(lines)) from None
 
     def read(self, value: object, origin: Origin) -> Any:
-        """Read a value as this field's type and check its range; a `Reference` is kept.
+        """Read a value as this field's type, and check its range; a `Reference` is kept.
 
         Raises:
-            Invalid: the field cannot take it.
+            Invalid: the field cannot accept it.
         """
         result = read_item(self.type, value, origin)
         if not isinstance(result, Reference):
@@ -231,8 +231,8 @@ def _compile(info: FieldInfo) -> FieldType:
     """The type of a field, checked against the options of the field.
 
     Raises:
-        DeclarationError: a config cannot have the annotation, or an option does not fit, with class
-            and field named.
+        DeclarationError: a config cannot have the annotation, or an option does not apply; names
+            class and field.
     """
     annotation = info.annotation
     try:
@@ -295,7 +295,7 @@ def _may_be(kind: FieldType, classes: tuple[type, ...]) -> bool:
 
 
 def _items(kind: FieldType) -> tuple[FieldType, ...]:
-    """The types of items, through options and alternatives."""
+    """The types of items, including those inside options and alternatives."""
     if isinstance(kind, ContainerType):
         return kind.parts
     return tuple(item for part in kind.parts for item in _items(part))
@@ -321,7 +321,7 @@ class Bounds(Struct):
         return self.pattern is not None or self.limited
 
     def over(self, base: Bounds) -> Bounds:
-        """Merge limits with those of another range, which count on sides without one."""
+        """Merge limits with another range, which applies on sides without a limit."""
         low = self if not (self.gt is self.ge is None) else base
         high = self if not (self.lt is self.le is None) else base
         pattern = base.pattern if self.pattern is None else self.pattern
@@ -342,7 +342,7 @@ class Bounds(Struct):
         return max(lows) > min(highs) or self.gt == max(lows) or self.lt == min(highs)
 
     def takes(self, value: float) -> bool:
-        """True if a number lies inside."""
+        """True if a number is within the range."""
         return (
             (self.gt is None or value > self.gt)
             and (self.ge is None or value >= self.ge)
@@ -351,7 +351,7 @@ class Bounds(Struct):
         )
 
     def describe(self) -> str:
-        """Format the range for help texts and errors, for instance `> 0, < 1`."""
+        """Format the range for help texts and errors, for example `> 0, < 1`."""
         signs = ((">", self.gt), (">=", self.ge), ("<", self.lt), ("<=", self.le))
         parts = [
             f"{sign} {limit:g}"
@@ -381,7 +381,7 @@ class Bounds(Struct):
 
 
 class Role(Struct):
-    """The part of a field in the fingerprint and in the resume contract."""
+    """The role of a field in the fingerprint and in the resume contract."""
 
     name: str
     meaning: str
@@ -450,7 +450,7 @@ def derived(**options: Unpack[Options]) -> Any:
 def component(
     *, factory: Callable[[], Any], role: Role | None = None, tags: Sequence[str] = ()
 ) -> Any:
-    """Declare a field that takes `setpoint.partial` as well as its family's configs.
+    """Declare a field that accepts `setpoint.partial` as well as its family's configs.
 
     Use it with the annotation `Component[Family, Result]`, where `Result` is the type that the
     callable makes: type checkers then accept both when the field is set, and read the family.
@@ -472,13 +472,13 @@ Check = TypeVar("Check", bound=Callable[..., Iterable[Problem]])
 
 
 class Derivation(Struct):
-    """The mark of a method that computes the derived field at a path."""
+    """Mark of a method that computes the derived field at a path."""
 
     path: str
 
 
 class RuleMark(Struct):
-    """The mark of a rule: its options, as `rule` takes them."""
+    """Mark of a rule, with the options of `rule`."""
 
     needs: tuple[Need, ...] | Callable[[Any], tuple[Need, ...]]
     cautions: Mapping[str, str]
@@ -486,7 +486,7 @@ class RuleMark(Struct):
 
 
 class DeadMark(Struct):
-    """The mark of a method that says why fields have no effect, as `dead` takes its options."""
+    """Mark of a method that returns why fields have no effect, with the options of `dead`."""
 
     names: tuple[str, ...]
     holds: tuple[object, ...] = ()
@@ -576,7 +576,7 @@ def dead(*names: str, holds: tuple[object, ...] = ()) -> Callable[[F], F]:
 
 
 def methods_of(module: ModuleType) -> Iterator[tuple[str, Callable[[Any], Any]]]:
-    """Rules of a class in other modules, by names that no attribute can have."""
+    """Rules of a class in other modules, under names that no attribute can have."""
     for name, function in vars(module).items():
         marked = isinstance(mark_of(function), RuleMark | DeadMark)
         if marked and function.__module__ == module.__name__:  # not imported functions

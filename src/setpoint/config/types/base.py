@@ -43,7 +43,7 @@ PLAIN = frozenset({int, float, bool, str, type(None)})
 
 
 class Reader(Protocol):
-    """A type, or a field with its range."""
+    """Anything that reads values: a type, or a field (a type with a range)."""
 
     def read(self, value: object, origin: Origin) -> Any:
         """Read a value, or raise `Invalid`."""
@@ -79,7 +79,7 @@ class FieldType:
         self.nested = self.nested or any(part.nested for part in parts)
 
     def describe(self) -> str:
-        """The type as text for help and errors, for instance `a number`."""
+        """The type as text for help and errors, for example `a number`."""
         return self.words or f"one of: {', '.join(self.candidates())}"
 
     def candidates(self) -> tuple[str, ...]:
@@ -106,7 +106,7 @@ class FieldType:
         return value
 
     def replace_sections(self, value: Any, function: Callable[[Any], Any]) -> Any:
-        """Copy the value with each section inside replaced."""
+        """Copy the value, replacing each section inside it."""
         return value
 
     def items(self, value: Any) -> Iterable[tuple[str | int, Any, FieldType]]:
@@ -114,7 +114,7 @@ class FieldType:
         return ()
 
     def item_type(self, key: str | int) -> FieldType | None:
-        """The type of an item; None where there is none, or it depends on the value."""
+        """The type of an item; None if there is none, or it depends on the value."""
         return None
 
     def sections(self, value: Any) -> Iterator[tuple[Path, Node]]:
@@ -133,7 +133,7 @@ class FieldType:
         return any(part.lists_items(text) for part in self.parts)
 
     def with_items(self, value: Any, key: object) -> FieldType:
-        """The type, or the alternative, by which a path continues inside a value.
+        """The type, or the alternative, through which a path continues inside a value.
 
         Arguments:
             value: the current value; None if there is none.
@@ -145,7 +145,7 @@ class FieldType:
         return self
 
     def is_secret(self) -> bool:
-        """True if values, or items of them, may be secrets, so that no error may repeat them."""
+        """True if values, or their items, may be secrets, so that no error may repeat them."""
         return any(part.is_secret() for part in self.parts)
 
 
@@ -169,7 +169,7 @@ def read_item(kind: FieldType, item: object, origin: Origin) -> Any:
 
 
 def dump_item(kind: FieldType, item: Any) -> Any:
-    """Convert one item to plain data; a reference to its text."""
+    """Convert one item to plain data, and a reference to its text."""
     return item.text if isinstance(item, Reference) else kind.dump(item)
 
 
@@ -198,7 +198,7 @@ FLAGS = (
 
 
 class IntType(FieldType):
-    """Whole numbers; a float is refused, also an integral one, since it may be a slip."""
+    """Whole numbers; floats are refused, even integral ones, since they may be mistakes."""
 
     words = "an int"
     json_schema: Mapping[str, Any] = {"type": "integer"}
@@ -227,7 +227,7 @@ class IntType(FieldType):
 
 
 class FloatType(FieldType):
-    """Numbers; whole ones are taken as floats, "not a number" is refused."""
+    """Numbers; whole ones are accepted as floats, but NaN is refused."""
 
     words = "a float"
     json_schema: Mapping[str, Any] = {"type": "number"}
@@ -275,7 +275,7 @@ class BoolType(FieldType):
 
 
 class StrType(FieldType):
-    """Texts; a number is not taken for one."""
+    """Text; a number is not accepted as text."""
 
     words = "a str"
     json_schema: Mapping[str, Any] = TEXT
@@ -294,7 +294,7 @@ class StrType(FieldType):
 
 
 class PathType(FieldType):
-    """Paths of files and folders, kept as they were given."""
+    """Paths of files and folders, kept as given."""
 
     words = "a path"
     json_schema: Mapping[str, Any] = {"type": "string", "pattern": r"^[^\u0000]+$"}
@@ -342,7 +342,7 @@ class LiteralType(FieldType):
 
 
 class EnumType(FieldType):
-    """The members of an enum, by name or alias; those of flags also combined, as `READ|WRITE`."""
+    """The members of an enum, by name or alias; flags may be combined, as in `READ|WRITE`."""
 
     def __init__(self, cls: type[enum.Enum]) -> None:
         self.cls = cls
@@ -479,7 +479,7 @@ def _integral(value: object) -> int | None:
 
 
 def compiled_pattern(text: str) -> re.Pattern[str]:
-    """Compile a regular expression; one with a warning of Python is refused.
+    """Compile a regular expression; one that causes a Python warning is refused.
 
     Raises:
         Invalid: the text is not a regular expression, or is ambiguous.
@@ -513,7 +513,7 @@ def _from_python(pattern: re.Pattern[Any]) -> re.Pattern[str]:
 
 
 def takes(kind: Reader, value: object) -> bool:
-    """True if a field, or a type, takes a value."""
+    """True if a field, or a type, accepts a value."""
     try:
         kind.read(value, Origin(PROGRAM))
     except SetpointError:

@@ -56,7 +56,7 @@ if TYPE_CHECKING:
 
 
 class Component(Generic[Shape, Result]):
-    """A field that holds a config and takes a `partial` as well; see `component`."""
+    """A field that contains a config and also accepts a `partial`; see `component`."""
 
     if TYPE_CHECKING:
 
@@ -69,7 +69,7 @@ class Component(Generic[Shape, Result]):
 
 
 def own_package(title: str) -> tuple[str, ...]:
-    """The package of a class, which it trusts; none for Setpoint's own."""
+    """The package of a class, which the class trusts; None for Setpoint's own."""
     package = title.partition(".")[0]
     return () if package in ("setpoint", "__main__") else (package,)
 

@@ -33,7 +33,7 @@ ADDING = ("append", "extend", "insert")
 
 
 class ChoiceType(FieldType):
-    """Alternative types, one of which a value has."""
+    """Alternative types, of which a value has one."""
 
     def __init__(self, *options: FieldType) -> None:
         super().__init__(*options)
@@ -92,7 +92,7 @@ class AnyOfType(ChoiceType):
     """Alternatives of plain types, the narrowest first.
 
     A typed text that begins with `[` or `{` is a list or mapping if either is an alternative. If
-    text is an alternative as well, any other typed text is text, without its quotes if it has any.
+    text is also an alternative, any other typed text is text, without its quotes if it has any.
 
     Arguments:
         options: the types; the first that accepts a value is used.
@@ -159,7 +159,7 @@ class ContainerType(FieldType):
 
     @property
     def item(self) -> FieldType:
-        """The type of the items; of a tuple of the first."""
+        """The type of the items; for a tuple, that of the first."""
         return self.parts[0]
 
     def is_container(self) -> bool:
@@ -172,7 +172,7 @@ class ContainerType(FieldType):
         return self.item
 
     def read_one(self, item: object, origin: Origin) -> Any:
-        """Read what is put into a draft's list or mapping."""
+        """Read a value that is put into a draft's list or mapping."""
         return read_item(self.item, item, origin)
 
     def dump(self, value: Any) -> Any:
@@ -216,7 +216,7 @@ class SequenceType(ContainerType):
         return self.make(each(items, lambda _, item: read_item(self.item, item, origin)))
 
     def _refuse_item(self, value: str | float, origin: Origin) -> Invalid:
-        """The error for an item in the place of a list with only this item."""
+        """The error for an item in place of a list that contains only this item."""
         error = self.refuse(value)
         try:
             read_item(self.item, value, origin)
@@ -229,7 +229,7 @@ class SequenceType(ContainerType):
 
 
 class TupleType(ContainerType):
-    """Tuples of a fixed length with a type for each place."""
+    """Tuples of a fixed length, with a type for each position."""
 
     opening = ("[",)
 
@@ -359,7 +359,7 @@ class AnyType(DataType):
 
 
 def name_containers(kind: FieldType, title: str) -> None:
-    """Name the lists and mappings of a field after it."""
+    """Give the lists and mappings of a field its name."""
     if isinstance(kind, ContainerType):
         kind.title, title = title, f"{title}.(item)"
     for part in kind.parts:
@@ -410,7 +410,7 @@ def each(items: Iterable[tuple[K, object]], read: Callable[[K, object], Any]) ->
 
 
 def kind_at(kind: FieldType, inside: Path) -> FieldType | None:
-    """The type of an item, at any depth; None where it depends on the value."""
+    """The type of an item, at any depth; None if it depends on the value."""
     item: FieldType | None = kind
     for key in inside:
         item = None if item is None else item.item_type(key)
@@ -433,7 +433,7 @@ class SectionType(FieldType):
         self.classes = classes
 
     def variants(self) -> dict[str, type[Node]]:
-        """The variants by tag, including subclasses that are defined later."""
+        """The variants by tag, including subclasses defined later."""
         variants: dict[str, type[Node]] = {}
         for cls in self.classes:
             variants.update(cls.__setpoint__.variants)
@@ -449,7 +449,7 @@ class SectionType(FieldType):
         return tuple(self.variants())
 
     def find(self, tag: object) -> type[Node]:
-        """The class that a tag selects.
+        """The class selected by a tag.
 
         Raises:
             Invalid: there is no such variant.
@@ -467,7 +467,7 @@ class SectionType(FieldType):
         raise error
 
     def chosen(self, tag: object, message: str) -> type[Node]:
-        """The class selected by `type`, or None without one.
+        """The class selected by `type`; None without one.
 
         Raises:
             Invalid: there is no such variant; `message` if the tag is required and missing.
@@ -487,7 +487,7 @@ class SectionType(FieldType):
         return cls
 
     def _selected_class(self, entries: Mapping[str, object]) -> type[Node]:
-        """The class that a mapping selects by its `type`; a misspelt one is named."""
+        """The class that a mapping selects by its `type`; a misspelled one is reported."""
         try:
             return self.chosen(tag_of(entries), "needs a type")
         except Invalid as error:
@@ -597,10 +597,10 @@ def _spelled_twice(section: Node, values: Mapping[str, object]) -> Iterator[tupl
 
 
 def fill_field(section: Node, key: str, value: object, origin: Origin) -> None:
-    """Set the field that a key names; a mapping adds to the current default.
+    """Set the field named by a key; a mapping adds to the current default.
 
     Raises:
-        Invalid: there is no such field, or it cannot take the value.
+        Invalid: there is no such field, or it cannot accept the value.
     """
     known = type(section).__setpoint__
     info = known.find(key)
@@ -622,7 +622,7 @@ def _fields_in(values: Mapping[str, object]) -> dict[str, object]:
 
 
 def tag_of(values: Mapping[str, object]) -> object:
-    """The variant that a mapping chooses by its `type`.
+    """The variant that a mapping selects by its `type`.
 
     Raises:
         Invalid: the `type` is null, which selects no variant.
@@ -634,7 +634,7 @@ def tag_of(values: Mapping[str, object]) -> object:
 
 
 def _merged(default: dict[str, object], entries: Mapping[str, object]) -> dict[str, object]:
-    """Merge entries into a default mapping, without the keys that they remove."""
+    """Merge entries into a default mapping, removing the keys that they remove."""
     removed = entries.get(REMOVE, ())
     names = cast(list[object], removed) if isinstance(removed, list | tuple) else [removed]
     for name in names:
@@ -645,7 +645,7 @@ def _merged(default: dict[str, object], entries: Mapping[str, object]) -> dict[s
 
 
 def section_classes(kind: FieldType) -> list[type[Node]]:
-    """The config classes of a field, also inside optional types, lists and mappings."""
+    """The config classes of a field, including those in optional types, lists and mappings."""
     if not kind.nested:
         return []
     if isinstance(kind, SectionType):

@@ -1,4 +1,4 @@
-"""Lists, mappings and the user's free area: checked while a draft, immutable once resolved."""
+"""Lists, mappings and the user's free area: checked in drafts, immutable once resolved."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class KeyType(ItemType, Protocol):
 
 
 def _noting(change: Callable[..., Any]) -> Callable[..., Any]:
-    """Wrap a method of `list` or `dict` that removes items, and record the caller's line."""
+    """Wrap a method of `list` or `dict` that removes items, to record the caller's line."""
 
     def method(self: CheckedList | CheckedDict, *args: Any, **options: Any) -> Any:
         self.note_change()
@@ -66,7 +66,7 @@ class CheckedList(list[Any]):
         self.changed: Origin | None = None
 
     def note_change(self) -> Origin:
-        """Record the user's line that changes the list."""
+        """Record the line of user code that changes the list."""
         self.changed = origin = outside_origin()
         return origin
 
@@ -128,7 +128,7 @@ class CheckedDict(dict[str, Any]):
         self.before: dict[str, Any] | None = None
 
     def note_change(self) -> Origin:
-        """Record the user's line that changes the mapping."""
+        """Record the line of user code that changes the mapping."""
         if self.changed is None:
             self.before = dict(self)
         self.changed = origin = outside_origin()
@@ -179,7 +179,7 @@ def _refused(error: Invalid, value: object, origin: Origin, place: str) -> Confi
 
 
 def last_change(value: object) -> Origin | None:
-    """The origin of the last change in place of a list or mapping, or of one inside it, if any."""
+    """The origin of the last in-place change of a list or mapping, or of one inside it, if any."""
     if isinstance(value, CheckedList | CheckedDict):
         inner = (last_change(item) for _, item in children(value))
         return next(filter(None, inner), value.changed)
@@ -233,7 +233,7 @@ class FrozenDict(dict[str, Any]):
 
 
 class Free:
-    """A mapping of free keys to plain values; reading a missing key of a draft makes a section.
+    """A mapping of free keys to plain values; in a draft, reading a missing key makes a section.
 
     `user.probe.width = 8` works although `user.probe` was never declared. Read a key that is a
     method of this class, such as `items`, as `user["items"]`.
@@ -273,7 +273,7 @@ class Free:
             raise KeyError(key) from None
 
     def keys(self) -> Iterator[str]:
-        """The keys; with these, `dict(user)` is a copy."""
+        """The keys; with them, `dict(user)` makes a copy."""
         return iter(self)
 
     def __contains__(self, key: object) -> bool:
@@ -356,13 +356,13 @@ class Free:
         return self._origins.get(key, [])
 
     def items(self) -> Iterator[tuple[str, Any]]:
-        """The keys with their values, without nested areas that hold nothing."""
+        """The keys with their values, without empty nested areas."""
         for key, value in self._values.items():
             if not isinstance(value, Free) or len(value):
                 yield key, value
 
     def copy(self, frozen: bool) -> Free:
-        """A copy of its own."""
+        """An independent copy."""
         copied = Free()
         for key, value in self.items():
             copied._values[key] = value.copy(frozen) if isinstance(value, Free) else value
@@ -388,7 +388,7 @@ class Free:
             object.__setattr__(self, name, value)
 
     def dump(self) -> dict[str, Any]:
-        """The area in plain data."""
+        """The area as plain data."""
         return {key: plain(value) for key, value in self.items()}
 
     def __eq__(self, other: object) -> bool:
@@ -402,7 +402,7 @@ class Free:
 
 
 def _refuse_depth(value: object) -> None:
-    """Refuse lists and mappings that are too deep, too large, or contain themselves."""
+    """Refuse lists and mappings that are too deep or too large, or contain themselves."""
     level = {id(value): value}
     for _ in range(MAX_DEPTH):
         below: dict[int, object] = {}
@@ -415,10 +415,10 @@ def _refuse_depth(value: object) -> None:
 
 
 def read_plain(value: object) -> Any:
-    """Check that a value is plain data, and make it immutable; unread texts are read as YAML's.
+    """Check that a value is plain data, and make it immutable; unread text is read as in YAML.
 
     Raises:
-        Invalid: for anything else.
+        Invalid: the value is not plain data.
     """
     _refuse_depth(value)
     return _plain(value)
