@@ -1,7 +1,7 @@
-"""Setpoint in Python: check, train, read runs, and use what was trained.
+"""Setpoint in Python: check, train, read runs, and use trained models.
 
 `import setpoint as sp` offers these functions as `sp.check`, `sp.load_run`, `sp.generate` and so
-on; none of them imports torch before it needs it.
+on; none of them imports torch before it is needed.
 """
 
 from __future__ import annotations
@@ -66,21 +66,21 @@ def check(
     world_size: int | None = None,
     needs: Collection[Need] = ("files",),
 ) -> Preflight:
-    """Verify a training job without running it, as `setpoint check` does.
+    """Verify a training job without running it, like `setpoint check`.
 
     Arguments:
         source: a job, a composition of one, or the name of a preset, a file, a run directory or
             `module:function`.
         overrides: words as on the command line, or values by dotted path.
-        world_size: the number of ranks; None for that of the job.
-        needs: the rules to run beside those of the configuration alone: `"files"`, `"torch"`,
-            `"import"` and `"network"`.
+        world_size: the number of ranks; None: as in the job.
+        needs: the kinds of rules to run in addition to those of the configuration alone: `"files"`,
+            `"torch"`, `"import"` and `"network"`.
 
     Returns:
         the facts, the cautions, and the rules that were skipped.
 
     Raises:
-        ConfigError: with all problems.
+        ConfigError: lists all problems.
     """
     from setpoint.plan.preflight import preflight
     from setpoint.train.arguments import job_of
@@ -99,7 +99,7 @@ def load_run(path: str | os.PathLike[str] | HasDirectory) -> RecordedRun:
         path: a run directory, or what `train` or `load_run` returned.
 
     Raises:
-        SetpointError: if there is no run.
+        SetpointError: there is no run.
     """
     given = directory_of(path) or path
     if not isinstance(given, str | os.PathLike):
@@ -117,9 +117,9 @@ def load_run(path: str | os.PathLike[str] | HasDirectory) -> RecordedRun:
 
 @dataclass(frozen=True)
 class RecordedRun:
-    """The record of a run on the disk, whether it is finished or still trains.
+    """The record of a run on disk, whether the run is finished or still training.
 
-    Rows and events are read anew each time; the configuration once.
+    Rows and events are read anew each time, but the configuration only once.
     """
 
     directory: Path
@@ -190,7 +190,7 @@ class RecordedRun:
 
     @property
     def step(self) -> int:
-        """The optimizer steps that are done."""
+        """Number of completed optimizer steps."""
         return last_step(self.events, self.rows)
 
     @property

@@ -1,1 +1,1 @@
-"""Files that schedulers of clusters take: Slurm's batch scripts, and manifests of Kubernetes."""
+"""Files for cluster schedulers: Slurm batch scripts, and Kubernetes manifests."""

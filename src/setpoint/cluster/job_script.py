@@ -1,4 +1,4 @@
-"""Scripts that start a job on a cluster: the request, Slurm's sbatch, and Kubernetes' manifest."""
+"""Scripts that start a job on a cluster: the request, Slurm's sbatch, a Kubernetes manifest."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class JobRequest(NamedTuple):
         variables: assignments of environment variables before the command; may be empty.
         nodes: number of nodes.
         ranks: number of ranks per node.
-        has_gpus: whether each rank has one.
+        has_gpus: whether each rank has a GPU.
         cpus: cores per rank; None: the scheduler's default.
         image: the container image; None: the node's own files.
         volumes: mounted volumes with their paths in the image.
@@ -94,7 +94,7 @@ def batch_script(
     """Write the script of a job: one task per node, which starts the ranks there.
 
     A stop that has saved everything (status 75) requeues the job; its next run resumes. Slurm
-    announces the end of the time by SIGTERM to the tasks, and so does a preemption.
+    announces the end of the time limit with SIGTERM to the tasks, as does a preemption.
 
     Arguments:
         folder: working directory of the command.
@@ -158,11 +158,11 @@ def submit(path: str) -> str:
     """Submit a script.
 
     Returns:
-        the number of the job.
+        job number.
 
     Raises:
         SetpointError: there is no Slurm on this machine.
-        RunError: Slurm refuses the job; the error has its message.
+        RunError: Slurm refuses the job; the error includes its message.
     """
     import subprocess  # slow to import, and not needed to print a script
 
@@ -194,7 +194,7 @@ def manifest(request: JobRequest, kind: str, namespace: str | None = None) -> di
 
     Arguments:
         kind: `pytorchjob` or `jobset`.
-        namespace: None: that of the kubectl context.
+        namespace: None: as in the kubectl context.
 
     Returns:
         the manifest, to be written as YAML or JSON.

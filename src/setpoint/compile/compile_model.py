@@ -48,7 +48,7 @@ DIGEST = 32
 
 
 class Compiled:
-    """Compiled modules, and those that ran eagerly nevertheless."""
+    """Compiled modules, and those that nevertheless ran eagerly."""
 
     def __init__(self, names: Mapping[Any, str]) -> None:
         self.names = names
@@ -70,7 +70,7 @@ def compile_model(
 ) -> Compiled:
     """Compile the forward pass of a model, or of its layers, at the first call.
 
-    Hooks are not compiled, so those of a sharding engine, which gather weights, break no graph.
+    Hooks are not compiled, so the hooks of a sharding engine, which gather weights, break no graph.
     Layers of one kind share their code, which is compiled once.
 
     Arguments:
@@ -107,8 +107,8 @@ def compile_step(config: Compile, objective: Any) -> Compiled:
     """Compile forward, loss and backward of an objective as one graph at the first call.
 
     The graph contains the method `share`, which computes the model and its loss, and its backward
-    pass; a part that cannot be in a graph is an error. Evaluation's methods, `sums` and `evaluate`,
-    are compiled as well, and may break graphs.
+    pass; a part that cannot be in a graph is an error. The methods for evaluation, `sums` and
+    `evaluate`, are also compiled, but may break graphs.
 
     Raises:
         SetpointError: the backend does not support an option.
@@ -151,12 +151,12 @@ def _unbound(forward: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _call(make: Callable[..., Any], *given: Any) -> Any:
-    """Stands before `copyreg.__newobj__`, of which pickle expects an object's own class."""
+    """Stand-in for `copyreg.__newobj__`, for which pickle expects an object's own class."""
     return make(*given)
 
 
 def _entrance(ran_eagerly: set[Any], forward: Callable[..., Any]) -> Callable[..., Any]:
-    """Create the function to compile: it calls a module, and notes eager runs."""
+    """Create the function to compile, which calls a module and records eager runs."""
 
     def enter(module: Any, *args: Any, **kwargs: Any) -> Any:
         # Compiled code lacks this branch, so it records any reason for an eager run.
@@ -177,7 +177,7 @@ def _compile(
     whole: bool | None = None,
     splits_backward: bool = False,
 ) -> Callable[..., Any]:
-    """Compile a function; `whole` in place of compile.fullgraph."""
+    """Compile a function; `whole` overrides compile.fullgraph."""
     options = None
     if config.options.dump():
         known = inductor_options() if config.backend == "inductor" else ()
@@ -203,7 +203,7 @@ def _compile(
 
 
 def signature_of(layer: nn.Module) -> Hashable:
-    """Key of a layer by the properties that compiled code is specialized on.
+    """Key of a layer, made of the properties on which compiled code is specialized.
 
     Layers with different keys would each compile separate code under one name, and would jointly
     use up its recompilation limit.
@@ -243,8 +243,8 @@ def compiling(
 ) -> Iterator[None]:
     """Apply the compiler settings of a job.
 
-    PyTorch compiles a function on its first call, and its backward pass on the first backward, so
-    the context stays open until the job has ended.
+    PyTorch compiles a function on its first call, and its backward pass on the first backward pass,
+    so the context must stay open until the job has ended.
 
     Arguments:
         splits_backward: gradients of inputs and of weights are computed separately.
@@ -286,14 +286,14 @@ def compiling(
 
 
 def is_repeated(record: logging.LogRecord) -> bool:
-    """True if a line of PyTorch's log repeats a report of `Watch` or is harmless."""
+    """True if a line in PyTorch's log is harmless or repeats a report of `Watch`."""
     repeated = record.levelno == logging.WARNING and str(record.msg).startswith(BEGINNINGS)
     return repeated or KEPT in record.getMessage()
 
 
 @contextmanager
 def quiet_compiler() -> Iterator[None]:
-    """Keep PyTorch's own warnings about graphs and limits, 5 to 20 lines each, from the terminal.
+    """Keep PyTorch's own warnings about graphs and limits, of 5 to 20 lines, off the terminal.
 
     TORCH_LOGS takes precedence.
 
@@ -337,9 +337,9 @@ def cached_in(folder: Path) -> Iterator[None]:
 
 
 class Artifacts:
-    """File of compile artifacts of a job on one kind of machine.
+    """File with the compile artifacts of a job on one kind of machine.
 
-    PyTorch looks up each graph by its source, so the file of another configuration is useless but
+    PyTorch looks up each graph by its source, so a file from another configuration is useless but
     harmless.
 
     Arguments:
@@ -354,7 +354,7 @@ class Artifacts:
         """Put the artifacts into inductor's cache.
 
         Returns:
-            their number; 0 without a file; None if it is damaged.
+            the number of artifacts; 0 without a file; None if it is damaged.
         """
         if not self.path.is_file():
             return 0

@@ -1,10 +1,10 @@
-"""Private names of PyTorch's compiler; no other module of Setpoint uses any.
+"""Private names of PyTorch's compiler, used by no other module of Setpoint.
 
 PyTorch's public API, `torch.compiler` and the options of `torch.compile`, does not give the number
 of compiled graphs, the reasons for recompilations, or the positions of graph breaks. Its logs
-(TORCH_LOGS) are text that must be requested before torch is imported. So this module reads the
-underlying records. A release of PyTorch without one of these names is refused with its version and
-the name.
+(TORCH_LOGS) are text that must be requested before torch is imported. This module therefore reads
+the underlying records. A release of PyTorch without one of these names is refused with its version
+and the name.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ RECORDS = 1024
 
 
 def internal(module: str, name: str) -> Any:
-    """Import a name.
+    """Import a private name.
 
     Raises:
         SetpointError: this version of PyTorch has no such name.
@@ -50,7 +50,7 @@ def graph_breaks() -> Sequence[Any]:
 
 @contextmanager
 def more_records() -> Iterator[None]:
-    """Raise the number of remembered compilations."""
+    """Raise the number of compilations that are remembered."""
     limit = internal(UTILS, "set_compilation_metrics_limit")
     limit(RECORDS)
     try:
@@ -70,7 +70,7 @@ def inductor_config() -> Any:
 
 
 def inductor_options() -> dict[str, Any]:
-    """The options of inductor with their present values."""
+    """The options of inductor with their current values."""
     return internal("torch._inductor.config", "get_config_copy")()
 
 
@@ -80,5 +80,5 @@ def forget_compiled() -> None:
 
 
 def backend_function(name: str) -> Any:
-    """The function of a backend; its parameters show if it takes options."""
+    """The function of a backend; its parameters show whether it accepts options."""
     return internal("torch._dynamo", "lookup_backend")(name)

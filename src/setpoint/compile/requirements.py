@@ -151,7 +151,7 @@ def _flat(
 
 
 def cache_problems(config: Compile) -> Iterator[Problem]:
-    """Report a folder of a section that cannot be used."""
+    """Report a folder in a section that cannot be used."""
     for name, folder in (("cache", config.cache), ("artifacts", config.artifacts)):
         reason = None if folder is None else why_unfit(folder)
         if reason is not None:
@@ -178,7 +178,7 @@ def make_folder(folder: Path, field: str = "cache") -> None:
     """Create the folder of a field if it does not exist.
 
     Raises:
-        SetpointError: it cannot be created or written to.
+        SetpointError: the folder cannot be created or written to.
     """
     reason = why_unfit(folder)
     if reason is None:

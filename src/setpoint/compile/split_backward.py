@@ -1,10 +1,10 @@
 """Compiled backward passes split into input gradients and weight gradients.
 
-Zero-bubble schedules compute gradients of inputs first, for which the previous stage waits, and
-those of weights later. A compiled block is one autograd node, whose graph computes both at once;
-run separately for each, it would compute everything twice. So its graph is divided at compilation:
-the first part gives the gradients of inputs, and the intermediate values that the second part needs
-for those of weights.
+Zero-bubble schedules compute input gradients first, for which the previous stage waits, and weight
+gradients later. A compiled block is one autograd node whose graph computes both at once; run
+separately for each, it would compute everything twice. Its graph is therefore divided at
+compilation: the first part returns the input gradients, and the intermediate values that the second
+part needs for the weight gradients.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _now: Pass = "full"
 
 @contextmanager
 def backward_pass(kind: Pass) -> Iterator[None]:
-    """Select the gradients computed by backward passes in the block, in all threads."""
+    """Select the gradients computed by backward passes within the block, in all threads."""
     global _now  # autograd runs compiled code in a thread of the device
     before, _now = _now, kind
     try:
@@ -151,7 +151,7 @@ def _divided(
     weights: Sequence[bool],
     compiled: Callable[[fx.GraphModule, Sequence[Any]], Any],
 ) -> Any:
-    """Compile a backward graph in two parts; whole where its results are not one for each input."""
+    """Compile a backward graph in two parts, or whole if results and inputs do not match."""
     nodes = list(graph.graph.nodes)
     results = list(nodes[-1].args[0])
     of_weights = [r for r, is_weight in zip(results, weights, strict=False) if is_weight]
@@ -175,7 +175,7 @@ def _divided(
 
 
 def _needed(results: Sequence[Any]) -> set[fx.Node]:
-    """Find all nodes that results depend on, including themselves."""
+    """Find all nodes on which results depend, including themselves."""
     nodes: set[fx.Node] = set()
     left = [node for node in results if isinstance(node, fx.Node)]
     while left:
@@ -189,7 +189,7 @@ def _needed(results: Sequence[Any]) -> set[fx.Node]:
 def _part(
     module: fx.GraphModule, places: Sequence[fx.Node], nodes: set[fx.Node], results: Sequence[Any]
 ) -> fx.GraphModule:
-    """Extract a graph of some nodes of another, with other nodes as arguments."""
+    """Extract a graph of some nodes from another graph, with other nodes as arguments."""
     graph, copies = fx.Graph(), dict[fx.Node, fx.Node]()
     for place in places:
         copies[place] = graph.placeholder(place.name)

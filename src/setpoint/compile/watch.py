@@ -24,7 +24,7 @@ class News:
     """Events since the last call of `Watch.news`.
 
     Arguments:
-        recompilations: reasons for recompiled graphs among them, in PyTorch's words.
+        recompilations: reasons for recompiled graphs, as stated by PyTorch.
         fallbacks: parts to be compiled that ran eagerly, with reasons; each is reported once.
     """
 
@@ -41,7 +41,8 @@ class Watch:
     """Watches the counters of PyTorch's compiler and eager fallbacks.
 
     Compiled code that silently falls back to Python is detected by the module itself: code to be
-    compiled notes when Python runs it, whatever the reason. The compiler's records have the reason.
+    compiled records when Python runs it, whatever the reason. The reason is in the compiler's
+    records.
     """
 
     def __init__(self, compiled: Compiled, limit: int) -> None:
@@ -53,7 +54,7 @@ class Watch:
         self._last: Any = records[-1] if records else None
 
     def news(self) -> News:
-        """Look."""
+        """Collect the events since the last call."""
         records = self._new_records()
         forward = [record for record in records if record.is_forward]
         # Code without computation between two graphs has records as well.
@@ -111,7 +112,7 @@ class Watch:
 
 
 def _is_meant(reason: Any) -> bool:
-    """True if a graph break is intended: before code kept out of graphs, and at buckets of DDP."""
+    """True if a graph break is intended: before code kept out of graphs, and at DDP buckets."""
     if reason.reason.startswith("DDPOptimizer"):  # compile.optimize_ddp
         return True
     stack = reason.user_stack
@@ -128,10 +129,10 @@ def _listed(names: list[str]) -> str:
 
 
 def explain(error: Exception) -> RunError | None:
-    """Explain an error of the compiler.
+    """Explain a compiler error.
 
     Returns:
-        an error with advice; None for errors from elsewhere.
+        an error with advice; None for other errors.
     """
     # By name: the modules may be missing if nothing has been compiled.
     if not any(cls.__module__.startswith(ERRORS) for cls in type(error).__mro__):

@@ -48,7 +48,7 @@ def pointer(name: str) -> Schema:
 class Definitions:
     """The `$defs` of one document.
 
-    Recursive classes work: a definition is named before it is built.
+    Recursive classes work, because a definition is named before it is built.
     """
 
     def __init__(self) -> None:
@@ -142,7 +142,7 @@ class Definitions:
         return pointer(name)
 
     def _name(self, classes: tuple[type[Node], ...]) -> tuple[str, bool]:
-        """A name for classes, unique in the document, and True if it existed before."""
+        """A name for classes, unique in the document, and True if it already existed."""
         if classes in self._names:
             return self._names[classes], True
         name = "_or_".join(cls.__name__ for cls in classes)
@@ -161,7 +161,7 @@ class Definitions:
 
         Returns:
             one per kind of value, for `either`; for an unknown type, the schema of anything.
-            References are valid for all values but secrets, which they cannot reach.
+            References are valid for all values except secrets, to which they cannot refer.
         """
         options = self._values(kind, bounds or NO_BOUNDS, items)
         if kind.is_secret():

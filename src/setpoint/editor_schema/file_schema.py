@@ -1,4 +1,4 @@
-"""The JSON Schema of whole configuration files, the table `[sweep]` included."""
+"""The JSON Schema of whole configuration files, including the table `[sweep]`."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ ABOUT_THE_FILE: dict[str, Schema] = {
 
 
 def json_schema(root: type[Node], sweep: type[Node] | None = None) -> Schema:
-    """The JSON Schema of the files that a configuration can be written in.
+    """The JSON Schema of the files in which a configuration can be written.
 
     It accepts what Setpoint accepts in a file. The layers below a file are unknown, so no field is
     required, and fields of all variants are valid without a `type`.
@@ -44,7 +44,7 @@ def json_schema(root: type[Node], sweep: type[Node] | None = None) -> Schema:
         sweep: the class of the table `[sweep]`; None: any table.
 
     Raises:
-        SetpointError: for anything but a config class.
+        SetpointError: the root is not a config class.
     """
     need_class(root, "json_schema")
     definitions = Definitions()
@@ -101,7 +101,7 @@ def _nested(name: str, leaf: Schema) -> Schema:
 
 
 def _tags(root: type[Node], definitions: Definitions) -> Schema:
-    """The table that sets all fields with a mark at once; empty if there is no such mark."""
+    """The table that sets all fields with a tag at once; empty if there are no tags."""
     schemas: dict[str, list[Schema]] = {}
     paths: dict[str, dict[str, None]] = {}
     for path, info in every_field(root):

@@ -32,7 +32,7 @@ SHORT = 60
 
 
 def either(*options: Schema) -> Schema:
-    """A schema for what fits any of several.
+    """A schema for anything that matches one of several schemas.
 
     `anyOf` would be right, but then a validator can only report that nothing fits. Keywords such as
     `minimum`, `items`, `pattern` and `properties` concern one type of JSON value each, so options
@@ -94,7 +94,7 @@ def types_of(schema: Schema) -> list[str]:
 
 
 def inside(schemas: list[Schema]) -> Schema:
-    """Keywords that take what fits each of some schemas.
+    """Keywords that accept anything that matches one of several schemas.
 
     Arguments:
         schemas: schemas whose keys Taplo (0.9), which checks TOML, proposes once and only where
@@ -113,7 +113,7 @@ def hint(schema: Schema) -> Schema:
 
 
 def write_once(document: Schema) -> Schema:
-    """Move each schema that a document repeats to `$defs`.
+    """Move each schema that occurs repeatedly in a document to `$defs`.
 
     Definitions that differ in their description are separate: in drafts before 2019-09, which some
     editors follow, no keyword may accompany `$ref`.
@@ -142,7 +142,7 @@ def write_once(document: Schema) -> Schema:
 
 
 def _changed(schema: Schema, change: Callable[[Schema], Schema]) -> Schema:
-    """A schema with a change made to each schema directly inside."""
+    """A schema with a change applied to each schema directly inside it."""
 
     def changed(part: object) -> object:
         return change(cast(Schema, part)) if isinstance(part, dict) else part

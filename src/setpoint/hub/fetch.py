@@ -20,7 +20,7 @@ def is_url(path: str) -> bool:
 
 
 def protocol_problem(url: str, extra: str) -> str:
-    """Reason why a URL cannot be opened: a missing package; empty if it can.
+    """Reason why a URL cannot be opened, such as a missing package; empty if it can.
 
     Arguments:
         extra: the extra of Setpoint that installs fsspec.
@@ -51,14 +51,14 @@ def _package(protocol: str) -> str:
 
 
 def open_file_system(url: str) -> tuple[Any, str]:
-    """File system of a URL, and the path in it."""
+    """The file system of a URL, and the path within it."""
     import fsspec
 
     return fsspec.core.url_to_fs(url)
 
 
 def url_reason(error: BaseException) -> str:
-    """Error of a storage service, in one line."""
+    """Error of a storage service, as one line."""
     text = (str(error) or type(error).__name__).strip().partition("\n")[0]
     return f"{text} ({type(error).__name__})"
 
@@ -84,12 +84,12 @@ def split_hub_id(name: str) -> tuple[str, str | None] | None:
 def fetch_files(
     name: str, patterns: Sequence[str], *, instead: str, kind: Kind = "model", cached: bool = False
 ) -> Path:
-    """Cache directory with files of a repository, downloaded if necessary.
+    """Cache directory with files from a repository, which are downloaded if necessary.
 
     Arguments:
         name: `organization/name` or `organization/name@revision`.
-        patterns: of the files; files that the repository lacks are skipped.
-        cached: only look in the cache.
+        patterns: patterns for the files; files that the repository lacks are skipped.
+        cached: whether to look only in the cache.
 
     Raises:
         SetpointError: the package is missing, the Hub is unreachable, or has no such repository.
@@ -125,10 +125,10 @@ def fetch_files(
 
 
 def hub_reason(error: BaseException, kind: str) -> str:
-    """Reason of an error of the Hub or its client library.
+    """The reason given by an error from the Hub or its client library.
 
     Arguments:
-        kind: of the repository.
+        kind: kind of the repository.
     """
     if isinstance(error, RuntimeError) and error.__cause__ is not None:
         error = error.__cause__  # of one file of several

@@ -20,7 +20,7 @@ class Uploaded(NamedTuple):
     """Result of an upload to a dataset.
 
     Arguments:
-        commit: its id; the previous one if nothing changed.
+        commit: commit id; the previous one if nothing changed.
         files: number of files in total.
     """
 
@@ -62,17 +62,17 @@ def upload_dataset(
     public: bool = False,
     token: str | None = None,
 ) -> Uploaded:
-    """Upload files to a dataset of the Hub, atomically.
+    """Upload files to a dataset on the Hub, atomically.
 
     Uploads before the commit are identified by hash, so the next call does not repeat them.
 
     Arguments:
-        files: by their paths in the dataset.
+        files: files by their paths in the dataset.
         card: text of the dataset card; a card without `mark` is kept.
         mark: a line that identifies Setpoint's card.
         owned: folders whose other files are deleted.
         revision: the branch, created if necessary.
-        public: create a public dataset, or allow writing to one.
+        public: whether to create a public dataset, or to allow writing to one.
         token: None: from the environment, or `hf auth login`.
 
     Raises:

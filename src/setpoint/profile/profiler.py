@@ -208,14 +208,14 @@ def drop_staged(directory: Path) -> None:
     """Remove the partial files of a killed process.
 
     Raises:
-        OSError: if it cannot be removed.
+        OSError: a file cannot be removed.
     """
     for staged in directory.glob(f"steps-*{STAGED}*"):
         staged.unlink()
 
 
 def _curves(profiled: profile, head: str) -> Iterator[str]:
-    """Counter events, a curve for each device.
+    """Counter events, with one curve per device.
 
     Kineto writes allocations as instants, which viewers do not draw.
     """
@@ -241,7 +241,7 @@ def _curves(profiled: profile, head: str) -> Iterator[str]:
 
 
 def traces_of(section: Profiling, run: Path) -> Path:
-    """The directory of the traces of a run.
+    """The directory for the traces of a run.
 
     Arguments:
         section: names a folder, in the run directory unless it is absolute.
@@ -256,14 +256,14 @@ RECORDING = (ProfilerAction.RECORD, *ENDING)
 
 @dataclass(frozen=True, slots=True)
 class Cycle:
-    """The files of one cycle.
+    """The files written for one cycle.
 
     Arguments:
         first, last: the first and the last step recorded, as the run counts them.
         trace: the Chrome trace; None if it could not be written.
-        table: the operators that take longest, as text; empty without a table.
-        snapshot: what the GPU's memory held, as a pickle.
-        lost: why something of it could not be written.
+        table: the slowest operators, as text; empty without a table.
+        snapshot: the contents of GPU memory, as a pickle.
+        lost: reason why some of it could not be written.
     """
 
     first: int
@@ -279,7 +279,7 @@ class Cycle:
 class StepProfiler:
     """Runs torch.profiler over the steps of a session.
 
-    It begins with `start`, is called at each step, and ends with `close`, or by itself after the
+    It begins with `start`, is called at each step, and ends with `close`, or on its own after the
     last cycle.
     """
 
@@ -305,10 +305,10 @@ class StepProfiler:
         return self._profile is None
 
     def start(self, step: int) -> None:
-        """Begin before the first step of a session.
+        """Start before the first step of a session.
 
         Raises:
-            RunError: if the folder of the traces cannot be made.
+            RunError: the trace folder cannot be created.
         """
         section = self.section
         try:
@@ -344,7 +344,7 @@ class StepProfiler:
         self._look()
 
     def after_step(self, step: int) -> None:
-        """Go on after a step."""
+        """Continue after a step."""
         if self._profile is None:
             return
         self._step = step
@@ -378,7 +378,7 @@ class StepProfiler:
             begin_snapshot(self.section, self.device)
 
     def _keep(self, profiled: profile) -> None:
-        """Write the recording of a cycle; called by torch at its end."""
+        """Write the recording of a cycle; called by torch at the end of the cycle."""
         first, last, self._first = self._first, self._step, None
         if first is None or last < first:
             # A step that an error broke off is not a step.
@@ -409,7 +409,7 @@ class StepProfiler:
 
 @contextmanager
 def _quietly() -> Iterator[None]:
-    """Suppress warnings of the profiler about its own settings."""
+    """Suppress the profiler's warnings about its own settings."""
     with warnings.catch_warnings(), without_chatter():
         warnings.filterwarnings("ignore", message="Profiler won't be using warmup")
         warnings.filterwarnings("ignore", message=".*Profiler clears events")

@@ -55,7 +55,7 @@ class DType(Scalar):
     """A number format such as `bfloat16`.
 
     Arguments:
-        name: torch's name or a common short form: `"bf16"`, `"fp32"`, `"torch.float16"`; or a
+        name: torch's name, or a common short form: `"bf16"`, `"fp32"`, `"torch.float16"`; or a
             `torch.dtype`.
 
     Raises:
@@ -90,11 +90,11 @@ class DType(Scalar):
         return value if isinstance(value, cls) else cls(_text(value))
 
     def dump(self) -> str:
-        """The format in plain data."""
+        """The format as plain data."""
         return self.name
 
     def __setpoint_build__(self) -> Any:
-        """The object that it stands for as an argument of an imported component."""
+        """The object that the format stands for as an argument of an imported component."""
         return self.torch()
 
     def torch(self) -> Any:
@@ -126,7 +126,7 @@ def _canonical(name: object) -> str:
 
 
 def _text(value: object) -> str:
-    """The name of a format; a `torch.dtype` is known by its class, without importing torch."""
+    """The name of a format; a `torch.dtype` is recognized by its class, without importing torch."""
     if isinstance(value, str):
         return str(value)
     kind = type(value)

@@ -1,4 +1,4 @@
-"""`Period` of something that recurs, `Duration` of training, and `Length` of a part of it."""
+"""`Period` of a recurring event, `Duration` of training, and `Length` of a part of it."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ MEASURE = rf"\s*{NUMBER}\s*({'|'.join([*UNITS, *SECONDS])})?\s*"
 
 
 def _measure(value: object, *, zero: bool = False) -> tuple[int | float, str, str]:
-    """A count, its unit (time in seconds) and its canonical text: equal counts, equal texts.
+    """A count, its unit (time in seconds) and its canonical text, equal for equal counts.
 
     With `zero` a count may be 0, which is 0 steps in every unit.
     """
@@ -88,7 +88,7 @@ def _time(seconds: float) -> str:
 
 
 class Quantity(Scalar):
-    """A value that references compute with although it is not a plain number.
+    """A value that is no plain number but can be used in arithmetic of references.
 
     Attributes:
         examples: valid values.
@@ -153,11 +153,11 @@ class Period(Quantity):
 
     @classmethod
     def read(cls, value: object) -> Self:
-        """See `Scalar.read`; a length above 0 is a period, too."""
+        """See `Scalar.read`; a length above 0 is also a period."""
         return super().read(str(value) if isinstance(value, Length) and value else value)
 
     def multiples_in(self, distance: float) -> int:
-        """The number of full periods in a distance in its unit; integers are counted exactly.
+        """The number of full periods in a distance in the same unit; integers are counted exactly.
 
         Arguments:
             distance: distance in the unit of the period, which must have a count.
@@ -168,12 +168,12 @@ class Period(Quantity):
         return math.floor(distance / self.count * (1 + TOLERANCE))
 
     def dump(self) -> str:
-        """The period in plain data."""
+        """The period as plain data."""
         return self._text
 
 
 class Length(Quantity):
-    """Length of a part of training: a count with a unit, or a share of the whole.
+    """Length of a part of training: a count with a unit, or a fraction of the whole.
 
     `bool(length)` is True above 0.
 
@@ -209,12 +209,12 @@ class Length(Quantity):
 
     @property
     def share(self) -> float | None:
-        """The share of the whole, from 0 to 1; None for a count."""
+        """The fraction of the whole, from 0 to 1; None for a count."""
         return shifted(self.count, -2) if self.unit == "%" else None
 
     @classmethod
     def of_share(cls, share: float) -> Self:
-        """Make a length from a share.
+        """Make a length from a fraction.
 
         Returns:
             the length with this `share`.
@@ -223,7 +223,7 @@ class Length(Quantity):
 
     @classmethod
     def read(cls, value: object) -> Self:
-        """See `Scalar.read`; a duration of one limit is a length, too."""
+        """See `Scalar.read`; a duration with one limit is also a length."""
         if isinstance(value, Duration) and len(value.limits) == 1:
             value = value.limits[0].text
         return super().read(value)
@@ -234,7 +234,7 @@ class Length(Quantity):
         return Invalid(super().refusal(value).message, LENGTHS, hint=_as_share(value))
 
     def dump(self) -> str:
-        """The length in plain data."""
+        """The length as plain data."""
         return self._text
 
     def __bool__(self) -> bool:
@@ -242,7 +242,7 @@ class Length(Quantity):
 
 
 def _as_share(value: object) -> str:
-    """The hint at a ratio that is written as a share."""
+    """The hint about a ratio that should be written as a percentage."""
     try:
         ratio = (
             float(value) if isinstance(value, str | float) and len(str(value)) < LONGEST else 0.0
@@ -253,7 +253,7 @@ def _as_share(value: object) -> str:
 
 
 def _share(value: object) -> tuple[float, str, str] | None:
-    """A percentage, its unit and its canonical text; None for what is none."""
+    """A percentage, its unit and its canonical text; None for anything else."""
     match = re.fullmatch(rf"\s*({NUMBER})\s*%\s*", value) if isinstance(value, str) else None
     if match is None or len(match[0]) >= LONGEST:
         return None
@@ -266,13 +266,13 @@ def _share(value: object) -> tuple[float, str, str] | None:
 
 
 def shifted(number: float, places: int) -> float:
-    """A number with its decimal point moved: what is written with as many digits stays so."""
+    """A number with its decimal point moved, keeping the number of digits written."""
     digits, _, exponent = repr(float(number)).partition("e")
     return float(f"{digits}e{int(exponent or 0) + places}")
 
 
 class Limit:
-    """One of the limits of a `Duration`: a text as for `Period`."""
+    """One of the limits of a `Duration`: text as for `Period`."""
 
     __slots__ = ("count", "text", "unit")
 
@@ -326,7 +326,7 @@ class Duration(Quantity):
         return next((limit.count for limit in self.limits if limit.unit == unit), None)
 
     def part(self, share: float) -> Duration:
-        """A share of each limit; steps and tokens are rounded down to whole ones, at least 1."""
+        """A fraction of each limit; steps and tokens are rounded down to integers, at least 1."""
         texts: list[str] = []
         for limit in self.limits:
             count = float(f"{limit.count * share:.12g}")  # without the noise of binary fractions
@@ -337,7 +337,7 @@ class Duration(Quantity):
 
     @classmethod
     def read(cls, value: object) -> Self:
-        """See `Scalar.read`; a length above 0 is a duration, too."""
+        """See `Scalar.read`; a length above 0 is also a duration."""
         if isinstance(value, Length) and value:
             value = str(value)
         if isinstance(value, str) and ("," in value or value.startswith("[")):
@@ -352,7 +352,7 @@ class Duration(Quantity):
         return cls(*texts)
 
     def dump(self) -> str | list[str]:
-        """The duration in plain data."""
+        """The duration as plain data."""
         texts = [limit.text for limit in self.limits]
         return texts[0] if len(texts) == 1 else texts
 
@@ -402,7 +402,7 @@ def combine(operator: str, left: Countable, right: Countable) -> Length | int | 
 
 
 def _counted(value: Countable) -> tuple[int | float, str]:
-    """A count and its unit; a number has none."""
+    """A count and its unit; a plain number has none."""
     if isinstance(value, int | float):
         return value, ""
     if isinstance(value, Duration):

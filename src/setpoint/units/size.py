@@ -1,4 +1,4 @@
-"""`ByteSize`: a number of bytes that is written with its unit."""
+"""`ByteSize`: a number of bytes, written with its unit."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class ByteSize(int, Scalar):
     """A number of bytes: an int that reads and writes units.
 
     `KiB`, `MiB`, `GiB` ... are powers of 1024 and `kB`, `MB`, `GB` ... powers of 1000; an ambiguous
-    letter is refused, and so is `Mb`, which counts bits.
+    letter is refused, as is `Mb`, which counts bits.
 
     Arguments:
         size: a text such as `"16 MiB"`, or a count of bytes.
@@ -64,7 +64,7 @@ class ByteSize(int, Scalar):
         raise Invalid(f"is not a size in bytes: got {for_error(value)}", EXAMPLES)
 
     def dump(self) -> str:
-        """The size in plain data, as its canonical text.
+        """The size as plain data, in canonical text.
 
         Returns:
             the shortest integer count of any unit; of equally short ones, the binary unit.
@@ -128,10 +128,10 @@ def _wrong_unit(digits: str, written: str) -> Invalid:
 
 
 def in_units(size: int) -> str:
-    """Write a size with three digits.
+    """Format a size with three digits.
 
     Returns:
-        for instance `1.25 GiB`.
+        for example `1.25 GiB`.
     """
     value, units = float(size), ["B", "KiB", "MiB", "GiB", "TiB"]
     while value >= 999.5 and len(units) > 1:

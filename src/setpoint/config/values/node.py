@@ -1,4 +1,4 @@
-"""The state of a section other than its values: origins, invalid fields, the resolved flag."""
+"""State of a section other than its values: origins, invalid fields, the resolved flag."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Layer = tuple[Origin, dict[str, Any]]
 
 
 class State:
-    """The state of an instance other than its values."""
+    """State of an instance other than its values."""
 
     frozen = False
     # Fields with an invalid value, from which nothing may be concluded.
@@ -56,7 +56,7 @@ class Node:
         raise TypeError(f"{type(self).__name__} is not a config")
 
     def store(self, name: str, value: object, origin: Origin) -> None:
-        """Store a value of `FieldInfo.read` in a field, and record its origin."""
+        """Store a value read by `FieldInfo.read` in a field, and record its origin."""
         state = state_of(self)
         before = vars(self).get(name)
         known = any(name in given for _, given in state.layers)
@@ -93,7 +93,7 @@ def history_of(*values: object) -> list[Node]:
     """The previous sections at one path, first to last; each variant in its last state.
 
     Arguments:
-        values: the values that the layers set, in order; only sections are used.
+        values: the values set by the layers, in order; only sections are used.
     """
     last: dict[type[Node], Node] = {}
     for value in values:
@@ -115,7 +115,7 @@ def _keep_places(value: Any, chain: Chain) -> None:
 
 
 def is_frozen(config: Node) -> bool:
-    """True if a config has been resolved and so cannot change."""
+    """True if a config has been resolved and therefore cannot change."""
     return state_of(config).frozen
 
 
@@ -135,12 +135,12 @@ def mark_invalid(config: Node, name: str) -> None:
 
 
 def chain_of(config: Node, name: str) -> Chain:
-    """All layers that set a field, first to last; empty while it has its default."""
+    """All layers that set a field, first to last; empty if it has its default."""
     return [(origin, given[name]) for origin, given in state_of(config).layers if name in given]
 
 
 def chains_of(config: Node) -> dict[str, Chain]:
-    """The layers that set each field of a section, without fields that none has set."""
+    """The layers that set each field of a section, omitting fields that none has set."""
     chains: dict[str, Chain] = {}
     for origin, given in state_of(config).layers:
         for name, value in given.items():
@@ -161,7 +161,7 @@ def set_chain(config: Node, name: str, chain: Chain) -> None:
 
 
 def replace_given(layers: list[Layer], values: Mapping[str, object]) -> None:
-    """Replace the last values of fields by equal objects."""
+    """Replace the last values of fields with equal objects."""
     rest = set(values)
     for index in range(len(layers) - 1, -1, -1):
         origin, given = layers[index]
@@ -174,7 +174,7 @@ def replace_given(layers: list[Layer], values: Mapping[str, object]) -> None:
 
 
 def value_or_missing(config: Any, name: str) -> Any:
-    """A field's value, or MISSING where a derived or required field is still unset."""
+    """A field's value, or MISSING if a derived or required field is still unset."""
     try:
         return getattr(config, name)
     except UnresolvedError:

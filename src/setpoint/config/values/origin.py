@@ -39,9 +39,9 @@ class Origin:
     """One source of one value.
 
     Arguments:
-        label: the preset, file, variable or flag by name.
+        label: name of the preset, file, variable or flag.
         find: `file:line[:column]`, or a function that finds it for a path inside the source.
-        order: its position among all layers, later ones higher; None for the latest. A layer with
+        order: position among all layers, higher for later ones; None for the latest. A layer with
             fragments is ordered after them.
     """
 
@@ -64,11 +64,11 @@ class Origin:
         return Origin(self.layer, self.label, self._find)
 
     def moved(self, old: Path, new: Path) -> Origin:
-        """The origin for values inside a list item that a later layer has moved.
+        """The origin for values inside a list item that was moved by a later layer.
 
         Arguments:
-            old: the path of the item where the source has it.
-            new: its path now.
+            old: the path of the item in the source.
+            new: its current path.
         """
         find, depth = self._find, len(new)
         if not callable(find) or self.layer not in (FILE, RECORD):
@@ -84,7 +84,7 @@ class Origin:
         return self._find(path) if callable(self._find) else self._find
 
     def describe(self, path: Path) -> str:
-        """The origin in words, such as `preset tiny (presets/tiny.py:20)` or `exp.toml:3:1`."""
+        """Describe the origin, for example `preset tiny (presets/tiny.py:20)` or `exp.toml:3:1`."""
         place = self.place(path)
         if self.layer == FILE:
             return place or self.label
@@ -120,7 +120,7 @@ UNTOUCHED = Origin(DEFAULT)
 
 
 class Recorded(Origin):
-    """A recorded origin, as the process described it that wrote the record."""
+    """A recorded origin, as described by the process that wrote the record."""
 
     __slots__ = ("text",)
 
@@ -139,7 +139,7 @@ class Recorded(Origin):
 
 
 def _unpickled(cls: Callable[..., Origin], *arguments: Any) -> Origin:
-    """An origin of another process: in its order, before all that this process sets."""
+    """An origin from another process, in its order but before everything set by this process."""
     global _count
     *_, order = arguments
     _count = itertools.count(max(int(order), next(_count)) + 1)
@@ -195,7 +195,7 @@ def _line_of(code: CodeType, offset: int, path: Path) -> int:
 
 @functools.cache
 def _keyword_lines(filename: str) -> dict[Span, dict[str, int]]:
-    """The lines of the keywords of every call of a file that takes several lines."""
+    """The lines of the keywords in every call in a file that spans several lines."""
     import ast
     import linecache
 

@@ -1,4 +1,4 @@
-"""References: `${model.dim * 4}`, arithmetic on other fields; texts may hold several of them."""
+"""References: `${model.dim * 4}`, arithmetic on other fields; text may contain several."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ INDEX = rf"{QUOTED}|(?<![\w.\]])\d[\w.]*|(?<=[\w\]])\.(\d+)(?!\w)"
 
 
 def _operator(sign: str, *, swapped: bool = False) -> Callable[[Reference, object], Any]:
-    """Arithmetic of a reference with a number or another one, evaluated as part of it."""
+    """Arithmetic of a reference with a number or another reference, evaluated as part of it."""
 
     def operate(one: Reference, other: object) -> Any:
         operands = (other, one) if swapped else (one, other)
@@ -77,7 +77,7 @@ class Reference:
 
     @property
     def path(self) -> Path | None:
-        """The path of the one field that the reference names, or None for arithmetic."""
+        """The path of the single field named by the reference; None for arithmetic."""
         return path_of(self._tree)
 
     def evaluate(self, look_up: Callable[[Path], object]) -> object:
@@ -89,7 +89,7 @@ class Reference:
         return evaluate(self._tree, look_up)
 
     def dump(self) -> str:
-        """The reference in plain data."""
+        """The reference as plain data."""
         return self.text
 
     def __repr__(self) -> str:
@@ -137,7 +137,7 @@ class Template(Reference):
 
     @property
     def path(self) -> Path | None:
-        """None: a text leads to no section."""
+        """None, because text leads to no section."""
         return None
 
     def evaluate(self, look_up: Callable[[Path], object]) -> object:
@@ -163,7 +163,7 @@ class Template(Reference):
 
 
 def reference(text: str, in_text: bool) -> Reference:
-    """Make the reference or template of a text that contains `${`.
+    """Make the reference or template for a text that contains `${`.
 
     Raises:
         Invalid: the text is neither.
@@ -191,7 +191,7 @@ def _parse(expression: str, hint: str = "") -> ast.expr:
 
 
 def from_environment(name: str, prefix: str = "") -> str:
-    """A hint for a reference that names an environment variable like a field."""
+    """A hint about a reference that names an environment variable like a field."""
     variable = f"{prefix}__SECTION__FIELD=VALUE" if prefix else "its own environment variable"
     return (
         f'References name fields, not environment variables. In a shell write "${name}", '
@@ -206,10 +206,10 @@ def text_of(value: object) -> str | None:
 
 
 def ref(expression: str) -> Any:
-    """A reference for a field that is set in Python: computed once all layers are merged.
+    """A reference for a field set in Python, computed once all layers are merged.
 
     The expression is arithmetic on paths from the root, `model.dim * 4`, or a text with references,
-    `out/${name}`. For type checkers it has the type of any field.
+    `out/${name}`. To type checkers, it has the type of any field.
 
     Raises:
         Invalid: the expression is not arithmetic on fields.
@@ -223,7 +223,7 @@ def ref(expression: str) -> Any:
 
 
 def is_reference(text: str) -> bool:
-    """True if a text is exactly one `${...}`, also an invalid one."""
+    """True if a text is exactly one `${...}`, even an invalid one."""
     if isinstance(text, LiteralText):
         return False
     body = text.strip()
@@ -246,7 +246,7 @@ def reference_to(path: Path) -> str:
 
 
 def may_refer(value: object) -> bool:
-    """True if a value holds a reference, as text or read already, also in its items."""
+    """True if a value, or an item of it, contains a reference, as text or already parsed."""
     if isinstance(value, str):
         return refers(value)
     return isinstance(value, Reference) or any(may_refer(item) for _, item in children(value))
@@ -257,7 +257,7 @@ def _is_name(part: str) -> bool:
 
 
 def _quoted(key: str) -> str:
-    """Format a key for an expression, without signs that could end the reference."""
+    """Format a key for an expression, without characters that could end the reference."""
     codes = ((char, ord(char)) for char in key)
     chars = (
         char
@@ -269,7 +269,7 @@ def _quoted(key: str) -> str:
 
 
 def parse(text: str) -> ast.expr:
-    """Read an expression.
+    """Parse an expression.
 
     Raises:
         ValueError, SyntaxError, RecursionError, MemoryError: the text is not an expression.
@@ -284,7 +284,7 @@ def parse(text: str) -> ast.expr:
 
 
 def path_of(node: ast.expr) -> Path | None:
-    """The path of names, keys and indices that an expression is; None for others."""
+    """The path of names, keys and indices that an expression stands for; None for others."""
     import ast
 
     if isinstance(node, ast.Name):

@@ -44,8 +44,8 @@ class Scalar:
     """A value that its class reads from a file or a flag, and writes as plain data.
 
     Values with the same plain data are equal. A subclass defines `__setpoint_scalar__`, its
-    description in words, which also marks such classes without this base; and
-    `__setpoint_json_schema__`, a schema of the values that `read` accepts from a file, for editors.
+    description, which also marks classes without this base; and `__setpoint_json_schema__`, a
+    schema of the values that `read` accepts from a file, for editors.
     """
 
     __slots__ = ()
@@ -53,7 +53,7 @@ class Scalar:
 
     @classmethod
     def read(cls, value: Any) -> Self:
-        """Read the value of a layer.
+        """Read the value given by a layer.
 
         Raises:
             Invalid: the value cannot be read.
@@ -103,7 +103,7 @@ class Secret(Scalar):
             file.
 
     Raises:
-        Invalid: for any other text, which is not repeated since it may be the secret itself.
+        Invalid: the text has another form; it is not repeated, since it may be the secret itself.
     """
 
     __slots__ = ("reference",)
@@ -127,7 +127,7 @@ class Secret(Scalar):
         self.reference = str(text)
 
     def dump(self) -> str:
-        """The secret in plain data."""
+        """The secret as plain data."""
         return self.reference
 
     def reveal(self) -> Revealed:
@@ -206,7 +206,7 @@ class ImportPath(Scalar):
 
     @classmethod
     def read(cls, value: object) -> Self:
-        """Read the value of a layer.
+        """Read the value given by a layer.
 
         Raises:
             Invalid: the value cannot be read.
@@ -219,12 +219,12 @@ class ImportPath(Scalar):
 
     @property
     def module(self) -> str:
-        """The module as the text names it; the imported one may be a package above it."""
+        """The module named in the text; the one imported may be a package above it."""
         module, colon, _ = self.text.partition(":")
         return module if colon else self.text.rpartition(".")[0]
 
     def trusting(self, modules: Sequence[str], base: type | None = None) -> ImportPath:
-        """The path as a field stores it.
+        """The path as stored by a field.
 
         Arguments:
             base: the required class or base class; None for any callable.
@@ -239,19 +239,19 @@ class ImportPath(Scalar):
         return modules if self.imported is None else (*modules, self.imported)
 
     def dump(self) -> str:
-        """The path in plain data."""
+        """The path as plain data."""
         return self.text
 
     def refusal(self) -> str:
-        """The reason why the path may not be imported; empty if it may. Nothing is imported."""
+        """Reason why the path may not be imported; empty if it may. Imports nothing."""
         modules = self.allowed()
         name = self.text.replace(":", ".")
         return "" if is_allowed(name, modules) else not_allowed(self.text, modules)
 
     def load(self) -> Any:
-        """Import the object that the path names.
+        """Import the object named by the path.
 
-        The module that defines the object must be allowed, too: allowing `torch.optim` does not
+        The module that defines the object must also be allowed: allowing `torch.optim` does not
         allow other packages that its modules import.
 
         Raises:
@@ -295,7 +295,7 @@ class ImportPath(Scalar):
         return value
 
     def loaded(self) -> Any:
-        """The object, if its module is imported already and allowed."""
+        """The object, if its module is already imported and allowed."""
         if self.module not in sys.modules:
             return None
         try:
@@ -363,7 +363,7 @@ def _canonical(text: str) -> str:
 
 
 def _is_module(package: object, name: str) -> bool:
-    """True if a package has a module of that full name."""
+    """True if a package contains a module with that full name."""
     if not hasattr(package, "__path__"):
         return False
     from importlib.util import find_spec

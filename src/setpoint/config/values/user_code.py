@@ -1,4 +1,4 @@
-"""The user's own code: what may be imported, importing it, and its errors in words."""
+"""The user's own code: what may be imported, importing it, and descriptions of its errors."""
 
 from __future__ import annotations
 
@@ -125,7 +125,7 @@ def find_user_function(source: str) -> Callable[..., Any]:
 
 
 def importable_name(module: str) -> str:
-    """The name under which another process can import a module, also a running script."""
+    """The name under which another process can import a module, even a running script."""
     if module != "__main__":
         return module
     script = sys.modules[module]
@@ -165,7 +165,7 @@ def error_in_words(error: BaseException) -> str:
 
 
 def place_of(error: BaseException) -> str:
-    """The line that raised an exception, as ` (own.py:12)`; empty where nothing is known."""
+    """The line that raised an exception, as ` (own.py:12)`; empty if unknown."""
     import traceback  # slow to import, and rarely needed
 
     frames = traceback.extract_tb(error.__traceback__)
@@ -179,8 +179,8 @@ def traceback_of(error: BaseException, program: bool = False, whole: bool = Fals
 
     Arguments:
         program: whether the outermost frames are of the script that starts the program.
-        whole: keep all frames; otherwise frames of the engine are removed, and frames of packages
-            above the innermost user frame.
+        whole: whether to keep all frames; otherwise frames of the engine are removed, as are frames
+            of packages above the innermost user frame.
     """
     import traceback
 
@@ -201,7 +201,7 @@ def traceback_of(error: BaseException, program: bool = False, whole: bool = Fals
 
 
 def _user_frames(frames: Sequence[FrameSummary], program: bool) -> list[int]:
-    """The indices of the frames of the user's code, and not of a package or the library."""
+    """Indices of the frames in user code, as opposed to packages or the standard library."""
     # The script that starts the program is above all frames of Setpoint.
     indices = (i for i, frame in enumerate(frames) if frame.filename.startswith(PACKAGE))
     start = next(indices, len(frames)) if program else 0
@@ -215,7 +215,7 @@ def _user_frames(frames: Sequence[FrameSummary], program: bool) -> list[int]:
 
 
 def raised_by_user(error: BaseException) -> bool:
-    """True if the user's code raised an exception itself, and not the package that it called."""
+    """True if user code itself raised an exception, not a package that it called."""
     trace = error.__traceback__
     while trace is not None and trace.tb_next is not None:
         trace = trace.tb_next
@@ -223,7 +223,7 @@ def raised_by_user(error: BaseException) -> bool:
 
 
 def allow_imports(*modules: str) -> None:
-    """Allow configurations of this process to name objects in some modules and their submodules.
+    """Allow this process's configurations to name objects in some modules and their submodules.
 
     `--import NAME` and `module:function` on the command line do the same.
     """
@@ -231,7 +231,7 @@ def allow_imports(*modules: str) -> None:
 
 
 def allowed_modules(trusted: Sequence[str] = ()) -> tuple[str, ...]:
-    """The modules that an import path may name: the allowed ones and those its class trusts.
+    """The modules that an import path may name: allowed ones and those trusted by its class.
 
     The environment variable SETPOINT_IMPORTS, a comma-separated list, replaces the latter.
     """
@@ -255,13 +255,13 @@ def not_allowed(name: str, modules: Sequence[str]) -> str:
 
 
 def show_all_frames(is_on: bool) -> None:
-    """Let `users_traceback` keep Setpoint's own frames, as `--traceback` requests."""
+    """Make `users_traceback` keep Setpoint's own frames, as requested by `--traceback`."""
     global _shows_all_frames
     _shows_all_frames = is_on
 
 
 def users_traceback(error: BaseException, program: bool = False) -> str:
-    """The traceback of an exception of the user's code; empty if the fault is Setpoint's own."""
+    """The traceback of an exception in user code; empty if the fault is Setpoint's own."""
     import traceback
 
     if _shows_all_frames:
@@ -271,7 +271,7 @@ def users_traceback(error: BaseException, program: bool = False) -> str:
 
 
 def traceback_to_show(error: BaseException) -> str:
-    """The traceback to show with an error that ends a command, of the error or its cause.
+    """The traceback, of an error or its cause, to show with an error that ends a command.
 
     It is empty if only Setpoint is involved, or if the message describes the error.
     """
@@ -288,7 +288,7 @@ def traceback_to_show(error: BaseException) -> str:
 
 
 def was_quit(error: BaseException | None) -> bool:
-    """True if an error comes from leaving a debugger, as by `q` in pdb."""
+    """True if an error results from leaving a debugger, as with `q` in pdb."""
     while error is not None and type(error).__name__ != "BdbQuit":
         error = error.__cause__
     return error is not None

@@ -1,7 +1,7 @@
 """The errors that a user can cause, reports of several problems, and secrets hidden in them.
 
-All other exceptions are bugs. A `Secret` contains no secret, only a reference; the functions here
-hide secrets in other values: a password in a URL, a key in its query, a token as plain text.
+All other exceptions are bugs. A `Secret` contains only a reference, not the secret; the functions
+here hide secrets in other values: a password in a URL, a key in its query, a token as plain text.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ _KEY = (
 
 
 def suspicious(text: str) -> bool:
-    """Check quickly if a text may contain a secret; the patterns are far slower."""
+    """Check quickly whether a text may contain a secret; the patterns are far slower."""
     return (
         "://" in text
         or ("=" in text and ("?" in text or "&" in text or ";" in text))
@@ -52,7 +52,7 @@ def suspicious(text: str) -> bool:
 
 
 def credential_in(text: str) -> str | None:
-    """Find a secret inside a text; return its kind as text, without the secret."""
+    """Find a secret inside a text, and return its kind as text, without the secret."""
     if not suspicious(text):
         return None
     if re.search(_LOGIN, text):
@@ -75,7 +75,7 @@ def hide_secrets(text: str) -> str:
 
 
 def printable(text: str) -> str:
-    """Escape what does not print, except line breaks."""
+    """Escape unprintable characters, except line breaks."""
     if all(char.isprintable() or char == "\n" for char in text):
         return text
     return "".join(
@@ -97,15 +97,15 @@ class SetpointError(Exception):
 
 
 class RunError(SetpointError):
-    """An error of a run whose configuration is right: lost data, a loss that is not finite."""
+    """An error of a run whose configuration is correct: lost data, or a non-finite loss."""
 
     status = 1
 
 
 class UserCodeError(SetpointError):
-    """A fault in a preset, modifier, factory or module of the user's own.
+    """A fault in a user's own preset, modifier, factory or module.
 
-    The command line prints the traceback from the user's code on and exits with status 1, since
+    The command line prints the traceback, starting in user code, and exits with status 1, since
     neither the configuration nor the arguments are wrong.
 
     Arguments:
@@ -124,14 +124,14 @@ class UserCodeError(SetpointError):
 
 
 class Invalid(SetpointError):
-    """An invalid value of a field, or of `Period`, `ref` and the like in Python.
+    """An invalid value of a field or, in Python, of `Period`, `ref` and similar classes.
 
     `Editor.report` adds the path and the origin for values of layers, `Config.set_field` for
     assignments in Python.
 
     Arguments:
         valid: valid values, nearest first.
-        at: the path inside the value, for instance `(2, "lr")` for a field of a list's third
+        at: the path inside the value, for example `(2, "lr")` for a field of a list's third
             section.
         hint: a sentence with advice, or the empty string.
         secret: whether the value may be a secret, which reports must not repeat.
@@ -169,14 +169,14 @@ class Invalid(SetpointError):
         return printable(hide_secrets(f"{self.call} {self.message}{valid}{hint}"))
 
     def called(self, name: str, value: object) -> Invalid:
-        """The same error, with the call that raised it in its text."""
+        """The same error, with the call that raised it added to its text."""
         too_long = isinstance(value, int) and value.bit_length() > 1000
         text = "a whole number" if too_long else repr(value)
         self.call = f"{name}({text if len(text) <= 100 else text[:97] + '...'})"
         return self
 
     def inside(self, key: str | int) -> Invalid:
-        """The error with one more key in front of its path."""
+        """The error with one more key at the start of its path."""
         if len(self.parts) == 1:
             return self.but(at=(key, *self.at))
         return several([part.inside(key) for part in self.parts])
@@ -201,7 +201,7 @@ class DeclarationError(SetpointError, TypeError):
 
 
 class UnresolvedError(SetpointError):
-    """A derived or referenced field was read before `resolve` has computed it."""
+    """A derived or referenced field was read before `resolve` computed it."""
 
 
 class Details(TypedDict, total=False):
@@ -216,14 +216,14 @@ class Details(TypedDict, total=False):
 
 
 class Problem:
-    """One finding: the field, the problem, and valid values.
+    """One problem: the field, what is wrong, and valid values.
 
     Arguments:
         path: the field; relative to the section in a `@rule`, to the root in a report, to the class
             in an assignment.
         also: other fields involved, shown with their values and origins.
-        value: the offending value as text; filled in by the engine.
-        origin: the origin of the value as text; filled in by the engine.
+        value: the offending value as text; filled in by the kernel.
+        origin: the origin of the value as text; filled in by the kernel.
         kind: see `Invalid`.
     """
 
@@ -253,7 +253,7 @@ class Problem:
         self.traceback: str | None = None
 
     def placed(self, path: str, value: str | None, origin: str | None, also: list[str]) -> Self:
-        """The finding with its path from the root."""
+        """The problem with its path from the root."""
         from copy import copy  # imports weakref, which is needed only with an error
 
         problem = copy(self)
@@ -278,7 +278,7 @@ class Problem:
         return "\n".join(lines)
 
     def to_json(self) -> dict[str, object]:
-        """The problem for machines."""
+        """The problem as JSON."""
         return {
             "path": hide_secrets(self.path),
             "message": hide_secrets(self.message),
@@ -297,10 +297,10 @@ class Problem:
 
 
 class Caution(Problem):
-    """A warning about a legal value: it is shown and recorded, and stops nothing.
+    """A warning about a legal value, which is shown and recorded but stops nothing.
 
     Arguments:
-        code: the name by which it can be silenced, for instance `"warmup-longer-than-run"`.
+        code: the name by which it can be silenced, for example `"warmup-longer-than-run"`.
         path, message, valid, also, hint: as for `Problem`.
     """
 
@@ -356,7 +356,7 @@ class ConfigError(SetpointError):
 
 
 def wrapped_list(before: str, words: Sequence[str]) -> str:
-    """Join words by commas, wrapped at the width of the terminal, or of a page without one.
+    """Join words with commas, wrapped at the width of the terminal, or of a page without one.
 
     Arguments:
         before: the beginning of the first line; the other lines are indented by its length.

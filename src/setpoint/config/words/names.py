@@ -1,4 +1,4 @@
-"""Paths of fields, the valid names nearest to one that was typed, and names of files."""
+"""Paths of fields, the valid names nearest to a typed one, and names of files."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def _words(name: str) -> str:
 
 
 def _is_part(word: str, option: str) -> bool:
-    """True if one name consists of words of the other, or of the beginning of one.
+    """True if one name consists of words of the other, or of the beginning of a word.
 
     The typed name may have one more word: `data_dir` means `data`, `sample_packing_size` not
     `packing`.
@@ -57,13 +57,13 @@ def _is_part(word: str, option: str) -> bool:
 
 
 def did_you_mean(name: str, candidates: Iterable[str], before: str = "") -> str:
-    """Ask for the nearest valid name, after the text `before`; empty if nothing is close."""
+    """Suggest the nearest valid name, after the text `before`; empty if nothing is close."""
     matches = nearest(name, candidates, 1)
     return f"{before}Did you mean {matches[0]}?" if matches else ""
 
 
 def dotted(path: Path) -> str:
-    """Format a path, for instance `data.sources.0.type`."""
+    """Format a path, for example `data.sources.0.type`."""
     return ".".join(map(str, path))
 
 
@@ -73,7 +73,7 @@ def within(path: str, section: str) -> bool:
 
 
 def can_be_named(text: str) -> bool:
-    """True if a text can name a file, a module or a user: no zero byte, nothing but Unicode."""
+    """True if a text can name a file, module or user: no zero byte, and only valid Unicode."""
     if "\0" in text:
         return False
     if text.isascii():
@@ -98,7 +98,7 @@ def can_be_path(text: str) -> bool:
 
 
 def not_of(value: object, root: type) -> str:
-    """Describe a value that is not a config of a root, for instance `a Motor, not a Job`."""
+    """Describe a value that is not a config of some root, for example `a Motor, not a Job`."""
     if value is None:
         return f"nothing, not {with_article(root.__name__)}"
     given, expected = type(value).__name__, root.__name__

@@ -50,7 +50,7 @@ MISSING = Missing()
 
 
 class PlainScalar(str):
-    """Unquoted text of a file, a flag or a variable, to be read by the type of its field."""
+    """Unquoted text from a file, flag or variable, to be read by the type of its field."""
 
     __slots__ = ()
 
@@ -85,7 +85,7 @@ def guess(text: PlainScalar) -> bool | int | float | str:
 class LiteralText(str):
     """A str value with a literal `${`.
 
-    It equals any other str with the same text, and can be assigned to another field.
+    It equals any other str with the same text, and can be assigned to other fields.
     """
 
     __slots__ = ()
@@ -97,7 +97,7 @@ def literal(text: str) -> str:
 
 
 def escaped(text: str) -> str:
-    """The escaped text, as files, flags and Python write it."""
+    """The escaped text, as written in files, flags and Python."""
     return text.replace(OPENING, ESCAPED)
 
 
@@ -107,7 +107,7 @@ def unescaped(text: str) -> LiteralText:
 
 
 def refers(text: str) -> bool:
-    """True if a text is, or tries to be, a reference: it holds `${` that is not escaped."""
+    """True if a text is, or tries to be, a reference: it contains an unescaped `${`."""
     if OPENING not in text or isinstance(text, LiteralText):
         return False
     return OPENING in text.replace(ESCAPED, " ")
@@ -125,7 +125,7 @@ def is_text(value: str) -> bool:
 
 
 def refuse_text(text: str) -> None:
-    """Refuse a text that no file could contain, or that contains a secret: every value is recorded.
+    """Refuse text that files cannot contain, or that contains a secret, as every value is recorded.
 
     Raises:
         Invalid: the text is refused; the error does not repeat a secret.
@@ -143,14 +143,14 @@ def refuse_text(text: str) -> None:
 
 
 def is_own(value: object) -> bool:
-    """True if the class of a value has its own reader and writer, as `Period` or `Free`."""
+    """True if a value's class has its own reader and writer, like `Period` or `Free`."""
     cls = type(value)
     is_class = hasattr(cls, "__setpoint_scalar__") or cls.__module__.startswith(KERNEL)
     return is_class and callable(getattr(cls, "dump", None))
 
 
 def plain_scalar(value: Any) -> Any:
-    """A scalar of numpy or torch as Python's own number or text, if exact; else as it is."""
+    """A numpy or torch scalar as Python's own number or text if exact; else unchanged."""
     if type(value).__module__ not in ("numpy", "torch") or getattr(value, "shape", None) != ():
         return value
     scalar = value.item()
@@ -158,12 +158,12 @@ def plain_scalar(value: Any) -> Any:
 
 
 def member_text(member: Enum) -> str:
-    """The name of an enum member; of flags the names of all set members, or `0`."""
+    """The name of an enum member; for flags, the names of all set members, or `0`."""
     return "|".join(flag_names(member)[0]) or "0" if isinstance(member, Flag) else member.name
 
 
 def flag_names(flags: Flag) -> tuple[list[str], int]:
-    """The members of a combination of flags, and the bits without a member."""
+    """The members in a combination of flags, and the bits without a member."""
     if flags.name in type(flags).__members__:
         return [str(flags.name)], 0
     names: list[str] = []
@@ -222,7 +222,7 @@ def same(left: Any, right: Any) -> bool:
 
 
 def children(value: object) -> Iterable[tuple[Any, Any]]:
-    """The items of a list or tuple with their indices, of a mapping with their keys, else none."""
+    """Items of a list or tuple with indices, or of a mapping with keys; empty for other values."""
     if isinstance(value, list | tuple):
         return enumerate(cast(Sequence[Any], value))
     return cast(Mapping[Any, Any], value).items() if isinstance(value, Mapping) else ()
@@ -258,7 +258,7 @@ def listed(value: Any) -> Any:
 
 
 def item_at(value: Any, key: object) -> Any:
-    """The item of a list, tuple or mapping; MISSING where there is none."""
+    """The item of a list, tuple or mapping; MISSING if there is none."""
     if isinstance(value, Mapping):
         return cast(Mapping[object, Any], value).get(key, MISSING)
     if isinstance(value, list | tuple) and isinstance(key, int):

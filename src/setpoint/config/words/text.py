@@ -1,4 +1,4 @@
-"""Values as text: in errors, on a command line, in a file; and the inline syntax, read."""
+"""Values as text: in errors, on a command line, in a file; and parsing of the inline syntax."""
 
 from __future__ import annotations
 
@@ -55,13 +55,13 @@ def part_of(value: object, path: Path) -> object:
 
 
 def shown_part(value: object, error: Invalid) -> str:
-    """Format the part of a value that an error is about; `***` for a possible secret."""
+    """Format the part of a value that an error concerns; `***` for a possible secret."""
     part = part_of(value, error.at)
     return "***" if error.secret else for_error(None if part is MISSING else part)
 
 
 def problem_of(part: Invalid, path: Path, value: object, origin: str) -> Problem:
-    """The finding about one part of a value that stands at a path."""
+    """The problem of one part of a value at a path."""
     return Problem(
         dotted((*path, *part.at)),
         part.message,
@@ -139,7 +139,7 @@ def for_flag(value: object) -> str:
 
 
 def for_shell(value: object) -> str:
-    """Format a value for a shell, in double quotes if it has spaces, else by `shlex`."""
+    """Format a value for a shell, in double quotes if it contains spaces, else by `shlex`."""
     text = for_flag(value)
     if text and SHELL.issuperset(text):
         return text
@@ -187,7 +187,7 @@ def quoted(text: str) -> str:
 
 
 def parsed(text: PlainScalar) -> object:
-    """Parse a text of the command line as a list or mapping."""
+    """Parse text from the command line as a list or mapping."""
     try:
         return parse_flow(text) if text.startswith("{") else parse_list(text)
     except Invalid:
@@ -198,7 +198,7 @@ def parse_flow(text: str) -> object:
     """Read a list, a mapping or a scalar, such as `{rank: 8, targets: [q, v]}`.
 
     Raises:
-        Invalid: the text is not well formed, with the position.
+        Invalid: the text is not well formed; states the position.
     """
     reader = _Reader(str(text))
     value = reader.value(0)
