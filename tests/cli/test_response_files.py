@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from setpoint.cli.response_files import expand_responses, split
+from setpoint.cli.response_files import expand_response_files, split
 from setpoint.config.composition import compose
 from setpoint.config.layers.flags import Word
 from setpoint.config.words.errors import SetpointError
@@ -19,9 +19,9 @@ from ..config.sample import Job
 
 def test_the_preset_of_a_section_is_no_response_file() -> None:
     takes = {"--model"}.__contains__
-    assert expand_responses(["--model", "@big", "--x"], takes) == ["--model", "@big", "--x"]
+    assert expand_response_files(["--model", "@big", "--x"], takes) == ["--model", "@big", "--x"]
     with pytest.raises(SetpointError, match="no such response file"):
-        expand_responses(["--model=a", "@big"], takes)
+        expand_response_files(["--model=a", "@big"], takes)
 
 
 @pytest.fixture
@@ -32,7 +32,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def refusal(*words: str) -> str:
     with pytest.raises(SetpointError) as caught:
-        expand_responses(words)
+        expand_response_files(words)
     return str(caught.value)
 
 
@@ -73,12 +73,12 @@ def test_the_words_are_those_of_a_shell(text: str) -> None:
 
 def test_origins_say_the_file_and_the_line(folder: Path) -> None:
     (folder / "args.txt").write_text("# faster\n--optimizer.lr 1e-2\nseed=x")
-    words = expand_responses(["--deterministic", "@args.txt"])
+    words = expand_response_files(["--deterministic", "@args.txt"])
     (problem,) = problems_of(lambda: compose(Job, flags=words).resolve())
     assert problem.origin == "command line seed (args.txt:3)"
     (folder / "args.txt").write_text("--seed=2 --optimizer.lr=1e-2")
     job = compose(
-        Job, flags=expand_responses(["--seed=1", "@args.txt", "--optimizer.lr=1"])
+        Job, flags=expand_response_files(["--seed=1", "@args.txt", "--optimizer.lr=1"])
     ).resolve()
     assert (job.optimizer.lr, job.seed) == (1, 2)
 
@@ -87,7 +87,7 @@ def test_files_are_found_beside_the_file_that_names_them(folder: Path) -> None:
     (folder / "sub").mkdir()
     (folder / "sub" / "a.txt").write_text("x @b.txt z=@b.txt")
     (folder / "sub" / "b.txt").write_bytes(b"\xef\xbb\xbfy")
-    words = expand_responses(["@sub/a.txt", "w=@no"])
+    words = expand_response_files(["@sub/a.txt", "w=@no"])
     assert words == ["x", "y", "z=@b.txt", "w=@no"]
     assert [word.place for word in words if isinstance(word, Word)] == [
         os.path.join("sub", "a.txt") + ":1", os.path.join("sub", "b.txt") + ":1",

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 import setpoint.presets  # noqa: F401 - its presets are known before those of a test
-from setpoint.cli.response_files import expand_responses
+from setpoint.cli.response_files import expand_response_files
 from setpoint.config import Config, ConfigError, SetpointError, modifier, preset, resolve, to_plain
 from setpoint.config.composition import compose
 from setpoint.config.draft.walk import dropped_values
@@ -284,4 +284,4 @@ def test_what_nothing_can_be_called_is_refused_in_words(name: str, tmp_path: Pat
     if "\0" in name:
         assert "zero byte" in refused(lambda: compose(Job, flags=[f"name={name}"]).resolve())
         (tmp_path / "words.txt").write_text(f"@{name}\n")
-        assert "zero byte" in refused(lambda: expand_responses([f"@{tmp_path}/words.txt"]))
+        assert "zero byte" in refused(lambda: expand_response_files([f"@{tmp_path}/words.txt"]))

@@ -131,7 +131,7 @@ def infer(arguments: Arguments) -> int:
         return "\n".join(lines)
 
     emit(arguments, facts, text)
-    _print_beside(arguments, results)
+    _print_to_stderr(arguments, results)
     return 0
 
 
@@ -159,7 +159,7 @@ def _scores(scores: dict[str, Any]) -> str:
     return table(rows, names)
 
 
-def _print_beside(arguments: Arguments, results: Results) -> None:
+def _print_to_stderr(arguments: Arguments, results: Results) -> None:
     """Print profiles and cautions to standard error, except with --json."""
     if arguments.has("--json"):
         return
@@ -211,7 +211,7 @@ def evaluate(arguments: Arguments) -> int:
     if isinstance(results, int):
         return results
     emit(arguments, lambda: results.to_json(job.output), lambda: _scores(results.scores))
-    _print_beside(arguments, results)
+    _print_to_stderr(arguments, results)
     return 0
 
 
@@ -329,7 +329,7 @@ def generate(arguments: Arguments) -> int:
             for text in results.texts
         )
         print("\n---\n".join(texts))
-        _print_beside(arguments, results)
+        _print_to_stderr(arguments, results)
         return 0
 
     begun: list[bool] = []
@@ -351,7 +351,7 @@ def generate(arguments: Arguments) -> int:
     if isinstance(results, int):
         return results
     print("" if begun else before)
-    _print_beside(arguments, results)
+    _print_to_stderr(arguments, results)
     return 0
 
 
@@ -513,7 +513,7 @@ def export(arguments: Arguments) -> int:
     if isinstance(results, int):
         return results
     print(f"{results.weights} is written to {results.exported}", flush=True)
-    _print_beside(arguments, results)
+    _print_to_stderr(arguments, results)
     return 0
 
 

@@ -294,9 +294,9 @@ class Command:
     def parse(self, tokens: Sequence[str]) -> Arguments:
         """Split the tokens into positional arguments, options and overrides as typed."""
         if any(token.startswith("@") for token in tokens):
-            from setpoint.cli.response_files import expand_responses
+            from setpoint.cli.response_files import expand_response_files
 
-            tokens = expand_responses(tokens, self._takes_section)
+            tokens = expand_response_files(tokens, self._takes_section)
         table = {option.name: option for option in self.options}
         sets_fields = "OVERRIDES" in self.usage
         parsed = Arguments(self)

@@ -24,7 +24,7 @@ PART = re.compile(
 TOKEN = re.compile(rf"(?P<space>(?:\s|\\\n)+|\#[^\n]*)|(?:{PART.pattern})+", re.DOTALL)
 
 
-def expand_responses(
+def expand_response_files(
     words: Sequence[str], takes_section: Callable[[str], bool] = lambda word: False
 ) -> list[str]:
     """Replace the names of response files with the words in them.

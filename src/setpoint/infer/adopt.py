@@ -50,13 +50,13 @@ from setpoint.model.pretrained.locate import GENERATION, is_on_hub, locate
 from setpoint.model.pretrained.recorded_model import DESCRIPTION
 from setpoint.train.config import Job
 
-LEARNED = ("model", "adapter", "tokenizer")
+FIXED_BY_WEIGHTS = ("model", "adapter", "tokenizer")
 """Sections that the weights were trained with, which must not change."""
 
 HEADS = ("ForCausalLM", "LMHeadModel", "WithLMHead", "ForConditionalGeneration")
 """Suffixes of transformers' classes that predict tokens."""
 
-USUAL = ("data", "batch", "precision", "weights", "deterministic")
+DEFAULTS_FROM_WEIGHTS = ("data", "batch", "precision", "weights", "deterministic")
 """Sections taken from the weights unless another value is given; of `weights`, the dtype."""
 
 
@@ -100,7 +100,7 @@ def adopt(draft: Inference) -> list[Problem]:
     """
     path, selector = value_or_missing(draft.weights, "path"), draft.weights.checkpoint
     if not isinstance(path, str) or not path:
-        return []  # resolve says that it is missing
+        return []  # resolve reports it
     try:
         place = find_weights(path, selector)
         base = _of_run(place) if place.record else _of_hugging_face(path, place, draft)
@@ -113,14 +113,14 @@ def adopt(draft: Inference) -> list[Problem]:
         return [Problem(f"weights.{name}", str(error), value=repr(value), origin=origin)]
     problems: list[Problem] = []
     origin = Origin(RECORD, path)
-    for name in (*LEARNED, *USUAL):
-        _lay_field(draft, base, name, (), origin, name in LEARNED, problems)
+    for name in (*FIXED_BY_WEIGHTS, *DEFAULTS_FROM_WEIGHTS):
+        _default_field(draft, base, name, (), origin, name in FIXED_BY_WEIGHTS, problems)
     if place.record is not None and draft.export is not None:
-        _lay_export(draft.export, place.record)
+        _default_export(draft.export, place.record)
     if place.record is not None and draft.evaluation is not None:
-        _lay_sources(draft, origin)
+        _default_sources(draft, origin)
     if draft.generation is not None:
-        problems += _lay_sampling(draft.generation, path, place)
+        problems += _default_sampling(draft.generation, path, place)
     return problems
 
 
@@ -131,7 +131,7 @@ LIKE_THE_RUN = {
 """Fields of evaluation sets that default to those of the run's data."""
 
 
-def _lay_sources(draft: Inference, origin: Origin) -> None:
+def _default_sources(draft: Inference, origin: Origin) -> None:
     """Read evaluation sets like the run's data of the same type, unless fields are given."""
     assert draft.evaluation is not None
     for kind, names in LIKE_THE_RUN.items():
@@ -143,10 +143,10 @@ def _lay_sources(draft: Inference, origin: Origin) -> None:
                 )
                 for name in names:
                     if not (is_stated and name == "token_dtype"):
-                        _lay_field(source, run[0], name, (), origin, False, [])
+                        _default_field(source, run[0], name, (), origin, False, [])
 
 
-def _lay_export(section: ExportTask, directory: Path) -> None:
+def _default_export(section: ExportTask, directory: Path) -> None:
     """Export in the final dtype of the run, unless another one is given."""
     record = load_record(Job, str(directory))
     dtype = record.values.get("checkpoint", {}).get("last_dtype")
@@ -154,7 +154,7 @@ def _lay_export(section: ExportTask, directory: Path) -> None:
         section.store("dtype", dtype, Origin(RECORD, str(directory), record.find))
 
 
-def _lay_sampling(section: Generation, path: str, place: WeightsPlace) -> list[Problem]:
+def _default_sampling(section: Generation, path: str, place: WeightsPlace) -> list[Problem]:
     """Sample as in the generation_config.json of the weights, unless other values are given."""
     if not (place.directory / GENERATION).is_file():
         return []
@@ -186,7 +186,9 @@ def _of_run(place: WeightsPlace) -> Inference:
     base = Inference()
     editor = Editor(base, replace_mappings=True)
     values: dict[str, Any] = {
-        name: record.values[name] for name in (*LEARNED, *USUAL) if name in record.values
+        name: record.values[name]
+        for name in (*FIXED_BY_WEIGHTS, *DEFAULTS_FROM_WEIGHTS)
+        if name in record.values
     }
     # The starting point of the run itself is irrelevant, and may no longer exist.
     past = ("pretrained", "adapters")
@@ -194,7 +196,7 @@ def _of_run(place: WeightsPlace) -> Inference:
     # The number of loader processes depends on this machine, as `parallel` does.
     values["data"] = {k: v for k, v in values["data"].items() if k != "loader"}
     values["batch"] = {"sequence_length": record.values["batch"]["sequence_length"]}
-    # Of the training dtypes, those of its weights and products.
+    # Keep only the dtypes of weights and matrix products.
     formats = values.pop("precision", {})
     values["precision"] = {"compute": formats["compute"]} if "compute" in formats else {}
     values["weights"] = {"dtype": formats["params"]} if "params" in formats else {}
@@ -264,7 +266,7 @@ def _is_language_model(keys: Mapping[str, Any]) -> bool:
     return bool(keys.get("model_type")) and any(str(name).endswith(HEADS) for name in names)
 
 
-def _lay_field(
+def _default_field(
     section: Config,
     recorded_section: Config,
     name: str,
@@ -290,7 +292,7 @@ def _lay_field(
         section.store(name, value, recorded[-1][0] if recorded else origin)
     elif isinstance(recorded_value, Config) and _class(value_given) is _class(recorded_value):
         for inner in type(recorded_value).__setpoint__.fields:
-            _lay_field(value_given, recorded_value, inner, place, origin, learned, problems)
+            _default_field(value_given, recorded_value, inner, place, origin, learned, problems)
     elif learned and info.role is not RUNTIME:
         problems += _contradictions(section, name, place, value_given, recorded_value)
 

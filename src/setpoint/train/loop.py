@@ -57,7 +57,7 @@ class Phase(IntEnum):
     """After all callbacks of Setpoint."""
 
 
-PARTS_OF_PHASES = {Phase.EVALUATE: "evaluation", Phase.KEEP: "save"}
+TIME_CATEGORIES = {Phase.EVALUATE: "evaluation", Phase.KEEP: "save"}
 """Time category of the callbacks of a phase; see `StepTimes`."""
 
 
@@ -363,7 +363,7 @@ class Loop:
                 self.components.replicas.on_last = self.times.waits_until_end
             for callback in self.callbacks:
                 ending.callback(callback.close, self)
-                part = PARTS_OF_PHASES.get(callback.phase)
+                part = TIME_CATEGORIES.get(callback.phase)
                 with nullcontext() if part is None else self.times(part):
                     callback.start(self)
             yield
@@ -531,7 +531,7 @@ class Loop:
                     continue
                 self._due[id(callback)] = now + callback.min_interval
             self.phase = callback.phase
-            part = PARTS_OF_PHASES.get(callback.phase)
+            part = TIME_CATEGORIES.get(callback.phase)
             with nullcontext() if part is None else self.times(part):
                 callback.after_step(self, result)
         self.phase = Phase.STEP
@@ -564,7 +564,7 @@ class Loop:
         for callback in self.callbacks if wrong else ():
             callback.bad_step(self, step.batch, step.total, result)
         if result.policy is not None:
-            now, self.position = self.position, result.began  # where an error says that it ended
+            now, self.position = self.position, result.began  # errors report this position
             result.policy.apply(result, self.job, can_roll_back=self.roll_back is not None)
             self.position = now
         if result.verdict is not Verdict.ROLLED_BACK:

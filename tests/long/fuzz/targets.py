@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 import setpoint.config
 import setpoint.presets
-from setpoint.cli.response_files import expand_responses, split
+from setpoint.cli.response_files import expand_response_files, split
 from setpoint.config.composition import compose
 from setpoint.config.files.file_document import FileDocument, FileError
 from setpoint.config.files.read import decode, parse, parse_bytes
@@ -145,7 +145,7 @@ def response(data: bytes) -> None:
     words = split(_text(data), "f")
     lines = _text(data).count("\n") + 1
     assert all(1 <= int(word.place.rpartition(":")[2]) <= lines for word in words)
-    expand_responses([word for word in words if not word.startswith("@")])
+    expand_response_files([word for word in words if not word.startswith("@")])
 
 
 def sweep(data: bytes) -> None:
