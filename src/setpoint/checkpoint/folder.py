@@ -2,11 +2,12 @@
 
 File names, defined in this file only:
 
-step-00000100/ a complete checkpoint step-00000200.tmp-4711/     being written or being removed by
-process 4711; never read step-00000100.old-4711/     complete; process 4711 was replacing it with a
-new one step-00000300.damaged-1/    set aside: unreadable, or newer than a rollback; not listed
-latest, best                text files with the name of a checkpoint set-aside
-text file of a pending change at the upload URL
+step-00000100/              a complete checkpoint
+step-00000200.tmp-4711/     being written or being removed by process 4711; never read
+step-00000100.old-4711/     complete; process 4711 was replacing it with a new one
+step-00000300.damaged-1/    set aside: unreadable, or newer than a rollback; not listed
+latest, best                text files with the name of a checkpoint
+set-aside                   text file of a pending change at the upload URL
 """
 
 from __future__ import annotations
