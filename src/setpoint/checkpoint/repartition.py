@@ -158,7 +158,7 @@ def _write_file(
 def _boxes_of(
     tensors: Mapping[str, Placeable], rank: int, ranks: int
 ) -> Iterator[tuple[str, _Box]]:
-    """Content of one of several files: rows of each tensor; the first also has scalars."""
+    """Content of one of several files: rows of each tensor; the first has scalars, too."""
     for name, tensor in tensors.items():
         shape = tuple(tensor.shape)
         if not shape or not tensor.shape.numel():

@@ -2,8 +2,8 @@
 
 N-gram models of the training text are a baseline for the trained model. They are interpolated as in
 Jelinek and Mercer, "Interpolated estimation of Markov source parameters from sparse data" (1980),
-with weights by how often the context was seen, as in Chen and
-Goodman, "An empirical study of smoothing techniques for language modeling" (1998):
+with weights that depend on how often the context was seen, as in Chen and Goodman,
+"An empirical study of smoothing techniques for language modeling" (1998):
 
     p_0(c)     = 1 / V
     p_n(c | h) = w_n(N(h)) * N(h c) / N(h) + (1 - w_n(N(h))) * p_{n-1}(c | shorter h)

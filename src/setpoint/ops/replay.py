@@ -194,7 +194,7 @@ def _newest_before(
 def _go_on_with_data(
     run: RunDirectory, loop: Loop, checkpoint: LoadedCheckpoint | None, saved: SavedStep | None
 ) -> None:
-    """Move the data position to that of the step, as it was before later rollbacks."""
+    """Move the data position to where this attempt at the step read its batch."""
     start, data = loop.position.step, None
     if saved is None:  # the last resume from here, even without the checkpoint
         for event in rollbacks_to(readable_rows(run.events), start).values():

@@ -450,7 +450,7 @@ def _variables(place: Path, nodes: Nodes | None, grace: float) -> Iterator[None]
 
 @contextmanager
 def _forwarding(ranks: LocalRanks) -> Iterator[None]:
-    """Forward each signal to all ranks; without ranks, let this process handle it."""
+    """Forward signals to all ranks and, during the rendezvous, to this process's own handlers."""
 
     def forward(number: int, frame: FrameType | None) -> None:
         ask(ranks.place, number)

@@ -92,7 +92,7 @@ class SaveCallback(Callback):
         self.pending_seconds: list[float] | None = None
 
     def start(self, loop: Loop) -> None:
-        """Save the initial state of a new run if configured, and an evaluation made up for."""
+        """Save the initial state of a new run if configured, or after a made-up evaluation."""
         self.saved = self.progress_of(loop)
         self.overlaps = can_overlap_save(loop)
         loop.stop.writing = lambda: self.store.is_writing
