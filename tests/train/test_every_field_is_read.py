@@ -281,9 +281,10 @@ def test_the_jobs_hold_every_variant(tmp_path: Path) -> None:
 
 
 def every(cls: type[Config]) -> set[type[Config]]:
-    """A class and all that can stand below it."""
+    """A class and all of Setpoint's that can stand below it."""
     found = {cls}
     for info in cls.__setpoint__.fields.values():
         for inner in section_classes(info.type):
-            found |= every(inner)
+            # Other tests of the process have variants of their own.
+            found |= every(inner) if inner.__module__.startswith("setpoint.") else set()
     return found
