@@ -161,3 +161,21 @@ def test_own_keys_and_misspelt_ones(tmp_path: Path) -> None:
     document = read(tmp_path, epoch=3)
     assert [(p.path, p.hint) for p in document.problems] == [("epoch", "Did you mean epochs?")]
     assert [p.path for p in read(tmp_path, epochs=3).problems] == ["steps"]
+
+
+def test_values_that_another_one_replaces_are_reported(tmp_path: Path) -> None:
+    values = {
+        "stack": "parallel",
+        "precision": "fp16",
+        "fsdp": {"mixed_precision_policy": {"param_dtype": "bfloat16"}},
+        "activation_checkpoint": {"enabled": True, "module_classes": ["Block"]},
+        "ckpt": {"interval": 10},
+        "checkpoint": {"interval": 20},
+    }
+    path = tmp_path / "job.json"
+    path.write_text(json.dumps(values))
+    document = read_foreign("danling", str(path))
+    found = {report.key: report.kind for report in document.reports}
+    assert found["precision"] == found["activation_checkpoint.module_classes"] == "differs"
+    (problem,) = document.problems
+    assert problem.path == "checkpoint.interval" and "ckpt.interval = 10" in problem.message

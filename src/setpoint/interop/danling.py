@@ -384,6 +384,11 @@ def _precision(c: Conversion) -> None:
         for option, field in (("param_dtype", "compute"), ("reduce_dtype", "reduce")):
             if names.get(option) is not None:
                 words[f"precision.{field}"] = (names[option], "fsdp.mp_policy")
+    if c.value("precision") is not None and words["precision.compute"][1] != "precision":
+        text = (
+            f"products are in the param_dtype of the FSDP policy, {words['precision.compute'][0]}"
+        )
+        c.report("differs", "precision", text)
     for path, (word, key) in words.items():
         dtype = DTYPES.get(str(word).lower().removeprefix("torch."))
         if word is not None and dtype is None:
@@ -395,7 +400,10 @@ def _precision(c: Conversion) -> None:
         c.report("needs a decision", "fp8.enabled", text)
     if c.value("activation_checkpoint.enabled"):
         key, path = "activation_checkpoint", "memory.activation_checkpointing"
-        c.set(f"{path}.type", "full", f"{key}.enabled", f"{key}.module_classes")
+        c.set(f"{path}.type", "full", f"{key}.enabled")
+        if c.value(f"{key}.module_classes"):
+            text = "each layer is recomputed as a whole, not the modules of some classes"
+            c.report("differs", f"{key}.module_classes", text)
         if c.value(f"{key}.checkpoint_impl") == "reentrant":
             c.set(f"{path}.reentrant", True, f"{key}.checkpoint_impl")
     stack = str(c.value("stack"))

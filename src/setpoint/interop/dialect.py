@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any, Literal, cast
 from setpoint.config import FileDocument, Problem, SetpointError, did_you_mean, for_error
 from setpoint.config.files.file_document import FilePosition, names_file
 from setpoint.config.files.read import parse_bytes, read_file
+from setpoint.config.words.names import dotted
 from setpoint.config.words.plain_data import PlainScalar, guess
 
 if TYPE_CHECKING:
@@ -202,8 +203,17 @@ class Conversion:
         leaves = [(key, path, value) for key, path, value in leaves
                   if value is not None or key == ".".join(map(str, path)) or key not in names
                   ]  # fmt: skip
-        self.values = {key: value for key, _, value in leaves}
-        self.paths = {key: path for key, path, _ in leaves}
+        self.values: dict[str, object] = {}
+        self.paths: dict[str, Path] = {}
+        for key, path, value in leaves:
+            if key in self.values and self.values[key] != value:
+                other = f"{dotted(self.paths[key])} = {for_error(self.values[key])}"
+                message = f"contradicts {other}, another name of the same key"
+                origin = self.document.where(path)
+                self.problems.append(
+                    Problem(dotted(path), message, value=for_error(value), origin=origin)
+                )
+            self.values[key], self.paths[key] = value, path
         self._read: set[str] = set()
         self._defaults: dict[str, object] = {}
         self._typed: set[str] = set()
