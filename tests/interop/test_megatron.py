@@ -374,6 +374,15 @@ def test_models_of_other_kinds_are_refused(tmp_path: Path) -> None:
     ]
 
 
+def test_wrong_words_and_numbers_are_refused(tmp_path: Path) -> None:
+    stages = " --pipeline-model-parallel-size 2 --num-layers-per-virtual-pipeline-stage 7"
+    problems = read(tmp_path, f"--dataloader-type random {stages}").problems
+    assert {problem.path for problem in problems} == {
+        "dataloader-type",
+        "num-layers-per-virtual-pipeline-stage",
+    }
+
+
 def test_a_vocabulary_that_the_file_does_not_say(tmp_path: Path) -> None:
     plain = PLAIN.replace("--vocab-size 100", "")
     llama = read(tmp_path, text=f"{plain}--tokenizer-type Llama2Tokenizer")

@@ -30,6 +30,7 @@ FIELDS = {"save": "workspace", "tensorboard-dir": "tracking.trackers", "load": "
           "tokenizer-model": "tokenizer.path", "data-path": "data.sources",
           "train-data-path": "data.sources", "valid-data-path": "data.validation"}  # fmt: skip
 """Fields that answer for arguments that are passed to the script at start."""
+UNEVEN_STAGES = ("decoder-first-pipeline-num-layers", "decoder-last-pipeline-num-layers")
 OTHER_PROGRAM = re.compile(
     r"bert|t5|mamba|hybrid|vlm|mimo|multimodal|llava|retro|_ict|vision|biencoder|server|generat"
     r"|inference|finetune|convert|preprocess|export|quantize|train_rl|^main"
@@ -204,6 +205,10 @@ def _ranks(c: Conversion) -> None:
         parts = c.number("num-virtual-stages-per-pipeline-rank")
         if depth := c.number("num-layers-per-virtual-pipeline-stage"):
             parts = layers // stages // depth
+            is_even = not any(map(c.given, UNEVEN_STAGES))
+            if is_even and layers // stages % depth:
+                expected = f"a divisor of the {layers // stages} layers of a stage"
+                c.wrong("num-layers-per-virtual-pipeline-stage", expected)
         name = "interleaved_1f1b" if parts and parts > 1 else "1f1b"
         key = "num-layers-per-virtual-pipeline-stage"
         c.set("parallel.pipelining.schedule", name, key)
@@ -214,7 +219,7 @@ def _ranks(c: Conversion) -> None:
 
 def _stages(c: Conversion, stages: int, layers: int) -> None:
     """Layers of each stage, from a layout such as `Et*3|(tt|)*29m|L`, or from first and last."""
-    keys = [f"decoder-{side}-pipeline-num-layers" for side in ("first", "last")]
+    keys = [*UNEVEN_STAGES]
     layout, first, last = c.value("pipeline-model-parallel-layout"), *map(c.number, keys)
     if layout is not None:
         keys = ["pipeline-model-parallel-layout"]
@@ -504,8 +509,12 @@ def _data(c: Conversion) -> None:
     if c.value("reset-position-ids") != isolate:
         text = "documents that do not see one another have positions of their own, and no others"
         c.report("differs", "reset-position-ids", text)
-    if c.value("dataloader-type") == "single":
-        c.set("data.shuffle", True, "dataloader-type")
+    if c.value("dataloader-type") is not None:
+        word = c.choice("dataloader-type", "single", "cyclic", "batch", "external")
+        if word == "single":
+            c.set("data.shuffle", True, "dataloader-type")
+        elif word == "external":
+            c.report("needs a decision", "dataloader-type", "data loaded in Python: set [data]")
     model = c.value("tokenizer-model")
     is_known = "vocab_size" in c.data.get("model", {})
     if c.value("tokenizer-type") == "HuggingFaceTokenizer" and isinstance(model, str):
