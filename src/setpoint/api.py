@@ -451,7 +451,7 @@ def _opened(source: Source, checkpoint: Which, overrides: Overrides) -> Inferenc
 
 
 def _composed(draft: Inference | None, overrides: Overrides) -> Inference:
-    """Lay overrides on an inference job."""
+    """Apply overrides to an inference job."""
     from setpoint.train.arguments import words_and_values
 
     words, values = words_and_values(overrides, "load_model")

@@ -360,7 +360,7 @@ def test_what_is_damaged_set_aside_or_unfinished_is_named(cli: CommandLine) -> N
 
 def test_a_url_with_nothing_or_of_no_service(cli: CommandLine, tmp_path: Path) -> None:
     answer = cli(f"checkpoint list file://{tmp_path}/nothing")
-    assert (answer.status, "nothing holds no checkpoints" in answer.err) == (2, True)
+    assert (answer.status, "nothing contains no checkpoints" in answer.err) == (2, True)
     answer = cli("checkpoint list nonsense://bucket/run")
     assert (answer.status, "unknown protocol, nonsense" in answer.err) == (2, True)
 

@@ -154,7 +154,7 @@ def test_a_preset_or_file_means_its_run(cli: CommandLine) -> None:
     assert json.loads((cli.folder / path / "labels.json").read_text())["tags"] == ["good"]
     assert cli("report mine.toml").out.startswith(f"{path}/report.html: 1 run")
     assert cli.refused("checkpoint list mine.toml").startswith(
-        f"error: {path} holds no checkpoints"
+        f"error: {path} contains no checkpoints"
     )
     assert "its run runs/tiny-" in cli.refused("watch tiny")
     cli.file("mine.toml", 'extends = "tiny"\nname = "mine"\noptimizer.lr = 1\n')

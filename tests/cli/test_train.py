@@ -60,7 +60,7 @@ def test_a_run_that_another_process_writes(cli: CommandLine) -> None:
         assert other.stdout is not None
         assert other.stdout.readline() == "locked\n"
         text = cli.refused("train small.toml")
-        assert "is being written by" in text and str(other.pid) in text
+        assert "is in use by" in text and str(other.pid) in text
         other.communicate("")
 
 
@@ -229,7 +229,7 @@ def test_a_dry_run_sees_a_directory_in_use_or_foreign(cli: CommandLine) -> None:
     line = "train small.toml --duration '2 steps' --dry-run"
     folder = cli.folder / run_directory(cli, "--duration '2 steps'")
     with RunDirectory.create(folder):
-        assert f"is being written by process {os.getpid()}" in cli(line).err
+        assert f"is in use by process {os.getpid()}" in cli(line).err
     shutil.rmtree(folder)
     folder.mkdir()
     (folder / "thesis.txt").write_text("mine")

@@ -60,7 +60,7 @@ def test_the_second_is_told_who_is_first(tmp_path: Path, spawn: Spawn) -> None:
     with pytest.raises(SetpointError) as caught:
         RunDirectory.create(run)
     assert str(caught.value) == (
-        f"run directory {run} is being written by process {holder.pid}; "
+        f"run directory {run} is in use by process {holder.pid}; "
         "wait for it to end, stop it, or choose another directory"
     )
     assert {path: path.stat().st_mtime_ns for path in run.rglob("*")} == before
@@ -87,7 +87,7 @@ def test_a_race_has_one_winner(tmp_path: Path, spawn: Spawn) -> None:
     refused = [line for line in lines if line != "locked"]
     assert len(refused) == 3
     for line in refused:
-        assert re.search(rf"is being written by process {winners[0]};", line), line
+        assert re.search(rf"is in use by process {winners[0]};", line), line
 
 
 @pytest.mark.parametrize(
@@ -97,7 +97,7 @@ def test_a_race_has_one_winner(tmp_path: Path, spawn: Spawn) -> None:
 def test_the_holder_is_named(tmp_path: Path, text: str, said: str) -> None:
     held = RunLock(tmp_path / ".lock")
     (tmp_path / ".lock").write_text(text)
-    with pytest.raises(SetpointError, match=f"written by {said}"):
+    with pytest.raises(SetpointError, match=f"in use by {said}"):
         RunLock(tmp_path / ".lock")
     held.release()
     held.release()
@@ -134,7 +134,7 @@ def test_the_parent_keeps_the_lock_when_a_worker_ends(tmp_path: Path) -> None:
         held.release()
         os._exit(0)
     os.waitpid(pid, 0)
-    with pytest.raises(SetpointError, match="being written"):
+    with pytest.raises(SetpointError, match="in use by"):
         RunLock(tmp_path / ".lock")
     held.release()
 
@@ -187,6 +187,6 @@ def test_a_file_that_has_been_removed_is_not_what_is_locked(
         return
     first = RunLock(path)
     monkeypatch.undo()
-    with pytest.raises(SetpointError, match=f"written by process {os.getpid()}"):
+    with pytest.raises(SetpointError, match=f"in use by process {os.getpid()}"):
         RunLock(path)
     first.release()

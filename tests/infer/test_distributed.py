@@ -45,7 +45,7 @@ def test_what_of_the_ranks_of_training_is_refused() -> None:
         text = refused("evaluation.sequences=1", f"{path}={value}")
         assert path in text and "it concerns only training" in text
     prompts = ('generation.prompts=["a"]', "parallel.tensor=2")
-    assert "accepts rows of any length" in refused(*prompts, "parallel.sequence_parallel=true")
+    assert "rows may have any length" in refused(*prompts, "parallel.sequence_parallel=true")
     assert "grow token by token" in refused(*prompts, "parallel.ring=2")
     assert "nothing goes through the model" in refused("export.path=hf", "parallel.step_timeout=9")
 

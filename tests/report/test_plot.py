@@ -90,3 +90,4 @@ def test_linear_axes_of_charts_begin_at_0() -> None:
     rows = [line.split("|")[0].strip() for line in text.splitlines() if "| " in line]
     assert "0" in rows and not any(row.startswith("-") and row.strip("-") for row in rows)
     chart(Plot("t", "x", "y", [Series("a", [(0, 0.0), (9, 0.0)]), Series("b", [])], linear=True))
+    chart(Plot("t", "x", "y", [Series("a", [(0, 0.0), (9, 5e-324)])], linear=True))

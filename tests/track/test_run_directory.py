@@ -94,7 +94,7 @@ def test_one_that_is_made_while_it_is_withdrawn(
                 try:
                     made.append(RunDirectory.create(path))
                 except SetpointError as error:
-                    assert "is being written by" in str(error)
+                    assert "is in use by" in str(error)
                     refused += 1
 
         with watched(tmp_path, before=meet):
@@ -104,7 +104,7 @@ def test_one_that_is_made_while_it_is_withdrawn(
         if made:
             second = made.pop()
             assert listing(path) == [".lock", "checkpoints", "logs", "traces"]
-            with pytest.raises(SetpointError, match="is being written by"):
+            with pytest.raises(SetpointError, match="is in use by"):
                 RunDirectory.create(path)
             second.withdraw()
             for folder in (path, path.parent):  # which were there when it was made

@@ -94,7 +94,7 @@ def test_a_locked_directory_names_the_process(commands: Commands, tmp_path: Path
     finally:
         process.signal(signal.SIGKILL)
         process.wait()
-    assert f"{run} is being written by process {process.pid};" in str(caught.value)
+    assert f"{run} is in use by process {process.pid};" in str(caught.value)
     assert caught.value.status == 2
     # The lock of a dead process locks nothing.
     assert process.pid and not process.running

@@ -95,9 +95,9 @@ class Checkpoint(Config, role=RUNTIME, rules=RULES):
     """Keep the best checkpoint as well, as `best`: of those evaluated and saved, by
     evaluation.best, by default the lowest validation loss."""
     mode: Literal["sync", "async", "async_pinned"] = "sync"
-    """Write mode. sync: training waits until it is on the disk; async: it is copied to host memory,
-    during the next step where possible, and training continues while a thread writes it;
-    async_pinned: as async, with page-locked memory, which copies from a GPU faster."""
+    """Write mode. sync: training waits until the checkpoint is on disk; async: the state is copied
+    to host memory, during the next step where possible, and written by a thread while training
+    continues; async_pinned: as async, with page-locked memory, to which GPUs copy faster."""
     in_flight: int = field(default=1, ge=1)
     """Maximum number of checkpoints that are copied but not yet written; each uses host memory, and
     a further save waits. For mode = async and async_pinned."""

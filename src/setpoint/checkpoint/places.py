@@ -317,7 +317,7 @@ def find_place(path: str) -> CheckpointPlace:
         raise SetpointError(f"{no_directory(given)}\n{valid}")
     runs = sorted(given.glob(f"*/{CHECKPOINTS}")) if given.is_dir() else []
     such = f", such as {runs[0].parent}" if runs else ""
-    raise SetpointError(f"{path} holds no checkpoints.\n{valid}{such}")
+    raise SetpointError(f"{path} contains no checkpoints.\n{valid}{such}")
 
 
 def reason_of(error: SetpointError) -> str:

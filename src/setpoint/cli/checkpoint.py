@@ -77,8 +77,8 @@ def open_place(text: str) -> CheckpointPlace | RemotePlace:
     place = RemotePlace(text)
     if not place.run.exists():
         raise SetpointError(
-            f"{text} holds no checkpoints.\nValid: the URL of a run, of a folder of runs, or of a "
-            f"checkpoint"
+            f"{text} contains no checkpoints.\nValid: the URL of a run, of a folder of runs, or of "
+            f"a checkpoint"
         )
     return place
 

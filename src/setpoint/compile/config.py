@@ -35,7 +35,7 @@ class Compile(
     """torch.compile mode: what inductor optimizes for; null: inductor's default."""
 
     fullgraph: bool = False
-    """fullgraph: a graph break is an error; false: the part around it runs eagerly."""
+    """Treat a graph break as an error (fullgraph); false: the code that causes it runs eagerly."""
 
     dynamic: bool | None = None
     """Dynamic shapes. true: compile once for all sizes; false: compile for each size; null: dynamic

@@ -90,7 +90,7 @@ def _write_error(path: Path, error: OSError) -> SetpointError:
 
 def _busy_error(path: Path) -> SetpointError:
     return SetpointError(
-        f"run directory {path.parent} is being written by {holder(path)}; wait for it to end, stop "
+        f"run directory {path.parent} is in use by {holder(path)}; wait for it to end, stop "
         f"it, or choose another directory"
     )
 

@@ -378,7 +378,7 @@ class Inference(
         if parallel.sequence_parallel:
             yield Problem(
                 "parallel.sequence_parallel",
-                "inference accepts rows of any length, which ranks cannot divide equally",
+                "is not supported in inference, whose rows may have any length",
                 valid=("false",),
             )
 

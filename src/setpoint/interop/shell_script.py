@@ -267,7 +267,7 @@ class Script:
         return None if items is None else " ".join(text for text, _ in items)
 
     def _holds(self, words: list[Word]) -> bool:
-        """True if a comparison holds; comparisons of files do not."""
+        """True if a comparison holds; tests of files, such as `-f`, count as false."""
         texts = [self.resolve(text) for text, _ in words]
         texts = ["" if text.startswith("$") else text for text in texts if text not in ("]", "]]")]
         if texts[:1] == ["!"]:

@@ -557,8 +557,8 @@ class TransformerConfig(
         if self.mup is not None:
             yield Problem(
                 "mup.base_dim",
-                "muP does not go with mla: its rules are for matrices from width to width, and "
-                "latents have widths of their own",
+                "muP cannot be combined with mla: its rules are for matrices from width to width, "
+                "but latents have widths of their own",
                 also=("mla.kv_rank",),
                 hint="Set mup or mla to null.",
             )

@@ -68,8 +68,8 @@ class Pipelining(Config, role=RUNTIME):
     ] = "1f1b"
     """Pipeline schedule: the order of forward and backward passes of micro-batches. gpipe: all
     forward, then all backward; 1f1b: one forward, one backward; looped_bfs, interleaved_1f1b,
-    interleaved_zero_bubble: with several stages a rank; zbv_zero_bubble, dual_pipe_v: with two, of
-    which the second ones run back through the ranks."""
+    interleaved_zero_bubble: several stages per rank; zbv_zero_bubble, dual_pipe_v: two stages per
+    rank in a V: the first half in the order of the ranks, the second half back."""
 
     stages_per_rank: int | None = field(default=None, ge=1)  # fmt: skip
     """Virtual stages: non-adjacent parts of the model on each rank; null: as in `split`, else 2

@@ -144,7 +144,7 @@ class Recompute(NamedTuple):
         return bool(self) and (self.kind is not CheckpointedParts or part in self.names)
 
     def saves(self, operator: str) -> bool:
-        """True if the results of `matmul`, `attention` or `exchange` are saved."""
+        """True if the results of an operator (matmul, attention, exchange) are saved."""
         return self.kind is Operators and operator in self.names
 
     def overrides(self, every: int) -> list[str]:

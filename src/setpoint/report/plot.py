@@ -16,6 +16,8 @@ MAX_LABELS = 12
 """Maximum number of labels in a legend."""
 WIDTH, HEIGHT = 72, 18
 """Size of a plot in the terminal in characters."""
+TINY = 1e-300
+"""Largest range that a plot in the terminal shows as 0."""
 COLOURS = ("cyan", "magenta", "yellow", "green", "red", "blue", "white")
 MARKERS = "ABCDEFGHIJKLMNOPQRSTUVWXYZ"
 """Markers of series without colour."""
@@ -148,8 +150,10 @@ def chart(plot: Plot, width: int = WIDTH, height: int = HEIGHT, colour: bool = T
             figure.scatter(xs, ys, **{"marker": "o", **style})
     if plot.linear:  # else there would be room below 0
         points = [point for series in plot.series for point in series.drawable()]
-        figure.set_x_limits(min_=0, max_=max((x for x, _ in points), default=0) or 1)
-        figure.set_y_limits(min_=0, max_=1.05 * max((y for _, y in points), default=0) or 1)
+        right, top = (max((point[axis] for point in points), default=0) for axis in (0, 1))
+        # In a subnormal range, a dot would have no height.
+        figure.set_x_limits(min_=0, max_=right if right > TINY else 1)
+        figure.set_y_limits(min_=0, max_=1.05 * top if top > TINY else 1)
     text: str = figure.show(legend=True)
     return "\n".join([plot.title, *(line.rstrip() for line in text.splitlines())])
 

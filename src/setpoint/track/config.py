@@ -276,7 +276,7 @@ class Metrics(Config, role=RUNTIME):
     """Norms of trained weights."""
 
     update_ratios: tuple[Literal["model", "groups", "layers"], ...] = ()
-    """Norm of a step's change of the weights, divided by their norm before it."""
+    """Norm of a step's update of the weights divided by the norm of the weights before the step."""
 
     @rule
     def _check_norms(self) -> Iterator[Problem]:

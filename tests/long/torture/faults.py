@@ -220,7 +220,7 @@ class Second(AtPoint):
         other.wait()
         told = other.printed
         assert other.codes == {0: 2}, told
-        assert f"is being written by process {session.pids[0]}" in told, told
+        assert f"is in use by process {session.pids[0]}" in told, told
 
 
 class Disk(Fault):

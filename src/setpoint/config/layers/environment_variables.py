@@ -24,7 +24,7 @@ Declared = Mapping[str, Origin]  # the variables that fields declare, with their
 
 
 def prefix_of(root: type[Node]) -> str:
-    """The prefix of the variables of a root: `SETPOINT__`, or that of `environment_prefix=`."""
+    """Prefix of the environment variables of a root class, with `__` at its end."""
     return f"{root.__setpoint__.environment_prefix}__"
 
 

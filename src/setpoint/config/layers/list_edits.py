@@ -47,7 +47,7 @@ class ItemEdit(Struct):
         """Set a value, or the value at `rest` inside it; a section is changed in place.
 
         Raises:
-            Invalid: includes the path to the error.
+            Invalid: the value or `rest` does not fit the type; the message names the path.
         """
         inner, known = unwrapped(kind), not isinstance(current, Reference)
         is_area = isinstance(inner, SectionType | FreeType) and known

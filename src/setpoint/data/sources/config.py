@@ -327,8 +327,8 @@ class Tokens(
     prepare` wrote; or hf://datasets/owner/name/..., which is downloaded first."""
 
     token_dtype: Literal["uint8", "uint16", "uint32", "int32", "int64"] | None = None
-    """Token dtype of .bin files without a header or .idx (nanoGPT: uint16); null: from the
-    files."""
+    """Token dtype of .bin files; required if they have neither a header nor an .idx (nanoGPT:
+    uint16). null: as in the header or .idx."""
 
     separator: int | None = field(default=None, ge=0)
     """Token id that separates documents in files without .idx; null: the tokenizer's separator."""

@@ -54,10 +54,10 @@ class AttentionInputs:
         layout: layout of whole sequences, even if ranks divide them; None: as determined by
             transformers itself, for example with a cache.
         demands: demands of the layers; individual layers may differ.
-        masks: masks requested by the model, by window and chunk.
-        agreed: in a trial run, receives True for each layer whose attention equals the eager
-            function of its family under large scores, which reveal caps and sinks; None: no trial
-            run.
+        masks: masks requested by the model, by (window, chunk).
+        agreed: in a trial run, one entry per attention call: whether the result equals that of
+            the family's eager function. Scores are large there, so that soft caps and sinks show.
+            None: not a trial run.
     """
 
     layout: RowLayout | None

@@ -100,8 +100,9 @@ class MoE(Config):
     """Groups per token (topk_group) from which its experts are chosen."""
 
     balance_loss: float = field(default=0.01, ge=0, lt=inf)
-    """Load-balancing loss coefficient (router_aux_loss_coef, Switch Transformer): weight of experts
-    * sum(f * P) of each layer, f being an expert's share of assignments, P its mean score."""
+    """Load-balancing loss coefficient (router_aux_loss_coef, Switch Transformer): weight of the
+    loss of each layer, experts * sum(f * P), f being an expert's share of assignments and P its
+    mean score."""
 
     sequence_balance_loss: float = field(default=0.0, ge=0, lt=inf)
     """Sequence-wise load-balancing loss coefficient (DeepSeek-V3): the same loss, computed for each

@@ -301,8 +301,8 @@ class InverseSqrt(Moving, Warmed, type="inverse_sqrt"):
     """Length of the linear warm-up."""
 
     timescale: Length = derived()
-    """Timescale of the decay: at n after the warm-up, the factor is sqrt(timescale / (timescale +
-    n)). Default: warmup, or 10,000 steps without a warm-up."""
+    """Timescale of the decay: n steps or tokens after the warm-up, the factor is sqrt(timescale /
+    (timescale + n)). Default: warmup, or 10,000 steps without a warm-up."""
 
     floor: float = field(default=0.0, ge=0, le=1)
     """Minimum learning rate as a fraction of the peak (min_lr / lr)."""
