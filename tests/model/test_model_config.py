@@ -71,7 +71,7 @@ def test_odd_dim_offers_even_ones():
 
 def test_odd_derived_head_dim():
     (problem,) = problems(dim=100, heads=4)
-    assert (problem.path, problem.message) == ("head_dim", "25 must be even, and is odd")
+    assert (problem.path, problem.message) == ("head_dim", "25 is odd, but must be even")
     assert problem.valid == ("24", "26")
     assert "heads to 5" in problem.hint
     assert resolved(dim=100, heads=5).head_dim == 20

@@ -272,10 +272,8 @@ def checkpoint_prune(arguments: Arguments) -> int:
         setpoint checkpoint prune runs/tiny-3fa94c21 --keep 1 --yes  keep the newest and the best
         setpoint checkpoint prune runs/a --keep 3 --keep-every '1000 steps'  other rules
     """
-    place, removes = (
-        open_place(run_path(arguments.positional[0], arguments)),
-        arguments.has("--yes"),
-    )
+    place = open_place(run_path(arguments.positional[0], arguments))
+    removes = arguments.has("--yes")
     if place.only is not None:
         raise SetpointError(
             f"{arguments.positional[0]} is one checkpoint; give its run or {place.root}"

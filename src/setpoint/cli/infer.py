@@ -372,27 +372,28 @@ def _converse(arguments: Arguments) -> int:
     with TemporaryDirectory() as folder:
         file = Path(folder, "conversation.jsonl")
 
-        def write() -> None:
+        def add(role: str, text: str) -> None:
+            messages.append({"role": role, "content": text})
             file.write_text(f"{json.dumps({'messages': messages})}\n", encoding="utf-8")
 
-        messages.append({"role": "user", "content": ""})
-        write()
+        add("user", "")  # for the checks of the job
         arguments.options["--prompts-file"] = [str(file)]
         sections = {"generation": _generation(arguments), "chat": _chat(arguments)}
         seed = arguments.integer("--sampling-seed")
         job: Any = job_with_weights(arguments, {**sections, "seed": seed})
         with Loading():
-            from setpoint.infer.inference import infer_on
+            from setpoint.infer.inference import infer_on, require_started
             from setpoint.infer.loaded_model import load
             from setpoint.parallel.world import World
+        require_started(job)
         loaded = load(job)
-        del messages[:]
+        messages.clear()
         for line in _lines():
-            messages.append({"role": "user", "content": line})
-            write()
+            add("user", line)
             results = infer_on(World(loaded.device), job, on_text=_print_piece, loaded=loaded)
             print()
-            messages.append({"role": "assistant", "content": results.texts[0].text})
+            _print_to_stderr(arguments, results)
+            add("assistant", results.texts[0].text)
     return 0
 
 
@@ -402,7 +403,7 @@ def _lines() -> Iterator[str]:
     while True:
         try:
             line = f"{input('> ')}\n" if is_terminal else sys.stdin.readline()
-        except EOFError:  # Ctrl-D, behind the sign to type
+        except EOFError:  # Ctrl-D
             print()
             return
         except UnicodeError as error:

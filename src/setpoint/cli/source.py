@@ -557,14 +557,9 @@ def run_path(word: str, arguments: Arguments) -> str:
 
 def runs_of_name(path: str) -> str:
     """Sentence about the newest other runs with the same name; empty if there are none."""
-    folder, name = os.path.split(path)
-    pattern = re.compile(re.escape(re.sub(r"[0-9a-f]{8}$", "", name)) + "[0-9a-f]{8}")
-    try:
-        names = [other for other in os.listdir(folder or ".") if pattern.fullmatch(other)]
-    except OSError:
-        return ""
-    runs = [run for other in names if is_record(run := os.path.join(folder, other))]
-    runs.sort(key=os.path.getmtime, reverse=True)
+    from setpoint.train.run_name import namesakes
+
+    runs = sorted(filter(is_record, namesakes(path)), key=os.path.getmtime, reverse=True)
     return f"Trained with other values: {', '.join(runs[:3])}" if runs else ""
 
 

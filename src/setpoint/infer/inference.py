@@ -73,8 +73,7 @@ def infer(job: Inference, *, on_text: OnText | None = None, show: Work = no_work
     if launched() > 1 and not chain_of(draft.parallel, "world_size"):
         draft.parallel.set_field("world_size", launched(), Origin(PROGRAM, "WORLD_SIZE"))
     job = complete(draft)
-    if job.parallel.world_size != launched():
-        raise _not_started(job.parallel.world_size)
+    require_started(job)
     problems = verify_job(job).problems
     if problems:
         raise ConfigError(problems)
@@ -82,11 +81,17 @@ def infer(job: Inference, *, on_text: OnText | None = None, show: Work = no_work
         return infer_on(world_of(job.parallel), job, on_text, show)
 
 
-def _not_started(ranks: int) -> SetpointError:
-    """Error for a job whose number of ranks differs from the launcher's."""
-    started = launched()
+def require_started(job: Inference) -> None:
+    """Refuse a job whose number of ranks differs from the launcher's.
+
+    Raises:
+        SetpointError: with both numbers.
+    """
+    ranks, started = job.parallel.world_size, launched()
+    if ranks == started:
+        return
     state = f"a launcher started {started}" if started > 1 else "only one process was started"
-    return SetpointError(
+    raise SetpointError(
         f"parallel.world_size = {ranks}, but {state}.\nValid: `setpoint infer ... --nproc {ranks}` "
         f"(evaluate, generate and export as well), or `torchrun --nproc-per-node {ranks} -m "
         f"setpoint infer ...`"

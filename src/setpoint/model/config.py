@@ -471,7 +471,7 @@ class TransformerConfig(
                 hint += f", or keep dim and set heads to {heads[0]}." if heads else "."
             yield Problem(
                 "head_dim",
-                f"{self.head_dim} must be even, and is odd",
+                f"{self.head_dim} is odd, but must be even",
                 valid=sizes,
                 also=("dim", "heads") if is_derived else (),
                 hint=hint,
@@ -550,7 +550,7 @@ class TransformerConfig(
         if size % 2 and self.positions == "rotary":
             yield Problem(
                 "mla.rope_head_dim",
-                f"{size} must be even, and is odd",
+                f"{size} is odd, but must be even",
                 valid=(str(size - 1), str(size + 1)),
                 hint="Rotary embedding turns pairs of components.",
             )

@@ -31,6 +31,8 @@ from setpoint.track.config import MARK
 from setpoint.train.config import Job
 
 DRAWN = "drawn, since seed is null"
+FINGERPRINT = f"[0-9a-f]{{{SHORT}}}"
+"""Pattern of the fingerprint in the name of a run directory."""
 LOAD = "model.moe.load_sequences"
 """Derived from batch.micro_size, and so perhaps from the number of ranks; a run keeps its value."""
 
@@ -93,7 +95,9 @@ def find_run(job: Job) -> str:
     path = run_directory_of(job)
     if job.seed is None or os.path.isdir(path):
         return path
-    siblings = _sibling_runs(job, path)
+    siblings = namesakes(path)
+    mark = identity_mark(job) if siblings else ""
+    siblings = [other for other in siblings if os.path.exists(os.path.join(other, mark))]
     values = [
         (leaf.path, plain(leaf.value))
         for leaf in (leaves(job) if siblings else ())
@@ -130,18 +134,21 @@ def follow_load(job: Job, folder: str | Path) -> Job:
     return resolve(draft)
 
 
-def _sibling_runs(job: Job, path: str) -> list[str]:
-    """Neighboring directories of a run with the same name and `identity_mark`."""
+def namesakes(path: str) -> list[str]:
+    """Neighbors of a run directory whose names differ only in the fingerprint, by name."""
     folder, name = os.path.split(path)
-    digest = fingerprint(job)
-    pattern = re.compile(re.escape(name).replace(digest[:SHORT], f"[0-9a-f]{{{SHORT}}}", 1))
+    if (found := re.search(rf"-({FINGERPRINT})(-replica-\d+)?$", name)) is None:
+        return []
+    before, after = (re.escape(part) for part in (name[: found.start(1)], name[found.end(1) :]))
     try:
-        names = [name for name in sorted(os.listdir(folder or ".")) if pattern.fullmatch(name)]
+        names = sorted(os.listdir(folder or "."))
     except OSError:
         return []
-    mark = identity_mark(job) if names else ""
-    siblings = [os.path.join(folder, name) for name in names if name != os.path.basename(path)]
-    return [other for other in siblings if os.path.exists(os.path.join(other, mark))]
+    return [
+        os.path.join(folder, other)
+        for other in names
+        if other != name and re.fullmatch(before + FINGERPRINT + after, other)
+    ]
 
 
 def _may_differ(key: str, layer: str) -> bool:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import re
 import shlex
 from functools import partial
 from pathlib import Path
@@ -11,7 +9,7 @@ from typing import Any
 
 from setpoint.checkpoint.manifest import STATE, decode_state
 from setpoint.checkpoint.places import newest_whole
-from setpoint.config import IDENTITY, SetpointError
+from setpoint.config import IDENTITY, SetpointError, for_error
 from setpoint.config.record.record import recorded_differences
 from setpoint.files.lock import is_locked
 from setpoint.parallel.rank import launcher_process, own_rank
@@ -20,7 +18,7 @@ from setpoint.resilience.limits import watch_limits
 from setpoint.resilience.signals import StopRequest
 from setpoint.track.jsonl import readable_rows
 from setpoint.train.config import Job
-from setpoint.train.run_name import is_drawn
+from setpoint.train.run_name import is_drawn, namesakes
 
 FINISHED = "is finished"
 IS_AT = "is at step"
@@ -79,11 +77,9 @@ def stopped_namesake(job: Job, directory: Path) -> str | None:
     A changed configuration value starts a new run, although a resume may have been expected. Only
     the newest such run is considered, unless it is training or has no checkpoint.
     """
-    pattern = re.compile(re.escape(job.name) + "-[0-9a-f]{8}")
-    if not pattern.fullmatch(directory.name):
+    if not directory.name.startswith(f"{job.name}-"):
         return None
-    names = (name for name in os.listdir(directory.parent) if name != directory.name)
-    events = [directory.parent / name / "events.jsonl" for name in names if pattern.fullmatch(name)]
+    events = [Path(run, "events.jsonl") for run in namesakes(str(directory))]
     written = {file: file.stat().st_mtime for file in events if file.is_file()}
     if not written:
         return None
@@ -98,7 +94,10 @@ def stopped_namesake(job: Job, directory: Path) -> str | None:
     changes = [item for item in differences if item.role is IDENTITY]
     if not changes:
         return None
-    shown = [f"{item.path} {item.left!r} -> {item.right!r}" for item in changes[:MOST_CHANGES]]
+    shown = [
+        f"{item.path} {for_error(item.left)} -> {for_error(item.right)}"
+        for item in changes[:MOST_CHANGES]
+    ]
     more = len(changes) - len(shown)
     return (
         f"this is a new run: {other} {status}, and differs in {', '.join(shown)}"

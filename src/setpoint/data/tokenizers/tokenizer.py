@@ -100,8 +100,9 @@ class _Described:
     vocab_size: int
 
     def __repr__(self) -> str:
-        path = f"{vars(self)['path']!r}, " if "path" in vars(self) else ""
-        return f"{type(self).__name__}({path}{self.vocab_size} tokens)"
+        path = getattr(self, "path", None)
+        place = "" if path is None else f"{path!r}, "
+        return f"{type(self).__name__}({place}{self.vocab_size} tokens)"
 
 
 class ByteTokenizer(_Described):
