@@ -186,7 +186,6 @@ PRINTED = {
     ],
     "train.metrics_cost --model dust --rounds 2": ["with / without, wall", "with / without, cpu"],
     f"adapter.step_time --adapters lora {DUST}": ["times as fast as PEFT"],
-    "plan.memory --small --jobs 'one rank' 'shard 2'": ["largest difference"],
     "plan.times --commands '1,024 ranks' 'tiny, shard 8' --sizes 8 --source llama3-8b": [
         "search, 8 GPUs",
     ],

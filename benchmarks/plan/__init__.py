@@ -1,8 +1,3 @@
-"""What the plan of a job says, beside what was measured."""
-
-import sys
-from pathlib import Path
+"""Times of planning, and plans beside published runs."""
 
 import setpoint.train  # noqa: F401 - makes idle threads of OpenMP sleep, before torch is imported
-
-sys.path.append(str(Path(__file__).parents[2]))  # for tests.support.ranks
