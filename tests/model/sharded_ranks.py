@@ -1,24 +1,20 @@
-"""Run by test_sharding.py in a process of its own: two ranks check the model taken apart.
-
-The ranks are forked from a parent that has imported torch and run nothing, which is faster than
-starting two interpreters.
-"""
+"""Run by test_sharding.py in a process of its own: two ranks draw and compute a sharded model."""
 
 import sys
 
 import torch
+from torch import nn
 from torch.distributed.fsdp import fully_shard
+from torch.distributed.tensor import DTensor
 
+from setpoint.model import initialize as initialization
 from setpoint.model.attention.config import MLA
 from setpoint.model.config import LayerNormConfig, MuP, RMSNormConfig
-from setpoint.model.initialize import initialize
+from setpoint.model.initialize import NormalInit, initialize
 from setpoint.model.moe.config import MoE, SigmoidTopK
 from setpoint.model.transformer import Transformer
-from setpoint.shapes.outcome import Projection
 
 from ..support.ranks import fork_group
-from .sharded_objective import objectives
-from .sharded_stages import stages
 from .small import VOCAB, small_config, small_model
 
 WORLD = 2
@@ -76,34 +72,45 @@ def fully_sharded(rank: int, tokens: torch.Tensor, changes: dict) -> None:
         torch.testing.assert_close(parameter.grad.full_tensor(), expected, rtol=1e-4, atol=1e-4)
 
 
-def with_a_head(rank: int, tokens: torch.Tensor, changes: dict) -> None:
-    """The head is called while the output matrix is gathered."""
-    whole = small_model(seed=3, **changes)
-    model = small_model(seed=3, **changes)
-    for layer in model.layers.values():
-        fully_shard(layer)
-    fully_shard(model)
+class Table(nn.Module):
+    """A parameter of many blocks of rows."""
 
-    def head(hidden: torch.Tensor, projection: Projection) -> torch.Tensor:
-        assert type(projection.weight.data) is torch.Tensor
-        return projection.logits(hidden).logsumexp(-1).sum()
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.empty(1001, 300))
 
-    outcome, expected = model(tokens, head=head), whole(tokens, head=head)
-    torch.testing.assert_close(outcome.result, expected.result)
-    for one in (outcome, expected):
-        (one.result if one.auxiliary is None else one.result + one.auxiliary).backward()
-    weight = "embedding.weight"
-    grad = model.get_parameter(weight).grad.full_tensor()
-    torch.testing.assert_close(grad, whole.get_parameter(weight).grad, rtol=1e-4, atol=1e-4)
+    def initializers(self) -> dict[str, NormalInit]:
+        return {"weight": NormalInit(0.5)}
+
+
+def blocks(rank: int) -> None:
+    """A rank draws the blocks of its own rows, and no others."""
+    drawn: list[int] = []
+    make = initialization.block_generator
+
+    def noted(seed: int, name: str, block: int) -> torch.Generator:
+        drawn.append(block)
+        return make(seed, name, block)
+
+    whole, sharded = Table(), Table()
+    initialize(whole, 3)
+    fully_shard(sharded)
+    initialization.block_generator = noted
+    initialize(sharded, 3)
+    initialization.block_generator = make
+    assert isinstance(sharded.weight, DTensor)
+    assert torch.equal(sharded.weight.full_tensor(), whole.weight)
+    size = initialization.block_rows((1001, 300))
+    mine = range(501) if rank == 0 else range(501, 1001)
+    assert drawn == sorted({row // size for row in mine}), drawn
+    assert len(drawn) in (2, 3)
 
 
 def one_rank(rank: int, store: str) -> None:
     tokens = torch.randint(VOCAB, (2, 9), generator=torch.Generator().manual_seed(0))
     for changes in SHAPES:
         fully_sharded(rank, tokens, changes)
-        with_a_head(rank, tokens, changes)
-    objectives(rank, WORLD)
-    stages(rank, WORLD)
+    blocks(rank)
 
 
 if __name__ == "__main__":

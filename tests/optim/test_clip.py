@@ -1,5 +1,4 @@
 import math
-from collections.abc import Callable
 
 import pytest
 import torch
@@ -63,7 +62,3 @@ def test_the_norm_of_bf16_gradients_is_exact():
     norm = clip_gradients([parameter], 1.0)
     assert norm.dtype == torch.float32
     assert norm.item() == pytest.approx(exact, rel=1e-6)
-
-
-def test_two_ranks_clip_as_one(run_module: Callable[[str], None]):
-    run_module("tests.optim.clipped_ranks")

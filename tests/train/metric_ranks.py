@@ -12,11 +12,14 @@ import torch
 import torch.distributed as dist
 
 import setpoint.train.run as running
+from setpoint.config import resolve
 from setpoint.model.config import ModelConfig
-from setpoint.parallel.world import World
-from setpoint.shapes.batch import BySource
+from setpoint.parallel.config import Parallel
+from setpoint.parallel.world import World, world_of
+from setpoint.shapes.batch import BySource, Count, StepBatch
 from setpoint.train.config import Job
 from setpoint.train.run import train
+from setpoint.train.step_sync import count_over_ranks
 
 from ..support.ranks import fork
 from ..support.variants import known, sections
@@ -116,6 +119,13 @@ def rows_exchange_nothing(folder: Path) -> None:
     assert exchanges[0] == exchanges[1]
 
 
+def counts_are_exact(rank: int) -> None:
+    """Beyond the integers that fp32 holds."""
+    batch = StepBatch((), (), Count(2**40 + rank, 3, 0.5), BySource((rank, 3), (5, 2**40)))
+    found = count_over_ranks(batch, world_of(resolve(Parallel(device="cpu"))))
+    assert found[:2] == (Count(2**41 + 1, 6, 1.0), BySource((1, 6), (10, 2**41)))
+
+
 def check(rank: int, store: str) -> None:
     torch.set_num_threads(1)
     own = known(ModelConfig, test_logged_metrics.VARIANTS)
@@ -125,6 +135,7 @@ def check(rank: int, store: str) -> None:
         sources, norms = sources_of(folder, 1), norms_of(folder)
         rows = logged(train(test_logged_metrics.job_of(folder)).directory)
         dist.init_process_group("gloo", init_method=f"file://{store}", rank=rank, world_size=WORLD)
+        counts_are_exact(rank)
         same_sources(folder, sources)
         same_norms(folder, norms)
         os.environ |= {"RANK": str(rank), "WORLD_SIZE": str(WORLD)}

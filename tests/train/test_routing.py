@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -95,10 +94,6 @@ def test_what_the_model_adds_to_the_loss(tmp_path: Path) -> None:
         )
         assert row["loss"] == pytest.approx(row["cross_entropy"] + added, abs=1e-5)
         assert added > 0.7
-
-
-def test_two_ranks_balance_as_one_would(run_module: Callable[[str], None]) -> None:
-    run_module("tests.train.routing_ranks")
 
 
 def test_a_skipped_update_moves_no_biases(tmp_path: Path) -> None:
