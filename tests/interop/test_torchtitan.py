@@ -99,9 +99,11 @@ PARAMETERS = {
                "8B": 8_030_261_248, "70B": 70_553_706_496, "405B": 405_853_388_800},
     "deepseek_v3": {"debugmodel": 33_014_016, "16B": 15_706_484_224, "236B": 235_741_434_880,
                     "671B": 671_026_404_352},
+    "kimi_k2_7": {"moonlight-16B-A3B": 15_960_108_544},
     "gpt_oss": {"debugmodel": 81_489_440, "20b": 20_914_757_184, "120b": 116_829_156_672},
 }  # fmt: skip
-"""Elements of the parameters that torchtitan 0.3.0 builds from its flavors."""
+"""Elements of the parameters that torchtitan 0.3.0 builds from its flavors; Moonlight's are those of
+transformers."""
 
 
 @pytest.mark.parametrize("name", PARAMETERS)
@@ -212,7 +214,7 @@ def test_vocabularies(tmp_path: Path, model: dict[str, Any], size: int | None) -
 
 @pytest.mark.parametrize(("name", "word"), [
     ("rl_grpo_qwen3_14b", "reinforcement"), ("flux_dev", "images"), ("sft_debugmodel", "Python"),
-    ("llama9", "llama3_8b"),
+    ("muse_glimmer_30b", "gate"), ("llama9", "llama3_8b"),
 ])  # fmt: skip
 def test_other_configurations_say_why(tmp_path: Path, name: str, word: str) -> None:
     path = tmp_path / "run.args"

@@ -29,8 +29,11 @@ KERNEL = re.compile("_(flex|varlen)(_attn)?$")
 """The kernel of attention in the name of a flavor, whose mask isolates documents."""
 OTHERS = {
     "rl_": "reinforcement learning is not supported",
-    "flux_|kimi_|muse_glimmer_.*mm": IMAGES,
-    "sft_|transformers_modeling_backend_sft": "its conversations are made by Python code",
+    "flux_|kimi_|qwen35_|.*muse_glimmer_.*mm": IMAGES,
+    "sft_|transformers_modeling_backend_sft|qwen3_8b_first": "Python code makes its conversations",
+    ".*muse_glimmer_": "its attention has an output gate",
+    ".*_mtp": "there is no multi-token prediction",
+    ".*_torchft_": "there are no replica groups that fail alone",
 }
 """Named configurations that are not converted, by patterns of their names, with the reason."""
 DATASETS = {
@@ -201,9 +204,17 @@ def _stages(c: Conversion) -> None:
 
 
 def _optimizer(c: Conversion) -> None:
-    """AdamW, or Adam with L2 regularization."""
-    name = c.choice("optimizer.name", "AdamW", "Adam")
+    """AdamW, Adam with L2 regularization, or Muon."""
+    name = c.choice("optimizer.name", "AdamW", "Adam", "DistMuon")
     c.set("optimizer.type", "adamw", "optimizer.name")
+    if c.value("optimizer.implementation") == "fused_opt_states_bf16":
+        c.set("precision.optimizer_state", "bf16", "optimizer.implementation")
+    if name == "DistMuon":
+        c.set("optimizer.type", "muon", "optimizer.name")
+        c.set("optimizer.adjust_lr", "match_rms_adamw", "optimizer.name")
+        c.data["optimizer"].pop("implementation", None)
+        text = "projections are orthogonalized whole, and routers have AdamW; there each head's "
+        c.report("differs", "optimizer.name", f"{text}part by itself, and routers have Muon")
     if name == "Adam" and c.number("optimizer.weight_decay"):
         c.set("optimizer.type", "import", "optimizer.name")
         c.set("optimizer.target", "torch.optim.Adam", "optimizer.name")
@@ -284,7 +295,7 @@ def _memory(c: Conversion) -> None:
 
 
 def _quantization(c: Conversion) -> None:
-    """Products in float8 or MXFP8, by the converters of the model."""
+    """Products in float8, MXFP8 or NVFP4, by the converters of the model."""
     converters, path = str(c.value("model.converters")), "precision.float8"
     switches = ("float8.enable_float8_linear", "training.fp8_linear")
     if "float8" in converters or any(map(c.value, switches)):
@@ -292,6 +303,15 @@ def _quantization(c: Conversion) -> None:
     elif "mx" in converters:
         table, recipe = "mx", "mxfp8"
         c.value("mx.recipe_name")
+    elif "nvfp4" in converters:
+        c.set(f"{path}.recipe", "nvfp4", "model.converters")
+        if "tail" in converters:  # the last 15 % of all layers stay in bf16
+            layers = c.data["model"]["layers"]
+            kept = range(layers - math.ceil(0.15 * layers), layers)
+            skip = [] if c.data["model"].get("tie_embeddings") else ["^output$"]
+            skip += [rf"^layers\.{index}\." for index in kept]
+            c.set(f"{path}.skip", skip, "model.converters")
+        return
     else:
         return
     c.set(f"{path}.recipe", recipe, f"{table}.recipe_name", "model.converters")

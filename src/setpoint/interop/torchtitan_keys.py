@@ -96,7 +96,7 @@ KEYS = {
     **keys_of("optimizer.", beta1=0.9, beta2=0.95, eps=1e-8),
     "optimizer.weight_decay": Key(0.1, "optimizer.weight_decay"),
     "optimizer.implementation": Key("fused", "optimizer.implementation", {"fused": "fused",
-        "foreach": "foreach", "for-loop": "loop"}),
+        "foreach": "foreach", "for-loop": "loop", "fused_opt_states_bf16": "fused"}),
     "optimizer.early_step_in_backward": Key(False,
         refused="updates within the backward pass know no norm of all gradients"),
     **keys_of("lr_scheduler.", warmup_steps=200, total_steps=None, decay_ratio=None,

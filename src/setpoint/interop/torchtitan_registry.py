@@ -142,6 +142,11 @@ FLAVORS: Mapping[str, Mapping[str, Mapping[str, Any]]] = {
             256, 8, 2048, shared_experts=1, first_dense=3, router=SIGMOID, route_scale=2.5,
             groups=8, top_groups=4), vocab_size=129_280),
     },
+    "kimi_k2_7": {
+        "moonlight-16B-A3B": {**_deepseek(2048, 27, 16, 11_264, None, _experts(
+            64, 6, 1408, shared_experts=2, first_dense=1, router=SIGMOID, route_scale=2.446),
+            vocab_size=163_840), "rope_base": 50_000.0},
+    },
     "llama4": {size + end: fields
                for size, kinds in LLAMA4.items() for end, fields in kinds.items()},
     "gpt_oss": {
@@ -224,8 +229,15 @@ PRESETS: Mapping[str, Mapping[str, Any]] = {
     **{f"gpt_oss_{size}": _named(
         "gpt_oss", size, f"gpt-oss-{size}", 1, 8192, 10_000, 8e-4,
         lr_scheduler__warmup_steps=2000, **COSINE, **FULL) for size in ("20b", "120b")},
+    "moonlight_16b_a3b": _named(
+        "kimi_k2_7", "moonlight-16B-A3B", "Moonlight-16B-A3B", 4, 4096, 10_000, 3e-4,
+        parallelism__expert_parallel_degree=8, optimizer__name="DistMuon",
+        lr_scheduler__warmup_steps=2000, **COSINE, **FULL),
 }  # fmt: skip
 FLOAT8 = {"model.converters": ["float8"]}
+NVFP4, NVFP4_TAIL = {"model.converters": ["nvfp4"]}, {"model.converters": ["nvfp4_bf16_tail"]}
+MXFP8 = {"model.converters": ["mx"], "mx.filter_fqns": ["output", "router.gate"],
+         "mx.moe_fqns_prototype": ["experts"]}  # fmt: skip
 SAME = {
     "llama3_debugmodel": "llama3_debugmodel_varlen_attn llama3_debugmodel_ce_loss "
                          "llama3_debugmodel_dist_gemm",
@@ -244,6 +256,13 @@ PRESETS = {
     "llama3_debugmodel_float8": {**PRESETS["llama3_debugmodel"], **FLOAT8},
     "llama3_8b_mxfp8": {**PRESETS["llama3_8b"], "model.converters": ["mx"], "compile.enable": True,
                         "compile.components": ["model"]},
+    **{f"{name}_nvfp4": {**PRESETS[name], **NVFP4}
+       for name in ("llama3_debugmodel", "qwen3_debugmodel")},
+    **{f"{name}_first_85_pct_layers_nvfp4": {**PRESETS[name], **NVFP4_TAIL}
+       for name in ("llama3_debugmodel", "qwen3_debugmodel")},
+    "llama3_8b_first_85_pct_layers_nvfp4": {**PRESETS["llama3_8b"], **NVFP4_TAIL,
+        "compile.enable": True, "compile.components": ["model"]},
+    "deepseek_v3_debugmodel_mxfp8": {**PRESETS["deepseek_v3_debugmodel"], **MXFP8},
     "qwen3_moe_deepep": {**PRESETS["qwen3_moe_debug"], "training.local_batch_size": 2,
                          "training.seq_len": 512, "parallelism.expert_parallel_degree": 4,
                          "checkpoint.interval": 1000},
@@ -262,6 +281,19 @@ PRESETS |= {
         *("llama3_70b", "llama3_405b", "qwen3_debugmodel", "qwen3_14b", "deepseek_v3_debugmodel"),
         *("deepseek_v3_debugmodel_hybridep", "deepseek_v3_debugmodel_minimal_async_ep"),
         *("deepseek_v3_16b", "deepseek_v3_16b_minimal_async_ep", "deepseek_v3_671b"),
+        "deepseek_v3_debugmodel_mxfp8",
     )
 }
+CAUSAL = {"model.attn_mask_type": "causal"}  # PyTorch's kernel takes no mask of documents
+PRESETS |= {
+    "graph_trainer_qwen3_debugmodel_moe": {**PRESETS["qwen3_moe_debug"], **GRAPHS},
+    "graph_trainer_deepseek_v3_debugmodel_eager_pp": PRESETS["deepseek_v3_debugmodel"],
+    "graph_trainer_deepseek_v3_16b_sdpa": {
+        **PRESETS["graph_trainer_deepseek_v3_16b"], **CAUSAL},
+    **dict.fromkeys(
+        ("graph_trainer_llama3_debugmodel_sdpa",
+         "graph_trainer_llama3_debugmodel_sdpa_cross_entropy_loss"),
+        {**PRESETS["graph_trainer_llama3_debugmodel"], **CAUSAL}),
+    "graph_trainer_llama3_debugmodel_sdpa_eager": {**PRESETS["llama3_debugmodel"], **CAUSAL},
+}  # fmt: skip
 """Keys of named configurations that are not at their defaults."""
