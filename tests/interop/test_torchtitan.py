@@ -102,8 +102,8 @@ PARAMETERS = {
     "kimi_k2_7": {"moonlight-16B-A3B": 15_960_108_544},
     "gpt_oss": {"debugmodel": 81_489_440, "20b": 20_914_757_184, "120b": 116_829_156_672},
 }  # fmt: skip
-"""Elements of the parameters that torchtitan 0.3.0 builds from its flavors; Moonlight's are those of
-transformers."""
+"""Elements of the parameters that torchtitan 0.3.0 builds from its flavors, and transformers for
+Moonlight."""
 
 
 @pytest.mark.parametrize("name", PARAMETERS)

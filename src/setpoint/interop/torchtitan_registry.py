@@ -290,10 +290,9 @@ PRESETS |= {
     "graph_trainer_deepseek_v3_debugmodel_eager_pp": PRESETS["deepseek_v3_debugmodel"],
     "graph_trainer_deepseek_v3_16b_sdpa": {
         **PRESETS["graph_trainer_deepseek_v3_16b"], **CAUSAL},
-    **dict.fromkeys(
-        ("graph_trainer_llama3_debugmodel_sdpa",
-         "graph_trainer_llama3_debugmodel_sdpa_cross_entropy_loss"),
-        {**PRESETS["graph_trainer_llama3_debugmodel"], **CAUSAL}),
+    **{f"graph_trainer_llama3_debugmodel_sdpa{loss}":
+       {**PRESETS["graph_trainer_llama3_debugmodel"], **CAUSAL}
+       for loss in ("", "_cross_entropy_loss")},
     "graph_trainer_llama3_debugmodel_sdpa_eager": {**PRESETS["llama3_debugmodel"], **CAUSAL},
 }  # fmt: skip
 """Keys of named configurations that are not at their defaults."""

@@ -178,6 +178,7 @@ KEYS = {
     "distill.teacher_model_path": Key(None, refused=DISTILLATION),
     "distill.distillation_loss_type": Key(None, refused=DISTILLATION),
     "distill.distillation_loss_weight": Key(None, refused=DISTILLATION),
+    "distill.stream_num_workers": Key(None, refused=DISTILLATION),
 }  # fmt: skip
 """All keys, with the defaults of the argument classes."""
 
