@@ -6,10 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
-from setpoint.cli import weights
-from setpoint.config import IDENTITY
-from setpoint.config.record.record import Difference, Entry
-
+from ..support.records import remove_field
 from ..support.snapshots import compare
 from .conftest import CommandLine
 from .test_diff import record
@@ -87,15 +84,12 @@ def test_another_model_than_the_run_has(cli: CommandLine) -> None:
     assert "a run without checkpoints" in cli.refused(f"generate {run} --parallel.device cpu")
 
 
-def test_a_field_that_the_record_lacks_is_no_request(
-    cli: CommandLine, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_field_that_the_record_lacks_is_no_request(cli: CommandLine) -> None:
     """As in a run of a version without the field."""
     run = record(cli.folder / "run", "small.toml")
-    for origin, message in (("default", "a run without checkpoints"), ("small.toml:1", "later")):
-        newer = Difference("model.later", (None, Entry(1, origin, IDENTITY)), IDENTITY)
-        monkeypatch.setattr(weights, "recorded_differences", lambda *_, d=newer: [d])
-        assert message in cli.refused(f"generate {run}")
+    remove_field(cli.folder / "run", "model.rope_base")
+    assert "a run without checkpoints" in cli.refused(f"generate {run}")
+    assert "model.rope_base" in cli.refused(f"generate {run} --model.rope_base 5")
 
 
 def test_a_preset_or_file_means_the_run_that_train_would_make(cli: CommandLine) -> None:

@@ -10,8 +10,10 @@ import pytest
 
 from setpoint.config import Config, SetpointError, resolve
 from setpoint.config.composition import compose
+from setpoint.config.draft.walk import leaves
 from setpoint.config.layers.presets import load_plugins
 from setpoint.config.record.record import (
+    changes_since_record,
     is_record,
     read_record,
     record_files,
@@ -19,11 +21,13 @@ from setpoint.config.record.record import (
     recorded_fingerprint,
     recorded_schema,
 )
+from setpoint.config.words.names import within
 
 from ..long.fuzz.guard import guarded
+from ..support.records import remove_field
 from ..support.snapshots import compare
 from .helpers import write_record
-from .sample import AdamW, Job, Sgd, Text, Transformer
+from .sample import AdamW, Experts, Job, Sgd, Text, Transformer
 
 
 def read_back(folder: Path) -> Any:
@@ -97,6 +101,37 @@ def test_a_changed_default_does_not_change_a_record(
     assert resolve(read_back(folder)[0]).optimizer.lr == 3e-4
     (difference,) = recorded_differences(str(folder), resolve(Job()))
     assert (difference.path, difference.left, difference.right) == ("optimizer.lr", 3e-4, 9.0)
+
+
+def test_fields_that_a_record_lacks_are_no_change_at_their_defaults(tmp_path: Path) -> None:
+    job = resolve(Job(model=Transformer(experts=Experts()), sources=[Text(paths=["a"])]))
+    defaults = [leaf.key for leaf in leaves(job) if leaf.origin.layer == "default"]
+    assert len(defaults) > 15 and "sources.0.weight" in defaults
+    for index, key in enumerate([*defaults, "batch"]):
+        folder = write_record(job, tmp_path / str(index))
+        remove_field(folder, key)
+        changes = changes_since_record(str(folder), job)
+        added = [item.path for item in changes.added]
+        assert changes.changed == [], key
+        assert added == [leaf.key for leaf in leaves(job) if within(leaf.key, key)]
+
+
+def test_what_a_record_lacks_is_a_change_where_it_may_mean_another_thing(tmp_path: Path) -> None:
+    folder = write_record(resolve(Job(sources=[Text(paths=["a"])])), tmp_path / "run")
+    for key in ("seed", "model.head_dim"):
+        remove_field(folder, key)
+
+    def changed(**values: Any) -> list[str]:
+        job = resolve(Job(**{"sources": [Text(paths=["a"])], **values}))
+        return [item.path for item in recorded_differences(str(folder), job)]
+
+    assert changed() == ["model.head_dim"]  # derived from what may differ from before
+    assert changed(seed=3) == ["seed", "model.head_dim"]
+    # A section that was null, another variant, and another item of a list.
+    experts = changed(model=Transformer(experts=Experts()))
+    assert {"model.experts", "model.experts.count"} <= set(experts)
+    assert "optimizer.momentum" in changed(optimizer=Sgd())
+    assert "sources.1.weight" in changed(sources=[Text(paths=["a"]), Text(paths=["b"])])
 
 
 def test_dead_knobs_of_a_record_are_no_error(tmp_path: Path) -> None:

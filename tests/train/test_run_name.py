@@ -15,7 +15,8 @@ from setpoint.train.contract import ContractRefused
 from setpoint.train.run import train
 from setpoint.train.run_name import draw_seed, find_run, run_directory_of
 
-from .small import small_job, snapshot
+from ..support.records import remove_field
+from .small import events, small_job, snapshot, train_rows
 
 
 def test_workspace_experiment_name_fingerprint(tmp_path: Path) -> None:
@@ -99,6 +100,31 @@ def test_an_accepted_value_finds_the_run(tmp_path: Path) -> None:
     assert train(second).directory == run
     with pytest.raises(ContractRefused, match="saved      0.5"):
         train(first)
+
+
+def test_a_run_recorded_before_a_field_was_declared_is_found_and_resumed(tmp_path: Path) -> None:
+    oracle = train(small_job(tmp_path, "duration=6 steps", "name=whole")).directory
+    job = small_job(tmp_path, "duration=6 steps")
+    run = train(job, until=3).directory
+    old = run.with_name(f"small-{remove_field(run, 'optimizer.eps')[:8]}")
+    run.rename(old)
+    resumed = train(job)
+    assert (resumed.directory, resumed.started.step) == (old, 3)
+    assert train_rows(old) == train_rows(oracle)
+    event = events(old, "resume")[-1]
+    assert event["accepted"] == []
+    assert [(field["path"], field["right_origin"]) for field in event["added"]] == [
+        ("optimizer.eps", "default")
+    ]
+    again = train(job)  # the record has the field now
+    assert (again.directory, again.started.step) == (old, 6)
+    assert "added" not in events(old, "resume")[-1]
+    # Another value is a request.
+    other = small_job(tmp_path, "duration=6 steps", "optimizer.eps=1e-6")
+    remove_field(old, "optimizer.eps")
+    assert find_run(other) != str(old)
+    with pytest.raises(ContractRefused, match=r"optimizer.eps\n    saved      \(absent\)"):
+        train(other, old)
 
 
 def test_a_longer_configuration_finds_the_run_and_names_what_to_type(tmp_path: Path) -> None:

@@ -27,7 +27,6 @@ from setpoint.cli.source import (
     variables_of,
 )
 from setpoint.config import (
-    ABSENT,
     DERIVED,
     IDENTITY,
     PROGRAM,
@@ -264,16 +263,8 @@ def _is_hugging_face(source: str) -> bool:
 
 
 def _refuse_another_model(folder: str, job: Job, advice: str = "") -> None:
-    """Refuse a run's weights under a configuration that differs in an identity field.
-
-    A field that the record lacks is newer than the run. At its default it is no request.
-    """
-    differences = [
-        difference
-        for difference in recorded_differences(folder, job)
-        if difference.role is IDENTITY
-        and (difference.left is not ABSENT or difference.right_origin != DEFAULT)
-    ]
+    """Refuse a run's weights under a configuration that differs in an identity field."""
+    differences = [item for item in recorded_differences(folder, job) if item.role is IDENTITY]
     if not differences:
         return
     count = f"{len(differences)} value{'s differ' if len(differences) > 1 else ' differs'}"

@@ -24,12 +24,11 @@ from setpoint.config import (
     SetpointError,
     all_fields,
     leaves,
-    load_record,
     nearest,
     read_record,
     resolve,
 )
-from setpoint.config.record.record import Difference, recorded_differences
+from setpoint.config.record.record import Difference, changes_since_record
 from setpoint.config.words.names import within
 from setpoint.data.tokenizers.config import BYTES_VOCABULARY
 from setpoint.model.config import ModelConfig, TransformerConfig
@@ -74,12 +73,14 @@ class Accepted:
         differences: raised budgets, run-time settings, and identity fields accepted by name.
         notes: changes since the record's schema.
         data: the differing documents, by split.
+        added: identity fields that are newer than the record, at their defaults.
     """
 
     differences: list[Difference]
     idle: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
     data: tuple[dict[str, Any], ...] = ()
+    added: tuple[Difference, ...] = ()
 
     @property
     def learned(self) -> bool:
@@ -148,8 +149,8 @@ def describe_accepted(accepted: Accepted) -> list[str]:
         accepted: the result of `check_contract`.
 
     Returns:
-        a line for each identity field and budget, one for all run-time settings, and one for each
-        path without a difference.
+        a line for each identity field and budget, one for all run-time settings, one for all fields
+        that the record lacks, and one for each path without a difference.
     """
     lines = list(accepted.notes)
     runtime: list[str] = []
@@ -165,6 +166,9 @@ def describe_accepted(accepted: Accepted) -> list[str]:
     lines += [f"accepted by --accept: {describe_data(side)}" for side in accepted.data]
     if runtime:
         lines.append(f"run-time settings that changed: {', '.join(runtime)}")
+    if accepted.added:
+        values = ", ".join(f"{item.path} = {plain(item.right)}" for item in accepted.added)
+        lines.append(f"newer than the record, at the default: {values}")
     return lines + describe_idle(accepted)
 
 
@@ -232,7 +236,7 @@ def check_contract(
         SetpointError: an identity field differs and is not accepted, the budget shrinks, or a path
             to accept is invalid.
     """
-    differences = recorded_differences(folder, job)
+    differences, added, notes = changes_since_record(folder, job)
     paths = [accepted_path(path, job, differences) for path in accept]
     for item in differences:
         if item.path == "duration" and _shrinks(item.left, job):
@@ -279,7 +283,8 @@ def check_contract(
         )
     kept = [item for item in differences if item.left is not ABSENT or item.role is IDENTITY]
     idle = [path for path in paths if not any(within(item.path, path) for item in identity)]
-    return Accepted(kept, tuple(idle), tuple(load_record(Job, folder).notes))
+    new = [item for item in added if item.role is IDENTITY]
+    return Accepted(kept, tuple(idle), tuple(notes), added=tuple(new))
 
 
 def recorded_job(folder: str) -> Job:

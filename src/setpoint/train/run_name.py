@@ -24,7 +24,7 @@ from setpoint.config import (
     same,
 )
 from setpoint.config.record.record import SHORT, canonical_json, digest, identity_leaves
-from setpoint.config.values.origin import RECORD, REFERENCE, Recorded
+from setpoint.config.values.origin import DEFAULT, RECORD, REFERENCE, Recorded
 from setpoint.config.words.names import MAX_NAME, MAX_PATH, within
 from setpoint.config.words.names import Path as FieldPath
 from setpoint.track.config import MARK
@@ -69,13 +69,15 @@ def identity_mark(job: Job) -> str:
     """Name of an empty file in a run directory that identifies the run without its record.
 
     Returns:
-        a name with a hash of all identity values except `LOAD` and the schedule's, which may be
-        derived from the duration.
+        a name with a hash of the identity values that were set, so that a new field does not change
+        it; without `LOAD` and the schedule's, which may be derived from the duration.
     """
     values = {
         leaf.key: plain(leaf.value)
         for leaf in identity_leaves(job)
-        if not within(leaf.key, "schedule") and leaf.key != LOAD
+        if leaf.origin.layer not in (DEFAULT, DERIVED)
+        and not within(leaf.key, "schedule")
+        and leaf.key != LOAD
     }
     return MARK + digest(canonical_json(values))[:16]
 
@@ -84,13 +86,14 @@ def find_run(job: Job) -> str:
     """Find the directory of a job's run, possibly with another duration.
 
     A run keeps its directory when `--accept` changes its configuration; and if the learning-rate
-    curve is derived from the duration, a longer run has a different fingerprint. So if the
-    directory named after the job does not exist, the records of neighboring runs with its mark are
-    read.
+    curve is derived from the duration, a longer run has a different fingerprint; so has the same
+    job once a new field is declared. So if the directory named after the job does not exist, the
+    records of neighboring runs with its mark are read.
 
     Returns:
         the directory of the run with this configuration; else of a run that differs only in its
-        duration, the schedule values derived from it, and a derived `LOAD`; else of a new run.
+        duration, the schedule values derived from it, a derived `LOAD`, and fields newer than its
+        record; else of a new run.
     """
     path = run_directory_of(job)
     if job.seed is None or os.path.isdir(path):
@@ -101,17 +104,19 @@ def find_run(job: Job) -> str:
     values = [
         (leaf.path, plain(leaf.value))
         for leaf in (leaves(job) if siblings else ())
-        if leaf.role is IDENTITY and not _may_differ(leaf.key, leaf.origin.layer)
+        if leaf.role is IDENTITY
+        and leaf.origin.layer != DEFAULT
+        and not _may_differ(leaf.key, leaf.origin.layer)
     ]
-    digest, other_length = fingerprint(job), None
+    digest, match = fingerprint(job), None
     for other in siblings:
         record = _recorded(other)
         if _has_value(record, (HEADER, "fingerprint"), digest):
             return other
         # A quick check first: the full comparison reads the origins, too.
-        if other_length is None and all(_has_value(record, *value) for value in values):
-            other_length = other if _is_same(other, job) else None
-    return other_length or path
+        if match is None and all(_has_value(record, *value) for value in values):
+            match = other if _is_same(other, job) else None
+    return match or path
 
 
 def follow_load(job: Job, folder: str | Path) -> Job:

@@ -96,6 +96,7 @@ def _write_start(run: Run) -> None:
         data_position=describe_data_position(run.job, run.components.feed.state_dict()),
         **facts,
         accepted=[difference.to_json() for difference in kept],
+        **({"added": [field.to_json() for field in accepted.added]} if accepted.added else {}),
         **({"data": list(accepted.data)} if accepted.data else {}),
         environment=keep_diffs(run.files, run.environment),
     )

@@ -581,8 +581,23 @@ def differences(left: Node, right: Node, roles: Sequence[Role] | None = None) ->
     return compare([leaf_table(left), leaf_table(right)], roles)
 
 
-def recorded_differences(folder: str, config: Node) -> list[Difference]:
-    """Compare a record, the left side, with a current config, under current roles.
+class RecordChanges(NamedTuple):
+    """A current config compared with a record.
+
+    Arguments:
+        changed: the differences, with the record on the left, under current roles.
+        added: fields that are newer than the record, at their defaults. Such a default is what runs
+            did before; if not, `Added` gives the record the former value.
+        notes: the changes to a record of an older schema, as sentences.
+    """
+
+    changed: list[Difference]
+    added: list[Difference]
+    notes: list[str]
+
+
+def changes_since_record(folder: str, config: Node) -> RecordChanges:
+    """Compare a record with a current config.
 
     The recorded values are compared, not values recomputed by current defaults and derivations, so
     a changed derivation appears as a difference, too.
@@ -590,8 +605,35 @@ def recorded_differences(folder: str, config: Node) -> list[Difference]:
     Raises:
         SetpointError: the record cannot be read.
     """
-    recorded, _ = recorded_table(type(config), folder)
+    recorded, notes = recorded_table(type(config), folder)
     table = leaf_table(config)
     current = {path: entry._replace(value=plain(entry.value)) for path, entry in table.items()}
-    different = compare([recorded, current])
-    return [d._replace(role=current.get(d.path, d).role) for d in different]
+    changed: list[Difference] = []
+    added: list[Difference] = []
+    for difference in compare([recorded, current]):
+        difference = difference._replace(role=current.get(difference.path, difference).role)
+        is_new = difference.right_origin == DEFAULT and _is_newer(
+            difference.path, recorded, current
+        )
+        (added if is_new else changed).append(difference)
+    return RecordChanges(changed, added, notes)
+
+
+def recorded_differences(folder: str, config: Node) -> list[Difference]:
+    """The `changed` of `changes_since_record`."""
+    return changes_since_record(folder, config).changed
+
+
+def _is_newer(path: str, recorded: Table, current: Table) -> bool:
+    """True if a record has the section of a field, of the same variant, but not the field."""
+    if path in recorded:
+        return False
+    section, _, name = path.rpartition(".")
+    while section and not any(within(key, section) for key in recorded):
+        if name.isdecimal():  # an item of a list
+            return False
+        section, _, name = section.rpartition(".")
+    tag = f"{section}.type"
+    is_null = section in recorded
+    is_same = tag not in recorded or same(recorded[tag].value, current.get(tag, NOTHING).value)
+    return not name.isdecimal() and not is_null and is_same
