@@ -3,18 +3,10 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import pytest
-from torch.utils.data import dataloader
 
 from setpoint.data.corpus import Corpus, build_corpus
 from setpoint.data.document import Document
 from setpoint.data.tokenizers.tokenizer import ByteTokenizer
-
-
-@pytest.fixture
-def quick_to_notice(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let torch look every 50 ms whether workers live, in place of every five seconds."""
-    wait = dataloader._MultiProcessingDataLoaderIter._try_get_data
-    monkeypatch.setattr(wait, "__defaults__", (0.05,))
 
 
 @pytest.fixture

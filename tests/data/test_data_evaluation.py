@@ -209,7 +209,6 @@ def test_workers_give_the_same_batches_at_each_pass(corpus_of: Callable[..., Cor
     helped.close()
 
 
-@pytest.mark.usefixtures("quick_to_notice")
 def test_a_fault_in_a_worker_names_the_text(corpus_of: Callable[..., Corpus]) -> None:
     windows = cut_rows(corpus_of(bytes(range(90)), side="web"), 4)
     dying = Dying(windows.corpus, 4, numbered=windows.numbered, count=len(windows))

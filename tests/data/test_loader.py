@@ -121,14 +121,27 @@ def divide() -> None:
         (lambda: time.sleep(HANG), RunError, r"data.loader.timeout: no rows came within 2 seconds"),
     ],
 )
-@pytest.mark.usefixtures("quick_to_notice")
 def test_a_fault_in_a_worker_names_the_rows(feeds: Any, fault: Any, kind: Any, words: str) -> None:
     good = windows()
     # A worker may take seconds to start on a busy machine: only the row that hangs is timed.
-    feed = feeds(2, Faulty(good, 40, fault), timeout=2.0 if "timeout" in words else 0.0)
+    feed = feeds(2, Faulty(good, 40, fault), timeout=2.0 if "timeout" in words else HANG)
+    began = time.monotonic()
     with pytest.raises(kind, match=f"(?s){words}") as caught:
         inputs(feed, 30)
     assert good.corpus.files[3].name in str(caught.value)
+    assert time.monotonic() - began < HANG / 5
+
+
+def test_a_worker_killed_in_the_middle_of_a_message_is_noticed(feeds: Any) -> None:
+    feed = feeds(1, micro_size=3000, timeout=HANG)  # 200 kB, more than a pipe takes at once
+    feed.take()
+    (worker,) = multiprocessing.active_children()
+    time.sleep(0.5)  # the next message fills the pipe
+    assert worker.pid is not None
+    os.kill(worker.pid, signal.SIGKILL)
+    worker.join(10)
+    with pytest.raises(RunError, match=f"{worker.pid} by SIGKILL, which the system sends when mem"):
+        feed.take()
 
 
 def test_a_stream_that_ends_gives_what_comes_before(feeds: Any) -> None:

@@ -127,7 +127,7 @@ SIGNALS = tuple(
 )
 """Signals that reach all processes of a terminal or a job; the main process handles them."""
 LOOK = 1.0
-"""Seconds between two checks that the main process is alive."""
+"""Seconds between two checks that the main process and the workers are alive."""
 NAMES = {each.value: each.name for each in signal.Signals}
 WHY = {
     "SIGKILL": ", which the system sends when memory runs out",
@@ -332,7 +332,7 @@ class BatchLoader:
             num_workers=workers,
             prefetch_factor=prefetch,
             pin_memory=pin_memory,
-            timeout=timeout,
+            timeout=LOOK,
             worker_init_fn=quiet_worker,
             # Its own, since the loader draws a number of the generator that dropout uses.
             generator=torch.Generator(),
@@ -362,10 +362,7 @@ class BatchLoader:
         return self
 
     def __next__(self) -> Batch:
-        try:
-            batch: SentBatch | Failed = next(self.batches)
-        except (RuntimeError, OSError, EOFError) as error:
-            raise RunError(self._failure_message(error)) from None
+        batch = self._receive()
         rows = self.planned.pop(self.given)
         self.given += 1
         if isinstance(batch, Failed):
@@ -376,38 +373,58 @@ class BatchLoader:
         self.making += batch.seconds
         return batch.batch
 
-    def _failure_message(self, error: Exception) -> str:
+    def _receive(self) -> SentBatch | Failed:
+        """Wait for the next batch, and check every `LOOK` seconds that all workers are alive.
+
+        Raises:
+            RunError: a worker died, or nothing came before the timeout.
+        """
+        began = time.monotonic()
+        while True:
+            # Before reading, since a killed worker may have sent half of a message.
+            if deaths := self._deaths():
+                raise RunError(self._describe_failure(f"workers: a worker process ended: {deaths}"))
+            try:
+                return next(self.batches)
+            except (RuntimeError, OSError, EOFError) as error:
+                reason = (str(error).splitlines() or [type(error).__name__])[0]
+                thread = getattr(self.batches, "_pin_memory_thread", None)
+                timed_out = "timed out" in reason and (thread is None or thread.is_alive())
+                if not timed_out and not self._deaths():
+                    raise RunError(self._describe_failure(f"workers: {reason}")) from None
+            if self.timeout and time.monotonic() - began >= self.timeout:
+                text = f"timeout: no rows came within {self.timeout:g} seconds."
+                message = self._describe_failure(text)
+                _kill(getattr(self.batches, "_workers", ()))  # else closing would wait for them
+                raise RunError(message)
+
+    def _describe_failure(self, reason: str) -> str:
         """Message about a worker that died or hangs, with its rows."""
-        text = str(error)
         active = [
             (pid, self.sequences.describe(self.planned[number]))
             for pid, number in self.busy.tolist()
             if number in self.planned
         ]
-        if "timed out" in text:
-            lines = [f"{self.section}.timeout: no rows came within {self.timeout:g} seconds."]
-            _kill(getattr(self.batches, "_workers", ()))  # else ending them would wait for them
-        else:
-            alive = {process.pid for process in multiprocessing.active_children()}
-            active = [entry for entry in active if entry[0] not in alive] or active
-            why = self._deaths() or (text.splitlines() or [type(error).__name__])[0]
-            lines = [f"{self.section}.workers: a worker process ended: {why}"]
-        lines += [f"Worker {pid} was making {rows}." for pid, rows in active]
+        alive = {process.pid for process in multiprocessing.active_children()}
+        active = [entry for entry in active if entry[0] not in alive] or active
         return "\n".join(
             [
-                *lines,
+                f"{self.section}.{reason}",
+                *(f"Worker {pid} was making {rows}." for pid, rows in active),
                 f"Valid: {self.section}.workers = 0 makes the rows in this process, and shows why.",
             ]
         )
 
     def _deaths(self) -> str:
-        """Description of the signals that ended workers."""
+        """Process ids of workers that ended before the last batch, and how; empty if none did."""
         deaths: list[str] = []
-        for process in getattr(self.batches, "_workers", ()):
+        for process in getattr(self.batches, "_workers", ()) if self.planned else ():
             code = process.exitcode
             if code is not None and code < 0:
                 name = NAMES.get(-code, f"signal {-code}")
                 deaths.append(f"{process.pid} by {name}{WHY.get(name, '')}")
+            elif code is not None:
+                deaths.append(f"{process.pid} with exit status {code}")
         return ", ".join(deaths)
 
     def close(self) -> None:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import errno
 import fcntl
+import json
 import os
 import shutil
 import sys
@@ -39,6 +40,8 @@ from setpoint.data.token_store import (
     StoreKey,
     StoreManifest,
     brief_changes,
+    changed_names,
+    hash_inputs,
     is_prepared,
     key_of,
     open_side,
@@ -367,6 +370,37 @@ def find_stale(root: Path, key: StoreKey, inputs: Sequence[str]) -> str:
             changed = brief_changes(read_inputs(folder), inputs)
             return f"the prepared data in {folder} is stale and not used: {changed}"
     return ""
+
+
+def outdated_inputs(
+    request: CorpusRequest, prepared: Path, config: Prepare
+) -> tuple[list[str], list[str], list[str]]:
+    """Removed, new and changed inputs of a request that would have to be prepared anew.
+
+    Arguments:
+        prepared: folder of the data that was prepared for the request.
+
+    Returns:
+        empty lists if no size differs, if today's data is prepared already, or if the folder
+        is gone or belongs to another request.
+
+    Raises:
+        SetpointError: the input files cannot be found.
+    """
+    unknown = [], [], []
+    try:
+        described = read_manifest(prepared).described
+    except DamagedData:
+        return unknown
+    requests = (request, replace(request, in_place=True))
+    if described not in [json.loads(json.dumps(r.described(), default=list)) for r in requests]:
+        return unknown
+    before, now = read_inputs(prepared), request.inputs()
+    if not before or now is None:
+        return unknown
+    if next(cache_folder(config).glob(f"*-{hash_inputs(now)}"), None) is not None:
+        return unknown
+    return changed_names(before, now, sizes=True)
 
 
 def _say(text: str) -> None:

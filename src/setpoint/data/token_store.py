@@ -450,11 +450,16 @@ def key_of(request: CorpusRequest, tokenizer: Tokenizer, inputs: Sequence[str]) 
     facts = [chat.controls, chat.variables, chat.templates] if chat is not None else None
     of_tokenizer = [tokenizer.name, tokenizer.vocab_size, facts]
     query = json.dumps([FORMAT, of_tokenizer, request.described()], sort_keys=True, default=list)
+    return StoreKey(hashlib.sha256(query.encode()).hexdigest()[:16], hash_inputs(inputs))
+
+
+def hash_inputs(inputs: Sequence[str]) -> str:
+    """The part of a key for the state of the input files."""
     state = hashlib.sha256()
     for line in inputs:
         data = line.encode("utf-8", "surrogateescape")
         state.update(f"{len(data)} ".encode() + data)
-    return StoreKey(hashlib.sha256(query.encode()).hexdigest()[:16], state.hexdigest()[:16])
+    return state.hexdigest()[:16]
 
 
 def size_of(inputs: Sequence[str]) -> int:
@@ -464,10 +469,14 @@ def size_of(inputs: Sequence[str]) -> int:
 
 
 def changed_names(
-    before: Iterable[str], now: Iterable[str]
+    before: Iterable[str], now: Iterable[str], sizes: bool = False
 ) -> tuple[list[str], list[str], list[str]]:
-    """Names of removed, new and changed inputs."""
-    old, new = _states(before), _states(now)
+    """Names of removed, new and changed inputs.
+
+    Arguments:
+        sizes: whether to compare only sizes, since a new time does not mean new content.
+    """
+    old, new = _states(before, sizes), _states(now, sizes)
     return (
         [name for name in old if name not in new],
         [name for name in new if name not in old],
@@ -475,9 +484,9 @@ def changed_names(
     )
 
 
-def _states(lines: Iterable[str]) -> dict[str, str]:
+def _states(lines: Iterable[str], sizes: bool = False) -> dict[str, str]:
     parts = (line.rpartition("\t") for line in lines)
-    return {name: state for name, _, state in parts}
+    return {name: state.partition(" ")[0] if sizes else state for name, _, state in parts}
 
 
 def brief_changes(before: Iterable[str], now: Iterable[str]) -> str:

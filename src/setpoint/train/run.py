@@ -50,7 +50,7 @@ from setpoint.train.resume import (
     resume,
     roll_back,
 )
-from setpoint.train.run_record import compare_with_record, start_record
+from setpoint.train.run_record import compare_with_record, refuse_outdated, start_record
 from setpoint.train.run_status import command_again, stop_message
 from setpoint.train.session import Run
 
@@ -103,6 +103,7 @@ def train(
         run.began = stop.began or began
         run.program_callbacks = tuple(named(callback) for callback in objects)
         with log_failures(run):
+            refuse_outdated(run)
             run.components = build_components(
                 run.job, run.needs_initial_weights, run.shown.work, *run.fallback, run.world
             )
@@ -194,6 +195,7 @@ def rehearse(
         job, run.shown, run.trackers = run.job, progress_of(run.job, world), Trackers()
         ending.callback(run.shown.stop)
         ending.enter_context(settings_of(job))
+        refuse_outdated(run)
         with explain_oom(job):
             run.components = components = build_components(
                 job, run.needs_initial_weights, run.shown.work, *run.fallback, world

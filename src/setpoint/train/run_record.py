@@ -15,6 +15,8 @@ from setpoint.config import ORIGINS, RunError, SetpointError, cautions_of, finge
 from setpoint.config.draft.walk import dropped_values, overridden
 from setpoint.config.words.names import within
 from setpoint.data.document import DataIdentity
+from setpoint.data.reading import requests_of
+from setpoint.data.sides import outdated_inputs
 from setpoint.data.token_store import changed_names, read_inputs
 from setpoint.files.atomic import write_text
 from setpoint.report.goodput import dropped
@@ -294,12 +296,10 @@ def compare_with_record(
     """
     recorded = _read_environment(run)
     data = compare_data(recorded["data"], components)
-    accepted_paths = [
-        path for path in accept if any(within(path.strip(), section) for section in OF_DOCUMENTS)
-    ]
-    if not accepted_paths and "data" not in accept:
+    accepted_paths = _accepted_documents(accept)
+    if not accepted_paths:
         refuse_data(str(run.path), data, accept)
-    used = (*accepted_paths, "data") if data else ()
+    used = accepted_paths if data else ()
     idle = tuple(path for path in accepted.idle if path not in used)
     accepted = replace(accepted, data=tuple(data), idle=idle)
     refuse_idle(run, accepted)
@@ -310,6 +310,36 @@ def compare_with_record(
         if recorded.get(key) != today.get(key)
     }
     return accepted, changed
+
+
+def _accepted_documents(accept: Sequence[str]) -> list[str]:
+    """Accepted paths that allow other documents."""
+    return [
+        path
+        for path in accept
+        if path == "data" or any(within(path.strip(), section) for section in OF_DOCUMENTS)
+    ]
+
+
+def refuse_outdated(run: Run) -> None:
+    """Refuse to resume with changed input files before they are tokenized, which may take hours.
+
+    Other changes are found by `compare_with_record`.
+
+    Raises:
+        SetpointError: files of prepared data were added, removed or changed in size.
+    """
+    data = run.job.data
+    if run.accepted is None or data.prepare is None or _accepted_documents(run.accept):
+        return
+    recorded, changes = _read_environment(run.files)["data"], list[dict[str, Any]]()
+    for request in requests_of(data, data.is_mixture):
+        prepared = (recorded.get(request.side) or {}).get("prepared")
+        if prepared is not None:
+            names = outdated_inputs(request, Path(prepared), data.prepare)
+            if any(names):
+                changes.append({"side": request.side, **dict(zip(CHANGES, names, strict=True))})
+    refuse_data(str(run.directory), changes, run.accept)
 
 
 def keep_diffs(run: RunDirectory, changed: Mapping[str, Any]) -> dict[str, Any]:
