@@ -263,6 +263,33 @@ def test_lists_and_overrides_of_its_tests(tmp_path: Path) -> None:
     assert reports["data-cache-path"][0] == "without effect"
 
 
+def test_fields_of_the_core_are_arguments(tmp_path: Path) -> None:
+    """A file for --yaml-cfg, whose sections and names are those of the core's classes."""
+    path = tmp_path / "gpt.yaml"
+    path.write_text("""
+language_model: {num_layers: 4, hidden_size: 64, num_attention_heads: 4, num_query_groups: 2,
+  kv_channels: null, layernorm_epsilon: 1.e-6, add_bias_linear: False, activation_func: swiglu,
+  hidden_dropout: 0.0, attention_dropout: 0.0, masked_softmax_fusion: True, num_moe_experts: null}
+model_parallel: {tensor_model_parallel_size: 2, sequence_parallel: True, bf16: True, timers: null}
+micro_batch_size: 2
+global_batch_size: 16
+train_iters: 60
+lr: 1.e-3
+seq_length: 32
+vocab_size: 100
+mask_prob: 0.15
+check_for_nan_in_loss_and_grad: True
+add_position_embedding: False
+no_load_optim: null
+""")
+    document = read_foreign("megatron", str(path))
+    assert document.problems == []
+    more = "--tensor-model-parallel-size 2 --sequence-parallel --bf16 --norm-epsilon 1e-6 --swiglu "
+    more += "--disable-bias-linear --group-query-attention --num-query-groups 2"
+    text = PLAIN.replace("--data-path tokens\n", "")
+    assert document.data == read(tmp_path, f"{more} --no-position-embedding", text).data
+
+
 def test_what_is_reported(tmp_path: Path) -> None:
     document = read(tmp_path, "--num-layer 3 --mtp-num-layers 1")
     assert [p.path for p in document.problems] == ["num-layer"]

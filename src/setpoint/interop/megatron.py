@@ -1,4 +1,4 @@
-"""Argument lists of Megatron-LM: shell scripts, plain lists of arguments, or its tests' YAML.
+"""Arguments of Megatron-LM: shell scripts, plain lists, and YAML of its tests or for --yaml-cfg.
 
 Scripts are not run: variables, arrays and sums assigned in the same file are resolved, an `if` that
 compares them is followed, and the arguments are those after the name of a Python file. Values that
@@ -20,7 +20,7 @@ from setpoint.config import FileDocument
 from setpoint.config.files.file_document import MIB, names_file
 from setpoint.config.files.read import read_file
 from setpoint.interop.dialect import Conversion, Dialect, phases_of
-from setpoint.interop.megatron_arguments import FAMILIES, KEYS, LISTS
+from setpoint.interop.megatron_arguments import ENCODERS, FAMILIES, KEYS, LISTS, argument_of
 from setpoint.interop.megatron_model import convert_model
 from setpoint.interop.shell_script import number_of, read_arguments
 
@@ -59,11 +59,16 @@ def _complete(c: Conversion) -> None:
 
 def _prepare(c: Conversion) -> None:
     """Normalize names, and drop values that are passed to the script at the start."""
-    for name in [*c.values]:
-        plain = name.removeprefix("MODEL_ARGS.").removeprefix("--").replace("_", "-")
-        if plain != name:
-            value, c.paths[plain] = c.values.pop(name), c.paths.pop(name)
+    for name, value in [*c.values.items()]:
+        plain, value = argument_of(name.removeprefix("MODEL_ARGS."), value)
+        if value is None:
+            del c.values[name]  # not given
+        elif plain != name:
+            c.paths[plain] = c.paths.pop(name)
+            del c.values[name]
             c.values.setdefault(plain, value)  # an override has the plain name
+    if isinstance(activation := c.values.pop("activation-func", None), str):
+        _core_fields(c, activation)
     for name, value in [*c.values.items()]:
         key = KEYS.get(name) or c.dialect.family_of(name)
         words = cast("list[object]", value) if isinstance(value, list) else [value]
@@ -93,6 +98,23 @@ def _prepare(c: Conversion) -> None:
                 c.wrong(name, "those of Megatron-LM: experts of DeepSpeed are others")
         elif isinstance(key.default, str) and not isinstance(value, str) and value is not None:
             c.values[name] = str(value)
+
+
+def _core_fields(c: Conversion, activation: str) -> None:
+    """Replace fields of the core's classes in a file for --yaml-cfg, which gives every argument."""
+    words = {"swiglu": "swiglu", "squaredrelu": "squared-relu", "gelu": "no-bias-gelu-fusion"}
+    if activation not in words:
+        c.wrong("program", f"of an activation_func of {', '.join(words)}, but {activation}")
+        return
+    for name in words.values():
+        c.values.pop(name, None)
+    c.values[words[activation]], c.paths[words[activation]] = True, c.paths["activation-func"]
+    c.values["group-query-attention"] = c.given("num-query-groups")
+    c.paths["group-query-attention"] = c.paths["activation-func"]
+    for name in [*c.values]:
+        key = KEYS.get(name) or c.dialect.family_of(name)
+        if key is not None and key.refused == ENCODERS or name == "adlr-autoresume-interval":
+            del c.values[name]  # a pretraining of a decoder does not read it
 
 
 def _loop(c: Conversion) -> int | None:
@@ -602,7 +624,7 @@ DIALECT = Dialect(
     keys=KEYS,
     signature=("tensor-model-parallel-size", "micro-batch-size", "num-attention-heads"),
     complete=_complete,
-    prefixes={"MODEL_ARGS.": "",
+    prefixes={"MODEL_ARGS.": "", "language_model.": "", "model_parallel.": "",
               "persistent-save-interval": "save-interval", "batch-size": "micro-batch-size",
               "model-parallel-size": "tensor-model-parallel-size", "warmup": "lr-warmup-fraction",
               "muon-nesterov": "muon-use-nesterov"},
@@ -613,6 +635,7 @@ DIALECT = Dialect(
                                "disable-moe-"), "num-experts"),
               **dict.fromkeys(("q-lora-rank", "kv-lora-rank", "qk-head-dim", "qk-pos-emb-head-dim",
                                "v-head-dim"), "multi-latent-attention"),
-              "mup-": "use-mup", "num-layers-at-": "first-last-layers-bf16",
+              "mup-": "use-mup", "profile-": "profile use-pytorch-profiler",
+              "num-layers-at-": "first-last-layers-bf16",
               "num-query-groups": "group-query-attention"},
 )  # fmt: skip

@@ -1,5 +1,7 @@
 """The arguments of Megatron-LM's pretraining scripts, release core 0.15, with their defaults.
 
+Files for --yaml-cfg name some of them as the classes of the core do.
+
 Defaults of converted keys come from megatron/training/arguments.py at commit 000c4ac.
 """
 
@@ -239,6 +241,17 @@ IDLE = {
         config-logger-dir moe-per-layer-logging memory-snapshot-path enable-one-logger nvtx-ranges
         record-shapes gpu-sniff-test-interval
     """,
+    "it is a field of the core that another argument sets": """
+        gated-linear-unit params-dtype timers finalize-model-grads-func pipeline-dtype
+        grad-scale-func enable-autocast autocast-dtype variable-seq-lengths
+        num-microbatches-with-partial-activation-checkpoints overlap-p2p-comm batch-p2p-comm
+        batch-p2p-sync deallocate-pipeline-outputs no-sync-func grad-sync-func param-sync-func
+        pipeline-model-parallel-split-rank cpu-offloading cpu-offloading-context
+        cpu-offloading-weights cpu-offloading-activations barrier-with-L1-time
+        memory-efficient-layer-norm bias-activation-fusion tp-comm-atomic-ag tp-comm-atomic-rs
+        delay-grad-reduce delay-param-gather standalone-embedding-stage perform-initialization
+        moe-token-dropping
+    """,
     "data are mapped, and read as they are asked for": """
         data-cache-path no-mmap-bin-files num-dataset-builder-threads mid-level-dataset-surplus
         no-create-attention-mask-in-dataloader object-storage-cache-path sample-rate
@@ -257,7 +270,7 @@ IDLE = {
         exit-signal-handler-for-training exit-signal-handler-for-dataloader local-rank
         lazy-mpu-init test-mode train-sync-interval rerun-mode result-rejected-tracker-filename
         no-manual-gc-eval legacy-tokenizer trust-remote-code disable-msc enable-msc
-        bert-no-binary-head onnx-safe enable-ft-package calc-ft-timeouts ft-num-warmup-iters
+        bert-no-binary-head bert-binary-head onnx-safe enable-ft-package calc-ft-timeouts ft-num-warmup-iters
         run-workload-inspector-server flash-decode max-tokens-to-oom cache-mla-latents
         decode-only-cuda-graphs use-legacy-static-engine disable-chunked-prefill
         enable-chunked-prefill nccl-all-reduce-for-prefill mlp-chunks-for-prefill
@@ -297,3 +310,21 @@ FAMILIES = {
         Key(None, idle="it does not change what is trained")),
 }  # fmt: skip
 """Further arguments by their prefix."""
+CORE = {
+    "num-moe-experts": "num-experts", "layernorm-epsilon": "norm-epsilon", "fp8": "fp8-format",
+    "layernorm-zero-centered-gamma": "apply-layernorm-1p", "apply-rope-fusion": "rope-fusion",
+    "virtual-pipeline-model-parallel-size": "num-virtual-stages-per-pipeline-rank",
+}  # fmt: skip
+"""Arguments by the names that fields of the core's classes have."""
+
+
+def argument_of(name: str, value: object) -> tuple[str, object]:
+    """The argument for a name in a file; `--no-NAME` or `--disable-NAME` may switch it off."""
+    plain = name.removeprefix("--").replace("_", "-").removeprefix("-")
+    plain = CORE.get(plain, plain)
+    off = (f"{word}-{plain.removeprefix('add-')}" for word in ("no", "disable"))
+    if plain in KEYS or not isinstance(value, bool):
+        return plain, value
+    if (opposite := next((key for key in off if key in KEYS), None)) is None:
+        return plain, value
+    return opposite, not value
