@@ -86,7 +86,7 @@ def check(
     from setpoint.train.arguments import job_of
 
     job, _ = job_of(source, overrides, world_size=world_size, caller="check")
-    report = preflight(job, needs)
+    report = preflight(job, needs, elsewhere=world_size is not None)
     if report.problems:
         raise ConfigError(report.problems)
     return report

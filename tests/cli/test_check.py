@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import json
 import re
+import tempfile
 from pathlib import Path
 
 import pytest
@@ -69,6 +70,25 @@ def test_missing_paths_are_found(cli: CommandLine) -> None:
     text = cli.refused("check text.toml")
     assert "data.sources.0.paths.1" in text
     assert "data.sources.0.paths.0" not in text
+
+
+def test_paths_of_another_machine_are_not_checked(cli: CommandLine) -> None:
+    (cli.folder / "weights").mkdir()
+    line = (
+        f"check tiny --data.sources text --data.sources.0.paths '[/mnt/none/*.txt]' "
+        f"--model.pretrained {tempfile.gettempdir()}/llama-none --tokenizer.type huggingface "
+        "--tokenizer.path ./assets/hf/none"
+    )
+    here = cli.refused(line)
+    text = cli.ok(f"{line} --world-size 8")
+    for path in ("data.sources.0.paths.0", "model.pretrained", "tokenizer.path"):
+        assert f"  {path} = " in here
+        assert f"  not checked: {path} = " in text
+    # A misspelt name in a folder of this machine.
+    assert "  tokenizer.path = " in cli.refused(
+        f"{line} --tokenizer.path {cli.folder}/none --world-size 8"
+    )
+    assert "  tokenizer.path = " in cli.refused(f"{line} --tokenizer.path none --world-size 8")
 
 
 def test_what_a_later_layer_took_from_a_modifier(cli: CommandLine) -> None:
@@ -200,7 +220,7 @@ def test_what_a_gpu_has_no_kernels_for_is_cautioned(
         ("check tiny --model.adapters '[{path=\"small.toml\"}]'", "[{path: 'small.toml'}]"),
         (
             "check tiny --model.pretrained . --model.adapters '[{path=\"small.toml\"}]'",
-            "small.toml is a file\n    valid: the directory with adapter_config.json",
+            "small.toml is a file\n    Valid: the directory with adapter_config.json",
         ),
         ("train -3", "there is no preset '-3'"),
         ("--seed 3 check tiny", "the command comes first: setpoint check"),

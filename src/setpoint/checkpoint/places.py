@@ -9,7 +9,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
-from setpoint.config import CONFIG, MINIMAL, ORIGINS, Problem, SetpointError, did_you_mean, nearest
+from setpoint.config import (
+    CONFIG,
+    MINIMAL,
+    ORIGINS,
+    MissingPathError,
+    Problem,
+    SetpointError,
+    did_you_mean,
+    nearest,
+)
 from setpoint.hub.fetch import is_url, protocol_problem
 
 from .folder import (
@@ -86,7 +95,7 @@ def checkpoint_to_load(name: str) -> Path:
     if checkpoint is not None:
         return checkpoint
     if not path.is_dir():
-        raise SetpointError(no_directory(path))
+        raise MissingPathError(no_directory(path))
     folder = path / CHECKPOINTS if (path / CHECKPOINTS).is_dir() else path
     steps = list_checkpoints(folder)
     if not steps:
@@ -143,7 +152,7 @@ def load_problems(section: Checkpoint) -> Iterator[Problem]:
     try:
         read_manifest(checkpoint_to_load(section.load))
     except SetpointError as error:
-        yield Problem("load", str(error))
+        yield Problem.of(error, "load")
 
 
 def verify_record(directory: Path) -> None:

@@ -55,9 +55,10 @@ def check(arguments: Arguments) -> int:
     hides.
 
     PyTorch is imported only if a value requires it, such as a device, compile or float8, and never
-    with --world-size or --gpu, which describe other machines. Checks that could not run are listed
-    as not checked, with the --using option that runs them. Values of modifiers that an override
-    replaced are listed as overridden.
+    with --world-size or --gpu, which describe other machines. A path that can only be one of those,
+    such as /mnt/data where there is no /mnt, is then listed as not checked, like checks that could
+    not run, with the --using option that runs them. Values of modifiers that an override replaced
+    are listed as overridden.
 
     Examples:
         setpoint check tiny  a preset as it is
@@ -127,12 +128,12 @@ def _preflight(config: Config, arguments: Arguments) -> Preflight:
         needs |= {need for need in NEEDS if need in text.split(",")}
     if "torch" in needs or arguments.has(FAKE_STEP):
         needs.add("import")  # building it imports the named objects anyway
-    report = _verify(config, needs)
     is_elsewhere = arguments.has("--world-size") or arguments.has("--gpu")
     if isinstance(config, Job) and config.parallel.world_size != 1:
         is_elsewhere = True
+    report = _verify(config, needs, is_elsewhere)
     if report.calls_for_torch and not report.problems and not is_elsewhere and has_torch():
-        report = _verify(config, {*needs, "torch"})
+        report = _verify(config, {*needs, "torch"}, is_elsewhere)
         for problem in report.problems:
             hint = "For a job of another machine, --world-size N leaves this one out."
             problem.hint = f"{problem.hint} {hint}".lstrip()
@@ -143,9 +144,9 @@ def _preflight(config: Config, arguments: Arguments) -> Preflight:
     return report
 
 
-def _verify(config: Config, needs: set[Need]) -> Preflight:
+def _verify(config: Config, needs: set[Need], is_elsewhere: bool) -> Preflight:
     if isinstance(config, Job):
-        return preflight(config, needs)
+        return preflight(config, needs, elsewhere=is_elsewhere)
     if type(config).__name__ != "Inference":
         return Preflight({}, verify(config, needs))
     from setpoint.infer.adopt import verify_job

@@ -69,6 +69,7 @@ from .values.user_code import traceback_to_show as traceback_to_show
 from .words.errors import Caution as Caution
 from .words.errors import ConfigError as ConfigError
 from .words.errors import Invalid as Invalid
+from .words.errors import MissingPathError as MissingPathError
 from .words.errors import Problem as Problem
 from .words.errors import RunError as RunError
 from .words.errors import SetpointError as SetpointError

@@ -173,12 +173,11 @@ def prompt_problems(job: Inference) -> Iterator[Problem]:
         given = facts, place.directory, job.ids
         prompts = [] if section is None else prompts_of(section, job.chat, *given)
     except SetpointError as error:
-        message, _, valid = str(error).partition("\nValid: ")
-        field, _, reason = message.partition(": ")
-        also = ("tokenizer",)
-        if not field.startswith(("chat", "generation")):
-            field, reason, also = "generation.prompts_file", message, ()
-        yield Problem(field, reason, hint=f"Valid: {valid}" if valid else "", also=also)
+        field = str(error).partition(": ")[0]
+        if field.startswith(("chat", "generation")):
+            yield Problem.of(error, field, field, also=("tokenizer",))
+        else:
+            yield Problem.of(error, "generation.prompts_file")
         return
     if section is None:
         return

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import os
+import tempfile
 from collections.abc import Collection, Iterator
 from math import prod
 
-from setpoint.config import Need, chain_of, verify
+from setpoint.config import MissingPathError, Need, chain_of, verify
 from setpoint.config.resolving.checks import Verification
 from setpoint.config.values.origin import COMMAND_LINE, ENVIRONMENT, FILE
 from setpoint.model.config import HuggingFaceConfig, ModelConfig, TransformerConfig
@@ -51,8 +53,14 @@ class Preflight:
         return {"facts": self.facts, "cautions": cautions, "skipped": self.skipped}
 
 
-def preflight(job: Job, needs: Collection[Need] = ("files",)) -> Preflight:
-    """Check a resolved job."""
+def preflight(
+    job: Job, needs: Collection[Need] = ("files",), *, elsewhere: bool = False
+) -> Preflight:
+    """Check a resolved job.
+
+    Arguments:
+        elsewhere: the job is for another machine, whose paths are not checked.
+    """
     batch = job.batch
     tokens = batch.global_size * batch.sequence_length
     ranks = job.parallel.data_ranks
@@ -65,12 +73,31 @@ def preflight(job: Job, needs: Collection[Need] = ("files",)) -> Preflight:
     # Presets that compile are for machines with GPUs.
     compiles = any(origin.layer in WRITTEN for origin, _ in chain_of(job, "compile"))
     report = Preflight(facts, verify(job, needs), compiles)
+    if elsewhere:
+        _leave_out_paths(report)
     unknown = _measure(job, facts)
     if unknown is not None:
         report.skipped.append(f"model: {unknown}")
     if "files" in needs:
         report.skipped.extend(_on_hub(job.model))
     return report
+
+
+def _leave_out_paths(report: Preflight) -> None:
+    """Move missing paths that can only be those of another machine to the skipped checks.
+
+    A path whose directory exists here is of this machine, unless that directory is one which every
+    machine has: the root, a top-level directory or the one for temporary files.
+    """
+    for problem in [each for each in report.problems if each.kind == MissingPathError.kind]:
+        path = os.path.expanduser((problem.value or "").strip("'\""))
+        parent = os.path.dirname(os.path.normpath(path))
+        everywhere = parent == tempfile.gettempdir() or parent.rstrip("/").count("/") < 2
+        if parent and (not os.path.isdir(parent) or (os.path.isabs(parent) and everywhere)):
+            report.problems.remove(problem)
+            report.skipped.append(
+                f"{problem.path} = {problem.value}: there is no such path on this machine"
+            )
 
 
 def _on_hub(model: ModelConfig) -> Iterator[str]:

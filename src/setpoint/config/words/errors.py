@@ -16,8 +16,9 @@ PAGE = 100  # columns of a list of valid values if the width of the terminal is 
 WIDTH = 300  # of a path, a value or an origin in a report; longer ones are a mistake or hostile
 UNKNOWN_KEY = "unknown key"
 WRONG_KIND = "wrong kind"
-"""Kinds of mistakes that hints ask for: no field has the key; a value of another type, or another
-word, than the field takes. All other mistakes have none."""
+MISSING_PATH = "missing path"
+"""Kinds of mistakes: no field has the key; a value of another type, or another word, than the field
+takes; no such file or directory on this machine. All other mistakes have none."""
 HIDDEN = "***"
 """The text shown in place of a secret."""
 # A text without any of these contains none of the keys below.
@@ -91,9 +92,16 @@ class SetpointError(Exception):
 
     # The configuration or the arguments are wrong.
     status = 2
+    kind = ""
 
     def __str__(self) -> str:
         return printable(hide_secrets(super().__str__()))
+
+
+class MissingPathError(SetpointError):
+    """A file or directory of the configuration that does not exist on this machine."""
+
+    kind = MISSING_PATH
 
 
 class RunError(SetpointError):
@@ -135,7 +143,7 @@ class Invalid(SetpointError):
             section.
         hint: a sentence with advice, or the empty string.
         secret: whether the value may be a secret, which reports must not repeat.
-        kind: `UNKNOWN_KEY`, `WRONG_KIND` or the empty text.
+        kind: `UNKNOWN_KEY`, `WRONG_KIND`, `MISSING_PATH` or the empty text.
     """
 
     def __init__(
@@ -251,6 +259,20 @@ class Problem:
         self.kind = kind
         # The traceback of an error in a method of a config class; empty if none was raised.
         self.traceback: str | None = None
+
+    @classmethod
+    def of(cls, error: SetpointError, path: str, *prefixes: str, also: Sequence[str] = ()) -> Self:
+        """The problem of a field that an error reports.
+
+        Arguments:
+            prefixes: names of the field or its value with which the text may begin.
+        """
+        text = str(error)
+        for prefix in prefixes:
+            text = text.removeprefix(f"{prefix}: ")
+        message, _, valid = text.partition("\nValid: ")
+        hint = f"Valid: {valid}" if valid else ""
+        return cls(path, message, hint=hint, also=also, kind=error.kind)
 
     def placed(self, path: str, value: str | None, origin: str | None, also: list[str]) -> Self:
         """The problem with its path from the root."""

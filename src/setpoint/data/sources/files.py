@@ -13,7 +13,7 @@ from importlib import import_module
 from pathlib import Path, PurePosixPath
 from typing import Any, BinaryIO, cast
 
-from setpoint.config import Problem, SetpointError, nearest
+from setpoint.config import MissingPathError, Problem, SetpointError, nearest
 from setpoint.hub.fetch import is_url, open_file_system, protocol_problem, url_reason
 
 TEXT, JSONL, CSV, PARQUET, ARROW = "text", "jsonl", "csv", "parquet", "arrow"
@@ -192,13 +192,14 @@ def _expand(
             "a glob that matches; '**' crosses folders",
         )
     else:
-        raise SetpointError(
+        raise MissingPathError(
             f"{where}: '{pattern}' does not exist, or cannot be reached (relative paths start at "
             f"{Path.cwd()}).\nValid: an existing file or folder, or a glob. {_nearby(literal)}"
         )
     chosen = [file for file in files if not folder or accept is None or accept(file)]
     if not chosen:
-        raise SetpointError(f"{where}: {wrong[0]}.\nValid: {wrong[1]}. {_nearby(base / '*')}")
+        kind = SetpointError if base.is_dir() else MissingPathError
+        raise kind(f"{where}: {wrong[0]}.\nValid: {wrong[1]}. {_nearby(base / '*')}")
     return [(file.relative_to(base).as_posix(), file) for file in chosen]
 
 
@@ -286,9 +287,7 @@ def _list_url(pattern: str) -> tuple[list[str], str, bool]:
 def problems_of(errors: Mapping[str, SetpointError]) -> Iterator[Problem]:
     """Errors of `find_files` as problems, with `HERE` as the path of the section."""
     for path, error in errors.items():
-        # The error of the data names the field first and what is valid last.
-        message, _, valid = str(error).removeprefix(f"{path}: ").partition("\nValid: ")
-        yield Problem(path.removeprefix(f"{HERE}."), message, hint=f"Valid: {valid}" * bool(valid))
+        yield Problem.of(error, path.removeprefix(f"{HERE}."), path)
 
 
 def size_of(files: Mapping[str, File]) -> int | None:

@@ -11,7 +11,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from setpoint.config import Problem, SetpointError
+from setpoint.config import MissingPathError, Problem, SetpointError
 from setpoint.data.document import Document, FileRecord, Place, Placed
 from setpoint.data.sources.config import HubDataset
 from setpoint.data.sources.files import EXTRA, inputs_of
@@ -37,9 +37,8 @@ def path_problems(config: HubDataset) -> Iterator[Problem]:
     """Find invalid paths, and options without effect on local data, without accessing the hub."""
     folder = folder_of(config)
     if folder is None and _ID.fullmatch(config.path) is None:
-        yield Problem(
-            "path", "is neither a local directory nor a valid Hub id", valid=("owner/name",)
-        )
+        message = "is neither a local directory nor a valid Hub id"
+        yield Problem("path", message, valid=("owner/name",), kind=MissingPathError.kind)
     useless = {"revision": config.revision, "token": config.token} if folder else {}
     if folder and is_saved(folder):
         useless |= {

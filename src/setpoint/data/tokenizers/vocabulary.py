@@ -12,7 +12,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from setpoint.config import Problem, SetpointError
+from setpoint.config import MissingPathError, Problem, SetpointError
 from setpoint.data.tokenizers.config import (
     BYTES_VOCABULARY,
     Bytes,
@@ -288,7 +288,7 @@ def find_tokenizer(path: str) -> Path:
             f"`tokenizer.save_pretrained(...)` of a fast tokenizer of transformers writes it."
         )
     if split_hub_id(path) is None:
-        raise SetpointError(
+        raise MissingPathError(
             f"tokenizer.path: there is no {path}.\n"
             f"Valid: a directory with {TOKENIZER}, that file, or a hub id such as Qwen/Qwen3-0.6B; "
             f"`setpoint tokenizer train` makes one from the data."
@@ -331,8 +331,8 @@ def file_problems(config: HuggingFace) -> Iterator[Problem]:
         vocabulary.require_new(config.added)
         vocabulary.with_tokens(config.added).separator(config.separator)
     except SetpointError as error:
-        message, _, valid = str(error).partition("\nValid: ")
-        name, colon, remainder = message.partition(": ")
-        field = name.removeprefix("tokenizer.") if name.startswith("tokenizer.") else "path"
-        detail = remainder if colon and name.startswith("tokenizer.") else message
-        yield Problem(field, detail, hint=f"Valid: {valid}" if valid else "")
+        name = str(error).partition(": ")[0]
+        if name.startswith("tokenizer."):
+            yield Problem.of(error, name.removeprefix("tokenizer."), name)
+        else:
+            yield Problem.of(error, "path")

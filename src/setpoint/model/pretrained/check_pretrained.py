@@ -209,4 +209,5 @@ def _problems(field: str, error: SetpointError, name: str) -> Iterator[Problem]:
     hint = " ".join(line for line in lines if not line.startswith("  "))
     for finding in findings or [""]:
         message, _, valid = f"{head} {finding}".strip().partition(". Valid: ")
-        yield Problem(field, message, valid=valid.split(", ") if valid else (), hint=hint)
+        listed = valid.split(", ") if valid else ()
+        yield Problem(field, message, valid=listed, hint=hint, kind=error.kind)

@@ -6,7 +6,14 @@ import os
 from pathlib import Path
 from typing import Final, Literal, NamedTuple
 
-from setpoint.config import ORIGINS, SetpointError, can_be_path, for_error, nearest
+from setpoint.config import (
+    ORIGINS,
+    MissingPathError,
+    SetpointError,
+    can_be_path,
+    for_error,
+    nearest,
+)
 from setpoint.hub.fetch import fetch_files, split_hub_id
 
 CONFIG: Final = "config.json"
@@ -62,7 +69,7 @@ def locate_here(name: str) -> Place | None:
             return Place(name, "checkpoint", checkpoint)
     if not path.exists():
         if split_hub_id(name) is None or _has_parent(path):
-            raise SetpointError(f"{name}: {_missing(path)}")
+            raise MissingPathError(f"{name}: {_missing(path)}")
         return None
     if not path.is_dir():
         raise SetpointError(

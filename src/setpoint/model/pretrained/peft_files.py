@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from setpoint.config import Problem, RunError, SetpointError
+from setpoint.config import MissingPathError, Problem, RunError, SetpointError
 from setpoint.files.tensor_header import read_header
 from setpoint.model.pretrained.locate import Place, is_on_hub, locate_here
 
@@ -51,7 +51,8 @@ class PeftFiles:
                 f"{path} is a file\nValid: the directory with {CONFIG} and {WEIGHTS}"
             ) from None
         except FileNotFoundError:
-            raise SetpointError(f"{path} has no {CONFIG}, so it is not a PEFT adapter") from None
+            kind = SetpointError if self.path.is_dir() else MissingPathError
+            raise kind(f"{path} has no {CONFIG}, so it is not a PEFT adapter") from None
         except (OSError, ValueError, RecursionError) as error:
             raise SetpointError(f"{path}/{CONFIG} cannot be read: {error}") from None
         if not isinstance(self.keys, dict) or self.keys.get("peft_type") != "LORA":
@@ -128,8 +129,7 @@ def adapter_file_problems(config: TransformerConfig) -> Iterator[Problem]:
             if isinstance(base, str) and base and config.pretrained is not None:
                 difference = _difference(base, config.pretrained)
         except (SetpointError, RunError) as error:
-            message, _, valid = str(error).partition("\nValid: ")
-            yield Problem(path, message, valid=(valid,) if valid else ())
+            yield Problem.of(error, path)
             continue
         if difference is not None:
             yield Problem(

@@ -169,8 +169,7 @@ def held_out_problems(job: Job) -> Iterator[Problem]:
     try:
         held_out_count(total, job.data.held_out)
     except SetpointError as error:
-        message, _, valid = str(error).removeprefix("data.held_out: ").partition("\nValid: ")
-        yield Problem("data.held_out", message, hint=f"Valid: {valid}", also=("data.sources",))
+        yield Problem.of(error, "data.held_out", "data.held_out", also=("data.sources",))
 
 
 def _documents(source: SourceConfig) -> int | None:
@@ -245,8 +244,7 @@ def template_problems(job: Job) -> Iterator[Problem]:
                     hint="End the assistant's messages with a control token, such as eos_token.",
                 )
         except SetpointError as error:
-            message, _, valid = str(error).removeprefix(": ").partition("\nValid: ")
-            yield Problem(f"{path}.template", message, hint=f"Valid: {valid}", also=("tokenizer",))
+            yield Problem.of(error, f"{path}.template", "", also=("tokenizer",))
 
 
 @rule(needs="files", when=lambda job: any(sources_of(job, Tokens)))
