@@ -15,7 +15,7 @@
 # make audit   look for known vulnerabilities of the packages in .venv; status 3 where the service
 #               that knows of them could not be asked about all
 # make planted  break one thing at a time in a copy, and say whether the tests catch it
-# make fuzz     look for inputs that break a reader; FUZZ_SECONDS=60 for each kind
+# make fuzz     look for inputs that break a reader, 10,000 of each kind
 # make fuzz-configs  look for whole configurations that break anything; FUZZ_CASES=100000
 # make bench    measure against peers; `make bench-config` only what needs no torch,
 #               `make bench-model` only models, `make bench-train` only training loops
@@ -34,7 +34,6 @@
 #                        builds for processors only, which are a tenth of the size
 
 PYTHON ?= python3
-FUZZ_SECONDS ?= 60
 FUZZ_CASES ?= 100000
 FUZZ_SEED ?= 0
 TORTURE ?=
@@ -111,8 +110,8 @@ audit: $(VENV)/.audit
 planted: $(VENV)/.dev
 	@$(BIN)/python -m tests.planted
 
-fuzz: $(VENV)/.fuzz
-	@$(BIN)/python -m tests.long.fuzz.coverage_guided --seconds $(FUZZ_SECONDS)
+fuzz: $(VENV)/.dev
+	@$(BIN)/python -m pytest -q -m slow tests/long/fuzz/test_fuzz.py
 
 fuzz-configs: $(VENV)/.dev
 	@$(BIN)/python -m tests.long.fuzz.configurations --cases $(FUZZ_CASES) --seed $(FUZZ_SEED)
@@ -202,9 +201,6 @@ $(VENV)/.dev: $(VENV)/.train
 
 $(VENV)/.audit: $(VENV)/.dev
 	$(call add,audit)
-
-$(VENV)/.fuzz: $(VENV)/.dev
-	$(call add,fuzz)
 
 $(BENCH)/.peers: benchmarks/config/requirements.txt pyproject.toml
 	@$(PYTHON) -m venv $(BENCH)

@@ -19,12 +19,12 @@ from setpoint.config.values.user_code import allow_imports
 from setpoint.memory.usage import is_out_of_memory
 from setpoint.precision.config import LossScale
 from setpoint.precision.mixed_precision import LossScaler
-from setpoint.train.build.components import Components, build_components
+from setpoint.train.build.components import build_components
 from setpoint.train.engine import Engine, Rates, explain_oom, raise_named
 from setpoint.train.loop import build_engine
 from setpoint.train.rules.run_rules import memory_suggestions
 from setpoint.train.run import train
-from setpoint.train.verdict import StepResult, Verdict
+from setpoint.train.verdict import Verdict
 
 from .small import events, small_job
 
@@ -39,44 +39,6 @@ class Reads(TorchDispatchMode):
     ) -> Any:
         self.count += func is torch.ops.aten._local_scalar_dense.default
         return func(*args, **(kwargs or {}))
-
-
-def finished(
-    folder: Path, scale: float | None = None, factor: float = 1.0, *flags: str
-) -> tuple[StepResult, Components, Reads]:
-    """One step, whose first gradient is multiplied by a factor."""
-    job = small_job(folder, "model.dropout=0", *flags)
-    components = build_components(job)
-    if scale is not None:
-        components.scaler = LossScaler("cpu", resolve(LossScale(initial=scale)))
-    next(components.model.parameters()).register_hook(lambda gradient: gradient * factor)
-    engine, step = Engine(job, components), components.feed.take()
-    sums = engine.forward_backward(step, step.rank_total)
-    with Reads() as reads:
-        return engine.update(sums, Rates(1e-3, 0.0))(), components, reads
-
-
-def weights(components: Components) -> list[Tensor]:
-    return [p.detach().clone() for p in components.model.parameters()]
-
-
-@pytest.mark.parametrize(
-    ("scale", "factor", "verdict"),
-    [
-        (None, 1.0, Verdict.TAKEN),
-        (1024.0, 1.0, Verdict.TAKEN),
-        (1024.0, math.inf, Verdict.SKIPPED),
-        (None, math.inf, Verdict.REFUSED),
-    ],
-)
-def test_verdicts(tmp_path: Path, scale: float | None, factor: float, verdict: Verdict) -> None:
-    before = weights(build_components(small_job(tmp_path, "model.dropout=0")))
-    ended, components, _ = finished(tmp_path, scale, factor)
-    assert ended.verdict is verdict
-    same = [torch.equal(a, b) for a, b in zip(weights(components), before, strict=True)]
-    assert not any(same) if verdict is Verdict.TAKEN else all(same)
-    assert components.scaler.skipped == (verdict is Verdict.SKIPPED)
-    assert math.isfinite(ended.grad_norm) == (factor == 1)
 
 
 @pytest.mark.parametrize(("flags", "ahead"), [((), True), (("parallel.torchft={}",), False)])

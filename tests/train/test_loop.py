@@ -284,19 +284,6 @@ def test_what_others_draw_changes_nothing(tmp_path: Path) -> None:
     assert len(set(losses[0])) == 6
 
 
-MASKED = ("loss.ignore_index=33", "evaluation=null", "checkpoint.every=never", "model.dropout=0")
-TOKENS = 4 * 16  # of a step
-
-
-def test_a_duration_in_tokens_ends_with_its_schedule(tmp_path: Path) -> None:
-    job = small_job(tmp_path, f"duration={40 * TOKENS} tokens", "schedule.floor=0", *MASKED)
-    found = [row for row in rows(train(job).directory) if row["kind"] == "train"]
-    assert job.total_steps() == len(found) == 40
-    assert [row["tokens"] for row in found] == [TOKENS * (at + 1) for at in range(40)]
-    # The rate reaches 0 where the run ends, not before.
-    assert all(row["lr"] > 0 for row in found)
-
-
 class Noted(Callback):
     """Notes its name."""
 

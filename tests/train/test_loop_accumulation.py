@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
-from torch.nn import functional as F
 
 from setpoint.loss.config import LinearCrossEntropy
 from setpoint.loss.linear import linear_missing
-from setpoint.shapes.batch import StepBatch, total_count
 from setpoint.train.build.components import Components, build_components
 from setpoint.train.config import Job
 from setpoint.train.verdict import StepResult
@@ -49,21 +46,13 @@ def job_of(tmp_path: Path, portion: tuple[int, int], *flags: str) -> Job:
     return job
 
 
-def accumulated(job: Job, dtype: torch.dtype, weighted: bool) -> tuple[Components, float]:
+def accumulated(job: Job, dtype: torch.dtype) -> tuple[Components, float]:
     """The gradients of one update, left in the parameters, and its loss."""
     components = build_components(job)
     components.model.to(dtype)
     loop = loop_of(job, components=components)
-    batches = list(components.feed.take().batches)
-    if weighted:
-        batches = [
-            # Like nothing else, and often 0.
-            replace(batch, weights=(batch.inputs % 5 * (batch.targets % 3)).float())
-            for batch in batches
-        ]
-    counts = [components.objective.count(batch) for batch in batches]
-    whole = total_count(counts)
-    sums = loop.engine.forward_backward(StepBatch(batches, counts, whole), whole)
+    step = components.feed.take()
+    sums = loop.engine.forward_backward(step, step.rank_total)
     return components, float(sums.losses[0])
 
 
@@ -81,7 +70,7 @@ def test_gradients(tmp_path: Path, name: str, dtype: torch.dtype) -> None:
     losses: list[float] = []
     for portion in PORTIONS:
         job = job_of(tmp_path, portion, *JOBS[name])
-        components, loss = accumulated(job, dtype, weighted=False)
+        components, loss = accumulated(job, dtype)
         found.append(gradients(components))
         losses.append(loss)
     assert losses == pytest.approx([losses[0]] * len(PORTIONS), rel=1e-6)
@@ -90,33 +79,6 @@ def test_gradients(tmp_path: Path, name: str, dtype: torch.dtype) -> None:
     for other in found[1:]:
         for parameter, gradient in found[0].items():
             torch.testing.assert_close(other[parameter], gradient, rtol=0, atol=tolerance)
-
-
-@pytest.mark.parametrize(
-    ("loss", "portion"),
-    [
-        ("cross_entropy", (8, 1)),
-        ("chunked_cross_entropy", (2, 4)),
-        ("linear_cross_entropy", (1, 8)),
-    ],
-)
-def test_weights_from_the_data(tmp_path: Path, loss: str, portion: tuple[int, int]) -> None:
-    """Against the definition over the whole batch: sum of w * cross-entropy / sum of w."""
-    components, found = accumulated(
-        job_of(tmp_path, portion, f"loss={loss}"), torch.float64, weighted=True
-    )
-    whole = build_components(job_of(tmp_path, (8, 1)))
-    model, batch = whole.model.to(torch.float64).train(), whole.feed.take().batches[0]
-    weights = (batch.inputs % 5 * (batch.targets % 3)).double().flatten()
-    each = F.cross_entropy(
-        model(batch.inputs).flatten(0, 1), batch.targets.flatten(), reduction="none"
-    )
-    expected = (each * weights).sum() / weights.sum()
-    expected.backward()
-    assert found == pytest.approx(float(expected.detach()), rel=1e-6)
-    theirs = gradients(whole)
-    for name, gradient in gradients(components).items():
-        torch.testing.assert_close(gradient, theirs[name], rtol=0, atol=1e-12)
 
 
 @pytest.mark.parametrize("name", ["weighed", "experts that are balanced by biases"])
@@ -144,8 +106,7 @@ def test_the_balance_of_experts_is_that_of_micro_batches(tmp_path: Path) -> None
     """A product of means over tokens is not a sum over them: this term depends on the portions."""
     flags = ("model.moe={experts=4, expert_dim=16, balance_loss=0.1}",)
     losses = [
-        accumulated(job_of(tmp_path, portion, *flags), torch.float64, weighted=False)[1]
-        for portion in PORTIONS[:2]
+        accumulated(job_of(tmp_path, portion, *flags), torch.float64)[1] for portion in PORTIONS[:2]
     ]
     assert losses[0] != pytest.approx(losses[1], rel=1e-6)
     assert losses[0] == pytest.approx(losses[1], rel=2e-2)

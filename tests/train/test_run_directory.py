@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
-import signal
 import socket
-import time
 from pathlib import Path
 from unittest.mock import MagicMock
 
@@ -19,8 +17,7 @@ from setpoint.train.config import Job
 from setpoint.train.run import train
 from setpoint.train.run_name import identity_mark
 
-from .commands import Commands
-from .small import events, small_job, snapshot, write_config
+from .small import events, small_job, snapshot
 
 
 def test_exactly_what_the_design_lists(tmp_path: Path) -> None:
@@ -80,56 +77,6 @@ def test_a_new_run_names_an_unfinished_one_of_its_name(
     assert "this is a new run" not in capsys.readouterr().out
 
 
-def test_a_locked_directory_names_the_process(commands: Commands, tmp_path: Path) -> None:
-    write_config(tmp_path)
-    process = commands.start(tmp_path, "train", "small.toml", "--duration=100000 steps")
-    while process.running and not list((tmp_path / "runs").glob("*/checkpoints/latest")):
-        time.sleep(0.002)
-    (run,) = (tmp_path / "runs").iterdir()
-    flags = ["duration=100000 steps", f"workspace={tmp_path / 'runs'}"]
-    job = compose(Job, str(tmp_path / "small.toml"), flags=flags).resolve()
-    try:
-        with pytest.raises(SetpointError) as caught:
-            train(job)
-    finally:
-        process.signal(signal.SIGKILL)
-        process.wait()
-    assert f"{run} is in use by process {process.pid};" in str(caught.value)
-    assert caught.value.status == 2
-    # The lock of a dead process locks nothing.
-    assert process.pid and not process.running
-    shorter = "duration=[100000 steps, 1 s]"
-    draft = compose(Job, str(tmp_path / "small.toml"), flags=[*flags, shorter,
-                    "schedule.horizon=100000"]).resolve()  # fmt: skip
-    assert train(draft).directory == run
-
-
-FOREIGN = {
-    "other files": lambda path: (path.mkdir(), (path / "thesis.tex").write_text("years of work")),
-    "a model": lambda path: (path.mkdir(), (path / "config.json").write_text("{}")),
-    "a file": lambda path: path.write_text("a file"),
-}
-
-
-def test_what_is_no_run_directory_is_left_alone(tmp_path: Path) -> None:
-    job = small_job(tmp_path, "duration=2 steps")
-    for kind, make in FOREIGN.items():
-        target = tmp_path / kind
-        make(target)
-        before = snapshot(tmp_path)
-        with pytest.raises(SetpointError) as caught:
-            train(job, target)
-        assert str(target) in str(caught.value) and caught.value.status == 2
-        assert snapshot(tmp_path) == before
-
-
-def test_an_unwritable_place(tmp_path: Path) -> None:
-    (tmp_path / "file").write_text("a file where a folder should be")
-    for workspace in ("/proc/setpoint-runs", f"{tmp_path}/file/runs"):
-        with pytest.raises(SetpointError, match="cannot be"):
-            train(small_job(tmp_path, "duration=2 steps", f"workspace={workspace}"))
-
-
 @pytest.mark.parametrize(
     ("content", "words"),
     [
@@ -149,22 +96,6 @@ def test_bad_data_is_refused_and_nothing_is_written(
         train(small_job(tmp_path, source, f"data.{length}"))
     assert caught.value.status == 2
     assert not (tmp_path / "runs").exists()
-
-
-def test_the_command_line_says_it_in_words(commands: Commands, tmp_path: Path) -> None:
-    """Status 2, one message on standard error, no traceback, and nothing written."""
-    write_config(tmp_path)
-    (tmp_path / "runs").write_text("a file where a folder should be")
-    before = snapshot(tmp_path)
-    status, output = commands.run(tmp_path, "train", "small.toml", "--duration=2 steps")
-    assert status == 2
-    start, error = output.split("\n", 1)
-    assert start.startswith("runs/small-") and "parameters" in start
-    assert error.startswith("error: run directory runs/small-")
-    assert "Traceback" not in output
-    after = snapshot(tmp_path)
-    del after["output.txt"]
-    assert after == before
 
 
 @pytest.mark.parametrize("why", ["a port in use", "a checkpoint that does not fit", "Ctrl-C"])

@@ -1,6 +1,4 @@
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from setpoint.config import SetpointError
 from setpoint.config.composition import compose
@@ -79,41 +77,6 @@ def test_flags_of_fields_that_only_a_later_variant_has() -> None:
         ": --model recurrent --model.cell lstm"
     )
     assert isinstance(resolved("--model=transformer").model, Transformer)
-
-
-TEXTS = st.text(max_size=30) | st.sampled_from(
-    ["{", "[", "[[[", "{a", "null", "${", "${model.dim}", "${model}", "'", '"', "[1,",
-     "{type: sgd}",
-     "inf", "nan", "1e999", "-0", "9" * 400, "true", ",", "[{", "\ud800", "\x00"]
-)  # fmt: skip
-PATHS = st.sampled_from(
-    ["seed", "name", "model", "model.dim", "model.type", "model.experts", "optimizer", "sources",
-     "sources.0", "sources.0.type", "sources.-1.documents", "tags", "tags.0", "thresholds",
-     "thresholds.a", "evaluations.q", "evaluations.q.size", "user", "user.a", "user.a.b",
-     "duration",
-     "log_every", "mode", "folder", "tracker", "tracker.token", "warmup", "optimizer.betas",
-     "optimizer.betas.0", "type", "a..b", ".", "", "x-y", "user.", "model."]
-) | st.text(max_size=8)  # fmt: skip
-
-
-@given(st.lists(st.tuples(PATHS, TEXTS), min_size=1, max_size=4))
-def test_no_flag_whatever_it_holds_raises_anything_else(pairs: list[tuple[str, str]]) -> None:
-    try:
-        job = compose(Job, flags=[f"--{path}={text}" for path, text in pairs]).resolve()
-    except SetpointError as error:
-        text = str(error)
-        text.encode()
-        assert len(text) < 10_000
-    else:
-        assert hash(job) == hash(job.evolve() and compose(Job, job).resolve())
-
-
-@given(st.lists(st.text(max_size=12), max_size=3))
-def test_no_arguments_raise_anything_else(tokens: list[str]) -> None:
-    try:
-        read_flags(Job, tokens)
-    except SetpointError as error:
-        str(error).encode()
 
 
 def test_huge_flags() -> None:

@@ -53,9 +53,14 @@ def _words(error: SetpointError) -> None:
 
 def _locate_all(document: FileDocument, value: object, path: tuple[str | int, ...]) -> None:
     children = value.items() if isinstance(value, dict) else enumerate(value)  # type: ignore[call-overload]
+    lines = document.text.split("\n")
     for key, child in children:
         place = document.locate((*path, key))
-        assert place is not None and min(place) >= 1
+        assert place is not None
+        line, column = place
+        assert 1 <= line <= len(lines) and 1 <= column <= len(lines[line - 1]) + 1
+        if isinstance(key, str) and document.format != "yaml" and "\\" not in document.text:
+            assert key in document.text.split("\n", line - 1)[-1][column - 1 :]
         if isinstance(child, dict | list):
             _locate_all(document, child, (*path, key))
 

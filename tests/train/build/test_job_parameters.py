@@ -35,18 +35,6 @@ RULES = (
 )
 
 
-def test_matrices_decay_without_rules(tmp_path: Path) -> None:
-    components = build_components(
-        small_job(tmp_path, "model.norm=layer_norm", "model.qkv_bias=true")
-    )
-    decay, rest = components.optimizer.param_groups
-    assert [decay["name"], rest["name"]] == ["decay", "no_decay"]
-    named = list(components.model.named_parameters())
-    assert decay["param_names"] == [name for name, p in named if p.ndim >= 2]
-    assert rest["param_names"] == [name for name, p in named if p.ndim < 2]
-    assert "lr_multiplier" not in decay
-
-
 def test_rates_of_mup_and_of_groups_are_multiplied(tmp_path: Path) -> None:
     flags = ("model.mup.base_dim=8", "optimizer.groups=[{pattern=query, lr_multiplier=3}]")
     groups = build_components(small_job(tmp_path, *flags)).optimizer.param_groups
