@@ -195,7 +195,7 @@ BREAKS = [
         "model/attention/backends.py",
         "products = torch.tanh(products / scores.soft_cap) * scores.soft_cap",
         "products = torch.tanh(products / scores.soft_cap)",
-        "model/attention model/test_transformer.py",
+        "acceptance/test_models.py",
     ),
     Break(
         "model/attention/backends.py",

@@ -43,7 +43,7 @@ LAYER = {"norm": LayerNormConfig(), "activation": "gelu_tanh", "positions": "lea
 
 MODELS: dict[str, dict[str, Any]] = {
     "llama": {"kv_heads": 1, "head_dim": 10, "rope_scaling": LLAMA3, "rope_base": 50.0},
-    "yarn": {"rope_scaling": YARN, "qk_norm": True, "tie_embeddings": True},
+    "yarn": {"rope_scaling": YARN, "qk_norm": True, "tie_embeddings": True, "kv_heads": 2},
     "yarn, not rounded": {"rope_scaling": YARN_EXACT, "merge_qkv": True, "qkv_bias": True},
     "gemma": {**PATTERN, **BOTH, "attention_soft_cap": 0.7, "logit_soft_cap": 1.3,
               "activation": "geglu_tanh", "rope_base_sliding": 30.0, "attention_scale": 0.9,

@@ -9,7 +9,6 @@ from setpoint.model.attention.key_value_cache import KeyValueCache
 from setpoint.model.attention.rope import rotation
 from setpoint.model.initialize import initialize
 
-from .. import reference
 from ..small import small_config
 from .small import CONFIGS, SLIDING, latent_config, small_attention
 
@@ -22,37 +21,6 @@ def make(layer: int = 0, **changes) -> Attention:
 
 def run(attention: Attention, x: torch.Tensor, at=None, **changes) -> torch.Tensor:
     return attention(x, attention_context(small_config(**changes), x, at))
-
-
-@pytest.mark.parametrize(("heads", "kv_heads"), [(4, 4), (4, 2), (4, 1)])
-@pytest.mark.parametrize("head_dim", [6, 8])
-def test_against_plain_mathematics(heads, kv_heads, head_dim):
-    changes = {"heads": heads, "kv_heads": kv_heads, "head_dim": head_dim}
-    config, attention = small_config(**changes), make(**changes)
-    x = torch.randn(2, 7, config.dim)
-    positions = [3, 4, 5, 6, 7, 8, 9]
-    y = run(attention, x, torch.tensor(positions), **changes)
-    weights = {name: tensor.double() for name, tensor in attention.state_dict().items()}
-    for row in range(2):
-        expected = reference.attention(config, weights, x[row].double(), positions)
-        torch.testing.assert_close(y[row].double(), expected, rtol=1e-5, atol=1e-5)
-
-
-def test_gradients_against_plain_mathematics():
-    config, attention = small_config(), make()
-    x, grad = torch.randn(1, 5, config.dim, requires_grad=True), torch.randn(1, 5, config.dim)
-    run(attention, x).backward(grad)
-    weights = {
-        name: parameter.detach().double().requires_grad_()
-        for name, parameter in attention.named_parameters()
-    }
-    exact = x.detach().double().requires_grad_()
-    reference.attention(config, weights, exact[0], list(range(5))).backward(grad[0].double())
-    torch.testing.assert_close(x.grad.double(), exact.grad, rtol=1e-4, atol=1e-5)
-    for name, parameter in attention.named_parameters():
-        torch.testing.assert_close(
-            parameter.grad.double(), weights[name].grad, rtol=1e-4, atol=1e-5
-        )
 
 
 def test_the_plain_case_is_one_call_of_pytorch_bit_for_bit():
