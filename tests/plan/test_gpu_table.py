@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from unittest.mock import ANY
 
 import pytest
 
@@ -33,9 +34,7 @@ def test_every_machine_has_sources_and_the_peak_that_mfu_is_computed_with() -> N
         assert gpu.source
         assert gpu.node.source
         assert known.networks[gpu.network].source
-        peak = peak_of(DRIVER[name])
-        assert peak is not None
-        assert (gpu.peak.bf16 or gpu.peak.fp16) == pytest.approx(peak.flops, rel=1e-3)
+        assert peak_of(DRIVER[name]) == (gpu.peak.bf16 or gpu.peak.fp16, ANY)
 
 
 def test_a_file_adds_machines_and_changes_those_of_the_table(tmp_path: Path) -> None:

@@ -102,8 +102,8 @@ def test_a_gpu_has_the_peak_its_maker_promises(
     monkeypatch.setattr(torch.cuda, "get_device_name", lambda _: name)
     gpu: Any = torch.device("cuda")
     found = utilization_of(job, components.model, 257, gpu)
-    assert found.peak == 989.5e12
-    assert found.source is not None and "H200 datasheet" in found.source
+    assert found.peak == 989.4e12
+    assert found.source is not None and "H200 data sheet" in found.source
     monkeypatch.setattr(torch.cuda, "get_device_name", lambda _: "A GPU of tomorrow")
     assert utilization_of(job, components.model, 257, gpu).peak is None
     # What is given beats what is known.

@@ -1,7 +1,7 @@
 """GPUs, nodes and networks by name, and the time of collectives on them.
 
-The table is `gpus.toml` in this folder. A user's file has the same form: its entries are added, or
-change fields of existing entries; `like` starts an entry from another one.
+The table is `track/gpus.toml`. A user's file has the same form: its entries are added, or change
+fields of existing entries; `like` starts an entry from another one.
 
 In a ring of n ranks a collective sends (n - 1) / n of its message from each rank, and an all-reduce
 twice that, with one latency per step (Thakur, Rabenseifner and Gropp, 2005; as in NCCL). If a group
@@ -15,7 +15,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from functools import lru_cache
 from math import ceil, inf, log2
-from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple, cast
 
 from setpoint.config import (
@@ -31,6 +30,7 @@ from setpoint.config import (
 )
 from setpoint.config.files.read import read_file
 from setpoint.plan.topology import stride
+from setpoint.track.accelerators import GPUS
 from setpoint.units import ByteSize
 
 if TYPE_CHECKING:
@@ -128,7 +128,6 @@ class Links(NamedTuple):
         return calls * (CALL + latency) + max(near, far)
 
 
-KNOWN = Path(__file__).with_name("gpus.toml")
 FORMATS = ("bf16", "fp16", "fp8", "tf32", "fp32")
 
 SHARE = 0.9
@@ -288,16 +287,19 @@ def gpu_table(file: str | None = None) -> GpuTable:
     Raises:
         SetpointError: the file cannot be read or is invalid; names file and line.
     """
+    known = read_file(str(GPUS))
+    del known.data["drivers"]
     if file is None:
-        return compose(GpuTable, files=[KNOWN]).resolve()
+        return compose(GpuTable, files=[known]).resolve()
     document = read_file(file)
-    known = read_file(str(KNOWN)).data
     for table in ("networks", "gpus"):
         given = document.data.get(table)
         if is_mapping(given):
             # A later file replaces an entry: omitted fields are copied from the previous one.
-            document.data[table] = _filled(document, table, given, cast("_Table", known[table]))
-    return compose(GpuTable, files=[KNOWN, document]).resolve()
+            document.data[table] = _filled(
+                document, table, given, cast("_Table", known.data[table])
+            )
+    return compose(GpuTable, files=[known, document]).resolve()
 
 
 _Table = dict[str, dict[str, object]]
