@@ -346,7 +346,8 @@ def test_a_full_disk_is_an_error_and_leaves_nothing_half(
         patch.setattr(store, "write_file", full)
         patch.setattr(prepare, "write_file", full)
         with pytest.raises(
-            RunError, match=r"data.prepare.folder: .* No space left on device.*kept"
+            RunError,
+            match=r"data.prepare.folder: .*: No space left on device \(.* MB are free\).*kept",
         ):
             read_sides(data, ByteTokenizer())
     assert not [path for path in tmp_path.iterdir() if path.is_dir() and "partial" not in path.name]
@@ -393,6 +394,21 @@ class Broken(ByteTokenizer):
 
     def encode(self, data: bytes) -> Any:
         raise SetpointError("cannot take it")
+
+
+class FullDisk(ByteTokenizer):
+    """Fails as writing a piece does."""
+
+    def encode(self, data: bytes) -> Any:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), "000000.tokens")
+
+
+def test_a_full_disk_of_a_process_names_the_field_and_the_file(tmp_path: Path) -> None:
+    words = (
+        r"data.prepare.folder: 000000.tokens cannot be written: No space left on device \(.* free"
+    )
+    with pytest.raises(RunError, match=words):
+        read_sides(data_of(tmp_path, [SMALL], 2), FullDisk())
 
 
 @pytest.mark.parametrize("workers", [1, 2])

@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import json
+import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from setpoint.config import ConfigError, resolve
+from setpoint.checkpoint.manifest import read_manifest
+from setpoint.config import ConfigError, SetpointError, resolve
 from setpoint.config.composition import compose
+from setpoint.config.record.record import recorded_fingerprint
 from setpoint.config.values.node import chain_of
 from setpoint.config.values.origin import RECORD
 from setpoint.data.tokenizers.config import Bytes, HuggingFace, TokenIds
+from setpoint.files.atomic import digest_file
 from setpoint.infer.adopt import adopt, complete
 from setpoint.infer.config import EvaluationTask, Inference, InferenceWeights
 from setpoint.infer.inference import infer
@@ -24,6 +29,8 @@ from setpoint.train.run import train
 from ..data.tokenizers_here import byte_level
 from ..train.small import small_job
 from .small import small_model
+
+RECORD_FILES = ("config.json", "origins.json")
 
 
 def problems(path: object, *flags: str) -> list[str]:
@@ -92,6 +99,26 @@ def test_weights_that_are_nowhere(trained: tuple[Job, Path], tmp_path: Path) -> 
     )
     assert problems(latest) == []
     assert problems(run / "checkpoints" / "step-00000040") == []
+
+
+def test_a_record_of_a_class_that_is_not_imported_names_its_module(
+    trained: tuple[Job, Path], tmp_path: Path
+) -> None:
+    checkpoint = shutil.copytree(trained[1] / "checkpoints/step-00000080", tmp_path / "saved")
+    manifest = read_manifest(checkpoint)
+    record, origins = (json.loads((checkpoint / name).read_text()) for name in RECORD_FILES)
+    record["model"]["type"] = origins["model.type"]["value"] = "own"
+    origins["model.type"]["layers"][-1]["value"] = "own"
+    fingerprint = recorded_fingerprint(origins)
+    record["setpoint"] |= {"fingerprint": fingerprint, "modules": ["own_model", "json"]}
+    for name, content in zip(RECORD_FILES, (record, origins), strict=True):
+        (checkpoint / name).write_text(json.dumps(content))
+        files = {**manifest.files, name: digest_file(checkpoint / name)}
+        manifest = replace(manifest, files=files)
+    (checkpoint / "manifest.json").write_bytes(manifest.render())
+    weights = InferenceWeights(path=str(checkpoint))
+    with pytest.raises(SetpointError, match=r"--import own_model \(in Python: import own_model\)"):
+        complete(Inference(weights=weights, evaluation=EvaluationTask()))
 
 
 def test_a_hugging_face_model_brings_its_tokenizer(tmp_path: Path) -> None:

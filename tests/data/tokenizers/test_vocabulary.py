@@ -62,7 +62,9 @@ def test_files_that_are_none(tmp_path: Path, text: str, words: str) -> None:
 def test_places_that_hold_none(tmp_path: Path) -> None:
     with pytest.raises(SetpointError, match="holds no tokenizer.json"):
         find_tokenizer(str(tmp_path))
-    with pytest.raises(SetpointError, match="there is no ./nowhere"):
+    with pytest.raises(
+        SetpointError, match=r"there is no ./nowhere.\n.*`setpoint tokenizer train`"
+    ):
         find_tokenizer("./nowhere")
 
 
