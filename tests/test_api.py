@@ -57,6 +57,8 @@ def test_the_function_remains_one_when_its_package_is_imported() -> None:
     assert callable(sp.train) and callable(sp.infer) and callable(sp.plan) and callable(sp.sweep)
     with pytest.raises(sp.SetpointError, match="accepts a Job"):
         sp.train(7)  # pyright: ignore[reportArgumentType]
+    with pytest.raises(sp.SetpointError, match="overrides accepts words, as in"):
+        sp.train("tiny", "duration=4")
 
 
 def test_a_run_is_read_as_its_files_say(run: sp.RecordedRun) -> None:
@@ -81,7 +83,7 @@ def test_a_run_is_a_source(run: sp.RecordedRun) -> None:
 
 
 def test_greedy_text_and_scores_are_those_of_the_module(run: sp.RecordedRun) -> None:
-    model = run.model("latest")
+    model = run.model(checkpoint="latest")
     (text,) = model.generate("The sq", max_tokens=8, temperature=0)
     module, tokens = model.module, list(b"The sq")
     encoded = [model.tokenizer.separator, *tokens]
@@ -99,7 +101,7 @@ def test_greedy_text_and_scores_are_those_of_the_module(run: sp.RecordedRun) -> 
 
 
 def test_other_checkpoints_give_other_scores(run: sp.RecordedRun) -> None:
-    first, last = (run.model(step).evaluate(TEXTS[:20])["text"].loss for step in (6, 12))
+    first, last = (run.model(checkpoint=step).evaluate(TEXTS[:20])["text"].loss for step in (6, 12))
     assert first > last
 
 
@@ -114,7 +116,7 @@ def test_wrong_options_name_the_field(run: sp.RecordedRun, tmp_path: Path) -> No
         model.generate(5)  # pyright: ignore[reportArgumentType]
     for wrong in ("worst", 1.5):
         with pytest.raises(sp.ConfigError, match=r"weights\.checkpoint = "):
-            run.model(wrong)  # pyright: ignore[reportArgumentType]
+            run.model(checkpoint=wrong)  # pyright: ignore[reportArgumentType]
     with pytest.raises(sp.SetpointError, match=r"load_model: overrides accepts words, .* got 7"):
         run.model(overrides=7)  # pyright: ignore[reportArgumentType]
     with pytest.raises(sp.SetpointError, match="load_run takes a run directory, .* got 7"):
@@ -173,14 +175,14 @@ def test_a_sweep_trains_the_points_of_a_table(
     monkeypatch.setattr(sys, "executable", f"{forks.programs}/python")
     small = {**SMALL, "duration": 2, "workspace": str(tmp_path), "evaluation": None}
     grid = {"grid": {"optimizer.lr": [1e-3, 2e-3]}}
-    planned = sp.sweep("tiny", grid, small, dry_run=True)
+    planned = sp.sweep("tiny", small, points=grid, dry_run=True)
     assert [point.job.optimizer.lr for point in planned.points] == [1e-3, 2e-3]
     assert not planned.folder.exists()
-    result = sp.sweep("tiny", grid, small, jobs=2)
+    result = sp.sweep("tiny", small, points=grid, jobs=2)
     assert (result.status, [point.status for point in result.points]) == (0, ["finished"] * 2)
     assert all(math.isfinite(point.metrics["train.loss"]) for point in result.points)
     assert (result.folder / "sweep.json").is_file()
-    again = sp.sweep("tiny", grid, small, dry_run=True)
+    again = sp.sweep("tiny", small, points=grid, dry_run=True)
     assert [point.plan() for point in again.points] == ["skip: finished"] * 2
 
 
@@ -192,11 +194,11 @@ def test_the_points_of_a_sweep_are_checked(tmp_path: Path) -> None:
     with pytest.raises(sp.ConfigError, match=r"in 1 of 2 points"):
         sp.sweep(str(file))
     with pytest.raises(sp.SetpointError, match="describes points"):
-        sp.sweep(str(file), {"grid": {"seed": [1, 2]}})
+        sp.sweep(str(file), points={"grid": {"seed": [1, 2]}})
     with pytest.raises(sp.SetpointError, match="sweep needs points"):
         sp.sweep("tiny")
     with pytest.raises(sp.SetpointError, match="workspace cannot be varied"):
-        sp.sweep("tiny", {"grid": {"workspace": ["a", "b"]}})
+        sp.sweep("tiny", points={"grid": {"workspace": ["a", "b"]}})
     grid = {"grid": {"source": ["tiny", "gpt2-tiny"]}}
-    points = sp.sweep("tiny", grid, {"experiment": "x"}, dry_run=True).points
+    points = sp.sweep("tiny", {"experiment": "x"}, points=grid, dry_run=True).points
     assert [point.job.name for point in points] == ["tiny", "gpt2-tiny"]

@@ -198,9 +198,9 @@ class RecordedRun:
         """The checkpoints by step."""
         return list_checkpoints(self._files.checkpoints)
 
-    def model(self, checkpoint: Which = None, overrides: Overrides = ()) -> TrainedModel:
+    def model(self, overrides: Overrides = (), *, checkpoint: Which = None) -> TrainedModel:
         """The trained model, ready for inference; see `load_model`."""
-        return load_model(self.directory, checkpoint, overrides)
+        return load_model(self.directory, overrides, checkpoint=checkpoint)
 
 
 class TrainedModel:
@@ -315,15 +315,17 @@ def _prompts(prompts: Prompts) -> tuple[Any, ...]:
     return tuple(items)
 
 
-def load_model(source: Source, checkpoint: Which = None, overrides: Overrides = ()) -> TrainedModel:
+def load_model(
+    source: Source, overrides: Overrides = (), *, checkpoint: Which = None
+) -> TrainedModel:
     """Load trained weights for inference, in this process.
 
     Arguments:
         source: a run directory, a checkpoint, the directory or hub id of a Hugging Face model, what
             `train` or `load_run` returned, or a job, a preset or a file, which stand for their run.
+        overrides: of the inference job: `{"parallel.device": "cpu", "weights.dtype": "bf16"}`.
         checkpoint: of a run, `"best"`, `"latest"` or a step; None for the best if there is one,
             else the latest.
-        overrides: of the inference job: `{"parallel.device": "cpu", "weights.dtype": "bf16"}`.
 
     Raises:
         SetpointError: there are no such weights, or the overrides are wrong.
@@ -345,32 +347,32 @@ def generate(
     source: Source,
     prompts: Prompts,
     *,
-    checkpoint: Which = None,
     overrides: Overrides = (),
+    checkpoint: Which = None,
     **options: Any,
 ) -> list[GeneratedText]:
     """Continue prompts with trained weights; see `load_model` and `TrainedModel.generate`."""
-    return load_model(source, checkpoint, overrides).generate(prompts, **options)
+    return load_model(source, overrides, checkpoint=checkpoint).generate(prompts, **options)
 
 
 def evaluate(
     source: Source,
     texts: Texts | Mapping[str, Texts] | None = None,
     *,
-    checkpoint: Which = None,
     overrides: Overrides = (),
+    checkpoint: Which = None,
     **options: Any,
 ) -> dict[str, Score]:
     """Evaluate trained weights on texts; see `load_model` and `TrainedModel.evaluate`."""
-    return load_model(source, checkpoint, overrides).evaluate(texts, **options)
+    return load_model(source, overrides, checkpoint=checkpoint).evaluate(texts, **options)
 
 
 def export(
     source: Source,
     path: str | os.PathLike[str],
     *,
-    checkpoint: Which = None,
     overrides: Overrides = (),
+    checkpoint: Which = None,
     **options: Any,
 ) -> Path:
     """Write trained weights as a Hugging Face model into a new directory.

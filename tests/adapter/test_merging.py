@@ -93,8 +93,8 @@ def test_a_run_resumes_bit_for_bit_around_a_merge(tmp_path: Path) -> None:
         }
 
     adapter = ("adapter.b_std=0.1", "adapter.dropout=0.1")
-    train(job_of(tmp_path, "dora", "duration=7 steps", *adapter), tmp_path / "whole")
+    train(job_of(tmp_path, "dora", "duration=7 steps", *adapter), directory=tmp_path / "whole")
     for steps in (3, 7):
         job = job_of(tmp_path, "dora", f"duration={steps} steps", *adapter)
-        train(job, tmp_path / "cut")
+        train(job, directory=tmp_path / "cut")
     assert weights(tmp_path / "cut") == weights(tmp_path / "whole")

@@ -270,7 +270,7 @@ def parts_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
     folder = tmp_path_factory.mktemp("converted")
     small = ("duration=2 steps", "evaluation=null", "model.merge_qkv=true", "model.layers=2")
-    return train(small_job(folder, *small), folder / "run").directory
+    return train(small_job(folder, *small), directory=folder / "run").directory
 
 
 def test_layouts(cli: CommandLine, parts_run: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -375,7 +375,7 @@ def test_checkpoints_resumes_and_commands_say_it(
     state = json.loads((run / "checkpoints/step-00000004/state.json").read_text())
     assert state["data"] == "epoch 1, after 16 sequences"
     flags = ("duration=6 steps", "evaluation=null", "tracking.progress=lines")
-    train(small_job(tmp_path, *flags), run, accept=["schedule"])
+    train(small_job(tmp_path, *flags), directory=run, accept=["schedule"])
     (resumed,) = events(run, "resume")
     assert resumed["data_position"] == "epoch 1, after 16 sequences"
     assert "\ndata position: epoch 1, after 16 sequences\n" in capsys.readouterr().out

@@ -52,7 +52,7 @@ ADAPTERS = {
 
 def trained(folder: Path, *flags: str) -> Path:
     run = folder / "run"
-    train(small_job(folder, "evaluation=null", "duration=2 steps", *flags), run)
+    train(small_job(folder, "evaluation=null", "duration=2 steps", *flags), directory=run)
     return run
 
 

@@ -248,8 +248,8 @@ def test_a_run_goes_on_without_its_config_json(
 ) -> None:
     folder = saved(tmp_path / "theirs", "llama", vocab_size=257)
     named = (f"model.config={folder}", "schedule=constant", "evaluation.every=2 steps")
-    whole = train(job(tmp_path, *named, "duration=6 steps"), tmp_path / "whole").directory
-    run = train(job(tmp_path, *named, "duration=4 steps"), tmp_path / "run").directory
+    whole = train(job(tmp_path, *named, "duration=6 steps"), directory=tmp_path / "whole").directory
+    run = train(job(tmp_path, *named, "duration=4 steps"), directory=tmp_path / "run").directory
     folder.rename(tmp_path / "elsewhere")
     words = ["train", str(run), "--duration", "6 steps", "--tracking.progress", "lines"]
     assert main([*words, "--dry-run"]) == 0

@@ -36,9 +36,9 @@ ASYNC = ("checkpoint.mode=async", "checkpoint.in_flight=2")
 def a_run_saves_the_same(world: World, folder: Path) -> None:
     own = folder / f"files-{world.rank}"
     waited, gone_on = folder / "sync", folder / "async"
-    train(small_job(own, *FLAGS, *SHARDED), waited)
+    train(small_job(own, *FLAGS, *SHARDED), directory=waited)
     with late_copies() as late:
-        train(small_job(own, *FLAGS, *SHARDED, *ASYNC), gone_on)
+        train(small_job(own, *FLAGS, *SHARDED, *ASYNC), directory=gone_on)
     assert any(late)
     if not world.is_main:
         return
@@ -91,7 +91,7 @@ def a_failed_write_ends_the_run_on_all_ranks(world: World, folder: Path) -> None
     error = ""
     try:
         job = small_job(folder / f"files-{world.rank}", *FLAGS, *SHARDED, *ASYNC)
-        train(job, folder / "run")
+        train(job, directory=folder / "run")
     except SetpointError as refused:
         error = str(refused)
     staging.write_file = atomic.write_file
@@ -170,7 +170,7 @@ def killed(folder: Path) -> None:
             raise AssertionError
 
         staging.write_file = half
-        train(small_job(folder / "job", *flags), folder / "run")
+        train(small_job(folder / "job", *flags), directory=folder / "run")
         os._exit(1)
     assert os.read(reader, 1) == b"x"
     os.kill(child, signal.SIGKILL)
@@ -179,9 +179,9 @@ def killed(folder: Path) -> None:
     assert list(list_checkpoints(root)) == [4] and len(unfinished(root)) == 1
     verify_directory(list_checkpoints(root)[4])
     torch.set_num_threads(1)
-    outcome = train(small_job(folder / "job", *flags), folder / "run")
+    outcome = train(small_job(folder / "job", *flags), directory=folder / "run")
     assert outcome.started.step == 4 and not unfinished(root)
-    train(small_job(folder / "job", *flags), folder / "oracle")
+    train(small_job(folder / "job", *flags), directory=folder / "oracle")
     assert_same_run(folder / "run", folder / "oracle")
     print(f"resumed at step {outcome.started.step}")
 

@@ -42,12 +42,14 @@ def trained(
         folder / f"jobs-{rank}", *given, f"duration={steps} steps", without=("accumulation",)
     )
     with group_of(rank, 2 if store else 1, store):
-        train(job, folder / run)
+        train(job, directory=folder / run)
 
 
 def prepare(folder: Path) -> None:
     job = small_job(folder / "jobs", *COMMON, "duration=1 steps", without=("accumulation",))
-    save_pretrained(load_pretrained(train(job, folder / "first").directory), folder / "hf")
+    save_pretrained(
+        load_pretrained(train(job, directory=folder / "first").directory), folder / "hf"
+    )
     trained(folder, "one", 2)
 
 

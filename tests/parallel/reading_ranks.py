@@ -97,7 +97,9 @@ def a_divided_checkpoint_is_sent(folder: Path, files: Path) -> None:
         for name, value in (("WORLD_SIZE", WORLD), ("RANK", dist.get_rank())):
             patch.setenv(name, str(value))
             patch.setenv(f"LOCAL_{name}", str(value))
-        train(small_job(folder, *flags, "duration=1 step", without=("accumulation",)), run)
+        train(
+            small_job(folder, *flags, "duration=1 step", without=("accumulation",)), directory=run
+        )
     assert [*run.glob("checkpoints/*/model.index.json")]
     expected = load_pretrained(run).state_dict()
     sizes: list[int] = []

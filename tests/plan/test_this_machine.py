@@ -48,7 +48,7 @@ def test_a_model_or_a_micro_batch_beyond_the_machine(tmp_path: Path, device: str
 
 def test_training_is_refused_before_anything_is_written(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="this machine has 4.0 GiB"):
-        train(small_job(tmp_path, *MODEL), tmp_path / "run")
+        train(small_job(tmp_path, *MODEL), directory=tmp_path / "run")
     assert not (tmp_path / "run").exists()
 
 

@@ -31,8 +31,8 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """12 steps in two sessions, with checkpoints of every fourth."""
     folder = tmp_path_factory.mktemp("again")
     job = small_job(folder, *FLAGS)
-    train(job, folder / "run", until=7)
-    return train(job, folder / "run").directory
+    train(job, directory=folder / "run", until=7)
+    return train(job, directory=folder / "run").directory
 
 
 @pytest.fixture
@@ -68,14 +68,14 @@ def test_a_session_ends_after_the_step_that_it_is_asked_to(trained: Path, tmp_pa
     assert (first["step"], first["status"]) == (7, 75)
     assert first["reason"] == "stopped after step 7, as requested" and "signal" not in first
     assert (second["step"], second["status"]) == (12, 0)
-    whole = train(small_job(tmp_path, *FLAGS), tmp_path / "whole").directory
+    whole = train(small_job(tmp_path, *FLAGS), directory=tmp_path / "whole").directory
     assert_same_run(whole, trained)
 
 
 def test_a_session_that_is_to_end_before_it_begins_says_so(tmp_path: Path) -> None:
     job = small_job(tmp_path, "duration=3 steps", "evaluation=null")
-    train(job, tmp_path / "run", until=2)
-    late = train(job, tmp_path / "run", until=1)
+    train(job, directory=tmp_path / "run", until=2)
+    late = train(job, directory=tmp_path / "run", until=1)
     assert late.reason == "nothing was trained: it was to stop after step 1, and is at 2"
 
 

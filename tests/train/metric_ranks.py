@@ -93,7 +93,7 @@ def same_logs(folder: Path, rank: int, alone: list[dict[str, Any]]) -> None:
         if rank == 0:
             patch.setattr(running, "package_callbacks", lambda run: [])
         for until in (7, None):
-            train(test_logged_metrics.job_of(folder, *flags), folder / "two", until=until)
+            train(test_logged_metrics.job_of(folder, *flags), directory=folder / "two", until=until)
     for one, other in zip(alone, logged(folder / "two"), strict=True):
         assert math.isclose(one.pop("token_mean"), other.pop("token_mean"), abs_tol=1e-9)
         assert one == other
@@ -114,7 +114,7 @@ def rows_exchange_nothing(folder: Path) -> None:
             flags = ("parallel.world_size=2", "batch.accumulation=1", "duration=6 steps")
             calls[0] = 0
             quiet = small_job(folder, *flags, f"tracking.every={every}", "evaluation=null")
-            train(quiet, folder / f"quiet-{every}")
+            train(quiet, directory=folder / f"quiet-{every}")
             exchanges.append(calls[0])
     assert exchanges[0] == exchanges[1]
 

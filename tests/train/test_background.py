@@ -176,7 +176,7 @@ def test_what_is_copied_during_a_step_is_what_it_was(
     with late_copies() as late:
         for mode, path in where.items():
             job = small_job(tmp_path / mode, *rest, f"checkpoint.mode={mode}", without=without)
-            train(job, path)
+            train(job, directory=path)
     assert_same_run(where["async"], where["sync"])
     assert any(late) == overlaps
     for file in (where["async"] / "checkpoints").glob("*/*.safetensors"):

@@ -96,12 +96,12 @@ def refused_and_accepted(tmp_path: Path, kind: Kind, name: str, *flags: str) -> 
     run = train(job(TEXTS, 1)).directory
     again = job([*TEXTS[:7], "7 other words " * 4, *TEXTS[8:]], 2)
     with pytest.raises(SetpointError) as refused:
-        train(again, run)
+        train(again, directory=run)
     assert f"{name} (changed)" in str(refused.value)
     cached = [path for path in tmp_path.glob("cache/*") if path.is_dir()]
     assert len(cached) <= 1, "refused before the changed files are tokenized"
     assert dict(rehearse(again, run, ["data.sources"]))["state"] == "would resume at step 1"
-    assert train(again, run, ["data.sources"]).final_position.step == 2
+    assert train(again, directory=run, accept=["data.sources"]).final_position.step == 2
     (side,) = events(run, "resume")[-1]["data"]
     assert side["changed"] == [name]
 
@@ -113,12 +113,15 @@ def test_of_prepared_data_a_new_time_is_no_change(tmp_path: Path) -> None:
     fixed = ("schedule=constant", "evaluation=null", f"data.sources=[{source}]", cache)
     run = train(small_job(tmp_path, "duration=1 steps", *fixed)).directory
     os.utime(tmp_path / "a.jsonl", (0, 0))
-    assert train(small_job(tmp_path, "duration=2 steps", *fixed), run).final_position.step == 2
+    assert (
+        train(small_job(tmp_path, "duration=2 steps", *fixed), directory=run).final_position.step
+        == 2
+    )
     rows = (tmp_path / "a.jsonl").read_text()
     (tmp_path / "a.jsonl").write_text(rows.replace(": ", ":"))
     again = small_job(tmp_path, "duration=3 steps", *fixed)
     with pytest.raises(SetpointError, match=r"text/a.jsonl \(changed\)"):
-        train(again, run)
+        train(again, directory=run)
     with pytest.raises(SetpointError, match="--accept data.sources has no effect"):
-        train(again, run, ["data.sources"])
-    assert train(again, run).final_position.step == 3
+        train(again, directory=run, accept=["data.sources"])
+    assert train(again, directory=run).final_position.step == 3

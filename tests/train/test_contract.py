@@ -23,7 +23,7 @@ from .small import essence, events, rows, small_job, snapshot, train_rows
 def resume(run: Path, *flags: str) -> Run:
     """What `setpoint train RUN_DIRECTORY FLAGS` does."""
     draft, _ = read_record(Job, str(run))
-    return train(compose(Job, draft, flags=flags).resolve(), run)
+    return train(compose(Job, draft, flags=flags).resolve(), directory=run)
 
 
 @pytest.mark.parametrize(
@@ -132,7 +132,7 @@ def test_what_moves_a_plateau_may_not_change(tmp_path: Path) -> None:
     assert resume(run, "duration=8 steps", web).final_position.step == 8
     draft, _ = read_record(Job, str(run))
     job = compose(Job, draft, flags=["duration=9 steps", "evaluation.sequences=3"]).resolve()
-    assert train(job, run, accept=["schedule.evaluated_on"]).final_position.step == 9
+    assert train(job, directory=run, accept=["schedule.evaluated_on"]).final_position.step == 9
 
 
 def test_a_run_keeps_counting_the_load_of_experts(tmp_path: Path) -> None:

@@ -37,7 +37,7 @@ def resolved(run: Path, flags: Sequence[str]) -> Job:
 
 def resume(run: Path, *flags: str, accept: Sequence[str] = ()) -> Run:
     """What `setpoint train RUN_DIRECTORY FLAGS --accept ...` does."""
-    return train(resolved(run, flags), run, accept)
+    return train(resolved(run, flags), directory=run, accept=accept)
 
 
 def accepted(run: Path, *flags: str, accept: Sequence[str] = ()) -> Accepted:
@@ -268,7 +268,7 @@ def test_an_accepted_change_survives_a_kill_before_the_next_save(
             return done
 
         monkeypatch.setattr(Loop, "take_step", watched)
-        train(small_job(tmp_path, *flags), directory, accept)
+        train(small_job(tmp_path, *flags), directory=directory, accept=accept)
 
     run = tmp_path / "run"
     with pytest.raises(Killed):
@@ -310,7 +310,7 @@ def test_other_documents_are_accepted_by_name_and_survive_a_kill(
     with pytest.raises(
         SetpointError, match="RUN --accept data.sources".replace("RUN", str(run))
     ) as caught:
-        train(job, run)
+        train(job, directory=run)
     assert "text/03.txt (gone)" in str(caught.value).replace(f"{tmp_path.name}/", "")
     assert snapshot(run) == before
     real = Loop.take_step
@@ -322,7 +322,7 @@ def test_other_documents_are_accepted_by_name_and_survive_a_kill(
 
     monkeypatch.setattr(Loop, "take_step", killed)
     with pytest.raises(Killed):
-        train(job, run, accept=["data.sources"])
+        train(job, directory=run, accept=["data.sources"])
     assert "accepted by --accept: documents of train: 1 gone" in capsys.readouterr().out
     sides = events(run, "resume")[-1]["data"]
     found = {kind: [name for side in sides for name in side[kind]] for kind in ("gone", "changed")}
@@ -330,7 +330,7 @@ def test_other_documents_are_accepted_by_name_and_survive_a_kill(
     assert found["gone"][0].endswith("03.txt") and found["changed"][0].endswith("05.txt")
     monkeypatch.setattr(Loop, "take_step", real)
     # The record has today's documents, and the checkpoint a position in those of before.
-    outcome = train(job, run)
+    outcome = train(job, directory=run)
     assert (outcome.started.step, outcome.final_position.step, outcome.status) == (6, 20, 0)
     assert "data" not in events(run, "resume")[-1]
 
@@ -392,21 +392,21 @@ def test_what_is_used_at_the_start_alone_is_not_accepted(
     base = (*FP16, f"{SCALE}=1024") if scaled else ()
     run = tmp_path / "run"
     with gpu_stand_in():
-        train(small_job(tmp_path, "duration=4 steps", *base), run)
+        train(small_job(tmp_path, "duration=4 steps", *base), directory=run)
         before = snapshot(run)
         path = SCALE if scaled else change.partition("=")[0]
         section = path.rpartition(".")[0]
         # Without the section the rest of it differs as well.
         for accept in ([section], [path])[: 1 if change.endswith("scale=null") else 2]:
             with pytest.raises(SetpointError) as caught:
-                train(small_job(tmp_path, *LONGER, *base, change), run, accept)
+                train(small_job(tmp_path, *LONGER, *base, change), directory=run, accept=accept)
             text = str(caught.value)
             assert text.startswith(f"--accept {accept[0]}: {path} = ")
             assert "it is used at the start of a run, and" in text
             assert text.endswith(f"Valid: {saved}, as it was saved.")
         # Without --accept, it is not offered.
         with pytest.raises(SetpointError, match=f"does not help: {path} is used at the start"):
-            train(small_job(tmp_path, *LONGER, *base, change), run)
+            train(small_job(tmp_path, *LONGER, *base, change), directory=run)
     assert path in AT_START
     assert snapshot(run) == before
 
@@ -414,22 +414,22 @@ def test_what_is_used_at_the_start_alone_is_not_accepted(
 def test_a_run_without_checkpoints_takes_it_up(tmp_path: Path) -> None:
     run = tmp_path / "run"
     train(small_job(tmp_path, "duration=4 steps", "checkpoint.last=none", "checkpoint.every=never"),
-          run)  # fmt: skip
+          directory=run)  # fmt: skip
     again = small_job(tmp_path, *LONGER, "model.init_std=0.5", "checkpoint.resume=restart")
-    assert train(again, run, ["model.init_std"]).started.step == 0
+    assert train(again, directory=run, accept=["model.init_std"]).started.step == 0
 
 
 def test_the_scale_of_a_run_that_had_none_is_taken_up(tmp_path: Path) -> None:
     """And so are the other settings of one that had."""
     run = tmp_path / "run"
-    train(small_job(tmp_path, "duration=4 steps"), run)
+    train(small_job(tmp_path, "duration=4 steps"), directory=run)
     with gpu_stand_in():
         flags = (*LONGER, *FP16, f"{SCALE}=4")
-        train(small_job(tmp_path, *flags), run, ["precision"])
+        train(small_job(tmp_path, *flags), directory=run, accept=["precision"])
         scales = [row["loss_scale"] for row in rows(run) if row["step"] > 4 and "loss_scale" in row]
         assert scales == [4.0] * 4
         grows = ("duration=10 steps", "precision.loss_scale.growth_interval=1")
-        train(small_job(tmp_path, *flags, *grows), run, ["precision.loss_scale"])
+        train(small_job(tmp_path, *flags, *grows), directory=run, accept=["precision.loss_scale"])
     scales = [row["loss_scale"] for row in rows(run) if "loss_scale" in row]
     assert scales == [*[4.0] * 4, 8.0, 16.0]
 
@@ -462,9 +462,9 @@ def test_every_field_that_may_be_accepted_takes_effect(tmp_path: Path) -> None:
             key = (*every, effect.without)
             if key not in begun:
                 run = folder / "run"
-                train(small_job(folder, *every, without=effect.without), run)
+                train(small_job(folder, *every, without=effect.without), directory=run)
                 shutil.copytree(run, folder / "begun")
-                train(whole, run, ["schedule"])
+                train(whole, directory=run, accept=["schedule"])
                 begun[key] = folder / "begun", essence(run)
             start, expected = begun[key]
         except SetpointError:
@@ -475,7 +475,7 @@ def test_every_field_that_may_be_accepted_takes_effect(tmp_path: Path) -> None:
         accept = [each.path for each in found if each.role is IDENTITY]
         accept += ["data"] * any(within(path, "data") for path in accept)
         try:
-            train(changed, tmp_path / "run", accept)
+            train(changed, directory=tmp_path / "run", accept=accept)
         except SetpointError:
             continue
         now = essence(tmp_path / "run")

@@ -100,7 +100,7 @@ def test_what_cannot_be_written_is_said_and_fails_nothing(tmp_path: Path) -> Non
     assert found["status"] == "finished" and found["curves"]["train.loss"]["count"] == 2
     (run / "report.html").unlink()
     (run / "report.html").mkdir()
-    outcome = train(job, run)
+    outcome = train(job, directory=run)
     assert outcome.status == 0
     assert "report.html cannot be written" in events(run, "report_failed")[0]["error"]
 

@@ -230,11 +230,13 @@ def test_masters_start_from_what_was_drawn(tmp_path: Path) -> None:
 
 def interrupted(folder: Path, *flags: str) -> Path:
     """Train, go back to step 4 and train again; hold it against the run that went through."""
-    oracle = train(small_job(folder, "duration=8 steps", *flags), folder / "oracle").directory
+    oracle = train(
+        small_job(folder, "duration=8 steps", *flags), directory=folder / "oracle"
+    ).directory
     stopped = folder / "stopped"
-    train(small_job(folder, "duration=8 steps", *flags), stopped)
+    train(small_job(folder, "duration=8 steps", *flags), directory=stopped)
     shutil.rmtree(stopped / "checkpoints" / "step-00000008")
-    train(small_job(folder, "duration=8 steps", *flags), stopped)
+    train(small_job(folder, "duration=8 steps", *flags), directory=stopped)
     assert len([event for event in events(stopped) if event["event"] == "resume"]) == 1
     assert_same_run(stopped, oracle)
     return stopped
@@ -246,7 +248,7 @@ def test_a_run_that_changes_its_formats_keeps_all_digits(tmp_path: Path) -> None
     masters, accept = (*SHORT, "precision.master=fp32"), ["precision"]
     for first, second in (((), masters), (masters, ())):
         run = tmp_path / f"run {len(first)}"
-        before = train(small_job(tmp_path, *base, *first), run).components
+        before = train(small_job(tmp_path, *base, *first), directory=run).components
         exact = {name: p.detach().clone() for name, p in before.weights.named_parameters()}
         job = small_job(tmp_path, *base, *second)
         components = build_components(job)
@@ -258,7 +260,7 @@ def test_a_run_that_changes_its_formats_keeps_all_digits(tmp_path: Path) -> None
             assert held.dtype == torch.float32
             assert torch.equal(held, exact[name]), name
         longer = ("schedule.horizon=4", "duration=5 steps")
-        outcome = train(small_job(tmp_path, *base, *second, *longer), run, accept)
+        outcome = train(small_job(tmp_path, *base, *second, *longer), directory=run, accept=accept)
         assert outcome.final_position.step == 5
 
 
@@ -270,8 +272,10 @@ def test_states_follow_a_change_of_formats(optimizer: str, tmp_path: Path) -> No
         (((), SHORT, torch.bfloat16), (SHORT, (), torch.float32))
     ):
         run = tmp_path / str(number)
-        train(small_job(tmp_path, "duration=2 steps", *base, *first), run)
-        outcome = train(small_job(tmp_path, *longer, *base, *second), run, ["precision"])
+        train(small_job(tmp_path, "duration=2 steps", *base, *first), directory=run)
+        outcome = train(
+            small_job(tmp_path, *longer, *base, *second), directory=run, accept=["precision"]
+        )
         assert outcome.final_position.step == 4
         assert {
             value.dtype
@@ -314,7 +318,7 @@ def test_gradients_are_clipped_and_measured_without_their_scale(tmp_path: Path) 
         half = ("precision.compute=fp16", "parallel.device=cuda", "optimizer.clip_norm=0.1")
         with gpu_stand_in():
             job = small_job(tmp_path, *PLAIN, "duration=5 steps", *half, scale)
-            run = train(job, tmp_path / f"{initial:g}").directory
+            run = train(job, directory=tmp_path / f"{initial:g}").directory
         norms.append([row["grad_norm"] for row in rows(run)])
     assert norms[1] == pytest.approx(norms[0], rel=1e-2)
     full = small_job(tmp_path, *PLAIN, "duration=5 steps", "optimizer.clip_norm=0.1")

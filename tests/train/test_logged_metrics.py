@@ -112,9 +112,9 @@ def test_rows_have_what_was_logged_since_the_last_one(tmp_path: Path) -> None:
 
 @pytest.mark.usefixtures("own")
 def test_a_run_that_stops_between_two_rows_logs_the_same(tmp_path: Path) -> None:
-    whole = logged(train(job_of(tmp_path), tmp_path / "whole").directory)
+    whole = logged(train(job_of(tmp_path), directory=tmp_path / "whole").directory)
     for until in (3, 7, None):
-        train(job_of(tmp_path), tmp_path / "parts", until=until)
+        train(job_of(tmp_path), directory=tmp_path / "parts", until=until)
     assert logged(tmp_path / "parts") == whole
 
 

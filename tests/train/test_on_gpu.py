@@ -97,7 +97,7 @@ def same_loss_in_all_backends(preset: str, packing: str, device: str, folder: Pa
         if masked and LIMITS[name].masks == "causal":
             continue
         job = preset_job(folder, preset, *flags, f"model.attention_backend={name}")
-        found[name] = losses(train(job, folder / name).directory)
+        found[name] = losses(train(job, directory=folder / name).directory)
     assert len(found) > 1
     for name, values in found.items():
         assert values == pytest.approx(found["eager"], rel=2e-2), name
@@ -112,7 +112,8 @@ def test_grouped_experts_train_as_a_loop_does(device: str, tmp_path: Path) -> No
     grouped, loop = (
         losses(
             train(
-                small_job(tmp_path, *COMMON, *sizes, experts.format(name)), tmp_path / name
+                small_job(tmp_path, *COMMON, *sizes, experts.format(name)),
+                directory=tmp_path / name,
             ).directory
         )
         for name in ("grouped", "loop")
@@ -288,14 +289,14 @@ def test_float8_learns_as_bf16_does(device: str, recipe: Float8Recipe, tmp_path:
     flags = (*COMMON, "duration=8 steps", BF16, "model.dim=128", "model.dropout=0", SLOW)
     float8 = f"precision.float8={{recipe: {recipe}, emulate: {str(device == 'cpu').lower()}}}"
     plain = losses(
-        train(small_job(tmp_path, *flags, device_flag(device)), tmp_path / "a").directory
+        train(small_job(tmp_path, *flags, device_flag(device)), directory=tmp_path / "a").directory
     )
     capability, _ = Float8(recipe=recipe).capability
     if device == "cuda" and torch.cuda.get_device_capability() < capability:
         with pytest.raises(SetpointError, match=r"precision\.float8"):
             train(small_job(tmp_path, *flags, float8))
         return
-    run = train(small_job(tmp_path, *flags, float8), tmp_path / "b")
+    run = train(small_job(tmp_path, *flags, float8), directory=tmp_path / "b")
     assert losses(run.directory) == pytest.approx(plain, rel=3e-2)
     assert losses(run.directory) != plain
 
@@ -305,7 +306,7 @@ def test_compiled_layers_train_as_others_do(device: str, tmp_path: Path) -> None
     compiled = f"compile={{scope: block, backend: {'inductor' if device == 'cuda' else 'eager'}}}"
     flags = (*COMMON, BF16, "model.dropout=0", device_flag(device))
     without, with_it = (
-        losses(train(small_job(tmp_path, *flags, each), tmp_path / each[:9]).directory)
+        losses(train(small_job(tmp_path, *flags, each), directory=tmp_path / each[:9]).directory)
         for each in ("compile=null", compiled)
     )
     assert with_it == pytest.approx(without, rel=1e-2 if device == "cuda" else 1e-6)
@@ -319,8 +320,8 @@ def test_saves_beside_training_hold_what_others_hold(device: str, tmp_path: Path
     if device == "cuda":
         flags.append("deterministic=true")
     found = [
-        essence(train(small_job(tmp_path, *flags, f"checkpoint.mode={mode}"), tmp_path / mode)
-                .directory)
+        essence(train(small_job(tmp_path, *flags, f"checkpoint.mode={mode}"),
+                      directory=tmp_path / mode).directory)
         for mode in ("sync", beside)
     ]  # fmt: skip
     assert found[0] == found[1]

@@ -130,7 +130,9 @@ def test_a_run_that_was_loaded_from_another_is_reached_from_its_start(tmp_path: 
     first = train(small_job(tmp_path, *FLAGS)).directory
     flags = (f"checkpoint.load={first}", "checkpoint.every=never", "name=second",
              "duration=11 steps", "optimizer.frozen=['^embedding']")  # fmt: skip
-    run = train(small_job(tmp_path, *FLAGS, *flags), tmp_path / "runs" / "second").directory
+    run = train(
+        small_job(tmp_path, *FLAGS, *flags), directory=tmp_path / "runs" / "second"
+    ).directory
     done = again(run, 11, *flags)
     assert done.numbers == recorded(run, 11) and not done.is_kept
 

@@ -35,10 +35,10 @@ def flip(path: Path) -> None:
 def runs(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
     """A whole run of 30 steps, and one that was stopped after 22."""
     folder = tmp_path_factory.mktemp("runs")
-    whole = train(small_job(folder), folder / "whole").directory
+    whole = train(small_job(folder), directory=folder / "whole").directory
     part = small_job(folder, "duration=22 steps", "schedule.horizon=30")
     # It ends between two periods, as after a signal; the longer duration then goes on.
-    stopped = train(part, folder / "part").directory
+    stopped = train(part, directory=folder / "part").directory
     return whole, stopped
 
 
@@ -55,7 +55,9 @@ def stopped(runs: tuple[Path, Path], tmp_path: Path) -> Path:
 def go_on(run: Path) -> int:
     """Train the run to its 30 steps; the step it went on from."""
     draft, _ = read_record(Job, str(run))
-    return train(compose(Job, draft, flags=["duration=30 steps"]).resolve(), run).started.step
+    return train(
+        compose(Job, draft, flags=["duration=30 steps"]).resolve(), directory=run
+    ).started.step
 
 
 # Each damage of each file: tests/checkpoint/test_store_damage.py.
@@ -104,7 +106,7 @@ def test_a_disk_that_fails_for_a_moment_costs_no_checkpoint(
 def test_people_are_told(stopped: Path, capsys: pytest.CaptureFixture[str]) -> None:
     flip(stopped / "checkpoints" / "step-00000022" / "model.safetensors")
     draft, _ = read_record(Job, str(stopped))
-    train(compose(Job, draft, flags=["tracking.progress=lines"]).resolve(), stopped)
+    train(compose(Job, draft, flags=["tracking.progress=lines"]).resolve(), directory=stopped)
     told = capsys.readouterr().out
     assert "step-00000022 is corrupt and is skipped: model.safetensors" in told
     assert f"resuming {stopped} at step 20" in told
@@ -147,5 +149,5 @@ def test_a_lost_metrics_file_is_told_and_does_not_stop_the_run(
     (stopped / "metrics.jsonl").unlink()
     draft, _ = read_record(Job, str(stopped))
     flags = ["duration=24 steps", "tracking.progress=lines"]
-    train(compose(Job, draft, flags=flags).resolve(), stopped)
+    train(compose(Job, draft, flags=flags).resolve(), directory=stopped)
     assert "metrics.jsonl lacks rows of steps before 22" in capsys.readouterr().out

@@ -66,7 +66,7 @@ def test_a_new_run_names_an_unfinished_one_of_its_name(
     flags = ("duration=6 steps", "tracking.progress=lines")
     first = train(small_job(tmp_path, *flags), until=2).directory
     assert "this is a new run" not in capsys.readouterr().out
-    train(small_job(tmp_path, *flags, "optimizer.lr=0.125"), first.parent / "other")
+    train(small_job(tmp_path, *flags, "optimizer.lr=0.125"), directory=first.parent / "other")
     assert "this is a new run" not in capsys.readouterr().out
     train(small_job(tmp_path, *flags, "optimizer.lr=0.125", "seed=9"))
     assert (
@@ -105,7 +105,7 @@ def test_a_first_start_that_is_refused_leaves_nothing(
     """By what is found out with the run directory open; one that is there and empty stays."""
     target = tmp_path / "runs" / "target"
     wider = small_job(tmp_path, "model.dim=32", "duration=1 steps")
-    other = train(wider, tmp_path / "other").directory
+    other = train(wider, directory=tmp_path / "other").directory
     shutil.rmtree(tmp_path / "runs", ignore_errors=True)
     with socket.create_server(("127.0.0.1", 0)) as taken:
         flag, words = {
@@ -123,7 +123,7 @@ def test_a_first_start_that_is_refused_leaves_nothing(
                 target.mkdir(parents=True)
             before = snapshot(tmp_path)
             with pytest.raises((SetpointError, KeyboardInterrupt), match=words):
-                train(small_job(tmp_path, flag, "resilience.heartbeat={}"), target)
+                train(small_job(tmp_path, flag, "resilience.heartbeat={}"), directory=target)
             assert snapshot(tmp_path) == before
 
 
@@ -139,11 +139,11 @@ def test_where_ranks_were_stays_with_a_first_start_that_failed(
 
     monkeypatch.setattr(resume, "states_of", hang)
     with pytest.raises(SetpointError, match="no answer"):
-        train(small_job(tmp_path), stacks.parents[1])
+        train(small_job(tmp_path), directory=stacks.parents[1])
     assert stacks.exists()
     monkeypatch.setattr(resume, "states_of", MagicMock(side_effect=ZeroDivisionError))
     with pytest.raises(ZeroDivisionError):
-        train(small_job(tmp_path), tmp_path / "runs" / "other")
+        train(small_job(tmp_path), directory=tmp_path / "runs" / "other")
     assert (tmp_path / "runs" / "other" / "logs" / "rank-0.log").exists()
 
 

@@ -22,7 +22,7 @@ SHORT = ("duration=6 steps", "checkpoint.every=5")
 def test_a_run_killed_before_its_first_checkpoint_starts_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    oracle = train(small_job(tmp_path, *SHORT), tmp_path / "oracle").directory
+    oracle = train(small_job(tmp_path, *SHORT), directory=tmp_path / "oracle").directory
     real = Loop.take_step
 
     def killed(loop: Loop) -> StepResult:
@@ -32,10 +32,12 @@ def test_a_run_killed_before_its_first_checkpoint_starts_again(
 
     monkeypatch.setattr(Loop, "take_step", killed)
     with pytest.raises(Killed):
-        train(small_job(tmp_path, *SHORT), tmp_path / "run")
+        train(small_job(tmp_path, *SHORT), directory=tmp_path / "run")
     assert len([row for row in rows(tmp_path / "run") if row["kind"] == "train"]) == 4
     monkeypatch.setattr(Loop, "take_step", real)
-    again = train(small_job(tmp_path, *SHORT, "tracking.progress=lines"), tmp_path / "run")
+    again = train(
+        small_job(tmp_path, *SHORT, "tracking.progress=lines"), directory=tmp_path / "run"
+    )
     assert (again.status, again.started.step) == (0, 0)
     assert f"{tmp_path / 'run'} has no checkpoint yet: it starts again at step 0" in (
         capsys.readouterr().out
@@ -117,7 +119,7 @@ def test_a_run_goes_on_without_the_directory_of_its_tokenizer(
     flags = [f"tokenizer={{type=huggingface, path={files}}}", "schedule=constant"]
     short = small_job(tmp_path, *flags, "duration=4 steps")
     longer = small_job(tmp_path, *flags, "duration=6 steps")
-    whole = train(longer, tmp_path / "whole").directory
+    whole = train(longer, directory=tmp_path / "whole").directory
     run = train(short).directory
     files.rename(tmp_path / "elsewhere")
     words = ["train", str(run), "--duration", "6 steps", "--tracking.progress", "lines"]

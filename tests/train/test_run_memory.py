@@ -30,7 +30,7 @@ WAYS: dict[str, tuple[str, ...]] = {
 
 def learned(job: Job, path: Path) -> dict[str, Tensor]:
     with spared_device():
-        components = train(job, path).components
+        components = train(job, directory=path).components
     return {name: tensor.clone() for name, tensor in components.model.state_dict().items()}
 
 

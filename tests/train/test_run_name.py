@@ -96,7 +96,7 @@ def test_an_accepted_value_finds_the_run(tmp_path: Path) -> None:
     run = train(first, until=3).directory
     with pytest.raises(SetpointError, match="--accept optimizer.lr has no effect: there is no run"):
         train(second, accept=["optimizer.lr"])
-    assert train(second, run, accept=["optimizer.lr"]).final_position.step == 6
+    assert train(second, directory=run, accept=["optimizer.lr"]).final_position.step == 6
     assert train(second).directory == run
     with pytest.raises(ContractRefused, match="saved      0.5"):
         train(first)
@@ -124,7 +124,7 @@ def test_a_run_recorded_before_a_field_was_declared_is_found_and_resumed(tmp_pat
     remove_field(old, "optimizer.eps")
     assert find_run(other) != str(old)
     with pytest.raises(ContractRefused, match=r"optimizer.eps\n    saved      \(absent\)"):
-        train(other, old)
+        train(other, directory=old)
 
 
 def test_a_longer_configuration_finds_the_run_and_names_what_to_type(tmp_path: Path) -> None:
@@ -159,7 +159,7 @@ def test_a_longer_configuration_finds_the_run_and_names_what_to_type(tmp_path: P
 def test_the_command_of_a_run_that_was_lengthened(tmp_path: Path) -> None:
     """It finds the directory by the name that the run began with, and says what became of it."""
     run = train(small_job(tmp_path, "duration=4 steps")).directory
-    train(small_job(tmp_path, "duration=6 steps"), run, ["schedule"])
+    train(small_job(tmp_path, "duration=6 steps"), directory=run, accept=["schedule"])
     before = snapshot(run)
     with pytest.raises(SetpointError) as caught:
         train(small_job(tmp_path, "duration=4 steps"))
@@ -173,7 +173,7 @@ def test_the_command_of_a_run_that_was_lengthened(tmp_path: Path) -> None:
     assert train(small_job(tmp_path, "duration=4 steps", "name=again")).final_position.step == 4
     # Where the directory was given, a name would have no effect.
     with pytest.raises(SetpointError) as caught:
-        train(small_job(tmp_path, "duration=4 steps"), run)
+        train(small_job(tmp_path, "duration=4 steps"), directory=run)
     assert str(caught.value).endswith(
         f"setpoint train {run}/config.toml --duration '4 steps' --name NAME"
     )

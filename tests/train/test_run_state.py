@@ -118,7 +118,9 @@ TO_8 = ("duration=8 steps", FROZEN)
 def weights(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Weights to start from, as a run has them and in the format of Hugging Face, in bf16."""
     folder = tmp_path_factory.mktemp("weights")
-    run = train(small_job(folder, *BASE, "duration=1 steps", "seed=5"), folder / "run").directory
+    run = train(
+        small_job(folder, *BASE, "duration=1 steps", "seed=5"), directory=folder / "run"
+    ).directory
     save_pretrained(load_pretrained(run), folder / "hf", dtype="bf16")
     return folder
 
@@ -140,10 +142,10 @@ def assert_equal(one: dict[str, Tensor], other: dict[str, Tensor]) -> None:
 
 def test_a_run_without_frozen_parameters_goes_on_bit_for_bit(weights: Path, tmp_path: Path) -> None:
     start = f"model.pretrained={weights / 'hf'}"
-    whole = train(small_job(tmp_path, *BASE, *TO_8, start), tmp_path / "whole").directory
+    whole = train(small_job(tmp_path, *BASE, *TO_8, start), directory=tmp_path / "whole").directory
     run = tmp_path / "run"
     for duration in ("duration=4 steps", "duration=8 steps"):
-        train(small_job(tmp_path, *BASE, *TO_8, start, OUT, duration), run)
+        train(small_job(tmp_path, *BASE, *TO_8, start, OUT, duration), directory=run)
     losses = [[row["loss"] for row in train_rows(each)] for each in (whole, run)]
     assert losses[0] == losses[1] and len(losses[0]) == 8
     assert_equal(model_of(whole), model_of(run))
@@ -151,13 +153,13 @@ def test_a_run_without_frozen_parameters_goes_on_bit_for_bit(weights: Path, tmp_
     assert {name for name in model_of(run) if name.startswith(("output", "layers.1.feed"))} == names
     # A new run takes them from there, and saves all of them if it is to.
     flags = (*BASE, FROZEN, "duration=9 steps")
-    new = train(small_job(tmp_path, *flags, f"checkpoint.load={run}"), tmp_path / "new")
-    old = train(small_job(tmp_path, *flags, f"checkpoint.load={whole}"), tmp_path / "old")
+    new = train(small_job(tmp_path, *flags, f"checkpoint.load={run}"), directory=tmp_path / "new")
+    old = train(small_job(tmp_path, *flags, f"checkpoint.load={whole}"), directory=tmp_path / "old")
     assert new.started.step == old.started.step == 8
     assert_equal(held(tmp_path / "new", 9), held(tmp_path / "old", 9))
     # One that starts from its weights, and leaves out some of them again.
     again = (f"model.pretrained={run}", "optimizer.frozen=['^layers']", OUT, "duration=1 steps")
-    third = train(small_job(tmp_path, *BASE, *again), tmp_path / "third").directory
+    third = train(small_job(tmp_path, *BASE, *again), directory=tmp_path / "third").directory
     frozen = {name: tensor for name, tensor in model_of(run).items() if name.startswith("layers")}
     assert not frozen.keys() & held(third, 1).keys()
     assert_equal(frozen, {name: model_of(third)[name] for name in frozen})
@@ -166,14 +168,16 @@ def test_a_run_without_frozen_parameters_goes_on_bit_for_bit(weights: Path, tmp_
 def test_what_was_trained_before_is_saved(weights: Path, tmp_path: Path) -> None:
     start, run = f"model.pretrained={weights / 'run'}", tmp_path / "run"
     flags = (*BASE, start, "precision.params=bf16", "precision.compute=bf16")
-    train(small_job(tmp_path, *flags, "optimizer.frozen=['^emb']", "duration=4 steps"), run)
+    train(
+        small_job(tmp_path, *flags, "optimizer.frozen=['^emb']", "duration=4 steps"), directory=run
+    )
     more = (*flags, "optimizer.frozen=['^emb', '^layers']", OUT, "duration=6 steps",
             "checkpoint.last=weights", "checkpoint.last_dtype=fp16")  # fmt: skip
     job = small_job(tmp_path, *more)
     notes = dict(rehearse(job, run, accept=["optimizer.frozen"]))
     assert notes["state"] == "would resume at step 4"
     before = model_of(run)
-    train(job, run, accept=["optimizer.frozen"])
+    train(job, directory=run, accept=["optimizer.frozen"])
     assert held(run, 6).keys() == before.keys() - {"embedding.weight"}
     after = model_of(run)
     for name, tensor in before.items():
@@ -184,14 +188,14 @@ def test_what_was_trained_before_is_saved(weights: Path, tmp_path: Path) -> None
 def test_weights_that_are_gone_or_changed_are_named(weights: Path, tmp_path: Path) -> None:
     base = shutil.copytree(weights / "hf", tmp_path / "base")
     run, flags = tmp_path / "run", (*BASE, f"model.pretrained={base}", FROZEN, OUT)
-    train(small_job(tmp_path, *flags, "duration=2 steps"), run)
+    train(small_job(tmp_path, *flags, "duration=2 steps"), directory=run)
     longer = small_job(tmp_path, *flags, "duration=4 steps")
     file = base / "model.safetensors"
     content = bytearray(file.read_bytes())
     content[-1] ^= 1
     file.write_bytes(content)
     with pytest.raises(SetpointError, match=r"(?s)has the BLAKE3 .*symbolic link"):
-        train(longer, run)
+        train(longer, directory=run)
     base.rename(tmp_path / "away")
     for use in (lambda: rehearse(longer, run), lambda: load_pretrained(run)):
         with pytest.raises(SetpointError, match=r"(?s)leaves out 1. frozen .*no such dir"):
@@ -199,7 +203,7 @@ def test_weights_that_are_gone_or_changed_are_named(weights: Path, tmp_path: Pat
     content[-1] ^= 1
     (tmp_path / "away" / "model.safetensors").write_bytes(content)
     base.symlink_to(tmp_path / "away")
-    assert train(longer, run).started.step == 2
+    assert train(longer, directory=run).started.step == 2
 
 
 @pytest.mark.parametrize(
@@ -229,10 +233,12 @@ def test_what_an_adapter_freezes_is_left_out(
     weights: Path, tmp_path: Path, base: str, adapter: str
 ) -> None:
     flags = (*BASE, adapter, f"model.pretrained={weights / base}")
-    whole = train(small_job(tmp_path, *flags, "duration=4 steps"), tmp_path / "whole").directory
+    whole = train(
+        small_job(tmp_path, *flags, "duration=4 steps"), directory=tmp_path / "whole"
+    ).directory
     run = tmp_path / "run"
     for duration in ("duration=2 steps", "duration=4 steps"):
-        train(small_job(tmp_path, *flags, OUT, duration), run)
+        train(small_job(tmp_path, *flags, OUT, duration), directory=run)
     expected = held(whole, 4)
     names = {
         name for name in expected if ".adapter." in name or ("dora" in adapter and "norm" in name)
@@ -259,12 +265,12 @@ def test_weights_that_an_adapter_of_peft_has_changed_are_saved(
 ) -> None:
     lora = "adapter={type: lora, rank: 2, b_std: 0.5, targets: [query]}"
     flags = (*BASE, "duration=2 steps", lora, f"model.pretrained={weights / 'hf'}")
-    first = train(small_job(tmp_path, *flags), tmp_path / "first").directory
+    first = train(small_job(tmp_path, *flags), directory=tmp_path / "first").directory
     files = tmp_path / "peft"
     export = [f"weights.path={first}", f"export.path={files}", "export.adapter=true"]
     infer(compose(Inference, flags=export).resolve())
     folded = (f"model.adapters=[{{path: {files}}}]", OUT)
-    train(small_job(tmp_path, *flags, *folded), tmp_path / "run")
+    train(small_job(tmp_path, *flags, *folded), directory=tmp_path / "run")
     names = held(tmp_path / "run", 2)
     assert {"query.weight", "query.adapter.a", "query.adapter.b"} == {
         name.removeprefix("layers.0.attention.") for name in names if ".0." in name
@@ -283,9 +289,9 @@ def test_a_model_of_transformers(tmp_path: Path) -> None:
              "optimizer.frozen=['wte', 'attn']", "schedule.horizon=4 steps")  # fmt: skip
     plain = ("type", "dim", "layers", "heads", "dropout")
     whole, run = tmp_path / "whole", tmp_path / "run"
-    train(small_job(tmp_path, *flags, "duration=4 steps", without=plain), whole)
+    train(small_job(tmp_path, *flags, "duration=4 steps", without=plain), directory=whole)
     for duration in ("duration=2 steps", "duration=4 steps"):
-        train(small_job(tmp_path, *flags, OUT, duration, without=plain), run)
+        train(small_job(tmp_path, *flags, OUT, duration, without=plain), directory=run)
     assert_equal(model_of(whole), model_of(run))
     assert "model.lm_head.weight" in model_of(run).keys() - held(run, 4).keys()
     newest = run / "checkpoints" / "step-00000004"

@@ -293,7 +293,7 @@ def test_an_evaluation_is_left_to_the_next_start(
     """The metrics, the best checkpoint and patience come out as if nothing had happened."""
     flags = (f"duration={steps if last else 20} steps", "evaluation.early_stopping.patience=9")
     job = small_job(tmp_path, *flags, "checkpoint.every=3")
-    oracle = train(job, tmp_path / "oracle").directory
+    oracle = train(job, directory=tmp_path / "oracle").directory
     stop, batches = StopRequest(), [0]
     real = Objective.count
 
@@ -306,11 +306,11 @@ def test_an_evaluation_is_left_to_the_next_start(
         return real(self, batch)
 
     monkeypatch.setattr(Objective, "count", count)
-    outcome = train(job, tmp_path / "run", stop=stop)
+    outcome = train(job, directory=tmp_path / "run", stop=stop)
     assert (outcome.status, outcome.final_position.step) == (75, steps)
     assert "evaluation" not in {row["kind"] for row in rows(outcome.directory)[-1:]}
     monkeypatch.setattr(Objective, "count", real)
-    outcome = train(job, tmp_path / "run")
+    outcome = train(job, directory=tmp_path / "run")
     assert (outcome.status, outcome.started.step) == (0, steps)
     assert outcome.score is not None
     assert_same_run(outcome.directory, oracle)

@@ -69,7 +69,7 @@ def test_an_added_section_is_a_callback(tmp_path: Path) -> None:
     run = train(job).directory
     steps = [line.split()[0] for line in (run / "watch.txt").read_text().splitlines()]
     assert steps == ["2", "4"]
-    assert train(job, run).final_position.step == 5
+    assert train(job, directory=run).final_position.step == 5
 
 
 @pytest.mark.usefixtures("added")
@@ -163,12 +163,12 @@ def test_what_fails_before_the_run_is_open_is_in_its_log(
 
     monkeypatch.setattr("setpoint.train.run.build_components", build)
     with pytest.raises(RuntimeError) as caught:
-        train(job, path)
+        train(job, directory=path)
     log = (path / "logs" / "rank-0.log").read_text()
     assert ", in build\n" in log and ", in train\n" in log
     assert log_of(caught.value) == str(path / "logs" / "rank-0.log")
     monkeypatch.undo()
-    assert train(job, path).final_position.step == 30  # which goes on from there
+    assert train(job, directory=path).final_position.step == 30  # which goes on from there
 
 
 def built(job: Job, directory: Path, notes: Progress) -> Run:
@@ -206,7 +206,7 @@ def test_events_hold_no_differences_of_the_code(
     monkeypatch.setattr("setpoint.track.environment._code", lambda _: code)
     run = train(job).directory
     code = {**code, "user": {"root": "/r", "diff": "- old\n+ second\n" * 1000}}
-    train(small_job(tmp_path, "duration=4 steps", "schedule.horizon=2"), run)
+    train(small_job(tmp_path, "duration=4 steps", "schedule.horizon=2"), directory=run)
     (resume,) = [event for event in events(run) if event["event"] == "resume"]
     today = resume["environment"]["code"]["today"]
     assert today["user"]["root"] == "/r" and today["user"]["diff"]["characters"] == 15_000
@@ -243,7 +243,7 @@ def test_no_declared_secret_is_in_what_is_recorded_of_the_code(
     run = tmp_path / "run"
     for session, more in enumerate([[], ["schedule.horizon=2"]], start=1):
         source.write_text("".join(f"one = {session}, {text!r}\n" for text in secrets.values()))
-        train(small_job(tmp_path, f"duration={2 * session} steps", alerts, *more), run)
+        train(small_job(tmp_path, f"duration={2 * session} steps", alerts, *more), directory=run)
     kept = {path: path.read_bytes() for path in run.rglob("*") if path.is_file()}
     diffs = [path for path, data in kept.items() if re.search(rb"\+one = \d, '\*\*\*'", data)]
     assert {path.name.partition("-")[0] for path in diffs} >= {"code", "environment.json"}

@@ -65,7 +65,7 @@ def test_several_rollbacks_and_a_gradient_that_is_not_finite(
     more = small_job(tmp_path, *FLAGS, *flags[:1], "resilience.non_finite.limit=3")
     ended = train(more)
     assert [(e["failed"], e["rollbacks"]) for e in events(run, "rollback")][2:] == [(5, 3), (9, 1)]
-    whole = train(more, tmp_path / "whole")
+    whole = train(more, directory=tmp_path / "whole")
     assert rows(run) == rows(whole.directory) and same(ended.components, whole.components)
     poison(5, 7, 13, value=math.inf)
     other = small_job(tmp_path, *FLAGS, *flags, "name=other")
@@ -239,9 +239,9 @@ def test_rows_of_skipped_steps_are_the_same_after_a_resume(tmp_path: Path, poiso
     )  # fmt: skip
     poison(9, 10)
     job = small_job(tmp_path, *flags)
-    whole = train(job, tmp_path / "whole")
+    whole = train(job, directory=tmp_path / "whole")
     for until in (8, None):
-        train(job, tmp_path / "parts", until=until)
+        train(job, directory=tmp_path / "parts", until=until)
     found = rows(tmp_path / "parts")
     assert found == rows(whole.directory) and all("expert_load" in row for row in found)
 
@@ -328,8 +328,8 @@ def test_a_skipped_spike_changes_nothing_also_after_a_resume(
     job = small_job(tmp_path, *SPIKES, "model.dropout=0")  # which is drawn by the step
     expected, results = by_hand(job, 9, -1, 4)
     poison(10, value=5.0)
-    train(resolve(job.evolve(duration="8 steps")), tmp_path / "run")
-    ended = train(job, tmp_path / "run")
+    train(resolve(job.evolve(duration="8 steps")), directory=tmp_path / "run")
+    ended = train(job, directory=tmp_path / "run")
     assert ended.started.step == 8 and same(ended.components, expected)
     found = train_rows(ended.directory)
     assert [row["skipped_steps"] for row in found] == [0] * 9 + [1] * 5

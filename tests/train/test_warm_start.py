@@ -28,7 +28,7 @@ TO_8 = (*BASE, "duration=8 steps")
 def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A run of 8 steps, with checkpoints at 4 and 8."""
     folder = tmp_path_factory.mktemp("source")
-    train(small_job(folder, *TO_8), folder / "run")
+    train(small_job(folder, *TO_8), directory=folder / "run")
     return folder / "run"
 
 
@@ -44,14 +44,14 @@ def tensors(run: Path, step: int) -> dict[str, torch.Tensor]:
 def refused(folder: Path, *flags: str) -> str:
     """What is said, and that nothing was written."""
     with pytest.raises(SetpointError) as found:
-        train(small_job(folder, *TO_8, *flags), folder / "run")
+        train(small_job(folder, *TO_8, *flags), directory=folder / "run")
     assert not (folder / "run" / "config.json").exists()
     assert found.value.status == 2
     return str(found.value)
 
 
 def test_goes_on_bit_for_bit(source: Path, tmp_path: Path) -> None:
-    outcome = train(small_job(tmp_path, *TO_8, at_4(source)), tmp_path / "run")
+    outcome = train(small_job(tmp_path, *TO_8, at_4(source)), directory=tmp_path / "run")
     assert outcome.started.step == 4
     expected, found = tensors(source, 8), tensors(tmp_path / "run", 8)
     assert expected.keys() == found.keys()
@@ -64,15 +64,15 @@ def test_goes_on_bit_for_bit(source: Path, tmp_path: Path) -> None:
     # Its own checkpoints come first from now on, and what it was loaded from may be gone.
     job = small_job(tmp_path, *BASE, "duration=9 steps", "checkpoint.load=gone")
     with pytest.raises(SetpointError, match=r"checkpoint\.load"):
-        train(job, tmp_path / "run")
+        train(job, directory=tmp_path / "run")
     longer = small_job(tmp_path, *BASE, "duration=9 steps", at_4(source))
-    assert train(longer, tmp_path / "run").started.step == 8
+    assert train(longer, directory=tmp_path / "run").started.step == 8
 
 
 def test_a_run_means_its_latest(source: Path, tmp_path: Path) -> None:
     flags = (*BASE, "duration=9 steps", f"checkpoint.load={source}")
     assert dict(rehearse(small_job(tmp_path, *flags)))["state"] == "would start at step 8"
-    assert train(small_job(tmp_path, *flags), tmp_path / "run").started.step == 8
+    assert train(small_job(tmp_path, *flags), directory=tmp_path / "run").started.step == 8
     assert "nothing is left to train" in refused(tmp_path / "x", f"checkpoint.load={source}")
 
 
@@ -80,9 +80,9 @@ def test_leaves_out_what_is_excluded(source: Path, tmp_path: Path) -> None:
     exclude = 'checkpoint.exclude=["^output", "optimizer.feed_forward\\\\.", "loader", "position"]'
     flags = (*BASE, "duration=1 steps", "checkpoint.every=never", "optimizer.lr=1e-30")
     at_start = "checkpoint.at_start=true"
-    train(small_job(tmp_path, *flags, at_start, at_4(source), exclude), tmp_path / "run")
+    train(small_job(tmp_path, *flags, at_start, at_4(source), exclude), directory=tmp_path / "run")
     fresh = small_job(tmp_path, *flags, at_start)
-    train(fresh, tmp_path / "fresh")
+    train(fresh, directory=tmp_path / "fresh")
     saved = load_directory(tmp_path / "run" / "checkpoints" / "step-00000000")
     there, begun = tensors(source, 4), tensors(tmp_path / "fresh", 0)
     for name, tensor in saved.tensors["model"].items():
@@ -104,7 +104,7 @@ def test_weights_of_another_shape_are_refused_unless_excluded(source: Path, tmp_
     text = refused(tmp_path / "x", *other)
     assert "does not fit the model" in text and "in the model" in text and "exclude" in text
     exclude = r'checkpoint.exclude=["feed_forward\\."]'
-    train(small_job(tmp_path, *TO_8, *other, exclude), tmp_path / "run")
+    train(small_job(tmp_path, *TO_8, *other, exclude), directory=tmp_path / "run")
     (event,) = events(tmp_path / "run", "load")
     reasons = event["not_loaded"]["weights"]
     assert reasons and all(each.startswith("excluded, (") for each in reasons.values()), reasons
@@ -123,7 +123,7 @@ def test_another_optimizer_needs_a_new_state(source: Path, tmp_path: Path) -> No
     other = (at_4(source), "optimizer=lion")
     assert "--checkpoint.exclude.append optimizer" in refused(tmp_path / "x", *other)
     job = small_job(tmp_path, *TO_8, *other, 'checkpoint.exclude=["optimizer"]')
-    assert train(job, tmp_path / "run").started.step == 4
+    assert train(job, directory=tmp_path / "run").started.step == 4
 
 
 def test_other_rows_need_another_place(source: Path, tmp_path: Path) -> None:
@@ -133,16 +133,19 @@ def test_other_rows_need_another_place(source: Path, tmp_path: Path) -> None:
     )
     other = (at_4(source), "data.sources.0.documents=30")
     assert "--checkpoint.exclude.append loader" in refused(tmp_path / "x", *other)
-    train(small_job(tmp_path, *TO_8, *other, 'checkpoint.exclude=["loader"]'), tmp_path / "run")
+    train(
+        small_job(tmp_path, *TO_8, *other, 'checkpoint.exclude=["loader"]'),
+        directory=tmp_path / "run",
+    )
 
 
 def test_frozen_parts_may_differ(source: Path, tmp_path: Path) -> None:
     frozen = 'optimizer.frozen=["embedding"]'
-    train(small_job(tmp_path, *TO_8, at_4(source), frozen), tmp_path / "frozen")
+    train(small_job(tmp_path, *TO_8, at_4(source), frozen), directory=tmp_path / "frozen")
     (event,) = events(tmp_path / "frozen", "load")
     assert event["optimizer_not_used"] == ["embedding.weight"]
     flags = (*BASE, "duration=9 steps", f"checkpoint.load={tmp_path / 'frozen'}")
-    train(small_job(tmp_path, *flags), tmp_path / "thawed")
+    train(small_job(tmp_path, *flags), directory=tmp_path / "thawed")
     (event,) = events(tmp_path / "thawed", "load")
     assert event["optimizer_anew"] == {"embedding.weight": "not trained there"}
     before, after = tensors(tmp_path / "frozen", 8), tensors(tmp_path / "thawed", 9)
@@ -154,12 +157,12 @@ def test_frozen_parts_may_differ(source: Path, tmp_path: Path) -> None:
 
 
 def test_a_run_of_its_own_may_freeze_others_by_name(tmp_path: Path) -> None:
-    train(small_job(tmp_path, *BASE, "duration=4 steps"), tmp_path / "run")
+    train(small_job(tmp_path, *BASE, "duration=4 steps"), directory=tmp_path / "run")
     frozen = small_job(tmp_path, *BASE, "duration=6 steps", 'optimizer.frozen=["embedding"]')
-    train(frozen, tmp_path / "run", accept=["optimizer.frozen"])
+    train(frozen, directory=tmp_path / "run", accept=["optimizer.frozen"])
     assert "optimizer/embedding.weight/exp_avg" not in tensors(tmp_path / "run", 6)
     back = small_job(tmp_path, *BASE, "duration=8 steps")
-    train(back, tmp_path / "run", accept=["optimizer.frozen"])
+    train(back, directory=tmp_path / "run", accept=["optimizer.frozen"])
     assert "optimizer/embedding.weight/exp_avg" in tensors(tmp_path / "run", 8)
     log = (tmp_path / "run" / "logs" / "rank-0.log").read_text()
     assert "optimizer state not used: embedding.weight (frozen now)" in log
@@ -167,37 +170,40 @@ def test_a_run_of_its_own_may_freeze_others_by_name(tmp_path: Path) -> None:
 
 
 def test_weights_alone_need_a_new_optimizer(tmp_path: Path) -> None:
-    train(small_job(tmp_path, *BASE, "duration=4 steps", "checkpoint.last=weights"), tmp_path / "a")
+    train(
+        small_job(tmp_path, *BASE, "duration=4 steps", "checkpoint.last=weights"),
+        directory=tmp_path / "a",
+    )
     load = f"checkpoint.load={tmp_path / 'a'}"
     assert "holds only the weights" in refused(tmp_path / "x", load)
     job = small_job(tmp_path, *TO_8, load, 'checkpoint.exclude=["optimizer"]')
-    assert train(job, tmp_path / "run").started.step == 4
+    assert train(job, directory=tmp_path / "run").started.step == 4
 
 
 def test_starts_again_from_the_same_checkpoint_only(source: Path, tmp_path: Path) -> None:
     run = tmp_path / "a"
-    train(small_job(tmp_path, *BASE, "duration=4 steps"), run)
+    train(small_job(tmp_path, *BASE, "duration=4 steps"), directory=run)
     job = small_job(tmp_path, *TO_8, f"checkpoint.load={run}", "checkpoint.last=none",
                     "checkpoint.every=never")  # fmt: skip
-    train(job, tmp_path / "run")
+    train(job, directory=tmp_path / "run")
     log = tmp_path / "run" / "events.jsonl"
     # As if it had been killed before the end.
     lines = log.read_text().splitlines(keepends=True)
     log.write_text("".join(line for line in lines if '"end"' not in line))
-    train(small_job(tmp_path, *BASE, "duration=5 steps"), run)
+    train(small_job(tmp_path, *BASE, "duration=5 steps"), directory=run)
     with pytest.raises(SetpointError, match="which is another checkpoint"):
-        train(job, tmp_path / "run")
+        train(job, directory=tmp_path / "run")
 
 
 def test_a_run_that_was_stopped_early_counts_anew(tmp_path: Path) -> None:
     stopping = ("evaluation.every=1 steps", "evaluation.early_stopping={patience: 1}",
                 "optimizer.lr=1e-30")  # fmt: skip
-    outcome = train(small_job(tmp_path, *TO_8, *stopping), tmp_path / "a")
+    outcome = train(small_job(tmp_path, *TO_8, *stopping), directory=tmp_path / "a")
     assert outcome.reason is not None and outcome.final_position.step < 8
     load = f"checkpoint.load={tmp_path / 'a'}"
     assert "evaluation among checkpoint.exclude" in refused(tmp_path / "x", *stopping, load)
     job = small_job(tmp_path, *TO_8, *stopping, load, 'checkpoint.exclude=["evaluation"]')
-    assert train(job, tmp_path / "run").final_position.step > outcome.final_position.step
+    assert train(job, directory=tmp_path / "run").final_position.step > outcome.final_position.step
 
 
 def test_check_looks_for_what_is_to_be_loaded(source: Path) -> None:
@@ -229,7 +235,7 @@ def test_from_a_url(source: Path, tmp_path: Path) -> None:
     flags = (*TO_8, f"checkpoint.load={run.url}/checkpoints/step-00000004")
     assert dict(rehearse(small_job(tmp_path, *flags)))["state"] == "would start at step 4"
     assert not (tmp_path / "run").exists()
-    assert train(small_job(tmp_path, *flags), tmp_path / "run").started.step == 4
+    assert train(small_job(tmp_path, *flags), directory=tmp_path / "run").started.step == 4
     expected, found = tensors(source, 8), tensors(tmp_path / "run", 8)
     assert all(torch.equal(found[name], each) for name, each in expected.items())
     assert not (tmp_path / "run" / "fetched").exists()

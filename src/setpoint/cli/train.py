@@ -202,7 +202,9 @@ def _train(plan: CheckedJob, arguments: Arguments) -> int:
             if own_rank() == 0:
                 print_table(f"{job.name}: {plan.place}", rows)
             return 0
-        outcome = train(job, plan.given, accept, until=arguments.integer("--until"))
+        outcome = train(
+            job, directory=plan.given, accept=accept, until=arguments.integer("--until")
+        )
     except ContractRefused as error:
         if not error.command:
             raise

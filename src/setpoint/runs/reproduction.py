@@ -276,7 +276,7 @@ def train_again(
         before = torch.get_num_threads()
         torch.set_num_threads(threads)
         try:
-            outcome = train(job, folder, until=last)
+            outcome = train(job, directory=folder, until=last)
         finally:
             torch.set_num_threads(before)
         return outcome.status if outcome.final_position.step < last else 0

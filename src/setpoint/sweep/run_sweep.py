@@ -299,9 +299,9 @@ def _run(
 
 def sweep(
     source: Source,
-    points: Mapping[str, object] | None = None,
     overrides: Overrides = (),
     *,
+    points: Mapping[str, object] | None = None,
     jobs: int = 1,
     dry_run: bool = False,
     limit: int = LIMIT,
@@ -312,9 +312,9 @@ def sweep(
 
     Arguments:
         source: see `train`.
+        overrides: see `train`; they apply to every point.
         points: the table `[sweep]` of a file, as `{"grid": {"optimizer.lr": [1e-4, 3e-4]}}`; None:
             the table in the source file.
-        overrides: see `train`; they apply to every point.
         jobs: number of points that run at a time.
         dry_run: whether to only check the points.
         limit: maximum number of points.
@@ -333,8 +333,8 @@ def sweep(
         document = FileDocument("program", "json", table, "", lambda: FilePosition(0))
     if document is None:
         raise SetpointError(
-            "sweep needs points, as in sweep('tiny', {'grid': {'optimizer.lr': [1e-4, 3e-4]}}), or "
-            "a file with a table [sweep]"
+            "sweep needs points, as in sweep('tiny', points={'grid': {'optimizer.lr': [1e-4, "
+            "3e-4]}}), or a file with a table [sweep]"
         )
     search, axes, _, space = read_space(document)
     line = SweepCommandLine()

@@ -181,6 +181,8 @@ def _opened(source: str) -> tuple[Path | None, Composition[Job]]:
 
 def _as_text(value: object) -> str:
     """Describe an invalid argument, for a message."""
+    if value is None:
+        return "None"
     if isinstance(value, type):
         return f"the class {value.__name__}"
     return f"a {type(value).__name__}" if isinstance(value, Config) else for_error(value)
@@ -200,10 +202,7 @@ def check_arguments(directory: object, until: object, stop: object, accept: obje
         SetpointError: names the argument and its valid values.
     """
     if directory is not None and not isinstance(directory, str | Path):
-        by_name = ""
-        if isinstance(directory, Mapping | list | tuple):
-            by_name = "; overrides are given by name: overrides=..."
-        raise SetpointError(f"train: directory is a path or None; got {directory!r}{by_name}")
+        raise SetpointError(f"train: directory is a path or None; got {directory!r}")
     if until is not None and (type(until) is not int or until < 1):
         raise SetpointError(f"train: until is a step, from 1 on, or None; got {until!r}")
     if stop is not None and not isinstance(stop, StopRequest):

@@ -56,33 +56,33 @@ from setpoint.train.session import Run
 
 
 def train(
-    job: Source,
+    source: Source,
+    overrides: Overrides = (),
+    *,
+    data: Iterable[Any] | None = None,
+    callbacks: Iterable[Callback] = (),
     directory: str | Path | None = None,
     accept: Sequence[str] = (),
     stop: StopRequest | None = None,
     until: int | None = None,
-    *,
-    overrides: Overrides = (),
-    data: Iterable[Any] | None = None,
-    callbacks: Iterable[Callback] = (),
 ) -> Run:
     """Train a job, or resume it from its newest valid checkpoint.
 
     Arguments:
-        job: a job, resolved or not, a composition of one, or the name of a preset, a file, a run
+        source: a job, resolved or not, a composition of one, or the name of a preset, a file, a run
             directory or `module:function`.
-        directory: the run directory; None: the directory of the run with this configuration, apart
-            from its duration, else workspace/experiment/name-fingerprint.
-        stop: its `request` method, callable from any thread, ends the run after the current step;
-            None if only signals do.
-        until: the step after which the session ends as if a stop was requested, unless the run ends
-            earlier; None: no such step.
         overrides: words as on the command line, such as `["optimizer.lr=1e-3"]`, or a mapping, such
             as `{"optimizer.lr": 1e-3}`.
         data: in-memory documents to train on, which replace `data.sources`: a list of str, of rows
             with the key text, or of conversations; or a `datasets.Dataset` or DataFrame of such
             rows.
         callbacks: further callbacks; they are not recorded.
+        directory: the run directory; None: the directory of the run with this configuration, apart
+            from its duration, else workspace/experiment/name-fingerprint.
+        stop: its `request` method, callable from any thread, ends the run after the current step;
+            None if only signals do.
+        until: the step after which the session ends as if a stop was requested, unless the run ends
+            earlier; None: no such step.
 
     Raises:
         SetpointError: the configuration and the record contradict each other, the data cannot be
@@ -92,7 +92,7 @@ def train(
     """
     began = time.time()
     check_arguments(directory, until, stop, accept)
-    job, given = job_of(job, overrides, data)
+    job, given = job_of(source, overrides, data)
     directory = given if directory is None else directory
     accept = [accept] if isinstance(accept, str) else accept
     objects = callbacks_of(callbacks)

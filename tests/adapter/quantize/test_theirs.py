@@ -143,9 +143,11 @@ def test_a_run_on_files_of_gpt_oss_resumes_and_is_exported_dense(tmp_path: Path)
         "adapter={type: lora, rank: 2, b_std: 0.1, "
         "quantize: {type: mxfp4, exclude: [self_attn]}}",
     )  # fmt: skip
-    whole = train(small_job(tmp_path, *flags, "duration=4 steps"), tmp_path / "whole").directory
-    train(small_job(tmp_path, *flags, "duration=2 steps"), tmp_path / "cut")
-    train(small_job(tmp_path, *flags, "duration=4 steps"), tmp_path / "cut")
+    whole = train(
+        small_job(tmp_path, *flags, "duration=4 steps"), directory=tmp_path / "whole"
+    ).directory
+    train(small_job(tmp_path, *flags, "duration=2 steps"), directory=tmp_path / "cut")
+    train(small_job(tmp_path, *flags, "duration=4 steps"), directory=tmp_path / "cut")
     assert_same_run(whole, tmp_path / "cut")
     infer(
         Inference(

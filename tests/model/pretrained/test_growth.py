@@ -195,7 +195,7 @@ def test_a_model_of_transformers_grows(tmp_path: Path, name: str) -> None:
     weights = base(tmp_path, name)
     job = theirs(tmp_path, weights)
     assert not preflight(job).problems
-    run = train(job, tmp_path / "run")
+    run = train(job, directory=tmp_path / "run")
     model: Any = build_components(job).model.eval()
     before: Any = transformers.AutoModelForCausalLM.from_pretrained(weights).eval()
     for now, then in (

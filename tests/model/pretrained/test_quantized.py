@@ -279,9 +279,11 @@ def test_a_run_on_a_quantized_base_resumes_and_is_exported_dense(tmp_path: Path)
         "adapter={type: lora, rank: 2, b_std: 0.1, quantize: {type: fp8, group_size: 16}}",
         "checkpoint.every=2 steps", "schedule=constant",
     )  # fmt: skip
-    whole = train(small_job(tmp_path, *flags, "duration=4 steps"), tmp_path / "whole").directory
-    train(small_job(tmp_path, *flags, "duration=2 steps"), tmp_path / "cut")
-    train(small_job(tmp_path, *flags, "duration=4 steps"), tmp_path / "cut")
+    whole = train(
+        small_job(tmp_path, *flags, "duration=4 steps"), directory=tmp_path / "whole"
+    ).directory
+    train(small_job(tmp_path, *flags, "duration=2 steps"), directory=tmp_path / "cut")
+    train(small_job(tmp_path, *flags, "duration=4 steps"), directory=tmp_path / "cut")
     assert_same_run(whole, tmp_path / "cut")
     infer(
         Inference(

@@ -137,10 +137,10 @@ def test_what_is_frozen_stays_through_a_run_and_its_resume(tmp_path: Path, case:
     pattern = FROZEN if case == "experts" else DENSE
     job = small_job(tmp_path, "evaluation=null", "duration=6 steps", *CASES[case], pattern)
     start = {n: t.clone() for n, t in build_components(job).model.state_dict().items()}
-    whole = train(job, tmp_path / "whole")
+    whole = train(job, directory=tmp_path / "whole")
     run = tmp_path / "half"
     for until in (4, None):
-        resumed = train(job, run, until=until)
+        resumed = train(job, directory=run, until=until)
     assert resumed.started.step == 4
     found, again = whole.components.model.state_dict(), resumed.components.model.state_dict()
     names = {n for n, p in whole.components.model.named_parameters() if not p.requires_grad}
@@ -187,7 +187,9 @@ def test_what_is_frozen_for_a_while_stays_for_as_long(
     assert {count for name, count in steps.items() if name not in held} == {5}
     # A run that stops in the middle of it goes on as if it had not.
     for steps_of_run in (2, 5):
-        done = train(small_job(tmp_path, *common, f"duration={steps_of_run} steps"), tmp_path / "r")
+        done = train(
+            small_job(tmp_path, *common, f"duration={steps_of_run} steps"), directory=tmp_path / "r"
+        )
     found = done.components.model.state_dict()
     assert all(torch.equal(t, found[name]) for name, t in components.model.state_dict().items())
 
@@ -251,9 +253,9 @@ def test_what_cannot_be_meant_is_refused(tmp_path: Path) -> None:
 def test_a_resume_with_other_patterns_is_refused_unless_accepted(tmp_path: Path) -> None:
     run = tmp_path / "run"
     flags = ("evaluation=null", "schedule=constant")
-    train(small_job(tmp_path, *flags, "duration=2 steps", DENSE), run)
+    train(small_job(tmp_path, *flags, "duration=2 steps", DENSE), directory=run)
     other = small_job(tmp_path, *flags, "duration=4 steps")
     with pytest.raises(SetpointError, match=r"optimizer\.frozen"):
-        train(other, run)
-    train(other, run, accept=["optimizer.frozen"])
+        train(other, directory=run)
+    train(other, directory=run, accept=["optimizer.frozen"])
     assert read_jsonl(run / "metrics.jsonl")[-1]["step"] == 4

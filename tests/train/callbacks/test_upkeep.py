@@ -138,7 +138,7 @@ def test_a_trace_that_cannot_be_written_is_told(
     blocked = tmp_path / "runs" / "x" / "traces" / "rank-0" / "steps-3-4.json.gz"
     blocked.mkdir(parents=True)
     (tmp_path / "runs" / "x" / ".lock").touch()
-    run = train(job, tmp_path / "runs" / "x").directory
+    run = train(job, directory=tmp_path / "runs" / "x").directory
     (event,) = events(run, "profile")
     assert "steps-3-4.json.gz" in event["lost"] and "trace" not in event
     assert "profile of steps 3 to 4 could not be written: " in capsys.readouterr().out

@@ -49,7 +49,7 @@ def dtypes_of_the_last(job: Job) -> set[str]:
 
 def trained_twice(job: Job) -> str:
     """The outcome of training again in the directory of a run."""
-    train(job, Path(job.workspace) / "here")
+    train(job, directory=Path(job.workspace) / "here")
     return "went on"
 
 
@@ -207,7 +207,7 @@ def prepare_loaded(folder: Path) -> None:
     """Make the run that rows name."""
     if not (folder / "loaded").exists():
         small = ("duration=2 steps", "model.dropout=0", "schedule.horizon=4 steps")
-        train(small_job(folder / "first", *small), folder / "loaded")
+        train(small_job(folder / "first", *small), directory=folder / "loaded")
 
 
 BUCKET = "memory://effects"

@@ -97,7 +97,7 @@ def emptied(job: Job) -> list[int]:
     real = EmptyCacheCallback.after_step
     with pytest.MonkeyPatch.context() as patch, spared_device():
         patch.setattr(EmptyCacheCallback, "after_step", after)
-        train(job, Path(job.workspace) / "emptied")
+        train(job, directory=Path(job.workspace) / "emptied")
     return steps
 
 
