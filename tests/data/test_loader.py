@@ -302,21 +302,6 @@ def test_every_epoch_holds_every_window_once(
         assert sorted(part) == expected
 
 
-def test_order_changes_with_epoch_and_seed() -> None:
-    corpus = counting_corpus(2000)
-
-    def order(seed: int) -> list[tuple[int, ...]]:
-        loader = feed_of(corpus, sequence_length=9, micro_size=1, seed=seed)
-        return rows(loader, 2 * len(loader.sequences))
-
-    first, other = order(0), order(1)
-    half = len(first) // 2
-    assert first == order(0)
-    assert first[:half] != first[half:]
-    assert first[:half] != other[:half]
-    assert first[:half] != all_windows(corpus, 9)
-
-
 def test_the_order_of_a_seed_never_changes() -> None:
     # Checkpoints hold a position in this order: if it changed, old runs could not be resumed.
     corpus = counting_corpus(78)

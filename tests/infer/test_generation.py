@@ -271,21 +271,3 @@ def test_repetition(penalty: float) -> None:
     seen = torch.zeros(FILTERED_LOGITS.shape, dtype=torch.bool).scatter(1, IDS, True)
     expected = RepetitionPenaltyLogitsProcessor(penalty)(IDS, FILTERED_LOGITS.clone())
     torch.testing.assert_close(generation.repetition(FILTERED_LOGITS, seen, penalty), expected)
-
-
-def test_all_of_them_in_the_order_of_transformers() -> None:
-    from transformers.generation import logits_process as theirs
-
-    chain = theirs.LogitsProcessorList(
-        [
-            theirs.RepetitionPenaltyLogitsProcessor(1.2),
-            theirs.TemperatureLogitsWarper(0.8),
-            theirs.TopKLogitsWarper(30),
-            theirs.TopPLogitsWarper(0.9),
-            theirs.MinPLogitsWarper(0.02),
-        ]
-    )
-    seen = torch.zeros(FILTERED_LOGITS.shape, dtype=torch.bool).scatter(1, IDS, True)
-    found = generation.scaled(generation.repetition(FILTERED_LOGITS, seen, 1.2), 0.8)
-    found = generation.min_p(generation.top_p(generation.top_k(found, 30), 0.9), 0.02)
-    torch.testing.assert_close(found.softmax(-1), chain(IDS, FILTERED_LOGITS.clone()).softmax(-1))

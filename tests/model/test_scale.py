@@ -8,10 +8,9 @@ from torch.nn import functional as F
 
 from setpoint.model.config import MuP
 from setpoint.model.initialize import initialize
-from setpoint.model.moe.config import MoE
 from setpoint.model.transformer import Transformer
 
-from .small import VOCAB, small_config, small_model
+from .small import small_config, small_model
 
 BASE, RATE = 32, 1e-2
 
@@ -26,44 +25,6 @@ def test_the_table_of_the_paper():
     stds = (plain.hidden_std, plain.residual_std, plain.router_std)
     assert stds == pytest.approx((0.2, 0.05, 0.2))
     assert small_config(init_std=0.2, residual_init="plain").residual_std == 0.2
-
-
-def test_initial_sizes_of_all_parameters():
-    changes = {"dim": 256, "heads": 4, "kv_heads": 4, "ffn_dim": 512, "positions": "learned"}
-    model = small_model(**changes, init_std=0.2, mup=MuP(base_dim=64))
-    for name, parameter in model.named_parameters():
-        std = {"embedding.weight": 0.2, "position_embedding.weight": 0.2, "output.weight": 0.2}.get(
-            name, 0.1
-        )
-        if parameter.ndim == 1:
-            continue
-        if name.endswith(("attention.output.weight", "down.weight")):
-            std /= math.sqrt(2 * 2)
-        assert parameter.std().item() == pytest.approx(std, rel=0.05), name
-
-
-def test_matrices_from_width_to_width_learn_slower():
-    changes = {"moe": MoE(experts=3, every=2), "qkv_bias": True, "positions": "learned"}
-    model = small_config(**changes, mup=MuP(base_dim=6)).build(vocab_size=VOCAB)
-    found = model.learning_rate_multipliers()
-    assert set(found.values()) == {0.25}
-    others = dict(model.named_parameters()).keys() - found.keys()
-    inside = {name.partition(".")[2].partition(".")[2] for name in others if "layers" in name}
-    assert inside == {
-        "attention_norm.weight",
-        "feed_forward_norm.weight",
-        "attention.query.bias",
-        "attention.key.bias",
-        "attention.value.bias",
-    }
-    assert {name for name in others if "layers" not in name} == {
-        "embedding.weight",
-        "position_embedding.weight",
-        "norm.weight",
-        "output.weight",
-    }
-    assert "layers.1.feed_forward.router.weight" in found
-    assert "layers.1.feed_forward.experts.up" in found
 
 
 def test_at_the_base_width_nothing_changes():

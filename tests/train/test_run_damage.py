@@ -2,20 +2,15 @@
 
 from __future__ import annotations
 
-import errno
 import shutil
-from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from setpoint.checkpoint import manifest
 from setpoint.config import SetpointError
 from setpoint.config.composition import compose
 from setpoint.config.record.record import read_record
-from setpoint.files.atomic import Written
-from setpoint.resilience.signals import StopRequest
 from setpoint.train.config import Job
 from setpoint.train.run import train
 
@@ -82,27 +77,6 @@ def test_the_one_before_is_used(
     assert not left.exists(), "what a killed process left"
 
 
-@pytest.mark.parametrize("failures", [1, 2])
-def test_a_disk_that_fails_for_a_moment_costs_no_checkpoint(
-    stopped: Path, monkeypatch: pytest.MonkeyPatch, failures: int
-) -> None:
-    """Also where the process is stopped at once: what could not be read is there afterwards."""
-    real, failed = manifest.digest_file, Counter[Path]()
-
-    def flaky(path: Path) -> Written:
-        # Each file: several are read at once, and each of them twice.
-        if failed[path] < failures and path.parent.name == "step-00000022":
-            failed[path] += 1
-            raise OSError(errno.EIO, "Input/output error")
-        return real(path)
-
-    monkeypatch.setattr(manifest, "digest_file", flaky)
-    monkeypatch.setattr(StopRequest, "requested", property(lambda self: True))
-    assert go_on(stopped) == (22 if failures == 1 else 20)
-    names = sorted(path.name for path in (stopped / "checkpoints").glob("step-00000022*"))
-    assert names == ["step-00000022" + ".damaged-1" * (failures == 2)]
-
-
 def test_people_are_told(stopped: Path, capsys: pytest.CaptureFixture[str]) -> None:
     flip(stopped / "checkpoints" / "step-00000022" / "model.safetensors")
     draft, _ = read_record(Job, str(stopped))
@@ -126,21 +100,6 @@ def test_all_damaged_is_refused_and_nothing_is_lost(stopped: Path) -> None:
     assert all(folder.name in message for folder in folders)
     assert "to start over, train into another run directory" in message
     assert {n: d for n, d in snapshot(stopped).items() if n not in GROWING} == before
-
-
-@pytest.mark.parametrize(
-    ("content", "pointer"),
-    [(b"", "best"), (b"rubbish\n", "latest"), (b"step-00000099\n", "latest"), (None, "best")],
-)
-def test_broken_pointers(stopped: Path, pointer: str, content: bytes | None) -> None:
-    """What `latest` says is for people and tools; the newest whole checkpoint is found anyway."""
-    path = stopped / "checkpoints" / pointer
-    if content is None:
-        path.unlink()
-    else:
-        path.write_bytes(content)
-    assert go_on(stopped) == 22
-    assert (stopped / "checkpoints" / "latest").read_text() == "step-00000030\n"
 
 
 def test_a_lost_metrics_file_is_told_and_does_not_stop_the_run(

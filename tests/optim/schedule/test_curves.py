@@ -14,7 +14,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from torch import nn
-from torch.optim import SGD, lr_scheduler
+from torch.optim import SGD
 from torch.optim.lr_scheduler import CosineAnnealingWarmRestarts, MultiStepLR, ReduceLROnPlateau
 
 from setpoint.config import resolve
@@ -157,19 +157,6 @@ def test_against_transformers(
     assert [factor(step) for step in range(W)] == pytest.approx(warmup, rel=1e-14)
     rest = [theirs(step - late) for step in range(W + late, T)]
     assert [factor(step) for step in range(W + late, T)] == pytest.approx(rest, abs=1e-14)
-
-
-@pytest.mark.filterwarnings("ignore:.*deprecat.*:UserWarning")
-@pytest.mark.parametrize(("warmup", "horizon", "floor"), [(2, 20, 0.1), (5, 30, 0.25)])
-def test_cosine_against_torch(warmup: int, horizon: int, floor: float) -> None:
-    """Of torch's own parts: a line, and then a cosine."""
-    optimizer = SGD([nn.Parameter(torch.zeros(1))], lr=1.0)
-    rise = lr_scheduler.LinearLR(optimizer, 1 / warmup, 1.0, warmup - 1)
-    fall = lr_scheduler.CosineAnnealingLR(optimizer, horizon - warmup, eta_min=floor)
-    theirs = followed(optimizer, lr_scheduler.SequentialLR(optimizer, [rise, fall], [warmup]),
-                      horizon)  # fmt: skip
-    factor = resolve(Cosine(warmup=warmup, horizon=horizon, floor=floor)).build()
-    assert [factor(step) for step in range(horizon)] == pytest.approx(theirs, abs=1e-9)
 
 
 def followed(optimizer: SGD, schedule: Any, steps: int) -> list[float]:
@@ -375,19 +362,6 @@ def test_a_curve_is_the_same_in_every_unit(cls: type[ScheduleConfig], horizon: s
     in_time = 16 if horizon == "64 s" else 0
     assert found[in_time:] == wanted[in_time:]
     assert found[:in_time] == [step / 16 for step in range(in_time)]
-
-
-@pytest.mark.parametrize("horizon", UNITS)
-def test_the_closed_formula_in_every_unit(horizon: str) -> None:
-    unit = UNITS[horizon]
-    whole = 128 * STEP[unit]
-    factor = resolve(Linear(horizon=horizon, warmup="12.5 %", floor=0.25)).build()
-    for step in (0, 3, 15, 16, 70, 127, 128, 200):
-        at, ahead = step * STEP[unit], 0 if unit == "seconds" else STEP[unit]
-        rise = (at + ahead) / (whole / 8)
-        t = (at - whole / 8) / (whole - whole / 8)
-        wanted = min(1.0, rise) if step < 16 else max(0.25, 0.25 + 0.75 * (1 - t))
-        assert factor(place(step)) == wanted
 
 
 @pytest.mark.parametrize(
