@@ -217,11 +217,6 @@ def test_what_a_gpu_has_no_kernels_for_is_cautioned(
 @pytest.mark.parametrize(
     ("line", "said"),
     [
-        ("check tiny --model.adapters '[{path=\"small.toml\"}]'", "[{path: 'small.toml'}]"),
-        (
-            "check tiny --model.pretrained . --model.adapters '[{path=\"small.toml\"}]'",
-            "small.toml is a file\n    Valid: the directory with adapter_config.json",
-        ),
         ("train -3", "there is no preset '-3'"),
         ("--seed 3 check tiny", "the command comes first: setpoint check"),
         ("train small.toml --world-size=8", "takes the number of ranks from the launcher"),

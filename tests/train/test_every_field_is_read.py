@@ -28,7 +28,6 @@ from setpoint.config.values.user_code import allow_imports
 from setpoint.config.words.names import dotted
 from setpoint.loss.config import LinearCrossEntropy
 from setpoint.loss.linear import linear_missing
-from setpoint.model.config import PretrainedAdapter
 from setpoint.parallel.config import DeepEP, TorchFT
 from setpoint.parallel.engines import DeepSpeed
 from setpoint.resilience.config import GpuHealthCheck
@@ -274,9 +273,8 @@ def test_the_jobs_hold_every_variant(tmp_path: Path) -> None:
     # Only several ranks, or jobs, have a use for three: tests/train/effects/parallel_fields.py,
     # resilience_fields.py; one a GPU, one a server, run_fields.py; the
     # others write metrics: tests/track/test_csv_file.py, tests/track/test_services.py.
-    # Adapters of PEFT need their base: model_fields.py.
     # One starts a process: checkpoint_fields.py.
-    beyond = {Export, DeepEP, DeepSpeed, TorchFT, GpuHealthCheck, Webhook, PretrainedAdapter}
+    beyond = {Export, DeepEP, DeepSpeed, TorchFT, GpuHealthCheck, Webhook}
     assert every(Job) - held == {*beyond, Csv, *ServiceConfig.__subclasses__()}
 
 

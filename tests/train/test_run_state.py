@@ -19,7 +19,6 @@ from setpoint.config import ConfigError, SetpointError
 from setpoint.config.composition import compose
 from setpoint.infer.adopt import complete
 from setpoint.infer.config import Inference
-from setpoint.infer.inference import infer
 from setpoint.infer.loaded_model import add_adapter
 from setpoint.infer.loaded_model import load as load_model
 from setpoint.model import load_pretrained, save_pretrained
@@ -258,23 +257,6 @@ def test_what_an_adapter_freezes_is_left_out(
             for each in (whole, run)
         )
     assert torch.equal(one, other)
-
-
-def test_weights_that_an_adapter_of_peft_has_changed_are_saved(
-    weights: Path, tmp_path: Path
-) -> None:
-    lora = "adapter={type: lora, rank: 2, b_std: 0.5, targets: [query]}"
-    flags = (*BASE, "duration=2 steps", lora, f"model.pretrained={weights / 'hf'}")
-    first = train(small_job(tmp_path, *flags), directory=tmp_path / "first").directory
-    files = tmp_path / "peft"
-    export = [f"weights.path={first}", f"export.path={files}", "export.adapter=true"]
-    infer(compose(Inference, flags=export).resolve())
-    folded = (f"model.adapters=[{{path: {files}}}]", OUT)
-    train(small_job(tmp_path, *flags, *folded), directory=tmp_path / "run")
-    names = held(tmp_path / "run", 2)
-    assert {"query.weight", "query.adapter.a", "query.adapter.b"} == {
-        name.removeprefix("layers.0.attention.") for name in names if ".0." in name
-    }
 
 
 def test_other_divisions_go_on() -> None:

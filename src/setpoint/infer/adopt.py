@@ -191,8 +191,7 @@ def _of_run(place: WeightsPlace) -> Inference:
         if name in record.values
     }
     # The starting point of the run itself is irrelevant, and may no longer exist.
-    past = ("pretrained", "adapters")
-    values["model"] = {k: v for k, v in values["model"].items() if k not in past}
+    values["model"] = {k: v for k, v in values["model"].items() if k != "pretrained"}
     # The number of loader processes depends on this machine, as `parallel` does.
     values["data"] = {k: v for k, v in values["data"].items() if k != "loader"}
     values["batch"] = {"sequence_length": record.values["batch"]["sequence_length"]}

@@ -438,7 +438,7 @@ def _adapter(c: Conversion) -> None:
     if saved := c.names("lora_modules_to_save"):
         c.set("adapter.train", saved, "lora_modules_to_save")
     if path := c.text("lora_model_dir"):
-        text = f"{path} goes on as checkpoint.load of its run, or is folded in by model.adapters"
+        text = f"{path} goes on as checkpoint.load of its run, or is merged by PEFT first"
         c.report("needs a decision", "lora_model_dir", text)
     if steps:
         c.set("adapter.merge.every", f"{steps} steps", "relora_steps", "jagged_restart_steps")

@@ -118,9 +118,6 @@ RULES = (
     Rule("setpoint.model.moe.config:expert_problems",
          "The layers and widths support experts",
          when=lambda model: model.moe is not None),
-    Rule("setpoint.model.pretrained.peft_files:adapter_file_problems",
-         "The pretrained adapters exist and belong to the weights",
-         needs="files", when=lambda model: bool(model.adapters)),
 )  # fmt: skip
 
 
@@ -129,16 +126,6 @@ PARTIAL: dict[Kind, tuple[str, str]] = {
     "chunked": ("attention_chunk", "chunked attention"),
 }
 """Kinds of attention to a part of the earlier positions: the field with their size, and a name."""
-
-
-class PretrainedAdapter(Config):
-    """Adapter in PEFT's format, merged into the pretrained weights at the start of a run."""
-
-    path: str
-    """Directory with adapter_config.json and adapter_model.safetensors (LoRA or DoRA)."""
-
-    weight: float = field(default=1.0, gt=-math.inf, lt=math.inf)
-    """Scale of the adapter's update; updates of several adapters are summed."""
 
 
 class TransformerConfig(
@@ -297,9 +284,6 @@ class TransformerConfig(
     mup: MuP | None = None
     """Maximal update parametrization (muP); null: none."""
 
-    adapters: tuple[PretrainedAdapter, ...] = ()
-    """PEFT adapters, merged into the `pretrained` weights at the start of a run."""
-
     vocab_size: int | None = field(default=None, ge=1)
     """Vocabulary size: rows of the embedding and logits, at least the tokenizer's size. null: that
     size rounded up to vocab_multiple_of; the padding rows are never predicted."""
@@ -330,16 +314,6 @@ class TransformerConfig(
 
     embedding_dropout: float = field(default=0.0, ge=0, lt=1)
     """Embedding dropout: probability of zeroing an embedding element in training."""
-
-    @rule
-    def _check_adapters(self) -> Iterator[Problem]:
-        if self.adapters and self.pretrained is None:
-            yield Problem(
-                "adapters",
-                "has no effect on random weights",
-                also=("pretrained",),
-                hint="Set pretrained to the model that they were trained on.",
-            )
 
     @derive("kv_heads")
     def _derive_kv_heads(self) -> int:

@@ -203,7 +203,6 @@ def _origin_text(origin: str) -> str:
 LOSS_SCALE = "precision.loss_scale.initial"
 AT_START = (
     "model.pretrained",
-    "model.adapters",
     "model.init_std",
     "model.residual_init",
     "checkpoint.load",

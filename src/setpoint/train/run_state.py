@@ -320,12 +320,10 @@ class FrozenParameters:
         config, size = self.job.model, self.components.tokenizer.vocab_size
         known = set(base.tensors) & frozen.keys()
         if self._source is None and self.components.pretrained is not None:
-            # They were just loaded from there, except for parts that the model itself lacks, and
-            # those changed by PEFT adapters.
+            # They were just loaded from there, except for parts that the model itself lacks.
             if not isinstance(config, TransformerConfig):
                 return set(frozen)
-            if not config.adapters:
-                known = frozen.keys() & skeleton(config, size).state_dict().keys()
+            known = frozen.keys() & skeleton(config, size).state_dict().keys()
         unknown = {n: (DTYPES[tensor.dtype],) for n, tensor in frozen.items() if n not in known}
         if not unknown or self.components.replicas.holds_state:
             return known

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import weakref
 from collections.abc import Callable
 from pathlib import Path
@@ -26,11 +25,8 @@ from setpoint.model.pretrained.config_json import read_config
 from setpoint.model.pretrained.families import FAMILIES
 from setpoint.model.pretrained.fill import Weights
 from setpoint.model.pretrained.load import start_from
-from setpoint.model.pretrained.peft import read_adapter
-from setpoint.model.pretrained.peft_files import PeftFiles
 
 from ...support.snapshots import compare
-from ...train.effects.model_fields import adapter_of_peft
 from .ours import change_config, directory, rewrite
 from .quantized_files import KEPT, quantize_files
 from .theirs import CASES, VOCAB, fp64_angles, logits, make, tokens
@@ -186,17 +182,6 @@ def test_files_without_the_prefix_of_the_class_with_a_head(tmp_path: Path) -> No
     again = load_pretrained(folder)
     for name, tensor in plain.state_dict().items():
         assert torch.equal(again.state_dict()[name], tensor)
-
-
-def test_an_adapter_that_is_cut_short_is_damaged(tmp_path: Path) -> None:
-    folder = tmp_path / "lora"
-    adapter_of_peft(folder, 1)
-    files = PeftFiles(str(folder))
-    assert len(read_adapter(files)[0]) == 1
-    file = folder / "adapter_model.safetensors"
-    os.truncate(file, file.stat().st_size - 4)
-    with pytest.raises(RunError, match=r"adapter_model.safetensors is damaged: .*, 4 too short"):
-        read_adapter(files)
 
 
 class Meter(TorchDispatchMode):

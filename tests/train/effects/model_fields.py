@@ -100,11 +100,7 @@ def implementation(job: Job) -> str:
 
 def prepare(folder: Path, name: str) -> None:
     """Make the models that a row names."""
-    if name in ("TransformerConfig.pretrained", "TransformerConfig.adapters") or "Adapter" in name:
-        if (folder / "weights").exists():
-            return
-        for number, place in enumerate(("lora-a", "lora-b")):
-            adapter_of_peft(folder / place, number)
+    if name == "TransformerConfig.pretrained":
         small = ("duration=1 steps", "model.dropout=0", "seed=5")
         run = train(small_job(folder / "source", *small)).directory
         save_pretrained(load_pretrained(run), folder / "weights")
@@ -115,21 +111,6 @@ def prepare(folder: Path, name: str) -> None:
     elif name.startswith("HuggingFaceConfig") and not (folder / "theirs").exists():
         theirs(folder / "theirs", {})
         theirs(folder / "narrow", {"n_embd": 8})
-
-
-def adapter_of_peft(folder: Path, seed: int) -> None:
-    """An adapter of the first query matrix of the small model, as PEFT writes it."""
-    from safetensors.torch import save_file
-
-    drawn = torch.Generator().manual_seed(seed)
-    before = "base_model.model.model.layers.0.self_attn.q_proj.lora"
-    shapes = {"A": (1, 16), "B": (16, 1)}
-    folder.mkdir()
-    save_file(
-        {f"{before}_{n}.weight": torch.randn(s, generator=drawn) for n, s in shapes.items()},
-        folder / "adapter_model.safetensors",
-    )
-    (folder / "adapter_config.json").write_text('{"peft_type": "LORA", "lora_alpha": 1}')
 
 
 def theirs(folder: Path, keys: dict[str, Any]) -> None:
@@ -241,16 +222,11 @@ DEEP = (*EXPERTS, "model.layers=2")
 THEIRS = ("model=huggingface", "model.config={tmp}/theirs")
 OWN = ("model=import", f"model.target={__name__}.Own")
 KEYS = {"model_type": "gpt2", "vocab_size": 257, "n_embd": 16, "n_layer": 1, "n_head": 2}
-START = ("model.pretrained={tmp}/weights",)
-ADAPTED = (*START, "model.adapters=[{path: {tmp}/lora-a}]")
 LINEAR_LOSS = ("loss=linear_cross_entropy",)
 
 
 PRETRAINED_ROWS: dict[str, Row] = {
     "TransformerConfig.pretrained": ("model.pretrained={tmp}/weights", weights, ()),
-    "TransformerConfig.adapters": ("model.adapters=[{path: {tmp}/lora-a}]", weights, START),
-    "PretrainedAdapter.path": ("model.adapters=[{path: {tmp}/lora-b}]", weights, ADAPTED),
-    "PretrainedAdapter.weight": ("model.adapters.0.weight=0.5", weights, ADAPTED),
     "ImportedModel.pretrained": ("model.pretrained={tmp}/own", weights, OWN),
     "HuggingFaceConfig.pretrained": ("model.pretrained={tmp}/theirs", weights, THEIRS),
     "HuggingFaceConfig.config": ("model.config={tmp}/narrow", weights, THEIRS),

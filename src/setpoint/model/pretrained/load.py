@@ -25,7 +25,6 @@ from setpoint.model.pretrained.config_json import config_of, differences, read_c
 from setpoint.model.pretrained.convert import Family
 from setpoint.model.pretrained.fill import weights_of
 from setpoint.model.pretrained.locate import Place, locate
-from setpoint.model.pretrained.peft import fold_adapters
 from setpoint.model.pretrained.read_tensor import weight_dtype
 from setpoint.model.pretrained.recorded_model import (
     description_of,
@@ -219,8 +218,6 @@ def start_from(
         facts["grown"] = {"from": known, "to": tokens}
     if isinstance(config, TransformerConfig):
         _start_transformer(config, model, place, device, dtype, full_model or model, broadcast)
-        if config.adapters:
-            facts["adapters"] = fold_adapters(config, model, full_model or model, place.directory)
         return facts
     read_whole(model, partial(fill_from, place, model, config), broadcast)
     return facts
