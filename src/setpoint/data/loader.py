@@ -332,7 +332,7 @@ class BatchLoader:
             num_workers=workers,
             prefetch_factor=prefetch,
             pin_memory=pin_memory,
-            timeout=LOOK,
+            timeout=min(timeout or LOOK, LOOK),
             worker_init_fn=quiet_worker,
             # Its own, since the loader draws a number of the generator that dropout uses.
             generator=torch.Generator(),
