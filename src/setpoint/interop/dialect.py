@@ -197,6 +197,7 @@ class Conversion:
         self.places: dict[Path, str] = {}
         self.reports: list[Report] = []
         self.problems: list[Problem] = []
+        self.is_refused = False
         leaves = _leaves(cast("dict[str, object]", _typed(document.data)), dialect)
         names = {".".join(map(str, path)) for _, path, _ in leaves}
         # Written-out files may have a former name as null next to its current name.
@@ -458,15 +459,21 @@ class Conversion:
         value = None if is_missing else for_error(self.value(key))
         self.problems.append(Problem(key, message, value=value, origin=self.place(key)))
 
+    def refuse(self, key: str, reason: str) -> None:
+        """Refuse the whole file, with one problem and no reports."""
+        self.is_refused = True
+        self.problems = [Problem(key, reason, origin=self.place(key))]
+        self.reports.clear()
+
     def convert(self) -> None:
         """Convert each key by its declaration, then the keys that depend on each other."""
         known = self.dialect.keys
         if other := next((key for key in self.values if key in self.dialect.refused), None):
-            reason = self.dialect.refused[other]
-            self.problems.append(Problem(other, reason, origin=self.place(other)))
-            return
-        if self.dialect.prepare is not None:
+            self.refuse(other, self.dialect.refused[other])
+        elif self.dialect.prepare is not None:
             self.dialect.prepare(self)
+        if self.is_refused:
+            return
         for key, value in [*self.values.items()]:
             is_choice = key in known and known[key].values is not None and value is None
             is_null = is_choice and None in cast("Mapping[object, object]", known[key].values)

@@ -33,19 +33,13 @@ FIELDS = {"save": "workspace", "tensorboard-dir": "tracking.trackers", "load": "
 UNEVEN_STAGES = ("decoder-first-pipeline-num-layers", "decoder-last-pipeline-num-layers")
 OTHER_PROGRAM = re.compile(
     r"bert|t5|mamba|hybrid|vlm|mimo|multimodal|llava|retro|_ict|vision|biencoder|server|generat"
-    r"|inference|finetune|convert|preprocess|export|quantize|train_rl|^main"
+    r"|inference|finetune|lora|convert|preprocess|export|quantize|train_rl|^main"
 )
 """Names of programs that train another kind of model, or do not train."""
 
 
 def _complete(c: Conversion) -> None:
     """Convert the keys that depend on each other."""
-    if OTHER_PROGRAM.search(program := str(c.value("program")).rpartition("/")[2]):
-        c.wrong("program", f"a pretraining of a decoder such as pretrain_gpt.py, but {program}")
-        return
-    if str(c.value("vocab-file")).endswith(".txt"):
-        c.wrong("vocab-file", "the vocab.json of a decoder: a .txt belongs to BERT or T5")
-        return
     convert_model(c)
     total = _loop(c)
     _ranks(c)
@@ -59,6 +53,10 @@ def _complete(c: Conversion) -> None:
 
 def _prepare(c: Conversion) -> None:
     """Normalize names, and drop values that are passed to the script at the start."""
+    if OTHER_PROGRAM.search(program := str(c.value("program")).rpartition("/")[2]):
+        expected = "is not a pretraining of a decoder such as pretrain_gpt.py"
+        c.refuse("program", f"{expected}, but {program}")
+        return
     for name, value in [*c.values.items()]:
         plain, value = argument_of(name.removeprefix("MODEL_ARGS."), value)
         if value is None:
@@ -67,6 +65,10 @@ def _prepare(c: Conversion) -> None:
             c.paths[plain] = c.paths.pop(name)
             del c.values[name]
             c.values.setdefault(plain, value)  # an override has the plain name
+    if str(c.value("vocab-file")).endswith(".txt"):
+        text = "is not the vocab.json of a decoder: a .txt belongs to BERT or T5"
+        c.refuse("vocab-file", text)
+        return
     if isinstance(activation := c.values.pop("activation-func", None), str):
         _core_fields(c, activation)
     for name, value in [*c.values.items()]:
@@ -113,7 +115,7 @@ def _core_fields(c: Conversion, activation: str) -> None:
     c.paths["group-query-attention"] = c.paths["activation-func"]
     for name in [*c.values]:
         key = KEYS.get(name) or c.dialect.family_of(name)
-        if key is not None and key.refused == ENCODERS or name == "adlr-autoresume-interval":
+        if (key is not None and key.refused == ENCODERS) or name == "adlr-autoresume-interval":
             del c.values[name]  # a pretraining of a decoder does not read it
 
 
@@ -626,7 +628,8 @@ DIALECT = Dialect(
     complete=_complete,
     prefixes={"MODEL_ARGS.": "", "language_model.": "", "model_parallel.": "",
               "persistent-save-interval": "save-interval", "batch-size": "micro-batch-size",
-              "model-parallel-size": "tensor-model-parallel-size", "warmup": "lr-warmup-fraction",
+              "model-parallel-size": "tensor-model-parallel-size",
+              "patch-tokenizer-type": "tokenizer-type", "warmup": "lr-warmup-fraction",
               "muon-nesterov": "muon-use-nesterov"},
     families=FAMILIES,
     prepare=_prepare,

@@ -122,6 +122,10 @@ KEYS: dict[str, Key] = {
     "pytorch-profiler-collect-shapes": Key(False, "profiling.shapes", optional=True),
     "zero-stage": Key(0),  # of DeepSpeed's fork, like the arguments in tokens
     "ds-sequence-parallel-size": Key(1, "parallel.ulysses"),
+    # Of forks by Alibaba and AMD.
+    "num-shared-experts": Key(None),
+    "extra-vocab-size": Key(0, decision="add it to the tokenizer's number: set model.vocab_size"),
+    "attention-sink-k": Key(0, refused="the first tokens of a row are in no window"),
     "moe-grouped-gemm": Key(False, "model.moe.packed", optional=True),
     "q-lora-rank": Key(None, "model.mla.query_rank", optional=True),
     "kv-lora-rank": Key(32, "model.mla.kv_rank"),
@@ -232,6 +236,7 @@ IDLE = {
         moe-shared-expert-glu-interleave-size moe-router-padding-for-quantization
         no-use-layer-wise-param-layout overlap-dispatch-backward-with-experts-wgrad
         use-grouped-gemm-for-dense-mlp use-grouped-gemm-for-shared-expert
+        fused-padded-mla-attention use-contiguous-parameters-in-local-ddp
         use-transformer-engine-op-fuser outer-dp-sharding-strategy
     """,
     PRINTED: """
@@ -270,13 +275,14 @@ IDLE = {
         exit-signal-handler-for-training exit-signal-handler-for-dataloader local-rank
         lazy-mpu-init test-mode train-sync-interval rerun-mode result-rejected-tracker-filename
         no-manual-gc-eval legacy-tokenizer trust-remote-code disable-msc enable-msc
-        bert-no-binary-head bert-binary-head onnx-safe enable-ft-package calc-ft-timeouts ft-num-warmup-iters
+        bert-no-binary-head bert-binary-head onnx-safe enable-ft-package calc-ft-timeouts
+        ft-num-warmup-iters
         run-workload-inspector-server flash-decode max-tokens-to-oom cache-mla-latents
         decode-only-cuda-graphs use-legacy-static-engine disable-chunked-prefill
         enable-chunked-prefill nccl-all-reduce-for-prefill mlp-chunks-for-prefill
         output-bert-embeddings bert-embedder-type moe-pad-experts-for-cuda-graph-inference
         num-speculative-tokens use-same-sampling-seed-across-dp-ranks eval-micro-batch-size
-        chat-template train-mode max-padding-length
+        chat-template train-mode max-padding-length dataset enable-shared-expert
     """,
 }
 for reason, names in IDLE.items():

@@ -241,6 +241,9 @@ def _experts(c: Conversion) -> None:
         if remainder:
             c.wrong("moe-shared-expert-intermediate-size", f"a multiple of {width}, of an expert")
         c.set(f"{path}.shared_experts", count, "moe-shared-expert-intermediate-size")
+        c.value("num-shared-experts")
+    elif count := c.number("num-shared-experts"):
+        c.set(f"{path}.shared_experts", count, "num-shared-experts")
     sigmoid = c.choice("moe-router-score-function", "softmax", "sigmoid") == "sigmoid"
     kind = "sigmoid_top_k" if sigmoid else "softmax_top_k"
     c.set(f"{path}.router.type", kind, "moe-router-score-function")

@@ -441,10 +441,9 @@ def _prepare(c: Conversion) -> None:
         return
     name = str(name)
     if name not in PRESETS:
-        reason = next((why for part, why in OTHERS.items() if re.match(part, name)), None)
-        known = f"of a known configuration, but {name}: {', '.join(PRESETS)}"
-        expected = f"of a training that Setpoint has: {reason}" if reason else known
-        c.wrong("model.name", expected)
+        known = f"is not that of a known configuration, but {name}: {', '.join(PRESETS)}"
+        why = next((why for part, why in OTHERS.items() if re.match(part, name)), known)
+        c.refuse("model.name", why)
         return
     for key, value in PRESETS[name].items():
         if value is not None and key not in c.values:
