@@ -216,12 +216,17 @@ SFT: list[tuple[dict[str, Any], dict[str, object]]] = [
       "evaluation_strategy": "epoch"}, {
         "data.sources.0.filter.shards": 2, "data.sources.1.name": "source-1",
         "data.validation.1.paths.0": "hf://datasets/c/d@~parquet/default/test_sft/*.parquet"}),
+    ({"packing": False, "dataset_configs": ["tiny"], "eval_strategy": False, "use_liger": True,
+      "report_to": ["wandb"], "wandb_project": "p", "benchmarks": ["aime24"]}, {
+        "data.sources.0.paths.0": "hf://datasets/text@~parquet/tiny/train/*.parquet",
+        "evaluation": None, "loss.type": "chunked_cross_entropy",
+        "tracking.trackers.1.project": "p"}),
     ({"dataset_mixture": {"datasets": [ULTRACHAT], "test_split_size": 1000},
       "eval_strategy": "epoch"}, {
         "data.held_out": 1000, "data.sources.0.paths.0":
         "hf://datasets/a/chat@~parquet/default/train_sft/*.parquet"}),
 ]  # fmt: skip
-"""Files of TRL and of the alignment handbook, and fields of what they mean."""
+"""Files of TRL, the alignment handbook and open-r1, and fields of what they mean."""
 
 
 @pytest.mark.parametrize(("keys", "fields"), SFT)

@@ -1,4 +1,4 @@
-"""Arguments of TRL's SFT script and of alignment-handbook recipes.
+"""Arguments of TRL's SFT script, and of the recipes of alignment-handbook and open-r1.
 
 A file belongs to TRL if it has a key in `MARKS`; TRL's own defaults then apply. Formulas of TRL:
 the loss covers whole conversations unless assistant_only_loss is true; without packing, rows are
@@ -41,6 +41,13 @@ KEYS = {
     "model_init_kwargs": Key(None, decision="set model.overrides"),
     "truncation_mode": Key("keep_start", refused="rows are truncated at their end"),
     "shuffle_dataset": Key(False, idle="the sampler shuffles in any case"),
+    **keys_of("", wandb_entity=None, wandb_project=None),
+    # Of open-r1.
+    "system_prompt": Key(None, decision="put it into each conversation, or into the template"),
+    **alike("", "callbacks benchmarks", Key(None,
+        refused="models are not evaluated elsewhere while a run trains")),
+    **alike("", "wandb_run_group num_processes num_completions_to_print",
+        Key(None, idle="it does not change the arithmetic")),
     **alike("", "padding_free eval_packing pad_to_multiple_of pad_token tokenizer_name_or_path",
         Key(None, idle="it does not change the arithmetic")),
 }  # fmt: skip
@@ -160,7 +167,7 @@ def _mixture(c: Conversion) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]
         return [entry for entry in entries if "train" in entry["split"]], tests
     if (name := c.text("dataset_name")) is None:
         return [], []
-    common = {"id": name, "config": c.text("dataset_config_name")}
+    common = {"id": name, "config": c.text("dataset_config_name") or next(iter(configs), None)}
     splits = [c.text(f"dataset_{part}_split") for part in ("train", "test")]
     training, test = ({**common, "split": split} for split in splits)
     return [training], [test]

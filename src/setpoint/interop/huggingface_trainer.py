@@ -135,6 +135,7 @@ KEYS |= {
     for name, default in {
         "push_to_hub": False, "hub_token": None, "hub_private_repo": None, "hub_model_id": None,
         "hub_strategy": "every_save", "hub_always_push": False, "hub_revision": None,
+        "hub_model_revision": None, "push_to_hub_revision": False, "overwrite_hub_revision": False,
         "push_to_hub_model_id": None, "push_to_hub_organization": None, "push_to_hub_token": None,
         "trackio_space_id": None, "trackio_bucket_id": None, "trackio_static_space_id": None,
     }.items()
@@ -155,6 +156,8 @@ def _prepare(c: Conversion) -> None:
         )
         if is_secret or is_usual:
             del c.values[key]
+        elif key.endswith("_strategy") and value is False:  # a plain `no` in YAML
+            c.values[key] = "no"
     if sft.is_sft(c):
         sft.prepare_sft(c)
 
@@ -368,7 +371,10 @@ def _records(c: Conversion, total: int | None) -> None:
         if word in TRACKERS:
             run = c.value("run_name")
             named = run if TRACKERS[word] in ("wandb", "mlflow", "aim", "comet") else None
-            trackers.append({"type": TRACKERS[word], "name": named})
+            tracker: dict[str, object] = {"type": TRACKERS[word], "name": named}
+            if word == "wandb":
+                tracker |= {part: c.text(f"wandb_{part}") for part in ("project", "entity")}
+            trackers.append(tracker)
         elif word not in ("none", "all"):
             c.report("refused", "report_to", f"there is no tracker {word}")
     if c.value("report_to") == "all":
@@ -388,7 +394,8 @@ DIALECT = Dialect(
     prepare=_prepare,
     prefixes={"evaluation_strategy": "eval_strategy", "torch_dtype": "dtype",
               "per_gpu_train_batch_size": "per_device_train_batch_size",
-              "max_seq_length": "max_length", "dataset_num_proc": "preprocessing_num_workers",
+              "max_seq_length": "max_length", "use_liger": "use_liger_kernel",
+              "dataset_num_proc": "preprocessing_num_workers",
               "dataset_config": "dataset_config_name", "dataset_streaming": "streaming"},
     refused=sft.REFUSED,
     switches={"lora_": "use_peft", "use_dora": "use_peft", "use_rslora": "use_peft",
