@@ -5,6 +5,7 @@ import signal
 import sys
 import tempfile
 import time
+from contextlib import ExitStack
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -188,10 +189,10 @@ def refuses_alike(folder: Path, rank: int, shared: Path) -> None:
 
     steps, taken = [0], list[StepBatch]()
 
-    class Kept(Callback):
+    class Kept(BadBatches):
         def bad_step(self, loop: Loop, batch: StepBatch, total: Count, result: StepResult) -> None:
             taken.append(batch)
-            BadBatches(cast("Any", run)).keep_step(loop, batch, total, result)
+            super().bad_step(loop, batch, total, result)
 
     progress = make_progress("none", total_steps=None)
     run = SimpleNamespace(
@@ -204,10 +205,11 @@ def refuses_alike(folder: Path, rank: int, shared: Path) -> None:
         return gradient * (math.inf if bad else 1.0)
 
     next(components.model.parameters()).register_hook(broken)
-    stop = StopRequest()
+    stop, kept = StopRequest(), Kept()
     stop.resumable = True
+    kept.opened(cast("Any", run), ExitStack())
     with stop:
-        Loop(job, components, [Seen(), Kept()], stop, Position()).run()
+        Loop(job, components, [Seen(), kept], stop, Position()).run()
     assert found == ["taken", "skipped", "taken"], found
     assert stop.status == 75
     dist.barrier()

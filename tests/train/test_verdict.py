@@ -22,7 +22,7 @@ from setpoint.train.engine import Engine, Rates
 from setpoint.train.loop import Callback, Loop
 from setpoint.train.position import Position
 from setpoint.train.run import train
-from setpoint.train.verdict import NonFiniteSteps, SpikedSteps, StepResult, Verdict
+from setpoint.train.verdict import BadStepPolicy, SpikedSteps, StepResult, Verdict
 
 from .poison import SEQUENCES, Poison, Poisoned, by_hand, check_rows, same
 from .small import Killed, events, loop_of, rows, small_job, train_rows
@@ -280,7 +280,7 @@ def test_ranks_decide_alike(run_module: Callable[[str], None]) -> None:
 
 def test_a_first_step_is_no_fault_of_the_learning_rate(tmp_path: Path) -> None:
     job = small_job(tmp_path, "model.pretrained=weights")
-    policy = NonFiniteSteps(job.resilience.non_finite)
+    policy = BadStepPolicy(job.resilience.non_finite, "resilience.non_finite")
     first = StepResult(Verdict.REFUSED, policy=policy, wrong="the loss is nan")
     with pytest.raises(RunError, match=r"model.pretrained = weights may contain NaN"):
         policy.apply(first, job, can_roll_back=False)

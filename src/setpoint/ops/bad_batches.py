@@ -6,6 +6,7 @@ import hashlib
 import json
 import shutil
 from collections.abc import Mapping
+from contextlib import ExitStack
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -20,6 +21,7 @@ from setpoint.files.tensor_file import encode_tensors, read_tensors
 from setpoint.shapes.batch import TENSORS, Batch, Lengths
 from setpoint.track.jsonl import plain_numbers, restored_numbers
 from setpoint.track.run_directory import BAD_BATCHES
+from setpoint.train.loop import Callback
 
 if TYPE_CHECKING:
     from setpoint.shapes.batch import Count, StepBatch
@@ -32,18 +34,19 @@ KEPT = (*TENSORS, "source", "sources")
 NUMBERS = ("tokens", "target_tokens", "target_bytes")
 
 
-class BadBatches:
+class BadBatches(Callback):
     """Keeps the batches of the latest bad steps, `resilience.bad_batches`.
 
     Each step has a folder with `batch-0.ID.safetensors` for each rank that reads data, and
     `step.json` with the `ID`, which distinguishes it from files of earlier attempts.
     """
 
-    def __init__(self, run: Run) -> None:
+    def opened(self, run: Run, stack: ExitStack) -> None:
+        """Note where batches are kept."""
         self.run, self.world, self.root = run, run.world, run.directory / BAD_BATCHES
         self.keep = run.job.resilience.bad_batches
 
-    def keep_step(self, loop: Loop, batch: StepBatch, total: Count, result: StepResult) -> None:
+    def bad_step(self, loop: Loop, batch: StepBatch, total: Count, result: StepResult) -> None:
         """Keep a step's batches; a disk error is only reported."""
         step, note = result.step, self.run.progress.note
         if loop.components.replica_groups is not None:

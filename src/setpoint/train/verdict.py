@@ -201,13 +201,6 @@ def _is_whole(event: Mapping[str, Any]) -> bool:
     return all(isinstance(event.get(key), kind) for key, kind in kinds.items())
 
 
-class NonFiniteSteps(BadStepPolicy):
-    """Steps whose loss or gradient norm is not finite."""
-
-    def __init__(self, policy: StepPolicy) -> None:
-        super().__init__(policy, "resilience.non_finite")
-
-
 class SpikedSteps(BadStepPolicy):
     """Steps with a loss far above the median of the preceding ones.
 

@@ -70,7 +70,7 @@ from setpoint.train.config import Job, steps_before
 from setpoint.train.evaluation.config import HELD_OUT
 from setpoint.train.objective import Objective, PipelineObjective, build_pipeline, require_tokens
 from setpoint.train.position import LearningRate
-from setpoint.train.verdict import NonFiniteSteps, SpikedSteps
+from setpoint.train.verdict import BadStepPolicy, SpikedSteps
 from setpoint.units.dtype import DType
 
 if TYPE_CHECKING:
@@ -147,7 +147,7 @@ class Components:
 
     schedule: LearningRate = field(init=False)
     scaler: LossScaler = field(init=False)
-    non_finite: NonFiniteSteps = field(init=False)
+    non_finite: BadStepPolicy = field(init=False)
     spikes: SpikedSteps | None = None
     replica_groups: ReplicaGroups | None = None
 
@@ -374,7 +374,7 @@ def build_trained(
 
         components.noise = noise_of(model)
     components.scaler = build_scaler(job.precision, device)
-    components.non_finite = NonFiniteSteps(job.resilience.non_finite)
+    components.non_finite = BadStepPolicy(job.resilience.non_finite, "resilience.non_finite")
     if job.resilience.spike is not None:
         components.spikes = SpikedSteps(job.resilience.spike)
     return components

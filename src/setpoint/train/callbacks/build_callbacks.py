@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from setpoint.config import ImportPath, SetpointError
 from setpoint.config.schema.class_info import added_sections
@@ -15,27 +15,12 @@ from setpoint.train.callbacks.log import (
 )
 from setpoint.train.callbacks.save import ExportCallback, NoSaveCallback, SaveCallback
 from setpoint.train.config import Job
-from setpoint.train.loop import Callback, Loop
+from setpoint.train.loop import Callback
 from setpoint.train.session import Run
-
-if TYPE_CHECKING:
-    from setpoint.shapes.batch import Count, StepBatch
-    from setpoint.train.verdict import StepResult
 
 # By import path: operations import training, never the reverse.
 OF_EVERY_RUN = ("setpoint.ops.chain:ChainCallback", "setpoint.ops.slow_steps:DataWaitCallback")
 OF_BAD_STEPS = "setpoint.ops.bad_batches:BadBatches"
-
-
-class BadStepCallback(Callback):
-    """Keeps the batches of bad steps, with code that is imported at the first one."""
-
-    def __init__(self, run: Run) -> None:
-        self.run = run
-
-    def bad_step(self, loop: Loop, batch: StepBatch, total: Count, result: StepResult) -> None:
-        """Keep the step's batch."""
-        _operation(OF_BAD_STEPS, self.run).keep_step(loop, batch, total, result)
 
 
 def build_callbacks(run: Run) -> list[Callback]:
@@ -70,8 +55,6 @@ def build_callbacks(run: Run) -> list[Callback]:
     callbacks += [callback for callback in (evaluation, export) if callback is not None]
     if any(isinstance(policy, SkipStep) for policy in job.resilience.policies.values()):
         callbacks.append(SkippedStepsCallback(run))
-    if job.resilience.bad_batches:
-        callbacks.append(BadStepCallback(run))
     return callbacks
 
 
@@ -86,12 +69,12 @@ def early_callbacks(job: Job) -> list[Callback]:
         resilience.stragglers,
         resilience.gpu_health,
     )
-    operations = map(_operation, OF_EVERY_RUN)
-    return [*operations, *(section.build() for section in sections if section is not None)]
-
-
-def _operation(path: str, *given: object) -> Any:
-    return ImportPath(path, trusted=("setpoint",))(*given)
+    paths = [*OF_EVERY_RUN, *([OF_BAD_STEPS] if resilience.bad_batches else [])]
+    operations: list[Any] = [ImportPath(path, trusted=("setpoint",)) for path in paths]
+    return [
+        *(operation() for operation in operations),
+        *(section.build() for section in sections if section is not None),
+    ]
 
 
 def package_callbacks(run: Run) -> list[Callback]:
