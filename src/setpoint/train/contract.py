@@ -242,44 +242,14 @@ def check_contract(
             raise ShorterDuration(shorter(folder, item, given))
     identity = [difference for difference in differences if difference.role is IDENTITY]
     refused = [item for item in identity if not any(within(item.path, path) for path in paths)]
-    late, reshaped, moved = [], None, []
-    if identity and list_checkpoints(Path(folder, "checkpoints")):
-        late = _too_late(identity)
-        if _row_paths(identity) or any(within(item.path, "model") for item in identity):
-            saved = recorded_job(folder)
-            moved = moved_rows(saved, job, identity)
-            reshaped = _other_shape(saved.model, job.model, identity)
-    if refused:
+    has_checkpoints = bool(identity) and bool(list_checkpoints(Path(folder, "checkpoints")))
+    obstacle = _obstacle(folder, job, identity) if has_checkpoints else None
+    if refused or obstacle is not None:
+        shown = refused if obstacle is None else identity
+        if obstacle is None and has_checkpoints:
+            obstacle = _other_optimizer(refused)
         longer = [item for item in differences if item.role is BUDGET]
-        raise identity_refusal(folder, refused, late, given, reshaped, moved, longer)
-    if moved:
-        raise SetpointError(
-            f"--accept {','.join(paths)}: {folder} resumes from a checkpoint, {other_rows(moved)}."
-            f"\nValid: {' and '.join(moved)} as saved. {from_these_weights(folder)}"
-        )
-    if reshaped is not None:
-        # Values derived from the sizes, such as init_std, are not separate reasons.
-        changed = [
-            item
-            for item in identity
-            if within(item.path, "model") and not item.right_origin.startswith(DERIVED)
-        ]
-        values = ", ".join(
-            f"{item.path} = {plain(item.right)} ({item.right_origin}); it was {plain(item.left)}"
-            for item in changed
-        )
-        raise SetpointError(
-            f"--accept {next(path for path in paths if within(path, 'model'))}: {folder} resumes "
-            f"from a checkpoint, whose weights have another shape: {reshaped}\n  {values}\n"
-            f"Valid: the model as it was saved, or a separate run from a preset or file."
-        )
-    for item in late:
-        path = next(path for path in paths if within(item.path, path))
-        raise SetpointError(
-            f"--accept {path}: {item.path} = {plain(item.right)} ({item.right_origin}) would have "
-            f"no effect: it is used at the start of a run, and {folder} resumes from a "
-            f"checkpoint.\nValid: {plain(item.left)}, as it was saved."
-        )
+        raise identity_refusal(folder, shown, given, obstacle, longer)
     kept = [item for item in differences if item.left is not ABSENT or item.role is IDENTITY]
     idle = [path for path in paths if not any(within(item.path, path) for item in identity)]
     new = [item for item in added if item.role is IDENTITY]
@@ -295,12 +265,37 @@ def recorded_job(folder: str) -> Job:
     return resolve(read_record(Job, folder)[0])
 
 
-def _other_shape(
-    saved: ModelConfig, model: ModelConfig, identity: Sequence[Difference]
-) -> str | None:
+def _obstacle(folder: str, job: Job, identity: Sequence[Difference]) -> str | None:
+    """Reason why a run with checkpoints cannot be resumed even if the differences are accepted."""
+    in_model = any(within(item.path, "model") for item in identity)
+    saved = recorded_job(folder) if in_model or _row_paths(identity) else None
+    shape = None if saved is None or not in_model else _other_shape(saved.model, job.model)
+    if shape is not None:
+        return f"the checkpoints hold weights of another shape: {shape}."
+    if late := [item.path for item in _too_late(identity)]:
+        verb = "are" if len(late) > 1 else "is"
+        return f"{' and '.join(late)} {verb} used at the start of a run only."
+    if saved is not None and (moved := moved_rows(saved, job, identity)):
+        option = shlex.join(["--model.pretrained", folder])
+        return (
+            f"the run has a checkpoint, {other_rows(moved)}.\n"
+            f"  To train these weights with other rows: a separate run with {option}"
+        )
+    return None
+
+
+def _other_optimizer(refused: Sequence[Difference]) -> str | None:
+    """Reason why the optimizer state of the checkpoints does not match; None if it may match."""
+    paths = [item.path for item in refused]
+    if "optimizer.type" in paths or "optimizer.target" in paths:
+        return "the checkpoints hold the state of another optimizer."
+    if any(re.fullmatch(RULE, path) for path in paths):
+        return "the checkpoints hold the state of other groups of parameters."
+    return None
+
+
+def _other_shape(saved: ModelConfig, model: ModelConfig) -> str | None:
     """Name a weight of the checkpoints that does not match the current model; None if all match."""
-    if not any(within(item.path, "model") for item in identity):
-        return None
     shapes: list[dict[str, tuple[int, ...]]] = []
     for config in (saved, model):
         if not isinstance(config, TransformerConfig) or not config.parameters_known:
@@ -437,20 +432,16 @@ def shorter(folder: str, item: Difference, given: bool) -> str:
 
 def identity_refusal(
     folder: str,
-    refused: list[Difference],
-    late: list[Difference],
+    refused: Sequence[Difference],
     given: bool,
-    reshaped: str | None = None,
-    moved: Sequence[str] = (),
+    obstacle: str | None = None,
     longer: Sequence[Difference] = (),
 ) -> SetpointError:
     """Error for a resume with different identity values, with the command to use instead.
 
     Arguments:
-        late: the differences in fields used only at the start of a run.
         given: whether the run directory was given rather than found by fingerprint.
-        reshaped: mismatch between the checkpoints' weights and the model; None if they may match.
-        moved: fields that change the order of the rows.
+        obstacle: reason why `--accept` does not help, as a sentence; None if it does.
         longer: budget differences, which are allowed.
     """
     lines = [
@@ -470,14 +461,8 @@ def identity_refusal(
         lines.append(f"  To resume it as it was saved: setpoint train {run}")
         lines.append("  To train a new run: the same command with --name NAME")
     paths, command = _accept_paths(refused), ""
-    reason = _reason_not_acceptable(refused, late)
-    if reshaped is not None:
-        reason = f"the checkpoints hold weights of another shape: {reshaped}"
-    elif reason is None and moved:
-        reason = f"the run has a checkpoint, {other_rows(moved)}"
-    if reason is not None:
-        lines.append(f"  --accept does not help: {reason}.")
-        lines += [f"  {from_these_weights(folder)}"] * bool(moved)
+    if obstacle is not None:
+        lines.append(f"  --accept does not help: {obstacle}")
     else:
         words: list[str] = []
         for item in (*longer, *refused):
@@ -512,26 +497,7 @@ def other_rows(paths: Sequence[str]) -> str:
     )
 
 
-def from_these_weights(folder: str) -> str:
-    """Sentence about training a run's weights further on different rows."""
-    option = shlex.join(["--model.pretrained", folder])
-    return f"To train these weights with other rows: a separate run with {option}"
-
-
-def _reason_not_acceptable(refused: list[Difference], late: list[Difference]) -> str | None:
-    """Reason why `--accept` cannot resume a run with these differences; None if it can."""
-    paths = [item.path for item in refused]
-    if late:
-        names = " and ".join(item.path for item in late)
-        return f"{names} {'are' if len(late) > 1 else 'is'} used at the start of a run only"
-    if "optimizer.type" in paths or "optimizer.target" in paths:
-        return "the checkpoints hold the state of another optimizer"
-    if any(re.fullmatch(RULE, path) for path in paths):
-        return "the checkpoints hold the state of other groups of parameters"
-    return None
-
-
-def _accept_paths(refused: list[Difference]) -> list[str]:
+def _accept_paths(refused: Sequence[Difference]) -> list[str]:
     """Paths to accept: the paths of the values or, if there are many, of their sections."""
     paths = [item.path for item in refused]
     if len(paths) > MANY:
