@@ -84,6 +84,11 @@ def test_paths_of_another_machine_are_not_checked(cli: CommandLine) -> None:
     for path in ("data.sources.0.paths.0", "model.pretrained", "tokenizer.path"):
         assert f"  {path} = " in here
         assert f"  not checked: {path} = " in text
+    cli.file("infer.toml", '[weights]\npath = "/mnt/none/llama"\n[generation]\nprompts = ["a"]\n')
+    assert "not checked: weights.path = '/mnt/none/llama'" in cli.ok(
+        "check infer.toml --world-size 2"
+    )
+    assert "unknown key" in cli.refused("check infer.toml --world-size 2 --weights.paht x")
     # A misspelt name in a folder of this machine.
     assert "  tokenizer.path = " in cli.refused(
         f"{line} --tokenizer.path {cli.folder}/none --world-size 8"

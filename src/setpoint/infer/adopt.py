@@ -110,7 +110,9 @@ def adopt(draft: Inference) -> list[Problem]:
         name, value = ("path", path) if selector is None else ("checkpoint", selector)
         chain = chain_of(draft.weights, name)
         origin = chain[-1][0].describe(("weights", name)) if chain else ""
-        return [Problem(f"weights.{name}", str(error), value=repr(value), origin=origin)]
+        problem = Problem.of(error, f"weights.{name}")
+        problem.value, problem.origin = repr(value), origin
+        return [problem]
     problems: list[Problem] = []
     origin = Origin(RECORD, path)
     for name in (*FIXED_BY_WEIGHTS, *DEFAULTS_FROM_WEIGHTS):

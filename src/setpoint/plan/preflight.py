@@ -7,7 +7,7 @@ import tempfile
 from collections.abc import Collection, Iterator
 from math import prod
 
-from setpoint.config import MissingPathError, Need, chain_of, verify
+from setpoint.config import MissingPathError, Need, Problem, chain_of, verify
 from setpoint.config.resolving.checks import Verification
 from setpoint.config.values.origin import COMMAND_LINE, ENVIRONMENT, FILE
 from setpoint.model.config import HuggingFaceConfig, ModelConfig, TransformerConfig
@@ -74,7 +74,7 @@ def preflight(
     compiles = any(origin.layer in WRITTEN for origin, _ in chain_of(job, "compile"))
     report = Preflight(facts, verify(job, needs), compiles)
     if elsewhere:
-        _leave_out_paths(report)
+        report.skipped += leave_out_paths(report.problems)
     unknown = _measure(job, facts)
     if unknown is not None:
         report.skipped.append(f"model: {unknown}")
@@ -83,21 +83,23 @@ def preflight(
     return report
 
 
-def _leave_out_paths(report: Preflight) -> None:
-    """Move missing paths that can only be those of another machine to the skipped checks.
+def leave_out_paths(problems: list[Problem]) -> list[str]:
+    """Remove missing paths that can only be those of another machine, and return them as text.
 
     A path whose directory exists here is of this machine, unless that directory is one which every
     machine has: the root, a top-level directory or the one for temporary files.
     """
-    for problem in [each for each in report.problems if each.kind == MissingPathError.kind]:
+    skipped: list[str] = []
+    for problem in [each for each in problems if each.kind == MissingPathError.kind]:
         path = os.path.expanduser((problem.value or "").strip("'\""))
         parent = os.path.dirname(os.path.normpath(path))
         everywhere = parent == tempfile.gettempdir() or parent.rstrip("/").count("/") < 2
         if parent and (not os.path.isdir(parent) or (os.path.isabs(parent) and everywhere)):
-            report.problems.remove(problem)
-            report.skipped.append(
+            problems.remove(problem)
+            skipped.append(
                 f"{problem.path} = {problem.value}: there is no such path on this machine"
             )
+    return skipped
 
 
 def _on_hub(model: ModelConfig) -> Iterator[str]:
