@@ -392,7 +392,7 @@ def test_commands_do_not_call_main(command: str, capsys: pytest.CaptureFixture[s
     seen: list[Small] = []
     # There are no presets and no files here, so that what needs one says so.
     words = {"why": "why size", "diff": "diff a b", "migrate": "migrate a.toml"}
-    words |= {"sweep": "sweep --dry-run", "completion": "completion bash"}
+    words |= {"sweep": "sweep --size 1,2 --dry-run", "completion": "completion bash"}
     expected = 2 if command in ("diff", "migrate") else 0
     assert end(seen.append, words.get(command, command)) == expected
     assert end(seen.append, f"{command} --help") == 0

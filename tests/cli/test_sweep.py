@@ -95,6 +95,7 @@ def test_what_is_refused(cli: CommandLine) -> None:
     cli.file("misspelt.toml", "[sweep.random]\ncount = 1\naxes = {seed = 'intger(1, 2)'}\n")
     lines = [
         "sweep",
+        "sweep tiny --seed 1",
         "sweep tiny --seed 1,2 --limit 1",
         "sweep tiny --seed null,1",
         "sweep tiny --seed 1,2 --jobs 0",
@@ -202,14 +203,15 @@ def test_an_objective_that_no_run_has_stops_the_search(cli: CommandLine) -> None
 
 @pytest.mark.usefixtures("forked_points")
 def test_a_run_that_cannot_be_resumed_is_shown_whole(cli: CommandLine) -> None:
-    cli.ok("sweep small.toml --duration '2 steps' --seed 1")
-    (run,) = (cli.folder / "runs/sweep-small").glob("small-*")
+    cli.file("one.toml", "extends = 'small.toml'\n[sweep.grid]\nseed = [1]\n")
+    cli.ok("sweep one.toml --name one --duration '2 steps'")
+    (run,) = (cli.folder / "runs/sweep-one").glob("one-*")
     for name in ("config.json", "origins.json"):
         text = (run / name).read_text()
         (run / name).write_text(text.replace('"2 steps"', '"9 steps"'))
-    text = cli.refused("sweep small.toml --duration '2 steps' --seed 1")
+    text = cli.refused("sweep one.toml --name one --duration '2 steps'")
     assert "(the whole configuration)" not in text
-    assert "  runs/sweep-small/" in text and "..." not in text
+    assert "  runs/sweep-one/" in text and "..." not in text
 
 
 @pytest.mark.usefixtures("forked_points")
@@ -239,6 +241,14 @@ def test_runs_skips_and_goes_on(cli: CommandLine) -> None:
 
     table = cli.ok("compare runs/sweep-small --sort evaluation.held_out_loss")
     assert table.splitlines()[0].split()[:2] == ["run", "optimizer.lr"]
+
+    ended = cli.ok(f"{line} --seed 1234,5")
+    assert re.search(r"lowest mean over seeds: lr=[13]e-3, [\d.]+ ± [\d.e-]+ of 2 runs", ended)
+    means = json.loads(cli.ok("compare runs/sweep-small --over seed --sort val.loss --json"))[
+        "runs"
+    ]
+    assert [row["runs"] for row in means] == [2, 2]
+    assert means[0]["evaluation.held_out_loss"] < means[1]["evaluation.held_out_loss"]
 
 
 def test_an_interrupted_sweep_saves_and_goes_on(cli: CommandLine, forks: Forks) -> None:
@@ -316,7 +326,9 @@ def test_a_file_names_no_code(cli: CommandLine) -> None:
 
 def test_the_folder_is_named_after_a_name_that_is_typed(cli: CommandLine) -> None:
     assert cli.ok("sweep small.toml --name lab --seed 1,2 --dry-run").startswith("runs/sweep-lab:")
-    assert "runs/own:" in cli.ok("sweep small.toml --name lab --experiment own --seed 1 --dry-run")
+    assert "runs/own:" in cli.ok(
+        "sweep small.toml --name lab --experiment own --seed 1,2 --dry-run"
+    )
     # Where names are what varies, the points lie in one folder all the same.
     text = cli.ok("sweep small.toml --name a,b --seed 1,2 --dry-run")
     assert text.startswith("runs/sweep-small:")

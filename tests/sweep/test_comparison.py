@@ -9,7 +9,14 @@ import pytest
 
 from setpoint.config import SetpointError
 from setpoint.config.record.record import ABSENT, leaf_table
-from setpoint.sweep.comparison import ComparedRun, comparison, differing, entries, read_metrics
+from setpoint.sweep.comparison import (
+    ComparedRun,
+    average,
+    comparison,
+    differing,
+    entries,
+    read_metrics,
+)
 from setpoint.sweep.run_metrics import RunMetrics
 from setpoint.sweep.sweep_record import SweepRecord, write_point
 
@@ -30,6 +37,22 @@ def test_only_what_differs_is_shown(tmp_path: Path) -> None:
     table = comparison([entry(tmp_path, 1, row), entry(tmp_path, 2)], [])
     assert table.columns[:2] == ["run", "seed"]
     assert table.rows == [["seed=1", 1, 3, 2.5, 2.5], ["seed=2", 2, ABSENT, ABSENT, ABSENT]]
+
+
+def test_the_mean_and_deviation_over_seeds(tmp_path: Path) -> None:
+    losses = {1: 2.0, 2: 2.5, 3: 3.6}
+    runs = [
+        entry(tmp_path, seed, {"kind": "evaluation", "step": 3, "held_out_loss": loss})
+        for seed, loss in losses.items()
+    ]
+    loss = "evaluation.held_out_loss"
+    table = average(comparison(runs, [loss]), "seed", [loss])
+    assert table.columns == ["runs", loss, f"{loss}.std"]
+    ((count, mean, std),) = table.rows
+    assert (count, mean) == (3, pytest.approx(2.7))
+    assert std == pytest.approx((1.34 / 2) ** 0.5)
+    with pytest.raises(SetpointError, match=r"no column 'sed'. Did you mean seed\?"):
+        average(comparison(runs, [loss]), "sed", [loss])
 
 
 def test_metrics_that_are_asked_for(tmp_path: Path) -> None:

@@ -18,6 +18,7 @@ from setpoint.report.plot import Plot, Series, chart, refuse_suffix, save
 from setpoint.report.table import Table
 from setpoint.sweep.comparison import (
     ComparedRun,
+    average,
     cell_of,
     comparison,
     differing,
@@ -36,6 +37,11 @@ MAX_VALUES = 10
     Option("--metric PATH", "Show this metric instead of the default ones.", True),
     Option("--sort COLUMN", "Sort by a metric or a value; runs without it come last."),
     Option("--reverse", "Sort the largest first.", requires="--sort"),
+    Option(
+        "--over COLUMN",
+        "Average runs that differ only in this value, such as seed; .std is the deviation.",
+        excludes="--chart --plot",
+    ),
     Option("--chart", "Draw the first metric in the terminal as well.", excludes="--json --csv"),
     Option("--plot FILE", "Draw the first metric into a .png or .svg file as well."),
     Option(
@@ -57,6 +63,7 @@ def compare(arguments: Arguments) -> int:
     Examples:
         setpoint compare runs/sweep-tiny  all points of a sweep
         setpoint compare runs --sort val.loss  all runs, the best first
+        setpoint compare runs/sweep-tiny --over seed  mean and deviation over the seeds
         setpoint compare runs/sweep-tiny --x optimizer.lr --chart  the loss over the learning rate
     """
     path = arguments.value("--plot")
@@ -71,7 +78,12 @@ def compare(arguments: Arguments) -> int:
         same = "the configurations do not differ, and " if len(runs) > 1 else ""
         notes.append(f"nothing to compare: {same}there are no metrics")
     if (order := arguments.value("--sort")) is not None:
-        result.sort(_column(result, order, runs), arguments.has("--reverse"))
+        order = _column(result, order, runs)
+    if (over := arguments.value("--over")) is not None:
+        values = {"step", *(path for run in runs for path in run.values)}
+        result = average(result, over, {*result.columns[1:]} - values)
+    if order is not None:
+        result.sort(order, arguments.has("--reverse"))
     plot = None
     if path is not None or arguments.has("--chart"):
         plot = _plot(runs, result, arguments)
@@ -133,8 +145,9 @@ def _column(result: Table, name: str, runs: list[ComparedRun]) -> str:
             path = require(name, [run.metrics for run in runs])
         except SetpointError:
             raise error from None
-    result.add(name, [cell_of(run, path) for run in runs])
-    return name
+    if path.name not in result.columns:
+        result.add(path.name, [cell_of(run, path) for run in runs])
+    return path.name
 
 
 def _plot(runs: list[ComparedRun], result: Table, arguments: Arguments) -> Plot:

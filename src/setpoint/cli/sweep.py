@@ -8,6 +8,7 @@ import re
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
+from statistics import fmean, stdev
 from typing import Any, cast
 
 from setpoint.cli.main import INSTALL, has_torch
@@ -53,7 +54,7 @@ from setpoint.sweep.run_sweep import (
     prepare_sweep,
     run_sweep,
 )
-from setpoint.sweep.setting import SOURCE, Raw, Setting, axis_origin
+from setpoint.sweep.setting import SOURCE, Raw, Setting, axis_origin, labels, name_of
 from setpoint.sweep.space import Choices, Distribution, Product, RandomPoints, Space
 from setpoint.sweep.sweep_file import OBJECTIVE, TABLE, Search, flattened, mentions, read_space
 from setpoint.sweep.sweep_record import POINTS, SWEEP_FILE, SweepTask, read_record_of
@@ -217,21 +218,40 @@ class Screen:
             yield f"no trial has a {self.prepared.search.objective} yet"
         if best is not None:
             yield f"best: {best['point']}, {number_cell(best['value'])}  {best['run']}"
+        over = ""
         losses = {task: task.metrics.get(OBJECTIVE, math.nan) for task in tasks}
         finite = [task for task in tasks if math.isfinite(losses[task])]
         if self.prepared.search is None and len(finite) > 1:
             lowest = min(finite, key=lambda task: losses[task])
             loss = number_cell(losses[lowest])
             yield f"lowest held-out loss: {lowest.name}, {loss}  {lowest.run}"
+            if mean := _mean_over_seeds({task: losses[task] for task in finite}):
+                yield mean
+                over = " --over seed"
         for task in failed:
             yield f"{styled('failed:', '1;31')} {task.name}: {task.reason}\n  see {task.log}"
         if any(task.metrics for task in tasks):
-            yield f"setpoint compare {self.prepared.folder} shows the results"
+            yield f"setpoint compare {self.prepared.folder}{over} shows the results"
 
     def _notes(self) -> list[str]:
         """Notes about omitted points, and cautions."""
         lines = [f"left out {duplicate.describe()}" for duplicate in self.prepared.duplicates]
         return [*lines, *(f"\n{note.render()}" for note in self.prepared.notes)]
+
+
+def _mean_over_seeds(losses: Mapping[SweepTask, float]) -> str:
+    """The lowest mean loss of points that differ only in their seed; empty if none do."""
+    short = labels(item.path for task in losses for item in task.point.point)
+    groups: dict[str, list[float]] = {}
+    for task, loss in losses.items():
+        others = tuple(item for item in task.point.point if item.path != ("seed",))
+        groups.setdefault(name_of(others, short), []).append(loss)
+    if len(groups) == len(losses):
+        return ""
+    name, values = min(groups.items(), key=lambda group: fmean(group[1]))
+    spread = f" ± {number_cell(stdev(values))}" if len(values) > 1 else ""
+    mean = f"{number_cell(fmean(values))}{spread} of {_count(len(values), 'run')}"
+    return f"lowest mean over seeds: {name}, {mean}" if len(groups) > 1 else f"mean: {mean}"
 
 
 def _count(number: int, word: str) -> str:

@@ -8,7 +8,7 @@ from typing import Literal, Self
 
 from setpoint.config import RUNTIME, Config, Invalid, Problem, field, rule
 from setpoint.units import Length, Period
-from setpoint.units.quantity import NUMBER, SECONDS
+from setpoint.units.quantity import NUMBER, TIME_UNITS
 
 TIMES = ("never", "3600 s", "90 min", "12 h")
 
@@ -25,7 +25,7 @@ class TimeLimit(Period):
     __setpoint_scalar__ = "a time such as '3600 s', '90 min' or '12 h', or 'never'"
     __setpoint_json_schema__ = {  # noqa: RUF012 - read only
         "type": "string",
-        "pattern": rf"^(\s*{NUMBER}\s*({'|'.join(SECONDS)})\s*|never)$",
+        "pattern": rf"^(\s*{NUMBER}\s*({'|'.join(TIME_UNITS)})\s*|never)$",
     }
 
     def __init__(self, text: str | int) -> None:

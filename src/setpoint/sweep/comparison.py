@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
+from statistics import fmean, stdev
 from typing import Any
 
 from setpoint.config import ABSENT, DERIVED, SetpointError, can_be_path, for_error
@@ -162,3 +163,41 @@ def comparison(runs: Sequence[ComparedRun], wanted: Sequence[str]) -> Table:
         settings = [values[index] for values in columns.values()]
         rows.append([entry.label, *settings, *(cell_of(entry, path) for path in paths.values())])
     return Table(["run", *(".".join(path) for path in columns), *paths], rows)
+
+
+def average(table: Table, over: str, metrics: Collection[str]) -> Table:
+    """Average runs that differ in one value only, such as the seed.
+
+    Arguments:
+        over: the column of that value.
+        metrics: the columns to average.
+
+    Returns:
+        a row for each group: the number of runs, the values that they share, and the mean and
+        sample standard deviation (Bessel's correction) of each metric.
+
+    Raises:
+        SetpointError: the runs do not differ in that value.
+    """
+    omitted = {0, table.index(over)}
+    shared = [
+        place
+        for place, name in enumerate(table.columns)
+        if place not in omitted and name not in metrics
+    ]
+    averaged = [place for place, name in enumerate(table.columns) if name in metrics]
+    groups: dict[str, list[list[Any]]] = {}
+    for row in table.rows:
+        groups.setdefault(repr([row[place] for place in shared]), []).append(row)
+    rows: list[list[Any]] = []
+    for group in groups.values():
+        cells: list[Any] = [len(group), *(group[0][place] for place in shared)]
+        for place in averaged:
+            values = [row[place] for row in group if row[place] is not ABSENT]
+            cells.append(fmean(values) if values else ABSENT)
+            cells.append(stdev(values) if len(values) > 1 else ABSENT)
+        rows.append(cells)
+    names = [
+        name for place in averaged for name in (table.columns[place], f"{table.columns[place]}.std")
+    ]
+    return Table(["runs", *(table.columns[place] for place in shared), *names], rows)

@@ -42,6 +42,7 @@ from setpoint.sweep.setting import (
     value_text,
 )
 from setpoint.sweep.space import Axis, Drawn, Space, is_call, misspelt_call
+from setpoint.sweep.sweep_file import TABLE
 
 
 class SweepCommandLine:
@@ -537,6 +538,12 @@ def _resolve(space: Space, composer: Composer[C]) -> Points[C]:
             duplicates.append(DuplicatePoint(name, other.name, differing, given))
     if wrong:
         raise SweepError(wrong, total)
+    if not space.paths:
+        raise SetpointError(
+            f"this sweep varies nothing.\nValid: several values of a field, as in --FIELD 1,2; "
+            f"several sources, as in A,B; --random N with a distribution, as in "
+            f"--FIELD 'uniform(0, 1)'; a file with a table [{TABLE}]"
+        )
     return Points(list(kept.values()), duplicates)
 
 

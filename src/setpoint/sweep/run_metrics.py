@@ -65,6 +65,12 @@ class MetricPath(NamedTuple):
             )
         return cls(parts[0] if len(parts) == 2 else None, parts[-1], reduction)
 
+    @property
+    def name(self) -> str:
+        """The path as text, without aliases."""
+        reduction = "" if self.reduction == "last" else self.reduction
+        return ".".join(part for part in (self.kind, self.column, reduction) if part)
+
 
 class RunMetrics:
     """The rows of a run.

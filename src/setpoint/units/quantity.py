@@ -7,24 +7,24 @@ import re
 from collections.abc import Sequence
 from typing import Any, ClassVar, Self, cast
 
-from setpoint.config import Invalid, did_you_mean, for_error
+from setpoint.config import Invalid, did_you_mean, for_error, nearest
 from setpoint.config.values.scalar import Scalar
 from setpoint.config.words.text import parse_list
 
-UNITS = {
-    "step": "steps",
-    "steps": "steps",
-    "epoch": "epochs",
-    "epochs": "epochs",
-    "token": "tokens",
-    "tokens": "tokens",
-}
-SECONDS = {
-    "s": 1.0, "sec": 1.0, "second": 1.0, "seconds": 1.0,
-    "min": 60.0, "minute": 60.0, "minutes": 60.0,
-    "h": 3600.0, "hour": 3600.0, "hours": 3600.0,
-    "day": 86400.0, "days": 86400.0,
+TIME_UNITS = {
+    "s": "s", "sec": "s", "second": "s", "seconds": "s",
+    "min": "min", "minute": "min", "minutes": "min",
+    "h": "h", "hour": "h", "hours": "h",
+    "day": "days", "days": "days",
 }  # fmt: skip
+UNITS = {
+    "step": "steps", "steps": "steps",
+    "epoch": "epochs", "epochs": "epochs",
+    "token": "tokens", "tokens": "tokens",
+    **TIME_UNITS,
+}  # fmt: skip
+"""The units by their spellings."""
+SECONDS = {"s": 1.0, "min": 60.0, "h": 3600.0, "days": 86400.0}
 SHAPE = re.compile(r"\s*([0-9][0-9_]*\.?[0-9]*(?:[eE][+-]?[0-9]+)?|\.[0-9]+)\s*([a-z_]*)\s*")
 EXAMPLES = ('"100 steps"', '"0.25 epochs"', '"10 min"', '"1e9 tokens"')
 LENGTHS = (*EXAMPLES, '"5 %"')
@@ -38,7 +38,7 @@ WORDS = ("last_step", "never")
 # Far above the rounding error of a quotient, and far below a step's share of anything.
 TOLERANCE = 1e-12
 # For JSON Schema, in the syntax that Python and ECMA-262 share.
-MEASURE = rf"\s*{NUMBER}\s*({'|'.join([*UNITS, *SECONDS])})?\s*"
+MEASURE = rf"\s*{NUMBER}\s*({'|'.join(UNITS)})?\s*"
 
 
 def _measure(value: object, *, zero: bool = False) -> tuple[int | float, str, str]:
@@ -55,11 +55,14 @@ def _measure(value: object, *, zero: bool = False) -> tuple[int | float, str, st
         raise Invalid(
             f"must be a non-negative number with a unit: got {for_error(value)}", EXAMPLES
         )
-    digits, unit = match[1].replace("_", ""), match[2] or "steps"
-    if unit not in UNITS and unit not in SECONDS:
-        known = ("steps", "epochs", "tokens", "s", "min", "h", "days")
-        every = [*UNITS, *SECONDS]
-        raise Invalid(f"has an unknown unit {unit!r}", known, hint=did_you_mean(unit, every))
+    digits, word = match[1].replace("_", ""), match[2] or "steps"
+    unit = UNITS.get(word)
+    if unit is None:
+        meant = [UNITS[near] for near in nearest(word, UNITS, 1)]
+        hint = f"Did you mean {meant[0]}?" if meant else ""
+        raise Invalid(
+            f"has an unknown unit {word!r}", tuple(dict.fromkeys(UNITS.values())), hint=hint
+        )
     number = float(digits)
     if zero and number == 0:
         return 0, "steps", "0 steps"
@@ -72,7 +75,6 @@ def _measure(value: object, *, zero: bool = False) -> tuple[int | float, str, st
         return seconds, "seconds", _time(seconds)
     # Beyond 2**53 a float would not be exact.
     exact = int(digits) if digits.isdecimal() else int(number) if number.is_integer() else number
-    unit = UNITS[unit]
     # A bare 1.0 probably means a share, such as a warm-up ratio, rather than one step.
     share = not match[2] and "." in digits and "e" not in digits.lower()
     if unit != "epochs" and (share or not isinstance(exact, int)):

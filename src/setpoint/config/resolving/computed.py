@@ -17,7 +17,7 @@ from ..values.reference import Reference, text_of
 from ..words.errors import DeclarationError, Invalid, Problem, SetpointError, UnresolvedError
 from ..words.names import Path, dotted
 from ..words.plain_data import MAX_COPIED, MISSING, count_values, listed, rebuild
-from ..words.text import shown_part
+from ..words.text import for_error, shown_part
 from .checks import method_failed
 
 # A reference, or the method of a section that derives a value.
@@ -325,6 +325,9 @@ class Computation:
             elif isinstance(source, Reference):
                 value = source.text
                 message = self._misfit(pending, place) or message
+                result: object = pending.item(place)
+                if isinstance(result, int | float) and ": got " not in message:
+                    message += f": got {for_error(result)}"
             if not isinstance(source, tuple):
                 path = (*pending.path, *(item_path if place is None else place))
                 origin = chain_of(pending.section, pending.name)[-1][0].describe(path)
