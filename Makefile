@@ -134,13 +134,12 @@ coverage: $(VENV)/.dev
 bench: $(VENV)/.train bench-config bench-model bench-train
 	@cd benchmarks && ../$(BIN)/python -m data.loader
 	@cd benchmarks && ../$(BIN)/python -m data.prepare
-	@cd benchmarks && for ranks in 2 4; do ../$(BIN)/python -m scale.overhead --ranks $$ranks || exit 1; done
-	@cd benchmarks && for name in blocked throughput memory; do \
-	  ../$(BIN)/python -m checkpoint.$$name || exit 1; done
+	@cd benchmarks && for name in adapters checkpoint host_memory ranks; do \
+	  ../$(BIN)/python -m train.$$name || exit 1; done
 
 # Beside transformers, which is among what the tests need; on a GPU where there is one.
 bench-model: $(VENV)/.dev
-	@cd benchmarks && for name in blocks generation moe loss_memory; do \
+	@cd benchmarks && for name in blocks moe loss_memory; do \
 	  ../$(BIN)/python -m model.$$name || exit 1; done
 
 bench-gpu:
@@ -153,12 +152,12 @@ test-gpu:
 
 # Beside other trainers, which live in an environment of their own, with the same torch.
 bench-train: $(BENCH_TRAIN)/.peers
-	@cd benchmarks && for name in startup loops optimizers memory; do \
+	@cd benchmarks && for name in startup loops metrics_cost optimizers memory; do \
 	  ../$(BENCH_TRAIN)/bin/python -m train.$$name || exit 1; done
 
 # The peers live in an environment of their own, in which nothing is installed for another reason.
 bench-config: $(BENCH)/.peers
-	@cd benchmarks && for name in growth cold warm; do \
+	@cd benchmarks && for name in cold warm; do \
 	  ../$(BENCH)/bin/python -m config.$$name || exit 1; done
 
 # DeepSpeed brings packages that nothing else needs, and lives in an environment of its own.

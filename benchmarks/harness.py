@@ -1,4 +1,4 @@
-"""Options, turns of the sides, clocks, memory, processes, verdict and record of all benchmarks."""
+"""Options, report, turns of the sides, clocks, memory and processes of all benchmarks."""
 
 from __future__ import annotations
 
@@ -15,13 +15,14 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 if TYPE_CHECKING:
     import torch
-    from torch import nn
+    from torch import Tensor, nn
 
     from setpoint.train.build.components import Components
     from setpoint.train.config import Job
     from setpoint.train.loop import Loop
 
-PAGE = Path(__file__).resolve().parents[1] / "docs" / "benchmarks.md"
+DOCS = Path(__file__).resolve().parents[1] / "docs"
+PAGE = DOCS / "benchmarks.md"
 
 
 def options(doc: str | None, words: Sequence[str] | None = None, **defaults: Any) -> Any:
@@ -60,28 +61,98 @@ def options(doc: str | None, words: Sequence[str] | None = None, **defaults: Any
 
 
 def devices() -> tuple[str, ...]:
-    """Where torch can compute: a GPU first, if there is one."""
+    """Devices of torch, a GPU first if there is one."""
     import torch
 
     return ("cuda", "cpu") if torch.cuda.is_available() else ("cpu", "cuda")
 
 
-def verdict(failures: Sequence[str], ok: str) -> int:
-    """Print each missed bound, or that all are kept; the exit status."""
-    print("\n" + ("\n".join(f"MISSED {failure}" for failure in failures) or f"ok: {ok}"))
-    return 1 if failures else 0
-
-
-def record(arguments: Any, benchmark: str, results: Mapping[str, str]) -> None:
-    """With `--write`, put results into the tables of docs/benchmarks.md.
+class Report:
+    """Options, table, results and missed bounds of a benchmark.
 
     Arguments:
-        arguments: the options.
+        name: the first column of its rows in docs/benchmarks.md.
+        doc: the docstring of the module.
+        words: the arguments, those of the process if None.
+        defaults: the options, as `options` takes them.
+    """
+
+    def __init__(
+        self, name: str, doc: str | None, words: Sequence[str] | None = None, **defaults: Any
+    ) -> None:
+        self.name = name
+        self.options = options(doc, words, **defaults)
+        self.rows: list[Sequence[str]] = []
+        self.results: dict[str, str] = {}
+        """The last column of rows in docs/benchmarks.md, by the one before."""
+        self.failed: list[str] = []
+
+    def bound(self, kept: bool, failure: str) -> None:
+        """Note a bound that is missed."""
+        if not kept:
+            self.failed.append(failure)
+
+    def agree(self, title: str, outputs: Mapping[str, Sequence[Tensor]], tolerance: float) -> None:
+        """Compare the tensors of all sides with those of the first, relative to their norms."""
+        expected, *_ = outputs.values()
+        for name, tensors in outputs.items():
+            for ours, theirs in zip(tensors, expected, strict=True):
+                gap = float((ours.float() - theirs.float()).norm() / theirs.float().norm())
+                self.bound(gap <= tolerance, f"{title}: {name} differs by {gap:.1e}")
+
+    def compare(
+        self,
+        title: str,
+        sides: Mapping[str, Callable[[], object]],
+        bounds: Mapping[str, float],
+        device: torch.device,
+        warm: int = 2,
+        before: Callable[[], object] = lambda: None,
+    ) -> dict[str, tuple[Ratio, Ratio]]:
+        """Run the sides in turns; the speed of the first over the others, by wall and CPU time.
+
+        Arguments:
+            title: of the comparison.
+            sides: by name.
+            bounds: the least ratios, by the name of the other side.
+            device: where they compute.
+            warm: rounds that are not measured.
+            before: called before each turn, outside of its time.
+        """
+        ours, *others = sides
+        clocks = clocks_in_turns(sides, max(2, self.options.rounds), device, warm, before)
+        self.seconds = {name: statistics.median(times) for name, times in clocks.wall.items()}
+        found: dict[str, tuple[Ratio, Ratio]] = {}
+        for other in others:
+            wall, cpu = (ratio(times, ours, other) for times in clocks)
+            found[other] = wall, cpu
+            least = bounds.get(other, 0.0)
+            missed = misses(clocks, ours, other, least, device)
+            self.bound(not missed, f"{title}: {wall.median:.3f} of {other}, below {least}")
+        return found
+
+    def finish(self, headings: Sequence[str] = (), note: str = "") -> int:
+        """Print the table, write the results, and return the exit status."""
+        if note:
+            print(note + "\n")
+        if self.rows:
+            from setpoint.cli.output import table
+
+            print(table(self.rows, headings=headings))
+        if self.options.write:
+            record(self.name, self.results)
+        for failure in self.failed:
+            print(f"MISSED {failure}")
+        return 1 if self.failed else 0
+
+
+def record(benchmark: str, results: Mapping[str, str]) -> None:
+    """Write results into the tables of docs/benchmarks.md.
+
+    Arguments:
         benchmark: the first column; further rows of a benchmark leave it empty.
         results: the third column of rows, by their second.
     """
-    if not arguments.write:
-        return
     lines, left, name = PAGE.read_text().splitlines(), dict(results), ""
     for number, line in enumerate(lines):
         cells = [cell.strip() for cell in line.split("|")[1:-1]]
@@ -92,6 +163,13 @@ def record(arguments: Any, benchmark: str, results: Mapping[str, str]) -> None:
     if left:
         raise KeyError(f"{PAGE.name} has no row of {benchmark} that shows: {'; '.join(left)}")
     PAGE.write_text("\n".join(lines) + "\n")
+
+
+def write_block(page: Path, mark: str, lines: Sequence[str]) -> None:
+    """Replace what stands between the comments `<!-- mark -->` and `<!-- end -->` of a page."""
+    head, begin, rest = page.read_text().partition(f"<!-- {mark} -->")
+    _, end, tail = rest.partition("<!-- end -->")
+    page.write_text("\n".join([head + begin, "", *lines, "", end + tail]))
 
 
 # Sides that take turns, so that whatever else the machine does hits all of them.
@@ -122,13 +200,18 @@ class Clocks(NamedTuple):
 
 
 def clocks_in_turns(
-    sides: Mapping[str, Callable[[], object]], rounds: int, device: torch.device, warm: int = 2
+    sides: Mapping[str, Callable[[], object]],
+    rounds: int,
+    device: torch.device,
+    warm: int = 2,
+    before: Callable[[], object] = lambda: None,
 ) -> Clocks:
     """Run each side once a round: A B C, C B A, and so on, after rounds that are not measured."""
     clocks = Clocks({name: [] for name in sides}, {name: [] for name in sides})
     names = list(sides)
     for number in range(-warm, rounds):
         for name in names if number % 2 == 0 else reversed(names):
+            before()
             synchronize(device)
             wall, cpu = time.perf_counter(), time.process_time()
             sides[name]()

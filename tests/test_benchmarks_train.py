@@ -14,16 +14,17 @@ from .conftest import BENCHMARKS
 from .support.forks import Forks
 
 # Lightning is not among what the tests need; `make bench-train` runs its sides.
-SIDES = ("bare", "hf_trainer")
+SIDES = ("bare", "HF Trainer")
 
 
 def losses_of(load: Any, side: str, precision: str, updates: int = 6) -> list[float]:
     """Run a side in this process, with turns that are never refused."""
     answers = io.StringIO()
-    turns = load("train.turns").Turns(3, updates, io.StringIO("go\n" * updates), answers)
-    work = load("train.work").make_work("dust", precision, updates, "cpu")
+    sides = load("train.sides")
+    turns = sides.Turns(3, updates, io.StringIO("go\n" * updates), answers)
+    work = sides.make_work("dust", precision, updates, "cpu")
     turns.built()
-    found = load(f"train.sides.{side}").run(work, turns)
+    found = sides.SIDES[side][0](work, turns)
     turns.finish(found)
     told = [json.loads(line) for line in answers.getvalue().splitlines()]
     assert told[0] == {"ready": True}
@@ -36,14 +37,14 @@ def losses_of(load: Any, side: str, precision: str, updates: int = 6) -> list[fl
 @pytest.mark.parametrize("precision", ["fp32", pytest.param("bf16", marks=pytest.mark.slow)])
 def test_all_sides_learn_the_same(load: Any, precision: str) -> None:
     loops = load("train.loops")
-    ours = losses_of(load, "setpoint_loop", precision)
+    ours = losses_of(load, "setpoint", precision)
     assert ours[-1] < ours[0]
     for side in SIDES:
         theirs = losses_of(load, side, precision)
-        assert loops.furthest(ours, theirs) <= loops.TOLERANCE[precision], side
+        assert loops.apart(ours, theirs) <= loops.TOLERANCE[precision], side
 
 
-def test_a_speed_without_equal_loss_is_void(load: Any, capsys: Any) -> None:
+def test_a_speed_without_equal_loss_is_void(load: Any) -> None:
     loops = load("train.loops")
     nobody: Any = None
 
@@ -53,8 +54,9 @@ def test_a_speed_without_equal_loss_is_void(load: Any, capsys: Any) -> None:
     def failures(**sides: tuple[float, float]) -> list[str]:
         workers = {"setpoint": worker(1.0, 2.0)}
         workers |= {name: worker(*given) for name, given in sides.items()}
-        missed, _, _ = loops._table("dust", "fp32", [workers], "cpu")
-        return missed
+        report = load("harness").Report("train.loops", None, [])
+        loops.compare(report, "dust", "fp32", workers, "cpu")
+        return report.failed
 
     assert failures(bare=(1.01, 2.0)) == []
     assert "below 1.0" in failures(bare=(0.9, 2.0))[0]
@@ -62,8 +64,7 @@ def test_a_speed_without_equal_loss_is_void(load: Any, capsys: Any) -> None:
     assert "its speed is void" in void
     # Numbers that are none agree with nothing.
     assert "apart" in failures(bare=(1.2, math.nan))[0]
-    assert "setpoint / side" in capsys.readouterr().out
-    assert loops.furthest([1.0], [1.0, 2.0]) == math.inf
+    assert loops.apart([1.0], [1.0, 2.0]) == math.inf
 
 
 def test_a_whole_comparison_of_two_processes(

@@ -19,15 +19,14 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from harness import clean_environment, cpu_milliseconds, options, record, verdict
-from setpoint.cli.output import table
+from harness import Report, clean_environment, cpu_milliseconds
 from setpoint.config.files.write import write_toml, write_yaml
 
 from . import tree
 from .sides import SIDES
 
 OURS, LOAD, MANUAL = "setpoint", "load", "--help"
-CHECK = "setpoint check tiny"
+CHECK, PASS = "setpoint check tiny", "python -c pass"
 TREES = {"pydantic-settings": "pydantic", "tyro": "msgspec", "Hydra": "omegaconf"}
 HEAVY = {"torch", "numpy", "yaml", "ruamel", "rich"}
 CHECK_FLAGS = ("--optimizer.lr=2e-3", "--model.dim=256", "--model.layers=6", "--duration=500 steps",
@@ -35,8 +34,9 @@ CHECK_FLAGS = ("--optimizer.lr=2e-3", "--model.dim=256", "--model.layers=6", "--
 
 
 def main(words: list[str] | None = None) -> int:
-    arguments = options(__doc__, words, rounds=15, only=[""])
-    sides = [side for side in SIDES if not arguments.only or side in arguments.only]
+    report = Report("config.cold", __doc__, words, rounds=15, only=[""])
+    chosen = report.options
+    sides = [side for side in SIDES if not chosen.only or side in chosen.only]
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         environment = clean_environment(folder / "bytecode")
@@ -52,42 +52,38 @@ def main(words: list[str] | None = None) -> int:
             **{(side, LOAD): [*command, *flags] for side, (command, flags) in commands.items()},
             **{(side, MANUAL): [*command, "--help"] for side, (command, _) in commands.items()},
             (CHECK, LOAD): script,
-            ("python -c pass", LOAD): [sys.executable, "-c", "pass"],
+            (PASS, LOAD): [sys.executable, "-c", "pass"],
         }
         times: dict[tuple[str, str], list[float]] = {run: [] for run in runs}
-        for _ in range(arguments.rounds):
+        for _ in range(chosen.rounds):
             for run, command in runs.items():
                 times[run].append(cpu_milliseconds(command, environment, folder))
         heavy = _heavy_imports(script, environment)
     medians = {run: statistics.median(values) for run, values in times.items()}
-    print(f"CPU ms, medians of {arguments.rounds} interleaved runs\n")
-    print(table(
-        [
-            (side, *(f"{medians[run]:.0f}" if (run := (side, what)) in medians else "-"
-                     for what in (LOAD, MANUAL)), ", ".join(refused.get(side, [])))
-            for side in (*sides, CHECK, "python -c pass")
-        ],
-        headings=("side", LOAD, MANUAL, "refuses a wrong"),
-    ))  # fmt: skip
+    for side in (*sides, CHECK, PASS):
+        cells = (f"{medians[side, what]:.0f}" if (side, what) in medians else "-"
+                 for what in (LOAD, MANUAL))  # fmt: skip
+        report.rows.append((side, *cells, ", ".join(refused.get(side, []))))
 
     def against(what: str) -> str:
         ours, *others = (f"{side} {medians[side, what]:.0f}" for side in sides)
         return f"{ours} ms; {', '.join(others)}"
 
-    record(arguments, "config.cold", {
+    report.results = {
         "CPU time of processes that load 250 values with a file and ten flags": against(LOAD),
         "`--help` of the same": against(MANUAL),
         "`setpoint check tiny` with overrides, next to a Python that does nothing":
-            f"{medians[CHECK, LOAD]:.0f} ms; {medians['python -c pass', LOAD]:.1f}",
-    })  # fmt: skip
-    careful = [side for side in sides if {"key", "type"} <= {*refused[side]} and side != OURS]
-    slow = [
-        f"{what}: Setpoint takes {medians[OURS, what] / medians[side, what]:.2f} of {side}"
-        for what in (LOAD, MANUAL)
-        for side in careful
-        if OURS in sides and medians[OURS, what] > medians[side, what]
-    ]
-    return verdict([*slow, *(f"check imports {module}" for module in heavy)], "the fastest")
+            f"{medians[CHECK, LOAD]:.0f} ms; {medians[PASS, LOAD]:.1f}",
+    }  # fmt: skip
+    for side in sides:
+        if OURS in sides and {"key", "type"} <= {*refused[side]}:
+            for what in (LOAD, MANUAL):
+                ratio = medians[OURS, what] / medians[side, what]
+                report.bound(ratio <= 1, f"{what}: Setpoint takes {ratio:.2f} of {side}")
+    for module in heavy:
+        report.bound(False, f"check imports {module}")
+    note = f"CPU ms, medians of {chosen.rounds} interleaved runs"
+    return report.finish(("side", LOAD, MANUAL, "refuses a wrong"), note)
 
 
 def write_program(folder: Path, side: str) -> tuple[list[str], list[str]]:
@@ -132,21 +128,15 @@ def verify(side: str, command: list[str], environment: dict[str, str], folder: P
 def differing(read: object, wanted: object, path: str = "") -> list[str]:
     """Paths at which plain data differ; True, 1 and 1.0 are different values."""
     if isinstance(read, dict) and isinstance(wanted, dict):
+        missing = object()
         return [
-            found
+            inner
             for key in {**wanted, **read}
-            for inner in [f"{path}.{key}" if path else str(key)]
-            for found in (
-                differing(read[key], wanted[key], inner)
-                if key in read and key in wanted
-                else [inner]
+            for inner in differing(
+                read.get(key, missing), wanted.get(key, missing), f"{path}.{key}".lstrip(".")
             )
         ]
-    if isinstance(read, list) and isinstance(wanted, list):
-        same = len(read) == len(wanted) and not any(map(differing, read, wanted))
-    else:
-        same = type(read) is type(wanted) and read == wanted
-    return [] if same else [path or "."]
+    return [] if repr(read) == repr(wanted) else [path or "."]
 
 
 def _refuses(side: str, command: list[str], kind: str, environment: dict[str, str]) -> bool:

@@ -71,11 +71,11 @@ def each(*checks):
 }
 
 
-def module(side: str) -> str:
+def module(side: str, sections: int = SECTIONS) -> str:
     """The source of a module with the class `Tree`."""
     text = "from typing import Annotated, Any, Literal\n" + HEADS[side]
     fields = [_field(side, "name", "str", "'run'", "", "What it is called.")]
-    for number in range(SECTIONS):
+    for number in range(sections):
         own = [_field(side, *entry) for entry in FIELDS]
         if number in WITH_UNION:
             if side in ("setpoint", "chz"):
@@ -86,7 +86,7 @@ def module(side: str) -> str:
             own.append(_union(side, number))
         text += _class(side, f"Section{number}", own, f"Section {number}.")
         fields.append(_section(side, f"s{number}", f"Section{number}"))
-    return text + _class(side, "Tree", fields, "Twelve sections.")
+    return text + _class(side, "Tree", fields, "All sections.")
 
 
 def _class(

@@ -9,7 +9,8 @@
 - fingerprint: a digest that does not depend on the order of fields, of a new fork
 - serialize: the whole config to JSON and back to a checked config
 
-Misses its bound if Setpoint takes more than the stated multiple of pydantic's time.
+Misses its bound if Setpoint takes more than the stated multiple of pydantic's time, or if the time
+to compose and resolve grows with more than the power 1.2 of the number of values.
 """
 
 from __future__ import annotations
@@ -27,13 +28,12 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from harness import options, record, verdict
-from setpoint.cli.output import table
+from harness import Report
 
 from . import tree
 from .cold import write_program
-from .sides import chz_values
 
+SECTIONS, STEEPEST = (12, 50, 200), 1.2
 Steps = dict[str, Callable[[], Any]]
 # How many times pydantic's time Setpoint's may be; it passes each value through Python with its
 # origin, which pydantic does not keep.
@@ -125,45 +125,6 @@ def pydantic(cls: Any) -> Steps:
     }
 
 
-def _replaced(replace: Callable[..., Any], config: Any) -> Any:
-    """A copy of nested immutable objects with the fields of a fork."""
-    for path, value in tree.FORK.items():
-        section, _, name = path.rpartition(".")
-        changed = replace(getattr(config, section), **{name: value})
-        config = replace(config, **{section: changed})
-    return config
-
-
-def msgspec(cls: Any) -> Steps:
-    """A fork is `structs.replace`, which checks nothing, and a conversion of the whole."""
-    import msgspec as library
-
-    config = library.convert(tree.merged(), cls)
-
-    def fork() -> Any:
-        return library.convert(library.to_builtins(_replaced(library.structs.replace, config)), cls)
-
-    return {
-        "validate": lambda: library.convert(tree.merged(), cls),
-        "fork": fork,
-        "fingerprint": lambda: hashlib.sha256(library.json.encode(fork(), order="sorted")),
-        "serialize": lambda: library.json.decode(library.json.encode(config), type=cls),
-    }
-
-
-def chz(cls: Any) -> Steps:
-    import chz as library
-
-    values = chz_values(sys.modules[cls.__module__], tree.file_values())
-    flags = [f"{path}={value}" for path, value in tree.FLAGS.items()]
-
-    def layers() -> Any:
-        return library.Blueprint(cls).apply(values).make_from_argv(flags)
-
-    config = layers()
-    return {"layers": layers, "fork": lambda: _replaced(library.replace, config)}
-
-
 def omegaconf(cls: Any) -> Steps:
     """The engine of Hydra: structured configs merged with plain data and a dot list."""
     from omegaconf import OmegaConf
@@ -180,12 +141,31 @@ def omegaconf(cls: Any) -> Steps:
     }
 
 
-SIDES = {"setpoint": setpoint, "pydantic-settings": pydantic, "tyro": msgspec, "chz": chz,
-         "Hydra": omegaconf}  # fmt: skip
+SIDES = {"setpoint": setpoint, "pydantic-settings": pydantic, "Hydra": omegaconf}
+
+
+def growth(rounds: int) -> list[tuple[int, float]]:
+    """Numbers of values, and seconds to compose and resolve trees of them with ten flags."""
+    from setpoint.config.composition import compose
+
+    found: list[tuple[int, float]] = []
+    for sections in SECTIONS:
+        name = f"tree_of_{sections}"
+        module: Any = type(sys)(name)
+        sys.modules[name] = module
+        exec(compile(tree.module("setpoint", sections), name, "exec"), vars(module))
+        flags = [f"--s{sections * n // 10}.width={n + 1}" for n in range(10)]
+        _seconds(lambda: compose(module.Tree, flags=flags).resolve(), 1)  # noqa: B023
+        seconds = [
+            _seconds(lambda: compose(module.Tree, flags=flags).resolve(), 1)  # noqa: B023
+            for _ in range(rounds)
+        ]
+        found.append((sections * 20 + 10, statistics.median(seconds)))
+    return found
 
 
 def main(words: list[str] | None = None) -> int:
-    arguments = options(__doc__, words, rounds=25)
+    report = Report("config.warm", __doc__, words, rounds=25)
     gc.disable()  # collections come at moments of their own
     with tempfile.TemporaryDirectory() as name:
         sys.path.insert(0, name)
@@ -195,22 +175,18 @@ def main(words: list[str] | None = None) -> int:
             module = importlib.import_module(f"tree_{make.__name__}")
             steps |= {(make.__name__, step): run for step, run in make(module.Tree).items()}
     times: dict[tuple[str, str], list[float]] = {step: [] for step in steps}
-    for run in steps.values():
-        run()
     counts = {
         step: max(1, round(0.004 / max(_seconds(run, 2), 1e-6))) for step, run in steps.items()
     }
-    for _ in range(arguments.rounds):
+    for _ in range(report.options.rounds):
         for step, run in steps.items():
             times[step].append(1e6 * _seconds(run, counts[step]))
         gc.collect()
     medians = {step: statistics.median(values) for step, values in times.items()}
-    rows = [
+    report.rows = [
         (side, *(f"{medians.get((side, step), math.nan):.0f}" for step in BOUNDS))
         for side in dict.fromkeys(side for side, _ in steps)
     ]
-    print(f"CPU us for {tree.LEAVES} leaves, medians of {arguments.rounds} interleaved runs\n")
-    print(table(rows, headings=("side", *BOUNDS)))
 
     def against(*names: str) -> str:
         return "; ".join(
@@ -219,20 +195,21 @@ def main(words: list[str] | None = None) -> int:
             for name in names
         ) + " us"  # fmt: skip
 
-    record(arguments, "config.warm", {
+    for step, most in BOUNDS.items():
+        ratio = medians["setpoint", step] / medians["pydantic", step]
+        report.bound(ratio <= most, f"{step}: {ratio:.2f} times pydantic's time, above {most}")
+    (few, first), *_, (many, last) = growth(report.options.rounds)
+    exponent = math.log(last / first, many / few)
+    report.bound(exponent <= STEEPEST, f"time grows with the power {exponent:.2f} of the values")
+    report.results = {
         "merging and checking parsed layers in one process, 250 values": against("layers"),
         "changing three fields, with a check": against("fork"),
         "validating plain data; serializing": against("validate", "serialize"),
-    })  # fmt: skip
-    ratios = {step: medians["setpoint", step] / medians["pydantic", step] for step in BOUNDS}
-    return verdict(
-        [
-            f"{step}: {ratio:.2f} times pydantic's time, above {BOUNDS[step]}"
-            for step, ratio in ratios.items()
-            if ratio > BOUNDS[step]
-        ],
-        "of pydantic: " + ", ".join(f"{step} {ratio:.2f}" for step, ratio in ratios.items()),
-    )
+        "growth of composing and resolving with the number of values; bound 1.2":
+            f"exponent {exponent:.2f} from {few} to {many:,}; {1e3 * last:.1f} ms for these",
+    }  # fmt: skip
+    note = f"CPU us for {tree.LEAVES} leaves, medians of {report.options.rounds} interleaved runs"
+    return report.finish(("side", *BOUNDS), note)
 
 
 def _seconds(run: Callable[[], Any], count: int) -> float:

@@ -25,8 +25,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from harness import options, record, run_module, verdict
-from setpoint.cli.output import table
+from harness import Report, run_module
 from setpoint.data.corpus import Corpus, JoinedRow
 from setpoint.data.document import FileRecord
 from setpoint.data.loader import Feed
@@ -35,10 +34,10 @@ from setpoint.data.sampler import Sampler
 from setpoint.shapes.batch import Batch, Count
 
 SHARD, DOCUMENT, VOCABULARY = 100_000_000, 1000, 50_257
-SHAPES = ((256, 16), (1024, 8))  # sequence length, micro-batch
+LENGTH, ROWS = 1024, 8
 SIDES = ("setpoint", "1 worker", "2 workers", "torch", "grain")
 SIZES = {"10MB": 10**7, "100MB": 10**8, "1GB": 10**9, "10GB": 10**10}
-LEAST, MOST_GROWTH_SECONDS, MOST_GROWTH_MIB = 50e6, 0.2, 16.0
+LEAST, GROWTH = 50e6, {"start": 0.2, "resident": 16.0}
 
 Next = Callable[[], Any]
 
@@ -164,71 +163,37 @@ def in_process(folder: Path, side: str, length: int, rows: int, seconds: float) 
     """Measure one side in a fresh process; the better of two."""
     words = [side, str(length), str(rows), str(seconds)]
     runs = [json.loads(run_module("data.loader", "--measure", folder, *words)) for _ in range(2)]
-    return {
-        "tokens": max(run["tokens"] for run in runs),
-        "start": min(run["start"] for run in runs),
-        "resident": min(run["resident"] for run in runs),
-    }
-
-
-def compare(folder: Path, seconds: float) -> tuple[list[str], str]:
-    """Compare the sides on the same shards: the bounds missed, and the speeds of longer rows."""
-    sides = [side for side in SIDES if side != "grain" or find_spec("grain")]
-    lines, missed = [["S", "B", "side", "M tokens/s", "x", "start ms", "MiB"]], list[str]()
-    for length, rows in SHAPES:
-        found = {side: in_process(folder, side, length, rows, seconds) for side in sides}
-        for side, run in found.items():
-            ratio = found["setpoint"]["tokens"] / run["tokens"]
-            lines.append(
-                [str(length), str(rows), side, f"{run['tokens'] / 1e6:.1f}", f"{ratio:.1f}",
-                 f"{run['start'] * 1e3:.0f}", f"{run['resident']:.0f}"]
-            )  # fmt: skip
-        speed = found["setpoint"]["tokens"]
-        if speed < LEAST:
-            missed.append(f"S = {length}: {speed / 1e6:.1f} million tokens/s are below 50")
-    print(table(lines))
-    speeds = (f"{side} {run['tokens'] / 1e6:.0f} M" for side, run in found.items())  # pyright: ignore[reportPossiblyUnboundVariable]
-    return missed, ", ".join(speeds)
-
-
-def grow(folders: dict[str, Path], seconds: float) -> list[str]:
-    """Measure as the data grows, and name what grows with it."""
-    lines, missed = [["side", "data", "M tokens/s", "start ms", "MiB"]], list[str]()
-    for side in SIDES[:3]:
-        runs = {
-            name: in_process(folder, side, 1024, 8, seconds) for name, folder in folders.items()
-        }
-        first = next(iter(runs.values()))
-        for name, run in runs.items():
-            lines.append([side, name, f"{run['tokens'] / 1e6:.1f}", f"{run['start'] * 1e3:.0f}",
-                          f"{run['resident']:.1f}"])  # fmt: skip
-            for what, most in (("start", MOST_GROWTH_SECONDS), ("resident", MOST_GROWTH_MIB)):
-                if run[what] > first[what] + most:
-                    change = f"{what} grows from {first[what]:.3f} to {run[what]:.3f}"
-                    missed.append(f"{side}, {name}: {change}")
-    print(table(lines))
-    return missed
+    least = {name: min(run[name] for run in runs) for name in ("start", "resident")}
+    return {"tokens": max(run["tokens"] for run in runs), **least}
 
 
 def main() -> int:
-    """Write the shards, measure, and compare with the bounds."""
-    given = options(__doc__, largest=("1GB", *SIZES), seconds=2.0, measure=[""])
+    report = Report("data.loader", __doc__, largest=("1GB", *SIZES), seconds=2.0, measure=[""])
+    given = report.options
     if given.measure:
         folder, side, length, rows, seconds = given.measure
-        run = measure(Path(folder), side, int(length), int(rows), float(seconds))
-        print(json.dumps(run))
+        print(json.dumps(measure(Path(folder), side, int(length), int(rows), float(seconds))))
         return 0
-    names = list(SIZES)[: list(SIZES).index(given.largest) + 1]
-    with tempfile.TemporaryDirectory() as place:
-        folders: dict[str, Path] = {}
-        for name in names:
-            folders[name] = Path(place) / name
-            folders[name].mkdir()
-            write_shards(folders[name], SIZES[name])
-        missed, speeds = compare(folders.get("100MB", folders[names[-1]]), given.seconds)
-        missed += grow(folders, given.seconds)
-    record(given, "data.loader", {"tokens per CPU second, S = 1024, B = 8": speeds})
-    return verdict(missed, "50 million tokens/s or more, and nothing grows with the data")
+    sides = [side for side in SIDES if side != "grain" or find_spec("grain")]
+    first: dict[str, dict[str, float]] = {}
+    for name in list(SIZES)[: list(SIZES).index(given.largest) + 1]:
+        with tempfile.TemporaryDirectory() as place:
+            write_shards(Path(place), SIZES[name])
+            # Others on the smallest data only.
+            for side in SIDES[:3] if first else sides:
+                run = in_process(Path(place), side, LENGTH, ROWS, given.seconds)
+                before = first.setdefault(side, run)
+                for what, most in GROWTH.items():
+                    grown = run[what] - before[what]
+                    report.bound(grown <= most, f"{side}, {name}: {what} grows by {grown:.2f}")
+                figures = (run["tokens"] / 1e6, run["start"] * 1e3, run["resident"])
+                report.rows.append((name, side, *(f"{figure:.1f}" for figure in figures)))
+                if side == SIDES[0]:
+                    fast = run["tokens"] >= LEAST
+                    report.bound(fast, f"{name}: {figures[0]:.1f} million tokens/s, below 50")
+    speeds = (f"{side} {run['tokens'] / 1e6:.0f} M" for side, run in first.items())
+    report.results["tokens per CPU second, S = 1024, B = 8"] = ", ".join(speeds)
+    return report.finish(("data", "side", "M tokens/s", "start ms", "MiB"))
 
 
 if __name__ == "__main__":

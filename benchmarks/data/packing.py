@@ -5,9 +5,8 @@
 The others pack as TRL does, with `Dataset.map` over batches of 1,000 documents in Arrow: next-fit,
 which gives the tokens new offsets, and best-fit decreasing, which gathers them. Setpoint plans
 rows by the lengths of documents, 100,000 at a time. Each is timed until the rows are known, and
-until all batches of an epoch are made: inputs, targets, positions and documents, padded. All run in
-this process and on one thread, by turns, and the least of 3 times counts.
-Leaves with status 1 if Setpoint fills rows worse than the other, or takes longer for either.
+until all batches of an epoch are made: inputs, targets, positions and documents, padded. Leaves
+with status 1 if Setpoint fills rows worse than the other, or takes longer for either.
 """
 
 from __future__ import annotations
@@ -15,8 +14,6 @@ from __future__ import annotations
 import bisect
 import sys
 import tempfile
-import time
-from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -25,8 +22,7 @@ import pyarrow as pa
 import torch
 from datasets import Dataset, disable_progress_bars
 
-from harness import options, record
-from setpoint.cli.output import table
+from harness import Report
 from setpoint.config import resolve
 from setpoint.data.config import Packing
 from setpoint.data.corpus import Corpus
@@ -37,11 +33,8 @@ from setpoint.data.sampler import Sampler
 from setpoint.memory.host_memory import retain_freed_memory
 from setpoint.shapes.batch import IGNORE_INDEX
 
-ROUNDS = 3
 BATCH = 16  # rows of a batch that is made
 VOCABULARY = 32_000
-SIDES = {"next_fit": "datasets, next-fit", "first_fit_decreasing": "datasets, best-fit decreasing"}
-HEADINGS = ("side", "rows", "filled", "seconds", "with batches", "million tokens/s")
 
 
 def corpus_of(lengths: np.ndarray[Any, Any]) -> Corpus:
@@ -160,62 +153,47 @@ def batches_of_setpoint(corpus: Corpus, method: str, size: int) -> int:
     return tokens
 
 
-def least_seconds(*runs: Callable[[], object]) -> list[float]:
-    """The least time of some calls of each, by turns."""
-    times: list[list[float]] = [[] for _ in runs]
-    for _ in range(ROUNDS):
-        for run, found in zip(runs, times, strict=True):
-            start = time.perf_counter()
-            run()
-            found.append(time.perf_counter() - start)
-    return [min(found) for found in times]
-
-
 def main() -> int:
-    """Measure, and print a table."""
-    given = options(__doc__, documents=200000, length=2048)
-    size = given.length
-    drawn = np.random.default_rng(0).lognormal(5.5, 1.0, given.documents).astype(np.int64) + 2
-    lengths = np.minimum(drawn, size)
-    corpus = corpus_of(lengths)
+    report = Report("data.packing", __doc__, documents=200000, length=2048, rounds=3)
+    size = report.options.length
+    drawn = np.random.default_rng(0).lognormal(5.5, 1.0, report.options.documents)
+    lengths = np.minimum(drawn.astype(np.int64) + 2, size)
+    corpus, total = corpus_of(lengths), int(lengths.sum())
     disable_progress_bars()
-    total = int(lengths.sum())
-    rows: list[tuple[str, ...]] = []
     ratios: list[float] = []
-    passed = True
     with tempfile.TemporaryDirectory() as folder, retain_freed_memory():  # as training does
         flat = pa.array(corpus.tokens[:-1].astype(np.int32))
         offsets = pa.array(np.append(0, np.cumsum(lengths)), pa.int32())
         made = pa.table({"input_ids": pa.ListArray.from_arrays(offsets, flat)})
         Dataset(made).save_to_disk(folder)
         dataset = Dataset.load_from_disk(folder)
-        for method, other in SIDES.items():
-            packed = packed_by_datasets(dataset, method, size)
-            sequences, _ = packed_by_setpoint(corpus, method, size)
+        for method in PLAIN:
+            rows = len(packed_by_setpoint(corpus, method, size)[0])
+            others = len(packed_by_datasets(dataset, method, size))
             assert batches_of_datasets(dataset, method, size) == total
             assert batches_of_setpoint(corpus, method, size) >= total  # and those of a next epoch
-            given_to = [(packed_by_setpoint, corpus), (packed_by_datasets, dataset),
-                        (batches_of_setpoint, corpus), (batches_of_datasets, dataset)]  # fmt: skip
-            ours, theirs, our_batches, their_batches = least_seconds(
-                *(partial(run, data, method, size) for run, data in given_to)
-            )
-            for name, count, plan, batches in (
-                (f"Setpoint, {method}", len(sequences), ours, our_batches),
-                (other, len(packed), theirs, their_batches),
-            ):
-                rows.append((name, str(count), f"{total / size / count:.2%}", f"{plan:.2f}",
-                             f"{batches:.2f}", f"{total / batches / 1e6:.0f}"))  # fmt: skip
-            both = (ours / theirs, our_batches / their_batches)
-            rows.append(("  ratio", "", "", *(f"{ratio:.2f}" for ratio in both), ""))
-            ratios += both
-            passed = passed and len(sequences) <= len(packed) and max(both) <= 1
-    print(f"{given.documents:,} documents, {total:,} tokens, rows of {size}\n")
-    print(table(rows, HEADINGS))
-    record(given, "data.packing", {
-        "time to plan and make an epoch of packed batches, over that of `datasets`":
-            f"{min(ratios):.2f} to {max(ratios):.2f}; see [packing](data/packing.md#speed)",
-    })  # fmt: skip
-    return 0 if passed else 1
+            report.bound(rows <= others, f"{method}: {rows} rows, {others} of datasets")
+            pairs = {
+                "plan": (packed_by_setpoint, packed_by_datasets),
+                "plan and batches": (batches_of_setpoint, batches_of_datasets),
+            }
+            for what, (ours, theirs) in pairs.items():
+                sides = {"setpoint": partial(ours, corpus, method, size),
+                         "datasets": partial(theirs, dataset, method, size)}  # fmt: skip
+                title = f"{method}, {what}"
+                bounds = {"datasets": 1.0}
+                wall, _ = report.compare(title, sides, bounds, torch.device("cpu"), 0)["datasets"]
+                ratios.append(1 / wall.median)
+                seconds = (f"{each:.2f}" for each in report.seconds.values())
+                report.rows.append((title, f"{total / size / rows:.2%}",
+                                    f"{total / size / others:.2%}", *seconds))  # fmt: skip
+    report.results["time to plan and make an epoch of packed batches, over that of `datasets`"] = (
+        f"{min(ratios):.2f} to {max(ratios):.2f}; see [packing](data/packing.md#speed)"
+    )
+    return report.finish(
+        ("", "filled", "by datasets", "seconds", "of datasets"),
+        f"{len(lengths):,} documents, {total:,} tokens, rows of {size}",
+    )
 
 
 if __name__ == "__main__":

@@ -1,14 +1,12 @@
-"""Speed of `setpoint data prepare` beside `datasets.map`, and its memory as the data grows.
+"""Speed of `setpoint data prepare` beside `datasets.map`.
 
-    python -m data.prepare [--tokenizer FOLDER] [--processes 2] [--rounds 3] [--fast]
-    python -m data.prepare --tokenizer bytes --memory 30 300 1000
+    cd benchmarks && python -m data.prepare [--tokenizer FOLDER] [--processes 2] [--fast]
 
 FOLDER holds tokenizer.json; without one, byte-level BPE is trained first. Both sides
 read one file of JSON Lines, twice the standard library's source, with as many processes, and keep
 the tokens on the disk. They take turns; ratios are medians over the turns, of wall time and of the
 CPU time of all processes, which a busy machine changes less. `--fast` gives `datasets.map` the
-tokenizer's quicker call, too. Leaves with status 1 if `datasets.map` is faster by both. `--memory`
-takes megabytes, and prints the peak of the main process and of the largest worker.
+tokenizer's quicker call, too. Leaves with status 1 if `datasets.map` is faster by both.
 """
 
 from __future__ import annotations
@@ -16,25 +14,22 @@ from __future__ import annotations
 import json
 import os
 import resource
-import subprocess
 import sys
 import sysconfig
 import tempfile
 import time
 from collections.abc import Callable
-from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from statistics import median
 from typing import Any, NamedTuple
 
-from harness import options, record
+from harness import Report
 from setpoint.data.config import Data, Prepare
 from setpoint.data.sides import prepare_all
 from setpoint.data.sources.config import Stdlib, Text
 from setpoint.data.tokenizers.bpe import train_bpe
 from setpoint.data.tokenizers.config import HuggingFace
-from setpoint.data.tokenizers.tokenizer import ByteTokenizer
 
 
 class Run(NamedTuple):
@@ -45,15 +40,13 @@ class Run(NamedTuple):
     cpu: float
 
 
-def write_rows(file: Path, size: int | None = None) -> None:
-    """Write the texts twice, or as often as it takes for `size` bytes."""
+def write_rows(file: Path) -> None:
+    """Write the texts twice."""
     folder = Path(sysconfig.get_path("stdlib"))
     found = (path for path in sorted(folder.rglob("*.py")) if "site-packages" not in path.parts)
     texts = [path.read_text(errors="replace") for path in found if "test" not in path.parts]
     data = "".join(json.dumps({"text": text}) + "\n" for text in texts).encode()
-    with file.open("wb") as stream:
-        for _ in range(2 if size is None else max(1, size // len(data))):
-            stream.write(data)
+    file.write_bytes(2 * data)
 
 
 def timed(work: Callable[[], Callable[[], int]]) -> Run:
@@ -134,59 +127,16 @@ def compare(path: str | None, processes: int, rounds: int, fast: bool) -> tuple[
     return wall, cpu
 
 
-def grow(path: str, processes: int, sizes: list[int]) -> None:
-    """Prepare more and more, each time in a process of its own, and print the peaks of memory."""
-    for size in sizes:
-        with tempfile.TemporaryDirectory() as name:
-            write_rows(Path(name) / "rows.jsonl", size * 10**6)
-            command = [sys.executable, "-m", "data.prepare", "--tokenizer", path, "--folder", name]
-            child = subprocess.Popen([*command, "--processes", str(processes)])
-            main = worker = 0.0
-            while child.poll() is None:
-                main = max(main, peak_of(child.pid))
-                tasks = Path(f"/proc/{child.pid}/task").glob("*/children")
-                workers = [int(pid) for task in tasks for pid in read(task).split()]
-                worker = max([worker, *map(peak_of, workers)])
-                time.sleep(0.05)
-        if child.returncode:
-            sys.exit(child.returncode)
-        print(f"{size:,} MB: main {main:.0f} MiB, largest worker {worker:.0f} MiB", flush=True)
-
-
-def peak_of(process: int) -> float:
-    """MiB that a process held at most until now; 0 where it has ended, or is not started whole."""
-    if "prepare" not in read(Path(f"/proc/{process}/cmdline")):
-        return 0.0
-    lines = read(Path(f"/proc/{process}/status")).splitlines()
-    return next((int(line.split()[1]) / 1024 for line in lines if line.startswith("VmHWM")), 0.0)
-
-
-def read(path: Path) -> str:
-    """The text of a file of a process that may have ended."""
-    with suppress(OSError):
-        return path.read_text()
-    return ""
-
-
 def main() -> int:
-    """Measure speed, or memory."""
-    given = options(
-        __doc__, tokenizer=None, processes=2, rounds=3, fast=False, memory=[0], folder=None
-    )
-    if given.folder:
-        name, folder = given.tokenizer, Path(given.folder)
-        tokenizer: Any = ByteTokenizer() if name == "bytes" else HuggingFace(path=name).build()
-        ours(folder / "rows.jsonl", folder / "cache", tokenizer, given.processes)
-    elif given.memory:
-        grow(given.tokenizer or "bytes", given.processes, given.memory)
-    else:
-        speeds = compare(given.tokenizer, given.processes, given.rounds, given.fast)
-        against = "the faster tokenizer call in `datasets.map`"
-        if not given.fast:
-            against = "`setpoint data prepare` against `datasets.map`, BPE, two processes"
-        record(given, "data.prepare", {against: f"{speeds[1]:.2f} by CPU time"})
-        return int(max(speeds) < 1)
-    return 0
+    report = Report("data.prepare", __doc__, tokenizer=None, processes=2, rounds=3, fast=False)
+    given = report.options
+    wall, cpu = compare(given.tokenizer, given.processes, given.rounds, given.fast)
+    against = "the faster tokenizer call in `datasets.map`"
+    if not given.fast:
+        against = "`setpoint data prepare` against `datasets.map`, BPE, two processes"
+    report.results[against] = f"{cpu:.2f} by CPU time"
+    report.bound(max(wall, cpu) >= 1, f"{wall:.2f} of the speed, {cpu:.2f} by CPU time")
+    return report.finish()
 
 
 if __name__ == "__main__":

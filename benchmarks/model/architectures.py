@@ -95,8 +95,8 @@ def _gemma3(shape: Shape) -> tuple[Any, nn.Module]:
 ARCHITECTURES = {"llama": _llama, "qwen3": _qwen3, "gpt2": _gpt2, "gemma3": _gemma3}
 
 
-def theirs_and_ours(config: Any, device: torch.device) -> tuple[Any, Any]:
-    """A model of transformers with random weights, and Setpoint's with the same."""
+def sides_of(name: str, shape: Shape, device: torch.device) -> tuple[Sides, Any]:
+    """Build an architecture three times; the sides, and the whole model of transformers."""
     import transformers
     from transformers import AutoModelForCausalLM
 
@@ -104,25 +104,18 @@ def theirs_and_ours(config: Any, device: torch.device) -> tuple[Any, Any]:
 
     transformers.logging.set_verbosity_error()
     transformers.logging.disable_progress_bar()
+    config, plain = ARCHITECTURES[name](shape)
     torch.manual_seed(0)
     theirs = AutoModelForCausalLM.from_config(config, attn_implementation="sdpa")
     with torch.no_grad():
-        for name, parameter in theirs.named_parameters():
-            # Norms start as ones or zeros, biases as zeros; what is different shows more.
+        for parameter in theirs.parameters():
+            # Norms start as ones or zeros, biases as zeros; other values show more.
             if parameter.ndim == 1:
                 parameter.add_(torch.randn_like(parameter) * 0.1)
-            assert parameter.isfinite().all(), name
     with tempfile.TemporaryDirectory() as folder:
         theirs.save_pretrained(folder)
-        ours = load_pretrained(folder)
-    return theirs.to(device).train(), ours.to(device).train()
-
-
-def sides_of(name: str, shape: Shape, device: torch.device) -> Sides:
-    """Build an architecture three times."""
-    config, plain = ARCHITECTURES[name](shape)
-    theirs, ours = theirs_and_ours(config, device)
-    plain = plain.to(device).train()
+        ours: Any = load_pretrained(folder)
+    theirs, ours, plain = (model.to(device).train() for model in (theirs, ours, plain))
     plain.load_state_dict({k: v for k, v in ours.state_dict().items() if k != "output.weight"})
     body = theirs.base_model
     return Sides(
@@ -132,4 +125,4 @@ def sides_of(name: str, shape: Shape, device: torch.device) -> Sides:
             "transformers": lambda tokens: body(tokens, use_cache=False).last_hidden_state,
             "bare": plain,
         },
-    )
+    ), theirs

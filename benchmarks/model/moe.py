@@ -17,8 +17,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
-from harness import clocks_in_turns, devices, options, peak_bytes, ratio, record, verdict
-from setpoint.cli.output import table
+from harness import Report, devices, peak_bytes
 from setpoint.config import resolve
 from setpoint.model.config import TransformerConfig
 from setpoint.model.initialize import initialize
@@ -27,15 +26,7 @@ from setpoint.model.moe.layer import MoELayer
 
 
 class Shape(NamedTuple):
-    """Sizes of one layer.
-
-    Arguments:
-        tokens: in one pass.
-        dim: of the residual stream.
-        width: of an expert.
-        experts: how many.
-        top_k: of which each token takes.
-    """
+    """Sizes of one layer; `width` is that of an expert."""
 
     tokens: int
     dim: int
@@ -67,70 +58,48 @@ HEADINGS = ("shape", "tokens/s", "x loop", "x unpacked", "x transformers", "MiB"
 
 
 def main() -> int:
-    arguments = options(__doc__, device=devices(), rounds=20, only=None, precision=None)
-    device, rounds = torch.device(arguments.device), max(2, arguments.rounds)
-    rows: list[list[str]] = []
-    failed: list[str] = []
-    for name, shape in SHAPES[arguments.device].items():
-        if arguments.only not in (None, name):
+    report = Report("model.moe", __doc__, device=devices(), rounds=20, only=None)
+    device, against = torch.device(report.options.device), list[str]()
+    for name, shape in SHAPES[device.type].items():
+        if report.options.only not in (None, name):
             continue
-        for precision in PRECISIONS if arguments.precision is None else (arguments.precision,):
-            # A GPU has a grouped product in bf16 only, which is what experts are trained in there.
-            if device.type == "cuda" and precision == "fp32":
-                continue
-            row, missed = _compare(name, shape, precision, device, rounds)
-            rows.append(row)
-            failed += missed
-    print(
-        f"forward and backward of one layer of experts, {arguments.device}, "
-        f"{torch.get_num_threads()} threads, {rounds} rounds; tokens/s and memory of `auto`; "
-        f"ratios: median (10 %-90 %)\n"
+        # A GPU has a grouped product in bf16 only, in which experts are trained there.
+        for precision in PRECISIONS if device.type == "cpu" else ("bf16",):
+            against.append(_compare(report, f"{name} {precision}", shape, precision, device))
+    report.results["one MoE layer against `transformers`' Qwen3-MoE"] = ", ".join(against)
+    return report.finish(
+        HEADINGS,
+        f"forward and backward of one layer of experts, {device}, {torch.get_num_threads()} "
+        f"threads; tokens/s and memory of `auto`; ratios: median (10 %-90 %)",
     )
-    print(table(rows, headings=HEADINGS))
-    record(arguments, "model.moe", {
-        "one MoE layer against `transformers`' Qwen3-MoE":
-            ", ".join(f"{title} {against}" for title, _, _, _, against, *_ in rows)
-    })  # fmt: skip
-    return verdict(failed, "beyond noise no slower than either")
 
 
-def _compare(
-    name: str, shape: Shape, precision: str, device: torch.device, rounds: int
-) -> tuple[list[str], list[str]]:
-    """The row of the table, and the bounds that were missed."""
-    dtype, title = PRECISIONS[precision], f"{name} {precision}"
+def _compare(report: Report, title: str, shape: Shape, precision: str, device: torch.device) -> str:
+    """Compare all ways; the ratio to transformers."""
     sides: dict[str, nn.Module] = {way: _ours(shape, fields) for way, fields in WAYS.items()}
     sides["transformers"] = _theirs(shape, sides["grouped"])
     for module in sides.values():
-        module.to(device, dtype)
+        module.to(device, PRECISIONS[precision])
     torch.manual_seed(1)
-    x = torch.randn(1, shape.tokens, shape.dim, device=device, dtype=dtype)
+    x = torch.randn(1, shape.tokens, shape.dim, device=device, dtype=PRECISIONS[precision])
     with torch.no_grad():
-        outputs = {side: _output(module, x).float() for side, module in sides.items()}
-    wanted = outputs["grouped"]
-    gaps = {side: ((y - wanted).norm() / wanted.norm()).item() for side, y in outputs.items()}
-    failed = [
-        f"{title}: the outputs of grouped and {side} differ by {gap:.1e}"
-        for side, gap in gaps.items()
-        if gap > TOLERANCE[precision]
-    ]
+        outputs = {side: [_output(module, x)] for side, module in sides.items()}
+    report.agree(title, outputs, TOLERANCE[precision])
     steps = {side: _step(module, x) for side, module in sides.items()}
     peaks: dict[str, int] = {}
     for side, step in steps.items():
         for module in sides.values():
             module.zero_grad(set_to_none=True)
         peaks[side] = peak_bytes(step, device)
-    times = clocks_in_turns(steps, rounds, device).wall
-    found = {side: ratio(times, "grouped", side) for side in ("loop", "unpacked", "transformers")}
-    if found["loop"].high < 1.0:
-        failed.append(f"{title}: auto takes grouped, and loop is faster")
-    if found["transformers"].high < 1.0:
-        failed.append(f"{title}: slower than transformers")
-    if peaks["grouped"] > MEMORY * peaks["transformers"]:
-        failed.append(f"{title}: takes more memory than transformers")
-    speed = shape.tokens / sorted(times["grouped"])[rounds // 2]
+    found = report.compare(title, steps, {}, device)
+    for other in ("loop", "transformers"):
+        report.bound(found[other][0].high >= 1.0, f"{title}: slower than {other}")
+    small = peaks["grouped"] <= MEMORY * peaks["transformers"]
+    report.bound(small, f"{title}: takes more memory than transformers")
+    speed = f"{shape.tokens / report.seconds['grouped']:,.0f}"
     memory = [f"{peaks[side] / 2**20:,.0f}" for side in ("grouped", "transformers")]
-    return [title, f"{speed:,.0f}", *map(str, found.values()), *memory], failed
+    report.rows.append((title, speed, *(str(wall) for wall, _ in found.values()), *memory))
+    return f"{title} {found['transformers'][0]}"
 
 
 def _ours(shape: Shape, fields: dict[str, object]) -> MoELayer:

@@ -13,7 +13,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
-from harness import options
+from harness import DOCS, options, write_block
 from setpoint.config.composition import compose
 from setpoint.plan.gpus import gpu_named
 from setpoint.plan.part_time import Kernels
@@ -22,8 +22,6 @@ from setpoint.plan.topology import Topology
 from setpoint.plan.workload import Workload
 from setpoint.train.config import Job
 
-DOCS = Path(__file__).resolve().parents[2] / "docs" / "plan.md"
-MARKS = ("<!-- published -->", "<!-- end -->")
 OWN = Path(__file__).with_name("published.toml")
 """GPUs of the published runs that are not those of the table."""
 
@@ -260,9 +258,7 @@ def main(given: list[str] | None = None) -> int:
             parts = ", ".join(f"{name} {each / whole:.1%}" for name, each in row.time.parts.items())
             print(f"{row.run.name} ({row.run.gpu}): {whole:.3f} s; {parts}")
     if chosen.write:
-        before, _, rest = DOCS.read_text().partition(MARKS[0])
-        _, end, after = rest.partition(MARKS[1])
-        DOCS.write_text("\n".join([before + MARKS[0], "", *lines, "", end + after]))
+        write_block(DOCS / "plan.md", "plan.published", lines)
     return 0
 
 

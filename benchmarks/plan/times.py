@@ -14,7 +14,7 @@ import time
 from pathlib import Path
 from typing import NamedTuple
 
-from harness import options, record, verdict
+from harness import Report
 from setpoint.config.composition import compose
 from setpoint.plan.gpus import gpu_named
 from setpoint.plan.step_time import Kernels
@@ -79,36 +79,37 @@ START = (
     "assert '--plan' not in sys.argv or 'torch' not in sys.modules, 'torch was imported'\n"
     "sys.exit(status)\n"
 )
-HEADINGS = f"{'':42} {'seconds':>8} {'CPU':>6} {'aim':>5}"
 
 
 def main(given: list[str] | None = None) -> int:
-    """Print the times; status 1 if one misses its aim."""
-    chosen = options(
-        __doc__, given, commands=list(COMMANDS)[:-1], sizes=list(SIZES), source="llama3-70b"
-    )
-    print(f"{HEADINGS} {'resident':>9}")
-    missed: list[str] = []
+    report = Report(
+        "plan.times", __doc__, given, commands=list(COMMANDS)[:-1], sizes=list(SIZES),
+        source="llama3-70b",
+    )  # fmt: skip
+    chosen = report.options
     times: dict[str, list[str]] = {"--plan": [], "--fake-step": []}
     for name in chosen.commands:
         command = COMMANDS[name]
         seconds, cpu, resident = run(command)
         kind = next(kind for kind in times if kind in command.flags)
         times[kind].append(f"{name}: {seconds:.2f} s")
-        print(f"{name:42} {seconds:8.2f} {cpu:6.2f} {command.aim:5.0f} {resident / GIB:5.2f} GiB")
-        if cpu > command.aim or resident > GIB:
-            missed.append(f"{name}: CPU {cpu:.2f} s of {command.aim:.0f}, {resident / GIB:.2f} GiB")
-    print(f"\n{HEADINGS} {'meshes':>7} {'timed':>6} {'MFU':>6}")
-    searches = [search_time(chosen.source, size) for size in chosen.sizes]
-    if max(searches) > SEARCH_AIM:
-        missed.append(f"search: {max(searches):.1f} s")
-    record(chosen, "plan.times", {
+        gib = f"{resident / GIB:.2f} GiB"
+        report.rows.append((name, f"{seconds:.2f}", f"{cpu:.2f}", f"{command.aim:.0f}", gib))
+        report.bound(cpu <= command.aim and resident <= GIB, f"{name}: CPU {cpu:.2f} s, {gib}")
+    searches: list[float] = []
+    for size in chosen.sizes:
+        seconds, cpu, meshes = search_time(chosen.source, size)
+        searches.append(seconds)
+        cells = (f"{seconds:.2f}", f"{cpu:.2f}", f"{SEARCH_AIM:.0f}", meshes)
+        report.rows.append((f"search, {size:,} GPUs", *cells))
+        report.bound(cpu <= SEARCH_AIM, f"search, {size:,} GPUs: {cpu:.1f} s")
+    report.results = {
         "`check llama3-70b --plan`": "; ".join(times["--plan"]),
         "a dry run on one process": "; ".join(times["--fake-step"]),
         "search for a topology of `llama3-70b` on 64 to 1,024 GPUs; aim 10 s":
             f"{min(searches):.1f} to {max(searches):.1f} s",
-    })  # fmt: skip
-    return verdict(missed, "all in time, and none above 1 GiB")
+    }  # fmt: skip
+    return report.finish(("", "seconds", "CPU", "aim", "peak memory, or meshes"))
 
 
 def run(command: Command) -> tuple[float, float, int]:
@@ -128,8 +129,8 @@ def run(command: Command) -> tuple[float, float, int]:
     return seconds, used.ru_utime + used.ru_stime, used.ru_maxrss * 1024
 
 
-def search_time(source: str, size: int) -> float:
-    """Seconds of a search for the best topology of a number of GPUs, which is printed."""
+def search_time(source: str, size: int) -> tuple[float, float, str]:
+    """Search the best topology of a number of GPUs: seconds, those of the CPU, and meshes."""
     gpu, network = gpu_named("h100")
     # Sequences that so many ranks divide, about as many as the preset has.
     sequences = 512 if 512 % size == 0 else size * max(1, 512 // size)
@@ -140,11 +141,7 @@ def search_time(source: str, size: int) -> float:
     space = SearchSpace(workload, size, Topology(), {}, gpu, network, Kernels.of(job), limit)
     began, used = time.perf_counter(), time.process_time()
     found = search(space, 10)
-    seconds, cpu = time.perf_counter() - began, time.process_time() - used
-    best = f"{found.best[0].time.mfu:6.1%}" if found.best else "  none"
-    row = f"{f'search, {size:,} GPUs':42} {seconds:8.2f} {cpu:6.2f} {SEARCH_AIM:5.0f}"
-    print(f"{row} {found.meshes:>7,} {found.timed:>6,} {best}", flush=True)
-    return seconds
+    return time.perf_counter() - began, time.process_time() - used, f"{found.meshes:,}"
 
 
 if __name__ == "__main__":

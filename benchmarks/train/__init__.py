@@ -1,3 +1,3 @@
-"""Training loops beside each other, and the scripts for one H200."""
+"""Training, its optimizers, memory, checkpoints and ranks."""
 
 import setpoint.train  # noqa: F401 - makes idle threads of OpenMP sleep, before torch is imported

@@ -3,7 +3,7 @@
     cd benchmarks && python -m train.metrics_cost [--model tiny] [--rounds 40]
 
 Both loops are in one process and write their rows. Leaves with status 1 if steps with the metrics
-take more than 1 % longer by CPU time, the median of neighbouring turns.
+take more than 1 % longer.
 """
 
 from __future__ import annotations
@@ -14,14 +14,14 @@ import tempfile
 from contextlib import ExitStack
 from pathlib import Path
 
-from harness import clocks_in_turns, options, ratio, record, training_loop, verdict
+from harness import Report, training_loop
 from setpoint.config.composition import compose
 from setpoint.train.build.components import build_components
 from setpoint.train.config import Job
 from setpoint.train.loop import Loop
-from train.work import FIXED, MODELS
+from train.sides import FIXED, MODELS
 
-BOUND = 1.01
+MOST = 1.01
 STEPS = 10
 SIDES = {
     "with": (),
@@ -29,8 +29,9 @@ SIDES = {
 }
 
 
-def main(given: list[str] | None = None) -> int:
-    chosen = options(__doc__, given, model=("tiny", *MODELS), rounds=40)
+def main(words: list[str] | None = None) -> int:
+    report = Report("train.metrics_cost", __doc__, words, model=("tiny", *MODELS), rounds=40)
+    chosen = report.options
     updates = STEPS * (chosen.rounds + 2)
     flags = (*FIXED, *MODELS[chosen.model], "schedule=constant", f"duration={updates} steps")
     with ExitStack() as stack:
@@ -46,16 +47,11 @@ def main(given: list[str] | None = None) -> int:
             loops[name] = loop
         steps = {name: lambda loop=loop: block(loop) for name, loop in loops.items()}
         device = loops["with"].components.device
-        clocks = clocks_in_turns(steps, chosen.rounds, device)
-    found = {name: ratio(clock, "without", "with") for name, clock in clocks._asdict().items()}
-    for name, each in found.items():
-        print(f"with / without, {name} time: {each}")
-    record(chosen, "train.metrics_cost", {
-        "a step of `tiny` with the default metrics over one without, CPU time": str(found["cpu"])
-    })  # fmt: skip
-    return verdict(
-        [f"{found['cpu']} above {BOUND}"] * (found["cpu"].median > BOUND), f"at most {BOUND}"
-    )
+        bounds = {"without": 1 / MOST}
+        ((wall, cpu),) = report.compare(chosen.model, steps, bounds, device).values()
+    report.rows.append((str(wall), str(cpu)))
+    report.results["speed of a step of `tiny` with the default metrics over one without"] = str(cpu)
+    return report.finish(("with / without, wall time", "CPU time"))
 
 
 def block(loop: Loop) -> None:

@@ -19,8 +19,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from harness import clocks_in_turns, devices, misses, options, ratio, record, verdict
-from setpoint.cli.output import table
+from harness import Report, devices
 from setpoint.config import resolve
 from setpoint.optim import config
 
@@ -37,7 +36,7 @@ class Side(NamedTuple):
         ours, theirs: from groups to what takes a step.
         beside: what the other is.
         tolerance: how far weights may lie apart after three steps.
-        bound: the least ratio of speeds; None where the other does less.
+        bound: the least ratio of speeds; 0 where the other does less.
         dtype: of the weights.
     """
 
@@ -45,7 +44,7 @@ class Side(NamedTuple):
     theirs: Callable[[Groups], Callable[[], object]]
     beside: str
     tolerance: float = 0.0
-    bound: float | None = 0.95
+    bound: float = 0.95
     dtype: torch.dtype = torch.float32
 
 
@@ -161,18 +160,13 @@ SIDES = {
         overwriting(schedule_free),
         "schedulefree",
     ),
-    "anyprecision_adamw, fp32": Side(
-        ours(config.AnyPrecisionAdamWConfig(rounding="nearest")),
-        torch_adamw,
-        "torch's AdamW, fused",
-    ),
     # PyTorch's rounds to the nearest number, and so does less.
     "anyprecision_adamw, bf16, nearest": Side(
         ours(config.AnyPrecisionAdamWConfig(rounding="nearest")),
         torch_adamw,
         "torch's AdamW in bf16, fused",
         2e-3,
-        None,
+        0.0,
         torch.bfloat16,
     ),
     "anyprecision_adamw, bf16, stochastic": Side(
@@ -180,56 +174,41 @@ SIDES = {
         torch_adamw,
         "torch's AdamW in bf16, fused",
         2e-3,
-        None,
+        0.0,
         torch.bfloat16,
     ),
 }
 
 
 def main() -> int:
-    arguments = options(__doc__, device=devices(), rounds=15, only=None)
-    device, rounds = torch.device(arguments.device), max(2, arguments.rounds)
-    rows: list[tuple[str, ...]] = []
-    failed: list[str] = []
-    for name in SIDES if arguments.only is None else (arguments.only,):
+    report = Report("train.optimizers", __doc__, device=devices(), rounds=15, only=None)
+    device, speeds = torch.device(report.options.device), list[str]()
+    for name in SIDES if report.options.only is None else (report.options.only,):
         if name == "schedule_free_adamw" and find_spec("schedulefree") is None:
             continue
-        row, wrong = _compare(name, SIDES[name], device, rounds)
-        rows.append(row)
-        failed += wrong
-    count = sum(p.numel() for group in weights(device, torch.bfloat16) for p in group["params"])
-    print(
-        f"a step over {count / 1e6:.1f} million weights, {device.type}, "
-        f"{torch.get_num_threads()} threads, {rounds} rounds; ratios: median (10 %-90 %), above 1 "
-        f"where ours is faster\n"
+        side = SIDES[name]
+        mine, other = weights(device, side.dtype), weights(device, side.dtype)
+        steps = {"ours": side.ours(mine), "theirs": side.theirs(other)}
+        for _ in range(3):
+            for step in steps.values():
+                step()
+        pairs = zip(_tensors(mine), _tensors(other), strict=True)
+        gap = max(float((a - b).abs().max()) for a, b in pairs)
+        report.bound(gap <= side.tolerance, f"{name}: weights differ by {gap:.3g}")
+        wall, cpu = report.compare(name, steps, {"theirs": side.bound}, device)["theirs"]
+        milliseconds = f"{1e3 * report.seconds['ours']:.1f}"
+        row = (name, side.beside, milliseconds, str(wall), f"{cpu.median:.3f}", f"{gap:.2g}")
+        report.rows.append(row)
+        speeds.append(f"{name} {cpu.median:.3f}")
+    report.results["a step of 15.5 million weights against `torch.optim` or the authors' code"] = (
+        f"{', '.join(speeds)} by CPU time"
     )
-    print(table(rows, headings=HEADINGS))
-    speeds = ", ".join(f"{name} {by_cpu}" for name, _, _, _, by_cpu, _ in rows)
-    record(arguments, "train.optimizers", {
-        "a step of 15.5 million weights against `torch.optim` or the authors' code":
-            f"{speeds} by CPU time"
-    })  # fmt: skip
-    return verdict(failed, "equal weights, and no bound is missed")
-
-
-def _compare(
-    name: str, side: Side, device: torch.device, rounds: int
-) -> tuple[tuple[str, ...], list[str]]:
-    """A row, and what is wrong."""
-    mine, other = weights(device, side.dtype), weights(device, side.dtype)
-    steps = {"ours": side.ours(mine), "theirs": side.theirs(other)}
-    for _ in range(3):
-        for step in steps.values():
-            step()
-    pairs = zip(_tensors(mine), _tensors(other), strict=True)
-    gap = max(float((a - b).abs().max()) for a, b in pairs)
-    wrong = [f"{name}: weights differ by {gap:.3g}"] if gap > side.tolerance else []
-    clocks = clocks_in_turns(steps, rounds, device)
-    if side.bound is not None and misses(clocks, "ours", "theirs", side.bound, device):
-        wrong.append(f"{name}: below {side.bound} of the speed of {side.beside}")
-    wall, cpu = (ratio(times, "ours", "theirs") for times in clocks)
-    milliseconds = f"{1e3 * min(clocks.wall['ours']):.1f}"
-    return (name, side.beside, milliseconds, str(wall), f"{cpu.median:.3f}", f"{gap:.2g}"), wrong
+    count = sum(tensor.numel() for tensor in _tensors(weights(device, torch.bfloat16)))
+    return report.finish(
+        HEADINGS,
+        f"a step over {count / 1e6:.1f} million weights, {device}, {torch.get_num_threads()} "
+        f"threads; ratios: median (10 %-90 %)",
+    )
 
 
 def _tensors(groups: Groups) -> list[Tensor]:

@@ -16,11 +16,10 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
-from harness import options, record, verdict
-from setpoint.cli.output import table
+from harness import Report
 
 BOUND = 1.3
 MEANINGS = {
@@ -36,38 +35,37 @@ MEANINGS = {
 Seconds = tuple[float, float]  # by the clock, of the CPU
 
 
-def main(given: Sequence[str] | None = None) -> int:
-    arguments = options(__doc__, given, runs=9)
+def main(words: Sequence[str] | None = None) -> int:
+    report = Report("train.startup", __doc__, words, runs=9)
     starts: list[dict[str, Seconds]] = []
     imports: list[Seconds] = []
-    for run in range(-1, max(1, arguments.runs)):  # the first one warms up
-        found, alone = start(arguments.rest or ["tiny"]), import_torch()
+    for run in range(-1, max(1, report.options.runs)):  # the first one warms up
+        found, alone = start(report.options.rest or ["tiny"]), import_torch()
         if run >= 0:
             starts.append(found)
             imports.append(alone)
-    rows = [
-        [part, *figures([start[part] for start in starts]), meaning]
+    report.rows = [
+        (part, *figures([parts[part] for parts in starts]), meaning)
         for part, meaning in MEANINGS.items()
     ]
-    whole = [total(found.values()) for found in starts]
-    rest = [total(s for part, s in found.items() if part != "data") for found in starts]
-    rows += [
-        ["all", *figures(whole), "the command to its first step"],
-        ["torch alone", *figures(imports), 'python -c "import torch"'],
+    rest = [
+        tuple(sum(seconds[clock] for part, seconds in parts.items() if part != "data")
+              for clock in (0, 1))
+        for parts in starts
+    ]  # fmt: skip
+    report.rows += [
+        ("all but data", *figures(rest), "the command to its first step"),
+        ("torch alone", *figures(imports), 'python -c "import torch"'),
     ]
-    load = f"{os.getloadavg()[0]:.1f}" if hasattr(os, "getloadavg") else "unknown"
-    print(f"{len(starts)} starts of each side in turns; load of the machine {load}\n")
-    print(table(rows, headings=("part", "wall ms", "CPU ms", "")) + "\n")
-    ratios = [
+    wall, cpu = (
         statistics.median(a[clock] / b[clock] for a, b in zip(rest, imports, strict=True))
         for clock in (0, 1)
-    ]
-    record(arguments, "train.startup", {
-        "time from the command to the first step, without the data, over that of `import torch`":
-            f"{ratios[1]:.2f} by CPU time (bound {BOUND})"
-    })  # fmt: skip
-    words = f"all but the data is {ratios[0]:.2f} of torch alone, {ratios[1]:.2f} by CPU time"
-    return verdict([f"{words}, above {BOUND}"] * (min(ratios) > BOUND), f"{words}; at most {BOUND}")
+    )
+    report.bound(min(wall, cpu) <= BOUND, f"{wall:.2f} of torch alone, {cpu:.2f} by CPU time")
+    report.results[
+        "time from the command to the first step, without the data, over that of `import torch`"
+    ] = f"{cpu:.2f} by CPU time (bound {BOUND})"
+    return report.finish(("part", "wall ms", "CPU ms", ""))
 
 
 def start(words: Sequence[str]) -> dict[str, Seconds]:
@@ -93,13 +91,7 @@ def import_torch() -> Seconds:
     return wall, after_cpu - before_cpu
 
 
-def total(parts: Iterable[Seconds]) -> Seconds:
-    """The sum of parts, of both clocks."""
-    wall, cpu = zip(*parts, strict=True)
-    return sum(wall), sum(cpu)
-
-
-def figures(seconds: Sequence[Seconds]) -> list[str]:
+def figures(seconds: Sequence[tuple[float, ...]]) -> list[str]:
     """The medians of both clocks, in milliseconds."""
     return [f"{statistics.median(clock) * 1000:,.0f}" for clock in zip(*seconds, strict=True)]
 

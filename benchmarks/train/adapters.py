@@ -1,4 +1,4 @@
-"""A step of LoRA here and with PEFT on the same model: `python -m adapter.step_time`.
+"""A step with an adapter here and with PEFT on the same model: `python -m train.adapters`.
 
 Both sides have the same base, adapter, data and AdamW, in fp32 on one rank, and take turns: the
 loop of Setpoint without callbacks, and PEFT on the transformers model that Setpoint exports, in a
@@ -14,7 +14,7 @@ from typing import Any
 
 import torch
 
-from harness import adamw, clocks_in_turns, options, ratio, record, setpoint_step
+from harness import Report, adamw, setpoint_step
 from setpoint.adapter.apply import merge_all
 from setpoint.config.composition import compose
 from setpoint.infer.exporting import write_peft
@@ -22,8 +22,6 @@ from setpoint.model import save_pretrained
 from setpoint.train.build.components import build_components
 from setpoint.train.config import Job
 
-TOLERANCE = 1e-3
-"""Relative difference of the losses at which a speed is void."""
 MODELS: dict[str, tuple[str, ...]] = {
     "12M": ("model.dim=384", "model.layers=6", "model.heads=6", "batch.sequence_length=256"),
     # Next to no arithmetic, so that a test can run it.
@@ -74,37 +72,29 @@ def theirs(job: Job, folder: Path) -> Callable[[], float]:
     return step
 
 
-def main(given: list[str] | None = None) -> int:
-    """Print the speed of Setpoint over that of PEFT for each adapter."""
-    chosen = options(
-        __doc__, given, model=("12M", *list(MODELS)), adapters=list(ADAPTERS), rounds=20, steps=3
-    )
-    speeds: list[str] = []
+def main(words: list[str] | None = None) -> int:
+    report = Report(
+        "train.adapters", __doc__, words, model=("12M", *MODELS), adapters=[*ADAPTERS], rounds=20,
+        steps=3,
+    )  # fmt: skip
+    chosen = report.options
     for adapter in chosen.adapters:
         job = job_of(chosen.model, adapter)
         with tempfile.TemporaryDirectory() as folder:
-            steps = {"setpoint": setpoint_step(job), "peft": theirs(job, Path(folder))}
-            losses = {name: list[float]() for name in steps}
+            steps = {"setpoint": setpoint_step(job), "PEFT": theirs(job, Path(folder))}
+            losses: dict[str, list[float]] = {name: [] for name in steps}
 
             def turn(name: str, steps: Any = steps, losses: Any = losses) -> None:
                 losses[name] += [steps[name]() for _ in range(chosen.steps)]
 
             sides = {name: lambda name=name: turn(name) for name in steps}
-            clocks = clocks_in_turns(sides, chosen.rounds, torch.device("cpu"))
-        pairs = zip(*losses.values(), strict=True)
-        apart = max(abs(a - b) / abs(b) for a, b in pairs)
-        if apart > TOLERANCE:
-            raise SystemExit(f"{adapter}: the losses are {apart:.2g} apart, so no speed counts")
-        wall, cpu = (ratio(each, "setpoint", "peft") for each in (clocks.wall, clocks.cpu))
-        best = min(clocks.wall["setpoint"]) / chosen.steps * 1000
-        print(
-            f"{adapter}: {wall} times as fast as PEFT by the clock, {cpu} by CPU time; a step "
-            f"takes {best:.1f} ms; losses agree to {apart:.1g}",
-            flush=True,
-        )
-        speeds.append(f"{adapter} {cpu}")
-    record(chosen, "adapter.step_time", {"a step with an adapter against PEFT": ", ".join(speeds)})
-    return 0
+            wall, cpu = report.compare(adapter, sides, {}, torch.device("cpu"))["PEFT"]
+        report.agree(adapter, {name: [torch.tensor(each)] for name, each in losses.items()}, 1e-3)
+        milliseconds = f"{report.seconds['setpoint'] / chosen.steps * 1000:.1f}"
+        report.rows.append((adapter, milliseconds, str(wall), str(cpu)))
+    speeds = ", ".join(f"{adapter} {cpu}" for adapter, *_, cpu in report.rows)
+    report.results["a step with an adapter against PEFT"] = speeds
+    return report.finish(("adapter", "ms", "x PEFT", "CPU time"))
 
 
 if __name__ == "__main__":

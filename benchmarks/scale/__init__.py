@@ -1,8 +1,0 @@
-"""Several ranks on one machine: what an axis costs, what ranks gain, and how long they start."""
-
-import sys
-from pathlib import Path
-
-import setpoint.train  # noqa: F401 - makes idle threads of OpenMP sleep, before torch is imported
-
-sys.path.append(str(Path(__file__).parents[2]))  # for tests.support.ranks

@@ -1,1 +1,0 @@
-"""The sides of `train.loops`: each has a function `run(work, turns)`."""
