@@ -260,6 +260,8 @@ def peak_bytes(step: Callable[[], object], device: torch.device) -> int:
     import torch
     from torch.profiler import ProfilerActivity, profile
 
+    from setpoint.profile.profiler import without_chatter
+
     step()
     if device.type == "cuda":
         torch.cuda.synchronize(device)
@@ -268,7 +270,7 @@ def peak_bytes(step: Callable[[], object], device: torch.device) -> int:
         step()
         torch.cuda.synchronize(device)
         return torch.cuda.max_memory_allocated(device) - before
-    with _quiet(), profile(activities=[ProfilerActivity.CPU], profile_memory=True) as seen:
+    with without_chatter(), profile(activities=[ProfilerActivity.CPU], profile_memory=True) as seen:
         step()
     results = seen.profiler.kineto_results  # pyright: ignore[reportOptionalMemberAccess]
     events = [event for event in results.events() if event.name() == "[memory]"]
@@ -280,19 +282,6 @@ def peak_bytes(step: Callable[[], object], device: torch.device) -> int:
         lowest = min(lowest, now)
         peak = max(peak, now - lowest)
     return peak
-
-
-@contextmanager
-def _quiet() -> Iterator[None]:
-    """Drop what the profiler's own library prints to standard error when it starts and stops."""
-    kept, nowhere = os.dup(2), os.open(os.devnull, os.O_WRONLY)
-    os.dup2(nowhere, 2)
-    try:
-        yield
-    finally:
-        os.dup2(kept, 2)
-        os.close(kept)
-        os.close(nowhere)
 
 
 def forget_peak() -> int:
@@ -328,20 +317,31 @@ def clean_environment(bytecode: Path) -> dict[str, str]:
     return {**kept, "PYTHONPYCACHEPREFIX": str(bytecode)}
 
 
-def cpu_milliseconds(command: Sequence[str], environment: Mapping[str, str], cwd: Path) -> float:
-    """User and system time of a process, whose output is dropped."""
-    null = [(os.POSIX_SPAWN_OPEN, stream, os.devnull, os.O_RDWR, 0) for stream in (0, 1, 2)]
-    # A child starts in the folder of its parent; there is no other way to say it here.
-    before = Path.cwd()
-    os.chdir(cwd)
+class Used(NamedTuple):
+    """Seconds of a process, and the most of its resident memory in bytes."""
+
+    wall: float
+    cpu: float
+    peak: int
+
+
+def spawn(
+    command: Sequence[str], environment: Mapping[str, str] | None = None, cwd: Path | None = None
+) -> Used:
+    """Run a process, whose output is dropped, or end with its error."""
+    null = [(os.POSIX_SPAWN_OPEN, stream, os.devnull, os.O_RDWR, 0) for stream in (0, 1)]
+    # A child starts in the folder of its parent; posix_spawn has no option for it.
+    before, began = Path.cwd(), time.perf_counter()
+    os.chdir(cwd or before)
     try:
-        child = os.posix_spawn(command[0], list(command), environment, file_actions=null)
+        child = os.posix_spawn(command[0], command, environment or os.environ, file_actions=null)
     finally:
         os.chdir(before)
     _, status, usage = os.wait4(child, 0)
     if status != 0:
         raise RuntimeError(f"{' '.join(command)} failed with wait status {status}")
-    return (usage.ru_utime + usage.ru_stime) * 1000
+    wall, cpu = time.perf_counter() - began, usage.ru_utime + usage.ru_stime
+    return Used(wall, cpu, usage.ru_maxrss * 1024)
 
 
 def run_module(module: str, *words: object, **more: Any) -> str:

@@ -80,12 +80,11 @@ def test_a_whole_comparison_of_two_processes(
 
 
 @pytest.mark.slow
-def test_a_start_is_measured_by_part(load: Any) -> None:
+def test_a_start_is_measured(load: Any) -> None:
     startup = load("train.startup")
     small = ["tiny", "--model.dim", "16", "--model.layers", "1", "--parallel.device", "cpu"]
-    found = startup.start([*small, "--duration", "2 steps", "--evaluation", "null"])
-    assert found.keys() == startup.MEANINGS.keys()
-    assert all(wall > 0 and cpu >= 0 for wall, cpu in found.values())
+    wall, cpu = startup.start([*small, "--duration", "2 steps", "--evaluation", "null"])
+    assert wall > 0 and cpu > 0
 
 
 def test_expected_throughput_stands_beside_published_runs(load: Any, capsys: Any) -> None:

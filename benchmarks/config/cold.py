@@ -19,7 +19,7 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from harness import Report, clean_environment, cpu_milliseconds
+from harness import Report, clean_environment, spawn
 from setpoint.config.files.write import write_toml, write_yaml
 
 from . import tree
@@ -57,7 +57,7 @@ def main(words: list[str] | None = None) -> int:
         times: dict[tuple[str, str], list[float]] = {run: [] for run in runs}
         for _ in range(chosen.rounds):
             for run, command in runs.items():
-                times[run].append(cpu_milliseconds(command, environment, folder))
+                times[run].append(1e3 * spawn(command, environment, folder).cpu)
         heavy = _heavy_imports(script, environment)
     medians = {run: statistics.median(values) for run, values in times.items()}
     for side in (*sides, CHECK, PASS):

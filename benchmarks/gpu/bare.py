@@ -19,28 +19,14 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
-from torch.nn.attention.flex_attention import create_block_mask, flex_attention
 from torch.profiler import ProfilerActivity, profile, schedule
 from torch.utils.checkpoint import checkpoint
 
-from model.bare import Attention, LlamaBlock, RMSNorm, Shape
+from model.bare import LlamaBlock, RMSNorm, Shape, rotation
 
 ROWS = 1024
 """Of the logits that exist at a time."""
-MEDIAN, SPREAD = 700.0, 0.8
-"""Of the lengths of documents, which are log-normal."""
 LR, CLIP = 3e-4, 1.0
-
-
-class FlexibleAttention(Attention):
-    """Attention among packed documents by the masks of `mask_of`."""
-
-    def attend(self, q: Tensor, k: Tensor, v: Tensor, mask: Any) -> Tensor:
-        """See `Attention.attend`."""
-        if mask is None or isinstance(mask, Tensor):
-            return super().attend(q, k, v, mask)
-        mixed: Any = flex_attention(q, k, v, block_mask=mask, enable_gqa=self.grouped)
-        return mixed
 
 
 class Experts(nn.Module):
@@ -92,7 +78,7 @@ class Model(nn.Module):
         shape = Shape(*(s[name] for name in Shape._fields[:-1]), window=0)
         self.embedding = nn.Embedding(s["vocab_size"], s["dim"])
         self.layers = nn.ModuleList(
-            LlamaBlock(shape, s["eps"], s["qk_norm"], FlexibleAttention) for _ in range(s["layers"])
+            LlamaBlock(shape, s["eps"], s["qk_norm"]) for _ in range(s["layers"])
         )
         if s["experts"]:
             for layer in self.layers:
@@ -106,45 +92,16 @@ class Model(nn.Module):
                 nn.init.normal_(parameter, std=0.02)
         self.recompute, self.base, self.size = s["recompute"], s["base"], s["head_dim"]
 
-    def forward(self, tokens: Tensor, positions: Tensor, mask: Any) -> Tensor:
+    def forward(self, tokens: Tensor) -> Tensor:
         """(B, S) to (B, S, dim)."""
-        exponents = torch.arange(0, self.size, 2, device=tokens.device) / self.size
-        angles = positions[:, None, :, None] / self.base**exponents
-        turn = angles.cos(), angles.sin()
+        turn = rotation(tokens.shape[1], self.size, self.base, tokens.device)
         x = self.embedding(tokens)
         for layer in self.layers:
             if self.recompute:
-                x = checkpoint(layer, x, turn, mask, use_reentrant=False)
+                x = checkpoint(layer, x, turn, use_reentrant=False)
             else:
-                x = layer(x, turn, mask)
+                x = layer(x, turn)
         return self.norm(x)
-
-
-def documents(s: dict[str, Any], generator: torch.Generator) -> Tensor:
-    """(B, S) numbers of documents; one a row unless they are packed."""
-    size = (s["micro"], s["length"])
-    if not s["packed"]:
-        return torch.zeros(size, dtype=torch.long)
-    rows: list[Tensor] = []
-    for _ in range(s["micro"]):
-        lengths = torch.empty(s["length"]).log_normal_(0.0, SPREAD, generator=generator)
-        lengths = (lengths * min(MEDIAN, s["length"] / 4)).long().clamp_(4)
-        rows.append(torch.arange(s["length"]).repeat_interleave(lengths)[: s["length"]])
-    return torch.stack(rows)
-
-
-def mask_of(document: Tensor, compiled: bool) -> Any:
-    """Who sees whom among packed documents."""
-    length = document.shape[1]
-
-    def sees(b: Tensor, h: Tensor, q: Tensor, k: Tensor) -> Tensor:
-        return (q >= k) & (document[b, q] == document[b, k])
-
-    if document.is_cuda:
-        make = torch.compile(create_block_mask) if compiled else create_block_mask
-        return make(sees, len(document), None, length, length, device=document.device)
-    causal = torch.ones(length, length, dtype=torch.bool).tril()
-    return (document[:, None, :, None] == document[:, None, None, :]) & causal
 
 
 class Loop:
@@ -180,17 +137,10 @@ class Loop:
     def micro_batch(self) -> Tensor:
         """Forward and backward; the sum of the loss."""
         s = self.s
-        rows = torch.randint(
-            s["vocab_size"], (s["micro"], s["length"] + 1), generator=self.generator
-        )
-        rows, document = (each.to(self.device) for each in (rows, documents(s, self.generator)))
-        at = torch.arange(s["length"], device=self.device).expand_as(document)
-        first = torch.ones_like(document, dtype=torch.bool)
-        first[:, 1:] = document.diff(dim=1) != 0
-        positions = at - torch.where(first, at, 0).cummax(1).values
-        mask = mask_of(document, s["compile"]) if s["packed"] else None
+        size = (s["micro"], s["length"] + 1)
+        rows = torch.randint(s["vocab_size"], size, generator=self.generator).to(self.device)
         with self.autocast():
-            hidden = self.model(rows[:, :-1], positions, mask)
+            hidden = self.model(rows[:, :-1])
         tokens = s["micro"] * s["accumulation"] * s["length"]
         cut, total = hidden.detach().requires_grad_(), torch.zeros((), device=self.device)
         parts = zip(cut.flatten(0, 1).split(ROWS), rows[:, 1:].flatten().split(ROWS), strict=True)

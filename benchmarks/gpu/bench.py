@@ -30,11 +30,10 @@ from dataclasses import asdict, dataclass, field
 from datetime import datetime
 from importlib import metadata
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
-from gpu.cases import CASES, CHUNK, MORE, case_of, flops_per_token, resolved, shape_of, values_of
+from gpu.cases import CASES, CHUNK, flops_per_token, resolved, shape_of, values_of
 from gpu.trace import Activity, activity_of, read
 from harness import options
 from setpoint.cli.check_plan import make_plan
@@ -62,10 +61,8 @@ class Row:
     Arguments:
         error: why there is nothing; empty otherwise.
         tokens_per_second: of the timed chunks, by the median.
-        chunks: the same of each.
         logged: the same by the rows of metrics.
         mfu: of `tokens_per_second`; None where the device's peak is not known.
-        logged_mfu: that of the rows, which goes with `logged`.
         peak_bytes: the most that tensors have taken; on a CPU, the process.
         planned_bytes: the same by `check --plan`.
         first_seconds: until the first chunk ended: the start, the compiler and what warms up.
@@ -77,10 +74,8 @@ class Row:
     error: str = ""
     seconds: float = 0.0
     tokens_per_second: float = 0.0
-    chunks: list[float] = field(default_factory=list)
     logged: float | None = None
     mfu: float | None = None
-    logged_mfu: float | None = None
     peak_bytes: int | None = None
     planned_bytes: int | None = None
     first_seconds: float = 0.0
@@ -135,13 +130,14 @@ class Bench:
             row.planned_bytes = planned_bytes(job)
             self.start(["setpoint", "train", str(file)], folder)
             (run,) = workspace.iterdir()
-            read_run(row, run, began, case_of(row.case).timed)
+            read_run(row, run, began, CASES[row.case].timed)
         else:
             sizes = folder / "shape.json"
             sizes.write_text(json.dumps(shape))
             self.start(["gpu.bare", str(sizes), str(folder)], folder)
             tokens = CHUNK * shape["micro"] * shape["accumulation"] * shape["length"]
-            read_bare(row, json.loads((folder / "bare.json").read_text()), began, tokens)
+            found = json.loads((folder / "bare.json").read_text())
+            fill(row, tokens=tokens, began=began, **found)
         if self.peak is not None:
             row.mfu = row.tokens_per_second * flops_per_token(shape) / self.peak
         if row.logged and abs(row.logged / row.tokens_per_second - 1) > APART and not self.small:
@@ -203,30 +199,29 @@ def read_run(row: Row, run: Path, began: float, timed: int) -> None:
     if not rows or rows[-1]["step"] != timed:
         raise ValueError(f"{run} has no row of step {timed}")
     times = [datetime.fromisoformat(line["time"]).timestamp() for line in rows]
-    tokens = [after["tokens"] - one["tokens"] for one, after in itertools.pairwise(rows)]
-    take_times(row, times, tokens, began)
-    row.logged = statistics.median(line["tokens_per_second"] for line in rows[1:])
-    mfu = [line["mfu"] for line in rows[1:] if line["mfu"] is not None]
-    row.logged_mfu = statistics.median(mfu) if mfu else None
-    row.losses = [line["loss"] for line in rows]
-    row.peak_bytes = rows[-1].get("peak_gpu_memory", rows[-1]["peak_rss"])
+    tokens = rows[1]["tokens"] - rows[0]["tokens"]
     (trace,) = run.glob("traces/**/steps-*.json.gz")
-    row.activity = activity_of(read(trace))
+    peak = rows[-1].get("peak_gpu_memory", rows[-1]["peak_rss"])
+    fill(row, times, tokens, began, [line["loss"] for line in rows], peak, trace)
+    row.logged = statistics.median(line["tokens_per_second"] for line in rows[1:])
 
 
-def read_bare(row: Row, found: dict[str, Any], began: float, tokens: int) -> None:
-    """Fill in what the bare loop says."""
-    take_times(row, found["times"], [tokens] * (len(found["times"]) - 1), began)
-    row.losses, row.peak_bytes = found["losses"], found["peak_bytes"]
-    row.activity = activity_of(read(Path(found["trace"])))
-
-
-def take_times(row: Row, times: Sequence[float], tokens: Sequence[int], began: float) -> None:
-    """Fill in speeds."""
-    spans = zip(times, times[1:], tokens, strict=False)
-    row.chunks = [count / (after - before) for before, after, count in spans]
-    row.tokens_per_second = statistics.median(row.chunks)
+def fill(
+    row: Row,
+    times: Sequence[float],
+    tokens: int,
+    began: float,
+    losses: list[float],
+    peak_bytes: int,
+    trace: Path | str,
+) -> None:
+    """Fill in speed, memory and what the trace shows; `tokens` are those between two times."""
+    row.tokens_per_second = statistics.median(
+        tokens / (b - a) for a, b in itertools.pairwise(times)
+    )
     row.first_seconds = times[0] - began
+    row.losses, row.peak_bytes = losses, peak_bytes
+    row.activity = activity_of(read(Path(trace)))
 
 
 def cells_of(rows: Sequence[Row]) -> list[list[str]]:
@@ -266,15 +261,12 @@ def _gib(count: int | None) -> str:
 def told(rows: Sequence[Row]) -> str:
     """The table, and what is to be said of its rows."""
     lines = [table(cells_of(rows), headings=HEADINGS), ""]
-    lines += [f"{name}: {case_of(name).meaning}" for name in dict.fromkeys(r.case for r in rows)]
+    lines += [f"{name}: {CASES[name].meaning}" for name in dict.fromkeys(r.case for r in rows)]
     for row in rows:
         title = f"{row.case} {row.side}"
         if row.error:
             lines.append(f"FAILED {title}: {row.error}")
         lines += [f"note {title}: {note}" for note in row.notes]
-        if row.activity is not None:
-            most = list(row.activity.kernels.items())[:6]
-            lines.append(f"kernels of {title}: " + ", ".join(f"{n} {s:.1%}" for n, s in most))
     return "\n".join(lines)
 
 
@@ -307,8 +299,8 @@ def main(given: Sequence[str] | None = None) -> int:
         __doc__, given, only=[""], sides=[*SIDES], device=("cuda", "cpu"), small=False,
         minutes=7.8, limit=120.0, peak_flops=0.0, json=None,
     )  # fmt: skip
-    if unknown := {*chosen.only} - {*CASES, *MORE}:
-        raise SystemExit(f"there is no case {unknown.pop()!r}; valid: {', '.join([*CASES, *MORE])}")
+    if unknown := {*chosen.only} - {*CASES}:
+        raise SystemExit(f"there is no case {unknown.pop()!r}; valid: {', '.join(CASES)}")
     if chosen.device == "cpu" and not chosen.small:
         raise SystemExit("--device cpu: valid with --small only; the cases are for a GPU")
     try:
@@ -323,7 +315,7 @@ def main(given: Sequence[str] | None = None) -> int:
         (name, side)
         for name in names
         for side in chosen.sides
-        if side == "setpoint" or case_of(name).beside
+        if side == "setpoint" or CASES[name].beside
     ]
     began = time.monotonic()
     with tempfile.TemporaryDirectory(prefix="bench-gpu-") as folder:

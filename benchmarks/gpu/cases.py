@@ -20,11 +20,6 @@ PURE = {"precision": {"params": "bf16", "compute": "bf16"}}
 AUTOCAST = {"precision": {"params": "fp32", "compute": "bf16"}}
 COMPILED = {"compile": {"scope": "block"}, "loss": {"type": "chunked_cross_entropy"}}
 FULL = {"memory": {"activation_checkpointing": {"type": "full"}}}
-FIXED = {"memory": {"expandable_segments": False}}
-OPERATORS = {"memory": {"activation_checkpointing": {"type": "operators"}}}
-MASTERS = {"precision": {**PURE["precision"], "master": "fp32"}}
-EXACT = {"precision": {"compute": "fp32", "tf32": False}}
-TF32 = {"precision": {"compute": "fp32", "tf32": True}}
 PACKED = {"data": {"packing": {"method": "first_fit_decreasing"}}}
 
 
@@ -59,13 +54,8 @@ class Case(NamedTuple):
         return self.timed + CHUNK
 
 
-def _float8(precision: Values, recipe: str = "tensorwise") -> Values:
-    return {"precision": {**precision["precision"], "float8": {"recipe": recipe}}}
-
-
-def _attention(backend: str, *changes: Values) -> Case:
-    changes = (AUTOCAST, COMPILED, {"model": {"attention_backend": backend}}, *changes)
-    return Case("llama3-1b", f"attention by {backend}", changes, 4, 2, 1, beside=False)
+def _float8(precision: Values) -> Values:
+    return {"precision": {**precision["precision"], "float8": {"recipe": "tensorwise"}}}
 
 
 EXPERTS = {"model": {"layers": 4, "moe": {"experts": 64}}}
@@ -81,7 +71,8 @@ CASES = {
         "llama3-8b", "as 8b, tensorwise", (_float8(PURE), COMPILED, FULL), 2, 1, 1, beside=False
     ),
     "1b-packed": Case(
-        "llama3-1b", "as 1b, rows of isolated documents", (AUTOCAST, COMPILED, PACKED), 4, 2
+        "llama3-1b", "as 1b, rows of isolated documents", (AUTOCAST, COMPILED, PACKED), 4, 2,
+        beside=False,
     ),
     "moe": Case(
         "qwen3-30b-a3b", "4 of 48 layers, 64 of 128 experts, 8 a token",
@@ -93,40 +84,6 @@ CASES = {
     ),
 }  # fmt: skip
 """By name, the most telling first: where time is over, the others are left out."""
-BACKENDS = ("sdpa_flash", "sdpa_cudnn", "flex", "varlen", "flash_attention_2", "flash_attention_3",
-            "flash_attention_4")  # fmt: skip
-MORE = {
-    "1b-masters": Case(
-        "llama3-1b", "all in bf16 over fp32 masters", (MASTERS, COMPILED), 4, 2, 1, beside=False
-    ),
-    "1b-fp32": Case("llama3-1b", "in fp32", (EXACT, COMPILED), 2, 4, 1, beside=False),
-    "1b-tf32": Case("llama3-1b", "in TF32", (TF32, COMPILED), 2, 4, 1, beside=False),
-    "1b-fixed-segments": Case(
-        "llama3-1b",
-        "as 1b, without expandable segments",
-        (AUTOCAST, COMPILED, FIXED),
-        4,
-        2,
-        1,
-        beside=False,
-    ),
-    "1b-operators": Case(
-        "llama3-1b",
-        "as 1b, with the preset's recompute",
-        (AUTOCAST, COMPILED, OPERATORS),
-        4,
-        2,
-        1,
-        beside=False,
-    ),
-    "1b-float8-rowwise": Case(
-        "llama3-1b", "as 1b, rowwise", (_float8(AUTOCAST, "rowwise"), COMPILED), 4, 2, 1, False
-    ),
-    **{f"1b-{name}": _attention(name) for name in BACKENDS},
-    "1b-packed-flex": _attention("flex", PACKED),
-}
-"""Not part of the eight minutes; run by name."""
-
 SMALL = {
     "model": {
         "dim": 32, "layers": 2, "heads": 4, "kv_heads": 2, "vocab_size": 320,
@@ -145,7 +102,7 @@ def values_of(
     name: str, device: str, tokens: Path, workspace: Path, peak: float | None, small: bool
 ) -> dict[str, Any]:
     """The configuration of a case, as a file may hold it."""
-    case = case_of(name)
+    case = CASES[name]
     values: dict[str, Any] = {
         "extends": case.preset,
         "name": name,
@@ -182,11 +139,6 @@ def values_of(
     return values
 
 
-def case_of(name: str) -> Case:
-    """A case by its name."""
-    return CASES.get(name) or MORE[name]
-
-
 def merge(values: dict[str, Any], change: Values) -> None:
     """Put values over those of a mapping, section by section."""
     for key, value in change.items():
@@ -203,7 +155,7 @@ def resolved(file: Path) -> Job:
 
 def shape_of(job: Job, name: str, device: str) -> dict[str, Any]:
     """What the bare loop is told: sizes, and no word of Setpoint."""
-    model, case = job.model, case_of(name)
+    model, case = job.model, CASES[name]
     assert isinstance(model, TransformerConfig)
     moe = model.moe
     return {
@@ -229,7 +181,6 @@ def shape_of(job: Job, name: str, device: str) -> dict[str, Any]:
         "float8": job.precision.float8 is not None,
         "compile": job.compile is not None,
         "recompute": FULL in case.changes,
-        "packed": PACKED in case.changes,
         "chunk": CHUNK,
         "timed": case.timed,
         "profiled": PROFILED,

@@ -68,7 +68,9 @@ def activity_of(events: Iterable[Mapping[str, Any]]) -> Activity:
     spans = merged(kernels)
     seconds = spans[-1][1] - spans[0][0]
     gaps = [after[0] - before[1] for before, after in itertools.pairwise(spans)]
-    times = own_times(kernels)
+    times: Counter[str] = Counter()
+    for event in kernels:
+        times[short(event["name"])] += event["dur"]
     total = sum(times.values())
     waits = sum(event["name"] in WAITS and begin <= event["ts"] <= end for event in whole)
     return Activity(
@@ -90,22 +92,6 @@ def merged(events: Iterable[Mapping[str, Any]]) -> list[tuple[float, float]]:
         else:
             spans.append((begin, end))
     return spans
-
-
-def own_times(events: Iterable[Mapping[str, Any]]) -> Counter[str]:
-    """Microseconds by name, without those of events within an event: operators call others."""
-    times: Counter[str] = Counter()
-    open_by_thread: dict[Any, list[tuple[float, str]]] = {}
-    for event in sorted(events, key=lambda event: (event["ts"], -event["dur"])):
-        stack = open_by_thread.setdefault((event["pid"], event["tid"]), [])
-        while stack and stack[-1][0] <= event["ts"]:
-            stack.pop()
-        name = short(event["name"])
-        times[name] += event["dur"]
-        if stack:
-            times[stack[-1][1]] -= event["dur"]
-        stack.append((event["ts"] + event["dur"], name))
-    return times
 
 
 def short(name: str) -> str:

@@ -55,25 +55,6 @@ def _qwen3(shape: Shape) -> tuple[Any, nn.Module]:
     return theirs, bare.Llama(shape, 1e-6, 1e6, qk_norm=True)
 
 
-def _gpt2(shape: Shape) -> tuple[Any, nn.Module]:
-    from transformers import GPT2Config
-
-    theirs = GPT2Config(
-        vocab_size=shape.vocab_size,
-        n_embd=shape.dim,
-        n_layer=shape.layers,
-        n_head=shape.dim // shape.head_dim,
-        n_inner=4 * shape.dim,
-        n_positions=shape.length,
-        resid_pdrop=0.0,
-        embd_pdrop=0.0,
-        attn_pdrop=0.0,
-        bos_token_id=0,
-        eos_token_id=0,
-    )
-    return theirs, bare.GPT2(shape._replace(ffn_dim=4 * shape.dim), 1e-5)
-
-
 def _gemma3(shape: Shape) -> tuple[Any, nn.Module]:
     from transformers import Gemma3TextConfig
 
@@ -92,7 +73,7 @@ def _gemma3(shape: Shape) -> tuple[Any, nn.Module]:
     return theirs, bare.Gemma(shape, 1e-6, sliding)
 
 
-ARCHITECTURES = {"llama": _llama, "qwen3": _qwen3, "gpt2": _gpt2, "gemma3": _gemma3}
+ARCHITECTURES = {"llama": _llama, "qwen3": _qwen3, "gemma3": _gemma3}
 
 
 def sides_of(name: str, shape: Shape, device: torch.device) -> tuple[Sides, Any]:

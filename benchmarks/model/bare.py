@@ -1,4 +1,4 @@
-"""Four architectures as a careful engineer writes them for one shape, in plain PyTorch.
+"""Three architectures as a careful engineer writes them for one shape, in plain PyTorch.
 
 Nothing is configurable but the shape. Parameters have Setpoint's names, so that they can be loaded
 from its modules.
@@ -6,7 +6,7 @@ from its modules.
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -14,19 +14,7 @@ from torch.nn import functional as F
 
 
 class Shape(NamedTuple):
-    """The sizes of a model.
-
-    Arguments:
-        vocab_size: rows of the embedding.
-        dim: width.
-        layers: their number.
-        heads: of queries.
-        kv_heads: of keys and values.
-        head_dim: size of one.
-        ffn_dim: inner width of the feed-forward network.
-        length: of sequences.
-        window: of Gemma's sliding layers.
-    """
+    """The sizes of a model; `length` of sequences, `window` of Gemma's sliding layers."""
 
     vocab_size: int
     dim: int
@@ -80,8 +68,8 @@ class Attention(nn.Module):
         self.query_norm, self.key_norm = norm, key_norm
         self.grouped = shape.heads != shape.kv_heads
 
-    def forward(self, x: Tensor, turn: tuple[Tensor, Tensor], mask: Any) -> Tensor:
-        """Mix (B, S, dim) between positions."""
+    def forward(self, x: Tensor, turn: tuple[Tensor, Tensor], mask: Tensor | None) -> Tensor:
+        """Mix (B, S, dim) between positions; causal without a mask."""
         batch, length, _ = x.shape
         q = self.query(x).view(batch, length, -1, self.size)
         k = self.key(x).view(batch, length, -1, self.size)
@@ -89,14 +77,10 @@ class Attention(nn.Module):
         if self.query_norm is not None and self.key_norm is not None:
             q, k = self.query_norm(q), self.key_norm(k)
         q, k = (rotate(part.transpose(1, 2), *turn).to(v.dtype) for part in (q, k))
-        mixed = self.attend(q, k, v, mask)
-        return self.output(mixed.transpose(1, 2).reshape(batch, length, -1))
-
-    def attend(self, q: Tensor, k: Tensor, v: Tensor, mask: Any) -> Tensor:
-        """From (B, heads, S, size) to the same; causal without a mask."""
-        return F.scaled_dot_product_attention(
+        mixed = F.scaled_dot_product_attention(
             q, k, v, attn_mask=mask, is_causal=mask is None, enable_gqa=self.grouped
         )
+        return self.output(mixed.transpose(1, 2).reshape(batch, length, -1))
 
 
 class GatedFeedForward(nn.Module):
@@ -119,19 +103,17 @@ class GatedFeedForward(nn.Module):
 class LlamaBlock(nn.Module):
     """Llama, and with norms on queries and keys Qwen3."""
 
-    def __init__(
-        self, shape: Shape, eps: float, qk_norm: bool, attention: type[Attention] = Attention
-    ) -> None:
+    def __init__(self, shape: Shape, eps: float, qk_norm: bool) -> None:
         super().__init__()
         norms = [RMSNorm(shape.head_dim, eps) if qk_norm else None for _ in range(2)]
         self.attention_norm = RMSNorm(shape.dim, eps)
-        self.attention = attention(shape, *norms)
+        self.attention = Attention(shape, *norms)
         self.feed_forward_norm = RMSNorm(shape.dim, eps)
         self.feed_forward = GatedFeedForward(shape, gelu=False)
 
-    def forward(self, x: Tensor, turn: tuple[Tensor, Tensor], mask: Any = None) -> Tensor:
+    def forward(self, x: Tensor, turn: tuple[Tensor, Tensor]) -> Tensor:
         """Apply the layer."""
-        x = x + self.attention(self.attention_norm(x), turn, mask)
+        x = x + self.attention(self.attention_norm(x), turn, None)
         return x + self.feed_forward(self.feed_forward_norm(x))
 
 
@@ -155,57 +137,6 @@ class GemmaBlock(nn.Module):
         return x + self.feed_forward_output_norm(self.feed_forward(self.feed_forward_norm(x)))
 
 
-class GPT2Attention(nn.Module):
-    """Attention with biases and without rotations."""
-
-    def __init__(self, shape: Shape) -> None:
-        super().__init__()
-        self.size = shape.head_dim
-        self.query = nn.Linear(shape.dim, shape.dim)
-        self.key = nn.Linear(shape.dim, shape.dim)
-        self.value = nn.Linear(shape.dim, shape.dim)
-        self.output = nn.Linear(shape.dim, shape.dim)
-
-    def forward(self, x: Tensor) -> Tensor:
-        """Mix (B, S, dim) between positions."""
-        batch, length, _ = x.shape
-        parts = (
-            part(x).view(batch, length, -1, self.size).transpose(1, 2)
-            for part in (self.query, self.key, self.value)
-        )
-        mixed = F.scaled_dot_product_attention(*parts, is_causal=True)
-        return self.output(mixed.transpose(1, 2).reshape(batch, length, -1))
-
-
-class GPT2FeedForward(nn.Module):
-    """GELU in its tanh approximation between two projections."""
-
-    def __init__(self, shape: Shape) -> None:
-        super().__init__()
-        self.up = nn.Linear(shape.dim, shape.ffn_dim)
-        self.down = nn.Linear(shape.ffn_dim, shape.dim)
-
-    def forward(self, x: Tensor) -> Tensor:
-        """Transform (B, S, dim)."""
-        return self.down(F.gelu(self.up(x), approximate="tanh"))
-
-
-class GPT2Block(nn.Module):
-    """GPT-2: layer norms before attention and feed-forward."""
-
-    def __init__(self, shape: Shape, eps: float) -> None:
-        super().__init__()
-        self.attention_norm = nn.LayerNorm(shape.dim, eps)
-        self.attention = GPT2Attention(shape)
-        self.feed_forward_norm = nn.LayerNorm(shape.dim, eps)
-        self.feed_forward = GPT2FeedForward(shape)
-
-    def forward(self, x: Tensor) -> Tensor:
-        """Apply the layer."""
-        x = x + self.attention(self.attention_norm(x))
-        return x + self.feed_forward(self.feed_forward_norm(x))
-
-
 class Llama(nn.Module):
     """Tokens to hidden states, as Llama and Qwen3 do it."""
 
@@ -222,25 +153,6 @@ class Llama(nn.Module):
         x = self.embedding(tokens)
         for layer in self.layers:
             x = layer(x, turn)
-        return self.norm(x)
-
-
-class GPT2(nn.Module):
-    """Tokens to hidden states, as GPT-2 does it."""
-
-    def __init__(self, shape: Shape, eps: float) -> None:
-        super().__init__()
-        self.embedding = nn.Embedding(shape.vocab_size, shape.dim)
-        self.position_embedding = nn.Embedding(shape.length, shape.dim)
-        self.layers = nn.ModuleList(GPT2Block(shape, eps) for _ in range(shape.layers))
-        self.norm = nn.LayerNorm(shape.dim, eps)
-
-    def forward(self, tokens: Tensor) -> Tensor:
-        """(B, S) to (B, S, dim)."""
-        positions = torch.arange(tokens.shape[1], device=tokens.device)
-        x = self.embedding(tokens) + self.position_embedding(positions)
-        for layer in self.layers:
-            x = layer(x)
         return self.norm(x)
 
 

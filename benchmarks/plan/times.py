@@ -14,7 +14,7 @@ import time
 from pathlib import Path
 from typing import NamedTuple
 
-from harness import Report
+from harness import Report, Used, spawn
 from setpoint.config.composition import compose
 from setpoint.plan.gpus import gpu_named
 from setpoint.plan.step_time import Kernels
@@ -112,21 +112,13 @@ def main(given: list[str] | None = None) -> int:
     return report.finish(("", "seconds", "CPU", "aim", "peak memory, or meshes"))
 
 
-def run(command: Command) -> tuple[float, float, int]:
-    """Run a command: its seconds, those of the CPU, and its peak of resident memory in bytes."""
+def run(command: Command) -> Used:
+    """Run a command."""
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder, "job.toml")
         path.write_text(command.job)
         words = [sys.executable, "-c", START, "check", str(path), *command.flags]
-        null = [(os.POSIX_SPAWN_OPEN, 1, os.devnull, os.O_WRONLY, 0)]
-        began = time.perf_counter()
-        environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-        child = os.posix_spawn(words[0], words, environment, file_actions=null)
-        _, status, used = os.wait4(child, 0)
-    if status:
-        raise SystemExit(f"the command failed with status {os.waitstatus_to_exitcode(status)}")
-    seconds = time.perf_counter() - began
-    return seconds, used.ru_utime + used.ru_stime, used.ru_maxrss * 1024
+        return spawn(words, {**os.environ, "OMP_NUM_THREADS": "1"})
 
 
 def search_time(source: str, size: int) -> tuple[float, float, str]:
