@@ -147,19 +147,20 @@ class Report:
 
 
 def record(benchmark: str, results: Mapping[str, str]) -> None:
-    """Write results into the tables of docs/benchmarks.md.
+    """Write results into the tables of docs/benchmarks.md, with the date and the machine's load.
 
     Arguments:
         benchmark: the first column; further rows of a benchmark leave it empty.
         results: the third column of rows, by their second.
     """
+    when = f"{time.strftime('%Y-%m-%d', time.gmtime())}, load {os.getloadavg()[0]:.0f}"
     lines, left, name = PAGE.read_text().splitlines(), dict(results), ""
     for number, line in enumerate(lines):
         cells = [cell.strip() for cell in line.split("|")[1:-1]]
         if len(cells) == 3:
             name = cells[0].strip("`") or name
             if name == benchmark and cells[1] in left:
-                lines[number] = f"| {cells[0]} | {cells[1]} | {left.pop(cells[1])} |"
+                lines[number] = f"| {cells[0]} | {cells[1]} | {left.pop(cells[1])} ({when}) |"
     if left:
         raise KeyError(f"{PAGE.name} has no row of {benchmark} that shows: {'; '.join(left)}")
     PAGE.write_text("\n".join(lines) + "\n")

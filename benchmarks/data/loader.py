@@ -4,10 +4,9 @@
 
 Rows are cut out of shards of random tokens that are mapped into memory, shuffled over all of them.
 Each measurement is a process of its own. Time is CPU time of the main process, since others may
-compute on the same cores; a worker's is not in it. Beside it, where they are installed: torch's
-DataLoader over the same shards, with its own shuffle, and grain. Leaves with status 1 if the loader
-without workers feeds fewer than 50 million tokens per second, or if start-up or memory grow with
-the data.
+compute on the same cores; a worker's is not in it. Beside it torch's DataLoader over the same
+shards, with its own shuffle. Leaves with status 1 if the loader without workers feeds fewer than 50
+million tokens per second, or if start-up or memory grow with the data.
 """
 
 from __future__ import annotations
@@ -17,7 +16,6 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -35,7 +33,7 @@ from setpoint.shapes.batch import Batch, Count
 
 SHARD, DOCUMENT, VOCABULARY = 100_000_000, 1000, 50_257
 LENGTH, ROWS = 1024, 8
-SIDES = ("setpoint", "1 worker", "2 workers", "torch", "grain")
+SIDES = ("setpoint", "1 worker", "2 workers", "torch")
 SIZES = {"10MB": 10**7, "100MB": 10**8, "1GB": 10**9, "10GB": 10**10}
 LEAST, GROWTH = 50e6, {"start": 0.2, "resident": 16.0}
 
@@ -114,15 +112,6 @@ def torchs(folder: Path, length: int, rows: int) -> Next:
     return endless().__next__
 
 
-def grains(folder: Path, length: int, rows: int) -> Next:
-    """Grain's data set, in the main process."""
-    import grain  # pyright: ignore[reportMissingImports]
-
-    plain: Any = Plain(folder, length)
-    made: Any = grain.MapDataset.source(plain).shuffle(seed=1).repeat().batch(rows)
-    return iter(made.to_iter_dataset(grain.ReadOptions(num_threads=0))).__next__
-
-
 def resident() -> float:
     """MiB of this process and its workers that are not pages of files; what they share once."""
     tasks = [path.read_text() for path in Path("/proc/self/task").glob("*/children")]
@@ -139,8 +128,6 @@ def measure(folder: Path, side: str, length: int, rows: int, seconds: float) -> 
     before, began = resident(), time.perf_counter()
     if side == "torch":
         take = torchs(folder, length, rows)
-    elif side == "grain":
-        take = grains(folder, length, rows)
     else:
         take = ours(folder, length, rows, int(side[0]) if side[0].isdigit() else 0)
     take()
@@ -174,13 +161,12 @@ def main() -> int:
         folder, side, length, rows, seconds = given.measure
         print(json.dumps(measure(Path(folder), side, int(length), int(rows), float(seconds))))
         return 0
-    sides = [side for side in SIDES if side != "grain" or find_spec("grain")]
     first: dict[str, dict[str, float]] = {}
     for name in list(SIZES)[: list(SIZES).index(given.largest) + 1]:
         with tempfile.TemporaryDirectory() as place:
             write_shards(Path(place), SIZES[name])
             # Others on the smallest data only.
-            for side in SIDES[:3] if first else sides:
+            for side in SIDES[:3] if first else SIDES:
                 run = in_process(Path(place), side, LENGTH, ROWS, given.seconds)
                 before = first.setdefault(side, run)
                 for what, most in GROWTH.items():
