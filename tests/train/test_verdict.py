@@ -99,11 +99,11 @@ def after_rewind(patch: pytest.MonkeyPatch) -> None:
 
 
 def two_steps_later(patch: pytest.MonkeyPatch) -> None:
-    rewind, advance = Loop.rewind, Loop.advance
+    begin_again, advance = Loop.continue_from, Loop.advance
     left: list[int] = []
 
-    def begin(self: Loop, result: StepResult) -> None:
-        rewind(self, result)
+    def begin(self: Loop, position: Position) -> None:
+        begin_again(self, position)
         left.append(2)
 
     def dying(self: Loop, *given: Any) -> None:
@@ -113,7 +113,7 @@ def two_steps_later(patch: pytest.MonkeyPatch) -> None:
             if left[0] == 0:
                 raise Killed
 
-    patch.setattr(Loop, "rewind", begin)
+    patch.setattr(Loop, "continue_from", begin)
     patch.setattr(Loop, "advance", dying)
 
 

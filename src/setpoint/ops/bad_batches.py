@@ -46,6 +46,17 @@ class BadBatches(Callback):
         self.run, self.world, self.root = run, run.world, run.directory / BAD_BATCHES
         self.keep = run.job.resilience.bad_batches
 
+    def start(self, loop: Loop) -> None:
+        """Note from which step and data a replay of the session begins."""
+        self.rewind_point = {
+            "step": loop.position.step,
+            "data": loop.components.data_position(),
+        }
+
+    def rewound(self, loop: Loop) -> None:
+        """Note the same after a rollback."""
+        self.start(loop)
+
     def bad_step(self, loop: Loop, batch: StepBatch, total: Count, result: StepResult) -> None:
         """Keep a step's batches; a disk error is only reported."""
         step, note = result.step, self.run.progress.note
@@ -66,7 +77,7 @@ class BadBatches(Callback):
             "position": asdict(result.began),
             "total": list(total[:3]),
             "data_ranks": self.world.data_size,
-            "rewound": loop.last_rewind,
+            "rewound": self.rewind_point,
         }
         try:
             if self.world.is_main:

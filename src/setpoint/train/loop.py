@@ -31,7 +31,6 @@ if TYPE_CHECKING:
     from setpoint.resilience.signals import StopRequest
     from setpoint.shapes.batch import Count, StepBatch
     from setpoint.shapes.logged import Reduce
-    from setpoint.shapes.outcome import Routing
     from setpoint.train.build.components import Components
     from setpoint.train.config import Job
     from setpoint.train.evaluation.scores import Scores
@@ -304,18 +303,13 @@ class Loop:
         spans = job.optimizer.frozen_spans
         self.freezing = Freezing(spans, trained) if spans else None
         self.merge = None if job.adapter is None else job.adapter.merge
-        self.noise_rank = components.world.noise_rank
         # The current phase, and whether a row of the current step is still to come.
         self.phase, self.can_log = Phase.STEP, False
         # The step whose numbers are not read yet, and the last completed one of this session.
         self.pending: PendingStep | None = None
         self.result: StepResult | None = None
-        # Routing of the last step, on all ranks.
-        self.routing: Routing | None = None
         # Of the last evaluation, by callbacks.
         self.scores: Scores = {}
-        # The step at the start of the session or after the last rollback, and its data.
-        self.last_rewind = self._rewind_point()
         # Seconds of this rank since the session began: in steps, and waiting for data in these.
         self.stepping = self.waited = 0.0
 
@@ -451,7 +445,7 @@ class Loop:
             components.feed.divide(groups.rank, groups.size)
             data = components.feed.state_dict()
         replica = 0 if groups is None else groups.rank * components.world.size
-        seed_step(self.job.seed, position.step, self.noise_rank + replica)
+        seed_step(self.job.seed, position.step, components.world.noise_rank + replica)
         if components.noise is not None:
             components.noise.step = position.step
         lr = self.job.optimizer.lr * components.schedule.factor(position)
@@ -514,13 +508,19 @@ class Loop:
         self.previous, self.position = self.position, replace(self.pending.after, seconds=seconds)
 
     def handle_pending(self) -> None:
-        """Complete the pending step: read its numbers, and call the callbacks after it."""
+        """Complete the pending step: read its numbers, and call the callbacks after it.
+
+        Raises:
+            RunError: the policy for a bad step ends the run, or cannot roll it back.
+        """
         if self.pending is None:
             return
         is_first = self.result is None
         result = self.complete_pending()
         if result.verdict is Verdict.ROLLED_BACK:
-            self.rewind(result)
+            assert self.roll_back is not None
+            self.can_log = False
+            self.continue_from(self.roll_back(self, result))
             return
         for callback in self.callbacks if is_first else ():
             callback.after_first_step(self, result)
@@ -569,27 +569,12 @@ class Loop:
             self.position = now
         if result.verdict is not Verdict.ROLLED_BACK:
             self.result = result
-            self.routing = self.routing if result.routing is None else result.routing
         return result
-
-    def rewind(self, result: StepResult) -> None:
-        """Roll back to a checkpoint.
-
-        Raises:
-            RunError: there is no checkpoint, or too many rollbacks to it.
-        """
-        assert self.roll_back is not None
-        self.can_log = False
-        self.continue_from(self.roll_back(self, result))
-        self.last_rewind = self._rewind_point()
-
-    def _rewind_point(self) -> dict[str, Any]:
-        return {"step": self.position.step, "data": self.components.data_position()}
 
     def continue_from(self, position: Position) -> None:
         """Continue from the current state of the components, before a step."""
         self.position = self.previous = position
-        self.scores, self.routing = {}, None
+        self.scores = {}
         self.stop.has_unsaved = False
         for callback in self.callbacks:
             callback.rewound(self)

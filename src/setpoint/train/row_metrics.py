@@ -1,4 +1,4 @@
-"""Row metrics other than a step's own numbers: mean loss, norms by group and layer, MFU."""
+"""Row metrics other than a step's own: mean loss, norms, MFU, and what all ranks have logged."""
 
 from __future__ import annotations
 
@@ -19,6 +19,8 @@ from setpoint.optim.clip import norms_of_sets
 from setpoint.shapes.batch import ONE_SOURCE, BySource
 
 if TYPE_CHECKING:
+    from setpoint.parallel.world import World
+    from setpoint.shapes.logged import MetricLog
     from setpoint.shapes.outcome import Routing
     from setpoint.track.config import Metrics
     from setpoint.train.build.components import Components
@@ -123,6 +125,22 @@ class LossMean:
         keys = ("by_source", "targets", "nats")
         self.by_source = BySource(*(tuple(state.get(key, ())) for key in keys))
         self._average, self._weight = map(float, state.get("ema", (0.0, 0.0)))
+
+
+def meet(metrics: MetricLog, world: World) -> None:
+    """Merge all ranks' logged metrics on the main rank, and reset the other ranks.
+
+    All ranks must call it at the same point; they communicate only if one of them has logged.
+    """
+    metrics.settle()
+    if world.size == 1 or not (metrics.meets or metrics.always):
+        return
+    # Ranks of the axis `tensor` compute the same values.
+    coordinates = tuple(i for axis, i in world.coordinates.items() if axis != "tensor")
+    metrics.merge(world.all_of((coordinates, metrics.totals)))
+    metrics.meets = False
+    if not world.is_main:
+        metrics.take()
 
 
 @dataclass(frozen=True, slots=True)

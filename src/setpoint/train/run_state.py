@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor, dtype, nn
@@ -41,11 +41,8 @@ from setpoint.train.evaluation.scores import (
     restore_training_weights,
 )
 from setpoint.train.position import Position, is_over
-from setpoint.train.step_sync import meet
+from setpoint.train.row_metrics import LossMean, meet
 from setpoint.units import DType
-
-if TYPE_CHECKING:
-    from setpoint.train.row_metrics import LossMean
 
 WEIGHTS_ONLY = "weights_only"
 """Key in the state of a checkpoint that cannot be resumed."""

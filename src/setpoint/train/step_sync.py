@@ -1,4 +1,4 @@
-"""Host-side exchange between ranks in a step: counts, stops and saves, seconds, logged metrics."""
+"""Host-side exchange between ranks in a step: counts, stops and saves, seconds."""
 
 from __future__ import annotations
 
@@ -131,19 +131,3 @@ class StepSync:
             signal, reason = next((sig, why) for sig, why in requests if sig is not None)
             self.stop.agree(signal, reason)
         self._stopping = stopping
-
-
-def meet(metrics: MetricLog, world: World) -> None:
-    """Merge all ranks' logged metrics on the main rank, and reset the other ranks.
-
-    All ranks must call it at the same point; they communicate only if one of them has logged.
-    """
-    metrics.settle()
-    if world.size == 1 or not (metrics.meets or metrics.always):
-        return
-    # Ranks of the axis `tensor` compute the same values.
-    coordinates = tuple(i for axis, i in world.coordinates.items() if axis != "tensor")
-    metrics.merge(world.all_of((coordinates, metrics.totals)))
-    metrics.meets = False
-    if not world.is_main:
-        metrics.take()

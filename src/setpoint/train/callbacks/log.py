@@ -14,8 +14,8 @@ from setpoint.track.console import now
 from setpoint.track.progress import Reading
 from setpoint.train.loop import Callback, Phase
 from setpoint.train.position import share_done
+from setpoint.train.row_metrics import meet
 from setpoint.train.run_record import change_record
-from setpoint.train.step_sync import meet
 from setpoint.train.step_times import PARTS
 from setpoint.train.verdict import skipped_metrics
 
@@ -67,8 +67,8 @@ class LogCallback(Callback):
         position, every = loop.position, loop.job.tracking.every
         if math.isfinite(result.loss):  # a skipped step may have no loss
             self.mean.add(result.loss, result.by_source)
-        if loop.routing is not None:
-            self.mean.routing = loop.routing
+        if result.routing is not None:
+            self.mean.routing = result.routing
         due = self.needs_result(loop)
         written = due or (loop.is_over and every.unit != "never")
         self.pending = None if written or every.unit == "never" else result
