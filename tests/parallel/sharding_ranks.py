@@ -14,7 +14,6 @@ import pytest
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from setpoint.loss import linear
 from setpoint.parallel import buckets, divide, replicas
 from setpoint.parallel.config import Parallel
 from setpoint.parallel.world import World, world_of
@@ -34,12 +33,10 @@ COMMON = (f"duration={STEPS} steps", "model.dropout=0", "model.layers=4", "batch
 RANKS = (f"parallel.world_size={WORLD}", "batch.micro_size=1")
 SHARDED = (*RANKS, "parallel.shard=2")
 UNITS = "parallel.sharding.units=['layers.*feed_forward']"
-# Torch has it from 2.13.
-LOSS = f"loss={'chunked' if linear.linear_missing() else 'linear'}_cross_entropy"
 KNOBS = (
     (UNITS, "parallel.sharding.layers_per_unit=3", "loss=chunked_cross_entropy"),
     (UNITS, "parallel.sharding.forward_prefetch=2", "parallel.sharding.backward_prefetch=2"),
-    ("parallel.reshard=false", "memory.activation_checkpointing=full", LOSS),
+    ("parallel.reshard=false", "memory.activation_checkpointing=full"),
 )
 
 

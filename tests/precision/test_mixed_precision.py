@@ -15,8 +15,7 @@ from torch.nn import functional as F
 
 from setpoint.config import RunError, resolve
 from setpoint.config.composition import compose
-from setpoint.loss.config import ChunkedCrossEntropy, CrossEntropy, LinearCrossEntropy
-from setpoint.loss.linear import linear_missing
+from setpoint.loss.config import ChunkedCrossEntropy, CrossEntropy
 from setpoint.model import load_pretrained
 from setpoint.precision.config import LossScale, Precision
 from setpoint.precision.mixed_precision import (
@@ -205,7 +204,6 @@ LOSSES = {
     "plain": CrossEntropy(),
     "smooth": CrossEntropy(z_loss=0.01, label_smoothing=0.1),
     "chunked": ChunkedCrossEntropy(z_loss=0.01, chunk_size=16),
-    "linear": LinearCrossEntropy(chunk_size=16),
 }
 
 
@@ -259,8 +257,6 @@ def test_logits_and_gradients_against_transformers(case: str, tmp_path: Path) ->
 )
 def test_losses_and_gradients_against_fp32(family: str, loss: str) -> None:
     """Of latent attention, sigmoid routers, caps and the like, with what experts add to a loss."""
-    if loss == "linear" and (linear_missing() or FAMILIES[family].get("logit_soft_cap")):
-        pytest.skip("torch has no such loss here")
     exact, ours = (small_model(**{**FAMILIES[family], "init_std": 0.02}) for _ in range(2))
     with torch.no_grad():
         for parameter in exact.parameters():

@@ -66,7 +66,7 @@ SHARED_FIELDS = {
     "DoRA ReLoRA QLoRA": "alpha rank_stabilized ranks dropout b_std targets exclude train "
     "fused_projections quantize",
     "Stdlib Conversations Random Questions Tokens HubDataset": "filter weight epochs",
-    "ChunkedCrossEntropy LinearCrossEntropy": "ignore_index token_weights",
+    "ChunkedCrossEntropy": "ignore_index token_weights",
     "CheckpointedParts Operators": "every reentrant",
     "Int8 FP8 NVFP4 MXFP4": "exclude noise",
     "Linear Polynomial Rex Wsd": "warmup warmup_from horizon horizon_share floor by",

@@ -26,8 +26,6 @@ from setpoint.config.schema.field import MARK
 from setpoint.config.values.origin import DERIVED
 from setpoint.config.values.user_code import allow_imports
 from setpoint.config.words.names import dotted
-from setpoint.loss.config import LinearCrossEntropy
-from setpoint.loss.linear import linear_missing
 from setpoint.parallel.config import DeepEP, TorchFT
 from setpoint.parallel.engines import DeepSpeed
 from setpoint.resilience.config import GpuHealthCheck
@@ -127,12 +125,11 @@ JOBS: dict[str, tuple[str, ...]] = {
     "compiled": (
         "compile.backend=aot_eager", "adapter={type=relora, rank=2, merge={every=2 steps}}",
     ),
-    "torch's linear loss": (
-        "loss=linear_cross_entropy",
+    "nvfp4": (
         "adapter={type=lora, rank=2, quantize={type=nvfp4, group_size=8}}",
     ),
     "fp16": (
-        "loss=linear_cross_entropy", "precision={compute=fp16, loss_scale={}}",
+        "precision={compute=fp16, loss_scale={}}",
         "parallel.device=cuda",
     ),
     "float8": ("precision={params=bf16, compute=bf16, float8={emulate=true}}",),
@@ -222,8 +219,6 @@ def job_flags(name: str, folder: Path) -> list[str]:
 @pytest.mark.parametrize("name", JOBS)
 def test_a_run_reads_every_field(name: str, tmp_path: Path) -> None:
     job = job_of(name, tmp_path)
-    if isinstance(job.loss, LinearCrossEntropy) and (why := linear_missing()):
-        pytest.skip(why)
     if job.precision.float8 is not None:
         pytest.importorskip("torchao")
     fields = {

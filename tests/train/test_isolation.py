@@ -21,8 +21,7 @@ from setpoint.data.document import Document
 from setpoint.data.evaluation import cut_rows
 from setpoint.data.packing import build_packed
 from setpoint.data.tokenizers.tokenizer import ByteTokenizer
-from setpoint.loss.config import ChunkedCrossEntropy, CrossEntropy, LinearCrossEntropy
-from setpoint.loss.linear import linear_missing
+from setpoint.loss.config import ChunkedCrossEntropy, CrossEntropy
 from setpoint.model.attention.config import MLA
 from setpoint.model.config import TransformerConfig
 from setpoint.model.initialize import initialize
@@ -124,14 +123,11 @@ MODELS: dict[str, dict[str, Any]] = {
     "soft cap": {"attention_soft_cap": 3.0, "attention_backend": "eager"},
     "experts": {"moe": MoE(experts=4, top_k=2, balance_loss=0.0)},
     "loss in chunks": {"loss": partial(ChunkedCrossEntropy, chunk_size=7)},
-    "linear loss": {"loss": LinearCrossEntropy},
 }
 
 
 @pytest.mark.parametrize("name", MODELS)
 def test_each_kind_of_model_sees_one_document(name: str) -> None:
-    if name == "linear loss" and (why := linear_missing()):
-        pytest.skip(why)
     options = {"backend": "sdpa", **MODELS[name]}
     backend = options.pop("attention_backend", options.pop("backend"))
     run = objective(backend, "cpu", torch.float64, **options)

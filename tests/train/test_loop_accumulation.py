@@ -7,8 +7,6 @@ from pathlib import Path
 import pytest
 import torch
 
-from setpoint.loss.config import LinearCrossEntropy
-from setpoint.loss.linear import linear_missing
 from setpoint.train.build.components import Components, build_components
 from setpoint.train.config import Job
 from setpoint.train.verdict import StepResult
@@ -27,7 +25,6 @@ JOBS: dict[str, tuple[str, ...]] = {
     "left out": ("loss.ignore_index=33",),
     "weighed": (LEFT_OUT, "loss.z_loss=1e-2"),
     "chunked": ("loss=chunked_cross_entropy", "loss.chunk_size=24", LEFT_OUT),
-    "torch's linear": ("loss=linear_cross_entropy", LEFT_OUT),
     # The balance over a whole micro-batch is left to a test of its own, below.
     "experts": (EXPERTS + "balance_loss=0}", LEFT_OUT),
     "experts that are balanced by biases": (
@@ -40,10 +37,7 @@ JOBS: dict[str, tuple[str, ...]] = {
 def job_of(tmp_path: Path, portion: tuple[int, int], *flags: str) -> Job:
     micro, accumulation = portion
     sizes = (f"batch.micro_size={micro}", f"batch.accumulation={accumulation}")
-    job = small_job(tmp_path, *sizes, "model.dropout=0", "duration=5 steps", *flags)
-    if isinstance(job.loss, LinearCrossEntropy) and (why := linear_missing()):
-        pytest.skip(why)
-    return job
+    return small_job(tmp_path, *sizes, "model.dropout=0", "duration=5 steps", *flags)
 
 
 def accumulated(job: Job, dtype: torch.dtype) -> tuple[Components, float]:

@@ -89,15 +89,12 @@ def one_update(
 LOSSES = {
     "ignored": ("loss.ignore_index=33", "loss.token_weights={34: 0.5, 35: 0}"),
     "chunked": ("loss=chunked_cross_entropy", "loss.chunk_size=7", "loss.z_loss=0.1"),
-    "linear": ("loss=linear_cross_entropy", "loss.chunk_size=8", "loss.token_weights={34: 3}"),
 }
 
 
 @pytest.mark.parametrize("name", LOSSES)
 def test_accumulation_changes_nothing(tmp_path: Path, name: str) -> None:
     """Also where a micro-batch has no target that counts."""
-    if name == "linear" and not hasattr(F, "linear_cross_entropy"):
-        pytest.skip("needs torch 2.13")
     flags, batch = LOSSES[name], rows_of(weighted=True)
     (figures, gradients), *others = [
         one_update(tmp_path, batch, micro, *flags) for micro in (8, 2, 1)

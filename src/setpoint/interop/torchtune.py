@@ -340,7 +340,7 @@ def _loop(c: Conversion) -> None:
         c.wrong("epochs", "an int")
     losses = {"CEWithChunkedOutputLoss": "chunked_cross_entropy",
               "CrossEntropyLoss": "cross_entropy",
-              "LinearCrossEntropyLoss": "linear_cross_entropy"}  # fmt: skip
+              "LinearCrossEntropyLoss": "chunked_cross_entropy"}  # fmt: skip
     package, name = component(c, "loss")
     if "rlhf" in package:
         c.wrong("loss._component_", "a supervised loss: preferences are not trained on")
@@ -348,8 +348,6 @@ def _loop(c: Conversion) -> None:
     if name not in losses:
         c.wrong("loss._component_", "one of " + ", ".join(losses))
         return
-    if name == "LinearCrossEntropyLoss" and c.number("tensor_parallel_dim") > 1:
-        name = "CEWithChunkedOutputLoss"  # of a divided output matrix, with the same sums
     c.set("loss.type", losses[name], "loss._component_")
 
 

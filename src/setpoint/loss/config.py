@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from math import inf
 from typing import ClassVar
 
-from setpoint.config import Config, ImportedComponent, Problem, Rule, field, rule
+from setpoint.config import Config, ImportedComponent, Problem, field, rule
 
 
 class LossConfig(Config):
@@ -19,9 +19,6 @@ class LossConfig(Config):
     from_hidden: ClassVar[bool] = False
     """True if it receives hidden states and the output matrix instead of logits."""
 
-    soft_caps: ClassVar[bool] = True
-    """True if a loss from hidden states supports soft-capped logits."""
-
     takes_columns: ClassVar[bool] = False
     """True if it supports logits whose columns are divided among ranks."""
 
@@ -31,8 +28,12 @@ class LossConfig(Config):
         return ()
 
 
-class Weighing(LossConfig):
-    """Base of losses with an ignore index and token weights."""
+class CrossEntropy(
+    LossConfig, type="cross_entropy", owner="setpoint.loss.cross_entropy:CrossEntropyLoss"
+):
+    """Cross-entropy of the next token, in nats."""
+
+    takes_columns = True
 
     ignore_index: int | None = field(default=None, ge=0)
     """Ignore index: token id excluded from loss and metrics, such as padding; null: every token is
@@ -41,6 +42,13 @@ class Weighing(LossConfig):
     token_weights: dict[str, float] | None = field(default=None, item_ge=0, item_lt=inf)
     """Token weights: weights of targets by token id, {"10": 0.5}; others have 1. The loss is
     divided by their sum; weight 0 leaves a token out of metrics as well. null: all 1."""
+
+    z_loss: float = field(default=0.0, ge=0, lt=inf)
+    """Z-loss coefficient: weight of log(Z)^2 per token, Z being the softmax's denominator; keeps
+    logits from drifting (PaLM: 1e-4). 0: off."""
+
+    label_smoothing: float = field(default=0.0, ge=0, lt=1)
+    """Label smoothing: probability spread evenly over all tokens (Szegedy et al., 2016). 0: off."""
 
     @property
     def left_out(self) -> tuple[int, ...]:
@@ -74,21 +82,6 @@ class Weighing(LossConfig):
                 )
 
 
-class CrossEntropy(
-    Weighing, type="cross_entropy", owner="setpoint.loss.cross_entropy:CrossEntropyLoss"
-):
-    """Cross-entropy of the next token, in nats."""
-
-    takes_columns = True
-
-    z_loss: float = field(default=0.0, ge=0, lt=inf)
-    """Z-loss coefficient: weight of log(Z)^2 per token, Z being the softmax's denominator; keeps
-    logits from drifting (PaLM: 1e-4). 0: off."""
-
-    label_smoothing: float = field(default=0.0, ge=0, lt=1)
-    """Label smoothing: probability spread evenly over all tokens (Szegedy et al., 2016). 0: off."""
-
-
 class ChunkedCrossEntropy(
     CrossEntropy,
     type="chunked_cross_entropy",
@@ -104,28 +97,6 @@ class ChunkedCrossEntropy(
 
     chunk_size: int = field(default=512, ge=1)
     """Chunk size in tokens; memory for logits is proportional to chunk_size * vocabulary size."""
-
-
-class LinearCrossEntropy(
-    Weighing,
-    type="linear_cross_entropy",
-    owner="setpoint.loss.linear:LinearCrossEntropyLoss",
-    rules=(
-        Rule("setpoint.loss.linear:missing_problems",
-             "Availability of linear_cross_entropy in PyTorch", needs="torch"),
-    ),
-):  # fmt: skip
-    """PyTorch's own loss from hidden states in chunks, torch.nn.functional.linear_cross_entropy.
-
-    It has no z-loss, no soft cap, and no label smoothing. Needs torch 2.13 and a model that returns
-    hidden states.
-    """
-
-    from_hidden = True
-    soft_caps = False
-
-    chunk_size: int | None = field(default=None, ge=1)
-    """Chunk size in tokens; null: PyTorch chooses by shapes and device."""
 
 
 class ImportedLossConfig(
@@ -144,7 +115,7 @@ class ImportedLossConfig(
 
 def tokens_named(loss: LossConfig) -> Iterator[tuple[str, int]]:
     """List the token ids in a loss section, each with the path of its field."""
-    if not isinstance(loss, Weighing):
+    if not isinstance(loss, CrossEntropy):
         return
     if loss.ignore_index is not None:
         yield "loss.ignore_index", loss.ignore_index

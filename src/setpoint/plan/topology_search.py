@@ -661,7 +661,7 @@ def too_large(space: SearchSpace) -> str:
         "master weights and optimizer state": "an optimizer with a smaller state",
         "gradients": "precision.params = bf16",
         "activations": "a smaller batch.sequence_length",
-        "logits": "loss.type = chunked_cross_entropy or linear_cross_entropy",
+        "logits": "loss.type = chunked_cross_entropy",
     }[largest]
     more = "" if ranks is None else f"--world-size {ranks}, which is enough; "
     sizes = ", ".join(f"{name} {in_units(size)}" for name, size in parts.items() if size)

@@ -196,7 +196,7 @@ class Objective:
         if self.weigh is None:
             raise SetpointError(
                 f"loss: {type(self.loss).__name__} cannot weigh tokens, and the data does\nValid: "
-                f"loss.type = cross_entropy, chunked_cross_entropy or linear_cross_entropy"
+                f"loss.type = cross_entropy or chunked_cross_entropy"
             )
         if weights is not None and not bool(((weights >= 0) & weights.isfinite()).all()):
             raise SetpointError(

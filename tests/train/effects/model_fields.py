@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 import torch
-from torch.nn import functional as F
 
 from setpoint.adapter.quantize import config as quantize
 from setpoint.adapter.quantize.config import NF4, nf4_backend
@@ -17,8 +16,6 @@ from setpoint.infer.adopt import complete
 from setpoint.infer.config import Inference, InferenceWeights
 from setpoint.infer.loaded_model import load
 from setpoint.infer.tasks import Generation
-from setpoint.loss.config import LinearCrossEntropy
-from setpoint.loss.linear import linear_missing
 from setpoint.model import load_pretrained, save_pretrained
 from setpoint.model.attention.attention import choose_backend
 from setpoint.model.config import TransformerConfig
@@ -127,8 +124,6 @@ def theirs(folder: Path, keys: dict[str, Any]) -> None:
 
 def trained(job: Job) -> list[bytes]:
     """The parameters after an update."""
-    if isinstance(job.loss, LinearCrossEntropy) and (why := linear_missing()):
-        pytest.skip(why)
     components = build_components(job)
     loop_of(job, components=components).step()
     return [p.detach().numpy().tobytes() for p in components.model.parameters()]
@@ -142,16 +137,8 @@ def chunk_sizes(job: Job) -> set[int | None]:
         seen.add(len(logits))
         return real(self, logits)
 
-    real_linear: Any = getattr(F, "linear_cross_entropy", None)
-
-    def linear(*args: Any, options: Any, **rest: Any) -> Any:
-        seen.add(options.batch_chunk_size)
-        return real_linear(*args, options=options, **rest)
-
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(Projection, "finish", finish)
-        if real_linear is not None:
-            patch.setattr(F, "linear_cross_entropy", linear)
         trained(job)
     return seen
 
@@ -222,7 +209,6 @@ DEEP = (*EXPERTS, "model.layers=2")
 THEIRS = ("model=huggingface", "model.config={tmp}/theirs")
 OWN = ("model=import", f"model.target={__name__}.Own")
 KEYS = {"model_type": "gpt2", "vocab_size": 257, "n_embd": 16, "n_layer": 1, "n_head": 2}
-LINEAR_LOSS = ("loss=linear_cross_entropy",)
 
 
 PRETRAINED_ROWS: dict[str, Row] = {
@@ -403,9 +389,6 @@ ROWS: dict[str, Row] = {
     "ChunkedCrossEntropy.ignore_index": ("loss.ignore_index=33", trained, CHUNKED),
     "ChunkedCrossEntropy.token_weights": ("loss.token_weights={33: 2}", trained, CHUNKED),
     "ChunkedCrossEntropy.chunk_size": ("loss.chunk_size=16", chunk_sizes, CHUNKED),
-    "LinearCrossEntropy.ignore_index": ("loss.ignore_index=33", trained, LINEAR_LOSS),
-    "LinearCrossEntropy.token_weights": ("loss.token_weights={33: 2}", trained, LINEAR_LOSS),
-    "LinearCrossEntropy.chunk_size": ("loss.chunk_size=16", chunk_sizes, LINEAR_LOSS),
     "Job.adapter": ("adapter={type=lora, rank=2}", learned),
     **{f"LoRA.{field}": shared("lora", field) for field in SHARED},
     **{f"DoRA.{field}": shared("dora", field) for field in SHARED},

@@ -39,7 +39,6 @@ NOISE = ("adapter={type=qlora, rank=2, quantize={type=nf4, group_size=8, noise={
 MET: tuple[tuple[str, ...], ...] = (
     ("batch.sequence_length=17", "model.max_sequence_length=16"),
     ("loss=chunked_cross_entropy", *TABLE, "model.embedding_dim=257"),
-    ("loss=linear_cross_entropy", "model.logit_soft_cap=30"),
     ("precision.compute=fp16",),
     (*RING, "model.attention_sinks=true"),
     ("parallel.world_size=2", "parallel.expert_tensor=2", *MOE, "model.moe.bias=true"),
@@ -104,7 +103,6 @@ MET: tuple[tuple[str, ...], ...] = (
     (*EXPERT, "model.moe={experts: 4, packed: false}"),
     (*EXPERT, *MOE, "parallel.reshard=2", "compile={fullgraph: true}"),
     (*EXPERT, *MOE, "parallel.dispatch=deepep", "model.moe.gradient_scale=true"),
-    (*TENSOR, "loss=linear_cross_entropy"),
     (*TENSOR, "loss=import", "loss.target=torch.nn.CrossEntropyLoss",
      "parallel.loss_parallel=true"),
     (*TENSOR, *TABLE, "parallel.sequence_parallel=true", "parallel.loss_parallel=true"),

@@ -5,8 +5,6 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-import pytest
-
 from setpoint.config import Problem
 from setpoint.config.resolving.checks import verify
 from setpoint.train.rules.data_rules import leaves_out
@@ -29,7 +27,7 @@ REFUSED: dict[str, tuple[str, ...]] = {
     "no weights": ("loss.token_weights={}",),
     "baselines": ("loss.ignore_index=33", "evaluation.baselines=true"),
     "baselines and weights": ("loss.token_weights={33: 0}", "evaluation.baselines=true"),
-    "another type's field": ("loss=linear_cross_entropy", "loss.label_smoothing=0.1"),
+    "another type's field": ("loss=cross_entropy", "loss.chunk_size=8"),
     "another system's name": ("loss.ce_chunk_size=4096",),
 }  # fmt: skip
 
@@ -55,19 +53,6 @@ def test_which_tokens_are_left_out(tmp_path: Path) -> None:
     for flags, wanted in cases.items():
         job = small_job(tmp_path, *flags)
         assert (job.loss.left_out, leaves_out(job)) == wanted
-
-
-def test_what_needs_torch_is_checked_with_it(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    where = "setpoint.loss.linear.linear_missing"
-    job = small_job(tmp_path, "loss=linear_cross_entropy")
-    monkeypatch.setattr(where, lambda: "is not there")
-    found = verify(job, {"torch"})
-    assert [problem.path for problem in found.problems] == ["loss.type"]
-    monkeypatch.setattr(where, lambda: None)
-    assert not verify(job, {"torch"}).problems
-    assert any("loss" in str(each) for each in verify(job, ()).skipped)
 
 
 CHATS = "data.sources=[{type=conversations, paths=[%s]%s}]"

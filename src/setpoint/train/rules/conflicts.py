@@ -205,15 +205,6 @@ CONFLICTS = (
     Conflict(lambda job: job.model.type == "import" and job.loss.from_hidden,
         "loss", "type = {loss.type} needs hidden states, but a model of type = {model.type} "
         "returns only logits", ("cross_entropy",), ("model",)),
-    Conflict(lambda job: job.model.logit_soft_cap and not job.loss.soft_caps,
-        "loss", "type = {loss.type} does not support the model's soft cap on logits "
-        "({model.logit_soft_cap:g})", ("chunked_cross_entropy", "cross_entropy"),
-        ("model.logit_soft_cap",)),
-    Conflict(lambda job: job.parallel.divides_matrices and job.loss.from_hidden
-        and not job.loss.takes_columns,
-        "loss", "type = {loss.type} needs the whole output matrix, but tensor parallelism leaves "
-        "each rank only a part of it", ("chunked_cross_entropy", "cross_entropy"),
-        ("parallel.tensor",)),
     Conflict(lambda job: job.model.attention_backend == "flex_attention",
         "model.attention_backend", "has no backward pass on the CPU, and {device}",
         ("auto", "eager"), on_cpu=True),
@@ -537,8 +528,8 @@ CONFLICTS = (
     Conflict(lambda job: job.compile.scope == "graph"
         and job.loss.type == "chunked_cross_entropy",
         "compile.scope", "scope = graph does not support loss.type = {loss.type}, which computes "
-        "its gradients in the forward pass", ("block", "model"), ("loss",), "Or choose loss.type "
-        "= linear_cross_entropy or cross_entropy."),
+        "its gradients in the forward pass", ("block", "model"), ("loss",), "Or set loss.type to "
+        "cross_entropy."),
     Conflict(lambda job: job.compile.scope == "graph" and job.model.moe.packed is False,
         "compile.scope", "scope = graph does not support experts that are not packed: their "
         "shapes depend on the data", ("block", "model"), ("model.moe.packed",), "Or set "

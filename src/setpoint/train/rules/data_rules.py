@@ -19,7 +19,7 @@ from setpoint.data.sources.config import (
     Tokens,
 )
 from setpoint.data.tokenizers.config import TokenIds
-from setpoint.loss.config import Weighing, tokens_named
+from setpoint.loss.config import CrossEntropy, tokens_named
 from setpoint.model.config import TransformerConfig
 from setpoint.model.divisors import nearest_divisors, nearest_multiples
 from setpoint.train.config import batch_equation, steps_before
@@ -214,7 +214,7 @@ def leaves_out(job: Job) -> str | None:
     loss = job.loss
     if not loss.left_out:
         return None
-    ignores = isinstance(loss, Weighing) and loss.ignore_index is not None
+    ignores = isinstance(loss, CrossEntropy) and loss.ignore_index is not None
     return "loss.ignore_index" if ignores else "loss.token_weights"
 
 
