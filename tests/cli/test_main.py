@@ -15,7 +15,7 @@ import pytest
 
 import setpoint
 from setpoint.cli.main import COMMANDS, command_of, guarded, joined, main
-from setpoint.cli.output import styled, table, wrapped
+from setpoint.cli.output import styled, table
 from setpoint.config import SetpointError, compose, fingerprint
 from setpoint.train.config import Job
 
@@ -192,16 +192,6 @@ def _on_a_terminal(words: list[str], folder: Path, **environ: str) -> tuple[int,
     return process.wait(), b"".join(parts).decode()
 
 
-def test_colour_on_a_terminal_unless_refused(cli: CommandLine, executable: str) -> None:
-    words = [executable, "check", "small.toml"]
-    status, text = _on_a_terminal(words, cli.folder)
-    assert status == 0
-    assert "\033[1msmall.toml: ok\033[0m" in text
-    assert "\033" not in _on_a_terminal(words, cli.folder, NO_COLOR="1")[1]
-    assert "\033" not in _on_a_terminal(words, cli.folder, TERM="dumb")[1]
-    assert "\033" in _on_a_terminal(words, cli.folder, NO_COLOR="")[1]
-
-
 def test_errors_and_long_texts_on_a_terminal(cli: CommandLine, executable: str) -> None:
     status, text = _on_a_terminal([executable, "check", "tinny"], cli.folder)
     assert status == 2
@@ -214,11 +204,6 @@ def test_errors_and_long_texts_on_a_terminal(cli: CommandLine, executable: str) 
     assert max(len(line) for line in help_texts) <= 60
     _, text = _on_a_terminal([executable, "list", "presets"], cli.folder, NO_COLOR="1")
     assert text.startswith("answers  ")
-
-
-def test_plain_when_piped(cli: CommandLine) -> None:
-    for line in ("check small.toml", "why model small.toml", "list fields", "list", "--help"):
-        assert "\033" not in cli.ok(line)
 
 
 @pytest.mark.parametrize("words", ["list fields", "check tiny --json"])
@@ -340,13 +325,3 @@ def test_columns_are_aligned_and_lines_end_with_text() -> None:
     assert table([("a", "bbb"), ("cc", "")]) == "a   bbb\ncc"
     assert table([("a", "b")], ["long", "x"]) == "long  x\na     b"
     assert table([]) == ""
-
-
-def test_paragraphs_break_on_terminals_only(monkeypatch: pytest.MonkeyPatch) -> None:
-    text = "word " * 30
-    assert wrapped(text.strip(), "  ") == "  " + text.strip()
-    monkeypatch.setattr("sys.stdout", Terminal())
-    monkeypatch.setenv("COLUMNS", "50")
-    lines = wrapped(text, "  ").splitlines()
-    assert len(lines) > 1
-    assert all(line.startswith("  word") and len(line) <= 50 for line in lines)

@@ -379,14 +379,6 @@ def test_as_a_module_of_a_package(tmp_path: Path) -> None:
     assert call("lab.mine:long") == (0, "1000 steps of Sgd, lr 0.1\n", "")
 
 
-def test_a_bug_of_the_script_keeps_its_traceback() -> None:
-    def bug(small: Small) -> None:
-        raise ZeroDivisionError
-
-    with pytest.raises(ZeroDivisionError):
-        run(Small, bug, [])
-
-
 @pytest.mark.parametrize("command", COMMANDS)
 def test_commands_do_not_call_main(command: str, capsys: pytest.CaptureFixture[str]) -> None:
     seen: list[Small] = []

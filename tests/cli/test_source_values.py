@@ -12,58 +12,6 @@ from .conftest import CommandLine
 Transcript = Callable[[list[str]], str]
 
 
-def test_flags_that_name_no_field(transcript: Transcript) -> None:
-    lines = [
-        "train small.toml --optimiser.lr 1",
-        "train small.toml --lr 1",
-        "train small.toml --model.lr 1",
-        "train small.toml --optimizer.lrr 1",
-        "train small.toml --optimizer.lrß 1",
-        "train small.toml optimizer.learning-rate=1",
-        "train small.toml --optimizer.momentum 0.9",
-        "train small.toml --model.dim.x 3",
-        "train small.toml --data.sources.7.name x",
-        "train small.toml --data.sources.first.name x",
-        "train small.toml --data.sources.0.paths a.txt",
-        "train small.toml --schedule constant --schedule.floor 0.5",
-        "train small.toml --. 3",
-        "train small.toml =3",
-        "train small.toml --",
-    ]
-    compare("cli/flags_that_name_no_field", transcript(lines))
-
-
-def test_flags_with_wrong_values(transcript: Transcript) -> None:
-    lines = [
-        "check small.toml --optimizer.lr",
-        "check small.toml --optimizer.lr --seed 3",
-        "check small.toml --data.sources.0.paths",
-        "check small.toml --optimizer.lr fast",
-        "check small.toml --optimizer.lr ''",
-        "check small.toml --model.dim 7.9",
-        "check small.toml --model.dim ''",
-        "check small.toml --model.dim ä",
-        "check small.toml --seed=-1",
-        "check small.toml --seed -1",
-        "check small.toml --deterministic=ture",
-        "check small.toml --deterministic yes",
-        "check small.toml --optimizer.betas 0.9",
-        "check small.toml --optimizer.betas 0.9,1.5",
-        "check small.toml --optimizer.betas '[0.9, 0.95'",
-        "check small.toml --precision.compute fp23",
-        "check small.toml --duration '2 lightyears'",
-        "check small.toml --duration 0",
-        "check small.toml --evaluation.every sometimes",
-        "check small.toml --name a/b",
-        "check small.toml --workspace ''",
-        "check small.toml --data.sources '[]'",
-        "check small.toml --model.dropout 1",
-        "check small.toml --optimizer.lr nan",
-        "check small.toml --optimizer null",
-    ]
-    compare("cli/flags_with_wrong_values", transcript(lines))
-
-
 def test_unknown_names(transcript: Transcript) -> None:
     lines = [
         "train tinny",
@@ -112,37 +60,6 @@ def test_values_that_contradict(cli: CommandLine, transcript: Transcript) -> Non
     compare("cli/values_that_contradict", transcript(lines))
 
 
-def test_references(transcript: Transcript) -> None:
-    lines = [
-        "check small.toml --model.dim '${model.ffn_dim}' --model.ffn_dim '${model.dim * 3}'",
-        "check small.toml --model.dim '${model.head * 16}'",
-        "check small.toml --model.dim '${model}'",
-        "check small.toml --model.dim '${model.heads / 0}'",
-        "check small.toml --model.dim '${model.heads'",
-        "check small.toml --model.dim '${open(1)}'",
-    ]
-    compare("cli/references", transcript(lines))
-
-
-@pytest.mark.parametrize(
-    ("name", "value"),
-    [
-        ("SETPOINT__OPTIMISER__LR", "1"),
-        ("SETPOINT__MODEL__LR", "1"),
-        ("SETPOINT__OPTIMIZER__LR", "-1"),
-        ("SETPOINT__OPTIMIZER", "adam"),
-        ("SETPOINT__BATCH__GLOBAL_SIZE", "9"),
-        ("SETPOINT__", "1"),
-    ],
-)
-def test_environment(
-    transcript: Transcript, monkeypatch: pytest.MonkeyPatch, name: str, value: str
-) -> None:
-    monkeypatch.setenv(name, value)
-    text = transcript(["train small.toml"])
-    compare(f"cli/environment_{name.removeprefix('SETPOINT__').lower() or 'bare'}_{value}", text)
-
-
 def test_very_long_and_hostile_values_stay_readable(cli: CommandLine) -> None:
     for line in (
         f"check small.toml --model.dim {'9' * 5000}x",
@@ -157,17 +74,6 @@ def test_very_long_and_hostile_values_stay_readable(cli: CommandLine) -> None:
         text = cli.refused(line)
         assert "\033" not in text and "\u202e" not in text
         assert max(len(part) for part in text.splitlines()) < 5500
-
-
-def test_all_problems_of_all_layers_come_together(
-    cli: CommandLine, transcript: Transcript, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    cli.file("bad.toml", '[model]\ndim = "wide"\n[optimiser]\nlr = 1\n')
-    monkeypatch.setenv("SETPOINT__SEED", "x")
-    line = "check small.toml --file bad.toml --batch.global_size 9 --optimizer.eps 0"
-    text = transcript([line])
-    compare("cli/all_problems_together", text)
-    assert "error: 5 problems" in text
 
 
 def test_a_reference_that_leads_to_no_such_section(cli: CommandLine) -> None:

@@ -6,7 +6,6 @@ import json
 import re
 import shlex
 import signal
-import subprocess
 import sys
 import time
 from pathlib import Path
@@ -303,17 +302,6 @@ def test_a_dry_run_says_that_optuna_is_missing(
         0,
         "note: a search needs the package 'optuna': pip install 'setpoint[search]'\n",
     )
-
-
-def test_without_torch_nothing_is_started(cli: CommandLine) -> None:
-    program = (
-        "import sys; sys.modules['torch'] = None; from setpoint.cli.main import main; "
-        "sys.exit(main(['sweep', 'small.toml', '--seed', '1,2']))"
-    )
-    done = subprocess.run([sys.executable, "-c", program], text=True, capture_output=True)
-    assert done.returncode == 2, done.stderr
-    assert "install PyTorch" in done.stderr and "Traceback" not in done.stderr
-    assert not (cli.folder / "runs").exists()
 
 
 def test_a_file_names_no_code(cli: CommandLine) -> None:

@@ -27,41 +27,10 @@ def run_directory(cli: CommandLine, overrides: str = "") -> str:
     return next(line.split()[-1] for line in text.splitlines() if "run directory" in line)
 
 
-def test_a_directory_that_is_not_a_run(cli: CommandLine) -> None:
-    folder = run_directory(cli)
-    cli.file(f"{folder}/thesis.txt", "all of it")
-    text = cli.refused("train small.toml")
-    assert f"{folder} is not a run directory: it holds thesis.txt" in text
-
-
 def test_a_directory_that_cannot_be_written(cli: CommandLine) -> None:
     cli.file("file", "")
     text = cli.refused("train small.toml --workspace file")
     assert "cannot be made" in text and "Not a directory" in text
-
-
-def test_a_run_that_another_process_writes(cli: CommandLine) -> None:
-    folder = run_directory(cli)
-    (cli.folder / folder).mkdir(parents=True)
-    program = (
-        "import sys\n"
-        "from setpoint.track.run_directory import RunDirectory\n"
-        "with RunDirectory.create(sys.argv[1]):\n"
-        "    print('locked', flush=True)\n"
-        "    sys.stdin.read()\n"
-    )
-    with subprocess.Popen(
-        [sys.executable, "-c", program, folder],
-        cwd=cli.folder,
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        text=True,
-    ) as other:
-        assert other.stdout is not None
-        assert other.stdout.readline() == "locked\n"
-        text = cli.refused("train small.toml")
-        assert "is in use by" in text and str(other.pid) in text
-        other.communicate("")
 
 
 def test_empty_data_and_data_that_is_not_text(cli: CommandLine) -> None:
@@ -138,14 +107,17 @@ def test_commands_to_copy_name_the_variables_that_gave_values(
     assert cli.refused("evaluate small.toml").endswith(f"\n  {given} train small.toml\n")
 
 
-def test_without_torch_the_answer_says_what_to_install(cli: CommandLine) -> None:
+@pytest.mark.parametrize("line", ["train small.toml", "sweep small.toml --seed 1,2"])
+def test_without_torch_the_answer_says_what_to_install(cli: CommandLine, line: str) -> None:
     program = (
         "import sys; sys.modules['torch'] = None; from setpoint.cli.main import main; "
-        "sys.exit(main(['train', 'small.toml']))"
+        "sys.exit(main(sys.argv[1:]))"
     )
-    done = subprocess.run([sys.executable, "-c", program], text=True, capture_output=True)
+    words = [sys.executable, "-c", program, *line.split()]
+    done = subprocess.run(words, text=True, capture_output=True)
     assert done.returncode == 2, done.stderr
     assert "install PyTorch" in done.stderr and "Traceback" not in done.stderr
+    assert not (cli.folder / "runs").exists()
 
 
 def test_from_training_to_text(cli: CommandLine) -> None:
@@ -169,16 +141,6 @@ def test_accepting_needs_the_record_of_a_run(cli: CommandLine) -> None:
     for source in ("small.toml", "tiny", "own:small"):
         text = cli.refused(f"train {source} --optimizer.lr 3 --accept optimizer.lr")
         assert "error: --accept optimizer.lr has no effect: there is no run to resume in " in text
-
-
-def test_accepting_a_path_that_is_none(cli: CommandLine) -> None:
-    folder = record(cli.folder / "run", "small.toml")
-    message = cli.refused(f"train {folder} --seed 3 --accept sed")
-    assert message == (
-        "error: --accept sed: the configuration has no such field or section. Did you mean seed?\n"
-        "Valid: fields that differ from the record: seed\n"
-    )
-    assert f"train {folder} --seed=3 --accept seed\n" in cli.refused(f"train {folder} --seed 3")
 
 
 def test_held_out_text_of_its_own_and_none(cli: CommandLine) -> None:
@@ -223,17 +185,19 @@ def test_a_dry_run_says_what_would_happen_and_writes_nothing(cli: CommandLine) -
     assert contents(run) == before
 
 
-def test_a_dry_run_sees_a_directory_in_use_or_foreign(cli: CommandLine) -> None:
+@pytest.mark.parametrize("dry", ["", "--dry-run"])
+def test_a_directory_in_use_or_foreign(cli: CommandLine, dry: str) -> None:
     from setpoint.track.run_directory import RunDirectory
 
-    line = "train small.toml --duration '2 steps' --dry-run"
-    folder = cli.folder / run_directory(cli, "--duration '2 steps'")
+    line = f"train small.toml --duration '2 steps' {dry}"
+    name = run_directory(cli, "--duration '2 steps'")
+    folder = cli.folder / name
     with RunDirectory.create(folder):
-        assert f"is in use by process {os.getpid()}" in cli(line).err
+        assert f"is in use by process {os.getpid()}" in cli.refused(line)
     shutil.rmtree(folder)
     folder.mkdir()
-    (folder / "thesis.txt").write_text("mine")
-    assert "is not a run directory" in cli(line).err
+    (folder / "thesis.txt").write_text("all of it")
+    assert f"{name} is not a run directory: it holds thesis.txt" in cli.refused(line)
 
 
 def contents(folder: Path) -> dict[str, bytes]:

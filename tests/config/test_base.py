@@ -95,7 +95,7 @@ class Part(Config, owner=f"{__name__}:BuiltPart"):
     size: int = 1
 
 
-class Whole(Config, owner=f"{__name__}:BuiltWhole"):
+class Whole(Config):
     first: Part = field(factory=Part)
     second: Part = field(factory=Part)
 
@@ -106,14 +106,6 @@ class BuiltPart:
         self.scale = scale
 
 
-class BuiltWhole:
-    """The whole, built; its parts get what only run time knows."""
-
-    def __init__(self, config: Whole, scale: object = None, other: object = None) -> None:
-        self.first = config.first.build(scale=scale)
-        self.second = config.second.build(scale=other or scale)
-
-
 def test_the_owner_gets_the_config_and_the_run_time_arguments() -> None:
     config = resolve(Job())
     model = config.model.build(vocabulary=257)
@@ -121,13 +113,6 @@ def test_the_owner_gets_the_config_and_the_run_time_arguments() -> None:
     assert model.config is config.model
     assert model.runtime == {"vocabulary": 257}
     assert config.optimizer.build(parameters=[1.0]) == (3e-4, [1.0])
-
-
-def test_what_stands_in_two_places_is_built_once() -> None:
-    part = Part(size=3)
-    whole = resolve(Whole(first=part, second=part)).build(scale=(scale := object()))
-    assert whole.first is whole.second
-    assert whole.first.scale is scale
 
 
 def test_a_config_without_owner() -> None:

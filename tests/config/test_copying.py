@@ -70,9 +70,6 @@ def test_what_was_dropped_and_what_is_suspicious_survive_pickling() -> None:
     assert [caution.line() for caution in cautions_of(twin)] == ["seed: is odd (a-code)"]
 
 
-# Edits of a fork reach the fork alone, and its cautions are those of what it holds.
-
-
 class Leaf(Config):
     size: int = 1
     sizes: list[int] = field(factory=lambda: [1, 2])

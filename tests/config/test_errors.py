@@ -40,9 +40,6 @@ def test_errors_can_be_sent_to_other_processes() -> None:
     assert str(pickle.loads(pickle.dumps(report))) == str(report)
 
 
-# What is wrong is said the same way, whichever layer brought it.
-
-
 BAD: dict[str, Mapping[str, object]] = {
     "misspelt": {"optimizer.learning_rate": 1e-3, "optimizer.l_r": 1e-3, "sed": 3},
     "elsewhere": {"lr": 1e-3, "model.sequence_length": 8, "optimizer.size": 4},

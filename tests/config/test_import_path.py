@@ -68,16 +68,6 @@ def test_fields() -> None:
     assert f"cls=ImportPath('{name}.Part')" in to_python(config)
 
 
-def test_reading_a_path_imports_nothing() -> None:
-    import sys
-
-    config = compose(Uses, flags=["--path=antigravity.x", "--cls=antigravity.y"]).resolve()
-    assert config.path is not None
-    assert "antigravity" not in sys.modules
-    with pytest.raises(Exception, match="may not be imported"):
-        config.path.load()
-
-
 def test_the_class_is_checked_when_it_is_there() -> None:
     config = compose(Uses, flags=[f"--cls={targets.__name__}.double"]).resolve()
     assert config.cls is not None

@@ -118,9 +118,6 @@ def test_what_is_suggested_exists() -> None:
             assert "." not in word.strip(".") or word.strip(".") in every, flag
 
 
-# What is said about values that are written as other systems write them.
-
-
 class Kind(Config):
     pass
 

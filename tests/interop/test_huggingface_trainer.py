@@ -71,6 +71,8 @@ def test_every_field_of_the_class_is_there_with_its_default() -> None:
     {"lr_scheduler_type": "warmup_stable_decay",
      "lr_scheduler_kwargs": {"num_decay_steps": 20, "decay_type": "linear"}},
     {"lr_scheduler_type": "warmup_stable_decay",
+     "lr_scheduler_kwargs": {"num_decay_steps": 20, "decay_type": "1-sqrt"}},
+    {"lr_scheduler_type": "warmup_stable_decay",
      "lr_scheduler_kwargs": {"num_decay_steps": 20, "num_stable_steps": 5, "min_lr_ratio": 0.1}},
 ])  # fmt: skip
 @pytest.mark.filterwarnings("ignore:Both num_training_steps")

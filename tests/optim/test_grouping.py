@@ -73,12 +73,6 @@ def test_the_first_group_that_matches_takes_a_parameter():
     assert groups[-1].options == {"betas": (0.8, 0.9)}
 
 
-def test_a_multiplier_of_the_decay_counts_whatever_no_decay_says():
-    config = resolve(AdamWConfig(groups=[Group(pattern="norm", weight_decay_multiplier=2.0)]))
-    (group,) = [each for each in gather(config, SAME_RATE) if each.name == "/norm/"]
-    assert group.weight_decay == 0.2
-
-
 def test_no_decay_by_kind_and_by_pattern():
     config = resolve(AdamWConfig(no_decay=("embedding",), no_decay_patterns=("^output", r"\.1\.")))
     decaying = [each.name for each in SAME_RATE if keeps_decaying(config, each)]
@@ -228,18 +222,6 @@ def trained(model: nn.Module) -> list[Parameter]:
         Parameter(name, tuple(tensor.shape), kind, tensor=tensor)
         for (name, tensor), kind in zip(model.named_parameters(), kinds, strict=True)
     ]
-
-
-def test_groups_are_in_the_form_of_torch():
-    model = network()
-    groups = parameter_groups(resolve(AdamWConfig(weight_decay=0.3)), trained(model))
-    assert [sorted(group) for group in groups] == [["name", "params", "weight_decay"]] * 2
-    assert [group["name"] for group in groups] == ["decay", "no_decay"]
-    assert [name for name, _ in groups[0]["params"]] == ["0.weight", "2.weight"]
-    assert groups[1]["params"][0][1] is model[1].weight
-    optimizer = torch.optim.AdamW(groups, lr=0.1)
-    assert optimizer.param_groups[1]["param_names"] == ["1.weight", "1.bias", "2.bias"]
-    assert optimizer.param_groups[0]["weight_decay"] == 0.3
 
 
 def test_groups_learn_as_those_that_are_written_out_by_hand():

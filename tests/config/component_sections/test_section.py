@@ -3,7 +3,7 @@ from __future__ import annotations
 import copy
 import pickle
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
@@ -177,7 +177,3 @@ def test_nothing_can_be_set_inside_an_argument_that_is_not_given() -> None:
         lambda: compose(Net, flags=["optimizer=import", "optimizer.x.y=1"]).resolve()
     )
     assert found and all(problem.path.startswith("optimizer") for problem in found)
-
-
-if TYPE_CHECKING:
-    pass

@@ -131,9 +131,6 @@ def test_limits_of_numbers(format):
             read(text)
 
 
-# Positions are found when they are asked for, and once.
-
-
 # Only plain files are opened, and reading one never waits.
 
 

@@ -122,9 +122,6 @@ def test_lists_of_fields_with_one_annotation_say_whose_they_are(
     assert [kind.title for kind in kinds] == ["Same.a", "Same.b"]
 
 
-# What stands beside a field must fit its type.
-
-
 WRONG: list[tuple[object, dict[str, Any], str]] = [
     (str, {"default": "a", "ge": 1}, "and this is a str"),
     (Period, {"default": Period("1 step"), "ge": 1}, "apply to numbers"),
@@ -142,6 +139,3 @@ def test_what_fits_nothing(kind: object, options: dict[str, Any], message: str) 
     with pytest.raises(SetpointError, match=message) as caught:
         resolve(wrong(kind, **options)())
     assert "Wrong.x: " in str(caught.value)
-
-
-# Containers of anything inside containers of anything, through every layer and back.

@@ -1,4 +1,4 @@
-"""Every schedule over a whole run: against closed formulas, torch and transformers."""
+"""Every schedule over a whole run: against closed formulas and torch."""
 
 from __future__ import annotations
 
@@ -114,49 +114,6 @@ def test_between_two_updates_nothing_leaps(name: str, data: st.DataObject) -> No
     low, high = sorted((factor(step), factor(step + 1)))
     found = factor(step + data.draw(st.floats(0, 1)))
     assert low - 1e-12 <= found <= high + 1e-12
-
-
-START: dict[str, Any] = {"warmup": W, "warmup_at": "start"}
-OURS: dict[str, Any] = {**START, "horizon": T}
-THEIRS: dict[str, Any] = {"num_warmup_steps": W, "num_training_steps": T}
-OUR_WSD: dict[str, Any] = {**OURS, "floor": M, "decay_length": D, "warmup_from": M}
-THEIR_WSD: dict[str, Any] = {
-    "num_warmup_steps": W, "num_stable_steps": T - D - W, "num_decay_steps": D, "min_lr_ratio": M,
-}  # fmt: skip
-
-
-@pytest.mark.parametrize(
-    ("section", "name", "arguments", "late"),
-    [
-        (Constant(**START), "constant_schedule_with_warmup", {"num_warmup_steps": W}, 0),
-        (Linear(**OURS, floor=0.0), "linear_schedule_with_warmup", THEIRS, 0),
-        (Cosine(**OURS, floor=0.0), "cosine_schedule_with_warmup", THEIRS, 0),
-        (Cosine(**OURS, floor=M), "cosine_with_min_lr_schedule_with_warmup",
-         {**THEIRS, "min_lr_rate": M}, 0),
-        (Cosine(warmup=W, horizon=T, floor=M), "cosine_with_min_lr_schedule_with_warmup_lr_rate",
-         {**THEIRS, "min_lr_rate": M}, 1),
-        (Polynomial(**OURS, floor=M, power=3.0), "polynomial_decay_schedule_with_warmup",
-         {**THEIRS, "lr_end": M, "power": 3.0}, 0),
-        (InverseSqrt(**START, timescale=11), "inverse_sqrt_schedule",
-         {"num_warmup_steps": W, "timescale": 11}, 0),
-        (Wsd(**OUR_WSD), "wsd_schedule", {**THEIR_WSD, "decay_type": "linear"}, 0),
-        (Wsd(**OUR_WSD, decay="cosine"), "wsd_schedule", {**THEIR_WSD, "decay_type": "cosine"}, 0),
-        (Wsd(**OUR_WSD, decay="one_minus_sqrt"), "wsd_schedule",
-         {**THEIR_WSD, "decay_type": "1-sqrt"}, 0),
-    ],
-)  # fmt: skip
-def test_against_transformers(
-    section: ScheduleConfig, name: str, arguments: dict[str, Any], late: int
-) -> None:
-    """The one that is `late` is evaluated at the end of each step."""
-    o: Any = pytest.importorskip("transformers.optimization")
-    optimizer = SGD([nn.Parameter(torch.zeros(1))], lr=1.0)
-    theirs = getattr(o, f"get_{name}")(optimizer, **arguments).lr_lambdas[0]
-    factor = resolve(section).build()
-    warmup = [theirs(step) for step in range(W)]
-    assert [factor(step) for step in range(W)] == pytest.approx(warmup, rel=1e-14)
-    rest = [theirs(step - late) for step in range(W + late, T)]
-    assert [factor(step) for step in range(W + late, T)] == pytest.approx(rest, abs=1e-14)
 
 
 def followed(optimizer: SGD, schedule: Any, steps: int) -> list[float]:
