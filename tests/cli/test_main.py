@@ -97,7 +97,7 @@ def test_with_json_a_failure_is_json_as_well(cli: CommandLine, line: str) -> Non
 
 
 def test_an_interrupt_has_its_own_status(cli: CommandLine, monkeypatch: pytest.MonkeyPatch) -> None:
-    def interrupt(*_: object) -> None:
+    def interrupt(*_: object, **__: object) -> None:
         raise KeyboardInterrupt
 
     monkeypatch.setattr("setpoint.cli.check.preflight", interrupt)
@@ -129,7 +129,7 @@ def test_an_interrupt_while_it_starts(module: str) -> None:
 
 
 def test_a_bug_keeps_its_traceback(cli: CommandLine, monkeypatch: pytest.MonkeyPatch) -> None:
-    def bug(*_: object) -> None:
+    def bug(*_: object, **__: object) -> None:
         raise ZeroDivisionError
 
     monkeypatch.setattr("setpoint.cli.check.preflight", bug)
