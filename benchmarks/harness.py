@@ -160,7 +160,8 @@ def record(benchmark: str, results: Mapping[str, str]) -> None:
         if len(cells) == 3:
             name = cells[0].strip("`") or name
             if name == benchmark and cells[1] in left:
-                lines[number] = f"| {cells[0]} | {cells[1]} | {left.pop(cells[1])} ({when}) |"
+                first = f"{cells[0]} " if cells[0] else ""
+                lines[number] = f"| {first}| {cells[1]} | {left.pop(cells[1])} ({when}) |"
     if left:
         raise KeyError(f"{PAGE.name} has no row of {benchmark} that shows: {'; '.join(left)}")
     PAGE.write_text("\n".join(lines) + "\n")

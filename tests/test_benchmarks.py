@@ -173,7 +173,7 @@ DUST = "--model dust --steps 1 --rounds 2"
 PRINTED = {
     "train.checkpoint --megabytes 2 --rounds 2 --folder": ["waits for", "a save", "a load"],
     "train.host_memory --megabytes 50": ["save", "in the background", "load", "export", "nf4"],
-    f"train.ranks --ranks 4 --free {DUST}": ["replicate,", "shard,", "tensor,", "pipeline,"],
+    f"train.ranks --ranks 4 {DUST}": ["replicate ", "shard ", "tensor ", "pipeline "],
     "train.metrics_cost --model dust --rounds 2": ["with / without"],
     f"train.adapters --adapters lora {DUST}": ["x PEFT"],
     "plan.times --commands '1,024 ranks' 'tiny, shard 8' --sizes 8 --source llama3-8b": [
@@ -190,7 +190,7 @@ def test_a_benchmark_runs_in_small(line: str, tmp_path: Path) -> None:
     command = [sys.executable, "-m", *shlex.split(line), *folder]
     done = subprocess.run(command, cwd=BENCHMARKS, capture_output=True, text=True, check=False)
     # A speed may miss its bound where others use the machine; losses may not differ.
-    assert "Traceback" not in done.stderr, done.stderr[-3000:]
+    assert done.returncode == 0 or "MISSED" in done.stdout, done.stderr[-3000:]
     assert not re.search("differ|apart", done.stdout), done.stdout
     assert not [words for words in PRINTED[line] if words not in done.stdout], done.stdout
     assert not list(tmp_path.iterdir())

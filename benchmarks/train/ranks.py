@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.nn.utils import clip_grad_norm_, clip_grads_with_norm_, get_total_norm
 
-from harness import adamw, options, ratio, record, setpoint_step
+from harness import Report, adamw, ratio, setpoint_step
 from setpoint.config.composition import compose
 from setpoint.model.layers import layers_of
 from setpoint.parallel.world import World
@@ -306,61 +306,42 @@ def in_turns(sides: dict[str, Callable[[], float]], rounds: int, steps: int) -> 
     return Found(wall, cpu, max(abs(a - b) / abs(b) for a, b in pairs))
 
 
-def measure(rank: int, store: str, arguments: Any) -> None:
-    """One rank of all axes; rank 0 prints, and fails where a bound is missed."""
-    ranks = arguments.ranks
-    torch.set_num_threads(arguments.threads)
-    missed: list[str] = []
-    speeds: list[str] = []
-    for name in arguments.axes:
+def measure(rank: int, report: Report) -> None:
+    """Measure all axes on one rank; rank 0 prints, and fails where a bound is missed."""
+    chosen, speeds = report.options, list[str]()
+    for name in chosen.axes:
         axis = AXES[name]
-        if axis.divides % ranks:
+        if axis.divides % chosen.ranks:
             continue
-        job = job_of(arguments.model, ranks, *axis.model, *axis.flags(ranks))
-        alone = job_of(arguments.model, 1, *axis.model)
-        steps = (arguments.rounds + 1) * arguments.steps
+        job = job_of(chosen.model, chosen.ranks, *axis.model, *axis.flags(chosen.ranks))
+        alone = job_of(chosen.model, 1, *axis.model)
+        steps = (chosen.rounds + 1) * chosen.steps
         sides = {"setpoint": setpoint_step(job), "by hand": by_hand(job, alone, axis, steps)}
-        found = in_turns(sides, arguments.rounds, arguments.steps)
-        assert found.apart < TOLERANCE, f"{name}: losses are {found.apart:.2g} apart"
-        if rank:
-            continue
-        speed, work = (ratio(each, "setpoint", "by hand") for each in (found.wall, found.cpu))
-        best = min(found.wall["by hand"]) / arguments.steps * 1000
-        print(
-            f"{name}, {ranks} ranks: {speed} by the clock, {work} by CPU time; a step by hand "
-            f"takes {best:.1f} ms; losses agree to {found.apart:.1g}",
-            flush=True,
-        )
+        wall, cpu, apart = in_turns(sides, chosen.rounds, chosen.steps)
+        report.bound(apart < TOLERANCE, f"{name}: losses are {apart:.2g} apart")
+        speed, work = (ratio(times, "setpoint", "by hand") for times in (wall, cpu))
+        # Others who use the machine show in the wall time, and waiting for ranks in CPU time.
+        best = max(speed.median, work.median)
+        report.bound(best >= BOUND, f"{name}: {best:.3f} is below {BOUND:.3f}")
+        milliseconds = f"{min(wall['by hand']) / chosen.steps * 1000:.1f}"
+        report.rows.append((name, milliseconds, str(speed), str(work)))
         speeds.append(f"`{name}` {speed.median:.3f}")
-        # Others who use the machine show in the clock, and waiting for ranks in CPU time.
-        if max(speed.median, work.median) < BOUND:
-            missed.append(f"{name}: {max(speed.median, work.median):.3f} is below {BOUND:.3f}")
-    if rank == 0 and arguments.write:
-        record("train.ranks", {
-            "a step on two ranks against PyTorch by hand, wall time; bound 0.971":
-                ", ".join(speeds)
-        })  # fmt: skip
-    if missed and not arguments.free:
-        raise SystemExit("; ".join(missed))
+    report.results["a step on two ranks against PyTorch by hand, wall time; bound 0.971"] = (
+        ", ".join(speeds)
+    )
+    if rank == 0 and (status := report.finish(("axis", "ms by hand", "ratio", "CPU time"))):
+        raise SystemExit(status)
 
 
-def main(given: list[str] | None = None) -> int:
-    """Fork the ranks and wait for them."""
+def main(words: list[str] | None = None) -> int:
     sys.path.append(str(Path(__file__).parents[2]))
     from tests.support.ranks import fork_group
 
-    arguments = options(
-        __doc__,
-        given,
-        ranks=2,
-        axes=list(AXES),
-        model=("4M", *list(MODELS)),
-        rounds=20,
+    report = Report(
+        "train.ranks", __doc__, words, ranks=2, axes=[*AXES], model=("4M", *MODELS), rounds=20,
         steps=3,
-        threads=1,
-        free=False,
-    )
-    return fork_group(lambda rank, store: measure(rank, store, arguments), arguments.ranks)
+    )  # fmt: skip
+    return fork_group(lambda rank, _: measure(rank, report), report.options.ranks)
 
 
 if __name__ == "__main__":
