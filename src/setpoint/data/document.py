@@ -7,7 +7,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import chain
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, overload
+from typing import TYPE_CHECKING, Any, Generic, NamedTuple, Protocol, TypeVar, overload
 
 if TYPE_CHECKING:
     import numpy as np
@@ -160,6 +160,20 @@ class ManyRecords(Records):
                 return part[number]
             number -= len(part)
         raise IndexError(number)
+
+
+C = TypeVar("C")
+
+
+class BuiltSource(Generic[C]):
+    """Base of sources that are built from a section.
+
+    Arguments:
+        where: path of the section in the job, for messages.
+    """
+
+    def __init__(self, config: C, *, where: str = "data.sources") -> None:
+        self.config, self.where = config, where
 
 
 class Source(Protocol):

@@ -398,25 +398,24 @@ def prepare(
         RunError: a file cannot be written, for example on a full disk; finished pieces are kept.
     """
     partial = folder.with_name(f"{folder.name}.partial")
-    pieces = partial / "pieces"
     try:
-        pieces.mkdir(parents=True, exist_ok=True)
+        (partial / "pieces").mkdir(parents=True, exist_ok=True)
         with Workers(tokenizer, workers) as pool:
-            places: dict[TokenPlace, int] = {}
-            done, few, notes = _tokenize(pieces, request, tokenizer, pool, places, show)
-            sides, files = _gather(partial, done, few, request, tokenizer, pool, show)
+            preparation = Preparation(partial, request, tokenizer, pool, show)
+            preparation.tokenize()
+            sides = preparation.gather()
         data = "".join(f"{line}\n" for line in inputs).encode("utf-8", "surrogateescape")
-        files[INPUTS] = replace_file(partial / INPUTS, [data])
+        files = preparation.files | {INPUTS: replace_file(partial / INPUTS, [data])}
         manifest = StoreManifest(
             key=key.folder,
             described=request.described(),
             tokenizer=tokenizer.name,
             vocab_size=tokenizer.vocab_size,
-            dtype=np.min_scalar_type(tokenizer.vocab_size - 1).str,
+            dtype=preparation.dtype.str,
             sides=tuple(sides),
             files={name: (file.size, file.digest) for name, file in sorted(files.items())},
-            notes=notes,
-            token_files=tuple(place[:-1] for place in places),
+            notes=tuple(preparation.notes),
+            token_files=tuple(place[:-1] for place in preparation.places),
         )
         replace_file(partial / MANIFEST, [manifest.text().encode()])
         write_verified(
@@ -424,7 +423,7 @@ def prepare(
             manifest,
             {name: (partial / name).stat().st_mtime_ns for name in manifest.files},
         )
-        shutil.rmtree(pieces)
+        shutil.rmtree(preparation.pieces)
         sync_directory(partial)
         os.rename(partial, folder)
         sync_directory(folder.parent)
@@ -447,84 +446,224 @@ def _not_written(partial: Path, error: OSError) -> str:
     )
 
 
-def _tokenize(
-    pieces: Path,
-    request: CorpusRequest,
-    tokenizer: Tokenizer,
-    pool: Workers,
-    places: dict[TokenPlace, int],
-    show: Show | None,
-) -> tuple[list[Done], set[int], tuple[str, ...]]:
-    """Tokenize all documents; pieces from an interrupted preparation are reused.
+class Preparation:
+    """The pieces and shards of a request.
 
-    Arguments:
-        places: receives the token files that are mapped in place, with their numbers from 1.
-
-    Returns:
-        summaries of the pieces, the groups with few documents, and messages from filters.
+    Attributes:
+        done: summaries of the pieces.
+        few: groups with few documents, which are split one by one.
+        notes: messages from filters.
+        places: token files that are mapped in place, with their numbers from 1.
+        files: size and digest of each file that was written, by name.
     """
-    total = request.most_tokens()
-    label = f"tokenizing {request.side}, tokens"
-    few: set[int] = set()
-    notes: list[str] = []
-    bytes_done = tokens = 0
-    results: list[Done] = []
-    items = _items(request, tokenizer, few, notes, places)
-    works = (
-        TokenizedPiece(pieces, number, documents, np.array(facts, PLAN), request.where)
-        for number, (documents, facts) in enumerate(_pieces(items))
-    )
-    for _, done in pool.run(works):
-        results.append(done)
-        bytes_done, tokens = bytes_done + done.size, tokens + done.tokens
+
+    def __init__(
+        self,
+        folder: Path,
+        request: CorpusRequest,
+        tokenizer: Tokenizer,
+        pool: Workers,
+        show: Show | None,
+    ) -> None:
+        self.folder, self.pieces = folder, folder / "pieces"
+        self.request, self.tokenizer, self.pool, self.show = request, tokenizer, pool, show
+        self.dtype = np.min_scalar_type(tokenizer.vocab_size - 1)
+        self.done: list[Done] = []
+        self.few: set[int] = set()
+        self.notes: list[str] = []
+        self.places: dict[TokenPlace, int] = {}
+        self.files: dict[str, Written] = {}
+
+    def tokenize(self) -> None:
+        """Tokenize all documents; pieces from an interrupted preparation are reused."""
+        total, show = self.request.most_tokens(), self.show
+        label = f"tokenizing {self.request.side}, tokens"
+        bytes_done = tokens = 0
+        works = (
+            TokenizedPiece(
+                self.pieces, number, documents, np.array(facts, PLAN), self.request.where
+            )
+            for number, (documents, facts) in enumerate(_pieces(self._items()))
+        )
+        for _, done in self.pool.run(works):
+            self.done.append(done)
+            bytes_done, tokens = bytes_done + done.size, tokens + done.tokens
+            if show is not None:
+                # An estimate by the bytes of the files, of which records are not all text.
+                expected = None if total is None else round(tokens * total / max(bytes_done, 1))
+                show(label, tokens, None if expected is None else max(expected, tokens + 1))
         if show is not None:
-            # An estimate by the bytes of the files, of which records are not all text.
-            expected = None if total is None else round(tokens * total / max(bytes_done, 1))
-            show(label, tokens, None if expected is None else max(expected, tokens + 1))
-    if show is not None:
-        show(label, tokens, tokens)
-    if not results:
-        raise request.no_text()
-    return results, few, tuple(notes)
+            show(label, tokens, tokens)
+        if not self.done:
+            raise self.request.no_text()
 
+    def _items(self) -> Iterator[Item]:
+        """The documents; groups with few documents are split here.
 
-def _items(
-    request: CorpusRequest,
-    tokenizer: Tokenizer,
-    few: set[int],
-    notes: list[str],
-    places: dict[TokenPlace, int],
-) -> Iterator[Item]:
-    """The documents; groups with few documents are split here, and `few` receives their numbers.
+        A group is split as a whole: one source of a mixture, or all sources.
+        """
+        request, places = self.request, self.places
 
-    A group is split as a whole: one source of a mixture, or all sources.
-    """
+        def item(document: Document, held_out: bool) -> Item:
+            file, place = 0, document.place
+            if request.in_place and place is not None:
+                file = places.setdefault(place._replace(first=0), len(places) + 1)
+            return document, (source_of(document.name, request.names), held_out, file)
 
-    def item(document: Document, held_out: bool) -> Item:
-        file, place = 0, document.place
-        if request.in_place and place is not None:
-            file = places.setdefault(place._replace(first=0), len(places) + 1)
-        return document, (source_of(document.name, request.names), held_out, file)
+        def filled(index: int) -> Iterator[Document]:
+            source, where = request.sources[index], request.where_of(index)
+            documents = documents_of(source, where, self.tokenizer, self.notes)
+            return (document for document in documents if document.size)
 
-    sources = (_filled(request, index, tokenizer, notes) for index in range(len(request.sources)))
-    share = request.held_out if request.held_out < 1 else 0.0
-    for group, documents in enumerate(sources if request.mixed else [chain.from_iterable(sources)]):
-        first = list(islice(documents, FEW + 1))
-        if share and len(first) <= FEW:
-            few.add(group)
-            split = split_group(first, share)
-            yield from (item(document, False) for document in split.train)
-            yield from (item(document, True) for document in split.held_out)
-        else:
-            yield from (item(document, False) for document in chain(first, documents))
+        sources = map(filled, range(len(request.sources)))
+        share = request.held_out if request.held_out < 1 else 0.0
+        groups = sources if request.mixed else [chain.from_iterable(sources)]
+        for group, documents in enumerate(groups):
+            first = list(islice(documents, FEW + 1))
+            if share and len(first) <= FEW:
+                self.few.add(group)
+                split = split_group(first, share)
+                yield from (item(document, False) for document in split.train)
+                yield from (item(document, True) for document in split.held_out)
+            else:
+                yield from (item(document, False) for document in chain(first, documents))
 
+    def gather(self) -> list[Side]:
+        """Write the shards of all sides."""
+        request, few = self.request, self.few
+        limits = self._limits()
+        # If all tokens stay in their files, which are targets follows from where documents end.
+        masked = any(piece.masked for piece in self.done)
+        masked = masked and any(piece.copied for piece in self.done)
+        size = sum(piece.tokens for piece in self.done) * self.dtype.itemsize
+        parts: list[tuple[str, str, int | None, bool]] = [("train", request.side, None, False)]
+        if request.mixed:
+            parts = [(f"train-{n}", request.side, n, False) for n in range(len(request.sources))]
+        if request.held_out:
+            parts.append(("held_out", "held_out", None, True))
+        sides: list[Side] = []
+        for name, side, source, held_out in parts:
+            below, above = (0, max(limits)) if held_out else (min(limits), TOP)
+            if few:
+                below, above = 0, TOP
+            shards = max(1, math.ceil(size * (above - below) / TOP / SHARD))
+            bounds = [below + (above - below) * k // shards for k in range(shards + 1)]
+            works = [
+                Shard(
+                    self.pieces, len(self.done), self.folder, shard_name(name, k), bounds[k],
+                    bounds[k + 1], held_out, limits, source, masked,
+                )
+                for k in range(shards)
+            ]  # fmt: skip
+            sides.append(self._side(name, side, source, works))
+        return sides
 
-def _filled(
-    request: CorpusRequest, index: int, tokenizer: Tokenizer, notes: list[str]
-) -> Iterator[Document]:
-    where = request.where_of(index)
-    documents = documents_of(request.sources[index], where, tokenizer, notes)
-    return (document for document in documents if document.size)
+    def _indexes(self) -> Iterator[npt.NDArray[Any]]:
+        """(documents,) `ROW` of each piece."""
+        for number in range(len(self.done)):
+            yield np.load(f"{piece_stem(self.pieces, number)}.index.npy", mmap_mode="r")
+
+    def _limits(self) -> tuple[int, ...]:
+        """First 53 bits of the hash below which each source's documents are held out.
+
+        0 for a group with few documents, which are marked individually.
+        """
+        request = self.request
+        separate = request.mixed and request.held_out < 1
+        if not request.held_out:
+            return (0,) * len(request.sources)
+
+        def hashes(group: int) -> Iterator[npt.NDArray[np.uint64]]:
+            for index in self._indexes():
+                hashes = index["hash"][:, 0]
+                yield hashes[index["source"] == group] if separate else hashes
+
+        limits: list[int] = []
+        for group in range(len(request.sources) if separate else 1):
+            documents = sum(map(len, hashes(group)))
+            if group in self.few or not documents:
+                limits.append(0)
+                continue
+            needed = held_out_count(documents, request.held_out) + 1
+            lowest = np.zeros(0, np.uint64)
+            for piece in hashes(group):
+                lowest = np.sort(np.concatenate([lowest, piece[:needed]]), kind="stable")[:needed]
+            limits.append(int(lowest[-1]) >> 11)
+        return tuple(limits) if separate else (limits[0],) * len(request.sources)
+
+    def _side(self, name: str, side: str, source: int | None, works: Sequence[Shard]) -> Side:
+        """Write the shards of a side, and its index over all shards.
+
+        Arguments:
+            source: index of its only source; None: all sources.
+        """
+        digest = hashlib.sha256(f"{self.tokenizer.name}\n".encode())
+        # A separator stands before all.
+        tokens, size = 1, int(self.tokenizer.token_bytes[self.tokenizer.separator])
+        documents, copied, masked = 0, 0, False
+        offsets: list[tuple[int, int]] = []
+        shard: ShardDone
+        for number, (_, shard) in enumerate(self.pool.run(works)):
+            if shard.repeated_name:
+                raise duplicate_name(self.request.where, shard.repeated_name)
+            digest.update(shard.records)
+            offsets.append((tokens, copied))
+            tokens, size = tokens + shard.tokens, size + shard.bytes
+            documents, copied = documents + shard.documents, copied + shard.copied
+            masked = masked or shard.masked
+            self.files.update(shard.files)
+            if self.show is not None:
+                self.show(f"writing {name}, shards", number + 1, len(works))
+        if not documents:
+            raise self._empty(source)
+        stems = [self.pieces / work.name for work in works]
+
+        def starts() -> Iterator[npt.NDArray[np.int64]]:
+            for stem, (first, _) in zip(stems, offsets, strict=True):
+                lengths = np.load(f"{stem}.index.npy", mmap_mode="r")["tokens"] + 1
+                yield first + np.cumsum(lengths) - lengths
+
+        def index() -> Iterator[npt.NDArray[Any]]:
+            named = 0
+            for stem, (_, copied) in zip(stems, offsets, strict=True):
+                rows = np.load(f"{stem}.index.npy")
+                rows["at"] += copied * (rows["file"] == 0)
+                rows["name_at"] += named
+                named += int(rows["name_length"].sum(dtype=np.int64))
+                yield rows
+
+        for file, dtype, parts in (
+            (f"{name}.starts.npy", np.dtype("<i8"), starts()),
+            (f"{name}.index.npy", INDEX, index()),
+        ):
+            self.files[file] = write_parts(self.folder / file, dtype, documents, parts)
+        names = (raw(_mapped(f"{stem}.names", np.dtype(np.uint8))) for stem in stems)
+        self.files[f"{name}.names"] = replace_file(self.folder / f"{name}.names", names)
+        all_names = self.request.names
+        sources = all_names if source is None else all_names[source : source + 1]
+        return Side(
+            name=name,
+            side=side,
+            sources=sources or (side,),
+            documents=documents,
+            tokens=tokens,
+            bytes=size,
+            digest=digest.hexdigest(),
+            shards=len(works),
+            masked=masked,
+        )
+
+    def _empty(self, source: int | None) -> SetpointError:
+        """Error for a side without documents."""
+        request = self.request
+        if source is not None:
+            has_text = any((index["source"] == source).any() for index in self._indexes())
+            return request.no_documents(source, has_text)
+        return SetpointError(
+            f"{request.where}: data.held_out = {request.held_out:g} holds nothing out: there are "
+            "one or two documents, too short to be cut or conversations, which are not cut.\n"
+            "Valid: more documents, data.validation, or data.held_out = 0 with evaluation = null."
+        )
 
 
 def _pieces(items: Iterator[Item]) -> Iterator[tuple[list[Document], list[PlannedFacts]]]:
@@ -540,158 +679,3 @@ def _pieces(items: Iterator[Item]) -> Iterator[tuple[list[Document], list[Planne
             documents, facts, size, number = [], [], 0, number + 1
     if documents:
         yield documents, facts
-
-
-def _gather(
-    folder: Path,
-    done: Sequence[Done],
-    few: set[int],
-    request: CorpusRequest,
-    tokenizer: Tokenizer,
-    pool: Workers,
-    show: Show | None,
-) -> tuple[list[Side], dict[str, Written]]:
-    """Write the shards of all sides."""
-    count = len(done)
-    limits = _limits(folder / "pieces", count, few, request)
-    # If all tokens stay in their files, which are targets follows from where documents end.
-    masked = any(piece.masked for piece in done) and any(piece.copied for piece in done)
-    itemsize = np.min_scalar_type(tokenizer.vocab_size - 1).itemsize
-    tokens = sum(piece.tokens for piece in done)
-    sides: list[Side] = []
-    files: dict[str, Written] = {}
-    parts: list[tuple[str, str, int | None, bool]] = []
-    if request.mixed:
-        parts += [(f"train-{n}", request.side, n, False) for n in range(len(request.sources))]
-    else:
-        parts.append(("train", request.side, None, False))
-    if request.held_out:
-        parts.append(("held_out", "held_out", None, True))
-    for name, side, source, held_out in parts:
-        below, above = (0, max(limits)) if held_out else (min(limits), TOP)
-        if few:
-            below, above = 0, TOP
-        shards = max(1, math.ceil(tokens * itemsize * (above - below) / TOP / SHARD))
-        bounds = [below + (above - below) * k // shards for k in range(shards + 1)]
-        works = [
-            Shard(
-                folder / "pieces", count, folder, shard_name(name, k), bounds[k], bounds[k + 1],
-                held_out, limits, source, masked,
-            )
-            for k in range(shards)
-        ]  # fmt: skip
-        sides.append(_side(folder, name, side, works, pool, tokenizer, files, request, show))
-    return sides, files
-
-
-def _limits(pieces: Path, count: int, few: set[int], request: CorpusRequest) -> tuple[int, ...]:
-    """First 53 bits of the hash below which each source's documents are held out.
-
-    0 for a group with few documents, which are marked individually.
-    """
-    separate = request.mixed and request.held_out < 1
-    groups = range(len(request.sources) if separate else 1)
-    if not request.held_out:
-        return (0,) * len(request.sources)
-
-    def hashes(number: int, group: int) -> npt.NDArray[np.uint64]:
-        index = np.load(f"{piece_stem(pieces, number)}.index.npy", mmap_mode="r")
-        hashes = index["hash"][:, 0]
-        return hashes[index["source"] == group] if separate else hashes
-
-    limits: list[int] = []
-    for group in groups:
-        documents = sum(len(hashes(number, group)) for number in range(count))
-        if group in few or not documents:
-            limits.append(0)
-            continue
-        needed = held_out_count(documents, request.held_out) + 1
-        lowest = np.zeros(0, np.uint64)
-        for number in range(count):
-            lowest = np.concatenate([lowest, hashes(number, group)[:needed]])
-            lowest = np.sort(lowest, kind="stable")[:needed]
-        limits.append(int(lowest[-1]) >> 11)
-    return tuple(limits) if separate else (limits[0],) * len(request.sources)
-
-
-def _side(
-    folder: Path,
-    name: str,
-    side: str,
-    works: Sequence[Shard],
-    pool: Workers,
-    tokenizer: Tokenizer,
-    files: dict[str, Written],
-    request: CorpusRequest,
-    show: Show | None,
-) -> Side:
-    """Write the shards of a side, and its index over all shards."""
-    pieces, source = works[0].pieces, works[0].source
-    digest = hashlib.sha256(f"{tokenizer.name}\n".encode())
-    # A separator stands before all.
-    tokens, size = 1, int(tokenizer.token_bytes[tokenizer.separator])
-    documents, copied, masked = 0, 0, False
-    offsets: list[tuple[int, int]] = []
-    shard: ShardDone
-    for number, (_, shard) in enumerate(pool.run(works)):
-        if shard.repeated_name:
-            raise duplicate_name(request.where, shard.repeated_name)
-        digest.update(shard.records)
-        offsets.append((tokens, copied))
-        tokens, size = tokens + shard.tokens, size + shard.bytes
-        documents, copied = documents + shard.documents, copied + shard.copied
-        masked = masked or shard.masked
-        files.update(shard.files)
-        if show is not None:
-            show(f"writing {name}, shards", number + 1, len(works))
-    if not documents:
-        raise _empty(pieces, works[0].count, request, source)
-    stems = [pieces / work.name for work in works]
-
-    def starts() -> Iterator[npt.NDArray[np.int64]]:
-        for stem, (first, _) in zip(stems, offsets, strict=True):
-            lengths = np.load(f"{stem}.index.npy", mmap_mode="r")["tokens"] + 1
-            yield first + np.cumsum(lengths) - lengths
-
-    def index() -> Iterator[npt.NDArray[Any]]:
-        named = 0
-        for stem, (_, copied) in zip(stems, offsets, strict=True):
-            rows = np.load(f"{stem}.index.npy")
-            rows["at"] += copied * (rows["file"] == 0)
-            rows["name_at"] += named
-            named += int(rows["name_length"].sum(dtype=np.int64))
-            yield rows
-
-    for file, dtype, parts in (
-        (f"{name}.starts.npy", np.dtype("<i8"), starts()),
-        (f"{name}.index.npy", INDEX, index()),
-    ):
-        files[file] = write_parts(folder / file, dtype, documents, parts)
-    names = (raw(_mapped(f"{stem}.names", np.dtype(np.uint8))) for stem in stems)
-    files[f"{name}.names"] = replace_file(folder / f"{name}.names", names)
-    sources = request.names if source is None else request.names[source : source + 1]
-    return Side(
-        name=name,
-        side=side,
-        sources=sources or (side,),
-        documents=documents,
-        tokens=tokens,
-        bytes=size,
-        digest=digest.hexdigest(),
-        shards=len(works),
-        masked=masked,
-    )
-
-
-def _empty(pieces: Path, count: int, request: CorpusRequest, source: int | None) -> SetpointError:
-    """Error for a side without documents."""
-    if source is not None:
-        indexes = (
-            np.load(f"{piece_stem(pieces, n)}.index.npy", mmap_mode="r") for n in range(count)
-        )
-        return request.no_documents(source, any((i["source"] == source).any() for i in indexes))
-    return SetpointError(
-        f"{request.where}: data.held_out = {request.held_out:g} holds nothing out: there are one "
-        "or two documents, too short to be cut or conversations, which are not cut.\n"
-        "Valid: more documents, data.validation, or data.held_out = 0 with evaluation = null."
-    )

@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from setpoint.config import SetpointError
-from setpoint.data.document import Document
+from setpoint.data.document import BuiltSource, Document
 from setpoint.data.sources.chat import ChatTemplate, Conversation, fitting_template
 from setpoint.data.sources.config import Conversations, Text
 from setpoint.data.sources.files import ARROW, PARQUET, TEXT, inputs_of
@@ -244,16 +244,8 @@ def conversations_in(config: Text) -> Conversations | None:
         return None
 
 
-class ConversationsSource:
-    """Conversations, one per document: `setpoint.data.document.TokenSource`.
-
-    Arguments:
-        where: the path of `config` in the job, for messages.
-    """
-
-    def __init__(self, config: Conversations, *, where: str = "data.sources") -> None:
-        self.config = config
-        self.where = where
+class ConversationsSource(BuiltSource[Conversations]):
+    """Conversations, one per document: `setpoint.data.document.TokenSource`."""
 
     def tokenized(self, tokenizer: Tokenizer) -> Iterator[Document]:
         """Read the files, and encode each conversation with the chat template.

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from setpoint.config import MissingPathError, Problem, SetpointError
-from setpoint.data.document import Document, FileRecord, Place, Placed
+from setpoint.data.document import BuiltSource, Document, FileRecord, Place, Placed
 from setpoint.data.sources.config import HubDataset
 from setpoint.data.sources.files import EXTRA, inputs_of
 from setpoint.data.sources.records import FileRow, fields_of, holds_tokens, needed_columns
@@ -58,16 +58,11 @@ def _place_after(row: int, shard: Any) -> Place:
     return {"row": row, "shard": shard.state_dict()}
 
 
-class HubDatasetSource:
-    """Documents from a field of a data set, one per row.
-
-    Arguments:
-        where: the path of `config` in the job, for messages.
-    """
+class HubDatasetSource(BuiltSource[HubDataset]):
+    """Documents from a field of a data set, one per row."""
 
     def __init__(self, config: HubDataset, *, where: str = "data.sources") -> None:
-        self.config = config
-        self.where = where
+        super().__init__(config, where=where)
         self._stream: Any = None
 
     def documents(self) -> Iterator[Document]:

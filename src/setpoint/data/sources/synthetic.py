@@ -8,7 +8,7 @@ from string import ascii_lowercase
 import numpy as np
 import numpy.typing as npt
 
-from setpoint.data.document import Document
+from setpoint.data.document import BuiltSource, Document
 from setpoint.data.order import random_bits
 from setpoint.data.sources.config import Questions, Random
 from setpoint.data.tokenizers.tokenizer import Tokenizer
@@ -17,21 +17,14 @@ FIRST_BYTE = 32  # symbols start at the space, so an alphabet of up to 95 is pri
 SUCCESSOR = 0.75  # share of "markov" steps that go to the next symbol of the alphabet
 
 
-class RandomSource:
+class RandomSource(BuiltSource[Random]):
     """Documents drawn from a seed, the same on every machine and with every numpy version.
 
     With A = `alphabet`, "uniform" draws each byte independently: log2(A) bits per byte, nothing to
     learn. "markov" steps from symbol x to x + 1 (mod A) with probability 3/4 and otherwise to a
     random symbol: single bytes are still uniform, so a unigram model stays at log2(A), and the
     rest is learnable from the previous byte. See `entropy`.
-
-    Arguments:
-        where: the path of `config` in the job, for messages.
     """
-
-    def __init__(self, config: Random, *, where: str = "data.sources") -> None:
-        self.config = config
-        self.where = where
 
     def documents(self) -> Iterator[Document]:
         """Draw the documents.
@@ -98,19 +91,12 @@ def question(task: str, word: str) -> tuple[str, str]:
     return f"{task}({word!r}) == ", repr(answer)
 
 
-class QuestionsSource:
+class QuestionsSource(BuiltSource[Questions]):
     """Questions with answers, one per document: `setpoint.data.document.TokenSource`.
 
     Questions are drawn from a seed. The answer and the end of text after it are targets, as in
     conversations with the chat template `plain`; an end of text also precedes the question.
-
-    Arguments:
-        where: the path of `config` in the job, for messages.
     """
-
-    def __init__(self, config: Questions, *, where: str = "data.sources") -> None:
-        self.config = config
-        self.where = where
 
     def questions(self) -> Iterator[tuple[str, str]]:
         """Draw the questions with their answers."""

@@ -14,7 +14,7 @@ from functools import partial
 from pathlib import Path, PurePosixPath
 
 from setpoint.config import Caution, Problem, SetpointError
-from setpoint.data.document import Document, FileRecord, Place, Placed
+from setpoint.data.document import BuiltSource, Document, FileRecord, Place, Placed
 from setpoint.data.sources.config import NOT_PLAIN, Conversations, Stdlib, Text
 from setpoint.data.sources.files import (
     ARROW,
@@ -59,16 +59,11 @@ SKIPPED_FOLDERS = frozenset(
 )
 
 
-class TextSource:
-    """Documents from files of text or records.
-
-    Arguments:
-        where: the path of `config` in the job, for messages.
-    """
+class TextSource(BuiltSource[Text]):
+    """Documents from files of text or records."""
 
     def __init__(self, config: Text, *, where: str = "data.sources") -> None:
-        self.config = config
-        self.where = where
+        super().__init__(config, where=where)
         self._parts: list[tuple[str, File]] = []
 
     def files(self) -> dict[str, File]:
@@ -199,22 +194,20 @@ class TextSource:
             ) from error
 
 
-class StdlibSource:
+class StdlibSource(BuiltSource[Stdlib]):
     """Documents of the running Python's standard library, one per `.py` file.
 
     Files are sorted by relative path. Caches, installed packages and files that are not UTF-8 are
     skipped.
 
     Arguments:
-        where: the path of `config` in the job, for messages.
         root: folder of the standard library; None: the library of the running Python.
     """
 
     def __init__(
         self, config: Stdlib, *, where: str = "data.sources", root: Path | None = None
     ) -> None:
-        self.config = config
-        self.where = where
+        super().__init__(config, where=where)
         self.root = root or Path(sysconfig.get_path("stdlib"))
 
     def paths(self) -> list[str]:

@@ -21,7 +21,7 @@ import numpy as np
 import numpy.typing as npt
 
 from setpoint.config import Problem, SetpointError
-from setpoint.data.document import Document, Place, Placed, TokenPlace
+from setpoint.data.document import BuiltSource, Document, Place, Placed, TokenPlace
 from setpoint.data.sources.config import HubDataset, Text, Tokens
 from setpoint.data.sources.files import (
     HERE,
@@ -79,16 +79,8 @@ _HUB = re.compile(
 )
 
 
-class TokensSource:
-    """Documents from memory-mapped files of token ids.
-
-    Arguments:
-        where: the path of `config` in the job, for messages.
-    """
-
-    def __init__(self, config: Tokens, *, where: str = "data.sources") -> None:
-        self.config = config
-        self.where = where
+class TokensSource(BuiltSource[Tokens]):
+    """Documents from memory-mapped files of token ids."""
 
     def tokenized(self, tokenizer: Tokenizer) -> Iterator[Document]:
         """Documents of prepared data or files: divided by index, by separators, or one per file.
