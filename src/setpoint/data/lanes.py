@@ -443,7 +443,7 @@ def _encode_local(
 
 
 class LaneCursor:
-    """Position in the rows of a stream: `setpoint.data.sampler.Cursor`.
+    """Position in the rows of a stream, with the methods of `EpochCursor`.
 
     Row i belongs to lane i modulo the number of lanes, which is the number of rows of a step at
     the start of the run; in the order of the files there is one lane. The position covers the lanes
@@ -474,7 +474,7 @@ class LaneCursor:
         return sum(pos.epoch for pos in self.positions.values()) / max(len(self.positions), 1)
 
     def take(self, slots: Ints, local_rows: slice) -> Parts:
-        """See `Cursor.take`.
+        """See `EpochCursor.take`.
 
         Raises:
             SetpointError: see `RowMaker`; earlier rows have been returned.
@@ -519,7 +519,7 @@ class LaneCursor:
     def locate(
         self, state: Mapping[str, Any] | None, deal: Deal, other_data: bool = False
     ) -> tuple[int, dict[int, LanePosition]]:
-        """See `Cursor.locate`.
+        """See `EpochCursor.locate`.
 
         If the data changed, a lane continues in the file named by the state if that still exists,
         else in the next epoch. Documents of a block are compared with the state when they are read.
@@ -548,7 +548,7 @@ class LaneCursor:
         return count, positions
 
     def move(self, position: tuple[int, dict[int, LanePosition]]) -> None:
-        """See `Cursor.move`."""
+        """See `EpochCursor.move`."""
         self.close()
         self.lane_count, self.positions = position
 

@@ -149,7 +149,7 @@ def loader_options(workers: config.WorkerOptions, device: torch.device) -> dict[
 
 
 class Maker(Protocol):
-    """Maker of batches; see `setpoint.data.rows.Sequences`."""
+    """Maker of batches; see `setpoint.data.rows.DocumentRows`."""
 
     def batch_of(self, rows: Rows) -> Batch:
         """Make rows into a batch."""

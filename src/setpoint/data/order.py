@@ -184,7 +184,7 @@ class EpochPosition(NamedTuple):
 
 
 class EpochCursor(ABC):
-    """Position in the rows of a corpus, epoch after epoch: `setpoint.data.sampler.Cursor`.
+    """Position in the rows of a corpus, epoch after epoch.
 
     The rows of a group depend only on the epoch and the group number. All ranks plan all rows. A
     batch may cross the end of an epoch, so that no rows are dropped.
@@ -194,10 +194,11 @@ class EpochCursor(ABC):
         size: rows, or documents to pack, per epoch.
         group_size: rows or documents in a group; the last group may be smaller.
         key: key of the random order.
-        facts: further properties of the order that must match when a state is loaded.
+        facts: further properties of the rows that must match when a state is loaded.
     """
 
     is_dealt = False
+    """True if a rank only knows the positions of its own rows, so states must be merged."""
 
     def __init__(
         self,
@@ -235,12 +236,17 @@ class EpochCursor(ABC):
 
     @property
     def epoch(self) -> float:
-        """See `Cursor.epoch`."""
+        """Passes over the source, with the fraction of the current one."""
         epoch, _, group, row = self.next_row
         return (epoch * self.size + self.passed(epoch, group, row)) / self.size
 
     def take(self, slots: Ints, local_rows: slice) -> Parts:
-        """See `Cursor.take`."""
+        """Advance by the next rows of all ranks, and return this rank's rows.
+
+        Arguments:
+            slots: (B,) numbers of the rows in the sequence of all sources.
+            local_rows: the rows of this rank.
+        """
         parts, done, count = list[Parts](), 0, len(slots)
         start, stop, _ = local_rows.indices(count)
         epoch, epoch_row, group, row = self.next_row
@@ -259,16 +265,17 @@ class EpochCursor(ABC):
         return Parts.joined(parts)
 
     def position(self) -> dict[str, Any]:
-        """See `Cursor.position`."""
+        """Position as a small JSON-serializable dict."""
         return self.next_row._asdict()
 
     def locate(
         self, state: Mapping[str, Any] | None, deal: Deal, other_data: bool = False
     ) -> EpochPosition:
-        """See `Cursor.locate`.
+        """Convert a state to a position for `move`; None: the start.
 
-        If the data changed, the position is the same row of the same group, or the start of the
-        next group or epoch if there are fewer rows.
+        Arguments:
+            other_data: whether the data may have changed; the position is then the same row of the
+                same group, or the start of the next group or epoch if there are fewer rows.
 
         Raises:
             SetpointError: the position does not exist.
@@ -293,7 +300,7 @@ class EpochCursor(ABC):
         return EpochPosition(epoch, epoch_row, group, row)
 
     def move(self, position: EpochPosition) -> None:
-        """See `Cursor.move`."""
+        """Continue at a position."""
         self.next_row = position
 
     def close(self) -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -25,45 +25,6 @@ NAMED = 4
 
 Rows = Any
 """Row numbers, `Parts` or `MixedRows`, depending on the sequences; sliceable."""
-
-
-class Sequences(Protocol):
-    """Maker of batches from rows of one length."""
-
-    @property
-    def sequence_length(self) -> int:
-        """Input tokens per row, S."""
-        ...
-
-    @property
-    def identity(self) -> DataIdentity:
-        """Identity of the text."""
-        ...
-
-    @property
-    def sources(self) -> tuple[str, ...]:
-        """Names of the sources; `Batch.source` contains indices into them."""
-        ...
-
-    @property
-    def epoch_rows(self) -> int | None:
-        """Rows per epoch; None for a stream."""
-        ...
-
-    def batch_of(self, rows: Rows) -> Batch:
-        """Make rows into a batch."""
-        ...
-
-    def describe(self, rows: Rows) -> str:
-        """Names of the documents in these rows, for messages."""
-        ...
-
-    def names_in(self, rows: Rows) -> list[list[str | None]]:
-        """Document name of each of the S + 1 tokens of each row; None for padding.
-
-        A separator belongs to the document that follows it.
-        """
-        ...
 
 
 class Cut:
@@ -156,7 +117,7 @@ class Cut:
 
 
 class DocumentRows:
-    """Maker of batches from parts of documents: `Sequences`.
+    """Maker of batches from parts of documents.
 
     Padding is at the end of a row, with separators as inputs and `IGNORE_INDEX` as targets. Causal
     attention hides it from all other positions.
@@ -174,6 +135,10 @@ class DocumentRows:
         layout: description of the rows; metrics with equal layouts are comparable.
         note: message about divided or dropped documents; empty: none.
         identity: identity of the text; None: identity of the corpus.
+
+    Attributes:
+        epoch_rows: rows per epoch; None for a stream.
+        sources: names of the sources; `Batch.source` contains indices into them.
     """
 
     def __init__(
@@ -211,7 +176,7 @@ class DocumentRows:
         return self.numbered.pick(rows)
 
     def batch_of(self, rows: Ints | Parts) -> Batch:
-        """See `Sequences`."""
+        """Make rows into a batch."""
         corpus, parts = self.corpus, self.parts(rows)
         tokens = corpus.tokens if parts.tokens is None else parts.tokens
         count, (starts, lengths) = len(parts), (parts.starts, parts.lengths)
@@ -349,7 +314,10 @@ class DocumentRows:
             begin = end
 
     def names_in(self, rows: Ints | Parts) -> list[list[str | None]]:
-        """See `Sequences`."""
+        """Document name of each of the S + 1 tokens of each row; None for padding.
+
+        A separator belongs to the document that follows it.
+        """
         row_names: list[list[str | None]] = []
         for row in self._names(self.parts(rows)):
             names: list[str | None] = [name for name, length in row for _ in range(length)]
@@ -358,7 +326,7 @@ class DocumentRows:
         return row_names
 
     def describe(self, rows: Ints | Parts) -> str:
-        """See `Sequences`."""
+        """Names of the documents in these rows, for messages."""
         names = list(
             dict.fromkeys(name for row in self._names(self.parts(rows)) for name, _ in row)
         )
@@ -489,9 +457,9 @@ class MixedRows:
 
 
 class MixedSequences:
-    """Maker of batches from the rows of several sources: `Sequences`."""
+    """Maker of batches from the rows of several sources."""
 
-    def __init__(self, names: Sequence[str], members: Sequence[Sequences]) -> None:
+    def __init__(self, names: Sequence[str], members: Sequence[DocumentRows]) -> None:
         self.sources = tuple(names)
         self.members = tuple(members)
 
@@ -537,10 +505,13 @@ class MixedSequences:
         return "; ".join(member.describe(part) for member, part in pairs if len(part))
 
     def names_in(self, rows: MixedRows) -> list[list[str | None]]:
-        """See `Sequences`."""
+        """See `DocumentRows.names_in`."""
         pairs = zip(self.members, rows.parts, strict=True)
         names = [iter(member.names_in(part) if len(part) else []) for member, part in pairs]
         return [next(names[source]) for source in rows.source.tolist()]
+
+
+Sequences = DocumentRows | MixedSequences
 
 
 def _joined(batches: Sequence[Batch], name: str, places: torch.Tensor) -> torch.Tensor | None:

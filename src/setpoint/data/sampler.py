@@ -10,68 +10,23 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import inf
-from typing import Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 import numpy as np
-import numpy.typing as npt
 
 from setpoint.config import SetpointError
 from setpoint.data.order import Deal, Parts
 from setpoint.data.rows import MixedRows, Rows
 
+if TYPE_CHECKING:
+    from setpoint.data.lanes import LaneCursor
+    from setpoint.data.order import EpochCursor
+
 ALL = slice(None)
 
 
-class Cursor(Protocol):
-    """Position in one source's endless rows."""
-
-    @property
-    def is_dealt(self) -> bool:
-        """True if a rank only knows the positions of its own rows, so states must be merged."""
-        ...
-
-    @property
-    def facts(self) -> Mapping[str, Any]:
-        """Properties of the rows that must match when a state is loaded."""
-        ...
-
-    @property
-    def epoch(self) -> float:
-        """Passes over the source, with the fraction of the current one."""
-        ...
-
-    def take(self, slots: npt.NDArray[np.int64], local_rows: slice) -> Parts:
-        """Advance by the next rows of all ranks, and return this rank's rows.
-
-        Arguments:
-            slots: (B,) numbers of the rows in the sequence of all sources.
-            local_rows: the rows of this rank.
-        """
-        ...
-
-    def position(self) -> dict[str, Any]:
-        """Position as a small JSON-serializable dict."""
-        ...
-
-    def locate(self, state: Mapping[str, Any] | None, deal: Deal, other_data: bool = False) -> Any:
-        """Convert a state to a position for `move`; None: the start.
-
-        Arguments:
-            other_data: whether the data may have changed, in which case the nearest position is
-                chosen.
-
-        Raises:
-            SetpointError: the position does not exist.
-        """
-        ...
-
-    def move(self, position: Any) -> None:
-        """Continue at a position."""
-        ...
-
-    def close(self) -> None:
-        """Clear caches and close files; taking more rows reopens them."""
-        ...
+Cursor: TypeAlias = "EpochCursor | LaneCursor"
+"""Position in one source's endless rows."""
 
 
 class Shares(NamedTuple):
@@ -148,7 +103,8 @@ class Sampler:
         """
         self._deal = Deal(step_rows, local_rows)
         for cursor in self.cursors:
-            cursor.move(cursor.locate(None, self._deal))
+            position: Any = cursor.locate(None, self._deal)
+            cursor.move(position)
 
     @property
     def is_dealt(self) -> bool:
@@ -286,7 +242,7 @@ class Sampler:
         saved = [states.get(name, new) for name in names]
         taken = [source["taken"] for source in saved]
         deal = self._deal._replace(first=sum(taken))
-        positions = [
+        positions: list[Any] = [
             cursor.locate(states.get(name), deal, other_data)
             for name, cursor in zip(names, self.cursors, strict=True)
         ]

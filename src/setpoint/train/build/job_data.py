@@ -65,7 +65,7 @@ def build_training_data(
 
 def _rows_of(
     job: Job, corpus: Corpus | Stream, name: str, ranks: DataRanks | None
-) -> tuple[Sequences, Cursor]:
+) -> tuple[DocumentRows, Cursor]:
     data, section, length = job.data, job.data.packing, job.batch.sequence_length
     seed = job.seed if data.seed is None else data.seed
     assert seed is not None
@@ -108,11 +108,11 @@ def build_evaluation_rows(
 
 def notes_of(sequences: Sequences) -> Iterator[str]:
     """Notes of packing, by source for a mixture."""
-    if isinstance(sequences, DocumentRows) and sequences.note:
-        yield sequences.note
-    elif isinstance(sequences, MixedSequences):
+    if isinstance(sequences, MixedSequences):
         for name, member in zip(sequences.sources, sequences.members, strict=True):
             yield from (f"{name}: {note}" for note in notes_of(member))
+    elif sequences.note:
+        yield sequences.note
 
 
 def phases_of(job: Job) -> list[Shares]:
@@ -146,7 +146,7 @@ def describe_data_position(job: Job, state: Mapping[str, Any]) -> str:
     return f"phase {number} of {len(starts)} ({origin}), {place}"
 
 
-def _limits_of(job: Job, members: Sequence[Sequences]) -> list[int | None]:
+def _limits_of(job: Job, members: Sequence[DocumentRows]) -> list[int | None]:
     return [
         None
         if source.epochs is None or member.epoch_rows is None
@@ -166,11 +166,7 @@ def planned_in_words(job: Job, sequences: Sequences) -> str | None:
         if job.data.streams:
             return None
         # Approximate for rows.
-        sizes = [
-            rows_of_source.row_tokens
-            for rows_of_source in members
-            if isinstance(rows_of_source, DocumentRows)
-        ]
+        sizes = [member.row_tokens for member in members]
         shares = [
             [share / size for share, size in zip(phase.shares, sizes, strict=True)]
             for phase in phases
