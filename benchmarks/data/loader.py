@@ -24,6 +24,7 @@ import numpy.typing as npt
 import torch
 
 from harness import Report, run_module
+from setpoint.data.config import WorkerOptions
 from setpoint.data.corpus import Corpus, JoinedRow
 from setpoint.data.document import FileRecord
 from setpoint.data.loader import Feed
@@ -73,9 +74,8 @@ def ours(folder: Path, length: int, rows: int, workers: int) -> Next:
         source=np.zeros(1, np.int64),
     )
     windows = training_rows(corpus, length)
-    return Feed(
-        windows, Sampler([RowOrder(windows, 1)]), count_of, micro_size=rows, workers=workers
-    ).take
+    sampler, loader = Sampler([RowOrder(windows, 1)]), WorkerOptions(workers)
+    return Feed(windows, sampler, count_of, micro_size=rows, loader=loader).take
 
 
 def count_of(batch: Batch) -> Count:

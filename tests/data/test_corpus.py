@@ -14,8 +14,8 @@ from setpoint.config import SetpointError, resolve
 from setpoint.data.config import Data
 from setpoint.data.corpus import Corpus, JoinedRow, build_corpus, files_digest, gather, slices
 from setpoint.data.document import Document
-from setpoint.data.evaluation import cut_rows
 from setpoint.data.reading import documents_of, split_position
+from setpoint.data.rows import cut_rows
 from setpoint.data.sides import named_corpus
 from setpoint.data.sources.config import Random, SourceConfig, Text
 from setpoint.data.tokenizers.config import Bytes

@@ -14,17 +14,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from setpoint.config import RunError, SetpointError, resolve
-from setpoint.data.config import Data, Packing
+from setpoint.data.config import Data, Packing, WorkerOptions
 from setpoint.data.corpus import Corpus, build_corpus
 from setpoint.data.document import Document
-from setpoint.data.evaluation import (
-    EvaluationFeed,
-    cut_rows,
-    evaluation_rows,
-    ngram_baselines,
-    ngram_bits,
-)
-from setpoint.data.rows import DocumentRows, training_rows
+from setpoint.data.loader import EvaluationFeed
+from setpoint.data.ngram import ngram_baselines, ngram_bits
+from setpoint.data.packing import evaluation_rows
+from setpoint.data.rows import DocumentRows, cut_rows, training_rows
 from setpoint.data.sources.config import Conversations, Random, SourceConfig, Tokens
 from setpoint.data.sources.synthetic import RandomSource
 from setpoint.data.tokenizers.tokenizer import ByteTokenizer
@@ -188,7 +184,7 @@ def test_workers_give_the_same_batches_at_each_pass(corpus_of: Callable[..., Cor
         for name, text, limit in (("a", bytes(range(90)), None), ("b", bytes(range(50)), 3))
     }
     alone = EvaluationFeed(texts, micro_size=2)
-    helped = EvaluationFeed(texts, micro_size=2, workers=workers, prefetch=3)
+    helped = EvaluationFeed(texts, micro_size=2, loader=WorkerOptions(workers, 3))
 
     def rows(feed: EvaluationFeed, name: str) -> list[object]:
         return [(b.inputs.tolist(), b.targets.tolist(), b.target_bytes) for b in feed.batches(name)]
@@ -212,7 +208,7 @@ def test_workers_give_the_same_batches_at_each_pass(corpus_of: Callable[..., Cor
 def test_a_fault_in_a_worker_names_the_text(corpus_of: Callable[..., Corpus]) -> None:
     windows = cut_rows(corpus_of(bytes(range(90)), side="web"), 4)
     dying = Dying(windows.corpus, 4, numbered=windows.numbered, count=len(windows))
-    feed = EvaluationFeed({"web": (dying, None)}, micro_size=2, workers=1)
+    feed = EvaluationFeed({"web": (dying, None)}, micro_size=2, loader=WorkerOptions(1))
     with pytest.raises(RunError, match=r"data.loader.evaluation.workers: a worker") as caught:
         list(feed.batches("web"))
     feed.close()

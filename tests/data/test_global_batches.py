@@ -15,7 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from setpoint.config import SetpointError, resolve
-from setpoint.data.config import Data, Packing
+from setpoint.data.config import Data, Packing, WorkerOptions
 from setpoint.data.corpus import Corpus, build_corpus
 from setpoint.data.document import Document
 from setpoint.data.lanes import build_streamed
@@ -166,7 +166,7 @@ def test_workers_may_change_with_them(kind: str) -> None:
     ):
         feeds = [
             Feed(*stream_of(kind), count, micro_size=micro, accumulation=accumulation,
-                 data_rank=rank, data_size=ranks, workers=workers)
+                 data_rank=rank, data_size=ranks, loader=WorkerOptions(workers))
             for rank in range(ranks)
         ]  # fmt: skip
         for each in feeds:

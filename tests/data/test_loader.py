@@ -20,6 +20,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from setpoint.config import RunError, SetpointError
+from setpoint.data.config import WorkerOptions
 from setpoint.data.corpus import Corpus, build_corpus
 from setpoint.data.document import Document
 from setpoint.data.loader import Feed, SentBatch
@@ -64,8 +65,10 @@ def feeds() -> Iterator[Any]:
     def make(workers: int, sequences: DocumentRows | None = None, **options: Any) -> Feed:
         sequences = sequences or windows()
         sampler = Sampler([RowOrder(sequences, 5)])
+        given = {name: options.pop(name) for name in ("prefetch", "timeout") if name in options}
         options = {"micro_size": 3, "accumulation": 2} | options
-        made.append(Feed(sequences, sampler, count, workers=workers, **options))
+        loader = WorkerOptions(workers, **given)
+        made.append(Feed(sequences, sampler, count, loader=loader, **options))
         return made[-1]
 
     yield make
@@ -150,7 +153,7 @@ def test_a_stream_that_ends_gives_what_comes_before(feeds: Any) -> None:
     sampler = Sampler(
         [RowOrder(whole, 5, "t")], MixtureSchedule(("t",), [Shares(0, (1.0,))], [12], 100)
     )
-    feed = Feed(mixture, sampler, count, micro_size=3, workers=2)
+    feed = Feed(mixture, sampler, count, micro_size=3, loader=WorkerOptions(2))
     try:
         assert len(inputs(feed, 4)) == 4
         with pytest.raises(SetpointError, match="as often as its epochs allow, after 12"):

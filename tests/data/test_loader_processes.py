@@ -25,6 +25,7 @@ SECONDS = 60.0
 PROGRAM = """
 import json, os, signal, sys, time
 import numpy as np, torch
+from setpoint.data.config import WorkerOptions
 from setpoint.data.corpus import Corpus
 from setpoint.data.document import FileRecord
 from setpoint.data.loader import Feed
@@ -48,7 +49,7 @@ def feed(folder, workers):
         source=np.arange(len(starts)) % 2)
     cut = training_rows(corpus, 64)
     sampler = Sampler([RowOrder(cut, 1)])
-    return Feed(cut, sampler, count, micro_size=4, workers=workers)
+    return Feed(cut, sampler, count, micro_size=4, loader=WorkerOptions(workers))
 
 def main(folder, how):
     if how == "threads":

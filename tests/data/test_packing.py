@@ -11,7 +11,6 @@ from setpoint.config import SetpointError, resolve
 from setpoint.data.config import Packing
 from setpoint.data.corpus import Corpus, build_corpus
 from setpoint.data.document import Document
-from setpoint.data.evaluation import cut_rows
 from setpoint.data.order import Parts
 from setpoint.data.packing import (
     COUNTED_GROUPS,
@@ -22,7 +21,14 @@ from setpoint.data.packing import (
     pieces_of,
     require_pieces,
 )
-from setpoint.data.rows import Cut, DocumentRows, MixedRows, MixedSequences, training_rows
+from setpoint.data.rows import (
+    Cut,
+    DocumentRows,
+    MixedRows,
+    MixedSequences,
+    cut_rows,
+    training_rows,
+)
 from setpoint.data.sampler import Sampler
 from setpoint.data.tokenizers.tokenizer import ByteTokenizer
 from setpoint.shapes.batch import IGNORE_INDEX

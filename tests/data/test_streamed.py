@@ -21,7 +21,7 @@ import pytest
 from pyarrow import parquet
 
 from setpoint.config import SetpointError, resolve
-from setpoint.data.config import Data, Mixture, Packing
+from setpoint.data.config import Data, Mixture, Packing, WorkerOptions
 from setpoint.data.document import Document, FileRecord, Place, Placed
 from setpoint.data.lanes import LEAST_AHEAD, Ahead, LaneCursor, build_streamed
 from setpoint.data.loader import Feed
@@ -533,7 +533,7 @@ def test_an_error_comes_with_its_row_after_all_rows_before_it(workers: int) -> N
     source = Endless(wrong=40)
     sequences, sampler = endless(source, 10)
     good = oracle_rows([[f"a text of some length {n}" for n in range(40)]], "endless", 1, 10)
-    feed = Feed(sequences, sampler, count_all, micro_size=1, workers=workers)
+    feed = Feed(sequences, sampler, count_all, micro_size=1, loader=WorkerOptions(workers))
     for row in good:
         assert rows_of(feed.take().batches[0]) == [row]
     with pytest.raises(SetpointError, match=r"endless/tap, row 41 is broken"):

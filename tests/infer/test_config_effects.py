@@ -13,6 +13,7 @@ import torch
 from setpoint.config import Config, SetpointError
 from setpoint.config.composition import compose
 from setpoint.config.schema.class_info import section_classes
+from setpoint.data.config import WorkerOptions
 from setpoint.data.loader import BatchLoader
 from setpoint.infer.adopt import complete, verify_job
 from setpoint.infer.config import Inference
@@ -336,13 +337,13 @@ def test_isolated_documents(trained: tuple[Job, Path], tmp_path: Path) -> None:
 def test_workers_of_evaluation(trained: tuple[Job, Path], tmp_path: Path) -> None:
     started: list[int] = []
 
-    def loader(*given: Any, workers: int, **options: Any) -> Any:
-        started.append(workers)
-        return BatchLoader(*given, workers=workers, **options)
+    def loader(texts: Any, plans: Any, options: WorkerOptions, section: str) -> Any:
+        started.append(options.workers)
+        return BatchLoader(texts, plans, options, section)
 
     flags = (*SETS, "data.loader.workers=2")
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("setpoint.data.evaluation.BatchLoader", loader)
+        patch.setattr("setpoint.data.loader.BatchLoader", loader)
         found = [
             scores(job_of(trained[1], tmp_path, tmp_path, (*flags, *more)))
             for more in ((), ("data.loader.evaluation.workers=1",), ("data.loader.workers=0",))

@@ -15,7 +15,7 @@ from setpoint.config import resolve
 from setpoint.config.composition import compose
 from setpoint.config.layers.presets import presets
 from setpoint.config.record.record import differences, fingerprint
-from setpoint.data.evaluation import ngram_baselines
+from setpoint.data.ngram import ngram_baselines
 from setpoint.infer.generation import Sampling, generate
 from setpoint.memory.config import CheckpointingConfig
 from setpoint.model import load_pretrained

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from setpoint.config import RunError, compose, resolve
-from setpoint.data.evaluation import ngram_baselines
+from setpoint.data.ngram import ngram_baselines
 from setpoint.resilience.signals import StopRequest
 from setpoint.train import finish
 from setpoint.train.config import Job

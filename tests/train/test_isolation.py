@@ -18,8 +18,8 @@ from setpoint.config import resolve
 from setpoint.data.config import Packing
 from setpoint.data.corpus import Corpus, build_corpus
 from setpoint.data.document import Document
-from setpoint.data.evaluation import cut_rows
 from setpoint.data.packing import build_packed
+from setpoint.data.rows import cut_rows
 from setpoint.data.tokenizers.tokenizer import ByteTokenizer
 from setpoint.loss.config import ChunkedCrossEntropy, CrossEntropy
 from setpoint.model.attention.config import MLA

@@ -37,10 +37,14 @@ NO_WORKERS = "with workers = 0 the main process makes batches on demand"
 class WorkerOptions(NamedTuple):
     """Options of worker processes; see the fields of `Loader`."""
 
-    workers: int
-    prefetch: int
-    pin_memory: bool
-    timeout: float | None
+    workers: int = 0
+    prefetch: int = 2
+    pin_memory: bool = False
+    timeout: float | None = None
+
+    def on(self, device: str) -> WorkerOptions:
+        """The options for a type of device; only batches for a GPU are pinned."""
+        return self._replace(pin_memory=self.pin_memory and device == "cuda")
 
 
 class EvaluationLoader(Config, role=RUNTIME):
@@ -90,13 +94,9 @@ class Loader(Config, role=RUNTIME):
     @property
     def of_evaluation(self) -> WorkerOptions:
         """Workers for evaluations."""
-        override = self.evaluation
-        return WorkerOptions(
-            self.workers if override.workers is None else override.workers,
-            self.prefetch if override.prefetch is None else override.prefetch,
-            self.pin_memory if override.pin_memory is None else override.pin_memory,
-            self.timeout if override.timeout is None else override.timeout,
-        )
+        overrides = {name: getattr(self.evaluation, name) for name in WorkerOptions._fields}
+        given = {name: value for name, value in overrides.items() if value is not None}
+        return self.of_training._replace(**given)
 
     @dead("prefetch", "pin_memory", "timeout")
     def _options_are_dead(self) -> str | None:

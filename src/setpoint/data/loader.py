@@ -1,4 +1,4 @@
-"""Training batches of a rank: planned by the sampler, made by worker processes, counted."""
+"""Batches of a rank for training and evaluation: planned in order, made by worker processes."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from multiprocessing.reduction import ForkingPickler
-from typing import TYPE_CHECKING, Any, Generic, NamedTuple, Protocol, TypeVar, cast
+from typing import Any, Generic, NamedTuple, TypeVar, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -25,7 +25,8 @@ import torch.multiprocessing  # teaches ForkingPickler tensors
 from torch.utils.data import DataLoader, Dataset
 
 from setpoint.config import RunError, SetpointError
-from setpoint.data.rows import Rows, Sequences
+from setpoint.data.config import WorkerOptions
+from setpoint.data.rows import DocumentRows, Rows, Sequences
 from setpoint.data.sampler import Sampler
 from setpoint.shapes.batch import (
     IGNORE_INDEX,
@@ -38,12 +39,11 @@ from setpoint.shapes.batch import (
     total_count,
 )
 
-if TYPE_CHECKING:
-    from setpoint.data import config
-
-
 T = TypeVar("T")
+TextRows = tuple[str, npt.NDArray[np.int64]]
+"""The name of a data set, and numbers of its rows."""
 
+NO_WORKERS = WorkerOptions()
 LARGE = 1 << 16
 """Bytes of an array above which it is shared instead of copied."""
 
@@ -138,28 +138,6 @@ INT32 = np.iinfo(np.int32)
 HELD = (*TENSORS, "source", "sources")
 
 
-def loader_options(workers: config.WorkerOptions, device: torch.device) -> dict[str, Any]:
-    """Arguments of feeds, from the options of `[data.loader]`."""
-    return {
-        "workers": workers.workers,
-        "prefetch": workers.prefetch,
-        "pin_memory": workers.pin_memory and device.type == "cuda",
-        "timeout": workers.timeout or 0.0,
-    }
-
-
-class Maker(Protocol):
-    """Maker of batches; see `setpoint.data.rows.DocumentRows`."""
-
-    def batch_of(self, rows: Rows) -> Batch:
-        """Make rows into a batch."""
-        ...
-
-    def describe(self, rows: Rows) -> str:
-        """Names of the documents in these rows, for messages."""
-        ...
-
-
 class Failed(NamedTuple):
     """Error of a worker, sent in place of a batch."""
 
@@ -222,7 +200,7 @@ class Making(Dataset[Any]):
             current batch, -1 if idle.
     """
 
-    def __init__(self, sequences: Maker, busy: torch.Tensor) -> None:
+    def __init__(self, sequences: Sequences | _Texts, busy: torch.Tensor) -> None:
         self.sequences = Shared(sequences)
         self.busy = busy
 
@@ -296,10 +274,7 @@ class BatchLoader:
 
     Arguments:
         plans: the rows of each batch; may be endless.
-        workers: number of processes, at least 1.
-        prefetch: batches that each worker prepares in advance.
-        pin_memory: whether to put batches into page-locked memory.
-        timeout: seconds to wait for a batch; 0: no limit.
+        options: options of the worker processes, at least one.
         section: path of the section of the configuration, for messages.
 
     Raises:
@@ -308,18 +283,14 @@ class BatchLoader:
 
     def __init__(
         self,
-        sequences: Maker,
+        sequences: Sequences | _Texts,
         plans: Iterator[Rows],
-        *,
-        workers: int,
-        prefetch: int,
-        pin_memory: bool = False,
-        timeout: float = 0.0,
+        options: WorkerOptions,
         section: str = "data.loader",
     ) -> None:
         self.sequences = sequences
-        self.timeout = timeout
-        self.section = section
+        self.timeout = options.timeout
+        self.section, workers = section, options.workers
         self.busy = torch.full((workers, 2), -1, dtype=torch.int64).share_memory_()
         self.planned: dict[int, Rows] = {}
         self.given = 0
@@ -330,9 +301,9 @@ class BatchLoader:
             batch_size=None,
             sampler=self._numbered(plans),
             num_workers=workers,
-            prefetch_factor=prefetch,
-            pin_memory=pin_memory,
-            timeout=min(timeout or LOOK, LOOK),
+            prefetch_factor=options.prefetch,
+            pin_memory=options.pin_memory,
+            timeout=min(self.timeout or LOOK, LOOK),
             worker_init_fn=quiet_worker,
             # Its own, since the loader draws a number of the generator that dropout uses.
             generator=torch.Generator(),
@@ -474,7 +445,7 @@ class Feed:
         accumulation: micro-batches per step.
         data_rank, data_size: rank and number of the data-parallel processes.
         divides: whether `divide` will be called, so that this rank may take any rows of a step.
-        workers: processes that prepare batches; 0: none. For the other options see `BatchLoader`.
+        loader: options of worker processes; by default there are none.
 
     Raises:
         SetpointError: a number is out of range.
@@ -491,10 +462,7 @@ class Feed:
         data_rank: int = 0,
         data_size: int = 1,
         divides: bool = False,
-        workers: int = 0,
-        prefetch: int = 2,
-        pin_memory: bool = False,
-        timeout: float = 0.0,
+        loader: WorkerOptions = NO_WORKERS,
     ) -> None:
         for name, value in (("micro_size", micro_size), ("accumulation", accumulation)):
             if value < 1:
@@ -515,8 +483,7 @@ class Feed:
         firsts = range(data_rank * micro_size, accumulation * width, width)
         local_rows = [first + row for first in firsts for row in range(micro_size)]
         sampler.deal(accumulation * width, range(accumulation * width) if divides else local_rows)
-        self.workers, self.prefetch = workers, prefetch
-        self.pin_memory, self.timeout = pin_memory, timeout
+        self.loader = loader
         self.spent = Spent()
         self._loader: BatchLoader | None = None
         # Of each micro-batch that is planned and not taken yet: where the data is behind it.
@@ -586,7 +553,7 @@ class Feed:
 
     def _next(self) -> Batch:
         self.spent.batches += 1
-        if not self.workers:
+        if not self.loader.workers:
             rows, began = self._plan(), time.perf_counter()
             batch = self.sequences.batch_of(rows)
             self.spent.making += time.perf_counter() - began
@@ -594,14 +561,7 @@ class Feed:
             return batch
         if self._loader is None:
             self._state = self.sampler.state_dict()
-            self._loader = BatchLoader(
-                self.sequences,
-                self._plans(),
-                workers=self.workers,
-                prefetch=self.prefetch,
-                pin_memory=self.pin_memory,
-                timeout=self.timeout,
-            )
+            self._loader = BatchLoader(self.sequences, self._plans(), self.loader)
         before = self._loader.making
         batch = next(self._loader, None)
         self.spent.making += self._loader.making - before
@@ -652,3 +612,124 @@ class Feed:
         self.close()
         self.sampler.load_state_dict(state, other_data)
         self._state, self._epoch = None, self.sampler.epoch
+
+
+class EvaluationFeed:
+    """Batches of evaluation data, the same in each pass.
+
+    Documents are in the order of the split's hash, so the first sequences are a fair sample.
+    Each target is predicted exactly once. The result depends on the limits, not on `micro_size`.
+
+    Workers live from the first pass to `close`. They cycle through the data sets, so the first
+    batches of the next pass are prepared in advance.
+
+    Arguments:
+        texts: data sets, each with a limit on its sequences; None: all sequences.
+        micro_size: B, sequences in a batch of one rank; the last batch of a text may be smaller.
+        data_rank, data_size: rank and number of the data-parallel processes.
+        loader: options of worker processes; by default there are none.
+
+    Raises:
+        SetpointError: a number is below 1.
+    """
+
+    def __init__(
+        self,
+        texts: Mapping[str, tuple[DocumentRows, int | None]],
+        *,
+        micro_size: int,
+        data_rank: int = 0,
+        data_size: int = 1,
+        loader: WorkerOptions = NO_WORKERS,
+    ) -> None:
+        for name, value in (
+            ("batch.micro_size", micro_size),
+            *(("evaluation sequences", limit) for _, limit in texts.values()),
+        ):
+            if value is not None and value < 1:
+                raise SetpointError(f"{name}: {value} is below 1.\nValid: 1 or more.")
+        self.texts = _Texts({name: sequences for name, (sequences, _) in texts.items()})
+        self.available = {name: len(sequences) for name, (sequences, _) in texts.items()}
+        """Sequences that each data set has."""
+        self.totals = {
+            name: count if (limit := texts[name][1]) is None else min(count, limit)
+            for name, count in self.available.items()
+        }
+        """Sequences of each data set in a pass, over all ranks."""
+        self.micro_size = micro_size
+        self.data_rank, self.data_size = data_rank, data_size
+        self.loader = loader
+        self._loader: BatchLoader | None = None
+        self._next = ""
+
+    def batches(self, name: str) -> Iterator[Batch]:
+        """Iterate once over a data set.
+
+        Raises:
+            RunError: a worker died, hangs, or could not make a row.
+        """
+        if not self.loader.workers:
+            yield from map(self.texts.batch_of, self._pass(name))
+            return
+        if name != self._next:
+            self.close()
+        if self._loader is None:
+            plans, section = self._passes(name), "data.loader.evaluation"
+            self._loader = BatchLoader(self.texts, plans, self.loader, section)
+        self._next = ""  # a pass that is left before its end leaves batches behind
+        for _ in self._pass(name):
+            yield next(self._loader)
+        self._next = self._next_name(name)
+
+    @property
+    def global_batch_size(self) -> int:
+        """Sequences in a batch over all ranks; the last batch may be smaller."""
+        return self.micro_size * self.data_size
+
+    def local_count(self, name: str) -> int:
+        """Number of sequences counted by this rank: the first ones of its pass.
+
+        Ranks that shard weights must run the same number of batches: if fewer sequences than ranks
+        are left, a rank without one runs another rank's sequence without counting it.
+        """
+        full, remainder = divmod(self.totals[name], self.global_batch_size)
+        return full * self.micro_size + (remainder + self.data_size - 1 - self.data_rank) // (
+            self.data_size
+        )
+
+    def _pass(self, name: str) -> Iterator[TextRows]:
+        indices = np.arange(self.totals[name])
+        for first in range(0, len(indices), self.global_batch_size):
+            batch = indices[first : first + self.global_batch_size]
+            local_batch = np.array_split(batch, self.data_size)[self.data_rank]
+            yield name, local_batch if len(local_batch) else batch[:1]
+
+    def _passes(self, name: str) -> Iterator[TextRows]:
+        while True:
+            yield from self._pass(name)
+            name = self._next_name(name)
+
+    def _next_name(self, name: str) -> str:
+        names = [*self.totals]
+        return names[(names.index(name) + 1) % len(names)]
+
+    def close(self) -> None:
+        """Stop the workers; calling `batches` again restarts them."""
+        if self._loader is not None:
+            self._loader.close()
+            self._loader = None
+
+
+class _Texts:
+    """Several data sets, with rows planned by data set and number."""
+
+    def __init__(self, texts: Mapping[str, DocumentRows]) -> None:
+        self.texts = texts
+
+    def batch_of(self, rows: TextRows) -> Batch:
+        name, indices = rows
+        return self.texts[name].batch_of(indices)
+
+    def describe(self, rows: TextRows) -> str:
+        name, indices = rows
+        return self.texts[name].describe(indices)

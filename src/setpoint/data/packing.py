@@ -12,7 +12,7 @@ from setpoint.config import SetpointError
 from setpoint.data.config import Packing
 from setpoint.data.corpus import LOOKED_AT, Corpus, Ints
 from setpoint.data.order import EpochCursor, Parts, shuffled
-from setpoint.data.rows import DocumentRows
+from setpoint.data.rows import DocumentRows, cut_rows
 
 COUNTED_GROUPS = 32
 """Groups whose rows are counted; with more groups the number of rows is extrapolated."""
@@ -330,3 +330,51 @@ def build_packed(
         note=", ".join(notes),
     )
     return rows, packer
+
+
+def evaluation_rows(
+    corpus: Corpus,
+    section: Packing,
+    length: int,
+    *,
+    isolates: bool = True,
+    marked: bool = False,
+    multiple: int | None = None,
+) -> DocumentRows:
+    """Divide a corpus into rows as in training, in the order of the corpus.
+
+    Concatenated text is cut into rows. Other packing methods predict each document separately, and
+    treat documents longer than a row as in training; documents share a row only if the model
+    isolates them.
+
+    Arguments:
+        section: section like `data.packing`.
+        length: tokens of a row, S.
+        isolates: whether the model isolates documents.
+        marked: see `DocumentRows`.
+        multiple: rows are padded to a multiple of this, after `section.pad_to_multiple_of`.
+
+    Raises:
+        SetpointError: a document is too long (with `too_long = "error"`), or no document is left.
+    """
+    isolated = bool(section.isolate)
+    if section.method == "concatenate":
+        return cut_rows(corpus, length, isolated=isolated, marked=marked)
+    pieces = pieces_of(corpus, length, section.too_long)
+    require_pieces(pieces, corpus, length)
+    shared = isolates and isolated and section.method != "none"
+    number = len(pieces.starts)
+    bins = next_fit(pieces.lengths, length) if shared else np.arange(number)
+    parts = Parts(pieces.starts, pieces.lengths, np.cumsum(np.bincount(bins)))
+    return DocumentRows(
+        corpus,
+        length,
+        numbered=parts,
+        count=len(parts),
+        isolated=shared,
+        marked=marked,
+        multiple=section.pad_to_multiple_of or multiple,
+        row_tokens=int(pieces.lengths.sum()) / len(parts),
+        layout=f"documents, {'next_fit' if shared else 'none'}, too_long = {section.too_long}",
+        note=", ".join(pieces.notes),
+    )

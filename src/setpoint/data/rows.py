@@ -370,6 +370,23 @@ def isolate(begins: npt.NDArray[np.bool_], used: Ints) -> tuple[Ints, Ints]:
     return positions, documents
 
 
+def cut_rows(
+    corpus: Corpus, length: int, *, isolated: bool = False, marked: bool = False
+) -> DocumentRows:
+    """Cut a corpus into rows that predict each token but the first once; pad the last row.
+
+    Adjacent rows share one token: the last target of a row is the first input of the next.
+    """
+    cut = Cut(corpus, length, stride=length, partial=True, divided=isolated)
+    layout = "isolated windows" if isolated else "windows"
+    if not cut.is_plain:
+        layout = f"{'isolated ' * isolated}documents, concatenated"
+    return DocumentRows(
+        corpus, length, numbered=cut, count=cut.count, isolated=isolated,
+        marked=marked and not cut.is_plain, layout=layout,
+    )  # fmt: skip
+
+
 def training_rows(
     corpus: Corpus,
     length: int,

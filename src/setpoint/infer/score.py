@@ -2,7 +2,7 @@
 
 import math
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import closing
 from typing import Any, NamedTuple
 
@@ -10,10 +10,10 @@ import torch
 from torch import Tensor
 
 from setpoint.config import RunError, resolve
-from setpoint.data.config import Packing
+from setpoint.data.config import Packing, WorkerOptions
 from setpoint.data.corpus import Corpus
-from setpoint.data.evaluation import EvaluationFeed, evaluation_rows
-from setpoint.data.loader import loader_options
+from setpoint.data.loader import NO_WORKERS, EvaluationFeed
+from setpoint.data.packing import evaluation_rows
 from setpoint.data.sides import named_corpus
 from setpoint.infer.config import Inference
 from setpoint.infer.distributed import ModelRunner
@@ -61,7 +61,7 @@ def score_texts(loaded: LoadedModel, job: Inference, show: Work = no_work) -> di
             marked=marks_padding(job.model),
             name=name,
             show=show,
-            loader=loader_options(job.data.loader.of_evaluation, loaded.device),
+            loader=job.data.loader.of_evaluation.on(loaded.device.type),
         )
         for name, corpus, packing in texts(loaded, job, show)
     }
@@ -108,7 +108,7 @@ def score(
     marked: bool = False,
     name: str = "the text",
     show: Work = no_work,
-    loader: Mapping[str, Any] | None = None,
+    loader: WorkerOptions = NO_WORKERS,
 ) -> Score:
     """Evaluate a model on a text; each trained token counts once.
 
@@ -118,7 +118,7 @@ def score(
         packing: packing of documents into rows.
         marked: see `evaluation_rows`.
         name: name of the text, for errors and `show`.
-        loader: options of `EvaluationFeed`; None: batches are made in this process.
+        loader: options of worker processes; by default there are none.
 
     Raises:
         SetpointError: no document is left, or one is too long, which the section treats as an
@@ -144,7 +144,7 @@ def score(
         micro_size=micro_size,
         data_rank=world.data_rank,
         data_size=world.data_size,
-        **(loader or {}),
+        loader=loader,
     )
 
     def sums(batch: Batch, valid: Tensor | None) -> EvalSums:

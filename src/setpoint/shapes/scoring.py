@@ -33,7 +33,7 @@ class EvalSums(NamedTuple):
 
 
 class TextFeed(Protocol):
-    """Batches of texts by name; see `setpoint.data.evaluation.EvaluationFeed`."""
+    """Batches of texts by name; see `setpoint.data.loader.EvaluationFeed`."""
 
     @property
     def totals(self) -> Mapping[str, int]:

@@ -10,7 +10,7 @@ from setpoint.config import RunError, SetpointError, fingerprint, traceback_to_s
 from setpoint.config.record.record import SHORT
 from setpoint.config.values.user_code import LOG_OF, traceback_of, was_quit
 from setpoint.data.corpus import Corpus
-from setpoint.data.evaluation import ngram_baselines
+from setpoint.data.ngram import ngram_baselines
 from setpoint.parallel.process_group import LostRanks, is_about_other_ranks
 from setpoint.parallel.rank import first_failure
 from setpoint.parallel.world import described

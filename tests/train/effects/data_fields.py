@@ -10,10 +10,8 @@ from typing import Any, cast
 
 import numpy as np
 import pytest
-import torch
 
 from setpoint.config import RunError
-from setpoint.data.loader import loader_options
 from setpoint.data.order import EpochCursor
 from setpoint.data.sides import workers_of
 from setpoint.train.build.components import build_components
@@ -74,8 +72,9 @@ def ahead(job: Job) -> int:
 def pinned(job: Job) -> list[bool]:
     """Whether batches for a GPU are pinned."""
     section = job.data.loader
-    both = [loader_options(each, torch.device("cuda")) for each in (section, section.evaluation)]
-    return [options["pin_memory"] for options in both]
+    return [
+        options.on("cuda").pin_memory for options in (section.of_training, section.of_evaluation)
+    ]
 
 
 def evaluating(job: Job) -> list[int]:

@@ -15,7 +15,7 @@ from torch.nn import functional as F
 
 from setpoint.config.values.user_code import allow_imports
 from setpoint.data.corpus import Corpus
-from setpoint.data.evaluation import EvaluationFeed
+from setpoint.data.loader import EvaluationFeed
 from setpoint.data.sources.config import Conversations
 from setpoint.infer.adopt import complete
 from setpoint.infer.config import EvaluationTask, Inference, InferenceWeights

@@ -18,9 +18,8 @@ from setpoint.checkpoint.optimizer_state import Options, options_of
 from setpoint.config import SetpointError
 from setpoint.data.corpus import Corpus
 from setpoint.data.document import DataIdentity
-from setpoint.data.evaluation import EvaluationFeed, cut_rows
-from setpoint.data.loader import Feed, loader_options
-from setpoint.data.rows import DocumentRows, Sequences
+from setpoint.data.loader import EvaluationFeed, Feed
+from setpoint.data.rows import DocumentRows, Sequences, cut_rows
 from setpoint.data.sampler import Sampler, merged_state
 from setpoint.data.stream import Stream
 from setpoint.data.tokenizers.tokenizer import Tokenizer
@@ -282,7 +281,7 @@ def _build_feeds(job: Job, components: Components, sampler: Sampler) -> None:
         data_rank=world.data_rank,
         data_size=world.data_size,
         divides=job.parallel.torchft is not None,
-        **loader_options(loader.of_training, world.device),
+        loader=loader.of_training.on(world.device.type),
     )
     if job.evaluation is None:
         return
@@ -293,7 +292,7 @@ def _build_feeds(job: Job, components: Components, sampler: Sampler) -> None:
         micro_size=job.batch.micro_size,
         data_rank=world.data_rank,
         data_size=world.data_size,
-        **loader_options(loader.of_evaluation, world.device),
+        loader=loader.of_evaluation.on(world.device.type),
     )
 
 

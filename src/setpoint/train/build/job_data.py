@@ -10,9 +10,8 @@ import numpy as np
 
 from setpoint.config import SetpointError
 from setpoint.data.corpus import Corpus
-from setpoint.data.evaluation import evaluation_rows
 from setpoint.data.lanes import DataRanks, build_streamed
-from setpoint.data.packing import build_packed
+from setpoint.data.packing import build_packed, evaluation_rows
 from setpoint.data.rows import DocumentRows, MixedSequences, RowOrder, Sequences, training_rows
 from setpoint.data.sampler import (
     Cursor,
