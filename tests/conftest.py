@@ -9,6 +9,7 @@ import importlib
 import os
 import signal
 import sys
+import typing
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -29,6 +30,9 @@ SOURCE, BENCHMARKS = ROOT / "src", ROOT / "benchmarks"
 gc.disable()
 # No test takes the power away, and what a killed process has written is there without it.
 os.fsync = lambda descriptor: None
+# Python 3.11 lists the members of a protocol anew for each `isinstance`.
+if sys.version_info < (3, 12):
+    typing._get_protocol_attrs = functools.cache(typing._get_protocol_attrs)
 
 # Before any test imports torch: idle threads of OpenMP sleep instead of spinning.
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
@@ -97,8 +101,6 @@ def pytest_unconfigure() -> None:
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Mark what starts processes, before marks are selected by; skip what needs a GPU."""
-    # A checker of types takes minutes, in which the other processes run all else.
-    items.sort(key=lambda item: not item.nodeid.startswith("tests/typing/"))
     for item in items:
         module, names = getattr(item, "module", None), getattr(item, "fixturenames", ())
         starts = hasattr(module, "subprocess") or hasattr(module, "forked")

@@ -5,6 +5,7 @@ The loop is PyTorch's and transformers' own: eager attention, one document at a 
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ from torch.nn.functional import cross_entropy
 from setpoint.train.build.components import Components, build_components
 from setpoint.train.config import Job
 
+from ..support.forks import forked
 from ..train.small import small_job
 
 STEPS = 10
@@ -122,3 +124,14 @@ def weights_of(components: Components) -> dict[str, Tensor]:
     """Whole weights of a trained model by the names that transformers has."""
     model: Any = components.model
     return {name: p.detach() for name, p in model.model.named_parameters()}
+
+
+def divide(pairs: Sequence[str], *words: str) -> None:
+    """Let ranks train families in shapes as one rank does."""
+    said = forked("tests.model.huggingface_ranks", *words, *pairs)
+    assert all(f"{pair}: equal" in said for pair in pairs)
+
+
+def every(kinds: Iterable[str], shapes: Iterable[str]) -> list[str]:
+    """Each kind in each shape."""
+    return [f"{kind}, {shape}" for kind in kinds for shape in shapes]

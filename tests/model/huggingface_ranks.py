@@ -1,7 +1,8 @@
 """Run by tests of families in a process of its own: several ranks train as one does.
 
-Its arguments are the number of ranks, unless it is 2; families of `FAMILIES`, with an adapter as in
-`gpt_oss+lora`, or compiled as in `gpt_oss+compiled`; and shapes such as `shard=2`.
+Its arguments are the number of ranks, unless it is 2; and pairs such as `gpt_oss, shard=2` of a
+family of `FAMILIES`, with an adapter as in `gpt_oss+lora`, or compiled as in `gpt_oss+compiled`,
+and a shape.
 
 With `float64` among them all that is fp32 is computed in fp64, over more steps: what differs there
 by more than rounding is a fault, where steps of an adapter on a small random base amplify it.
@@ -30,7 +31,7 @@ from ..support.ranks import fork_group
 from .huggingface_families import family_job
 
 WORLD = int(sys.argv[1]) if sys.argv[1:] and sys.argv[1].isdecimal() else 2
-FLAGS = ("duration=6 steps", "memory.activation_checkpointing=full")
+FLAGS = ("duration=4 steps", "memory.activation_checkpointing=full")
 # Fused AdamW takes no step counters in fp64.
 EXACT = ("duration=20 steps", "optimizer.implementation=loop")
 
@@ -97,15 +98,12 @@ def wide(kinds: list[str]) -> Iterator[None]:
 
 
 def one_rank(rank: int, store: str) -> None:
-    words = [each for each in sys.argv[1:] if each != "float64" and not each.isdecimal()]
-    shapes = [each for each in words if "=" in each]
-    kinds = [each for each in words if "=" not in each]
-    exact = wide(kinds) if "float64" in sys.argv else nullcontext()
+    pairs = [each.split(", ") for each in sys.argv[1:] if ", " in each]
+    exact = wide([kind for kind, _ in pairs]) if "float64" in sys.argv else nullcontext()
     with tempfile.TemporaryDirectory() as folder, exact:
         alone: dict[str, Trained] = {}
-        for kind in kinds:
-            for shape in shapes:
-                compare(Path(folder), kind, shape, alone)
+        for kind, shape in pairs:
+            compare(Path(folder), kind, shape, alone)
 
 
 if __name__ == "__main__":

@@ -13,8 +13,8 @@ import torch
 from setpoint.plan.dry_run import dry_run
 from setpoint.train.rules.parallel_rules import family_problems
 
-from ..support.forks import ENVIRONMENT, forked
-from .huggingface_families import FAMILIES, family_job
+from ..support.forks import ENVIRONMENT
+from .huggingface_families import FAMILIES, divide, every, family_job
 
 DIVIDED = {
     "tensor=2": ("gpt2",),
@@ -30,28 +30,19 @@ COMBINED = ("shard=2,tensor=2,expert=4", "pipeline=2,tensor=2", "pipeline=2,shar
 
 
 def test_two_ranks_divide_a_family_by_every_axis() -> None:
-    shapes = ("shard=2", "tensor=2,expert=2", "pipeline=2")
-    kinds = ("gpt_oss", "gpt_oss+dora")
-    said = forked("tests.model.huggingface_ranks", *kinds, *shapes)
-    assert all(f"{kind}, {shape}: equal" in said for kind in kinds for shape in shapes)
+    experts = "tensor=2,expert=2"
+    divide([*every(["gpt_oss"], ["shard=2", "pipeline=2", experts]), f"gpt_oss+dora, {experts}"])
 
 
 @pytest.mark.slow
 def test_adapters_of_experts_differ_by_rounding_alone() -> None:
     shapes = ("shard=2", "tensor=2", "shard=2,expert=2", "tensor=2,expert=2", "pipeline=2")
-    kinds = ("mixtral+lora", "mixtral+dora")
-    said = forked("tests.model.huggingface_ranks", *kinds, *shapes, "float64")
-    assert all(f"{kind}, {shape}: equal" in said for kind in kinds for shape in shapes)
+    divide(every(["mixtral+lora", "mixtral+dora"], shapes), "float64")
 
 
 @pytest.mark.slow
 def test_divided_experts_are_compiled() -> None:
-    kinds, shapes = (
-        ("gpt_oss+compiled", "mixtral+compiled"),
-        ("shard=2,expert=2", "tensor=2,expert=2", "tensor=2,expert_tensor=2"),
-    )
-    said = forked("tests.model.huggingface_ranks", *kinds, *shapes)
-    assert all(f"{kind}, {shape}: equal" in said for kind in kinds for shape in shapes)
+    divide(every(["gpt_oss+compiled", "mixtral+compiled"], EXPERTS))
 
 
 @pytest.mark.slow
@@ -60,22 +51,19 @@ def test_two_ranks_divide_all_families(shape: str) -> None:
     kinds = [kind for kind in FAMILIES if kind not in DIVIDED[shape]]
     # Updates of packed experts are added to tensors that the axes hold whole.
     kinds += ["gpt_oss+lora"] if shape == "tensor=2" else []
-    said = forked("tests.model.huggingface_ranks", *kinds, shape)
-    assert all(f"{kind}, {shape}: equal" in said for kind in kinds)
+    divide(every(kinds, [shape]))
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("shape", EXPERTS)
 def test_two_ranks_divide_the_experts_of_all_families(shape: str) -> None:
     kinds = [*MOE, *([] if "expert_tensor" in shape else ["gpt_oss+dora"])]
-    said = forked("tests.model.huggingface_ranks", *kinds, shape)
-    assert all(f"{kind}, {shape}: equal" in said for kind in kinds)
+    divide(every(kinds, [shape]))
 
 
 @pytest.mark.slow
 def test_four_ranks_combine_axes() -> None:
-    said = forked("tests.model.huggingface_ranks", "4", "gpt_oss", *COMBINED)
-    assert all(f"gpt_oss, {shape}: equal" in said for shape in COMBINED)
+    divide(every(["gpt_oss"], COMBINED), "4")
 
 
 @pytest.mark.parametrize(

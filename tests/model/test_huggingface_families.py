@@ -18,9 +18,8 @@ from setpoint.train.build.components import build_components
 from setpoint.train.run import train
 
 from ..support.cases import few
-from ..support.forks import forked
 from ..train.small import rows
-from .huggingface_families import FAMILIES, family_job, plain_loop, weights_of
+from .huggingface_families import FAMILIES, divide, every, family_job, plain_loop, weights_of
 
 
 @pytest.mark.parametrize("kind", few(FAMILIES, ["gpt_oss"]))
@@ -45,8 +44,7 @@ def test_packed_steps_equal_a_plain_loop(tmp_path: Path, kind: str) -> None:
 @pytest.mark.parametrize("shape", ["shard=2", "replicate=2"])
 def test_two_ranks_train_what_one_does(shape: str) -> None:
     kinds = [*FAMILIES, "gpt_oss+lora", "mixtral+dora"]
-    said = forked("tests.model.huggingface_ranks", *kinds, shape)
-    assert all(f"{kind}, {shape}: equal" in said for kind in kinds)
+    divide(every(kinds, [shape]))
 
 
 def test_a_loss_from_hidden_states_is_refused_where_the_way_to_logits_is_not_known(

@@ -13,6 +13,7 @@ from __future__ import annotations
 import array
 import ast
 import atexit
+import functools
 import gc
 import importlib
 import os
@@ -23,6 +24,7 @@ import signal
 import socket
 import sys
 import threading
+import typing
 import weakref
 from contextlib import suppress
 from importlib.machinery import SourceFileLoader
@@ -159,7 +161,10 @@ def prepare(names: list[str]) -> None:
     from setpoint.track import environment
     from setpoint.train.config import Job
 
-    os.fsync = lambda descriptor: None  # as in tests/conftest.py
+    # As in tests/conftest.py.
+    os.fsync = lambda descriptor: None
+    if sys.version_info < (3, 12):
+        typing._get_protocol_attrs = functools.cache(typing._get_protocol_attrs)
     environment._own_code()
     environment._packages()
     preflight(compose(Job).resolve())  # looks into the classes of all sections

@@ -23,8 +23,8 @@ ENVIRONMENT = {"OMP_NUM_THREADS": "1", "OMP_WAIT_POLICY": "PASSIVE"}
 # No program of the tests takes as long, but for one that waits for another for ever.
 SECONDS = 1800
 SETPOINT = str(Path(sys.executable).with_name("setpoint"))
-# Of what commands use; torch.profiler imports more with its first use.
-MODULES = ("torch.profiler._cupti_monitor", "numpy.ma", "resource", "tomllib")
+# Of what commands and programs of the tests use; torch.profiler imports more with its first use.
+MODULES = ("torch.profiler._cupti_monitor", "numpy.ma", "pytest", "resource", "tomllib")
 
 # Started by a shell in the place of `python` and `setpoint`, and by a sweep for its points. What
 # torch starts gets a real process: it inherits more than the three standard streams. It imports
