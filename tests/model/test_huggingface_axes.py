@@ -24,7 +24,7 @@ DIVIDED = {
 }
 """Shapes, and the families that are refused in them."""
 EXPERTS = ("shard=2,expert=2", "tensor=2,expert=2", "tensor=2,expert_tensor=2")
-MOE = ("gpt_oss", "qwen3_next", "deepseek_v3", "llama4_text", "glm4_moe", "mixtral")
+MOE = ("gpt_oss", "qwen3_next", "deepseek_v3", "glm4_moe", "mixtral")
 COMBINED = ("shard=2,tensor=2,expert=4", "pipeline=2,tensor=2", "pipeline=2,shard=2,expert=2",
             "ulysses=2,tensor=2")  # fmt: skip
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Collection, Mapping
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Any
 
 from setpoint.checkpoint.folder import directory_name
 from setpoint.checkpoint.places import find_checkpoint, verify_record
@@ -46,7 +46,7 @@ from setpoint.model.config import HuggingFaceConfig
 from setpoint.model.huggingface.architecture import longest_in
 from setpoint.model.pretrained.check_pretrained import vocabulary_in
 from setpoint.model.pretrained.config_document import read_keys
-from setpoint.model.pretrained.locate import GENERATION, is_on_hub, locate
+from setpoint.model.pretrained.locate import GENERATION, Place, is_on_hub, locate
 from setpoint.model.pretrained.recorded_model import DESCRIPTION
 from setpoint.train.config import Job
 
@@ -76,13 +76,13 @@ def verify_job(job: Inference, needs: Collection[Need] = NEEDS) -> Verification:
     unread = [] if sides else ["data"]
     local = not is_on_hub(job.weights.path)
     place = find_weights(job.weights.path, job.weights.checkpoint) if local else None
-    if place is not None and place.record is not None:
+    if place is not None and place.is_checkpoint:
         # Of these, the files in the checkpoint are read, if any.
         names = {"tokenizer": TOKENIZER, "model": DESCRIPTION}
         unread += [name for name, file in names.items() if (place.directory / file).is_file()]
     verification = verify(job, needs, unread=unread)
     for problem in verification.problems:
-        if problem.path.startswith("data.") and place is not None and place.record is not None:
+        if problem.path.startswith("data.") and place is not None and place.is_checkpoint:
             hint = (
                 f"evaluation.sides = {list(sides or ())} reads the data that the run was trained "
                 f"on, with relative paths from the working directory. `setpoint evaluate RUN "
@@ -103,7 +103,7 @@ def adopt(draft: Inference) -> list[Problem]:
         return []  # resolve reports it
     try:
         place = find_weights(path, selector)
-        base = _of_run(place) if place.record else _of_hugging_face(path, place, draft)
+        base = _of_run(place) if place.is_checkpoint else _of_hugging_face(path, place, draft)
     except ConfigError as error:
         return list(error.problems)
     except SetpointError as error:
@@ -117,9 +117,9 @@ def adopt(draft: Inference) -> list[Problem]:
     origin = Origin(RECORD, path)
     for name in (*FIXED_BY_WEIGHTS, *DEFAULTS_FROM_WEIGHTS):
         _default_field(draft, base, name, (), origin, name in FIXED_BY_WEIGHTS, problems)
-    if place.record is not None and draft.export is not None:
-        _default_export(draft.export, place.record)
-    if place.record is not None and draft.evaluation is not None:
+    if place.is_checkpoint and draft.export is not None:
+        _default_export(draft.export, place.directory)
+    if place.is_checkpoint and draft.evaluation is not None:
         _default_sources(draft, origin)
     if draft.generation is not None:
         problems += _default_sampling(draft.generation, path, place)
@@ -156,7 +156,7 @@ def _default_export(section: ExportTask, directory: Path) -> None:
         section.store("dtype", dtype, Origin(RECORD, str(directory), record.find))
 
 
-def _default_sampling(section: Generation, path: str, place: WeightsPlace) -> list[Problem]:
+def _default_sampling(section: Generation, path: str, place: Place) -> list[Problem]:
     """Sample as in the generation_config.json of the weights, unless other values are given."""
     if not (place.directory / GENERATION).is_file():
         return []
@@ -182,9 +182,9 @@ def _default_sampling(section: Generation, path: str, place: WeightsPlace) -> li
     return problems
 
 
-def _of_run(place: WeightsPlace) -> Inference:
+def _of_run(place: Place) -> Inference:
     """Values from the record of a run or checkpoint."""
-    record = load_record(Job, str(place.record))
+    record = load_record(Job, str(place.directory))
     base = Inference()
     editor = Editor(base, replace_mappings=True)
     values: dict[str, Any] = {
@@ -201,14 +201,14 @@ def _of_run(place: WeightsPlace) -> Inference:
     formats = values.pop("precision", {})
     values["precision"] = {"compute": formats["compute"]} if "compute" in formats else {}
     values["weights"] = {"dtype": formats["params"]} if "params" in formats else {}
-    editor.merge(values, Origin(RECORD, str(place.record), record.find))
+    editor.merge(values, Origin(RECORD, str(place.directory), record.find))
     if editor.problems:
-        require_modules(record, str(place.record))
+        require_modules(record, str(place.directory))
         raise ConfigError(editor.problems)
     return base
 
 
-def _of_hugging_face(path: str, place: WeightsPlace, draft: Inference) -> Inference:
+def _of_hugging_face(path: str, place: Place, draft: Inference) -> Inference:
     """Values from the files of a Hugging Face model."""
     model = _model_of(path, place, draft)
     base = Inference()
@@ -240,7 +240,7 @@ def _of_hugging_face(path: str, place: WeightsPlace, draft: Inference) -> Infere
     return base
 
 
-def _model_of(path: str, place: WeightsPlace, draft: Inference) -> Config:
+def _model_of(path: str, place: Place, draft: Inference) -> Config:
     """Model section for a directory: Setpoint's own if that supports it, else transformers'."""
     from setpoint.model.pretrained.config_json import read_config
 
@@ -337,22 +337,7 @@ def _shown(value: object, plain: object) -> str:
     return "null" if plain is None else str(plain)
 
 
-class WeightsPlace(NamedTuple):
-    """Location of weights.
-
-    Arguments:
-        kind: `checkpoint` for one of Setpoint, or `huggingface`.
-        record: folder with the record of a checkpoint; None for others.
-    """
-
-    kind: Literal["checkpoint", "huggingface"]
-    directory: Path
-    record: Path | None = None
-
-
-def find_weights(
-    path: str, selector: int | str | None = None, *, weights: bool = False
-) -> WeightsPlace:
+def find_weights(path: str, selector: int | str | None = None, *, weights: bool = False) -> Place:
     """Locate weights without reading them.
 
     Arguments:
@@ -365,9 +350,9 @@ def find_weights(
     """
     if selector is None:
         place = locate(path, weights=weights)
-        if place.kind == "huggingface":
-            return WeightsPlace("huggingface", place.directory)
-        return _checkpoint(place.directory)
+        if place.is_checkpoint:
+            verify_record(place.directory)
+        return place
     run = Path(os.path.expanduser(path))
     if not is_record(str(run)) or not (run / "checkpoints").is_dir() or find_checkpoint(run):
         raise SetpointError(
@@ -377,17 +362,13 @@ def find_weights(
     checkpoint = find_checkpoint(run / "checkpoints" / name)
     if checkpoint is None:
         raise SetpointError(f"there is no checkpoint {name} in {run / 'checkpoints'}")
-    return _checkpoint(checkpoint)
+    verify_record(checkpoint)
+    return Place(path, "checkpoint", checkpoint)
 
 
-def _checkpoint(directory: Path) -> WeightsPlace:
-    verify_record(directory)
-    return WeightsPlace("checkpoint", directory, directory)
-
-
-def kept_tokenizer(section: TokenizerConfig, place: WeightsPlace) -> TokenizerConfig:
+def kept_tokenizer(section: TokenizerConfig, place: Place) -> TokenizerConfig:
     """Tokenizer section, with the files saved in a checkpoint."""
-    kept = place.record is not None and (place.directory / TOKENIZER).is_file()
+    kept = place.is_checkpoint and (place.directory / TOKENIZER).is_file()
     if not kept or not isinstance(section, HuggingFace):
         return section
     return HuggingFace(path=str(place.directory), separator=section.separator)

@@ -25,16 +25,15 @@ from setpoint.adapter.low_rank import (
 from setpoint.config import SetpointError, load_record
 from setpoint.data.tokenizers.tokenizer import ByteTokenizer, HuggingFaceTokenizer, Tokenizer
 from setpoint.data.tokenizers.vocabulary import TOKENIZER, find_tokenizer, read_vocabulary
-from setpoint.infer.adopt import WeightsPlace
 from setpoint.infer.config import Inference
 from setpoint.infer.loaded_model import LoadedModel, load, naming_whole_ones
 from setpoint.infer.tasks import ExportTask
 from setpoint.model.huggingface.language_model import HuggingFaceModel
-from setpoint.model.huggingface.model_parallel import experts_of
+from setpoint.model.layers import packed_experts
 from setpoint.model.pretrained.base_model import is_built_in
 from setpoint.model.pretrained.config_json import family_for
 from setpoint.model.pretrained.fill import EMBEDDING
-from setpoint.model.pretrained.locate import CONFIG, TOKENIZER_FILES
+from setpoint.model.pretrained.locate import CONFIG, TOKENIZER_FILES, Place
 from setpoint.model.pretrained.recorded_model import keys_of_origin, tokenizer_of
 from setpoint.model.pretrained.save_pretrained import (
     SHARD,
@@ -64,9 +63,7 @@ def require_empty(section: ExportTask) -> None:
         raise SetpointError(f"export.path: {path} {kind}; give a new or empty directory")
 
 
-def export_job(
-    job: Inference, place: WeightsPlace, loaded: LoadedModel | None
-) -> tuple[Path, list[str]]:
+def export_job(job: Inference, place: Place, loaded: LoadedModel | None) -> tuple[Path, list[str]]:
     """Export a job's weights, from this process only.
 
     Arguments:
@@ -81,7 +78,7 @@ def export_job(
     directory = place.directory
     options: dict[str, Any] = {"dtype": section.dtype, "family": section.family}
     with naming_whole_ones(directory):
-        if place.record and is_built_in(job.model) and job.adapter is None:
+        if place.is_checkpoint and is_built_in(job.model) and job.adapter is None:
             # A few tensors at a time, as they were saved.
             model, tokenizer = directory, tokenizer_of(directory, job.tokenizer)
         else:
@@ -89,8 +86,9 @@ def export_job(
             model, tokenizer = loaded.model, loaded.tokenizer
         if section.adapter:
             assert job.adapter is not None and isinstance(model, nn.Module)
-            record = place.record and load_record(Job, str(place.record)).values
-            options["base"] = record["model"].get("pretrained") if record else None
+            if place.is_checkpoint:
+                record = load_record(Job, str(place.directory)).values
+                options["base"] = record["model"].get("pretrained")
             options["dtype"] = DType(section.dtype).torch()
             return write_peft(model, job.adapter, section.path, tokenizer=directory, **options), []
         if job.adapter is not None:
@@ -349,7 +347,7 @@ def _form_of_ours(model: Transformer, family: str | None) -> _Form:
 def _form_of_transformers(model: HuggingFaceModel) -> _Form:
     """Adapter of a transformers model."""
     form, inner = _Form(), model.model
-    renames = bool(experts_of(inner))
+    renames = bool(packed_experts(inner))
     experts: dict[str, dict[str, ExpertAdapter]] = defaultdict(dict)
     for name, adapter in adapters_of(inner).items():
         if isinstance(adapter, ExpertAdapter):

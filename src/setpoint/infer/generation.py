@@ -287,9 +287,6 @@ class Sampling:
             all tokens.
         min_p: sample from tokens at least this fraction as probable as the most probable one; None:
             all tokens.
-
-    Raises:
-        SetpointError: a setting is out of range.
     """
 
     repetition_penalty: float = 1.0
@@ -297,27 +294,6 @@ class Sampling:
     top_k: int | None = None
     top_p: float | None = None
     min_p: float | None = None
-
-    def __post_init__(self) -> None:
-        if not 0 <= self.temperature < float("inf"):
-            raise SetpointError(
-                f"temperature = {self.temperature}: it must be 0 (greedy) or greater"
-            )
-        if self.top_k is not None and self.top_k < 1:
-            raise SetpointError(
-                f"top_k = {self.top_k}: it must be at least 1, or null for all tokens"
-            )
-        for name in ("top_p", "min_p"):
-            share = getattr(self, name)
-            if share is not None and not 0 < share <= 1:
-                raise SetpointError(
-                    f"{name} = {share}: it must be above 0 and at most 1, or null for all tokens"
-                )
-        if not 0 < self.repetition_penalty < float("inf"):
-            raise SetpointError(
-                f"repetition_penalty = {self.repetition_penalty}: it must be above 0; 1 changes "
-                f"nothing"
-            )
 
 
 def sample(

@@ -18,7 +18,7 @@ from setpoint.checkpoint.manifest import DamagedCheckpoint
 from setpoint.config import RunError, SetpointError, load_record
 from setpoint.data.tokenizers.tokenizer import ChatTokenizer, Tokenizer
 from setpoint.data.tokenizers.vocabulary import ChatFacts
-from setpoint.infer.adopt import WeightsPlace, find_weights
+from setpoint.infer.adopt import find_weights
 from setpoint.infer.config import Inference
 from setpoint.infer.distributed import Division, ModelRunner
 from setpoint.infer.prompts import Prompt
@@ -30,6 +30,7 @@ from setpoint.model.parameters import fused_parts_of
 from setpoint.model.pretrained.base_model import is_built_in
 from setpoint.model.pretrained.config_json import read_config
 from setpoint.model.pretrained.load import load_checkpoint, load_huggingface, read_whole
+from setpoint.model.pretrained.locate import Place
 from setpoint.model.pretrained.recorded_model import tokenizer_of
 from setpoint.model.pretrained.save_pretrained import ends_of
 from setpoint.parallel.world import World, choose_device, reader_of
@@ -59,7 +60,7 @@ class LoadedModel:
     context: int
     opening: tuple[int, ...]
     stops: tuple[int, ...]
-    place: WeightsPlace
+    place: Place
 
     def computing(self) -> AbstractContextManager[object]:
         """Context that sets the dtype of matrix products."""
@@ -91,9 +92,7 @@ class LoadedModel:
         return tokens or [self.tokenizer.separator]
 
 
-def load(
-    job: Inference, world: World | None = None, place: WeightsPlace | None = None
-) -> LoadedModel:
+def load(job: Inference, world: World | None = None, place: Place | None = None) -> LoadedModel:
     """Build and load the model of a job; each rank reads its own part.
 
     Arguments:
@@ -115,7 +114,7 @@ def load(
         "divide": division.divide,
         "broadcast": reader_of(job.parallel, world),
     }
-    if place.record:
+    if place.is_checkpoint:
         tokenizer = tokenizer_of(place.directory, job.tokenizer)
         model = _load_checkpoint(job, place, tokenizer.vocab_size, given)
     else:
@@ -138,11 +137,11 @@ def load(
     )
 
 
-def _opening(place: WeightsPlace, tokenizer: Tokenizer) -> tuple[int, ...]:
+def _opening(place: Place, tokenizer: Tokenizer) -> tuple[int, ...]:
     """Tokens that precede a text, as in the run's training data."""
-    if place.record is None:
+    if not place.is_checkpoint:
         return tokenizer.opening
-    sources = load_record(Job, str(place.record)).values["data"]["sources"]
+    sources = load_record(Job, str(place.directory)).values["data"]["sources"]
     if all(source["type"] == "conversations" for source in sources):
         return ()  # their template writes the opening
     return (tokenizer.separator,) if getattr(tokenizer, "separates", True) else ()
@@ -169,7 +168,7 @@ def add_adapter(config: AdapterConfig, section: ModelConfig, model: nn.Module) -
 
 
 def _load_checkpoint(
-    job: Inference, place: WeightsPlace, vocab_size: int, given: Mapping[str, Any]
+    job: Inference, place: Place, vocab_size: int, given: Mapping[str, Any]
 ) -> nn.Module:
     with naming_whole_ones(place.directory):
         adapter = job.adapter
@@ -208,7 +207,7 @@ def naming_whole_ones(checkpoint: Path) -> Iterator[None]:
 
 
 def _load_hugging_face(
-    job: Inference, place: WeightsPlace, tokens: int, given: Mapping[str, Any]
+    job: Inference, place: Place, tokens: int, given: Mapping[str, Any]
 ) -> nn.Module:
     if isinstance(job.model, HuggingFaceConfig):
         model = job.model.build(vocab_size=tokens)

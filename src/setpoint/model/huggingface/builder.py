@@ -353,7 +353,7 @@ def _undivided_experts(model: nn.Module, parallel: Parallel) -> Iterator[Undivid
     if not all_experts:
         axis = "expert" if ranks > 1 else "expert_tensor"
         yield Undivided(axis, f"{kind} has no packed experts")
-    for path, experts, _ in all_experts:
+    for path, experts in all_experts:
         count = next(experts.parameters()).shape[0]
         if count % ranks:
             yield Undivided("expert", f"{ranks} ranks cannot divide the {count} experts of {kind}")

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import copy
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from functools import cache
 from inspect import unwrap
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
-import torch
 from torch import Tensor, nn
 
 from setpoint.config import SetpointError
@@ -18,12 +17,9 @@ from setpoint.model.moe.experts import (
     Assignments,
     assign,
     gather,
-    grouped_product,
-    looped_product,
     row_groups,
     spread,
     sum_choices,
-    why_not_grouped,
 )
 from setpoint.model.parameters import LAYER, part_names
 from setpoint.shapes.placed import local_part
@@ -256,9 +252,6 @@ def _module_order(model: Any) -> list[str]:
 
 # Packed experts, dispatched as Setpoint's own.
 
-BLOCKS = ("Llama4TextMoe",)
-"""Blocks whose experts process all tokens, weighted; their forward pass is replaced."""
-
 
 def use_experts(model: nn.Module, dispatcher: TokenDispatcher) -> list[ExpertPart]:
     """See `setpoint.shapes.protocols.HasExperts`.
@@ -271,11 +264,8 @@ def use_experts(model: nn.Module, dispatcher: TokenDispatcher) -> list[ExpertPar
     if isinstance(inner, TensorParallelDispatcher) and inner.divides:
         peers = inner.peers
     parts: list[ExpertPart] = []
-    for path, experts, block in experts_of(model):
-        if block is not None:
-            _set_class(block, _LlamaBlock, {})
-            block.dispatcher = dispatcher
-        parts.append(_part(path, experts, _Weighted if block is None else _Scaled, peers))
+    for path, experts in experts_of(model):
+        parts.append(_part(path, experts, peers))
         experts.dispatcher = dispatcher
     if not parts:
         raise SetpointError(
@@ -285,15 +275,13 @@ def use_experts(model: nn.Module, dispatcher: TokenDispatcher) -> list[ExpertPar
     return parts
 
 
-def experts_of(model: nn.Module) -> list[tuple[str, Any, Any]]:
-    """Packed experts: path, module, and the surrounding block if it is one of `BLOCKS`."""
-    experts: list[tuple[str, Any, Any]] = []
-    for path, module in model.named_modules():
-        if type(module).__name__ in BLOCKS:
-            experts.append((f"{path}.experts", module.experts, module))
-        elif isinstance(getattr(module, "_is_expert_parallel", None), bool):
-            experts.append((path, module, None))
-    return experts
+def experts_of(model: nn.Module) -> list[tuple[str, Any]]:
+    """Packed experts, by path."""
+    return [
+        (path, module)
+        for path, module in model.named_modules()
+        if isinstance(getattr(module, "_is_expert_parallel", None), bool)
+    ]
 
 
 class _Widths(NamedTuple):
@@ -335,7 +323,7 @@ def why_no_width(path: str, experts: Any, size: int) -> str | None:
     return f"{size} ranks cannot divide experts of {width}, as in {path}" if width % size else None
 
 
-def _part(path: str, experts: Any, behavior: type[_Experts], peers: Peers | None) -> ExpertPart:
+def _part(path: str, experts: Any, peers: Peers | None) -> ExpertPart:
     dims = _widths(experts)
     why = None if peers is None else why_no_width(path, experts, peers.size)
     if peers is not None and why is not None:
@@ -343,21 +331,17 @@ def _part(path: str, experts: Any, behavior: type[_Experts], peers: Peers | None
     parameters = dict(experts._parameters)
     readers = {name: _reader(name, dims.halves.get(name), peers) for name in parameters}
     experts._first = next(iter(parameters))
-    _set_class(experts, behavior, readers)
+    experts.__class__ = _class_of(type(experts), tuple(readers.items()))
     undivided = tuple(name for name in parameters if name not in dims.widths)
     experts._summed = undivided if peers is not None else ()
     return ExpertPart(experts, dims.widths)
 
 
-def _set_class(module: nn.Module, behavior: type, readers: dict[str, property]) -> None:
-    module.__class__ = _class_of(type(module), behavior, tuple(readers.items()))
-
-
 @cache
-def _class_of(cls: type, behavior: type, readers: tuple[tuple[str, property], ...]) -> type:
+def _class_of(cls: type, readers: tuple[tuple[str, property], ...]) -> type:
     # Adapters come before division: they change the weights that experts compute with.
     *adapters, base = cls.__bases__ if len(cls.__bases__) > 1 else (cls,)
-    bases = (*adapters, behavior, base)
+    bases = (*adapters, _Experts, base)
     return type(cls.__name__, bases, {**dict(readers), "__module__": cls.__module__})
 
 
@@ -393,15 +377,10 @@ def _expert_count(experts: Any) -> int:
 
 
 class _Experts:
-    """Experts of which this rank has some, called with rows like `PackedExperts`.
-
-    Subclasses come before the module's own class.
-    """
+    """Experts of which this rank has some, as a mixin before the module's own class."""
 
     _first: str
     dispatcher: Any
-    results_of: Any
-    """Computes weighted results of rows that are sorted by expert."""
 
     @property
     def num_experts(self) -> int:
@@ -411,6 +390,10 @@ class _Experts:
     @num_experts.setter
     def num_experts(self, count: int) -> None:
         del count
+
+    def forward(self, hidden_states: Tensor, index: Tensor, weights: Tensor) -> Tensor:
+        assigned, _ = assign(index, _expert_count(self))
+        return self.dispatcher(self.compute, hidden_states, weights, assigned)()
 
     def compute(self, x: Tensor, weights: Tensor, assigned: Assignments) -> Tensor:
         """See `PackedExperts.forward`; gradient factors are not supported."""
@@ -428,54 +411,8 @@ class _Experts:
         choices = spread(results, slots, weights.numel()).unflatten(0, weights.shape)
         return sum_choices(choices)
 
-
-class _Weighted(_Experts):
-    """Experts whose results are weighted."""
-
-    def forward(self, hidden_states: Tensor, index: Tensor, weights: Tensor) -> Tensor:
-        module: Any = self
-        assigned, _ = assign(index, _expert_count(module))
-        return self.dispatcher(self.compute, hidden_states, weights, assigned)()
-
     def results_of(self, rows: Tensor, weights: Tensor, ends: Tensor) -> Tensor:
+        """Weighted results of rows that are sorted by expert."""
         index = row_groups(len(rows), ends)
         above: Any = super()
         return above.forward(rows, index.unsqueeze(1), weights).to(rows.dtype)
-
-
-class _Scaled(_Experts):
-    """Experts whose input is weighted (Llama 4)."""
-
-    gate_up_proj: Tensor
-    down_proj: Tensor
-    act_fn: Callable[[Tensor], Tensor]
-
-    def forward(self, x: Tensor, weights: Tensor, index: Tensor, dispatcher: Any) -> Tensor:
-        module: Any = self
-        assigned, _ = assign(index, _expert_count(module))
-        return dispatcher(self.compute, x, weights, assigned)()
-
-    def results_of(self, rows: Tensor, weights: Tensor, ends: Tensor) -> Tensor:
-        product = looped_product
-        if why_not_grouped(self.gate_up_proj) is None and why_not_grouped(self.down_proj) is None:
-            product, ends = grouped_product, ends.to(torch.int32)
-        gate, up = product(rows * weights, self.gate_up_proj, ends).chunk(2, dim=-1)
-        return product(up * self.act_fn(gate), self.down_proj, ends)
-
-
-class _LlamaBlock:
-    """A block of Llama 4 whose experts receive only the tokens that chose them."""
-
-    router: nn.Module
-    shared_expert: nn.Module
-    experts: nn.Module
-    dispatcher: Any
-    hidden_dim: int
-    top_k: int
-
-    def forward(self, hidden_states: Tensor) -> tuple[Tensor, Tensor]:
-        tokens = hidden_states.reshape(-1, self.hidden_dim)
-        scores, logits = self.router(tokens)
-        index = logits.topk(self.top_k, dim=1).indices
-        routed = self.experts(tokens, scores.gather(1, index), index, self.dispatcher)
-        return self.shared_expert(tokens) + routed, logits

@@ -38,6 +38,11 @@ class Place(NamedTuple):
     kind: Literal["checkpoint", "huggingface"]
     directory: Path
 
+    @property
+    def is_checkpoint(self) -> bool:
+        """True for a checkpoint of Setpoint, which has the record of its run."""
+        return self.kind == "checkpoint"
+
 
 def locate(name: str, *, weights: bool = True) -> Place:
     """Locate a model; local directories take precedence over the Hub.
