@@ -355,16 +355,14 @@ def test_a_step_is_taken_whole_and_counted() -> None:
 
 
 @pytest.mark.parametrize(
-    ("change", "field", "words"),
+    ("change", "words"),
     [
-        ({"size": 401}, "data.sources", "tokens 402, and now it is 403"),
-        ({"sequence_length": 8}, "batch.sequence_length", "sequence length 9, and now it is 8"),
-        ({"seed": 1}, "seed", "seed 0, and now it is 1"),
+        ({"size": 401}, "tokens was 402 where it was recorded, and is 403"),
+        ({"sequence_length": 8}, "sequence_length was 9 where it was recorded, and is 8"),
+        ({"seed": 1}, "seed was 0 where it was recorded, and is 1"),
     ],
 )
-def test_a_state_of_another_stream_is_refused(
-    change: dict[str, int], field: str, words: str
-) -> None:
+def test_a_state_of_another_stream_is_refused(change: dict[str, int], words: str) -> None:
     def make(size: int = 400, sequence_length: int = 9, seed: int = 0) -> Feed:
         return feed_of(
             counting_corpus(size), sequence_length=sequence_length, micro_size=2, seed=seed
@@ -375,7 +373,6 @@ def test_a_state_of_another_stream_is_refused(
     before = new.state_dict()
     with pytest.raises(SetpointError) as caught:
         new.load_state_dict(old.state_dict())
-    assert str(caught.value).startswith(f"{field}: ")
     assert words in str(caught.value)
     assert new.state_dict() == before
 
@@ -385,7 +382,7 @@ def test_other_text_of_the_same_size_is_refused(corpus_of: Callable[..., Corpus]
         feed_of(corpus_of(text), sequence_length=2, micro_size=1, seed=0)
         for text in (b"abcdef", b"abcdeg")
     )
-    with pytest.raises(SetpointError, match=r"data\.sources: .*digest"):
+    with pytest.raises(SetpointError, match="digest was"):
         new.load_state_dict(old.state_dict())
 
 

@@ -578,11 +578,11 @@ def test_a_stream_that_changed_is_refused_where_it_goes_on(tmp_path: Path) -> No
     assert len(take(again, 3)) == 3
     again[1].close()
     path.write_text(text + "\n")  # of another size
-    with pytest.raises(SetpointError, match="recorded with corpus digest"):
+    with pytest.raises(SetpointError, match="digest was"):
         open_stream(section)[1].load_state_dict(state)
     path.unlink()
     gone = open_stream(section)
-    with pytest.raises(SetpointError, match="recorded with corpus digest"):
+    with pytest.raises(SetpointError, match="digest was"):
         gone[1].load_state_dict(state)
     gone[1].load_state_dict(state, other_data=True)
     take(gone, 1)
@@ -593,11 +593,11 @@ def test_a_stream_that_changed_is_refused_where_it_goes_on(tmp_path: Path) -> No
 @pytest.mark.parametrize(
     ("change", "named"),
     [
-        ({"seed": 6}, "seed: "),
-        ({"shuffle_buffer": 7}, "data.shuffle_buffer: "),
-        ({"method": "next_fit"}, "data.packing.method: "),
-        ({"lanes": {"0": {"item": -1}}}, "data loader state: "),
-        ({"taken": -1}, "data loader state: "),
+        ({"seed": 6}, "seed was 6"),
+        ({"shuffle_buffer": 7}, "shuffle_buffer was 7"),
+        ({"method": "next_fit"}, "method was next_fit"),
+        ({"lanes": {"0": {"item": -1}}}, "invalid position"),
+        ({"taken": -1}, "taken is -1"),
     ],
 )
 def test_a_state_of_another_stream_is_refused(
@@ -607,7 +607,7 @@ def test_a_state_of_another_stream_is_refused(
     with pytest.raises(SetpointError) as caught:
         state = sampler.state_dict()["sources"][""]
         sampler.load_state_dict({"sources": {"": {**state, **change}}})
-    assert str(caught.value).startswith(named)
+    assert str(caught.value).startswith(f"data loader state: {named}")
 
 
 def test_documents_are_held_out_by_the_hash_of_their_names(tmp_path: Path) -> None:

@@ -150,6 +150,8 @@ def test_a_session_that_trains_nothing_leaves_the_record(
         ("data.packing.method=next_fit", "data.packing.method"),
         ("seed=5", "seed"),
         ("batch.sequence_length=8", "batch.sequence_length"),
+        ("data.shuffle=false", "data.shuffle"),
+        ("data.curriculum.by=length", "data.curriculum"),
     ],
 )
 def test_other_rows_cannot_be_accepted_in_the_middle_of_a_run(

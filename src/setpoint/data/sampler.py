@@ -267,16 +267,12 @@ class Sampler:
                 "Valid: sources, as written into checkpoints."
             )
         names = set(self.schedule.names)
-        was_mixture, is_mixture = "" not in sources, self.schedule is not ONE_SOURCE
-        if was_mixture == is_mixture and (other_data or set(sources) == names):
-            return sources
-        recorded = f"a mixture of {sorted(sources)}" if was_mixture else "no mixture"
-        now = f"a mixture of {sorted(names)}" if is_mixture else "no mixture"
-        raise SetpointError(
-            f"data.sources: the data position was recorded with {recorded}, and now there is "
-            f"{now}, so it does not point at the same rows.\n"
-            f"Valid: the sources of the record, or a new run."
-        )
+        if ("" in sources) != ("" in names) or not (other_data or set(sources) == names):
+            raise SetpointError(
+                f"data loader state: has the sources {sorted(sources)}, and now they are "
+                f"{sorted(names)}.\nValid: the sources of the record, or a new run."
+            )
+        return sources
 
 
 def merged_state(states: Sequence[dict[str, Any]]) -> dict[str, Any]:
@@ -293,28 +289,13 @@ def merged_state(states: Sequence[dict[str, Any]]) -> dict[str, Any]:
 
 
 def _require_same_rows(state: Mapping[str, Any], cursor: Cursor, other_data: bool) -> None:
-    """Refuse a source's state if its rows differ.
+    """Refuse a source's state of other rows, with which `train` compares configurations before.
 
     Raises:
         SetpointError: keys or properties differ; properties of the data count only without
             `other_data`.
     """
-    facts, position = cursor.facts, cursor.position()
-    streamed, old = "lanes" in position, "lanes" in state
-    if streamed != old:
-        raise SetpointError(
-            f"data.sources: streaming was {str(old).lower()} where the data position was recorded, "
-            f"and is {str(streamed).lower()} now, so it does not point at the same rows.\n"
-            f"Valid: streaming = {str(old).lower()}, or a new run."
-        )
-    method = state.get("method", facts["method"])
-    if method != facts["method"]:
-        raise SetpointError(
-            f"data.packing.method: the data position was recorded with {method}, and now it is "
-            f"{facts['method']}, so it does not point at the same rows.\n"
-            f"Valid: {method}, or a new run."
-        )
-    expected = {"taken", "since", "share", *position, *facts}
+    expected = {"taken", "since", "share", *cursor.position(), *cursor.facts}
     if set(state) != expected:
         raise SetpointError(
             f"data loader state: has the keys {sorted(state)}.\n"
@@ -325,32 +306,13 @@ def _require_same_rows(state: Mapping[str, Any], cursor: Cursor, other_data: boo
             raise SetpointError(
                 f"data loader state: {key} is {state[key]!r}.\nValid: a number of rows."
             )
-    for key, current in facts.items():
-        field, label = _FIELDS[key]
-        if key == "order" and {current, str(state[key])} - {"shuffled", "sources"}:
-            field = "data.curriculum"
-        recorded = state[key]
-        if current != recorded and not (other_data and key in ("tokens", "digest")):
+    for key, current in cursor.facts.items():
+        if current != state[key] and not (other_data and key in ("tokens", "digest")):
             raise SetpointError(
-                f"{field}: the data position was recorded with {label} {recorded}, and now it is "
-                f"{current}, so it does not point at the same rows.\n"
-                f"Valid: {label} {recorded}, or a new run."
+                f"data loader state: {key} was {state[key]} where it was recorded, and is "
+                f"{current} now, so it does not point at the same rows.\n"
+                f"Valid: the data, packing and seed of the record, or a new run."
             )
-
-
-# What a state is recognised by -> (the field to blame, how to call it)
-_FIELDS = {
-    "sequence_length": ("batch.sequence_length", "sequence length"),
-    "seed": ("seed", "seed"),
-    "tokens": ("data.sources", "a corpus of tokens"),
-    "digest": ("data.sources", "corpus digest"),
-    "method": ("data.packing.method", "packing"),
-    "group_size": ("data.packing.group_size", "groups of"),
-    "bucket": ("data.packing.length_buckets", "buckets of batch.global_size ="),
-    "too_long": ("data.packing.too_long", "too_long"),
-    "order": ("data.shuffle", "the order"),
-    "shuffle_buffer": ("data.shuffle_buffer", "a shuffle buffer of"),
-}
 
 
 def describe_position(state: Mapping[str, Any]) -> str:

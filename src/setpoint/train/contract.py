@@ -217,8 +217,11 @@ ROWS = (
     "data.packing.too_long",
     "data.packing.group_size",
     "data.packing.length_buckets",
+    "data.shuffle",
+    "data.curriculum",
+    "data.shuffle_buffer",
 )
-"""Fields that determine the rows; the data position of a checkpoint is in rows."""
+"""Fields and sections that determine the rows; the data position of a checkpoint is in rows."""
 OF_ROWS = ("seed", "batch.sequence_length", "batch.global_size")
 """Fields outside of the section `data` that may affect rows."""
 
@@ -332,7 +335,8 @@ def moved_rows(saved: Job, job: Job, identity: Sequence[Difference]) -> list[str
     row_paths = _row_paths(identity)
     if not row_paths:
         return []
-    moved = [path for path in ROWS if path in row_paths]
+    moved = [field for field in ROWS if any(within(path, field) for path in row_paths)]
+    moved += [path for path in row_paths if path.endswith(".streaming")]
     if job.data.packing.length_buckets and "batch.global_size" in row_paths:
         moved.append("batch.global_size")
     before, now = (
