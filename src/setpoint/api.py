@@ -36,7 +36,7 @@ from setpoint.infer.config import Inference
 from setpoint.parallel.rank import launched
 from setpoint.report.goodput import last_step, status_of
 from setpoint.track.jsonl import readable_rows
-from setpoint.track.run_directory import RunDirectory, is_run_directory, no_run
+from setpoint.track.run_directory import RunDirectory, is_run_directory, no_run, not_a_run
 from setpoint.train.arguments import directory_of
 from setpoint.train.config import Job
 from setpoint.train.run_name import find_run
@@ -108,10 +108,7 @@ def load_run(path: str | os.PathLike[str] | HasDirectory) -> RecordedRun:
         )
     directory = Path(os.path.expanduser(given))
     if not is_run_directory(directory):
-        there = "is not a run directory" if directory.exists() else "does not exist"
-        raise SetpointError(
-            f"load_run: {directory} {there}; `setpoint runs list` lists the runs of a folder"
-        )
+        raise not_a_run(directory)
     return RecordedRun(directory)
 
 

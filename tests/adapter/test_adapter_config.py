@@ -77,6 +77,8 @@ def test_what_is_adapted_is_known_without_the_model(tmp_path: Path, flags: tuple
     assert report.trained_bytes == 4 * numbers
     facts = preflight(job).facts
     assert facts["adapter"] == report.line() and facts["trained parameters"] == numbers
+    if "parameters" in facts:
+        assert facts["parameters"] == numbers + frozen == components.parameter_count
     plan = update_memory(Workload.of(job, components.tokenizer.vocab_size), Topology.of(job))
     assert (plan.weights, plan.gradients) == (4 * (numbers + frozen), 4 * numbers)
     expected = 4 * (numbers + frozen) + 12 * numbers + 4 * len(listed)

@@ -103,7 +103,7 @@ def test_stats(chats: CommandLine) -> None:
     assert facts["rows"] == {
         "rows": 2,
         "steps": 2 / 8,
-        "note": "70.0% of the places of 2 rows hold tokens",
+        "note": "2 rows, 30.0% padding",
     }
     cut = "--evaluation null --data.packing.method concatenate --batch.sequence_length 400"
     short = chats.ok(f"data stats chats.toml {cut}")

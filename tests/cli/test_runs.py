@@ -79,7 +79,7 @@ def test_tags_notes_and_the_archive(cli: CommandLine) -> None:
     assert listed(cli, "--where 'tags ~ good or note ~ wrong'") == ["tiny-1", "tiny-3"]
     cli.ok("runs archive runs/exp/tiny-1")
     answer = cli("runs list")
-    assert "tiny-1" not in answer.out and "1 archived runs are not shown" in answer.err
+    assert "tiny-1" not in answer.out and "archived runs not shown: 1" in answer.err
     assert len(listed(cli, "--archived")) == 3
     cli.ok("runs archive --restore runs/exp/tiny-1")
     assert len(listed(cli)) == 3

@@ -322,7 +322,7 @@ def test_padding(multiple: int | None, width: int) -> None:
     batch = sequences.batch_of(sampler.take(2))
     assert batch.inputs.shape == (2, width) and batch.tokens == 25
     assert batch.documents is None  # a row has one
-    said = "19.5% of the places of 2 rows" if multiple is None else "2 rows of 12 tokens on average"
+    said = "2 rows, 80.5% padding" if multiple is None else "2 rows of 12 tokens on average"
     assert said in sequences.note
 
 

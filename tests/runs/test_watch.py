@@ -132,7 +132,7 @@ def test_why_a_run_failed_is_shown(tmp_path: Path) -> None:
 
 
 def test_what_is_no_run_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(SetpointError, match="is not a run directory: it has no config.json"):
+    with pytest.raises(SetpointError, match="is not a run directory, as it has no config.json"):
         Watched(tmp_path)
 
 

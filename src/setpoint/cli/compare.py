@@ -26,7 +26,7 @@ from setpoint.sweep.comparison import (
     read_metrics,
 )
 from setpoint.sweep.run_metrics import EVALUATION, TRAINING_LOSS, MetricPath, require
-from setpoint.track.run_directory import no_run
+from setpoint.track.run_directory import no_run, not_a_run
 
 MAX_VALUES = 10
 """Values of the configuration that are shown without --all."""
@@ -238,11 +238,7 @@ def report(arguments: Arguments) -> int:
     runs: list[RunData] = []
     for entry in entries(words, notes):
         if entry.run is None:
-            raise SetpointError(
-                f"{entry.source} is not a run directory, a folder of a sweep or a folder of runs\n"
-                f"Valid: a folder that `setpoint train` or `setpoint sweep` made; "
-                f"`setpoint runs list` shows them. A preset or file means its run."
-            )
+            raise not_a_run(entry.source)
         label = entry.run.resolve().name if entry.label == entry.source else entry.label
         runs.append(read_run(entry.run, label, is_locked(entry.run / ".lock")))
     if not runs:

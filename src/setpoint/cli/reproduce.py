@@ -20,7 +20,7 @@ from setpoint.config.words.errors import printable
 from setpoint.ops.proof import Seal, record_problems, verify_chain
 from setpoint.parallel.config import Parallel
 from setpoint.track.jsonl import plain_numbers
-from setpoint.track.run_directory import RunDirectory
+from setpoint.track.run_directory import RunDirectory, not_a_run
 from setpoint.train.config import Job
 
 if TYPE_CHECKING:
@@ -260,7 +260,7 @@ def replay(arguments: Arguments) -> int:
     source = run_path(source, arguments)
     folder = run_directory_given(source)
     if folder is None:
-        raise SetpointError(f"{source} is not a run directory; replay runs a step of a run again")
+        raise not_a_run(source)
     if not text.isdecimal():
         raise SetpointError(f"{text} is not a step.\nValid: a number, from 1")
     job = for_one_process(open_source(source, arguments, overrides=False).resolve())

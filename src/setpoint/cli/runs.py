@@ -26,7 +26,7 @@ from setpoint.runs.index import Labels, indexed, read_labels, require_name, writ
 from setpoint.runs.live_view import EVENTS, Watched
 from setpoint.runs.query import parse
 from setpoint.track.console import is_terminal, short_count, short_time
-from setpoint.track.run_directory import is_run_directory
+from setpoint.track.run_directory import is_run_directory, not_a_run
 from setpoint.train.run_status import goodput_of
 
 MAX_RUNS = 50
@@ -48,11 +48,7 @@ def run_directories(words: list[str], arguments: Arguments) -> list[Path]:
     paths = [Path(run_path(word, arguments)) for word in words]
     for path in paths:
         if not is_run_directory(path):
-            raise SetpointError(
-                f"{path} is not a run directory: it has no record of a run\nValid: a folder that "
-                f"`setpoint train` made; `setpoint runs list` shows them. A preset or file means "
-                f"its run."
-            )
+            raise not_a_run(path)
     return paths
 
 
@@ -97,7 +93,7 @@ def runs_list(arguments: Arguments) -> int:
     if not arguments.has("--archived"):
         shown = [run for run in runs if not run.facts["archived"]]
         if archived := len(runs) - len(shown):
-            notes.append(f"{archived} archived runs are not shown; --archived shows them")
+            notes.append(f"archived runs not shown: {archived}; --archived shows them")
     columns = arguments.values("--column") or [
         name
         for number, name in enumerate(COLUMNS)

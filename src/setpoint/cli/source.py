@@ -449,7 +449,7 @@ def open_record(source: str, kind: str, arguments: Arguments) -> Iterator[str]:
     elif is_record(source):
         yield source
     else:
-        raise SetpointError(_no_record(source))
+        raise _no_record(source)
 
 
 def checkpoint_and_run(source: str) -> tuple[str, str]:
@@ -465,23 +465,23 @@ def checkpoint_and_run(source: str) -> tuple[str, str]:
     return str(directory), os.path.normpath(os.path.join(directory, "..", ".."))
 
 
-def _no_record(source: str) -> str:
+def _no_record(source: str) -> SetpointError:
     from pathlib import Path
 
     from setpoint.checkpoint.folder import list_checkpoints
+    from setpoint.track.run_directory import not_a_run
 
     names = [directory.name for directory in list_checkpoints(Path(source)).values()]
     if names:
-        return f"{source} holds checkpoints; name one of them: {', '.join(names)}, latest"
+        text = f"{source} holds checkpoints; name one of them: {', '.join(names)}, latest"
+        return SetpointError(text)
     if Path(source, "adapter_config.json").is_file():
-        return (
+        return SetpointError(
             f"{source} holds an adapter only, in PEFT's format, without weights that it adapts.\n"
             f"Valid: the run that it was exported from, or `setpoint export RUN` without --adapter"
         )
-    return (
-        f"{source} is not a run directory: it has no config.json. A SOURCE is a preset, a file, a "
-        f"run directory, a checkpoint, module:function, or a git revision as in HEAD~1:tiny"
-    )
+    sources = "a preset, a file, a run directory, a checkpoint, module:function, or a git revision"
+    return not_a_run(source, f"{sources} as in HEAD~1:tiny")
 
 
 @functools.lru_cache(maxsize=1)

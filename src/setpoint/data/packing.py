@@ -314,7 +314,7 @@ def build_packed(
     )  # fmt: skip
     count = packer.rows_of_epoch()
     tokens = int(pieces.lengths.sum())
-    notes = [f"{tokens / (count * length):.1%} of the places of {count:,} rows hold tokens"]
+    notes = [f"{count:,} rows, {1 - tokens / (count * length):.1%} padding"]
     if section.pad_to_multiple_of is not None:
         notes = [f"{count:,} rows of {tokens / count:.0f} tokens on average"]
     notes += pieces.notes

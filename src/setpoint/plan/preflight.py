@@ -136,7 +136,9 @@ def _measure(job: Job, facts: dict[str, int | str]) -> str | None:
 
         adapter = adapted(job, vocabulary)
         if adapter is not None:
-            facts["adapter"] = adapter_report(job, adapter).line()
+            report = adapter_report(job, adapter)
+            facts["adapter"] = report.line()
+            facts["parameters"] = report.adapter + report.trained + report.frozen
         facts["trained parameters"] = sum(prod(param.shape) for param in trained(job, vocabulary))
     if model.moe is not None:
         facts["active parameters"] = counts.active

@@ -18,6 +18,7 @@ from setpoint.files.lock import is_locked
 from setpoint.report.goodput import status_of
 from setpoint.report.plot import Plot, Series
 from setpoint.track.heartbeat import Beat, read_heartbeats
+from setpoint.track.run_directory import not_a_run
 from setpoint.train.position import Position, share_done
 from setpoint.units import Duration
 
@@ -131,10 +132,7 @@ class Watched:
 
     def __post_init__(self) -> None:
         if not (self.path / CONFIG).is_file():
-            raise SetpointError(
-                f"{self.path} is not a run directory: it has no {CONFIG}\n"
-                f"Valid: the directory of a run, which `setpoint runs list` shows"
-            )
+            raise not_a_run(self.path)
         self._rows = Tail(self.path / "metrics.jsonl", self._take, self._begin)
         self._history = Tail(self.path / "events.jsonl", self.events.append, self.events.clear)
 

@@ -114,7 +114,7 @@ class Sweep(Config):
     @rule
     def _check_empty(self) -> Iterator[Problem]:
         if not any(self.parts()):
-            yield Problem("", "does not name what is varied", hint="Give it a grid.")
+            yield Problem("", "varies nothing", hint="Give it a grid.")
 
 
 def space_of(sweep: Sweep, place: Place, path: Path) -> Space:

@@ -276,6 +276,25 @@ def is_run_directory(path: Path) -> bool:
     return (path / CONFIG).is_file() and any((path / name).exists() for name in record_files)
 
 
+def not_a_run(
+    path: str | os.PathLike[str],
+    valid: str = "a folder that `setpoint train` made; `setpoint runs list` shows them",
+) -> SetpointError:
+    """The error for a path that is not a run directory; it names the runs inside, if any."""
+    folder = Path(path)
+    if not folder.exists():
+        return SetpointError(f"there is no run {path}\nValid: {valid}")
+    try:
+        runs = [inner for inner in folder.iterdir() if is_run_directory(inner)]
+    except OSError:  # a file, or not readable
+        runs = []
+    names = [str(run) for run in sorted(runs, key=os.path.getmtime, reverse=True)]
+    missing = "record of a run" if (folder / CONFIG).is_file() else CONFIG
+    reason = "but a folder of runs" if names else f"as it has no {missing}"
+    valid = ", ".join(names[:3]) + (" ..." if len(names) > 3 else "") if names else valid
+    return SetpointError(f"{path} is not a run directory, {reason}\nValid: {valid}")
+
+
 def no_run(source: str, error: SetpointError, also: str = "") -> SetpointError:
     """The error for a name that is neither a run nor a preset; any other error unchanged.
 

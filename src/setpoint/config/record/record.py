@@ -578,6 +578,8 @@ def _paths(tables: Sequence[Table]) -> list[str]:
 
 def differences(left: Node, right: Node, roles: Sequence[Role] | None = None) -> list[Difference]:
     """Compare two resolved configs value by value, or only values with one of some roles."""
+    need_config(left, "differences")
+    need_config(right, "differences")
     return compare([leaf_table(left), leaf_table(right)], roles)
 
 
