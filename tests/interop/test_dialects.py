@@ -101,7 +101,7 @@ def test_any_keys_convert_or_are_reported(name: str, data: st.DataObject) -> Non
 
 def test_no_key_is_lost_in_silence() -> None:
     """A key that no rule read, in this mode or at all, is reported with its place."""
-    values = {"optimizer.muon_momentum": 0.8, "distributed.pp_schedule": "gpipe"}
+    values = {"train.ce_chunk_size": 7, "distributed.pp_schedule": "gpipe"}
     conversion = Conversion(dialect_named("kempnerforge"), Memory(values))  # pyright: ignore[reportArgumentType]
     conversion.convert()
     lost = {report.key for report in conversion.reports if report.kind == "not converted"}

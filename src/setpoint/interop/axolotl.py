@@ -18,6 +18,7 @@ from setpoint.interop.dialect import Conversion, Dialect
 from setpoint.interop.transformers_trainer import (
     convert_compilation,
     convert_optimizer,
+    convert_peft,
     convert_recomputation,
     convert_schedule,
     convert_shards,
@@ -148,10 +149,10 @@ def _data(c: Conversion) -> None:
         c.wrong("datasets", "a list of data sets, nor is pretraining_dataset")
         return
     key = "pretraining_dataset" if streamed else "datasets"
-    c.set_items("data.sources", _sources(c, entries, key), key)
+    c.set_sources("data.sources", [_source(c, entry, key) for entry in entries], key)
     if tests := c.sections("test_datasets"):
         key = "test_datasets"
-        c.set_items("data.validation", _sources(c, tests, key), key)
+        c.set_sources("data.validation", [_source(c, entry, key) for entry in tests], key)
     else:
         c.set("data.held_out", c.number("val_set_size") or 0, "val_set_size")
     packed, grouped = c.value("sample_packing"), c.value("group_by_length")
@@ -193,12 +194,6 @@ def _data(c: Conversion) -> None:
                   "data.loader.pin_memory": "dataloader_pin_memory"})  # fmt: skip
 
 
-def _sources(c: Conversion, entries: list[dict[str, Any]], key: str) -> list[dict[str, Any]]:
-    items = [_source(c, entry, key) for entry in entries]
-    named = len(items) > 1
-    return [{**item, "name": f"source-{n}"} if named else item for n, item in enumerate(items)]
-
-
 def _source(c: Conversion, entry: dict[str, Any], key: str) -> dict[str, Any]:
     """A source for one entry: text from a column, or conversations from rows."""
     path, kind = str(entry.get("path") or entry.get("name")), entry.get("type")
@@ -225,16 +220,9 @@ def _source(c: Conversion, entry: dict[str, Any], key: str) -> dict[str, Any]:
                 source["token"] = "env:HF_TOKEN"
     else:
         base, (split, bracket, rows) = f"hf://datasets/{path}", str(split).partition("[")
-        share = re.fullmatch(r":(\d+)%\]", rows)
-        if (
-            share
-            and 0 < int(share[1]) < 100
-            and 100 % int(share[1]) == 0
-            and not entry.get("shards")
-        ):
-            entry = {**entry, "shards": 100 // int(share[1])}
-            text = f"{share[1]} % of the rows of {split} by a hash; there the first of them"
-            c.report("differs", key, text)
+        share = re.fullmatch(r":(\d?[1-9]|[1-9]0)%\]", rows)
+        if share and not entry.get("shards"):
+            entry = {**entry, **c.share_of_rows(key, split, int(share[1]) / 100)}
         elif bracket:
             text = f"all rows of {split} are read, not [{rows}: set data.sources.N.filter.shards"
             c.report("needs a decision", key, text)
@@ -414,29 +402,15 @@ def _adapter(c: Conversion) -> None:
         c.set("adapter.quantize.type", "int8", "load_in_8bit")
         text = "weights alone are in 8 bits; there LLM.int8() computes in 8 bits, too"
         c.report("differs", "load_in_8bit", text)
-    rank = c.number("lora_r") or 8
-    c.set("adapter.rank", rank, "lora_r")
-    c.set("adapter.alpha", float(c.number("lora_alpha") or rank), "lora_alpha")
-    c.set("adapter.dropout", c.number("lora_dropout") or 0.0, "lora_dropout")
-    targets = c.names("lora_target_modules")
-    if not c.value("lora_target_linear") and targets:
-        layers = c.value("peft_layers_to_transform")
-        patterns = [rf"(^|\.){target}$" if target.isidentifier() else target for target in targets]
-        if isinstance(layers, list) and layers:
-            numbers = "|".join(map(str, cast("list[object]", layers)))
-            patterns = [rf"layers\.({numbers})\..*{target}$" for target in targets]
-        c.set("adapter.targets", patterns, "lora_target_modules", "peft_layers_to_transform")
-        if "lm_head" in targets:
-            c.set("adapter.exclude", [], "lora_target_modules")
+    targets, layers = c.names("lora_target_modules"), c.value("peft_layers_to_transform")
+    numbers = cast("list[object]", layers) if isinstance(layers, list) else []
+    chosen = [] if c.value("lora_target_linear") else targets
+    convert_peft(c, chosen, "|".join(map(str, numbers)))
     patterns = {key: c.mapping(f"lora_{key}_pattern") for key in ("rank", "alpha")}
     if names := dict.fromkeys([*patterns["rank"], *patterns["alpha"]]):
         ranks = [{"pattern": rf"(^|\.)({name})$", "rank": patterns["rank"].get(name),
                   "alpha": patterns["alpha"].get(name)} for name in names]  # fmt: skip
         c.set_items("adapter.ranks", ranks, "lora_rank_pattern", "lora_alpha_pattern")
-    if parameters := c.names("lora_target_parameters"):
-        c.set("adapter.targets", [*targets, *parameters], "lora_target_parameters")
-    if saved := c.names("lora_modules_to_save"):
-        c.set("adapter.train", saved, "lora_modules_to_save")
     if path := c.text("lora_model_dir"):
         text = f"{path} goes on as checkpoint.load of its run, or is merged by PEFT first"
         c.report("needs a decision", "lora_model_dir", text)

@@ -157,7 +157,7 @@ def _inference(c: Conversion) -> None:
     """Convert an inference job; d9d receives its forward passes in Python."""
     c.data.clear()
     c.places.clear()
-    for key in c.values.keys() & c.dialect.keys.keys():
+    for key in [key for key in c.values if key in c.dialect.keys]:
         if key.startswith(TRAINING) and c.value(key) is not None:
             c.wrong(key, "of a training: a file has one job")
         elif key.startswith("checkpointing.") and c.value(key) is not None:

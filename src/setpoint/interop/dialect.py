@@ -124,7 +124,7 @@ class Dialect:
         complete: converts settings that depend on several keys.
         prepare: changes the values of the file before they are converted.
         switches: keys, separated by spaces, one of which must be on for keys with the given
-            prefixes to have an effect.
+            prefixes to have an effect; `name=one|two` is on for these values.
         families: further keys by their prefix, all refused or idle for the same reason.
         own_keys: the Setpoint section for unknown keys, if a file may have user-defined keys.
         read: reads a file that is not TOML, YAML or JSON.
@@ -370,6 +370,23 @@ class Conversion:
         """Set a field to a list of sections, without their null values."""
         self.set(path, [{k: v for k, v in item.items() if v is not None} for item in items], *keys)
 
+    def set_sources(self, path: str, sources: Sequence[Mapping[str, object]], *keys: str) -> None:
+        """Set a field to a list of data sources, which have names if there are several."""
+        names = [{"name": f"source-{n}"} if len(sources) > 1 else {} for n in range(len(sources))]
+        items = [{**name, **source} for name, source in zip(names, sources, strict=True)]
+        self.set_items(path, items, *keys)
+
+    def share_of_rows(self, key: str, name: object, share: float) -> dict[str, object]:
+        """The filter of a source of which the first rows are read; report how it differs."""
+        parts = 1 / share
+        if abs(parts - round(parts)) < 1e-6:
+            text = f"{100 * share:g} % of the rows of {name} by a hash; there the first of them"
+            self.report("differs", key, text)
+            return {"shards": round(parts)}
+        text = f"all rows of {name} are read, not {share:g} of them: set data.sources.N.filter"
+        self.report("needs a decision", key, text)
+        return {}
+
     def copy(self, fields: Mapping[str, str]) -> None:
         """Set fields to the values of keys, by path."""
         for path, key in fields.items():
@@ -413,6 +430,18 @@ class Conversion:
         if warmup is not None:
             self.set("profiling.warmup", warmup, start)
         self.set("profiling.active", max(1, self.number(end) - first), end, start)
+
+    def recompute_some(self, key: str) -> None:
+        """Recompute by operation, with the option `op`, or every n-th layer."""
+        option, path = str(self.value(key)), "memory.activation_checkpointing"
+        if option == "op":
+            self.set(f"{path}.type", "operators", key)
+            self.set(f"{path}.matmul_every", 2, key)
+        elif option.isdecimal() and int(option):
+            self.set(f"{path}.type", "full", key)
+            self.set(f"{path}.every", int(option), key)
+        else:
+            self.wrong(key, "op or a positive int")
 
     def pick(self, path: str, key: str, values: Mapping[str, object]) -> str | None:
         """Set a field from the word of a key; return the word, or None after a problem."""
@@ -527,7 +556,7 @@ class Conversion:
             if key is None or key.refused or key.idle or name in self._read or value == key.default:
                 continue
             if (switch := self._switch_that_is_off(name)) is not None:
-                text = f"in {self.dialect.name}, too: {switch} is off"
+                text = f"in {self.dialect.name}, too: {switch}"
                 self.report("without effect", name, text)
                 continue
             text = "no field has its meaning next to the other values of the file"
@@ -543,11 +572,14 @@ class Conversion:
             self.report("without effect", name, f"in {self.dialect.name}, too: {key.idle}")
 
     def _switch_that_is_off(self, name: str) -> str | None:
-        """The switch of a key if it is off; None if it is on or there is none."""
+        """The state of the switch of a key if it is off; None if it is on or there is none."""
         for start, switch in self.dialect.switches.items():
-            keys = switch.split()
-            if name.startswith(start) and name not in keys and not any(map(self.value, keys)):
-                return keys[0]
+            keys = [key.partition("=") for key in switch.split()]
+            if name.startswith(start) and all(name != key for key, _, _ in keys):
+                values = [(self.value(key), words.split("|")) for key, _, words in keys]
+                if not any(str(v) in words if words[0] else v for v, words in values):
+                    key, is_choice, _ = keys[0]
+                    return f"{key} is {self.value(key) if is_choice else 'off'}"
         return None
 
     def _set_plain(self, name: str, key: Key, value: object) -> None:

@@ -10,6 +10,7 @@ from __future__ import annotations
 from typing import Any, cast
 
 from setpoint.interop.dialect import Conversion, Key, alike, keys_of
+from setpoint.interop.transformers_trainer import convert_peft
 
 MARKS = ("max_length", "packing", "packing_strategy", "dataset_mixer", "dataset_mixture",
          "dataset_text_field", "dataset_train_split", "dataset_splits", "use_peft",
@@ -83,21 +84,11 @@ def convert_adapter(c: Conversion) -> None:
         double = c.value("use_bnb_nested_quant")
         c.set("adapter.quantize", {"type": "nf4", "double": bool(double)} if is_four
               else {"type": "int8"}, "load_in_4bit", "load_in_8bit")  # fmt: skip
-    c.set("adapter.rank", c.number("lora_r"), "lora_r")
-    c.set("adapter.alpha", float(c.number("lora_alpha")), "lora_alpha")
-    c.set("adapter.dropout", c.number("lora_dropout"), "lora_dropout")
-    targets = c.names("lora_target_modules")
-    if targets != ["all-linear"]:
-        if not targets:
-            text = "the query and value projections, which PEFT chooses for most models"
-            c.report("differs", "lora_target_modules", text)
-        names = [*(targets or ["q_proj", "v_proj"]), *c.names("lora_target_parameters")]
-        patterns = [rf"(^|\.){name}$" if name.isidentifier() else name for name in names]
-        c.set("adapter.targets", patterns, "lora_target_modules", "lora_target_parameters")
-        if "lm_head" in names:
-            c.set("adapter.exclude", [], "lora_target_modules")
-    if saved := c.names("lora_modules_to_save"):
-        c.set("adapter.train", saved, "lora_modules_to_save")
+    if not (targets := c.names("lora_target_modules")):
+        text = "the query and value projections, which PEFT chooses for most models"
+        c.report("differs", "lora_target_modules", text)
+        targets = ["q_proj", "v_proj"]
+    convert_peft(c, [] if targets == ["all-linear"] else targets)
 
 
 def convert_data(c: Conversion) -> None:
@@ -110,10 +101,7 @@ def convert_data(c: Conversion) -> None:
         c.report("needs a decision", "dataset_name", "no data set is named: set data.sources")
     for path, entries in (("data.sources", training), ("data.validation", validation)):
         if entries and not (path == "data.validation" and c.value("eval_strategy") == "no"):
-            items = [_source(c, entry) for entry in entries]
-            if len(items) > 1:
-                items = [{**item, "name": f"source-{n}"} for n, item in enumerate(items)]
-            c.set_items(path, items, _key(c))
+            c.set_sources(path, [_source(c, entry) for entry in entries], _key(c))
             if path == "data.validation":
                 c.data["data"].pop("held_out", None)
     if c.value("eval_strategy") != "no":
@@ -191,14 +179,7 @@ def _source(c: Conversion, entry: dict[str, Any]) -> dict[str, Any]:
         source = {"type": "conversations", "paths": paths, "loss_on": "answers" if only else "all",
                   "template": _template(c)}  # fmt: skip
     if isinstance(share, int | float) and 0 < share < 1:
-        parts = 1 / share
-        if abs(parts - round(parts)) < 1e-6:
-            source["filter"] = {"shards": round(parts)}
-            text = f"{100 * share:g} % of the rows of {name} by a hash; there the first of them"
-            c.report("differs", key, text)
-        else:
-            text = f"all rows of {name} are read, not {share:g} of them: set data.sources.N.weight"
-            c.report("needs a decision", key, text)
+        source["filter"] = c.share_of_rows(key, name, share) or None
     return source
 
 

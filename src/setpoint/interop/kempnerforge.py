@@ -90,8 +90,11 @@ KEYS = {
     "optimizer.lr": Key(3e-4, "optimizer.lr"),
     "optimizer.weight_decay": Key(0.1, "optimizer.weight_decay"),
     "optimizer.betas": Key((0.9, 0.95), "optimizer.betas"),
-    **keys_of("optimizer.", eps=1e-8, fused=True, muon_momentum=0.95, muon_ns_steps=5,
-        muon_adam_lr=None, schedule_free_warmup_steps=0),
+    "optimizer.eps": Key(1e-8, "optimizer.eps"),
+    "optimizer.fused": Key(True, "optimizer.implementation", {True: "fused"}, optional=True),
+    "optimizer.muon_momentum": Key(0.95, "optimizer.momentum"),
+    "optimizer.muon_ns_steps": Key(5, "optimizer.steps"),
+    **keys_of("optimizer.", muon_adam_lr=None, schedule_free_warmup_steps=0),
     **keys_of("scheduler.", name="cosine", warmup_steps=2000, decay_steps=None, min_lr_ratio=0.1,
         stable_steps=None, wsd_decay_type="cosine", rex_alpha=1.0),
     # Data.
@@ -249,13 +252,7 @@ def _optimizer(c: Conversion) -> None:
         return
     c.set("optimizer.type", name, "optimizer.name")
     c.set("optimizer.no_decay", ["norm", "bias", "vector"])
-    if name != "lion":
-        c.set("optimizer.eps", c.number("optimizer.eps"), "optimizer.eps")
-    if name == "adamw" and c.value("optimizer.fused"):
-        c.set("optimizer.implementation", "fused", "optimizer.fused")
     if name == "muon":
-        c.set("optimizer.momentum", c.number("optimizer.muon_momentum"), "optimizer.muon_momentum")
-        c.set("optimizer.steps", c.number("optimizer.muon_ns_steps"), "optimizer.muon_ns_steps")
         c.set("optimizer.nesterov", False)
         c.set("optimizer.adjust_lr", "original")
         rate = c.number("optimizer.muon_adam_lr") or c.number("optimizer.lr")
@@ -445,5 +442,7 @@ DIALECT = Dialect(
     complete=_complete,
     switches={"profiling.": "profiling.enable", "metrics.wandb_": "metrics.enable_wandb",
               "metrics.tensorboard_dir": "metrics.enable_tensorboard", "eval.": "eval.enabled",
-              "model.moe_": "model.num_experts"},
+              "model.moe_": "model.num_experts", "optimizer.muon_": "optimizer.name=muon",
+              "optimizer.fused": "optimizer.name=adamw",
+              "optimizer.eps": "optimizer.name=adamw|muon|schedule_free_adamw"},
 )  # fmt: skip

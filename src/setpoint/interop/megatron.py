@@ -344,13 +344,7 @@ def _optimizer(c: Conversion) -> None:
     if kind != "sgd":
         betas = [f"{'lion' if kind == 'lion' else 'adam'}-beta{index}" for index in (1, 2)]
         c.set("optimizer.betas", [c.number(key) for key in betas], *betas)
-        if kind != "lion":
-            c.set("optimizer.eps", c.number("adam-eps"), "adam-eps")
-    else:
-        c.set("optimizer.momentum", c.number("sgd-momentum"), "sgd-momentum")
     if kind == "muon":
-        c.copy({"optimizer.momentum": "muon-momentum", "optimizer.steps":
-                "muon-num-ns-steps", "optimizer.nesterov": "muon-use-nesterov"})  # fmt: skip
         c.set("optimizer.adamw_lr", float(rate), "lr")
         mode, factor = c.value("muon-scale-mode"), c.number("muon-extra-scale-factor")
         if (mode, factor) == ("spectral", 0.2):
@@ -492,15 +486,13 @@ def _blend(c: Conversion, key: str) -> list[dict[str, object]]:
             return []
         pairs = [(number_of(words[index]), words[index + 1]) for index in range(0, len(words), 2)]
     sources: list[dict[str, object]] = []
-    for number, (weight, prefix) in enumerate(pairs):
+    for weight, prefix in pairs:
         text = str(prefix)
         source: dict[str, object] = {
             "type": "tokens", "paths": [text if text.endswith(".bin") else f"{text}.bin"]
         }  # fmt: skip
         if weight is not None:
             source["weight"] = float(weight)
-        if len(pairs) > 1:
-            source["name"] = f"source-{number}"
         sources.append(source)
     return sources
 
@@ -520,11 +512,11 @@ def _data(c: Conversion) -> None:
     if c.value("mock-data"):
         sources = [{"type": "random", "pattern": "uniform"}]
     if sources:
-        c.set_items("data.sources", sources, key, "mock-data")
+        c.set_sources("data.sources", sources, key, "mock-data")
     else:
         c.report("needs a decision", "data-path", "set data.sources")
     if validation := _blend(c, "valid-data-path"):
-        c.set_items("data.validation", validation, "valid-data-path")
+        c.set_sources("data.validation", validation, "valid-data-path")
     else:
         c.set("data.held_out", round(sum(shares[1:]) / sum(shares), 12), "split")
     masks = ("reset-attention-mask", "dataloader-inter-document-masking")
@@ -639,6 +631,7 @@ DIALECT = Dialect(
               **dict.fromkeys(("q-lora-rank", "kv-lora-rank", "qk-head-dim", "qk-pos-emb-head-dim",
                                "v-head-dim"), "multi-latent-attention"),
               "mup-": "use-mup", "profile-": "profile use-pytorch-profiler",
-              "num-layers-at-": "first-last-layers-bf16",
+              "num-layers-at-": "first-last-layers-bf16", "sgd-momentum": "optimizer=sgd",
+              "muon-": "optimizer=muon|dist_muon", "adam-eps": "optimizer=adam|muon|dist_muon",
               "num-query-groups": "group-query-attention"},
 )  # fmt: skip

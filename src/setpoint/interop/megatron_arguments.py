@@ -31,7 +31,7 @@ FLAGS = """
     accumulate-allreduce-grads-in-fp32 use-distributed-optimizer use-megatron-fsdp use-torch-fsdp2
     torch-fsdp2-no-reshard-after-forward full-validation mock-data reset-position-ids
     reset-attention-mask moe-router-pre-softmax moe-router-enable-expert-bias moe-enable-deepep
-    moe-pad-expert-input-to-capacity use-precision-aware-optimizer muon-use-nesterov
+    moe-pad-expert-input-to-capacity use-precision-aware-optimizer
     checkpoint-activations moe-layer-recompute tp-comm-overlap use-mup
     dataloader-inter-document-masking fine-grained-activation-offloading no-pad-vocab-size
     no-yarn-correction-range-round-to-int
@@ -87,13 +87,17 @@ KEYS: dict[str, Key] = {
         "optimizer": "adam"}),
     "weight-decay": Key(0.01, "optimizer.weight_decay"),
     **keys_of("", **{"clip-grad": 1.0, "adam-beta1": 0.9,
-        "adam-beta2": 0.999, "adam-eps": 1e-8, "sgd-momentum": 0.9,
-        "lion-beta1": 0.95, "lion-beta2": 0.98, "muon-momentum": 0.9,
-        "muon-num-ns-steps": 5, "muon-scale-mode": "spectral", "muon-extra-scale-factor": 1.0,
+        "adam-beta2": 0.999, "lion-beta1": 0.95, "lion-beta2": 0.98,
+        "muon-scale-mode": "spectral", "muon-extra-scale-factor": 1.0,
         "lr-decay-style": "linear", "lr-wsd-decay-style": "exponential", "lr-warmup-iters": 0,
         "lr-warmup-samples": 0, "lr-warmup-init": 0.0, "min-lr": 0.0,
         "initial-loss-scale": float(2**32), "min-loss-scale": 1.0, "loss-scale-window": 1000.0,
         "hysteresis": 2}),
+    "adam-eps": Key(1e-8, "optimizer.eps"),
+    "sgd-momentum": Key(0.9, "optimizer.momentum"),
+    "muon-momentum": Key(0.9, "optimizer.momentum"),
+    "muon-num-ns-steps": Key(5, "optimizer.steps"),
+    "muon-use-nesterov": Key(False, "optimizer.nesterov"),
     "tensor-model-parallel-size": Key(1, "parallel.tensor"),
     "pipeline-model-parallel-size": Key(1, "parallel.pipeline"),
     **keys_of("", **{"context-parallel-size": 1, "cp-comm-type": None}),

@@ -267,16 +267,7 @@ def _memory(c: Conversion) -> None:
         c.report("needs a decision", key, text)
         c.value("activation_checkpoint.memory_budget")
     elif mode == "selective":
-        option = str(c.value("activation_checkpoint.selective_ac_option"))
-        every = "activation_checkpoint.selective_ac_option"
-        if option == "op":
-            c.set(f"{path}.type", "operators", every)
-            c.set(f"{path}.matmul_every", 2, every)
-        elif option.isdecimal() and int(option) > 0:
-            c.set(f"{path}.type", "full", every)
-            c.set(f"{path}.every", int(option), every)
-        else:
-            c.wrong(every, "op or a positive int")
+        c.recompute_some("activation_checkpoint.selective_ac_option")
     c.value("activation_checkpoint.selective_ac_option")  # of selective alone
     if c.choice("training.mixed_precision_param", "bfloat16", "float32") == "bfloat16":
         c.set("precision.compute", "bf16", "training.mixed_precision_param")

@@ -233,10 +233,8 @@ def _data(c: Conversion) -> None:
         entries, validation = [{**entries[0], "split": "train"}], []
     sources = [_source(c, entry, "dataset") for entry in entries]
     known = [source for source in sources if source is not None]
-    for number, source in enumerate(known if len(known) > 1 else []):
-        source["name"] = f"source-{number}"
     if known:
-        c.set_items("data.sources", known, "dataset")
+        c.set_sources("data.sources", known, "dataset")
     for entry in entries:
         if not isinstance(packed := entry.get("packed", False), bool):
             c.wrong("dataset", f"a data set with packed = true or false, but {packed!r}")
@@ -422,15 +420,10 @@ def _memory(c: Conversion) -> None:
         c.set("precision.params", "bf16", "dtype")
         c.set("precision.compute", "bf16", "dtype")
     path, mode = "memory.activation_checkpointing", c.value("ac_mode")
-    option = str(c.value("ac_option"))
-    if mode == "selective" and option == "op":
-        c.set(f"{path}.type", "operators", "ac_mode", "ac_option")
-        c.set(f"{path}.matmul_every", 2, "ac_option")
-    elif mode == "selective" and option.isdecimal() and int(option):
-        c.set(f"{path}.type", "full", "ac_mode")
-        c.set(f"{path}.every", int(option), "ac_option")
+    if mode == "selective":
+        c.recompute_some("ac_option")
     elif mode is not None and mode not in ("full", "none"):
-        c.wrong("ac_mode", "selective with an ac_option, full or none")
+        c.wrong("ac_mode", "selective, full or none")
     elif c.value("enable_activation_checkpointing") or mode == "full":
         c.set(f"{path}.type", "full", "enable_activation_checkpointing", "ac_mode")
     if not c.value("fsdp_reshard_after_forward"):

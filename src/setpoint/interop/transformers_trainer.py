@@ -195,6 +195,27 @@ def plain(text: str) -> Any:
     return text.strip()
 
 
+def convert_peft(c: Conversion, targets: list[str], layers: str = "") -> None:
+    """Set rank, scale and modules of an adapter by the names of PEFT.
+
+    Arguments:
+        layers: numbers of the layers that have the modules, as alternatives of a pattern.
+    """
+    rank = c.number("lora_r") or 8
+    c.set("adapter.rank", rank, "lora_r")
+    c.set("adapter.alpha", float(c.number("lora_alpha") or rank), "lora_alpha")
+    c.set("adapter.dropout", c.number("lora_dropout") or 0.0, "lora_dropout")
+    if names := [*targets, *c.names("lora_target_parameters")]:
+        start = rf"layers\.({layers})\." if layers else r"(^|\.)"
+        within = ".*" if layers else ""
+        patterns = [f"{start}{within}{name}$" if name.isidentifier() else name for name in names]
+        c.set("adapter.targets", patterns, "lora_target_modules", "lora_target_parameters")
+    if "lm_head" in targets:
+        c.set("adapter.exclude", [], "lora_target_modules")
+    if saved := c.names("lora_modules_to_save"):
+        c.set("adapter.train", saved, "lora_modules_to_save")
+
+
 def convert_recomputation(c: Conversion, key: str) -> None:
     """Recompute whole layers if a key is true."""
     if not c.value(key):

@@ -109,8 +109,12 @@ KEYS = {
     "train.weight_decay": Key(0.0, "optimizer.weight_decay"),
     "train.no_decay_modules": Key([], idle=UNREAD),
     "train.no_decay_params": Key([], idle=UNREAD),
-    **keys_of("train.", cautious_weight_decay=False, muon_lr=0.02, muon_momentum=0.95,
-        muon_nesterov=True, muon_ns_steps=5, muon_adjust_lr_fn=None),
+    "train.cautious_weight_decay": Key(False, "optimizer.cautious_weight_decay", optional=True),
+    "train.muon_lr": Key(0.02, "optimizer.lr"),
+    "train.muon_momentum": Key(0.95, "optimizer.momentum"),
+    "train.muon_nesterov": Key(True, "optimizer.nesterov"),
+    "train.muon_ns_steps": Key(5, "optimizer.steps"),
+    "train.muon_adjust_lr_fn": Key(None),
     "train.muon_distributed_mode": Key("shard_local",
         refused="a divided matrix is orthogonalized whole"),
     **alike("train.muon_", "ns_algorithm gram_ns_num_restarts gram_ns_restart_iterations"
@@ -283,16 +287,10 @@ def _optimizer(c: Conversion) -> None:
     else:
         c.set("optimizer.betas", [0.9, 0.95])
         c.set("optimizer.eps", 1e-8)
+    c.set("optimizer.adamw_lr" if name == "muon" else "optimizer.lr", rate, "train.lr")
     if name == "muon":
-        c.copy({"optimizer.lr": "train.muon_lr", "optimizer.adamw_lr": "train.lr"})
-        c.copy({"optimizer.momentum": "train.muon_momentum", "optimizer.nesterov":
-                "train.muon_nesterov", "optimizer.steps": "train.muon_ns_steps"})  # fmt: skip
         adjust = c.value("train.muon_adjust_lr_fn") or "original"
         c.set("optimizer.adjust_lr", adjust, "train.muon_adjust_lr_fn")
-    else:
-        c.set("optimizer.lr", rate, "train.lr")
-    if c.value("train.cautious_weight_decay") and name != "sgd":
-        c.set("optimizer.cautious_weight_decay", True, "train.cautious_weight_decay")
     state = c.choice("train.optimizer_dtype", "fp32", "bf16")
     if name in ("anyprecision_adamw", "muon") and state == "bf16":
         c.set("precision.optimizer_state", "bf16", "train.optimizer_dtype")
@@ -357,8 +355,7 @@ def _data(c: Conversion) -> None:
     if not datasets:
         c.wrong("data.datasets", "a list of data sets with a path each")
         return
-    items = [_source(c, entry, number, len(datasets)) for number, entry in enumerate(datasets)]
-    c.set_items("data.sources", items, "data.datasets")
+    c.set_sources("data.sources", [_source(c, entry) for entry in datasets], "data.datasets")
     key, ring = "data.sample_packing_sequence_len", c.number("train.ringattn_parallel_size")
     parts = c.number("train.ulysses_parallel_size") * (2 * ring if ring > 1 else 1)
     if parts > 0 and (remainder := c.number(key) % parts):
@@ -376,7 +373,7 @@ def _data(c: Conversion) -> None:
         c.report("differs", "data.sample_packing_method", text)
 
 
-def _source(c: Conversion, entry: dict[str, Any], number: int, count: int) -> dict[str, object]:
+def _source(c: Conversion, entry: dict[str, Any]) -> dict[str, object]:
     names = "path type name split revision data_files ds_type max_seq_len shards shards_idx"
     c.report_rest("data.datasets", entry, f"{names} num_samples")
     longest = entry.get("max_seq_len")
@@ -404,8 +401,6 @@ def _source(c: Conversion, entry: dict[str, Any], number: int, count: int) -> di
         }
         if any(value is not None for value in limits.values()):
             source["filter"] = {key: value for key, value in limits.items() if value is not None}
-    if count > 1:
-        source["name"] = f"source-{number}"
     return source
 
 
@@ -473,7 +468,8 @@ DIALECT = Dialect(
     switches={"train.wandb_project": "train.use_wandb", "train.wandb_name": "train.use_wandb",
               "train.wandb_tags": "train.use_wandb", "train.profile_": "train.enable_profiling",
               "train.compile_dynamic_shapes": "train.enable_compile",
-              "lora.": "lora.enable_lora lora.enable_qlora"},
+              "lora.": "lora.enable_lora lora.enable_qlora", "train.muon_": "train.optimizer=muon",
+              "train.cautious_weight_decay": "train.optimizer=adamw|anyprecision_adamw|muon"},
     refused=dict.fromkeys(
         ("model_path", "worker_connection_timeout", "skip_initial_checkpoint", "enable_packing"),
         "a configuration of xorl's training server, which clients send batches to: no training job",
