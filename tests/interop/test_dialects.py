@@ -185,3 +185,13 @@ def test_a_file_of_another_dialect_is_named(
     assert "job.yaml is a file of xorl, not of torchtitan: xorl:job.yaml" in error
     assert main(["check", "huggingface:job.yaml"]) == 2
     assert "torchtune, huggingface_trainer, axolotl, megatron" in capsys.readouterr().err
+
+
+def test_a_key_is_listed_once() -> None:
+    """In `keys.toml`, where a second reason would replace the first."""
+    path = Path(__file__).parents[2] / "src" / "setpoint" / "interop" / "keys.toml"
+    for lists in tomllib.loads(path.read_text()).values():
+        groups = [lists.pop("null"), lists.pop("false", "")]
+        groups += [names for reasons in lists.values() for names in reasons.values()]
+        names = [name for group in groups for name in group.split()]
+        assert len(names) == len({*names})

@@ -9,12 +9,10 @@ and with sample_packing the others are packed into rows with isolated documents.
 
 from __future__ import annotations
 
-import os
-import re
 from typing import Any, cast
 
-from setpoint.interop.axolotl_keys import KEYS
-from setpoint.interop.dialect import Conversion, Dialect
+from setpoint.interop.axolotl_data import convert_data
+from setpoint.interop.dialect import REQUIRED, Conversion, Dialect, Key, keys_of, listed_keys
 from setpoint.interop.transformers_trainer import (
     convert_compilation,
     convert_optimizer,
@@ -25,26 +23,39 @@ from setpoint.interop.transformers_trainer import (
     period,
 )
 
-TEXTS = ("completion", "pretrain")
-"""Types of data sets that hold text."""
-TEMPLATES = {"alpaca": "alpaca", "chatml": "chatml", "llama3": "llama3", "tokenizer_default": None}
-ENTRY = """
-    path name type split field text_column data_files ds_type revision shards shards_idx
-    preprocess_shards conversation chat_template chat_template_jinja field_messages
-    message_field_role message_field_content message_property_mappings roles roles_to_train
-    train_on_eos train_on_eot
-"""
-"""Keys of a data set that are converted, or that files of it do not need."""
-SUFFIXES = (".json", ".jsonl", ".parquet", ".csv", ".arrow", ".txt")
-USUAL: dict[str, Any] = {
-    "roles": {"user": {"human", "user"}, "assistant": {"gpt", "assistant", "model"},
-              "system": {"system"}, "tool": {"tool"}},
-    "roles_to_train": {"assistant", "gpt"}, "train_on_eos": "turn", "train_on_eot": "turn",
-}  # fmt: skip
-"""Masks of a conversation that loss_on = answers has."""
 SWITCHES = ("xformers_attention", "flex_attention", "flash_attention", "sdp_attention",
             "eager_attention")  # fmt: skip
 """Switches of a kernel of attention, of which the first counts."""
+
+KEYS = {
+    "base_model": Key(REQUIRED),
+    "val_set_size": Key(0.0),
+    "dataset_prepared_path": Key(None, "data.prepare.folder"),
+    "shuffle_merged_datasets": Key(True, "data.shuffle"),
+    "train_on_inputs": Key(False),
+    "sequence_len": Key(512, "batch.sequence_length"),
+    **keys_of("", excess_length_strategy="drop", sample_packing_group_size=100_000,
+        pad_to_multiple_of=None, pretrain_multipack_attn=True),
+    "overrides_of_model_config": Key(None, "model.overrides", optional=True),
+    **keys_of("", micro_batch_size=1, gradient_accumulation_steps=1, num_epochs=1.0),
+    "seed": Key(42, "seed"),
+    **keys_of("", learning_rate=REQUIRED, optimizer="adamw_torch_fused", weight_decay=0.0,
+        lr_scheduler="cosine"),
+    **keys_of("", load_in_8bit=False, load_in_4bit=False, lora_dropout=0.0,
+        load_best_model_at_end=False),
+    "output_dir": Key("./model-out", "workspace"),
+    "save_only_model": Key(False, "checkpoint.last", {True: "weights"}, optional=True),
+    "peft_use_rslora": Key(None, "adapter.rank_stabilized", optional=True),
+    "liger_fused_linear_cross_entropy": Key(None, "loss.type", {True: "chunked_cross_entropy"},
+        optional=True),
+    "torch_empty_cache_steps": Key(None, "memory.empty_cache", unit="{} steps", optional=True),
+    "auto_resume_from_checkpoints": Key(None, "checkpoint.resume", {True: "auto"}, optional=True),
+    "ddp_timeout": Key(None, "parallel.timeout", optional=True),
+    "ddp_bucket_cap_mb": Key(None, "parallel.bucket_size", optional=True),
+    "save_first_step": Key(None, "checkpoint.at", {True: [1]}, optional=True),
+}  # fmt: skip
+"""Keys of the schemas of releases 0.10 to 0.19, but for those of `keys.toml`."""
+KEYS |= listed_keys("axolotl")
 
 
 def _prepare(c: Conversion) -> None:
@@ -69,7 +80,7 @@ def _complete(c: Conversion) -> None:
     c.set("duration", f"{total} steps" if total else epochs, "max_steps", "num_epochs")
     _model(c)
     _batch(c)
-    _data(c)
+    convert_data(c)
     _schedule(c, total)
     _optimizer(c)
     _adapter(c)
@@ -139,162 +150,6 @@ def _batch(c: Conversion) -> None:
     keys = ("micro_batch_size", "gradient_accumulation_steps", "batch_size")
     c.set("batch.micro_size", micro, *keys)
     c.set("batch.accumulation", passes, *keys[1:])
-
-
-def _data(c: Conversion) -> None:
-    """Data sources, packed into rows or padded to the longest row of a micro-batch."""
-    streamed = c.sections("pretraining_dataset")
-    entries = streamed or c.sections("datasets")
-    if not entries:
-        c.wrong("datasets", "a list of data sets, nor is pretraining_dataset")
-        return
-    key = "pretraining_dataset" if streamed else "datasets"
-    c.set_sources("data.sources", [_source(c, entry, key) for entry in entries], key)
-    if tests := c.sections("test_datasets"):
-        key = "test_datasets"
-        c.set_sources("data.validation", [_source(c, entry, key) for entry in tests], key)
-    else:
-        c.set("data.held_out", c.number("val_set_size") or 0, "val_set_size")
-    packed, grouped = c.value("sample_packing"), c.value("group_by_length")
-    pad = c.value("pad_to_sequence_len")
-    text_alone = all(entry.get("type") in TEXTS for entry in entries)
-    if streamed and not packed:
-        c.set("data.packing.isolate", False, "pretraining_dataset")
-    elif packed:
-        method = "next_fit" if c.value("sample_packing_sequentially") else "first_fit_decreasing"
-        c.set("data.packing.method", method, "sample_packing_sequentially", "sample_packing")
-        if method == "first_fit_decreasing":
-            size = "sample_packing_group_size"
-            c.set("data.packing.group_size", c.number(size), size)
-            text = "documents are sorted by length in each group, there they are not"
-            c.report("differs", "sample_packing", text)
-        isolate = bool(c.value("pretrain_multipack_attn") or not streamed)
-        c.set("data.packing.isolate", isolate, "sample_packing")
-    else:
-        c.set("data.packing.method", "none", "sample_packing")
-        if pad is None:
-            multiple = c.number("pad_to_multiple_of") or 64
-            c.set("data.packing.pad_to_multiple_of", multiple, "pad_to_multiple_of")
-        if grouped:
-            c.set("data.packing.length_buckets", True, "group_by_length")
-            grouped = None
-    if grouped:
-        c.report("without effect", "group_by_length", "in Axolotl, too: rows are packed")
-    if not text_alone:
-        kinds = {"drop": "drop", "truncate": "truncate", "raise": "error"}
-        c.pick("data.packing.too_long", "excess_length_strategy", kinds)
-    c.value("hf_use_auth_token")  # the token of `hf auth login` is used in any case
-    if (text_alone or streamed) and c.value("train_on_inputs"):
-        c.report("without effect", "train_on_inputs", "in Axolotl, too: a text has no answers")
-    if c.value("curriculum_sampling"):
-        c.set("data.shuffle", False, "curriculum_sampling")
-    c.copy_given({"data.prepare.workers": "dataset_processes",
-                  "data.loader.workers": "dataloader_num_workers",
-                  "data.loader.prefetch": "dataloader_prefetch_factor",
-                  "data.loader.pin_memory": "dataloader_pin_memory"})  # fmt: skip
-
-
-def _source(c: Conversion, entry: dict[str, Any], key: str) -> dict[str, Any]:
-    """A source for one entry: text from a column, or conversations from rows."""
-    path, kind = str(entry.get("path") or entry.get("name")), entry.get("type")
-    is_text = kind in TEXTS or key == "pretraining_dataset" or kind is None
-    files = entry.get("data_files") or []
-    files = [str(file) for file in (files if isinstance(files, list) else [files])]
-    is_path = path.startswith((".", "/", "~")) or "://" in path or path == "json"
-    local = is_path or os.path.exists(path) or path.endswith(SUFFIXES)
-    if path == "json":  # a loader of the files in data_files
-        path, files = files[0] if files else path, files[1:]
-    split = entry.get("split") or "train"
-    source: dict[str, Any]
-    if is_text:
-        default = "text" if kind or key[0] == "p" else "input_ids"
-        column = entry.get("field") or entry.get("text_column") or default
-        if local:
-            source = {"type": "text", "paths": [path, *files], "field": column}
-        else:
-            source = {"type": "huggingface", "path": path, "subset": entry.get("name"),
-                      "split": split, "revision": entry.get("revision"), "field": column,
-                      "data_files": files or None,
-                      "streaming": key == "pretraining_dataset" or None}  # fmt: skip
-            if c.value("hf_use_auth_token"):
-                source["token"] = "env:HF_TOKEN"
-    else:
-        base, (split, bracket, rows) = f"hf://datasets/{path}", str(split).partition("[")
-        share = re.fullmatch(r":(\d?[1-9]|[1-9]0)%\]", rows)
-        if share and not entry.get("shards"):
-            entry = {**entry, **c.share_of_rows(key, split, int(share[1]) / 100)}
-        elif bracket:
-            text = f"all rows of {split} are read, not [{rows}: set data.sources.N.filter.shards"
-            c.report("needs a decision", key, text)
-        hub = [f"{base}/{file}" for file in files] or [
-            f"{base}@~parquet/{entry.get('name') or 'default'}/{split}/*.parquet"
-        ]
-        source = {"type": "conversations", "paths": [path, *files] if local else hub}
-        source |= _conversation(c, entry, kind, key)
-    c.report_rest(key, entry, ENTRY)
-    limits = {"shards": entry.get("shards") or c.number("dataset_shard_num"),
-              "shard": entry.get("shards_idx") or c.number("dataset_shard_idx"),
-              "shortest": c.number("min_sample_len")}  # fmt: skip
-    if limits["shortest"] and is_text:
-        c.report("differs", "min_sample_len", "a number of bytes of text; there of tokens")
-    if limits["shards"] or limits["shortest"]:
-        source["filter"] = {name: value for name, value in limits.items() if value is not None}
-    return {name: value for name, value in source.items() if value is not None}
-
-
-def _conversation(c: Conversion, entry: dict[str, Any], kind: object, key: str) -> dict[str, Any]:
-    """The chat template and the loss mask of a conversation data set."""
-    name = str(kind).partition(":")[0].partition(".")[0]
-    template = entry.get("chat_template") or c.value("chat_template")
-    if name == "sharegpt":
-        template = entry.get("conversation") or template
-    jinja = entry.get("chat_template_jinja") or c.value("chat_template_jinja")
-    result: dict[str, Any] = {}
-    if kind in ("alpaca", "alpaca:instruct"):
-        result["template"] = "alpaca"
-    elif name in ("chat_template", "sharegpt"):
-        if jinja and str(jinja).endswith((".jinja", ".jinja2")):
-            result["template"] = jinja
-        elif isinstance(template, str) and template in TEMPLATES:
-            result["template"] = TEMPLATES[cast("str", template)]
-        elif template is not None or jinja:
-            shown = f"Axolotl's own {template}" if template else "one in the file"
-            text = f"the template of the tokenizer, not {shown}; data.sources.N.template takes a "
-            c.report("needs a decision", "chat_template", f"{text}Jinja file")
-        known = {"role": ("role", "from"), "content": ("content", "value")}
-        mappings = entry.get("message_property_mappings") or {
-            role: entry[field] for role in known if (field := f"message_field_{role}") in entry
-        }
-        is_usual = isinstance(mappings, dict) and all(
-            value in known.get(role, ()) for role, value in cast("dict[str, Any]", mappings).items()
-        )
-        names = ("messages", "conversations")
-        if not is_usual or entry.get("field_messages", "messages") not in names:
-            text = "rows have `messages` with role and content, or `conversations` with from and "
-            c.report("needs a decision", key, f"{text}value: rename the columns")
-        if unusual := [option for option in USUAL if not _is_usual(option, entry.get(option))]:
-            text = f"{', '.join(unusual)}: the loss is on each answer of an assistant with its end"
-            c.report("differs", key, text)
-    else:
-        shown = kind if isinstance(kind, str) else "of prompts of its own"
-        text = f"type {shown}: write rows with `messages`, or a template, and set data.sources"
-        c.report("needs a decision", key, text)
-    if c.value("train_on_inputs"):
-        result["loss_on"] = "all"
-    return result
-
-
-def _is_usual(option: str, value: Any) -> bool:
-    """True if a conversation option has a value supported by Setpoint's masks and roles."""
-    usual = USUAL[option]
-    if value is None or isinstance(usual, str):
-        return value in (None, usual)
-    if isinstance(usual, set):
-        return isinstance(value, list) and {*map(str, cast("list[Any]", value))} <= usual
-    return isinstance(value, dict) and all(
-        {*map(str, names if isinstance(names, list) else [names])} <= usual.get(role, set())
-        for role, names in cast("dict[str, Any]", value).items()
-    )
 
 
 def _schedule(c: Conversion, total: int | None) -> None:

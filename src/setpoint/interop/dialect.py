@@ -11,9 +11,11 @@ from __future__ import annotations
 
 import math
 import os
+import tomllib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib import import_module
+from pathlib import Path as FilePath
 from typing import TYPE_CHECKING, Any, Literal, cast
 
 from setpoint.config import FileDocument, Problem, SetpointError, did_you_mean, for_error
@@ -95,6 +97,19 @@ def keys_of(prefix: str, /, **defaults: object) -> dict[str, Key]:
 def alike(prefix: str, names: str, key: Key | None = None) -> dict[str, Key]:
     """Keys under a prefix with equal declarations, given as names separated by spaces."""
     return {f"{prefix}{name}": key or Key(None) for name in names.split()}
+
+
+def listed_keys(system: str) -> dict[str, Key]:
+    """Keys of a system that `keys.toml` lists by their default or by a reason."""
+    text = (FilePath(__file__).parent / "keys.toml").read_text(encoding="utf-8")
+    lists = tomllib.loads(text)[system]
+    keys = alike("", lists["null"]) | alike("", lists.get("false", ""), Key(False))
+    for reason, names in lists["idle"].items():
+        keys |= alike("", names, Key(None, idle=reason))
+    for kind in ("refused", "essential"):
+        for reason, names in lists[kind].items():
+            keys |= alike("", names, Key(None, refused=reason, essential=kind == "essential"))
+    return keys
 
 
 @dataclass(frozen=True, slots=True)
