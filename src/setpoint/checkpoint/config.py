@@ -55,7 +55,7 @@ class Remote(Config, role=RUNTIME, owner="setpoint.ops.copies:RemoteCopies"):
     and the same command uploads them later."""
 
 
-class Export(Config, role=RUNTIME):
+class Export(Config, role=RUNTIME, owner="setpoint.ops.exports:ExportCallback"):
     """Export of checkpoints as Hugging Face models, into exports/ of the run directory.
 
     A separate process reads the saved checkpoint, whatever ranks it is divided among; a directory

@@ -13,7 +13,7 @@ from setpoint.train.callbacks.log import (
     RecordCallback,
     SkippedStepsCallback,
 )
-from setpoint.train.callbacks.save import ExportCallback, NoSaveCallback, SaveCallback
+from setpoint.train.callbacks.save import NoSaveCallback, SaveCallback
 from setpoint.train.config import Job
 from setpoint.train.loop import Callback
 from setpoint.train.session import Run
@@ -30,9 +30,6 @@ def build_callbacks(run: Run) -> list[Callback]:
         from setpoint.train.callbacks.evaluate import EvaluateCallback
 
         evaluation = EvaluateCallback(job.evaluation, run)
-    export = None
-    if job.checkpoint.export is not None:
-        export = ExportCallback(job.checkpoint.export, run)
     # Before profilers, evaluations and checkpoints allocate memory.
     callbacks: list[Callback] = [MemoryCallback(run)]
     if run.accepted is not None and not run.had_nothing_left:
@@ -50,9 +47,9 @@ def build_callbacks(run: Run) -> list[Callback]:
         callbacks += watching_callbacks(run)
     callbacks += [
         LogCallback(run),
-        SaveCallback(run, evaluation, export) if job.checkpoint.save else NoSaveCallback(run),
+        SaveCallback(run, evaluation) if job.checkpoint.save else NoSaveCallback(run),
     ]
-    callbacks += [callback for callback in (evaluation, export) if callback is not None]
+    callbacks += [] if evaluation is None else [evaluation]
     if any(isinstance(policy, SkipStep) for policy in job.resilience.policies.values()):
         callbacks.append(SkippedStepsCallback(run))
     return callbacks
@@ -62,6 +59,7 @@ def early_callbacks(job: Job) -> list[Callback]:
     """Build the callbacks of `setpoint.ops`: those of every run, and of the job's sections."""
     tracking, resilience = job.tracking, job.resilience
     sections = (
+        job.checkpoint.export,
         job.checkpoint.remote,
         resilience.heartbeat,
         *tracking.alerts,

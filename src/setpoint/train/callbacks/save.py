@@ -1,26 +1,19 @@
-"""Callbacks that save checkpoints, and export them as Hugging Face models."""
+"""Callbacks that save checkpoints, or say that none is saved."""
 
 from __future__ import annotations
 
-import os
-import shutil
-import subprocess
 import sys
 import time
-from collections import deque
 from collections.abc import Mapping
-from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from setpoint.checkpoint.folder import At, directory_name, is_named, list_checkpoints
+from setpoint.checkpoint.folder import At, is_named
 from setpoint.checkpoint.manifest import BASE
-from setpoint.config import ImportedComponent, RunError
+from setpoint.config import ImportedComponent
 from setpoint.config.draft.walk import sections
 from setpoint.config.schema.class_info import added_sections
 from setpoint.files.tensor_file import DTYPES
-from setpoint.parallel.world import RemoteRankError
 from setpoint.train.evaluation.scores import Averages
 from setpoint.train.loop import Callback, Phase
 from setpoint.train.run_state import snapshot
@@ -29,7 +22,6 @@ from setpoint.units import DType, Period
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from setpoint.checkpoint.config import Export
     from setpoint.train.callbacks.evaluate import EvaluateCallback
     from setpoint.train.loop import Loop
     from setpoint.train.session import Run
@@ -70,16 +62,12 @@ class SaveCallback(Callback):
     Arguments:
         run: the run, with its states; rows are on disk before a checkpoint relies on them.
         evaluation: provides the metric of the current step; None: nothing is evaluated.
-        export: exports saved checkpoints; None: no exports.
     """
 
     phase = Phase.KEEP
 
-    def __init__(
-        self, run: Run, evaluation: EvaluateCallback | None, export: ExportCallback | None
-    ) -> None:
-        self.run, self.store = run, run.store
-        self.evaluation, self.export = evaluation, export
+    def __init__(self, run: Run, evaluation: EvaluateCallback | None) -> None:
+        self.run, self.store, self.evaluation = run, run.store, evaluation
         section = run.job.checkpoint
         self.intervals: tuple[Period, ...] = section.intervals
         self.steps: At = section.at
@@ -170,8 +158,6 @@ class SaveCallback(Callback):
                 loop.stop.limits.save_took(time.perf_counter() - began)
             if loop.position.step == step:
                 loop.stop.has_unsaved = False
-            if self.export is not None:
-                self.export.saved(path)
 
         self.run.trackers.flush()  # a checkpoint relies on the rows so far
         dtype, left_out = loop.job.checkpoint.last_dtype, self.run.frozen.left_out
@@ -210,181 +196,3 @@ def can_overlap_save(loop: Loop) -> bool:
     classes = {base for instance in objects for base in type(instance).__mro__}
     is_ours = all(cls.__module__.partition(".")[0] in OURS for cls in classes)
     return is_ours and ImportedComponent not in classes
-
-
-FOLDER = "exports"
-"""Folder of exports in a run directory."""
-POLL_SECONDS = 5.0
-"""Maximum wait for a process between two polls, during which other ranks wait."""
-OF_RANKS = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "GROUP_RANK", "MASTER_ADDR",
-            "MASTER_PORT")  # fmt: skip
-"""Variables that mark a process as a rank."""
-
-
-@dataclass(slots=True)
-class ExportProcess:
-    """A running or queued export.
-
-    Arguments:
-        source: folder of hard links to the files of the checkpoint, which itself may be removed
-            meanwhile.
-    """
-
-    source: Path
-    target: Path
-    began: float = 0.0
-    process: subprocess.Popen[bytes] | None = None
-
-    @property
-    def log(self) -> Path:
-        """Output of the process."""
-        return self.source.with_suffix(".log")
-
-    def clear(self) -> None:
-        """Remove the export's links and log."""
-        shutil.rmtree(self.source, ignore_errors=True)
-        self.log.unlink(missing_ok=True)
-
-
-class ExportCallback(Callback):
-    """Exports each checkpoint, or only the last one, during training, one at a time.
-
-    The main rank runs `setpoint export` in a separate process, which reads the checkpoint from
-    disk, and renames the directory when it is complete.
-    """
-
-    phase = Phase.KEEP
-
-    def __init__(self, section: Export, run: Run) -> None:
-        self.section, self.world = section, run.world
-        self.checkpoints, self.folder = run.store.root, run.directory / FOLDER
-        self.events, self.progress = run.events, run.progress
-        self.tasks: deque[ExportProcess] = deque()
-        self.failed: list[str] = []
-
-    def saved(self, path: Path) -> None:
-        """Export a saved checkpoint, if every checkpoint is exported."""
-        if self.section.when == "each_save":
-            self.export(path)
-
-    def start(self, loop: Loop) -> None:
-        """Remove leftovers of earlier sessions, and export the newest checkpoint if needed."""
-        if not self.world.is_main:
-            return
-        for leftover in self.folder.glob(".*"):
-            shutil.rmtree(leftover, ignore_errors=True)
-            with suppress(OSError):
-                leftover.unlink()
-        newest = max(list_checkpoints(self.checkpoints).items(), default=None)
-        if newest is not None and newest[0] == loop.position.step:
-            self.saved(newest[1])
-
-    def after_step(self, loop: Loop, result: StepResult) -> None:
-        """Report finished exports."""
-        self.poll()
-
-    def finish(self, loop: Loop) -> None:
-        """Export the last checkpoint of a finished run, and wait for all exports.
-
-        Raises:
-            RunError: an export failed; repeating the command retries it.
-        """
-        if not self.world.on_main(lambda: loop.is_over):
-            return
-        if self.world.is_main:
-            self.export(self.checkpoints / directory_name(loop.position.step))
-        is_noted = False
-        while not self.world.on_main(self.waited):
-            if not is_noted and self.tasks:
-                self.progress.note(f"waiting for the export of {self.tasks[0].target.name}")
-            is_noted = True
-        errors = self.world.on_main(lambda: "; ".join(self.failed))
-        if errors:
-            raise (
-                RunError(errors) if self.world.is_main else RemoteRankError(errors, RunError.status)
-            )
-
-    def close(self, loop: Loop) -> None:
-        """Stop unfinished exports, which the next session will repeat."""
-        for task in self.tasks:
-            if task.process is not None:
-                task.process.kill()
-                task.process.wait()
-            task.clear()
-        self.tasks.clear()
-
-    def export(self, path: Path) -> None:
-        """Queue the export of a checkpoint, unless it exists already."""
-        if not self.world.is_main:
-            return
-        target = self.folder / path.name
-        waits = any(task.target == target for task in self.tasks)
-        if waits or target.exists() or not path.is_dir():
-            return
-        task = ExportProcess(self.folder / f".{path.name}", target)
-        task.clear()
-        # Hard links cost no time and no space; where they are unsupported, it is a copy.
-        shutil.copytree(path, task.source, copy_function=_linked)
-        self.tasks.append(task)
-        self.poll()
-
-    def poll(self) -> None:
-        """Report a finished export, and start the next one."""
-        while self.tasks:
-            task = self.tasks[0]
-            if task.process is None:
-                task.began, task.process = time.monotonic(), self._start_process(task)
-            if task.process.poll() is None:
-                return
-            self.tasks.popleft()
-            self._report_end(task, task.process.returncode)
-
-    def waited(self) -> bool:
-        """Wait for at most `POLL_SECONDS`; True if all exports have ended."""
-        ends = time.monotonic() + POLL_SECONDS
-        self.poll()
-        while self.tasks and time.monotonic() < ends:
-            process = self.tasks[0].process
-            with suppress(subprocess.TimeoutExpired):
-                assert process is not None
-                process.wait(max(ends - time.monotonic(), 0.1))
-            self.poll()
-        return not self.tasks
-
-    def _start_process(self, task: ExportProcess) -> subprocess.Popen[bytes]:
-        command = [sys.executable, "-m", "setpoint", "export", str(task.source), str(task.target)]
-        dtype = self.section.stored_dtype
-        command += [] if dtype is None else ["--dtype", dtype]
-        command += ["--parallel.device", "cpu"]
-        environment = {k: v for k, v in os.environ.items() if k not in OF_RANKS}
-        environment["PYTHONPATH"] = os.pathsep.join(filter(None, sys.path))
-        with task.log.open("wb") as log:
-            # A separate session: Ctrl-C is only for the run.
-            return subprocess.Popen(
-                command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=environment,
-                start_new_session=True,
-            )  # fmt: skip
-
-    def _report_end(self, task: ExportProcess, status: int) -> None:
-        step, name = int(task.target.name.rpartition("-")[2]), task.target.name
-        seconds = round(time.monotonic() - task.began, 3)
-        if status == 0:
-            self.events.write("export", step=step, directory=f"{FOLDER}/{name}", seconds=seconds)
-        else:
-            message = task.log.read_text(errors="replace").strip().removeprefix("error: ")
-            message = message.partition("\nValid:")[0] or f"the process ended with status {status}"
-            self.failed.append(f"{name} is saved, and cannot be exported: {message}")
-            self.events.write("fault", step=step, error=self.failed[-1])
-            self.progress.note(self.failed[-1])
-        task.clear()
-        keep = self.section.keep
-        if keep is not None:
-            for old in sorted(self.folder.glob("step-*"))[:-keep]:
-                shutil.rmtree(old, ignore_errors=True)
-
-
-def _linked(source: str, target: str) -> None:
-    try:
-        os.link(source, target)
-    except OSError:
-        shutil.copy2(source, target)

@@ -14,7 +14,7 @@ from setpoint.config import ConfigError, RunError
 from setpoint.model.pretrained.load import load_pretrained
 from setpoint.train.run import train
 
-from ..small import events, small_job
+from ..train.small import events, small_job
 
 
 def setpoint(folder: Path, *words: str) -> None:
@@ -45,6 +45,26 @@ def test_sharded_ranks_export_each_checkpoint_for_transformers(tmp_path: Path) -
     (run / "exports" / f".{names[1]}.tmp-1").mkdir()
     setpoint(tmp_path, *words)
     assert sorted(path.name for path in (run / "exports").iterdir()) == names
+
+
+@pytest.mark.parametrize("mode", ["sync", "async"])
+def test_the_checkpoint_before_the_first_step_is_exported_too(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mode: str
+) -> None:
+    program = tmp_path / "copies"
+    program.write_text('#!/bin/sh\nsleep 0.2\nexec cp -r "$4" "$5"\n')
+    program.chmod(0o755)
+    monkeypatch.setattr(sys, "executable", str(program))
+    flags = ("checkpoint.export.when=each_save", "checkpoint.at_start=true", "checkpoint.keep=1")
+    job = small_job(
+        tmp_path, *flags, "duration=2 steps", "evaluation=null", f"checkpoint.mode={mode}"
+    )
+    run = train(job).directory
+    names = ["step-00000000", "step-00000002"]
+    assert sorted(path.name for path in (run / "exports").iterdir()) == names
+    assert all((run / "exports" / name / "model.safetensors").is_file() for name in names)
+    assert [row["step"] for row in events(run, "export")] == [0, 2]
+    assert [path.name for path in (run / "checkpoints").glob("step-*")] == names[1:]
 
 
 def test_an_export_that_fails_says_so_when_the_run_is_trained(
