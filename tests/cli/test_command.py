@@ -3,7 +3,6 @@ from __future__ import annotations
 import shlex
 import sys
 from collections.abc import Callable
-from pathlib import Path
 
 import pytest
 
@@ -164,9 +163,3 @@ def test_a_source_that_is_the_value_of_a_flag_is_said_to_be_one(cli: CommandLine
     assert "small.toml is the value of --seed here; write --seed=VALUE" in said
     assert "tiny is the value of --batch.micro_size" in cli.refused("check --batch.micro_size tiny")
     assert "is the value of" not in cli.refused("check --seed 3")
-
-
-def test_an_argument_of_a_file_may_be_none_that_the_system_hands_over(tmp_path: Path) -> None:
-    (tmp_path / "words.txt").write_text("soup a\0b\n")
-    with pytest.raises(SetpointError, match="zero byte"):
-        COMMAND.parse([f"@{tmp_path}/words.txt"])

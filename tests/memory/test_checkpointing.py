@@ -101,13 +101,6 @@ def test_what_is_computed_again() -> None:
     assert 0 < again("attention", "mm") <= 4 * layers
 
 
-@pytest.mark.parametrize("policy", ["full reentrant", "operators"])
-def test_experts_report_once(policy: str) -> None:
-    case = sparse(packed=True)
-    outcome = run(checkpointed(POLICIES[policy], **case))
-    assert torch.equal(outcome.routing.counts.sum(1), torch.full((2,), 3 * 24 * 2))
-
-
 def test_products_of_experts_are_kept() -> None:
     product = "setpoint::looped_product"
     case = {"moe": MoE(experts=4, implementation="loop")}

@@ -72,16 +72,23 @@ def test_a_run_on_a_new_machine_equals_the_undisturbed_one(
     assert (place.parent / "events.jsonl").read_text().splitlines()[-1].find('"end"') > 0
 
 
-def test_a_directory_that_is_behind_goes_on_from_the_url(
-    oracle: Path, stopped: Path, tmp_path: Path
+@pytest.mark.parametrize("damaged", [False, True])
+def test_a_directory_without_the_newest_takes_it_from_the_url(
+    oracle: Path, stopped: Path, tmp_path: Path, damaged: bool
 ) -> None:
     folder = moved(stopped, tmp_path)
     shutil.copytree(stopped / "runs", folder / "runs")
     (run,) = (folder / "runs").iterdir()
-    shutil.rmtree(run / "checkpoints" / "step-00000012")
-    (run / "checkpoints" / "latest").write_text("step-00000008\n")
+    newest = run / "checkpoints" / "step-00000012"
+    if damaged:
+        file = newest / "model.safetensors"
+        file.write_bytes(file.read_bytes()[:-1] + b"\xff")
+    else:
+        shutil.rmtree(newest)
+        (run / "checkpoints" / "latest").write_text("step-00000008\n")
     train(small_job(folder, *FLAGS, remote(folder)))
     assert [row["step"] for row in events(run, "resume")] == [12]
+    assert newest.with_name("step-00000012.damaged-1").is_dir() == damaged
     assert_same_run(run, oracle)
 
 
@@ -117,20 +124,6 @@ def test_damage_at_the_url_and_here_is_passed_over(
     assert [row["step"] for row in events(run, "resume")] == [4]
     names = {row["checkpoint"] for row in events(run, "damaged")}
     assert names == {"step-00000012", "step-00000008"}
-    assert_same_run(run, oracle)
-
-
-def test_what_is_damaged_here_is_taken_from_the_url(
-    oracle: Path, stopped: Path, tmp_path: Path
-) -> None:
-    folder = moved(stopped, tmp_path)
-    shutil.copytree(stopped / "runs", folder / "runs")
-    (run,) = (folder / "runs").iterdir()
-    file = run / "checkpoints" / "step-00000012" / "model.safetensors"
-    file.write_bytes(file.read_bytes()[:-1] + b"\xff")
-    train(small_job(folder, *FLAGS, remote(folder)))
-    assert [row["step"] for row in events(run, "resume")] == [12]
-    assert (run / "checkpoints" / "step-00000012.damaged-1").is_dir()
     assert_same_run(run, oracle)
 
 

@@ -33,6 +33,26 @@ JOBS: dict[str, tuple[int, tuple[str, ...]]] = {
     "widths of experts": (2, (EXPERTS, "parallel.tensor=2", "parallel.expert_tensor=2")),
     "experts": (2, (EXPERTS, "parallel.shard=2", "parallel.expert=2")),
     "experts, tokens divided": (2, (EXPERTS, "parallel.tensor=2", "parallel.expert=2")),
+    "experts outside, recomputed": (
+        4,
+        (
+            EXPERTS,
+            "parallel.shard=4",
+            "parallel.expert=2",
+            "parallel.expert_mesh_order=expert_major",
+            "memory.activation_checkpointing=full",
+        ),
+    ),
+    "experts and widths": (
+        4,
+        (
+            EXPERTS,
+            "parallel.shard=2",
+            "parallel.tensor=2",
+            "parallel.expert=2",
+            "parallel.expert_tensor=2",
+        ),
+    ),
 }
 
 

@@ -35,8 +35,8 @@ from setpoint.train.run import train
 from ...support.forks import forked
 from ...train.small import assert_same_run, small_job
 from .ours import change_config, directory, rewrite
-from .quantized_files import E2M1, FORMATS, KEPT, gpt_oss, nibbles, packed, quantize_files
-from .theirs import logits, make
+from .quantized_files import FORMATS, KEPT, gpt_oss, quantize_files
+from .theirs import logits
 
 SIZES: dict[str, Any] = {"dim": 64, "heads": 4, "ffn_dim": 96}
 
@@ -90,43 +90,6 @@ def test_models_are_those_of_the_dense_weights(name: str, tmp_path: Path) -> Non
         assert "quantization_config" not in json.loads((exported / "config.json").read_text())
         for own, tensor in load_file(exported / "model.safetensors").items():
             assert torch.equal(tensor, dense[own]), own
-
-
-@pytest.mark.usefixtures("small_pieces")
-def test_experts_of_gpt_oss_are_those_of_transformers(tmp_path: Path) -> None:
-    from transformers.integrations.mxfp4 import convert_moe_packed_tensors
-
-    keys: dict[str, Any] = {
-        "num_local_experts": 3, "num_experts_per_tok": 2, "head_dim": 16, "intermediate_size": 64,
-        "hidden_size": 32, "num_hidden_layers": 1, "layer_types": ["full_attention"],
-    }  # fmt: skip
-    make("gpt_oss", keys).save_pretrained(tmp_path)
-    held = load_file(tmp_path / "model.safetensors")
-    expected: dict[str, torch.Tensor] = {}
-    parts: dict[str, Any] = {}
-    for own in ("gate_up_proj", "down_proj"):
-        name = f"model.layers.0.mlp.experts.{own}"
-        count, inputs, outputs = held[name].shape
-        blocks = packed((count, outputs, inputs // 32, 16), 1)
-        exponents = torch.randint(118, 124, blocks.shape[:-1], dtype=torch.uint8)
-        parts |= {name: None, f"{name}_blocks": blocks, f"{name}_scales": exponents}
-        expected[name] = convert_moe_packed_tensors(blocks, exponents, dtype=torch.bfloat16)
-        one = nibbles(blocks[1, 2, 0], E2M1) * 2.0 ** (float(exponents[1, 2, 0]) - 127)
-        assert torch.equal(expected[name][1, :32, 2].float(), one)
-    rewrite(tmp_path, parts)
-    change_config(tmp_path, quantization_config={"quant_method": "mxfp4"}, dtype="bfloat16")
-    config = resolve(
-        HuggingFaceConfig(config=str(tmp_path), pretrained=str(tmp_path), max_sequence_length=16)
-    )
-    model: Any = config.build(vocab_size=20)
-    start_from(config, model)
-    for name, tensor in expected.items():
-        assert torch.equal(model.model.state_dict()[name], tensor.float()), name
-    rewrite(tmp_path, {f"{name}_scales": torch.zeros(1, dtype=torch.uint8)})
-    with pytest.raises(
-        SetpointError, match=r"down_proj_scales is \(1,\), and .*_blocks is \(3, 32"
-    ):
-        start_from(config, model)
 
 
 def test_what_cannot_be_read_is_named(tmp_path: Path) -> None:
@@ -341,8 +304,19 @@ def test_a_transformer_of_ours_reads_files_of_gpt_oss(tmp_path: Path) -> None:
         plain, dtype=torch.float32, attn_implementation="eager"
     )
     torch.testing.assert_close(logits(ours), logits(theirs), rtol=1e-5, atol=1e-5)
+    section = resolve(
+        HuggingFaceConfig(config=str(folder), pretrained=str(folder), max_sequence_length=16)
+    )
+    model: Any = section.build(vocab_size=20)
+    start_from(section, model)
+    for name, tensor in theirs.state_dict().items():
+        assert torch.equal(model.model.state_dict()[name], tensor), name
     draft = config_from_pretrained(folder).evolve()
     draft.pretrained, draft.moe.packed = str(folder), False
     apart = resolve(draft)
     with pytest.raises(SetpointError, match=r"moe.packed = false: the files have all experts"):
         start_from(apart, apart.build(vocab_size=apart.vocab_size))
+    scales = "model.layers.0.mlp.experts.down_proj_scales"
+    rewrite(folder, {scales: torch.zeros(1, dtype=torch.uint8)})
+    with pytest.raises(SetpointError, match=r"down_proj_scales is \(1,\), and .*_blocks is \("):
+        start_from(section, model)

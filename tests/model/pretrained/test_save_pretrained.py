@@ -10,7 +10,7 @@ import torch
 from setpoint.config import SetpointError, resolve
 from setpoint.data.tokenizers.config import TokenIds
 from setpoint.data.tokenizers.tokenizer import IdTokenizer
-from setpoint.model import config_from_pretrained, load_pretrained, save_pretrained
+from setpoint.model import load_pretrained, save_pretrained
 from setpoint.model.attention.config import MLA, YarnScaling
 from setpoint.model.config import LayerNormConfig, MuP, RMSNormConfig
 from setpoint.model.moe.config import MoE, SigmoidTopK, SoftmaxTopK
@@ -238,16 +238,6 @@ def test_nothing_half_written_stays(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     with pytest.raises(SetpointError, match="out cannot be written: No space left"):
         save_pretrained(model(), tmp_path / "out")
     assert list(tmp_path.iterdir()) == []
-
-
-def test_the_configuration_comes_back(tmp_path: Path) -> None:
-    ours = model(
-        rope_scaling=YarnScaling(factor=2.0, original_length=16), kv_heads=1, rope_base=500.0
-    )
-    save_pretrained(ours, tmp_path / "out")
-    back = config_from_pretrained(tmp_path / "out")
-    assert back.rope_scaling == ours.config.rope_scaling
-    assert (back.kv_heads, back.rope_base, back.vocab_size) == (1, 500.0, 20)
 
 
 def test_ids_without_a_separator_end_no_text(tmp_path: Path) -> None:
