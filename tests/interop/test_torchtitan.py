@@ -380,3 +380,17 @@ def test_quantized_products(
     assert data["precision"]["float8"] == expected
     alone = ("model.converters", "differs") in [(r.key, r.kind) for r in document.reports]
     assert alone == (converters == ["quantize.grouped_mm.float8"])
+
+
+def test_layers_with_two_backward_passes_are_recomputed_whole(tmp_path: Path) -> None:
+    axes = {"pipeline_parallel_degree": 2, "pipeline_parallel_schedule": "ZBVZeroBubble"}
+    tables: dict[str, dict[str, Any]] = {
+        "parallelism": axes, "training": {"local_batch_size": 4},
+        "activation_checkpoint": {"mode": "selective", "selective_ac_option": "op"},
+    }  # fmt: skip
+    document = read(tmp_path, **tables)
+    assert document.data["memory"]["activation_checkpointing"] == {"type": "full"}
+    assert any("two backward passes" in report.text for report in document.reports)
+    converted(tmp_path, 4, **tables)
+    compiled = read(tmp_path, **tables, compile={"enable": True})
+    assert compiled.data["memory"]["activation_checkpointing"]["type"] == "operators"

@@ -27,6 +27,8 @@ from setpoint.interop.torchtitan_registry import FLAVORS, PRESETS
 
 KERNEL = re.compile("_(flex|varlen)(_attn)?$")
 """The kernel of attention in the name of a flavor, whose mask isolates documents."""
+SPLIT_BACKWARD = ("interleaved_zero_bubble", "zbv_zero_bubble", "dual_pipe_v")
+"""Pipeline schedules that compute gradients of inputs and of weights separately."""
 OTHERS = {
     "rl_": "reinforcement learning is not supported",
     "flux_|kimi_|qwen35_|.*muse_glimmer_.*mm": IMAGES,
@@ -280,6 +282,13 @@ def _memory(c: Conversion) -> None:
         c.set("compile.backend", c.value("compile.backend"), "compile.enable", "training.compile")
     elif c.value("compile.enable"):
         c.report("differs", "compile.components", "the loss is compiled with the model alone")
+    recomputes = c.data.get("memory", {}).get("activation_checkpointing", {}).get("type")
+    schedule = c.data["parallel"].get("pipelining", {}).get("schedule")
+    if recomputes == "operators" and schedule in SPLIT_BACKWARD and "compile" not in c.data:
+        every = "activation_checkpoint.selective_ac_option"
+        c.set(path, {"type": "full"}, every)
+        text = f"whole layers are recomputed: {schedule} has two backward passes of a layer"
+        c.report("differs", every, text)
     if c.value("liger_kernel.enable_fused_linear_cross_entropy"):
         key = "liger_kernel.enable_fused_linear_cross_entropy"
         c.set("loss.type", "chunked_cross_entropy", key)
