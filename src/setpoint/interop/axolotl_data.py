@@ -132,6 +132,8 @@ def _conversation(c: Conversion, entry: dict[str, Any], kind: object, key: str) 
     """The chat template and the loss mask of a conversation data set."""
     name = str(kind).partition(":")[0].partition(".")[0]
     template = entry.get("chat_template") or c.value("chat_template")
+    if str(template).startswith("tokenizer_default_fallback_"):
+        template = "tokenizer_default"  # the other is for tokenizers without a template
     if name == "sharegpt":
         template = entry.get("conversation") or template
     jinja = entry.get("chat_template_jinja") or c.value("chat_template_jinja")
