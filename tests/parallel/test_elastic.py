@@ -13,8 +13,8 @@ import torch
 
 from setpoint.checkpoint.store import CheckpointStore
 from setpoint.cli.main import main
+from setpoint.ops.heartbeat import read_heartbeats
 from setpoint.shapes.placed import as_placed
-from setpoint.track.heartbeat import read_heartbeats
 
 from ..support.ranks import free_port
 from ..train.small import events, rows

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from setpoint.checkpoint.store import CheckpointStore
-from setpoint.track.heartbeat import read_heartbeats
+from setpoint.ops.heartbeat import read_heartbeats
 
 from ..support.forks import forked
 from ..train.small import events

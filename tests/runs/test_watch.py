@@ -14,12 +14,12 @@ import pytest
 from setpoint.cli.runs import blocks, rendered
 from setpoint.config import SetpointError
 from setpoint.runs.live_view import POINTS, Watched
-from setpoint.track.heartbeat import FOLDER
+from setpoint.track.run_directory import HEARTBEATS
 
 
 def made(folder: Path) -> Path:
     run = folder / "run"
-    (run / FOLDER).mkdir(parents=True)
+    (run / HEARTBEATS).mkdir(parents=True)
     (run / "config.json").write_text(json.dumps({"duration": "100 steps"}))
     return run
 
@@ -33,7 +33,7 @@ def beat(run: Path, rank: int, age: float, **more: Any) -> None:
     now = time.time()
     said = {"rank": rank, "world_size": 2, "host": "h", "pid": 1, "every": 10.0, "step": 7}
     said |= {"time": now - age, "since": now - age, "phase": "step", **more}
-    (run / FOLDER / f"rank-{rank}.json").write_text(json.dumps(said))
+    (run / HEARTBEATS / f"rank-{rank}.json").write_text(json.dumps(said))
 
 
 def test_rows_are_taken_once_each_and_whole(tmp_path: Path) -> None:

@@ -15,10 +15,10 @@ import torch
 from setpoint.checkpoint.folder import directory_name, read_pointer
 from setpoint.config import SetpointError
 from setpoint.files.threads import Periodic
+from setpoint.ops.heartbeat import Heart, Standing
 from setpoint.resilience.config import GpuHealthCheck, Heartbeat
 from setpoint.track.config import System
 from setpoint.track.console import now
-from setpoint.track.heartbeat import Heart, Standing
 from setpoint.track.jsonl import JsonlWriter
 from setpoint.train.loop import Callback, Loop, Phase
 from setpoint.train.verdict import StepResult

@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from setpoint.config import CONFIG, SetpointError
 from setpoint.files.atomic import read_json
 from setpoint.files.lock import is_locked
+from setpoint.ops.heartbeat import Beat, read_heartbeats
 from setpoint.report.goodput import status_of
 from setpoint.report.plot import Plot, Series
-from setpoint.track.heartbeat import Beat, read_heartbeats
 from setpoint.track.run_directory import not_a_run
 from setpoint.train.position import Position, share_done
 from setpoint.units import Duration

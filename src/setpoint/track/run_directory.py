@@ -22,13 +22,15 @@ from setpoint.files.atomic import write_json, write_text
 from setpoint.files.lock import TRIES, RunLock, refuse_locked
 
 from .config import ENVIRONMENT, MARK
-from .heartbeat import FOLDER as HEARTBEATS
 
 FOLDERS = ("checkpoints", "logs", "traces")
 """Folders of every run directory."""
 
 BAD_BATCHES = "bad-batches"
 """Folder of batches of skipped steps, created with the first."""
+
+HEARTBEATS = "heartbeats"
+"""Folder of one small file per rank."""
 
 FILES = (
     CONFIG,

@@ -225,7 +225,10 @@ class Engine:
         return numbers.complete
 
     def _gather(self, sums: Sums, norm: Tensor, overflows: Sequence[Tensor] = ()) -> StepNumbers:
-        """All-reduce the numbers of the step, and start copying them to the host."""
+        """All-reduce the numbers of the step, and start copying them to the host.
+
+        A loss or norm that is not finite on one rank is so on all, which judge the step alike.
+        """
         world, scaler = self.components.world, self.scaler
         losses, routing, by_source = sums.losses.double(), sums.routing, sums.by_source
         broken = (~norm.isfinite()).to(losses.device)

@@ -14,12 +14,12 @@ import pytest
 import torch
 
 from setpoint.config import RunError
+from setpoint.ops.heartbeat import read_heartbeats
 from setpoint.ops.rank_health import GpuHealthCallback
 from setpoint.ops.slow_steps import StragglersCallback
 from setpoint.profile.profiler import StepProfiler
 from setpoint.resilience.limits import END_OF_JOB, SessionLimits, watch_limits
 from setpoint.resilience.signals import StopRequest
-from setpoint.track.heartbeat import read_heartbeats
 from setpoint.track.jsonl import NoEvents
 from setpoint.track.progress import Progress
 from setpoint.train.build.components import build_components

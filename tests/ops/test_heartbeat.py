@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from setpoint.config import RunError
-from setpoint.track.heartbeat import Beat, Heart, Standing, read_heartbeats
+from setpoint.ops.heartbeat import Beat, Heart, Standing, read_heartbeats
 
 
 def heart(run: Path, rank: int = 0, size: int = 1, every: float = 0.01) -> Heart:
@@ -78,7 +78,7 @@ def test_a_heartbeat_that_cannot_be_written_is_said_once(
             raise RunError(f"{path} cannot be written: No space left on device")
 
         with monkeypatch.context() as patch:
-            patch.setattr("setpoint.track.heartbeat.write_json", full)
+            patch.setattr("setpoint.ops.heartbeat.write_json", full)
             beating._try(Standing("step", 1))
             beating._try(Standing("step", 2))
         assert json.loads(beating.path.read_text()) == before

@@ -15,9 +15,8 @@ from typing import NamedTuple, Self
 from setpoint.config import RunError
 from setpoint.files.atomic import read_json, write_json
 from setpoint.files.threads import Periodic
+from setpoint.track.run_directory import HEARTBEATS
 
-FOLDER = "heartbeats"
-"""In the run directory."""
 START, END, FAILED = "start", "end", "failed"
 """Phases outside of the loop, and ends of a session."""
 MISSED = 3
@@ -74,7 +73,7 @@ class Beat:
 def read_heartbeats(run: Path | str) -> list[Beat]:
     """The last heartbeat of each rank of a run, by rank."""
     beats: list[Beat] = []
-    for path in Path(run, FOLDER).glob("rank-*.json"):
+    for path in Path(run, HEARTBEATS).glob("rank-*.json"):
         with suppress(OSError, ValueError, TypeError):
             beats.append(Beat(**read_json(path)))
     return sorted(beats, key=lambda beat: beat.rank)
@@ -99,7 +98,7 @@ class Heart:
     def __init__(
         self, run: Path, every: float, rank: int, world_size: int, note: Callable[[str], None]
     ) -> None:
-        self.folder, self.every, self.note = run / FOLDER, every, note
+        self.folder, self.every, self.note = run / HEARTBEATS, every, note
         self.rank, self.world_size = rank, world_size
         self.path = self.folder / f"rank-{rank}.json"
         self.poll: Callable[[], Standing] = lambda: Standing(START)
