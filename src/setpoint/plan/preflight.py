@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import tempfile
 from collections.abc import Collection, Iterator
 from math import prod
 
@@ -90,7 +89,12 @@ def leave_out_paths(problems: list[Problem]) -> list[str]:
     machine has: the root, a top-level directory or the one for temporary files.
     """
     skipped: list[str] = []
-    for problem in [each for each in problems if each.kind == MissingPathError.kind]:
+    missing = [problem for problem in problems if problem.kind == MissingPathError.kind]
+    if not missing:
+        return skipped
+    import tempfile  # imports shutil and random, which no other check needs
+
+    for problem in missing:
         path = os.path.expanduser((problem.value or "").strip("'\""))
         parent = os.path.dirname(os.path.normpath(path))
         everywhere = parent == tempfile.gettempdir() or parent.rstrip("/").count("/") < 2
