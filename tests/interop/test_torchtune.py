@@ -199,11 +199,14 @@ def test_the_end_of_a_split_is_held_out(tmp_path: Path) -> None:
         assert evaluation is None or evaluation["every"] == "100 steps"
         reported = {report.key for report in document.reports}
         assert ("batch_size_val" in reported) == (share > 0)
-        assert any("not [:95%]" in report.text for report in document.reports) == (share == 0)
+        assert any("not 0.95" in report.text for report in document.reports) == (share == 0)
     path.write_text(text)  # alone, a part is read whole
     document = read_foreign("torchtune", str(path))
     assert len(document.data["data"]["sources"]) == 1
-    assert any("not [:95%]" in report.text for report in document.reports)
+    assert any("not 0.95" in report.text for report in document.reports)
+    path.write_text(text.replace("[:95%]", "[:20%]"))
+    (source,) = read_foreign("torchtune", str(path)).data["data"]["sources"]
+    assert source["filter"] == {"shards": 5}
 
 
 def test_what_it_does_not_mean_here_is_reported(tmp_path: Path) -> None:

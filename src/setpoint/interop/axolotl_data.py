@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import os
-import re
 from typing import Any, cast
 
-from setpoint.interop.dialect import Conversion
+from setpoint.interop.dialect import Conversion, share_in
 
 TEXTS = ("completion", "pretrain")
 """Types of data sets that hold text."""
@@ -105,10 +104,10 @@ def _source(c: Conversion, entry: dict[str, Any], key: str) -> dict[str, Any]:
             if c.value("hf_use_auth_token"):
                 source["token"] = "env:HF_TOKEN"
     else:
+        share = share_in(split)
         base, (split, bracket, rows) = f"hf://datasets/{path}", str(split).partition("[")
-        share = re.fullmatch(r":(\d?[1-9]|[1-9]0)%\]", rows)
         if share and not entry.get("shards"):
-            entry = {**entry, **c.share_of_rows(key, split, int(share[1]) / 100)}
+            entry = {**entry, **c.share_of_rows(key, split, share)}
         elif bracket:
             text = f"all rows of {split} are read, not [{rows}: set data.sources.N.filter.shards"
             c.report("needs a decision", key, text)

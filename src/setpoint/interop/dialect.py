@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import math
 import os
+import re
 import tomllib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -663,6 +664,12 @@ def _leaves(
         elif value is not None or not has_keys:
             leaves.append((key, place, value))
     return leaves
+
+
+def share_in(split: object) -> float:
+    """The share of rows named in a split such as `train[:10%]`; 0 without one."""
+    match = re.search(r"\[:(\d?[1-9]|[1-9]0)%\]$", str(split))
+    return int(match[1]) / 100 if match else 0.0
 
 
 def phases_of(factors: list[float]) -> list[dict[str, object]]:

@@ -13,7 +13,15 @@ import re
 from collections.abc import Mapping
 from typing import Any, cast
 
-from setpoint.interop.dialect import REQUIRED, Conversion, Dialect, Key, alike, keys_of
+from setpoint.interop.dialect import (
+    REQUIRED,
+    Conversion,
+    Dialect,
+    Key,
+    alike,
+    keys_of,
+    share_in,
+)
 from setpoint.interop.torchtune_models import FAMILIES, component, convert_model
 
 PRINTED = "it changes what is printed only"
@@ -306,7 +314,9 @@ def _source(c: Conversion, entry: dict[str, Any], key: str) -> dict[str, object]
     if (part and part[0] != "[") or (parameter and entry.get(parameter) not in words.split()):
         c.report("needs a decision", key, decision)
         return None
-    if part:
+    share = share_in(part)
+    limits = c.share_of_rows(key, path, share) if share else {}
+    if part and not share:
         text = f"all rows of train are read, not {part}: set {flag}.0.filter"
         c.report("needs a decision", key, text)
     fields = "train_on_input conversation_column conversation_style column_map filter_fn"
@@ -320,7 +330,7 @@ def _source(c: Conversion, entry: dict[str, Any], key: str) -> dict[str, object]
         text = "Alpaca's prompt alone; there the control tokens of a chat stand around it"
         c.report("differs", key, text)
     return {"type": "conversations", "paths": paths, "template": "alpaca" if is_alpaca else None,
-            "loss_on": "all" if on_input else "answers"}  # fmt: skip
+            "loss_on": "all" if on_input else "answers", "filter": limits or None}  # fmt: skip
 
 
 def _loop(c: Conversion) -> None:
