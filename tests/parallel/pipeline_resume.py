@@ -14,6 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from setpoint.checkpoint.store import CheckpointStore
+from setpoint.config import record_files
 from setpoint.parallel.world import World, world_of
 from setpoint.resilience.signals import StopRequest
 from setpoint.shapes.outcome import Outcome, Projection
@@ -89,7 +90,8 @@ class Session:
         loop = Loop(job, components, [seen], StopRequest(), position)
         loop.run()
         with snapshot(held, loop.position) as taken:
-            store.save(loop.position.step, taken.tensors, taken.state)
+            step, record = loop.position.step, record_files(job)
+            store.save(step, taken.tensors, taken.state, texts=record)
         saved = store.load_newest()
         assert saved is not None
         self.rows: list[Any] = seen.rows

@@ -25,7 +25,7 @@ RANKS = ("parallel.world_size=2", "parallel.engine=deepspeed")
 @installed
 def test_two_ranks_of_zero_train_what_one_does() -> None:
     said = forked("tests.parallel.zero_ranks", "equal", "offload")
-    assert said.count("equal over 20 steps") >= 10
+    assert said.count("equal over") >= 10
 
 
 @installed

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 from pathlib import Path
 from typing import Any
@@ -64,8 +65,10 @@ def write_config(folder: Path, without: tuple[str, ...] = ()) -> Path:
     folder.mkdir(exist_ok=True)
     path = folder / "small.toml"
     lines = TEXT.splitlines(keepends=True)
-    path.write_text("".join(line for line in lines if line.split(" ")[0] not in without))
-    return path
+    # At once: ranks that share a folder write it while others read it.
+    draft = folder / f"small-{os.getpid()}"
+    draft.write_text("".join(line for line in lines if line.split(" ")[0] not in without))
+    return draft.replace(path)
 
 
 def small_job(folder: Path, *flags: str, without: tuple[str, ...] = ()) -> Job:
