@@ -367,7 +367,7 @@ def test_a_url_with_nothing_or_of_no_service(cli: CommandLine, tmp_path: Path) -
 
 def test_a_folder_of_runs_is_listed(cli: CommandLine) -> None:
     above = uploaded(cli).rpartition("/")[0]
-    assert "1 runs in file://" in cli.ok(f"checkpoint list {above}")
+    assert "1 run in file://" in cli.ok(f"checkpoint list {above}")
     (row,) = json.loads(cli.ok(f"checkpoint list {above} --json"))["runs"]
     assert (row["run"], row["checkpoints"], row["latest"], row["best"]) == ("run", 3, 300, 200)
 

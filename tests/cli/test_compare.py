@@ -58,10 +58,10 @@ def test_runs_of_one_name_are_told_apart_by_their_folders(runs: CommandLine) -> 
 def test_what_differs_beyond_a_bound_is_left_out_and_named(runs: CommandLine) -> None:
     record(runs.folder / "runs/x", "llama3-tiny")
     text, notes = runs("compare runs").out, runs("compare runs").err
-    assert "more values differ: " in notes and "--all shows them" in notes
+    assert "differing values not shown: " in notes and "--all shows them" in notes
     assert len(text.splitlines()[0].split()) == 1 + MAX_VALUES + 4  # run, values, usual metrics
     whole = runs("compare runs --all")
-    assert "more values differ" not in whole.err
+    assert "differing values not shown" not in whole.err
     assert len(whole.out.splitlines()[0].split()) > 1 + MAX_VALUES + 4
     sorted_by = runs("compare runs --sort model.rope_base --csv").out.splitlines()[0]
     assert "model.rope_base" in sorted_by

@@ -89,7 +89,7 @@ def test_tags_notes_and_the_archive(cli: CommandLine) -> None:
 def test_more_than_can_be_read(cli: CommandLine, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(chapter, "MAX_RUNS", 2)
     answer = cli("runs list")
-    assert "tiny-1" not in answer.out and "note: 1 more runs are not shown" in answer.err
+    assert "tiny-1" not in answer.out and "note: runs not shown: 1" in answer.err
     assert "tiny-1" in cli.ok("runs list --all")
 
 

@@ -44,6 +44,7 @@ from setpoint.config import (
     for_error,
     is_record,
     plain,
+    plural,
     read_record,
     resolve,
 )
@@ -129,7 +130,7 @@ def _list_runs(place: RemotePlace, names: list[str], arguments: Arguments) -> in
     ]  # fmt: skip
     text = table(cells, ("run", "checkpoints", "size", "latest", "best"))
     facts = {"folder": place.run.url, "runs": rows}
-    emit(arguments, facts, f"{text}\n{len(rows)} runs in {place.run.url}")
+    emit(arguments, facts, f"{text}\n{plural(len(rows), 'run')} in {place.run.url}")
     return 0
 
 
@@ -241,7 +242,7 @@ def _verified_lines(facts: dict[str, Any]) -> Iterator[str]:
     name, files = facts["checkpoint"], facts["files"]
     if facts["ok"]:
         size = in_units(sum(file["bytes"] for file in files))
-        yield f"{name}: ok, {len(files)} files, {size}"
+        yield f"{name}: ok, {plural(len(files), 'file')}, {size}"
         return
     problems = [facts["problem"], *(file["problem"] for file in files)]
     yield f"{name}: {'incomplete' if facts['incomplete'] else 'damaged'}"
@@ -627,10 +628,10 @@ def import_checkpoint(arguments: Arguments) -> int:
     contents = foreign.contents
     if job is None:
         import_weights(foreign, target, arguments.value("--dtype"))
-        text = f"weights of {len(contents.tensors)} tensors"
+        text = f"weights of {plural(len(contents.tensors), 'tensor')}"
     else:
         step = import_checkpoint(foreign, job, target)
-        text = f"step {step}, weights of {len(contents.tensors)} tensors"
+        text = f"step {step}, weights of {plural(len(contents.tensors), 'tensor')}"
         text += ", optimizer state" if contents.states else ", no optimizer state"
     print_notes(contents.notes)
     print(f"{contents.path} ({foreign.system.title}) is written to {target}: {text}")

@@ -8,7 +8,7 @@ from setpoint.cli.options import IMPORT, JSON, Arguments, Command, Option
 from setpoint.cli.output import colours, emit
 from setpoint.cli.runs import print_runs
 from setpoint.cli.source import open_table, run_path
-from setpoint.config import ABSENT, SetpointError, did_you_mean
+from setpoint.config import ABSENT, SetpointError, did_you_mean, plural
 from setpoint.files.lock import is_locked
 from setpoint.report.page.content import document
 from setpoint.report.page.html import NAME, html_of, refuse_foreign, write_page
@@ -113,9 +113,7 @@ def _hide_values(
         return
     names = [result.columns[place] for place in hidden]
     more = f" and {len(names) - 6} more" if len(names) > 6 else ""
-    notes.append(
-        f"{len(hidden)} more values differ: {', '.join(names[:6])}{more}; --all shows them"
-    )
+    notes.append(f"differing values not shown: {', '.join(names[:6])}{more}; --all shows them")
     result.drop(hidden)
 
 
@@ -254,9 +252,8 @@ def report(arguments: Arguments) -> int:
     content = document(runs, title if several else runs[0].label, objective, notes)
     size = write_page(html_of(content), path)
     notes += [f"{run.label}: {text}" for run in runs for text in run.problems]
-    count = "1 run" if len(runs) == 1 else f"{len(runs)} runs"
     facts = {"report": str(path), "bytes": size, "runs": len(runs), "notes": notes}
-    emit(arguments, facts, f"{path}: {count}, {size / 1e6:.2f} MB", notes)
+    emit(arguments, facts, f"{path}: {plural(len(runs), 'run')}, {size / 1e6:.2f} MB", notes)
     return 0
 
 

@@ -11,7 +11,7 @@ from setpoint.cli.main import Loading
 from setpoint.cli.options import COMMON, JSON, Arguments, Command, Option
 from setpoint.cli.output import bold, colours, dim, emit, styled, table
 from setpoint.cli.source import open_source
-from setpoint.config import ConfigError, Invalid, Secret, SetpointError, verify
+from setpoint.config import ConfigError, Invalid, Secret, SetpointError, plural, verify
 from setpoint.data.sources.chat import NAMED
 from setpoint.files.atomic import publishing
 from setpoint.hub.upload import require_id
@@ -85,7 +85,7 @@ def data_prepare(arguments: Arguments) -> int:
     """
     parts = prepare_job(arguments).parts.values()
     lines = [
-        f"{part.folder}: {part.documents:,} document{'s' * (part.documents != 1)}, "
+        f"{part.folder}: {plural(part.documents, 'document')}, "
         f"{part.tokens:,} tokens of {', '.join(part.sources)}"
         for part in parts
     ]
@@ -135,7 +135,7 @@ def data_push(arguments: Arguments) -> int:
     emit(
         arguments,
         pushed._asdict(),
-        f"{pushed.url}: {pushed.files:,} files, {pushed.bytes:,} bytes, commit "
+        f"{pushed.url}: {plural(pushed.files, 'file')}, {pushed.bytes:,} bytes, commit "
         f"{pushed.commit[:12]}",
     )
     return 0
@@ -189,8 +189,7 @@ def tokenizer_train(arguments: Arguments) -> int:
         raise SetpointError(f"--output {folder} cannot be written: {error.strerror}") from error
     lines = [
         f"{output}: {trained.vocab_size:,} tokens of {trained.bytes_per_token:.2f} bytes, from "
-        f"{trained.documents:,} document{'s' * (trained.documents != 1)} with "
-        f"{trained.bytes:,} bytes"
+        f"{plural(trained.documents, 'document')} with {plural(trained.bytes, 'byte')}"
     ]
     if trained.vocab_size < size:
         lines.append(f"no pair of tokens occurs twice any more, so there are fewer than {size:,}")
@@ -288,10 +287,9 @@ def _first_rows(data: JobData, count: int, source: str | None) -> list[Sample]:
 
 def _title(sample: Sample) -> str:
     source = f" of {sample.source}" if sample.source is not None else ""
-    documents = sample.documents
     return bold(
-        f"row {sample.number}{source}: {len(sample.tokens)} tokens, {sample.trained} trained on, "
-        f"{documents} document{'s' * (documents != 1)}"
+        f"row {sample.number}{source}: {plural(len(sample.tokens), 'token')}, {sample.trained} "
+        f"trained on, {plural(sample.documents, 'document')}"
     )
 
 
@@ -313,7 +311,7 @@ def _text(sample: Sample) -> str:
             document, run = token.document, []
             if document is None:
                 count = sum(part.document is None for part in sample.tokens)
-                lines.append(dim(f"--- {count} tokens of padding"))
+                lines.append(dim(f"--- {plural(count, 'token')} of padding"))
             else:
                 name = sample.names[document]
                 lines.append(dim(f"--- document {document}" + (f": {name}" if name else "")))

@@ -32,6 +32,7 @@ from setpoint.config import (
     Origin,
     SetpointError,
     is_set,
+    plural,
     resolve,
     to_plain,
 )
@@ -122,7 +123,7 @@ def infer(arguments: Arguments) -> int:
         lines = [_scores(results.scores)] if results.scores else []
         for part in results.texts:
             by = f" {part.stopped_by!r}" if part.stopped_by is not None else ""
-            title = f"--- {part.finish}{by}, {part.tokens} tokens"
+            title = f"--- {part.finish}{by}, {plural(part.tokens, 'token')}"
             lines += [title, part.prompt + part.text]
         for task, metrics in results.harness.items():
             lines += [f"{task}  {name}  {value}" for name, value in metrics.items()]

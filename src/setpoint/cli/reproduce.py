@@ -15,7 +15,7 @@ from setpoint.cli.output import emit, hidden, table
 from setpoint.cli.ranks import note
 from setpoint.cli.runs import run_directories
 from setpoint.cli.source import open_source, prepare, run_directory_given, run_path
-from setpoint.config import CONFIG, SetpointError, load_record, resolve
+from setpoint.config import CONFIG, SetpointError, load_record, plural, resolve
 from setpoint.config.words.errors import printable
 from setpoint.ops.proof import Seal, record_problems, verify_chain
 from setpoint.parallel.config import Parallel
@@ -214,7 +214,7 @@ def _lines(run: Path, result: Comparison) -> Iterator[str]:
         bits = f"equal within {result.tolerance:g}"
     steps = f"{run}: steps {result.first} to {result.last} trained again"
     if result.is_equal:
-        compared = f"{result.rows} rows of metrics"
+        compared = f"{plural(result.rows, 'row')} of metrics"
         if result.weights is not None:
             compared += " and the weights"
         digest = "" if result.digest is None else f", BLAKE3 {result.digest.digest}"
@@ -291,7 +291,7 @@ def for_one_process(job: Job) -> Job:
 def _page(done: Replayed, folder: str, most: int | None) -> list[str]:
     between = done.step - 1 - done.start
     reached = f"from the checkpoint of step {done.start}" if done.start else "from the start"
-    more = f", {between} step{'s' * (between != 1)} trained on the way" if between else ""
+    more = f", {plural(between, 'step')} trained on the way" if between else ""
     batch = "the batch that was kept" if done.is_kept else "the batch of the data"
     lines = [f"{folder}: step {done.step} {reached}{more}, with {batch}"]
     for name, title in (("loss", "loss"), ("grad_norm", "gradient norm")):

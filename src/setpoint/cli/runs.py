@@ -16,7 +16,7 @@ from typing import Any
 from setpoint.cli.options import IMPORT, JSON, Arguments, Command, Option
 from setpoint.cli.output import bold, emit, print_notes, table
 from setpoint.cli.source import prepare, run_path
-from setpoint.config import ABSENT, SetpointError, did_you_mean
+from setpoint.config import ABSENT, SetpointError, did_you_mean, plural
 from setpoint.config.words.errors import printable
 from setpoint.ops.proof import record_problems, verify_chain
 from setpoint.report.goodput import FAILED, RUNNING
@@ -112,7 +112,7 @@ def runs_list(arguments: Arguments) -> int:
     if hidden > 0 and not any(map(arguments.has, ("--all", "--csv", "--json"))):
         # The first of a given order, otherwise the newest.
         result.rows = result.rows[:MAX_RUNS] if order else result.rows[-MAX_RUNS:]
-        notes.append(f"{hidden} more runs are not shown; --all shows them")
+        notes.append(f"runs not shown: {hidden}; --all shows them")
     print_runs(arguments, result, notes)
     return 0
 
@@ -213,7 +213,7 @@ def runs_goodput(arguments: Arguments) -> int:
         if times.share is None:
             lines.append(f"{path}: no time is recorded")
             continue
-        lost = f", {times.lost_steps:,} steps lost" if times.lost_steps else ""
+        lost = f", {plural(times.lost_steps, 'step')} lost" if times.lost_steps else ""
         lines.append(
             f"{path}: goodput {times.share:.1%} of {short_time(times.wall)}, "
             f"sessions: {times.sessions}{lost}"
@@ -265,7 +265,8 @@ def runs_verify(arguments: Arguments) -> int:
         if head is not None and seal.head != head:
             problems.append(f"the head of its chain is {seal.head or 'not there'}, not {head}")
         rows.append({"run": str(path), **asdict(seal), "problems": problems})
-        sealed = f"sealed: {seal.rows} rows, {seal.events} events, {seal.checkpoints} checkpoints"
+        kinds = {"row": seal.rows, "event": seal.events, "checkpoint": seal.checkpoints}
+        sealed = "sealed: " + ", ".join(plural(number, kind) for kind, number in kinds.items())
         sealed_lines = [] if seal.head is None else [f"{sealed}; head {seal.head}"]
         lines.append(f"{path}:" if problems else f"{path}: ok")
         lines += [f"  {printable(line)}" for line in (*problems, *sealed_lines, *seal.notes)]

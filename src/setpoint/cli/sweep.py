@@ -25,6 +25,7 @@ from setpoint.config import (
     Problem,
     SetpointError,
     is_mapping,
+    plural,
     verify,
 )
 from setpoint.config.files.file_document import names_file, without_suffix
@@ -158,7 +159,7 @@ class Screen:
         else:
             points = [(task.name, str(task.run), task.plan()) for task in prepared.tasks]
             lines = [
-                bold(f"{prepared.folder}: {_count(len(points), 'point')}"),
+                bold(f"{prepared.folder}: {plural(len(points), 'point')}"),
                 table(points, ("point", "run directory", "plan")),
             ]
         return "\n".join([*lines, *self._notes()])
@@ -167,12 +168,12 @@ class Screen:
         """Print the number of points."""
         search, folder = self.prepared.search, self.prepared.folder
         if search is not None:
-            trials, done = _count(search.trials, "trial"), _count(len(tasks), "trial")
+            trials, done = plural(search.trials, "trial"), plural(len(tasks), "trial")
             self.say(f"{folder}: a search for {trials}, {done} before")
         else:
             finished = sum(task.status == FINISHED for task in tasks)
             finished_before = f", {finished} of them finished before" if finished else ""
-            self.say(f"{folder}: {_count(len(tasks), 'point')}{finished_before}")
+            self.say(f"{folder}: {plural(len(tasks), 'point')}{finished_before}")
         notes = self._notes()
         if notes:
             self.say("\n".join(notes) + "\n" * bool(self.prepared.notes))
@@ -250,12 +251,8 @@ def _mean_over_seeds(losses: Mapping[SweepTask, float]) -> str:
         return ""
     name, values = min(groups.items(), key=lambda group: fmean(group[1]))
     spread = f" ± {number_cell(stdev(values))}" if len(values) > 1 else ""
-    mean = f"{number_cell(fmean(values))}{spread} of {_count(len(values), 'run')}"
+    mean = f"{number_cell(fmean(values))}{spread} of {plural(len(values), 'run')}"
     return f"lowest mean over seeds: {name}, {mean}" if len(groups) > 1 else f"mean: {mean}"
-
-
-def _count(number: int, word: str) -> str:
-    return f"{number} {word}{'s' * (number != 1)}"
 
 
 class ScriptTask(SweepTask):

@@ -76,6 +76,7 @@ from .words.errors import SetpointError as SetpointError
 from .words.names import can_be_path as can_be_path
 from .words.names import did_you_mean as did_you_mean
 from .words.names import nearest as nearest
+from .words.names import plural as plural
 from .words.plain_data import MISSING as MISSING
 from .words.plain_data import plain as plain
 from .words.plain_data import same as same

@@ -26,7 +26,7 @@ from .values.origin import ENVIRONMENT, FILE, PROGRAM, Origin, Recorded
 from .values.scalar import Struct
 from .values.user_code import find_user_function, import_user_module
 from .words.errors import UNKNOWN_KEY, ConfigError, Invalid, Problem, SetpointError
-from .words.names import can_be_named, nearest, not_of
+from .words.names import can_be_named, nearest, not_of, plural
 
 if TYPE_CHECKING:
     from .files.file_document import FileDocument
@@ -60,8 +60,7 @@ class Composition(Struct, Generic[C]):
     files: Sequence[FileDocument] = ()
 
     def __repr__(self) -> str:
-        count = len(self.problems)
-        state = f", {count} problem{'s' if count != 1 else ''}" if count else ""
+        state = f", {plural(len(self.problems), 'problem')}" if self.problems else ""
         return f"Composition({self.label!r}, {self.draft!r}{state})"
 
     def resolve(self) -> C:

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, cast
 
 import numpy as np
 
-from setpoint.config import SetpointError, to_plain
+from setpoint.config import SetpointError, plural, to_plain
 from setpoint.config.resolving.checks import describe_value
 from setpoint.data.document import Document, Source, TokenSource
 from setpoint.data.sources.config import Filter, SourceConfig
@@ -408,7 +408,7 @@ def held_out_count(documents: int, held_out: float) -> int:
     if held_out >= documents:
         few = f"1 to {documents - 1}, or a share below 1" if documents > 1 else "a share below 1"
         raise SetpointError(
-            f"data.held_out: {held_out:.15g} of {documents} document{'s' * (documents != 1)} "
+            f"data.held_out: {held_out:.15g} of {plural(documents, 'document')} "
             f"would leave none for training\nValid: {few}"
         )
     return int(held_out)

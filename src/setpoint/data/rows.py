@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from setpoint.config import SetpointError
+from setpoint.config import SetpointError, plural
 from setpoint.data.corpus import Corpus, Ints, TokenRow, gather, slices
 from setpoint.data.document import DataIdentity
 from setpoint.data.order import EpochCursor, Parts, shuffled
@@ -110,7 +110,7 @@ class Cut:
         source = f" of '{corpus.sources[0]}'" if named else ""
         return (
             f"batch.sequence_length: {length} needs {need} tokens for one row, and the training "
-            f"side{source} has {size} ({documents} document{'s' * (documents != 1)}, "
+            f"side{source} has {size} ({plural(documents, 'document')}, "
             f"{corpus.byte_count} bytes).\n"
             f"Valid: batch.sequence_length up to {size - 1}, or more text in data.sources."
         )

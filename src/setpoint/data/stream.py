@@ -18,7 +18,7 @@ from typing import NamedTuple, cast
 
 import numpy as np
 
-from setpoint.config import SetpointError
+from setpoint.config import SetpointError, plural
 from setpoint.data.config import Data
 from setpoint.data.corpus import Corpus, build_corpus, files_digest
 from setpoint.data.document import DataIdentity, Document, FileRecord, Place, StreamSource
@@ -389,8 +389,7 @@ def hold_out(
                 show("reading documents to hold out", read, None)
     if lowest is None or read < 2:
         raise SetpointError(
-            f"data.held_out: {share:g} cannot be held out of {read} streamed document"
-            f"{'s' * (read != 1)}.\n"
+            f"data.held_out: {share:g} cannot be held out of {plural(read, 'streamed document')}.\n"
             "Valid: more documents, data.validation, or data.held_out = 0 with evaluation = null."
         )
     trained = list(streams)

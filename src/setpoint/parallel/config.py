@@ -6,7 +6,18 @@ from collections.abc import Iterator
 from math import gcd, inf, prod
 from typing import TYPE_CHECKING, Any, Literal
 
-from setpoint.config import RUNTIME, Config, Problem, Rule, dead, derive, derived, field, rule
+from setpoint.config import (
+    RUNTIME,
+    Config,
+    Problem,
+    Rule,
+    dead,
+    derive,
+    derived,
+    field,
+    plural,
+    rule,
+)
 from setpoint.parallel.engines import DeepSpeed, EngineConfig, Torch
 from setpoint.parallel.pipelining import Pipelining
 from setpoint.shapes.patterns import pattern_problems
@@ -523,7 +534,7 @@ class Parallel(Ranks, DerivedDegrees, rules=ENGINE_RULES):
             yield Problem(
                 "expert",
                 f"{self.expert} ranks cannot divide the experts: one copy of the weights lies on "
-                f"{ranks} rank{'s' * (ranks != 1)}{shown and f', {shown}'}"
+                f"{plural(ranks, 'rank')}{shown and f', {shown}'}"
                 + f", and copies on {copies} (replicate) times as many"
                 * (copies > 1),
                 valid=[

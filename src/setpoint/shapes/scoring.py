@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, NamedTuple, Protocol
 import torch
 from torch import Tensor
 
-from setpoint.config import RunError
+from setpoint.config import RunError, plural
 from setpoint.shapes.batch import WHOLE, SequenceParts
 
 if TYPE_CHECKING:
@@ -143,7 +143,7 @@ class Score:
     def extent(self) -> str:
         """The part of the text that was evaluated: `64 of 1,234 sequences`."""
         part = "all" if self.sequences == self.total_sequences else f"{self.sequences:,} of"
-        return f"{part} {self.total_sequences:,} sequence{'s' * (self.total_sequences != 1)}"
+        return f"{part} {plural(self.total_sequences, 'sequence')}"
 
     def metric(self, name: str) -> float:
         """One field of the score, named as in `evaluation.best.metric`."""

@@ -20,6 +20,7 @@ from setpoint.config import (
     differences,
     draft_of,
     fingerprint,
+    plural,
 )
 from setpoint.config.draft.walk import dropped_values
 from setpoint.config.layers.flags import Flag, put_flags, read_flags
@@ -240,7 +241,7 @@ class SweepError(ConfigError):
 
     def render(self) -> str:
         pairs = self.together()
-        count = f"{len(pairs)} problem{'s' * (len(pairs) != 1)}"
+        count = plural(len(pairs), "problem")
         wrong = len(self.by_point)
         scope = f"{wrong} of {self.total} points" if wrong < self.total else all_points(self.total)
         blocks = [f"{count} in {scope}; nothing was started"]

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from typing import Any, TextIO
 
-from setpoint.config import RunError, SetpointError, fingerprint, traceback_to_show
+from setpoint.config import RunError, SetpointError, fingerprint, plural, traceback_to_show
 from setpoint.config.record.record import SHORT
 from setpoint.config.values.user_code import LOG_OF, traceback_of, was_quit
 from setpoint.data.corpus import Corpus
@@ -204,6 +204,6 @@ def _print_baselines(run: Run, bits: float, stream: TextIO | None) -> None:
         ("unigram (byte frequency)", f"{counted.unigram:.3f}"),
         ("bigram (given the previous byte)", f"{counted.bigram:.3f}"),
         ("smoothed 3-gram (given the previous two)", f"{counted.trigram:.3f}"),
-        (f"this model after {run.final_position.step:,} steps", f"{bits:.3f}"),
+        (f"this model after {plural(run.final_position.step, 'step')}", f"{bits:.3f}"),
     ]
     print_table("held-out bits per byte, less is better", rows, stream=stream)

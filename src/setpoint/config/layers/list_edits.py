@@ -23,7 +23,7 @@ from ..values.origin import Origin
 from ..values.reference import Reference
 from ..values.scalar import Struct
 from ..words.errors import WRONG_KIND, Invalid
-from ..words.names import Path, did_you_mean, dotted, nearest
+from ..words.names import Path, did_you_mean, dotted, nearest, plural
 from ..words.plain_data import PlainScalar, children, same
 from ..words.text import for_error, parse_list
 
@@ -176,7 +176,7 @@ def _place(text: str, length: int, name: str) -> int:
         raise Invalid(f"{text!r} is not an index of {name}").inside(text) from None
     if not -length <= index <= length:
         raise Invalid(
-            f"{name} has {_count(length)}; nothing can be inserted at {index}",
+            f"{name} has {plural(length, 'item')}; nothing can be inserted at {index}",
             tuple(map(str, range(length + 1))),
         ).inside(text)
     return index + length if index < 0 else index
@@ -194,7 +194,7 @@ def item_index(items: Sequence[Any], word: str, name: str) -> int:
         return _named(items, word, name)
     if not -len(items) <= index < len(items):
         raise Invalid(
-            f"{name} has {_count(len(items))}; there is no item {index}",
+            f"{name} has {plural(len(items), 'item')}; there is no item {index}",
             tuple(map(str, range(len(items)))),
             hint=f"{name}.append adds one." if index == len(items) else "",
         )
@@ -227,10 +227,6 @@ def names_of(item: object) -> tuple[str | None, str | None]:
     known = type(item).__setpoint__
     name: Any = value_or_missing(item, "name") if "name" in known.fields else None
     return name if isinstance(name, str) else None, known.tag
-
-
-def _count(length: int) -> str:
-    return f"{length} item{'s' * (length != 1)}"
 
 
 def single(path: Path, key: str) -> str:

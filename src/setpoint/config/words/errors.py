@@ -11,6 +11,8 @@ import sys
 from collections.abc import Sequence
 from typing import Any, Self, TypedDict, Unpack
 
+from .names import plural
+
 MAX_PROBLEMS = 1000  # in a report; reading the layers stops there
 PAGE = 100  # columns of a list of valid values if the width of the terminal is unknown
 WIDTH = 300  # of a path, a value or an origin in a report; longer ones are a mistake or hostile
@@ -365,8 +367,7 @@ class ConfigError(SetpointError):
     def render(self) -> str:
         """The report as text."""
         count = len(self.problems)
-        head = f"{count} problem{'s' if count != 1 else ''} in the configuration"
-        parts = [head]
+        parts = [f"{plural(count, 'problem')} in the configuration"]
         listed: set[tuple[str, ...]] = set()  # the keys of a section are listed once
         for problem in self.problems[:MAX_PROBLEMS]:
             is_repeated = problem.kind == UNKNOWN_KEY and problem.valid in listed

@@ -62,6 +62,11 @@ def did_you_mean(name: str, candidates: Iterable[str], before: str = "") -> str:
     return f"{before}Did you mean {matches[0]}?" if matches else ""
 
 
+def plural(number: int, noun: str) -> str:
+    """Format a count, for example `1 point` or `1,234 points`."""
+    return f"{number:,} {noun}{'s' * (number != 1)}"
+
+
 def dotted(path: Path) -> str:
     """Format a path, for example `data.sources.0.type`."""
     return ".".join(map(str, path))

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from setpoint.checkpoint.optimizer_state import Options, options_of
-from setpoint.config import SetpointError
+from setpoint.config import SetpointError, plural
 from setpoint.data.corpus import Corpus
 from setpoint.data.document import DataIdentity
 from setpoint.data.loader import EvaluationFeed, Feed
@@ -548,10 +548,9 @@ def data_line(job: Job, components: Components) -> str:
         held_out = f", {short_count(len(components.held_out.corpus.tokens))}{tokens} held out"
     if corpora:
         train = DataIdentity.joined([corpus.identity for corpus in corpora])
-        count = len(train.files)
         prepared = "" if train.prepared is None else f", from prepared data in {train.prepared}"
         phrases.append(
-            f"{count:,} document{'s' * (count != 1)}, "
+            f"{plural(len(train.files), 'document')}, "
             f"{short_count(train.tokens or 0)} tokens to train on{held_out}{prepared}"
         )
     else:

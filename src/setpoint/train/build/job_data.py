@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from setpoint.config import SetpointError
+from setpoint.config import SetpointError, plural
 from setpoint.data.corpus import Corpus
 from setpoint.data.lanes import DataRanks, build_streamed
 from setpoint.data.packing import build_packed, evaluation_rows
@@ -274,8 +274,8 @@ def uneven_split(corpora: Sequence[Corpus], held_out: Corpus, share: float) -> l
 def streamed_sources(corpora: Sequence[Corpus | Stream]) -> list[str]:
     """The sources streamed during training, as text."""
     return [
-        f"{stream.name} streamed from {len(stream.parts):,} "
-        f"part{'s' * (len(stream.parts) != 1)} in blocks of {stream.buffer:,} documents"
+        f"{stream.name} streamed from {plural(len(stream.parts), 'part')} in blocks of "
+        f"{stream.buffer:,} documents"
         for stream in corpora
         if isinstance(stream, Stream)
     ]

@@ -7,7 +7,16 @@ from collections.abc import Iterator
 from math import gcd
 from typing import TYPE_CHECKING, Any
 
-from setpoint.config import ConfigError, Problem, SetpointError, draft_of, nearest, resolve, rule
+from setpoint.config import (
+    ConfigError,
+    Problem,
+    SetpointError,
+    draft_of,
+    nearest,
+    plural,
+    resolve,
+    rule,
+)
 from setpoint.model.config import HuggingFaceConfig, TransformerConfig
 from setpoint.model.divisors import nearest_divisors, nearest_multiples
 from setpoint.parallel.config import CONTEXT
@@ -338,7 +347,7 @@ def expert_problems(job: Job) -> Iterator[Problem]:
     if local % shards and model.dim % shards:
         yield Problem(
             "parallel.expert",
-            f"leaves {shards} ranks to shard {local} expert{'s' * (local != 1)}, but {shards} "
+            f"leaves {shards} ranks to shard {plural(local, 'expert')}, but {shards} "
             f"divides neither this number nor dim = {model.dim}",
             valid=[
                 str(n)
