@@ -149,12 +149,6 @@ class Format(ABC):
     def half_step(self, parts: Mapping[str, Tensor], box: Box) -> Tensor:
         """Half a quantization step per block: ([E,] blocks along rows, along columns)."""
 
-    def bits(self, rows: int, columns: int) -> float:
-        """Storage bits per weight, including scales."""
-        parts = self.parts(rows, columns).values()
-        total = sum(part.dtype.itemsize * torch.Size(part.shape).numel() for part in parts)
-        return 8 * total / (rows * columns)
-
 
 class _Rowwise(Format):
     """Formats with one scale per block along a row."""

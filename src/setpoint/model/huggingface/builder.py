@@ -91,9 +91,9 @@ def build_huggingface(
     if name == "auto":
         name = NAME if kind._can_set_attn_implementation() else None
     elif name in SUPPORTS and not getattr(kind, SUPPORTS[name], False):
-        _refuse_attention(config, hf_config, f"{kind.__name__} of transformers does not support it")
+        _refuse_attention(config, kind, f"{kind.__name__} of transformers does not support it")
     elif name == "flash_attention_2" and find_spec("flash_attn") is None:
-        _refuse_attention(config, hf_config, "the package flash_attn is not installed")
+        _refuse_attention(config, kind, "the package flash_attn is not installed")
     try:
         model = HuggingFaceModel(config, _make(hf_config, name).train())
     except Unfit:
@@ -111,7 +111,7 @@ def build_huggingface(
     uses_setpoint = model.choose_attention(name == NAME)
     if config.attention_backend == NAME and not uses_setpoint:
         why = f"{kind.__name__} does not support it, or gives other results with it"
-        _refuse_attention(config, hf_config, why)
+        _refuse_attention(config, kind, why)
     model.choose_head()
     if name in ON_GPU:
         model.set_attention(name)
@@ -165,23 +165,17 @@ def _make(hf_config: Any, attention: str | None, **more: Any) -> Any:
     return make(copy.deepcopy(hf_config), **given)
 
 
-def _refuse_attention(config: HuggingFaceConfig, hf_config: Any, why: str) -> NoReturn:
+def _refuse_attention(config: HuggingFaceConfig, kind: Any, why: str) -> NoReturn:
     """Refuse the attention of a section, and list those that the family supports."""
-    kind = import_transformers().MODEL_FOR_CAUSAL_LM_MAPPING[type(hf_config)]
-    can_run = {"sdpa": True, "flash_attention_2": False, "flex_attention": False}
-    if torch.cuda.is_available():
-        can_run["flash_attention_2"] = find_spec("flash_attn") is not None
-        can_run["flex_attention"] = True
+    has_gpu = torch.cuda.is_available()
+    can_run = {
+        "sdpa": True,
+        "flash_attention_2": has_gpu and find_spec("flash_attn") is not None,
+        "flex_attention": has_gpu,
+    }
     valid = [name for name, flag in SUPPORTS.items() if can_run[name] and getattr(kind, flag, 0)]
-    if config.attention_backend != NAME and kind._can_set_attn_implementation():
-        with torch.device("meta"):
-            is_small = count_parameters(_make(hf_config, "eager")) <= SMALL
-        with torch.device("cpu"):
-            tried = HuggingFaceModel(config, _make(hf_config, "eager")) if is_small else None
-            if tried is not None and tried.choose_attention(True):
-                valid = [NAME, *valid]
-    valid = ["auto", *valid, "eager"]
-    raise Unfit(config, Problem("attention_backend", why, valid=valid, also=("config",)))
+    problem = Problem("attention_backend", why, valid=("auto", *valid, "eager"), also=("config",))
+    raise Unfit(config, problem)
 
 
 def _require_causal(model: HuggingFaceModel, keys: Mapping[str, Any]) -> None:
