@@ -5,13 +5,11 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from math import ceil, gcd, inf, log
-from typing import TYPE_CHECKING, Final, Literal
+from typing import Final, Literal
 
 from setpoint.config import RUNTIME, Caution, Config, Problem, dead, field, rule
 from setpoint.shapes.patterns import matches, pattern_problems, unmatched
-
-if TYPE_CHECKING:
-    from setpoint.shapes.stored import Form
+from setpoint.shapes.stored import Form
 
 SCALES_PER_SCALE: Final = 256
 """Group size of scales in double quantization."""
@@ -66,23 +64,29 @@ class Quantization(Config):
     noise: Noise | None = None
     """Quantization noise in training (AQN); null: none."""
 
+    def form(self, columns: int) -> Form:
+        """Quantization format of a matrix with this number of columns."""
+        raise TypeError(f"{type(self).__name__} does not define its format")
+
     @property
     def columns(self) -> int | None:
         """Columns of a block; None: a whole row."""
-        return None
+        return self.form(0).block[1] or None
 
     @property
     def rows(self) -> int:
         """Rows of a block."""
-        return 1
+        return self.form(0).block[0]
 
     def stored_bytes(self, rows: int, columns: int) -> int:
-        """Bytes of a matrix: 8 bits per weight, and an fp32 scale per block."""
-        return rows * columns + 4 * self.blocks(rows, columns)
-
-    def blocks(self, rows: int, columns: int) -> int:
-        """Number of blocks of a matrix."""
-        return (rows // self.rows) * (columns // (self.columns or columns))
+        """Bytes of a matrix: codes of 4 or 8 bits, and scales."""
+        form = self.form(columns)
+        blocks = (rows // form.block[0]) * (columns // form.block[1])
+        if form.nested:
+            scales = blocks + 4 * ceil(blocks / form.nested) + 4
+        else:
+            scales = {"float": 4 * blocks, "exponent": blocks, "e4m3": blocks + 4}[form.scales]
+        return rows * columns // (2 if form.numbers in ("nf4", "e2m1") else 1) + scales
 
     @rule
     def _check_exclude(self) -> Iterator[Problem]:
@@ -103,15 +107,8 @@ class NF4(Quantization, type="nf4"):
     """Library that quantizes and dequantizes; auto: bitsandbytes on a GPU where it is installed,
     else torch."""
 
-    @property
-    def columns(self) -> int:
-        return self.group_size
-
-    def stored_bytes(self, rows: int, columns: int) -> int:
-        """See `Quantization.stored_bytes`: 4 bits per weight, and a scale of one or four bytes."""
-        blocks = self.blocks(rows, columns)
-        scales = blocks + 4 * ceil(blocks / SCALES_PER_SCALE) + 4 if self.double else 4 * blocks
-        return rows * columns // 2 + scales
+    def form(self, columns: int) -> Form:
+        return Form("nf4", (1, self.group_size), nested=SCALES_PER_SCALE * self.double)
 
     @rule
     def _check_group_size(self) -> Iterator[Problem]:
@@ -124,9 +121,8 @@ class Int8(Quantization, type="int8"):
     group_size: int | None = field(default=None, ge=1)
     """Weights of a row that share a scale, a divisor of the number of inputs; null: a row."""
 
-    @property
-    def columns(self) -> int | None:
-        return self.group_size
+    def form(self, columns: int) -> Form:
+        return Form("int8", (1, self.group_size or columns))
 
 
 class FP8(Quantization, type="fp8"):
@@ -135,13 +131,8 @@ class FP8(Quantization, type="fp8"):
     group_size: int = field(default=128, ge=1)
     """Block size: a square block of weights shares a scale; divides both dimensions of a matrix."""
 
-    @property
-    def columns(self) -> int:
-        return self.group_size
-
-    @property
-    def rows(self) -> int:
-        return self.group_size
+    def form(self, columns: int) -> Form:
+        return Form("e4m3", (self.group_size, self.group_size))
 
 
 class NVFP4(Quantization, type="nvfp4"):
@@ -150,13 +141,8 @@ class NVFP4(Quantization, type="nvfp4"):
     group_size: int = field(default=16, ge=2)
     """Weights of a row that share a scale; even, and a divisor of the number of inputs."""
 
-    @property
-    def columns(self) -> int:
-        return self.group_size
-
-    def stored_bytes(self, rows: int, columns: int) -> int:
-        """See `Quantization.stored_bytes`: 4 bits per weight, one byte per scale, and one fp32."""
-        return rows * columns // 2 + self.blocks(rows, columns) + 4
+    def form(self, columns: int) -> Form:
+        return Form("e2m1", (1, self.group_size), "e4m3")
 
     @rule
     def _check_group_size(self) -> Iterator[Problem]:
@@ -166,13 +152,8 @@ class NVFP4(Quantization, type="nvfp4"):
 class MXFP4(Quantization, type="mxfp4"):
     """4-bit floats (E2M1) with a power of two per 32 weights of a row (OCP MX), as in GPT-OSS."""
 
-    @property
-    def columns(self) -> int:
-        return MX_BLOCK
-
-    def stored_bytes(self, rows: int, columns: int) -> int:
-        """See `Quantization.stored_bytes`: 4 bits per weight, and one byte per scale."""
-        return rows * columns // 2 + self.blocks(rows, columns)
+    def form(self, columns: int) -> Form:
+        return Form("e2m1", (1, MX_BLOCK), "exponent")
 
 
 def _odd(size: int) -> Iterator[Problem]:
@@ -274,7 +255,7 @@ def form_problems(config: Quantization, forms: Mapping[str, tuple[Form, int]]) -
     Arguments:
         forms: quantization and columns of matrices, by name.
     """
-    odd = {name: form for name, (form, n) in forms.items() if form != form_of(config, n)}
+    odd = {name: form for name, (form, n) in forms.items() if form != config.form(n)}
     if not odd:
         return
     name, form = next(iter(odd.items()))
@@ -291,7 +272,7 @@ def form_problems(config: Quantization, forms: Mapping[str, tuple[Form, int]]) -
                     f"{stored}, which would be rounded a second time instead of being kept",
                     valid=(str(value).lower(),),
                 )
-    elif kept is None and form.numbers == form_of(config, forms[name][1]).numbers:
+    elif kept is None and form.numbers == config.form(forms[name][1]).numbers:
         yield Problem(
             "",
             f"{stored}, blocks that type = {tag} does not have, so they would be rounded a second "
@@ -338,23 +319,6 @@ def dense_layers(
         valid=(exclude,),
         hint="This keeps them unchanged.",
     )
-
-
-def form_of(config: Quantization, columns: int) -> Form:
-    """Quantization format of a matrix with this number of columns."""
-    from setpoint.shapes.stored import Form  # commands without an adapter do not need it
-
-    match config:
-        case NF4():
-            return Form("nf4", (1, config.group_size), nested=SCALES_PER_SCALE * config.double)
-        case FP8():
-            return Form("e4m3", (config.group_size, config.group_size))
-        case NVFP4():
-            return Form("e2m1", (1, config.group_size), "e4m3")
-        case MXFP4():
-            return Form("e2m1", (1, MX_BLOCK), "exponent")
-        case _:
-            return Form("int8", (1, config.columns or columns))
 
 
 def why_not_joined(

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 from torch.nn import functional as F
 
-from setpoint.adapter.quantize.config import UNJOINED, form_of, why_not_joined
+from setpoint.adapter.quantize.config import UNJOINED, why_not_joined
 from setpoint.adapter.quantize.formats import Box, format_of
 from setpoint.config import SetpointError
 from setpoint.shapes.placed import local_part, local_ranges, put, whole_of
@@ -128,7 +128,7 @@ class QuantizedWeight(nn.Module):
             SetpointError: the matrices have this format, but different global scales.
         """
         first = matrices[0]
-        if len(matrices) == 1 or first.form != form_of(self.config, self.columns):
+        if len(matrices) == 1 or first.form != self.config.form(self.columns):
             return first
         factors = [float(matrix.parts["factor"]) for matrix in matrices if "factor" in matrix.parts]
         rows = [len(matrix.parts["codes"]) for matrix in matrices]
@@ -186,7 +186,7 @@ class QuantizedWeight(nn.Module):
 
     def parts_from(self, coded: Coded) -> dict[str, Tensor] | None:
         """See `setpoint.shapes.stored.Stored`."""
-        if coded.form != form_of(self.config, self.columns):
+        if coded.form != self.config.form(self.columns):
             return None
         return format_of(self.config).parts_from(coded, self.rows, self.columns)
 

@@ -304,7 +304,7 @@ def _quantization_problems(job: Job, model: nn.Module) -> Iterator[Problem]:
     These are experts that the files store one by one, with scales that do not suit a single matrix,
     and layers that the files store unquantized.
     """
-    from setpoint.adapter.quantize.config import UNJOINED, dense_layers, form_of, why_not_joined
+    from setpoint.adapter.quantize.config import UNJOINED, dense_layers, why_not_joined
     from setpoint.adapter.targets import quantized_sites, sites_of
     from setpoint.model.huggingface.model_files import Sources
     from setpoint.model.pretrained.locate import locate_here
@@ -327,7 +327,7 @@ def _quantization_problems(job: Job, model: nn.Module) -> Iterator[Problem]:
         yield from within("adapter.quantize", dense_layers(config, dense, stored))
     for site in sites:
         joined = sources.joined(site.weight.removeprefix("model."))
-        if joined is None or joined[0][0] != form_of(config, site.matrix[1]):
+        if joined is None or joined[0][0] != config.form(site.matrix[1]):
             continue
         why = why_not_joined(site.path, *joined)
         if why is not None:
