@@ -17,11 +17,9 @@ from numpy.lib.stride_tricks import as_strided
 
 from setpoint.config import SetpointError
 from setpoint.data.document import DataIdentity, Document, FileRecord
-from setpoint.data.reading import (
-    Show,
-    source_of,
-)
+from setpoint.data.reading import source_of
 from setpoint.data.tokenizers.tokenizer import TokenArray, Tokenizer
+from setpoint.shapes.protocols import Work, no_work
 
 Ints = npt.NDArray[np.int64]
 
@@ -344,7 +342,7 @@ def build_corpus(
     where: str = "data.sources",
     sources: Sequence[str] = (),
     notes: Sequence[str] = (),
-    show: Show | None = None,
+    show: Work = no_work,
     read: Mapping[str, int] | None = None,
 ) -> Corpus:
     """Tokenize documents and concatenate them in the given order.
@@ -365,21 +363,22 @@ def build_corpus(
     label = f"tokenizing {side}, bytes"
     for number, document in enumerate(documents, start=1):
         is_large = document.size >= LARGE and not getattr(tokenizer, "takes_pieces", False)
-        if show is not None:
-            position = f" (document {number} of {len(documents)} has {document.size / 1e6:,.0f} MB)"
-            show(label + position * is_large, done, total, now=is_large)
+        if is_large:
+            size = f"{document.size / 1e6:,.0f} MB"
+            show(f"{label} (document {number} of {len(documents)} has {size})", done, total, True)
+        else:
+            show(label, done, total)
         starts.append(length)
         for size, piece in encoded(document, tokenizer, where):
             pieces.append(piece.astype(dtype, copy=False))
             length, done = length + len(piece), done + size
-            if show is not None and done < total:
+            if done < total:
                 show(label, done, total)
         if document.trained is not None:
             masks[starts[-1]] = np.append(document.trained, False)
         pieces.append(separator)
         length += 1
-    if show is not None:
-        show(label, total, total)
+    show(label, total, total)
     trained = np.ones(length, np.bool_) if masks else None
     for start, mask in masks.items():
         assert trained is not None

@@ -30,7 +30,6 @@ from setpoint.data.document import Document, TokenPlace
 from setpoint.data.reading import (
     FEW,
     CorpusRequest,
-    Show,
     documents_of,
     duplicate_name,
     held_out_count,
@@ -53,6 +52,7 @@ from setpoint.data.token_store import (
 )
 from setpoint.data.workers import Workers
 from setpoint.files.atomic import Written, replacing, sync_directory, write_file
+from setpoint.shapes.protocols import Work, no_work
 
 if TYPE_CHECKING:
     from setpoint.data.document import Document
@@ -384,7 +384,7 @@ def prepare(
     inputs: Sequence[str],
     *,
     workers: int,
-    show: Show | None = None,
+    show: Work = no_work,
 ) -> StoreManifest:
     """Prepare data in a new folder, or continue after an interruption.
 
@@ -463,7 +463,7 @@ class Preparation:
         request: CorpusRequest,
         tokenizer: Tokenizer,
         pool: Workers,
-        show: Show | None,
+        show: Work,
     ) -> None:
         self.folder, self.pieces = folder, folder / "pieces"
         self.request, self.tokenizer, self.pool, self.show = request, tokenizer, pool, show
@@ -476,7 +476,7 @@ class Preparation:
 
     def tokenize(self) -> None:
         """Tokenize all documents; pieces from an interrupted preparation are reused."""
-        total, show = self.request.most_tokens(), self.show
+        total = self.request.most_tokens()
         label = f"tokenizing {self.request.side}, tokens"
         bytes_done = tokens = 0
         works = (
@@ -488,12 +488,10 @@ class Preparation:
         for _, done in self.pool.run(works):
             self.done.append(done)
             bytes_done, tokens = bytes_done + done.size, tokens + done.tokens
-            if show is not None:
-                # An estimate by the bytes of the files, of which records are not all text.
-                expected = None if total is None else round(tokens * total / max(bytes_done, 1))
-                show(label, tokens, None if expected is None else max(expected, tokens + 1))
-        if show is not None:
-            show(label, tokens, tokens)
+            # An estimate by the bytes of the files, of which records are not all text.
+            expected = None if total is None else round(tokens * total / max(bytes_done, 1))
+            self.show(label, tokens, None if expected is None else max(expected, tokens + 1))
+        self.show(label, tokens, tokens)
         if not self.done:
             raise self.request.no_text()
 
@@ -612,8 +610,7 @@ class Preparation:
             documents, copied = documents + shard.documents, copied + shard.copied
             masked = masked or shard.masked
             self.files.update(shard.files)
-            if self.show is not None:
-                self.show(f"writing {name}, shards", number + 1, len(works))
+            self.show(f"writing {name}, shards", number + 1, len(works))
         if not documents:
             raise self._empty(source)
         stems = [self.pieces / work.name for work in works]

@@ -13,7 +13,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain, pairwise
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, cast
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 import numpy as np
 
@@ -160,14 +160,6 @@ def requests_of(config: Data, mixed: bool) -> list[CorpusRequest]:
     if config.validation:
         requests.append(CorpusRequest("held_out", config.validation, "data.validation"))
     return requests
-
-
-class Show(Protocol):
-    """Callback for progress, such as `setpoint.track.progress.Progress.work`."""
-
-    def __call__(self, label: str, done: int, total: int | None, now: bool = False) -> None:
-        """See `setpoint.track.progress.Progress.work`."""
-        ...
 
 
 def source_of(name: str, sources: Sequence[str]) -> int:

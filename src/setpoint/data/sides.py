@@ -27,7 +27,6 @@ from setpoint.data.document import Document
 from setpoint.data.prepare import prepare
 from setpoint.data.reading import (
     CorpusRequest,
-    Show,
     documents_of,
     requests_of,
     split_documents,
@@ -51,6 +50,7 @@ from setpoint.data.token_store import (
     verify,
 )
 from setpoint.files.lock import holder, write_owner
+from setpoint.shapes.protocols import Work, no_work
 
 if TYPE_CHECKING:
     from setpoint.data.config import Data, Prepare
@@ -71,7 +71,7 @@ class Sides(NamedTuple):
 
 
 def read_sides(
-    config: Data, tokenizer: Tokenizer, mixed: bool = False, show: Show | None = None
+    config: Data, tokenizer: Tokenizer, mixed: bool = False, show: Work = no_work
 ) -> Sides:
     """Read or map training and validation data; both give the same order of tokens.
 
@@ -98,7 +98,7 @@ def read_sides(
 
 
 def _corpora_of(
-    request: CorpusRequest, config: Prepare | None, tokenizer: Tokenizer, show: Show | None
+    request: CorpusRequest, config: Prepare | None, tokenizer: Tokenizer, show: Work
 ) -> list[Corpus]:
     """The corpora of a request: prepared ones, or else in memory."""
     sides = stored_corpora(request, tokenizer)
@@ -114,7 +114,7 @@ def named_corpus(
     config: Prepare | None = None,
     *,
     where: str,
-    show: Show | None = None,
+    show: Work = no_work,
 ) -> Corpus:
     """Read all documents of sources into one corpus, for an evaluation text.
 
@@ -129,7 +129,7 @@ def named_corpus(
 
 
 def build_corpora(
-    request: CorpusRequest, tokenizer: Tokenizer, show: Show | None = None
+    request: CorpusRequest, tokenizer: Tokenizer, show: Work = no_work
 ) -> list[Corpus]:
     """Read all sources of a request into memory.
 
@@ -149,8 +149,7 @@ def build_corpora(
         for document in documents_of(source, request.where_of(index), tokenizer, notes):
             groups[index * request.mixed].append(document)
             numbers[document.name] = len(numbers)
-            if show is not None:
-                show(f"reading documents of {request.side}", len(numbers), None)
+            show(f"reading documents of {request.side}", len(numbers), None)
     has_text = [any(document.size for document in group) for group in groups]
     if not any(has_text):
         raise request.no_text()
@@ -206,7 +205,7 @@ def stored_corpora(request: CorpusRequest, tokenizer: Tokenizer) -> list[Corpus]
 
 
 def cached_corpora(
-    request: CorpusRequest, config: Prepare, tokenizer: Tokenizer, show: Show | None
+    request: CorpusRequest, config: Prepare, tokenizer: Tokenizer, show: Work
 ) -> list[Corpus] | None:
     """Map prepared corpora, preparing large ones first; None for small ones."""
     size = request.most_tokens()
@@ -238,7 +237,7 @@ def open_or_prepare(
     inputs: Sequence[str],
     config: Prepare,
     tokenizer: Tokenizer,
-    show: Show | None = None,
+    show: Work = no_work,
 ) -> list[Corpus]:
     """Open prepared data; prepare it first if it is missing or damaged, one process at a time.
 
@@ -287,7 +286,7 @@ def prepare_all(
     config: Data,
     tokenizer: Tokenizer,
     texts: Sequence[tuple[str, Sequence[SourceConfig], str]] = (),
-    show: Show | None = None,
+    show: Work = no_work,
 ) -> list[PreparedText]:
     """Prepare all data of a job, or verify data that is prepared already.
 

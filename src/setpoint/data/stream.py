@@ -23,9 +23,10 @@ from setpoint.data.config import Data
 from setpoint.data.corpus import Corpus, build_corpus, files_digest
 from setpoint.data.document import DataIdentity, Document, FileRecord, Place, StreamSource
 from setpoint.data.order import shuffled
-from setpoint.data.reading import DocumentFilter, Show, duplicate_name, split_position
+from setpoint.data.reading import DocumentFilter, duplicate_name, split_position
 from setpoint.data.sources.config import SourceConfig
 from setpoint.data.tokenizers.tokenizer import Tokenizer
+from setpoint.shapes.protocols import Work, no_work
 
 SAMPLED = 10_000
 """Documents at the start of a stream that are read for validation."""
@@ -359,7 +360,7 @@ def open_streams(config: Data, tokenizer: Tokenizer) -> list[Stream]:
 
 
 def hold_out(
-    streams: Sequence[Stream], tokenizer: Tokenizer, show: Show | None = None
+    streams: Sequence[Stream], tokenizer: Tokenizer, show: Work = no_work
 ) -> tuple[list[Stream], Corpus]:
     """Hold out a fraction of the documents by hash; those among the first ones are for validation.
 
@@ -385,8 +386,7 @@ def hold_out(
                 documents.append(document)
             if lowest is None or position < lowest[0]:
                 lowest = position, index, document
-            if show is not None:
-                show("reading documents to hold out", read, None)
+            show("reading documents to hold out", read, None)
     if lowest is None or read < 2:
         raise SetpointError(
             f"data.held_out: {share:g} cannot be held out of {plural(read, 'streamed document')}.\n"

@@ -12,7 +12,7 @@ from setpoint.infer.generation import Sampling, generate
 from setpoint.infer.loaded_model import LoadedModel
 from setpoint.infer.prompts import Prompt, stop_ids
 from setpoint.infer.tasks import Generation
-from setpoint.track.progress import Work, no_work
+from setpoint.shapes.protocols import Work, no_work
 
 OnText = Callable[[int, str], None]
 """Callback for streamed text: the row, and the next certain part of its continuation."""

@@ -37,9 +37,9 @@ from setpoint.parallel.process_group import joined
 from setpoint.parallel.rank import launched, require_launch
 from setpoint.parallel.world import World, world_of
 from setpoint.resilience.signals import active
+from setpoint.shapes.protocols import Work, no_work
 from setpoint.track.config import ENVIRONMENT
 from setpoint.track.environment import environment
-from setpoint.track.progress import Work, no_work
 from setpoint.track.redact import declared_secrets
 
 if TYPE_CHECKING:

@@ -23,8 +23,8 @@ from setpoint.model.config import marks_padding
 from setpoint.model.layers import evaluating
 from setpoint.shapes.batch import Batch, Count
 from setpoint.shapes.outcome import Projection, position_arguments, takes_documents
+from setpoint.shapes.protocols import Work, no_work
 from setpoint.shapes.scoring import EvalSums, Score, score_text
-from setpoint.track.progress import Work, no_work
 
 WINDOWS = resolve(Packing(method="concatenate"))
 MULTIPLE = 128

@@ -1,4 +1,4 @@
-"""Parameters, and protocols of models and modules for parallelism, adapters and precision."""
+"""Parameters, protocols of models and modules, and the callback for the progress of work."""
 
 from __future__ import annotations
 
@@ -273,3 +273,15 @@ class HasProducts(Protocol):
     def product_weights(self) -> Collection[str]:
         """Names of the parameters read only by matrix products."""
         ...
+
+
+class Work(Protocol):
+    """Callback for the progress of work; see `setpoint.track.progress.Progress.work`."""
+
+    def __call__(self, label: str, done: int, total: int | None, now: bool = False) -> None:
+        """See `setpoint.track.progress.Progress.work`."""
+        ...
+
+
+def no_work(label: str, done: int, total: int | None, now: bool = False) -> None:
+    """Show no progress."""

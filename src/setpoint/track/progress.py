@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from functools import wraps
 from pathlib import Path
 from threading import Lock
-from typing import TYPE_CHECKING, Any, Literal, Protocol, Self, TextIO
+from typing import TYPE_CHECKING, Any, Literal, Self, TextIO
 
 from setpoint.config import RunError
 from setpoint.files.atomic import not_linked
@@ -40,29 +40,10 @@ class Reading:
     fraction: float | None = None
 
 
-class Work(Protocol):
-    """Callback for the progress of work other than steps; see `Progress.work`."""
-
-    def __call__(self, label: str, done: int, total: int | None, now: bool = False) -> None:
-        """See `Progress.work`."""
-        ...
-
-
 SECONDS_BEFORE_LINES, SECONDS_BETWEEN_LINES, SECONDS_BEFORE_PACE = 10.0, 5.0, 1.0
 SECONDS_BETWEEN_FRAMES = 0.1
 _shown: BarProgress | None = None
 """The bar on the terminal."""
-
-
-def no_work(label: str, done: int, total: int | None, now: bool = False) -> None:
-    """Ignore the progress of work.
-
-    Arguments:
-        label: see `Progress.work`.
-        done: see `Progress.work`.
-        total: see `Progress.work`.
-        now: see `Progress.work`.
-    """
 
 
 class Progress:

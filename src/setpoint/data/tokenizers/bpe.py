@@ -12,11 +12,12 @@ from typing import Any
 from setpoint.config import SetpointError
 from setpoint.data.config import Data
 from setpoint.data.document import Document
-from setpoint.data.reading import DocumentFilter, Show, documents_of, training_documents
+from setpoint.data.reading import DocumentFilter, documents_of, training_documents
 from setpoint.data.sources.chat import NAMED, template_tokens
 from setpoint.data.sources.config import Filter
 from setpoint.data.tokenizers.tokenizer import ByteTokenizer
 from setpoint.data.tokenizers.vocabulary import EXTRA, SETTINGS, TEMPLATE, TOKENIZER
+from setpoint.shapes.protocols import Work, no_work
 from setpoint.version import VERSION
 
 END, BEGIN = "<|endoftext|>", "<|begin_of_text|>"
@@ -53,7 +54,7 @@ class TrainedTokenizer:
 class TrainingTexts:
     """Iterator over batches of training texts, with statistics."""
 
-    def __init__(self, config: Data, show: Show | None) -> None:
+    def __init__(self, config: Data, show: Work) -> None:
         self.config = config
         self.show = show
         self.documents = self.bytes = 0
@@ -75,8 +76,7 @@ class TrainingTexts:
             self.documents += 1
             self.bytes += document.size
             self.digest.update(hashlib.sha256(document.data).digest())
-            if self.show is not None:
-                self.show("reading documents", self.documents, None)
+            self.show("reading documents", self.documents, None)
             if len(given) == GIVEN:
                 yield given
                 given = []
@@ -125,7 +125,7 @@ def train_bpe(
     *,
     special: Sequence[str] = (),
     template: str | None = None,
-    show: Show | None = None,
+    show: Work = no_work,
 ) -> TrainedTokenizer:
     """Train a tokenizer on the training data, deterministically.
 

@@ -25,7 +25,7 @@ from setpoint.data.sampler import (
 from setpoint.data.sides import named_corpus
 from setpoint.data.stream import Stream
 from setpoint.model.config import marks_padding
-from setpoint.track.progress import Work, no_work
+from setpoint.shapes.protocols import Work, no_work
 from setpoint.train.config import steps_before
 
 if TYPE_CHECKING:

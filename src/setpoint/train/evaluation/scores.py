@@ -18,8 +18,8 @@ from setpoint.model.layers import evaluating
 from setpoint.precision.mixed_precision import compute_in
 from setpoint.shapes.batch import Batch
 from setpoint.shapes.placed import Named, put
+from setpoint.shapes.protocols import Work, no_work
 from setpoint.shapes.scoring import EvalSums, Score, perplexity, score_text
-from setpoint.track.progress import Work, no_work
 from setpoint.train.build.components import Components
 from setpoint.train.config import Job
 from setpoint.train.evaluation.config import HELD_OUT, Evaluation
