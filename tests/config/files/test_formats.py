@@ -265,10 +265,7 @@ BOMB = "a0: &a0 [x, x, x, x, x, x, x, x, x]\n" + "".join(
         ("a: b: c", "f:1:5: expected no ':' here; text with ': ' needs quotes"),
         ("a: [1, 2", "f:1:9: not valid YAML: expected ',' or ']', but got '<stream end>'"),
         ('a: "x', "f:1:6: not valid YAML: found unexpected end of stream"),
-        (
-            'a: "\\UFFFFFFFF"',
-            "f:1:1: not valid YAML near here: Python int too large to convert to C int",
-        ),
+        ('a: "\\UFFFFFFFF"', "f:1:1: not valid YAML near here"),
         ('a: "\\ud800"', "f:1:4: the text holds half a surrogate pair, which is not a character"),
         ("a:\n\t- b", "f:2:1: expected spaces; YAML refuses tabs here"),
         ("a: \x01", "f:1:4: the character U+0001 is not allowed in YAML"),

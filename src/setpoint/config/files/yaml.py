@@ -253,8 +253,8 @@ def events(text: str, name: str) -> Iterator[Event]:
         raise error_at(name, text, error.position, message) from None
     except Exception as error:
         # The library was not written for hostile input: an escape beyond Unicode, for instance,
-        # raises a ValueError of `chr`. Any such error is caused by the text.
-        raise error_at(name, text, offset, f"not valid YAML near here: {error}") from None
+        # raises an error of `chr`, in words that differ between versions of Python.
+        raise error_at(name, text, offset, "not valid YAML near here") from error
 
 
 def _strict(base: Any, text: str, name: str) -> Any:

@@ -359,8 +359,9 @@ def evaluate(node: ast.expr, look_up: Callable[[Path], object]) -> object:
         if special:
             return special[0].__setpoint_combine__(symbol, left, right)
         result = function(left, right)
-    except ZeroDivisionError as error:
-        raise Invalid(f"cannot be computed: {error}") from None
+    except ZeroDivisionError:
+        # Python's own words differ between versions.
+        raise Invalid("cannot be computed: division by zero") from None
     except OverflowError:
         result = inf
     if isinstance(result, complex) or (isinstance(result, int) and result.bit_length() > BITS):
