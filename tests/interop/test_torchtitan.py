@@ -394,3 +394,15 @@ def test_layers_with_two_backward_passes_are_recomputed_whole(tmp_path: Path) ->
     converted(tmp_path, 4, **tables)
     compiled = read(tmp_path, **tables, compile={"enable": True})
     assert compiled.data["memory"]["activation_checkpointing"]["type"] == "operators"
+
+
+def test_replica_groups_divide_the_micro_batches(tmp_path: Path) -> None:
+    groups: dict[str, Any] = {"enable": True, "group_size": 3, "replica_id": 1,
+                              "process_group_timeout_ms": 5000}  # fmt: skip
+    job = converted(tmp_path, 4, fault_tolerance=groups, training={"seed": 1})
+    assert job.parallel.torchft is not None
+    assert (job.parallel.torchft.group_size, job.parallel.torchft.timeout) == (3, 5.0)
+    assert job.batch.global_size == 4 * 4 * 3
+    document = read(tmp_path, fault_tolerance={**groups, "semi_sync_method": "diloco"})
+    assert [problem.path for problem in document.problems] == ["fault_tolerance.semi_sync_method"]
+    assert {report.key for report in document.reports} >= {"training.seed"}

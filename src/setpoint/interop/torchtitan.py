@@ -35,7 +35,7 @@ OTHERS = {
     "sft_|transformers_modeling_backend_sft|qwen3_8b_first": "Python code makes its conversations",
     ".*muse_glimmer_": "its attention has an output gate",
     ".*_mtp": "there is no multi-token prediction",
-    ".*_torchft_": "there are no replica groups that fail alone",
+    ".*_torchft_": "replica groups average gradients in each step, not weights at times (DiLoCo)",
 }
 """Named configurations that are not converted, by patterns of their names, with the reason."""
 DATASETS = {
@@ -140,10 +140,26 @@ def _batch(c: Conversion) -> None:
             micro = local // (parts or c.number("parallelism.pipeline_parallel_degree"))
     keys = ("training.local_batch_size", "parallelism.pipeline_parallel_microbatch_size")
     c.set("batch.micro_size", micro, *keys)
+    # Replica groups divide the micro-batches of a step.
+    groups = _replica_groups(c) if c.value("fault_tolerance.enable") else 1
     if total > 0:
         c.set("batch.global_size", total, "training.global_batch_size")
     elif micro > 0:
-        c.set("batch.accumulation", max(1, local // micro), *keys)
+        c.set("batch.accumulation", groups * max(1, local // micro), *keys)
+
+
+def _replica_groups(c: Conversion) -> int:
+    """Set the replica groups of torchft; return their number."""
+    timeout, size = "fault_tolerance.process_group_timeout_ms", "fault_tolerance.group_size"
+    if (groups := c.number(size)) < 1:
+        c.wrong(size, "at least 1")
+    if c.value(method := "fault_tolerance.semi_sync_method") is not None:
+        c.wrong(method, "null: replica groups average gradients in each step, not weights at times")
+    c.set("parallel.torchft.timeout", c.number(timeout) / 1000, timeout)
+    c.set("parallel.torchft.group_size", max(1, groups), size)
+    if c.value("training.seed") is None:
+        c.report("needs a decision", "training.seed", "one for all replica groups: set seed")
+    return max(1, groups)
 
 
 def _ranks(c: Conversion) -> None:

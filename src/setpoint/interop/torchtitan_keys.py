@@ -153,12 +153,13 @@ KEYS = {
     **alike("validation.dataloader.", "num_workers persistent_workers pin_memory prefetch_factor "
         "infinite",
         Key(None, refused="evaluation has the loader of training")),
-    "fault_tolerance.enable": Key(False,
-        refused="replica groups are parallel.engine = torch with resilience", essential=True),
-    **alike("fault_tolerance.", """
-        process_group process_group_timeout_ms replica_id group_size min_replica_size
-        semi_sync_method sync_steps should_quantize fragment_sync_delay fragment_update_alpha
-    """),
+    **keys_of("fault_tolerance.", enable=False, process_group_timeout_ms=10_000, group_size=0,
+        semi_sync_method=None),
+    "fault_tolerance.process_group": Key("gloo", "parallel.torchft.process_group"),
+    "fault_tolerance.replica_id": Key(0, "parallel.torchft.replica_id"),
+    "fault_tolerance.min_replica_size": Key(1, "parallel.torchft.min_replica_size"),
+    **alike("fault_tolerance.", "sync_steps num_fragments should_quantize fragment_sync_delay "
+        "fragment_update_alpha", Key(None, idle="semi_sync_method is not set")),
     "experimental.custom_import": Key("", refused="a module of yours is named by --import"),
     "experimental.custom_args_module": Key("", refused="a section of yours is added by --import"),
     "liger_kernel.enable_fused_linear_cross_entropy": Key(False),
