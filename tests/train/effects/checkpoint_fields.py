@@ -23,9 +23,9 @@ from setpoint.config import RunError, resolve
 from setpoint.files import atomic
 from setpoint.files.tensor_file import DTYPES
 from setpoint.model.pretrained.save_pretrained import save_pretrained
+from setpoint.ops import exports
 from setpoint.ops.uploads import Uploads
 from setpoint.train import open as opening
-from setpoint.train.callbacks import save
 from setpoint.train.config import Job
 from setpoint.train.run import train
 from setpoint.train.run_name import run_directory_of
@@ -168,7 +168,7 @@ class InProcess:
 def exported(job: Job) -> list[tuple[str, set[str]]]:
     """The exports that are there at the end, and the dtypes of their weights."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(save.subprocess, "Popen", InProcess)
+        patch.setattr(exports.subprocess, "Popen", InProcess)
         run = train(job).directory
     assert not list((run / "exports").glob(".*"))
     return [
