@@ -32,7 +32,7 @@ from setpoint.train.position import Position
 from setpoint.train.verdict import StepResult
 from setpoint.units.dtype import DType
 
-from ..support.ranks import fork_group
+from ..support.ranks import fork_group, rejoin
 from ..train.small import small_job
 
 STEPS = 8
@@ -284,12 +284,13 @@ def float64() -> Iterator[None]:
         DType.torch = named
 
 
-def compare(folder: Path, name: str, flags: tuple[str, ...], shapes: list[str]) -> None:
-    """One rank, and all of them in each shape."""
+def compare(folder: Path, name: str, flags: tuple[str, ...], shapes: list[str], store: str) -> None:
+    """One rank, and all of them in each shape, where ranks meet anew."""
     rtol = LOOSE.get(name, 1e-5)
     known: dict[tuple[int, bool, bool], Trained] = {}
     for shape in shapes[:1] if name in WHOLE_ONLY else shapes:
         what = f"{name}, {shape}"
+        rejoin(f"{store} {what}".replace(" ", "-"))
         if EXACT in sys.argv:
             with float64():
                 found, expected = both(folder, flags, shape, known)
@@ -359,7 +360,7 @@ def one_rank(rank: int, store: str) -> None:
             if name in EXPERTS:  # in every shape with three routers, and in one with all else
                 usual = EXPERT_SHAPES.get(WORLD, [])[: None if name in ROUTERS else 1]
             fit = [shape for shape in usual if NOT_FOR.get(name, "?") not in shape]
-            compare(Path(folder), name, CASES[name], shapes or fit)
+            compare(Path(folder), name, CASES[name], shapes or fit, store)
 
 
 if __name__ == "__main__":

@@ -55,6 +55,20 @@ def fork_group(one_rank: Callable[[int, str], None], world: int) -> int:
     return fork(joined, world)
 
 
+def rejoin(store: str) -> None:
+    """Leave the group and all groups made of it, and make a new one.
+
+    The threads of each group of gloo wake up a hundred times a second until it is destroyed.
+    """
+    from torch import distributed
+
+    rank, world = distributed.get_rank(), distributed.get_world_size()
+    distributed.destroy_process_group()
+    distributed.init_process_group(
+        "gloo", init_method=f"file://{store}", rank=rank, world_size=world
+    )
+
+
 def free_port() -> int:
     """A port of this machine that nothing listens at."""
     with socket.socket() as probe:
