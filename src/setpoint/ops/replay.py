@@ -25,8 +25,8 @@ from setpoint.parallel.determinism import seed_step
 from setpoint.profile.modules import ModuleFigures, ModuleWatch
 from setpoint.resilience.signals import StopRequest
 from setpoint.shapes.batch import Batch, Count, StepBatch, total_count
+from setpoint.shapes.protocols import no_work
 from setpoint.track.jsonl import readable_rows
-from setpoint.track.progress import no_work
 from setpoint.track.run_directory import RunDirectory
 from setpoint.track.trackers import Trackers
 from setpoint.train.build.assets import fallback_files
