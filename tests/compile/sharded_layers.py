@@ -3,6 +3,7 @@
 import sys
 
 import torch
+import torch._inductor.compile_fx  # which each rank would import
 from torch import Tensor, nn
 from torch._dynamo import utils
 from torch.distributed.fsdp import fully_shard

@@ -18,6 +18,7 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
+import transformers.modeling_utils  # which each rank would import  # noqa: F401
 from torch.distributed.fsdp import FSDPModule
 from transformers.integrations import moe
 

@@ -3,7 +3,7 @@
     elastic_ranks.py FOLDER SHAPES
 
 The shapes are those of the run `elastic`: how many ranks, and after which step the last of them is
-killed, as `[[4, 6], [2, null]]`. The run `alone` has one rank from the first step to the last.
+killed, as `[[4, 3], [2, null]]`. The run `alone` has one rank from the first step to the last.
 """
 
 import json
@@ -53,6 +53,7 @@ def run_ranks(folder: Path, name: str, steps: int, size: int, dies: int | None) 
     job = small_job(
         folder, f"name={name}", f"parallel.world_size={size}", "parallel.shard=-1",
         "batch.global_size=8", f"duration={steps} steps", "evaluation=null",
+        "checkpoint.every=2 steps",
         "schedule={type: constant}", "model.dropout=0",
         without=("accumulation",),
     )  # fmt: skip
@@ -68,7 +69,7 @@ def run_ranks(folder: Path, name: str, steps: int, size: int, dies: int | None) 
 
 if __name__ == "__main__":
     place, shapes = Path(sys.argv[1]), json.loads(sys.argv[2])
-    length = 4 + 4 * len(shapes)
+    length = 2 + 2 * len(shapes)
     for size, dies in shapes:
         run_ranks(place, "elastic", length, size, dies)
     run_ranks(place, "alone", length, 1, None)

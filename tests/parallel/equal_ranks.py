@@ -35,7 +35,7 @@ from setpoint.units.dtype import DType
 from ..support.ranks import fork_group, rejoin
 from ..train.small import small_job
 
-STEPS = 8
+STEPS = 5
 EXACT = "float64"
 ROUNDING = 100
 """Times the tolerance: up to there fp64 decides whether it is rounding."""
@@ -177,7 +177,7 @@ ADAPTERS = {
              "targets: [layers, embedding, output]}"),
     "dora": (*SPLIT, "adapter={type: dora, rank: 2, b_std: 0.1, targets: [layers, embedding]}"),
     "merged again and again": (
-        *ADAPTED, "adapter={type: dora, rank: 2, b_std: 0.1, merge: {every: 7 steps}, "
+        *ADAPTED, "adapter={type: dora, rank: 2, b_std: 0.1, merge: {every: 4 steps}, "
         "targets: [layers, embedding]}",
     ),
     "fused projections split": (
@@ -187,9 +187,9 @@ ADAPTERS = {
 CASES |= ADAPTERS
 EXPERTS |= {
     "divided experts, lora": (*MOE, "adapter={type: lora, rank: 2, b_std: 0.1}"),
-    "divided experts, merged again": (*MOE, "adapter={type: relora, rank: 2, merge: {every: 7}}"),
+    "divided experts, merged again": (*MOE, "adapter={type: relora, rank: 2, merge: {every: 4}}"),
     "divided experts, quantized": (
-        *MOE, "adapter={type: relora, rank: 2, b_std: 0.1, merge: {every: 7}, "
+        *MOE, "adapter={type: relora, rank: 2, b_std: 0.1, merge: {every: 4}, "
         "quantize: {type: nvfp4, group_size: 8, noise: {alpha: 0.5}}}",
     ),
     "divided experts, two, quantized": (

@@ -15,6 +15,7 @@ from ..train.small import assert_same_run, events, small_job
 FLAGS = (
     "model.dropout=0", "schedule=constant", "batch.global_size=4", "batch.accumulation=1",
     "parallel.device=cpu", "parallel.world_size=2", "parallel.shard=2", "evaluation.sequences=8",
+    "evaluation.every=2 steps",
 )  # fmt: skip
 
 
@@ -41,13 +42,13 @@ def main() -> int:
     with tempfile.TemporaryDirectory() as place:
         whole, first, second = (Path(place) / name for name in ("whole", "first", "second"))
         remote = f"checkpoint.remote.url=file://{place}/bucket"
-        status = run(whole, 16) or run(first, 12, remote)
+        status = run(whole, 8) or run(first, 4, remote)
         shutil.move(first, Path(place) / "gone")
-        status = status or run(second, 16, remote)
+        status = status or run(second, 8, remote)
         if status:
             return status
         (oracle,), (found,) = ((folder / "runs").iterdir() for folder in (whole, second))
-        assert [row["step"] for row in events(found, "resume")] == [12]
+        assert [row["step"] for row in events(found, "resume")] == [4]
         shares = [(second / f"files-of-rank-{rank}").read_text().split("\n") for rank in (0, 1)]
         assert min(map(len, shares)) >= 4, shares
         assert not {*shares[0]} & {*shares[1]} - {""}, shares

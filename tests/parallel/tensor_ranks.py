@@ -4,6 +4,7 @@ import sys
 from typing import Any
 
 import torch
+import transformers.modeling_utils  # which each rank would import  # noqa: F401
 from torch import Tensor, nn
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.tensor import DTensor

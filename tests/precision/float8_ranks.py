@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 import torch
+import torch.distributed as dist
 from torch.distributed.fsdp._fully_shard import _fsdp_collectives
 
 from setpoint.parallel.world import World
@@ -94,11 +95,15 @@ def gathered_bytes(sizes: list[int]) -> Iterator[None]:
 
 
 def alone(job: Job, flags: tuple[str, ...], *more: str) -> Trained:
-    """One rank, with the micro-batches of all ranks."""
+    """What the first rank trains alone, with the micro-batches of all ranks."""
     flags = tuple(flag for flag in flags if not flag.startswith("parallel.") and flag != IN_BF16)
     count = f"batch.accumulation={job.batch.accumulation * job.parallel.data_ranks}"
-    folder = Path(tempfile.mkdtemp())
-    return trained(small_job(folder, *COMMON, *flags, count, *more), World(torch.device("cpu")))
+    told: list[Any] = [None]
+    if dist.get_rank() == 0:
+        one = small_job(Path(tempfile.mkdtemp()), *COMMON, *flags, count, *more)
+        told = [trained(one, World(torch.device("cpu")))]
+    dist.broadcast_object_list(told)
+    return told[0]
 
 
 def compare(name: str, world_size: int) -> int:

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +15,7 @@ from setpoint.config import SetpointError
 from setpoint.interop.checkpoints.import_weights import open_foreign
 from setpoint.model import load_pretrained
 
+from ...support.forks import forked
 from . import written
 
 
@@ -50,8 +49,7 @@ def test_torchtitan_on_two_ranks(tmp_path: Path) -> None:
     """Each rank has written its rows; of an odd number one has more."""
     model = written.decoder(intermediate_size=95)
     torch.save(written.titan(model), tmp_path / "tensors.pt")
-    words = [sys.executable, "-m", "tests.interop.checkpoints.sharded", str(tmp_path)]
-    subprocess.run(words, check=True, timeout=300)
+    forked("tests.interop.checkpoints.sharded", str(tmp_path))
     assert len([*(tmp_path / "step-3").glob("*.distcp")]) == 2
     config = written.config_json(model, tmp_path / "config")
     run(tmp_path / "step-3", tmp_path / "out", "--model", config)
