@@ -14,7 +14,6 @@ from collections import Counter, deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, replace
-from functools import partial
 from itertools import chain
 from queue import SimpleQueue
 from typing import Any, Generic, Protocol, TypeVar
@@ -91,28 +90,14 @@ class RowMaker:
             count: total number of lanes.
             starts: the lanes to produce, with their start positions.
         """
-        stream, seed = self.stream, self.seed
-        groups = stream.groups(count)
-        size, rows = count // groups, dict[int, Iterator[LaneRow]]()
-        for group in range(groups):
-            lanes = range(group * size, (group + 1) * size)
-            positions = {lane: starts[lane] for lane in lanes if lane in starts}
-            if not positions:
-                continue
-            more = f"/{group}" if group else ""
-            reader = StreamReader(
-                stream,
-                lambda epoch, number, more=more: f"{seed}/{stream.name}/{epoch}/{number}{more}",
-                partial(stream.order_of_group, seed, group, groups),
-                max(stream.buffer // groups, 1),
-                lanes,
-                positions,
-            )
-            for lane, position in positions.items():
-                blocks = self._blocks(reader, lane, position)
+        rows = dict[int, Iterator[LaneRow]]()
+        for group in range(self.stream.groups(count)):
+            reader = StreamReader(self.stream, self.seed, group, count, starts)
+            for lane in reader.places:
+                blocks = self._blocks(reader, lane, starts[lane])
                 if self.ranks is not None:
-                    return SharedLane(self, blocks, position, self.ranks)
-                rows[lane] = self.rows(blocks, lane, position, count, reader.read_ahead)
+                    return SharedLane(self, blocks, starts[lane], self.ranks)
+                rows[lane] = self.rows(blocks, lane, starts[lane], count, reader.read_ahead)
         return Ahead(rows)
 
     def rows(

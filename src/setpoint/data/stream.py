@@ -214,14 +214,12 @@ class LanePosition:
 
 
 class StreamReader:
-    """Reader that reads the documents of some parts in blocks, one block ahead.
+    """Reader of the documents of a group of lanes in blocks, one block ahead.
 
     Arguments:
-        key: function of epoch and block number that returns the key of the block's order.
-        order: function of the epoch that returns the numbers of the parts.
-        size: documents per block; the last block of an epoch may be smaller.
-        lanes: lanes to which the documents are dealt.
-        starts: lanes whose documents are kept, with their start positions.
+        lane_count: number of lanes of all groups.
+        starts: lanes whose documents are kept, with their start positions; those of other groups
+            are ignored, and with none of this group nothing is read.
 
     Raises:
         SetpointError: raised by `block`: a document cannot be read, or an epoch has none.
@@ -230,22 +228,29 @@ class StreamReader:
     def __init__(
         self,
         stream: Stream,
-        key: Callable[[int, int], str],
-        order: Callable[[int], list[int]],
-        size: int,
-        lanes: range,
+        seed: int,
+        group: int,
+        lane_count: int,
         starts: Mapping[int, LanePosition],
     ) -> None:
-        self.stream, self.key, self.order, self.size, self.lanes = stream, key, order, size, lanes
+        self.stream, self.seed, self.group = stream, seed, group
+        self.groups = stream.groups(lane_count)
+        # The last block of an epoch may be smaller.
+        self.size = max(stream.buffer // self.groups, 1)
+        width = lane_count // self.groups
+        self.lanes = range(group * width, (group + 1) * width)
+        kept = {lane: starts[lane] for lane in self.lanes if lane in starts}
         # Of each lane the block that it is in.
-        self.places = {lane: (start.epoch, start.block) for lane, start in starts.items()}
+        self.places = {lane: (start.epoch, start.block) for lane, start in kept.items()}
         self.blocks: dict[tuple[int, int], StreamBlock] = {}
         self.lengths: dict[int, int] = {}
-        first = min(starts.values(), key=lambda start: (start.epoch, start.block))
-        self._open(first.epoch, first.block, first.begin)
+        if kept:
+            first = min(kept.values(), key=lambda start: (start.epoch, start.block))
+            self._open(first.epoch, first.block, first.begin)
 
     def _open(self, epoch: int, number: int, begin: Spot | None) -> None:
-        self.documents = self.stream.documents(self.order(epoch), begin)
+        order = self.stream.order_of_group(self.seed, self.group, self.groups, epoch)
+        self.documents = self.stream.documents(order, begin)
         self.epoch, self.number, self.begin = epoch, number, begin
         self._clear()
 
@@ -312,7 +317,9 @@ class StreamReader:
         documents: dict[int, list[Document | None]] = {lane: [] for lane in waiting}
         # Turned with the epoch, so that each lane gets some of fewer documents than lanes.
         first = number * self.size + epoch
-        for i, chosen in enumerate(self.stream.shuffled_block(self.key(epoch, number), count)):
+        more = f"/{self.group}" if self.group else ""
+        key = f"{self.seed}/{self.stream.name}/{epoch}/{number}{more}"
+        for i, chosen in enumerate(self.stream.shuffled_block(key, count)):
             lane = self.lanes[(first + i) % len(self.lanes)]
             if lane in documents:
                 documents[lane].append(self.ahead[chosen])
