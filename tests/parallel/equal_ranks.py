@@ -284,13 +284,16 @@ def float64() -> Iterator[None]:
         DType.torch = named
 
 
-def compare(folder: Path, name: str, flags: tuple[str, ...], shapes: list[str], store: str) -> None:
-    """One rank, and all of them in each shape, where ranks meet anew."""
+def compare(
+    folder: Path, name: str, flags: tuple[str, ...], shapes: list[str], store: str | None = None
+) -> None:
+    """One rank, and all of them in each shape; with a store, ranks meet anew for each."""
     rtol = LOOSE.get(name, 1e-5)
     known: dict[tuple[int, bool, bool], Trained] = {}
     for shape in shapes[:1] if name in WHOLE_ONLY else shapes:
         what = f"{name}, {shape}"
-        rejoin(f"{store} {what}".replace(" ", "-"))
+        if store is not None:
+            rejoin(f"{store} {what}".replace(" ", "-"))
         if EXACT in sys.argv:
             with float64():
                 found, expected = both(folder, flags, shape, known)
