@@ -21,7 +21,15 @@ from setpoint.cli.options import (
 )
 from setpoint.cli.output import bold, emit, print_or_write, styled, styles, table
 from setpoint.cli.source import prepare
-from setpoint.config import Config, FieldInfo, SetpointError, all_fields, did_you_mean, plain
+from setpoint.config import (
+    Config,
+    FieldInfo,
+    SetpointError,
+    all_fields,
+    did_you_mean,
+    nearest,
+    plain,
+)
 from setpoint.config.draft.hints import foreign_table, location_hint
 from setpoint.config.layers.presets import (
     load_plugins,
@@ -61,8 +69,11 @@ def list_command(arguments: Arguments) -> int:
         load_installed_plugins()
     words = arguments.positional
     if words and words[0] not in KINDS:
-        meant = did_you_mean(words[0], KINDS, " ")
-        raise SetpointError(f"cannot list {words[0]!r}.{meant} One of: {', '.join(KINDS)}")
+        sections = {next(iter(row.values())) for row in _rows(root, "variants")}
+        close = nearest(words[0], KINDS, 1) or nearest(words[0], sections, 1)
+        kind = "variants " if close and close[0] in sections else ""
+        meant = f" Did you mean {kind}{close[0]}?" if close else ""
+        raise SetpointError(f"cannot list {words[0]!r}.{meant}\nValid: {', '.join(KINDS)}")
     if words:
         rows = {words[0]: _matching_rows(root, words[0], words[1:])}
     else:

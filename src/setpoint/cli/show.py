@@ -557,9 +557,8 @@ def fingerprint_command(arguments: Arguments) -> int:
         both: dict[str, Any] = {"fingerprints": digests, "equal": digests[0] == digests[1]}
         if explains:
             both["differences"] = [plain(row.to_json()) for row in rows]
-        width = max(map(len, names))
-        lines = [f"{name:<{width}}  {digest}" for name, digest in zip(names, digests, strict=True)]
-        emit(arguments, both, "\n".join([*lines, *render(rows, names)]))
+        hashes = table(list(zip(names, digests, strict=True)))
+        emit(arguments, both, "\n".join([hashes, *render(rows, names)]))
         return int(digests[0] != digests[1])
     every = list(identity_leaves(config)) if explains else []
     origins = {leaf.key: leaf.describe_origin() for leaf in every}
