@@ -91,7 +91,7 @@ def test_the_same_run_goes_on(tmp_path: Path, compute: str) -> None:
     [
         ("model.dim=32", "does not fit the model"),
         ("seed=5", "seed"),
-        ("batch.sequence_length=8", "batch.sequence_length"),
+        ("batch.sequence_length=8", "sequence_length was 16"),
     ],
 )
 def test_what_does_not_fit_is_refused(tmp_path: Path, flag: str, words: str) -> None:
