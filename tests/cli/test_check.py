@@ -72,6 +72,14 @@ def test_missing_paths_are_found(cli: CommandLine) -> None:
     assert "data.sources.0.paths.0" not in text
 
 
+def test_files_without_text_are_refused(cli: CommandLine) -> None:
+    line = "check tiny --data.sources text --data.sources.0.paths"
+    assert "have no text: all files are empty" in cli.refused(f"{line} {cli.file('e.txt', '')}")
+    (cli.folder / "b.txt").write_bytes(bytes(range(256)))
+    assert "is not UTF-8: byte 0x80 at offset 128" in cli.refused(f"{line} b.txt")
+    assert "not UTF-8" not in cli.ok(f"{line} {cli.file('u.txt', 'é' * 4000)}")
+
+
 def test_paths_of_another_machine_are_not_checked(cli: CommandLine) -> None:
     (cli.folder / "weights").mkdir()
     line = (

@@ -37,8 +37,6 @@ from setpoint.data.sources.files import (
     suffix_of,
 )
 from setpoint.data.sources.records import (
-    UTF_16_BE,
-    UTF_16_LE,
     fields_of,
     holds_tokens,
     not_utf8,
@@ -50,7 +48,7 @@ from setpoint.data.sources.records import (
 from setpoint.hub.fetch import is_url
 
 BLOCK = 1 << 20  # bytes of a file that are read at a time where a separator divides it
-START = 4096  # bytes at the beginning of a file that are searched for records
+START = 4096  # bytes at the beginning of a file that are checked
 MOST_FILES = 64  # whose beginnings are read by a check
 # Tests are left out because some Pythons ship without them, installed packages because they are
 # not the standard library. Debian calls the latter dist-packages.
@@ -371,9 +369,12 @@ def _unreadable(
                     score_at(row, config.score, f"{HERE}.score")
             return
         with opened(file, f"{HERE}.paths") as stream:
-            start = stream.read(2)
-        if start in (UTF_16_LE, UTF_16_BE):
-            raise not_utf8(f"{HERE}.paths", str(file), start, 0, "invalid start byte")
+            start = stream.read(START)
+        try:
+            codecs.getincrementaldecoder("utf-8")().decode(start)
+        except UnicodeDecodeError as error:
+            reason = error.reason
+            raise not_utf8(f"{HERE}.paths", str(file), start, error.start, reason) from None
     except SetpointError as error:
         yield from problems_of({str(error).partition(": ")[0]: error})
 

@@ -150,6 +150,15 @@ def _epoch_values(section: Config, path: str) -> Iterator[tuple[str, list[float]
                 yield inner, counts
 
 
+@rule(needs="files")
+def empty_problems(job: Job) -> Iterator[Problem]:
+    """Sources without any text."""
+    counts = [_documents(source) for source in job.data.sources]
+    if counts and all(count == 0 for count in counts):
+        yield Problem("data.sources", "have no text: all files are empty",
+                      hint="Valid: at least one source with text.")  # fmt: skip
+
+
 @rule(needs="files", when=lambda job: job.data.held_out and not job.data.validation)
 def held_out_problems(job: Job) -> Iterator[Problem]:
     """A number of held-out documents that leaves none for training."""
