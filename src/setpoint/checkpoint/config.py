@@ -39,8 +39,8 @@ class Remote(Config, role=RUNTIME, owner="setpoint.ops.copies:RemoteCopies"):
     """URL of a folder for runs, such as s3://bucket/runs, through fsspec; a run has a folder there
     with the name of its run directory. Credentials come from the environment."""
     every: Period | None = None
-    """Upload interval, among saved checkpoints; null: each. The last one of a session and the best
-    are uploaded in any case."""
+    """Upload interval, among saved checkpoints; null: all are uploaded. The last one of a session
+    and the best are uploaded in any case."""
     keep: int | None = field(default=2, ge=1)
     """Number of latest checkpoints to keep at the URL, besides the best and those of
     checkpoint.keep_every and at; null keeps all."""
@@ -51,7 +51,7 @@ class Remote(Config, role=RUNTIME, owner="setpoint.ops.copies:RemoteCopies"):
     """Number of checkpoints that may wait to be uploaded; they are kept locally, regardless of
     checkpoint.keep, and beyond that number the oldest is not uploaded."""
     wait_timeout: float = field(default=600.0, ge=0)
-    """Seconds to wait for uploads when the run ends; checkpoints not uploaded by then are named,
+    """Seconds to wait for uploads when the run ends; checkpoints not uploaded by then are listed,
     and the same command uploads them later."""
 
 
@@ -74,8 +74,8 @@ class Checkpoint(Config, role=RUNTIME, rules=RULES):
     """Checkpointing: save interval, retention and resume."""
 
     every: Period = field(default=Period("100 steps"), tags=("cadence",))
-    """Checkpoint interval; Ctrl-C and SIGTERM save one in any case. SIGUSR2 saves one, too, and
-    training continues."""
+    """Checkpoint interval; Ctrl-C and SIGTERM save a checkpoint in any case. So does SIGUSR2, after
+    which training continues."""
     also_every: Period | None = None
     """Second checkpoint interval, for example epochs in addition to steps; null: none."""
     at: Literal["powers_of_two"] | tuple[int, ...] | None = field(default=None, item_ge=1)
@@ -86,14 +86,14 @@ class Checkpoint(Config, role=RUNTIME, rules=RULES):
     last: Literal["full", "weights", "none"] = "full"
     """Final checkpoint. full: training can resume from it; weights: model weights only."""
     last_dtype: Literal["fp64", "fp32", "bf16", "fp16"] | None = None
-    """Dtype of the weights of last = weights; null: as trained."""
+    """Dtype of the saved weights with last = weights; null: as trained."""
     keep: int | None = field(default=2, ge=1)
     """Number of latest checkpoints to keep (save_total_limit); null keeps all."""
     keep_every: Period | None = None
     """Interval of checkpoints that are never removed: the first one at or after each multiple."""
     keep_best: bool = True
-    """Keep the best checkpoint as well, as `best`: of those evaluated and saved, by
-    evaluation.best, by default the lowest validation loss."""
+    """Keep the best checkpoint as well, under the name `best`: of those evaluated and saved, the
+    one that evaluation.best selects, by default the one with the lowest validation loss."""
     mode: Literal["sync", "async", "async_pinned"] = "sync"
     """Write mode. sync: training waits until the checkpoint is on disk; async: the state is copied
     to host memory, during the next step where possible, and written by a thread while training
@@ -107,7 +107,8 @@ class Checkpoint(Config, role=RUNTIME, rules=RULES):
     resume: Literal["auto", "never", "must", "restart"] = "auto"
     """Resume mode. auto: from the latest valid checkpoint, if any; must: refuse to start without
     one; never: refuse a run directory with one; restart: as auto, but start over if a trained run's
-    checkpoints are gone, and keep its metrics as metrics.1.jsonl; the others refuse that."""
+    checkpoints are gone, and keep its metrics as metrics.1.jsonl; the other modes refuse such a
+    run."""
     load: str | None = field(default=None, role=IDENTITY)
     """Run or checkpoint from whose full state a new run starts: weights, optimizer, data position,
     step. A run means its latest; RUN/checkpoints/best or .../step-00000100 name others; a URL of
@@ -116,7 +117,8 @@ class Checkpoint(Config, role=RUNTIME, rules=RULES):
     exclude: tuple[str, ...] = field(default=(), role=IDENTITY)
     """State that load leaves out, to start fresh: optimizer, loader (data position), schedule,
     scaler, non_finite, spikes, evaluation, position (step 0); regular expressions searched in names
-    of weights; after "optimizer.", in names of parameters for their optimizer state alone."""
+    of weights; with the prefix "optimizer.", in names of parameters of which only the optimizer
+    state is left out."""
     resharding: Literal["allow", "refuse"] = "allow"
     """Resuming or loading with parallel degrees other than those that the checkpoint was saved
     with. allow: recorded; refuse: an error."""
@@ -140,8 +142,8 @@ class Checkpoint(Config, role=RUNTIME, rules=RULES):
             yield from pattern_problems(f"exclude.{index}", pattern, EXCLUDED)
 
     save_frozen: bool = True
-    """false: frozen parameters are left out, and loaded again from model.pretrained, which must be
-    unchanged; those trained before they were frozen are saved."""
+    """Save frozen parameters; false: they are left out, and loaded again from model.pretrained,
+    which must be unchanged; those trained before they were frozen are saved."""
     save: bool = True
     """Save checkpoints; false: existing ones are loaded, but none are saved, removed or renamed."""
     export: Export | None = None

@@ -60,8 +60,8 @@ class Compile(
     """Recompile limit: recompilations of a function before it runs eagerly."""
 
     fallback: Literal["report", "fail"] = "report"
-    """When compilation fails. report: run that part eagerly, warn and record an event; fail: end
-    the run."""
+    """Handling of compilation failures. report: run that part eagerly, warn and record an event;
+    fail: end the run."""
 
     @rule
     def _check_options(self) -> Iterator[Problem]:

@@ -494,7 +494,7 @@ class ImportedComponent(Config, owner="setpoint.config.component_sections:constr
     without a default must be given. None: not known before it is built."""
 
     target: ImportPath = field()
-    """Import path of the callable. The keys beside it are its arguments, by its own names."""
+    """Import path of the callable. The other keys are its arguments, by name."""
 
     if TYPE_CHECKING:
 

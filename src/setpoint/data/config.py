@@ -126,7 +126,7 @@ class Packing(Config, role=IDENTITY):
     start; truncate: keep the start; drop: leave out; error: refuse to train."""
 
     group_size: int = field(default=100_000, ge=1)
-    """Documents that are packed together, next to each other in the order of the epoch; for a
+    """Number of documents, consecutive in the order of the epoch, that are packed together; for a
     streamed source at most `data.shuffle_buffer`."""
 
     length_buckets: bool = False
@@ -175,8 +175,8 @@ class Prepare(Config, role=RUNTIME):
     """Cache folder of prepared data; null: setpoint/data in $XDG_CACHE_HOME or ~/.cache."""
 
     above: ByteSize | None = ByteSize(2**28)
-    """Size of the text from which a run prepares its data before it trains; null: never, use only
-    what `setpoint data prepare` made."""
+    """Minimum size of the text for which a run prepares its data before training; null: never, use
+    only what `setpoint data prepare` made."""
 
     workers: int | None = field(default=None, ge=1, le=1024)
     """Number of processes that tokenize; null: one per core. The tokens do not depend on it."""

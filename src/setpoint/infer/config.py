@@ -82,15 +82,15 @@ class InferenceBatch(Config):
 
     global_size: int = derived(ge=1, role=RUNTIME)
     """Global batch size: sequences or prompts in one forward pass of all ranks, micro_size of them
-    on each copy of the model. Results depend on it only by rounding."""
+    on each copy of the model. It affects results only through rounding."""
 
     micro_size: int = derived(ge=1, role=RUNTIME)
     """Micro-batch size: sequences or prompts in one forward pass of one copy of the model; 8 if no
     size is given."""
 
     sequence_length: int = derived(ge=1)
-    """Sequence length of evaluation, in tokens. Default: the run's; of other weights the
-    model's maximum, at most 2048."""
+    """Sequence length of evaluation, in tokens. Default: the run's; for other weights, the model's
+    maximum, but at most 2048."""
 
 
 HERE = "setpoint.infer.rules:"

@@ -26,8 +26,8 @@ class Generation(Config):
     """Text generation: continue prompts token by token."""
 
     prompts: tuple[str, ...] = ()
-    """Prompts to continue; with `chat` each is the user's message of a conversation, with
-    tokenizer.type = ids token ids: "5 9 12"."""
+    """Prompts to continue; with `chat`, each is the user's message of a conversation; with
+    tokenizer.type = ids, token ids: "5 9 12"."""
 
     prompts_file: Path | None = None
     """File of further prompts: `.jsonl` with a conversation (`messages`, and the other rows of
@@ -35,7 +35,7 @@ class Generation(Config):
 
     control_tokens: bool = False
     """Read control tokens spelled out in text prompts, such as <|im_start|>, as control tokens, and
-    add nothing in front; false: as text."""
+    add nothing in front; false: read them as text."""
 
     samples: int = field(default=1, ge=1)
     """Samples per prompt (num_return_sequences), each with its own random numbers."""

@@ -182,8 +182,8 @@ class OptimizerConfig(Builds["Optimizer"], rules=RULES):
     Default: 1, or null if clip_value is given."""
 
     clip_value: float | None = field(default=None, gt=0, lt=inf)
-    """Gradient clipping of each element to [-clip_value, clip_value]; excludes clip_norm; null:
-    off."""
+    """Gradient clipping of each element to [-clip_value, clip_value]; cannot be combined with
+    clip_norm; null: off."""
 
     @property
     def keeps_state(self) -> bool:
@@ -273,7 +273,7 @@ class AdamWConfig(
     """Adam epsilon: added to the denominator, the root of the mean squared gradient."""
 
     amsgrad: bool = False
-    """AMSGrad (Reddi et al., 2018): divide by the root of the maximum so far of the mean squared
+    """AMSGrad (Reddi et al., 2018): divide by the root of the running maximum of the mean squared
     gradient."""
 
     implementation: Implementation = field(default="auto", role=RUNTIME)

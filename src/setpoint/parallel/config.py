@@ -232,7 +232,7 @@ class TorchFT(Config, role=RUNTIME):
     those that are."""
 
     min_replica_size: int = field(default=1, ge=1)
-    """Minimum number of replica groups for a step; fewer wait for others."""
+    """Minimum number of replica groups for a step; with fewer, the step waits for others."""
 
     process_group: Literal["gloo", "nccl"] = "gloo"
     """Backend of all-reduces across replica groups."""
@@ -298,8 +298,8 @@ class Parallel(Ranks, DerivedDegrees, rules=ENGINE_RULES):
     ranks left over by the other axes."""
 
     ring_split: Literal["zigzag", "contiguous"] = "zigzag"
-    """Part of a sequence on each rank of the ring. zigzag: two runs of tokens, equally far from the
-    start and the end, which balances the work under a causal mask; contiguous: one run."""
+    """Part of a sequence on each rank of the ring. zigzag: two chunks of tokens, equally far from
+    the start and the end, which balances the work under a causal mask; contiguous: one chunk."""
 
     shard_over_context: Literal["all", "ring", "ulysses", "none"] = "all"
     """Context axes (`ring`, `ulysses`) that shard weights together with `shard` (FSDP2); along the
@@ -327,8 +327,8 @@ class Parallel(Ranks, DerivedDegrees, rules=ENGINE_RULES):
     batch.sequence_length."""
 
     async_tensor_parallel: bool = False
-    """Asynchronous tensor parallelism: compiled layers send the parts of a sequence while they
-    multiply with others (symmetric memory); needs compile, GPUs and sequence_parallel."""
+    """Asynchronous tensor parallelism: compiled layers send some parts of a sequence while they
+    multiply others (symmetric memory); needs compile, GPUs and sequence_parallel."""
 
     loss_parallel: bool | None = None
     """Loss parallelism: each rank computes the loss from its part of the vocabulary's logits;
@@ -337,8 +337,8 @@ class Parallel(Ranks, DerivedDegrees, rules=ENGINE_RULES):
     reshard: bool | int | None = None
     """Freeing of sharded weights between forward and backward (FSDP2's reshard_after_forward).
     true: they are freed and gathered twice (ZeRO-3); false: kept from the first micro-batch of a
-    step to the last (ZeRO-2); a number: kept on that many ranks; null: true for layers, false for
-    weights outside them and for pipeline stages."""
+    step to the last (ZeRO-2); a number: sharded over that many ranks in between; null: true for
+    layers, false for weights outside them and for pipeline stages."""
 
     sharding: Sharding = field(factory=Sharding)
     """Units, prefetch and offload of FSDP2."""

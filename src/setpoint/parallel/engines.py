@@ -35,8 +35,8 @@ class DeepSpeed(EngineConfig, type="deepspeed"):
     """Sum gradients during the backward pass (overlap_comm); null: in stage 3."""
 
     contiguous_gradients: bool = True
-    """Copy gradients into one buffer of `parallel.bucket_size` as they come, and sum them there;
-    false: each bucket is put together when it is sent."""
+    """Copy gradients into one buffer of `parallel.bucket_size` as they are computed, and sum them
+    there; false: each bucket is assembled when it is sent."""
 
     gather_size: float = field(default=200.0, gt=0, lt=inf)
     """MiB of weights that ranks gather in one message: after the update in stages 1 and 2

@@ -69,7 +69,7 @@ class Pipelining(Config, role=RUNTIME):
     """Pipeline schedule: the order of forward and backward passes of micro-batches. gpipe: all
     forward, then all backward; 1f1b: one forward, one backward; looped_bfs, interleaved_1f1b,
     interleaved_zero_bubble: several stages per rank; zbv_zero_bubble, dual_pipe_v: two stages per
-    rank in a V: the first half in the order of the ranks, the second half back."""
+    rank in a V: the first half in the order of the ranks, the second half in reverse."""
 
     stages_per_rank: int | None = field(default=None, ge=1)  # fmt: skip
     """Virtual stages: non-adjacent parts of the model on each rank; null: as in `split`, else 2

@@ -71,7 +71,7 @@ class Float8(Config):
     rank's part."""
 
     skip: tuple[str, ...] = field(factory=lambda: SKIP)
-    """Regular expressions searched in the names of linear layers, which stay in bf16."""
+    """Regular expressions searched in the names of linear layers; matching layers stay in bf16."""
 
     skip_small: bool = False
     """Leave linear layers in bf16 if their products are too small for a gain, by torchao's

@@ -99,11 +99,11 @@ class Spike(Config, role=RUNTIME):
     are that many. Losses of skipped steps do not count."""
 
     factor: float = field(default=1.2, ge=1, lt=inf)
-    """Threshold as a multiple of the median loss; 1: only deviations applies."""
+    """Threshold as a multiple of the median loss; 1: only `deviations` applies."""
 
     deviations: float = field(default=8.0, ge=0, lt=inf)
     """Threshold in standard deviations above the median loss, estimated as 1.4826 times the median
-    absolute deviation; 0: only factor applies."""
+    absolute deviation; 0: only `factor` applies."""
 
     patience: int = field(default=1, ge=1)
     """Spikes in a row before policy takes effect; earlier ones are trained on."""
@@ -155,7 +155,7 @@ class TrainingResilience(Resilience, role=RUNTIME):
     """Garbage collection, shutdown, bad steps, hangs and health of ranks."""
 
     grace_period: float = field(default=120.0, gt=0, lt=inf)
-    """Grace period in seconds, in which Ctrl-C and SIGTERM finish the step and save a checkpoint;
+    """Grace period in seconds after Ctrl-C or SIGTERM to finish the step and save a checkpoint;
     then the process exits without one, but finishes a save in progress. Keep it below the kill
     timeout of your scheduler."""
 
@@ -164,8 +164,8 @@ class TrainingResilience(Resilience, role=RUNTIME):
     checkpoint and exits with status 75, early enough for two steps and a save. never: none."""
 
     deadline: Literal["auto", "never"] = "auto"
-    """End of the job as given by the scheduler (SLURM_JOB_END_TIME). auto: as time_limit; never:
-    not read."""
+    """End of the job as given by the scheduler (SLURM_JOB_END_TIME). auto: treated like time_limit;
+    never: ignored."""
 
     stop_file: str | None = "STOP"
     """Stop file, relative to the run directory: if it exists, the run saves a checkpoint and
@@ -194,8 +194,8 @@ class TrainingResilience(Resilience, role=RUNTIME):
     """Straggler report: names slow ranks in the log and as an event; null: none."""
 
     gpu_health: GpuHealthCheck | None = None
-    """GPU health: what NVML reports of the GPU of each rank, in the log and as an event; needs the
-    package nvidia-ml-py. null: no checks."""
+    """GPU health: what NVML reports about the GPU of each rank, in the log and as an event; needs
+    the package nvidia-ml-py. null: no checks."""
 
     @property
     def policies(self) -> dict[str, StepPolicy]:

@@ -259,9 +259,9 @@ class Metrics(Config, role=RUNTIME):
     """Optional metrics of a row."""
 
     step_time: Literal["host", "waits", "device", "none"] = "host"
-    """Seconds and shares of the parts of a step. host: wall-clock time of the main rank; waits:
-    also counts the time that forward, backward and optimizer wait for other ranks as
-    communication; device: both measured by CUDA events (needs a GPU)."""
+    """Seconds and shares of the parts of a step. host: wall-clock time of the main rank; waits: in
+    addition, the time that forward, backward and optimizer spend waiting for other ranks counts as
+    communication; device: the same, measured with CUDA events (needs a GPU)."""
 
     memory: bool = True
     """Peak memory of the process and, on a GPU, of its tensors."""
@@ -308,10 +308,11 @@ class AlertConfig(Config, role=RUNTIME):
     events: tuple[
         Literal["finished", "failed", "stopped", "spike", "non_finite", "stalled"], ...
     ] = ("finished", "failed", "stopped", "spike", "non_finite", "stalled")
-    """Events to send. stopped: to continue later; spike, non_finite: for a step that was not taken;
-    stalled: no step for `stalled_after`."""
+    """Events to send. stopped: the run ended early and can be resumed; spike, non_finite: a step
+    was skipped or rolled back; stalled: no step for `stalled_after`."""
     stalled_after: float = field(default=1800.0, gt=0, lt=inf)
-    """Seconds without the end of a step, evaluations and checkpoints included."""
+    """Seconds without a completed step after which the run counts as stalled; evaluations and
+    checkpoints are included."""
     timeout: float = field(default=10.0, gt=0, lt=inf)
     """Timeout of each attempt in seconds."""
 

@@ -176,7 +176,7 @@ class Job(
     """Model architecture."""
 
     adapter: AdapterConfig | None = None
-    """Low-rank adapter (LoRA) of the frozen model; null: none; the model itself is trained."""
+    """Low-rank adapter (LoRA) of the frozen model; null: none, the model itself is trained."""
 
     tokenizer: TokenizerConfig = field(factory=Bytes)
     """Tokenizer, which turns text into token ids."""

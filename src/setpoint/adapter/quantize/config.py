@@ -28,13 +28,13 @@ class Noise(Config):
     """Noise standard deviation, in units of half a quantization step."""
 
     final_alpha: float | None = field(default=None, gt=0, lt=inf)
-    """alpha after decay_steps, where it stays; null: constant."""
+    """Final alpha, reached after decay_steps and then kept; null: alpha is constant."""
 
     decay: Literal["exponential", "linear"] = "exponential"
     """Curve from alpha to final_alpha."""
 
     decay_steps: int = field(default=1000, ge=1)
-    """Steps from alpha to final_alpha."""
+    """Number of steps over which alpha decays to final_alpha."""
 
     @dead("decay", "decay_steps")
     def _decay_is_dead(self) -> str | None:
@@ -119,7 +119,8 @@ class Int8(Quantization, type="int8"):
     """8-bit integers, symmetric: scales are the largest magnitude of a block / 127."""
 
     group_size: int | None = field(default=None, ge=1)
-    """Weights of a row that share a scale, a divisor of the number of inputs; null: a row."""
+    """Weights of a row that share a scale, a divisor of the number of inputs; null: the whole
+    row."""
 
     def form(self, columns: int) -> Form:
         return Form("int8", (1, self.group_size or columns))

@@ -158,8 +158,8 @@ class Text(
     unset: a file is a document."""
 
     format: Format | None = None
-    """File format; null: by each file's suffix, text if unknown. A .gz, .bz2, .xz or .zst after it
-    is decompressed."""
+    """File format; null: by each file's suffix, text if unknown. Files with a further suffix .gz,
+    .bz2, .xz or .zst are decompressed."""
 
     streaming: bool = False
     """Streaming: documents are read and tokenized while training runs, in shuffled blocks of

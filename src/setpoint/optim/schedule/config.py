@@ -142,8 +142,8 @@ class Moving(ScheduleConfig):
     """Base of schedules that are curves over the whole run."""
 
     by: By = "step"
-    """Unit of progress. tokens: without padding, over those of a full batch; epoch: steps, but
-    constant within an epoch."""
+    """Unit of progress. tokens: tokens without padding, divided by those of a full batch; epoch:
+    steps, but constant within an epoch."""
 
     @property
     def moved_by(self) -> By:
