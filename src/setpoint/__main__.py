@@ -6,7 +6,7 @@ import sys
 
 
 def main() -> int:
-    """Run one command of the words of the process; Ctrl-C ends its imports in a line, too."""
+    """Run the command in the process's arguments; Ctrl-C prints one line, even during imports."""
     try:
         from setpoint.cli.main import main as run
 

@@ -240,7 +240,7 @@ class TrainedModel:
             a text for each prompt and sample, in order.
 
         Raises:
-            SetpointError: prompts has conversations, and `prompts_file` is given, too.
+            SetpointError: `prompts` has conversations although `prompts_file` is given.
         """
         tasks: dict[str, Any] = {"generation": options, "seed": seed}
         if chat:
@@ -270,7 +270,7 @@ class TrainedModel:
             texts: a file, a glob, documents in memory as `train(data=...)` takes them, or a mapping
                 from names to these; None for the validation split of the run's data.
             sides: splits of the run's data, `"held_out"` and `"train"`.
-            sequences: the most sequences to take of each text; None for all.
+            sequences: maximum number of sequences of each text; None for all.
 
         Returns:
             a score for each name; a single text is named `text`.
@@ -294,7 +294,7 @@ def _prompts(prompts: Prompts) -> tuple[Any, ...]:
     """Texts, and rows of conversations.
 
     Raises:
-        SetpointError: a prompt is neither.
+        SetpointError: a prompt is neither text nor a conversation.
     """
     if isinstance(prompts, str | bytes | Mapping) or not isinstance(prompts, Iterable):
         prompts = cast("Prompts", [prompts])
@@ -381,7 +381,7 @@ def export(
         the directory.
 
     Raises:
-        SetpointError: `path` is none; and as `load_model` and the job raise it.
+        SetpointError: `path` is not a path to a new or empty directory; see also `load_model`.
     """
     if not isinstance(path, str | os.PathLike):
         raise SetpointError(

@@ -222,7 +222,7 @@ class CheckpointEntry:
 
     @property
     def leaves_out(self) -> bool:
-        """True if it lacks frozen parameters that are contained in other weights."""
+        """True if the checkpoint omits frozen parameters, which other weights contain."""
         return self.manifest is not None and BASE in self.manifest.files
 
 

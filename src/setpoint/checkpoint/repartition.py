@@ -247,7 +247,7 @@ class TensorDifference(NamedTuple):
 
     @property
     def order(self) -> float:
-        """Sort key, largest first: what cannot be compared, what is NaN, then by `relative`."""
+        """Sort key, largest first: tensors that cannot be compared, NaN, then by `relative`."""
         if self.relative is None or math.isnan(self.relative):
             return -math.inf
         return -self.relative

@@ -392,7 +392,7 @@ def split_revision(source: str) -> tuple[str, str] | None:
 
 
 def is_revision(source: str) -> bool:
-    """True if `A:B`, unless it is the name of a file, is a git revision and an object in it.
+    """True if `A:B` names an object in a git revision, and is not the name of a file.
 
     It is one if it cannot be `module:function`: B is a path, A is not a module name, or there is no
     module A. If a branch has the name of a module, `heads/A:B` means the branch.

@@ -231,7 +231,7 @@ def _typed_again(arguments: Arguments, accept: Sequence[str], overrides: Sequenc
 
 
 def words_of(arguments: Arguments, accept: Sequence[str], more: Sequence[str] = ()) -> list[str]:
-    """The words of a command that trains what was typed, with further ones added."""
+    """Words that repeat the typed training command, with further ones added."""
     words = ["train", arguments.positional[0], *arguments.overrides]
     for name in ("--import", "--with", "--file"):
         words += [word for value in arguments.values(name) for word in (name, value)]

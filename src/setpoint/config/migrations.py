@@ -359,7 +359,7 @@ class Added(Operation):
 
 
 def _leaves(path: Path, value: Any) -> Iterator[tuple[Path, Any]]:
-    """The values with their own origin; for a section, those of its fields."""
+    """Yield the values that have an origin of their own; for a section, those of its fields."""
     if isinstance(value, dict) and value:
         for name, part in cast(dict[str, Any], value).items():
             yield from _leaves((*path, name), part)

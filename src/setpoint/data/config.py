@@ -324,7 +324,7 @@ class Data(Config, role=IDENTITY, owner="setpoint.data.sides:read_sides"):
 
     @property
     def all_phases(self) -> tuple[MixturePhase, ...]:
-        """All phases after the first, which has the weights of the sources."""
+        """All phases after the initial one, in which the weights are those of the sources."""
         return self.phases if self.anneal is None else (*self.phases, self.anneal)
 
     @rule

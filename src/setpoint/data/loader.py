@@ -499,7 +499,7 @@ class Feed:
         return self._epoch
 
     def agree(self, epoch: float) -> None:
-        """Set the epoch to the mean over ranks; of a stream, a rank knows only its own rows."""
+        """Set the epoch to the mean over ranks; a rank knows only its own rows of a stream."""
         self._epoch = epoch
 
     def divide(self, group: int, groups: int) -> None:

@@ -479,7 +479,7 @@ def duplicate_name(where: str, name: str) -> SetpointError:
 
 
 def split_group(documents: Iterable[Document], held_out: float, divisible: bool = True) -> Split:
-    """Split one source; a side may be empty, since a single conversation is for training."""
+    """Split one source; a side may be empty: a single conversation is used for training."""
     ordered = _filled(documents)
     if not ordered:
         return Split([], [])

@@ -200,7 +200,8 @@ class LanePosition:
         begin: start of the block; None: start of the epoch.
         digest: digest of the block; empty before its first row is taken.
         item: number of the lane's document, or of its packed group, in the block.
-        offset: token of the document, counting the preceding separator, or row of the group.
+        offset: index of the next token in the document, counting the preceding separator, or of
+            the next row in the group.
         document: name of the document; empty with packing.
     """
 

@@ -45,7 +45,7 @@ def not_linked(path: str | os.PathLike[str], flags: int) -> int:
 
 
 def is_alive(pid: int) -> bool:
-    """True if a process, such as one in a temporary name, runs on this host."""
+    """True if a process, such as the one in a temporary file name, runs on this host."""
     try:
         os.kill(pid, 0)
     except ProcessLookupError:

@@ -193,7 +193,7 @@ class Harness(Config):
 
     @rule(needs="files")
     def _check_path(self) -> Iterator[Problem]:
-        """The folder with task files is there."""
+        """The folder with task files exists."""
         import os
 
         if self.tasks_path is not None and not os.path.isdir(self.tasks_path):

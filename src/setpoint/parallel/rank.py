@@ -329,7 +329,7 @@ def _read(path: Path) -> Ended | None:
 
 
 def _write(note: Path, text: str) -> None:
-    """Write a message atomically, because readers or a kill may come at any time."""
+    """Write a message atomically, since it may be read, and this process killed, at any time."""
     new = note.with_name(f".{note.name}")
     new.write_text(text, encoding="utf-8")
     new.replace(note)

@@ -140,7 +140,7 @@ class _Plan(NamedTuple):
 
 
 def _words(model: nn.Module, size: int) -> dict[str, str]:
-    """Words of a model's tensor plan, by module path."""
+    """Words of a model's tensor plan for each module or parameter that its patterns match."""
     plan = tensor_plan_of(model)
     if not plan:
         raise SetpointError(

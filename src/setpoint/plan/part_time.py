@@ -336,7 +336,7 @@ class PartTimes:
         return moved
 
     def _messages(self, kind: Kind, again: int) -> tuple[float, float]:
-        """Seconds of a micro-batch's activation traffic: all but the ring, and the ring."""
+        """Seconds of a micro-batch's activation traffic: without the ring, and of the ring."""
         once = self.topology._replace(accumulation=1)
         rows = [
             *tensor_rows(self.workload, once, kind, self.tokens, again),

@@ -85,8 +85,8 @@ def preflight(
 def leave_out_paths(problems: list[Problem]) -> list[str]:
     """Remove missing paths that can only be those of another machine, and return them as text.
 
-    A path whose directory exists here is of this machine, unless that directory is one which every
-    machine has: the root, a top-level directory or the one for temporary files.
+    A path whose directory exists here belongs to this machine, unless every machine has that
+    directory: the root, a top-level directory or the one for temporary files.
     """
     skipped: list[str] = []
     missing = [problem for problem in problems if problem.kind == MissingPathError.kind]

@@ -192,7 +192,7 @@ class Precision(Config):
         return self.updated if is_sharded else self.params
 
     def gathered(self, is_sharded: bool) -> Stored:
-        """The dtype of full weights of matrix products; all other weights have that of `params`."""
+        """Dtype of the full weights of matrix products; all others keep the dtype `params`."""
         if self.params == "bf16" or not is_sharded:
             return self.params
         return self.gather or ("bf16" if self.compute == "bf16" else "fp32")

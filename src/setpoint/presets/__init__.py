@@ -1,6 +1,6 @@
 """Named jobs and modifiers; importing this package registers them.
 
-The modules of published models are imported when one of their presets is asked for.
+The modules of published models are imported when one of their presets is requested.
 """
 
 from setpoint.config.layers.presets import presets

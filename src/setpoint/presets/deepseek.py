@@ -1,8 +1,8 @@
 """DeepSeek-V3 as published, and a small one of the same build.
 
-Shape: config.json of deepseek-ai/DeepSeek-V3-Base on Hugging Face; without the module that predicts
-a second token. Learning rate, weight decay, rate of the router's bias, weight of the balance loss
-and tokens in an update: DeepSeek-V3 Technical Report, 2024, section 4.2.
+Shape: config.json of deepseek-ai/DeepSeek-V3-Base on Hugging Face; without the multi-token
+prediction module. Learning rate, weight decay, rate of the router's bias, weight of the balance
+loss and tokens per update: DeepSeek-V3 Technical Report, 2024, section 4.2.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ HEAD = 128 + 64
 def deepseek_v3() -> Job:
     """DeepSeek-V3: 671,026,419,200 parameters, 37.6e9 active per token.
 
-    14,848 of them are biases that only select experts; they learn by no gradient and are not
-    counted by `check`.
+    14,848 of them are biases that only select experts; they are not trained by gradients, and
+    `check` does not count them.
     """
     model = TransformerConfig(
         vocab_size=129_280,

@@ -1,8 +1,8 @@
 """A small version of Gemma 3's text model.
 
 Build: config.json of google/gemma-3-1b-pt on Hugging Face; Gemma 3 Technical Report, 2025: five
-layers with a sliding window to one without, each with rotations of its own; norms before and behind
-attention and feed-forward, and on queries and keys; embeddings times sqrt(dim).
+layers with a sliding window per layer without, with a RoPE base for each kind; norms before and
+after attention and feed-forward, and on queries and keys; embeddings times sqrt(dim).
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 Shapes: config.json of openai-community/gpt2, gpt2-medium, gpt2-large and gpt2-xl on Hugging Face;
 Language Models are Unsupervised Multitask Learners, Radford et al., 2019, gives 512 sequences of
-1024 tokens in an update and no learning rates. These are of Language Models are Few-Shot Learners,
+1024 tokens per update but no learning rates. These are from Language Models are Few-Shot Learners,
 Brown et al., 2020, table 2.1, for models of nearly the same sizes.
 """
 

@@ -1,8 +1,8 @@
 """gpt-oss in its published sizes.
 
 Shapes: config.json of openai/gpt-oss-20b and openai/gpt-oss-120b on Hugging Face; gpt-oss-120b &
-gpt-oss-20b Model Card, OpenAI, 2025, table 1. Neither gives settings of the optimizer; these are
-common ones to start from. The weight of the balance loss is the default of transformers.
+gpt-oss-20b Model Card, OpenAI, 2025, table 1. Neither gives optimizer settings; those used here are
+common starting points. The weight of the balance loss is the default of transformers.
 """
 
 from __future__ import annotations

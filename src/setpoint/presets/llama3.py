@@ -2,7 +2,7 @@
 
 Shapes: config.json of meta-llama/Llama-3.2-1B, Llama-3.2-3B, Llama-3.1-8B and Llama-3.1-70B on
 Hugging Face. Learning rates, warm-up, floor and tokens in an update: The Llama 3 Herd of Models,
-2024, table 3 and section 3.4.1, which says nothing of 1B and 3B; these have those of 8B.
+2024, table 3 and section 3.4.1, which does not cover 1B and 3B; they use the settings of 8B.
 """
 
 from __future__ import annotations

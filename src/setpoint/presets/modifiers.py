@@ -12,7 +12,7 @@ def smoke(job: Job, steps: int = 10) -> Job:
     """Only a few steps and a short evaluation, to see that a configuration runs at all.
 
     Raises:
-        Invalid: if there are no steps.
+        Invalid: the number of steps is below 1.
     """
     if steps < 1:
         raise Invalid(f"steps must be at least 1, got {steps}")

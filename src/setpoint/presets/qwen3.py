@@ -1,9 +1,10 @@
 """Qwen3 in its published sizes, without and with experts, and small ones of the same builds.
 
 Shapes: config.json of Qwen/Qwen3-0.6B-Base to Qwen/Qwen3-14B-Base and of Qwen/Qwen3-32B on Hugging
-Face; the Qwen3 Technical Report, 2025, table 1, has them, too. That of Qwen/Qwen3-30B-A3B-Base has
-the weight of the balance loss as well. The report gives no settings of the optimizer; these are
-common ones to start from. Sequences have 4096 tokens, as in its first stage.
+Face; the Qwen3 Technical Report, 2025, table 1, has them, too. The config.json of
+Qwen/Qwen3-30B-A3B-Base also has the weight of the balance loss. The report gives no optimizer
+settings; those used here are common starting points. Sequences have 4096 tokens, as in its first
+stage.
 """
 
 from __future__ import annotations

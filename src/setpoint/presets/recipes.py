@@ -25,7 +25,7 @@ def sized(name: str, title: str, parameters: int, make: Callable[[str], Job]) ->
     """Register one size of a family as a preset.
 
     Arguments:
-        make: takes the name; returns a new draft.
+        make: function of the preset's name that returns a new draft.
     """
 
     def job() -> Job:

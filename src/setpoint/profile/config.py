@@ -1,4 +1,4 @@
-"""The section `[profiling]`: which steps torch.profiler records, and what of them."""
+"""The section `[profiling]`: which steps torch.profiler records, and which data."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ def snapshot_problem(device: str) -> Problem:
     """Problem of a memory snapshot without a GPU.
 
     Arguments:
-        device: why there is none: "the device is cpu".
+        device: reason why there is no GPU: "the device is cpu".
     """
     return Problem(
         "profiling.snapshot",

@@ -83,7 +83,8 @@ class ModuleWatch:
 
     Arguments:
         modules: by name, in the order in which they first returned.
-        is_backward: set while gradients are computed: what is recomputed then is not counted twice.
+        is_backward: set while gradients are computed, so that recomputed outputs are not counted
+            twice.
     """
 
     def __init__(self, model: nn.Module) -> None:

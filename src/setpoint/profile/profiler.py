@@ -1,6 +1,6 @@
 """Profiles of steps in cycles: traces for Perfetto, tables of operators, snapshots of GPU memory.
 
-Each file is written whole or not at all.
+Each file is written completely or not at all.
 """
 
 from __future__ import annotations
@@ -32,9 +32,9 @@ CHATTER = b"USDT:"
 
 @contextmanager
 def without_chatter() -> Iterator[None]:
-    """Drop the profiler's lines from standard error; all others come when the block ends.
+    """Drop the profiler's lines from standard error; other lines are printed when the block ends.
 
-    The library writes past Python, and no setting stops it.
+    The library bypasses Python's streams, and no setting turns this off.
     """
     try:
         kept = os.dup(2)
@@ -64,7 +64,7 @@ def begin_snapshot(section: Profiling, device: torch.device) -> None:
     """Start recording allocations and frees.
 
     Arguments:
-        device: where the model lies; nothing is recorded but on a GPU.
+        device: device of the model; only GPU memory is recorded.
     """
     if section.snapshot and device.type == "cuda":
         torch.cuda.memory._record_memory_history(max_entries=ENTRIES)
@@ -74,7 +74,7 @@ def write_snapshot(path: Path) -> Path:
     """Write the recording atomically.
 
     Raises:
-        OSError: if it cannot be written.
+        OSError: the file cannot be written.
     """
     with replacing(path) as staged:
         torch.cuda.memory._dump_snapshot(str(staged))
@@ -95,8 +95,8 @@ LONGEST = 64
 def operator_table(profiled: profile, section: Profiling, steps: int, unit: str = "steps") -> str:
     """Format a table of operators by time.
 
-    The time of an operator is its own, without what it calls: the rows add up to the whole. On a
-    GPU the rows are ordered by its time, which is that of the kernels that an operator starts.
+    The time of an operator excludes the operators that it calls, so the rows add up to the total.
+    On a GPU the rows are ordered by GPU time: that of the kernels that an operator launches.
     """
     averages = profiled.key_averages(group_by_input_shape=section.shapes)
     rows = [row for row in averages if _is_operator(row)]
@@ -176,10 +176,10 @@ def write_trace(profiled: profile, path: Path, memory: bool) -> Path:
     """Write the trace of a profile atomically.
 
     Arguments:
-        path: ends in `.json.gz`; replaced if it is there.
+        path: ends in `.json.gz`; an existing file is replaced.
 
     Raises:
-        OSError, RuntimeError: if it cannot be written.
+        OSError, RuntimeError: the file cannot be written.
     """
     plain = path.with_name(f"{path.name}{STAGED}{os.getpid()}.json")
     try:
@@ -244,7 +244,7 @@ def traces_of(section: Profiling, run: Path) -> Path:
     """The directory for the traces of a run.
 
     Arguments:
-        section: names a folder, in the run directory unless it is absolute.
+        section: its directory is in the run directory unless it is absolute.
     """
     folder = Path(os.path.expanduser(section.directory))
     return folder / run.resolve().name if folder.is_absolute() else run / folder
@@ -259,11 +259,11 @@ class Cycle:
     """The files written for one cycle.
 
     Arguments:
-        first, last: the first and the last step recorded, as the run counts them.
+        first, last: the first and the last recorded step, numbered as in the run.
         trace: the Chrome trace; None if it could not be written.
         table: the slowest operators, as text; empty without a table.
         snapshot: the contents of GPU memory, as a pickle.
-        lost: reason why some of it could not be written.
+        lost: reason why some files could not be written.
     """
 
     first: int

@@ -339,7 +339,7 @@ class Trackers:
             tracker.write(row)
 
     def write_beside(self, row: dict[str, Any]) -> None:
-        """Write a row to all trackers but `metrics.jsonl`, whose rows a resume reproduces."""
+        """Write a row to all trackers except `metrics.jsonl`, whose rows a resume reproduces."""
         for name, tracker in self.built.items():
             if name != JSONL:
                 tracker.write(row)

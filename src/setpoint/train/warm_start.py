@@ -186,7 +186,7 @@ def describe_refrozen(components: Components, checkpoint: LoadedCheckpoint) -> I
 
 
 def refuse_changed(events: Path, loaded: Loaded) -> None:
-    """Refuse to start again from a checkpoint other than the first time.
+    """Refuse to start again from a checkpoint other than the one used the first time.
 
     Arguments:
         events: events of the run, which has no checkpoint of its own yet.

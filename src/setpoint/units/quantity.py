@@ -90,7 +90,7 @@ def _time(seconds: float) -> str:
 
 
 class Quantity(Scalar):
-    """A value that is no plain number but can be used in arithmetic of references.
+    """A value that is not a plain number but can be used in the arithmetic of references.
 
     Attributes:
         examples: valid values.

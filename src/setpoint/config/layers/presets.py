@@ -370,7 +370,7 @@ def remember_replaced(root: Node, before: Node, path: Path, origin: Origin, text
 
 
 def forget_restored(root: Node, section: Node, path: Path) -> None:
-    """Remove dropped values that a section contains again, or drops itself."""
+    """Remove dropped values that a restored section contains, or lists as dropped itself."""
     state = state_of(root)
     if not state.dropped:
         return

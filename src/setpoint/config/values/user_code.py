@@ -271,9 +271,9 @@ def users_traceback(error: BaseException, program: bool = False) -> str:
 
 
 def traceback_to_show(error: BaseException) -> str:
-    """The traceback, of an error or its cause, to show with an error that ends a command.
+    """Traceback of an error, or of its cause, to print when the error ends a command.
 
-    It is empty if only Setpoint is involved, or if the message describes the error.
+    Empty if no user code is involved, or if the message describes the error.
     """
     if isinstance(error, UserCodeError) and not _shows_all_frames:
         return error.traceback

@@ -191,7 +191,7 @@ def sequence_plan(parts: SequenceParts, layout: RowLayout, window: int | None) -
 
 
 def _pairs(parts: SequenceParts, length: int) -> Iterator[tuple[int, slice, slice, BlockPair]]:
-    """Pairs of each of this rank's runs with all runs up to it.
+    """Pairs of each contiguous run of this rank with all runs up to it in the sequence.
 
     Yields:
         the rank of the keys, queries and keys as positions in the whole sequence, and their block
