@@ -92,7 +92,9 @@ def test_paths_of_another_machine_are_not_checked(cli: CommandLine) -> None:
     for path in ("data.sources.0.paths.0", "model.pretrained", "tokenizer.path"):
         assert f"  {path} = " in here
         assert f"  not checked: {path} = " in text
+    assert "  model.pretrained = " in cli.refused(f"{line} --parallel.world_size 8")
     cli.file("infer.toml", '[weights]\npath = "/mnt/none/llama"\n[generation]\nprompts = ["a"]\n')
+    assert "--plan has no effect" in cli.refused("check infer.toml --world-size 2 --plan")
     assert "not checked: weights.path = '/mnt/none/llama'" in cli.ok(
         "check infer.toml --world-size 2"
     )

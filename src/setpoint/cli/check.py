@@ -55,10 +55,10 @@ def check(arguments: Arguments) -> int:
     hides.
 
     PyTorch is imported only if a value requires it, such as a device, compile or float8, and never
-    with --world-size or --gpu, which describe other machines. A path that can only be one of those,
-    such as /mnt/data where there is no /mnt, is then listed as not checked, like checks that could
-    not run, with the --using option that runs them. Values of modifiers that an override replaced
-    are listed as overridden.
+    with --world-size or --gpu, which describe other machines. A missing path in a directory that is
+    not here either, or in a top-level directory, is then listed as not checked, like checks that
+    could not run, with the --using option that runs them. Values of modifiers that an override
+    replaced are listed as overridden.
 
     Examples:
         setpoint check tiny  a preset as it is
@@ -70,6 +70,11 @@ def check(arguments: Arguments) -> int:
         setpoint check tiny --batch.global_size 100  a batch that does not add up
     """
     composition = open_source(arguments.source, arguments)
+    if not isinstance(composition.draft, Job):
+        for name in (PLAN, FAKE_STEP, *(option.name for option in GPU_OPTIONS)):
+            if arguments.has(name):
+                kind = type(composition.draft).__name__
+                raise SetpointError(f"{name} has no effect: {kind} is not a training job")
     try:
         config = composition.resolve()
     except ConfigError as error:
@@ -78,6 +83,7 @@ def check(arguments: Arguments) -> int:
         skipped = leave_out_paths(problems) if _is_elsewhere(arguments) else []
         if problems:
             raise
+        skipped.append("all that follows from the weights: model, tokenizer, prompts and data")
         lines = [bold(f"{composition.label}: ok"), *(f"  not checked: {each}" for each in skipped)]
         emit(arguments, lambda: {"ok": True, "skipped": skipped}, lambda: "\n".join(lines))
         return 0
@@ -97,11 +103,6 @@ def check(arguments: Arguments) -> int:
             from setpoint.plan.dry_run import dry_run as run_dry
 
             dry_run = run_dry(config, rank)
-    else:
-        for name in (PLAN, FAKE_STEP, *(option.name for option in GPU_OPTIONS)):
-            if arguments.has(name):
-                kind = type(config).__name__
-                raise SetpointError(f"{name} has no effect: {kind} is not a training job")
     details = {"plan": plan, "expected": estimate, "dry_run": dry_run}
 
     def text() -> str:
@@ -144,10 +145,10 @@ def _preflight(config: Config, arguments: Arguments) -> Preflight:
     if "torch" in needs or arguments.has(FAKE_STEP):
         needs.add("import")  # building it imports the named objects anyway
     is_elsewhere = _is_elsewhere(arguments)
-    if isinstance(config, Job) and config.parallel.world_size != 1:
-        is_elsewhere = True
     report = _verify(config, needs, is_elsewhere)
-    if report.calls_for_torch and not report.problems and not is_elsewhere and has_torch():
+    has_ranks = isinstance(config, Job) and config.parallel.world_size != 1
+    is_here = not (is_elsewhere or has_ranks)
+    if report.calls_for_torch and not report.problems and is_here and has_torch():
         report = _verify(config, {*needs, "torch"}, is_elsewhere)
         for problem in report.problems:
             hint = "For a job of another machine, --world-size N leaves this one out."

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from setpoint.config import ConfigError, Problem, SetpointError, nearest
+from setpoint.config import ConfigError, MissingPathError, Problem, SetpointError, nearest
 from setpoint.data.sources.chat import ChatTemplate, Conversation, fitting_template
 from setpoint.data.sources.conversations import read_row
 from setpoint.data.sources.records import RowError
@@ -232,7 +232,8 @@ def read_prompts(path: Path) -> list[tuple[str, str | Conversation]]:
     try:
         text = Path(os.path.expanduser(path)).read_text(encoding="utf-8")
     except OSError as error:
-        raise SetpointError(f"{path} cannot be read: {error.strerror}") from None
+        kind = MissingPathError if isinstance(error, FileNotFoundError) else SetpointError
+        raise kind(f"{path} cannot be read: {error.strerror}") from None
     except UnicodeDecodeError as error:
         raise SetpointError(f"{path} is not UTF-8: {error}") from None
     # Not `splitlines`, which also splits at characters that a text may contain.

@@ -58,7 +58,7 @@ def preflight(
     """Check a resolved job.
 
     Arguments:
-        elsewhere: the job is for another machine, whose paths are not checked.
+        elsewhere: the job is for another machine; see `leave_out_paths`.
     """
     batch = job.batch
     tokens = batch.global_size * batch.sequence_length

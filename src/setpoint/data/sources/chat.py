@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, NamedTuple
 
-from setpoint.config import SetpointError
+from setpoint.config import MissingPathError, SetpointError
 from setpoint.data.sources.records import RowError
 from setpoint.data.tokenizers.vocabulary import ChatFacts, TextPiece
 
@@ -617,7 +617,7 @@ def fitting_template(choice: str | None, where: str, facts: ChatFacts) -> ChatTe
                 source, title = file.read(), f"the chat template {choice}"
         except FileNotFoundError:
             more = f"; of {facts.title}: {names}" if templates else ""
-            raise SetpointError(
+            raise MissingPathError(
                 f"{where}: {choice!r} is the name of no chat template, and no file.\n"
                 f"Valid: {valid}{more}."
             ) from None
