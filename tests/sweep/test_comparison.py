@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from pathlib import Path
 
 import pytest
@@ -51,6 +52,9 @@ def test_the_mean_and_deviation_over_seeds(tmp_path: Path) -> None:
     ((count, mean, std),) = table.rows
     assert (count, mean) == (3, pytest.approx(2.7))
     assert std == pytest.approx((1.34 / 2) ** 0.5)
+    diverged = entry(tmp_path, 4, {"kind": "evaluation", "step": 3, "held_out_loss": math.nan})
+    ((count, *values),) = average(comparison([*runs, diverged], [loss]), "seed", [loss]).rows
+    assert count == 4 and all(map(math.isnan, values))
     with pytest.raises(SetpointError, match=r"no column 'sed'. Did you mean seed\?"):
         average(comparison(runs, [loss]), "sed", [loss])
 

@@ -8,7 +8,6 @@ import re
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from statistics import fmean, stdev
 from typing import Any, cast
 
 from setpoint.cli.main import INSTALL, has_torch
@@ -36,6 +35,7 @@ from setpoint.config.layers.presets import UnknownPreset, preset_named, presets
 from setpoint.config.migrations import MigratedDocument
 from setpoint.report.goodput import FAILED, FINISHED, RUNNING, STOPPED
 from setpoint.report.table import number_cell
+from setpoint.sweep.comparison import mean_and_deviation
 from setpoint.sweep.optuna_search import Axes, optuna_missing
 from setpoint.sweep.points import (
     LIMIT,
@@ -226,7 +226,8 @@ class Screen:
             lowest = min(finite, key=lambda task: losses[task])
             loss = number_cell(losses[lowest])
             yield f"lowest held-out loss: {lowest.name}, {loss}  {lowest.run}"
-            if mean := _mean_over_seeds({task: losses[task] for task in finite}):
+            recorded = {task: losses[task] for task in tasks if OBJECTIVE in task.metrics}
+            if mean := _mean_over_seeds(recorded):
                 yield mean
                 over = " --over seed"
         for task in failed:
@@ -241,7 +242,11 @@ class Screen:
 
 
 def _mean_over_seeds(losses: Mapping[SweepTask, float]) -> str:
-    """The lowest mean loss of points that differ only in their seed; empty if none do."""
+    """The lowest mean loss of points that differ only in their seed.
+
+    Returns:
+        a line; empty if no points differ only in their seed, or if no group has only finite losses.
+    """
     short = labels(item.path for task in losses for item in task.point.point)
     groups: dict[str, list[float]] = {}
     for task, loss in losses.items():
@@ -249,10 +254,15 @@ def _mean_over_seeds(losses: Mapping[SweepTask, float]) -> str:
         groups.setdefault(name_of(others, short), []).append(loss)
     if len(groups) == len(losses):
         return ""
-    name, values = min(groups.items(), key=lambda group: fmean(group[1]))
-    spread = f" ± {number_cell(stdev(values))}" if len(values) > 1 else ""
-    mean = f"{number_cell(fmean(values))}{spread} of {plural(len(values), 'run')}"
-    return f"lowest mean over seeds: {name}, {mean}" if len(groups) > 1 else f"mean: {mean}"
+    means = {name: mean_and_deviation(values) for name, values in groups.items()}
+    finite = [name for name, (mean, _) in means.items() if math.isfinite(mean)]
+    if not finite:
+        return ""
+    name = min(finite, key=lambda name: means[name][0])
+    mean, deviation = means[name]
+    spread = "" if deviation is None else f" ± {number_cell(deviation)}"
+    text = f"{number_cell(mean)}{spread} of {plural(len(groups[name]), 'run')}"
+    return f"lowest mean over seeds: {name}, {text}" if len(groups) > 1 else f"mean: {text}"
 
 
 class ScriptTask(SweepTask):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
+from math import isfinite, nan
 from pathlib import Path
 from statistics import fmean, stdev
 from typing import Any
@@ -174,7 +175,7 @@ def average(table: Table, over: str, metrics: Collection[str]) -> Table:
 
     Returns:
         a row for each group: the number of runs, the values that they share, and the mean and
-        sample standard deviation (Bessel's correction) of each metric.
+        standard deviation of each metric.
 
     Raises:
         SetpointError: the runs do not differ in that value.
@@ -194,10 +195,23 @@ def average(table: Table, over: str, metrics: Collection[str]) -> Table:
         cells: list[Any] = [len(group), *(group[0][place] for place in shared)]
         for place in averaged:
             values = [row[place] for row in group if row[place] is not ABSENT]
-            cells.append(fmean(values) if values else ABSENT)
-            cells.append(stdev(values) if len(values) > 1 else ABSENT)
+            mean, deviation = mean_and_deviation(values) if values else (ABSENT, None)
+            cells += [mean, ABSENT if deviation is None else deviation]
         rows.append(cells)
     names = [
         name for place in averaged for name in (table.columns[place], f"{table.columns[place]}.std")
     ]
     return Table(["runs", *(table.columns[place] for place in shared), *names], rows)
+
+
+def mean_and_deviation(values: Sequence[float]) -> tuple[float, float | None]:
+    """Mean and sample standard deviation (Bessel's correction).
+
+    Returns:
+        NaN for both if a value is not finite; the deviation of one value is None.
+    """
+    is_finite = all(map(isfinite, values))
+    mean = fmean(values) if is_finite else nan
+    if len(values) == 1:
+        return mean, None
+    return mean, stdev(values) if is_finite else nan
