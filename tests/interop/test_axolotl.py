@@ -109,6 +109,27 @@ def test_adapters(tmp_path: Path) -> None:
     assert type(adapter).__name__ == "DoRA" and type(adapter.quantize).__name__ == "Int8"
 
 
+ADAPTED: list[tuple[str, list[str] | None, bool]] = [
+    ("lora_target_modules: [self_attn.q_proj, down_proj]\npeft_layers_to_transform: [0, 1]",
+     [r"layers\.(0|1)\.(.*\.)?self_attn.q_proj$", r"layers\.(0|1)\.(.*\.)?down_proj$"], False),
+    ("lora_target_linear: true\npeft_layers_to_transform: [0]", [r"layers\.(0)\."], False),
+    ("lora_target_linear: true\nlora_target_parameters: [mlp.experts.down_proj]", None, True),
+    ("lora_target_modules: all-linear\nlora_target_parameters: [x]", None, True),
+    ("lora_target_parameters: [mlp.experts.down_proj]", ["mlp.experts.down_proj"], False),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("keys", "targets", "is_decided_by_user"), ADAPTED)
+def test_adapted_modules_layers_and_parameters(
+    tmp_path: Path, keys: str, targets: list[str] | None, is_decided_by_user: bool
+) -> None:
+    document = read(tmp_path, f"adapter: lora\n{keys}\n")
+    assert document.problems == [] and document.data["adapter"].get("targets") == targets
+    kinds = {report.key: report.kind for report in document.reports}
+    decided = "needs a decision" if is_decided_by_user else None
+    assert kinds.get("lora_target_parameters") == decided
+
+
 def test_a_revision_is_that_of_the_model_and_its_tokenizer(tmp_path: Path) -> None:
     data = read(tmp_path, "revision_of_model: v1\n").data
     assert data["model"]["pretrained"] == "NousResearch/Llama-3.2-1B@v1"

@@ -53,9 +53,9 @@ KEYS = {
     "ddp_timeout": Key(None, "parallel.timeout", optional=True),
     "ddp_bucket_cap_mb": Key(None, "parallel.bucket_size", optional=True),
     "save_first_step": Key(None, "checkpoint.at", {True: [1]}, optional=True),
+    **listed_keys("axolotl"),
 }  # fmt: skip
-"""Keys of the schemas of releases 0.10 to 0.19, but for those of `keys.toml`."""
-KEYS |= listed_keys("axolotl")
+"""Keys of the schemas of releases 0.10 to 0.19."""
 
 
 def _prepare(c: Conversion) -> None:
@@ -259,7 +259,9 @@ def _adapter(c: Conversion) -> None:
         c.report("differs", "load_in_8bit", text)
     targets, layers = c.names("lora_target_modules"), c.value("peft_layers_to_transform")
     numbers = cast("list[object]", layers) if isinstance(layers, list) else []
-    chosen = [] if c.value("lora_target_linear") else targets
+    if layers is not None and not isinstance(layers, list):
+        c.wrong("peft_layers_to_transform", "a list of ints")
+    chosen = ["all-linear"] if c.value("lora_target_linear") else targets
     convert_peft(c, chosen, "|".join(map(str, numbers)))
     patterns = {key: c.mapping(f"lora_{key}_pattern") for key in ("rank", "alpha")}
     if names := dict.fromkeys([*patterns["rank"], *patterns["alpha"]]):

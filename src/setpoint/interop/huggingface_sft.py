@@ -88,7 +88,7 @@ def convert_adapter(c: Conversion) -> None:
         text = "the query and value projections, which PEFT chooses for most models"
         c.report("differs", "lora_target_modules", text)
         targets = ["q_proj", "v_proj"]
-    convert_peft(c, [] if targets == ["all-linear"] else targets)
+    convert_peft(c, targets)
 
 
 def convert_data(c: Conversion) -> None:

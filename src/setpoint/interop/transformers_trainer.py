@@ -199,21 +199,39 @@ def convert_peft(c: Conversion, targets: list[str], layers: str = "") -> None:
     """Set rank, scale and modules of an adapter by the names of PEFT.
 
     Arguments:
+        targets: names of modules, or only `all-linear`; if empty, all linear layers are adapted
+            unless the file names parameters.
         layers: numbers of the layers that have the modules, as alternatives of a pattern.
     """
     rank = c.number("lora_r") or 8
     c.set("adapter.rank", rank, "lora_r")
     c.set("adapter.alpha", float(c.number("lora_alpha") or rank), "lora_alpha")
     c.set("adapter.dropout", c.number("lora_dropout") or 0.0, "lora_dropout")
-    if names := [*targets, *c.names("lora_target_parameters")]:
-        start = rf"layers\.({layers})\." if layers else r"(^|\.)"
-        within = ".*" if layers else ""
-        patterns = [f"{start}{within}{name}$" if name.isidentifier() else name for name in names]
-        c.set("adapter.targets", patterns, "lora_target_modules", "lora_target_parameters")
+    parameters = _patterns(c.names("lora_target_parameters"))
+    within = rf"layers\.({layers})\."
+    if targets == ["all-linear"]:
+        patterns = [within] if layers else []
+        if parameters:
+            text = "all packed experts have adapters beside all linear layers, not these "
+            text += "parameters alone: set adapter.targets or adapter.exclude"
+            c.report("needs a decision", "lora_target_parameters", text)
+            parameters = []
+    else:
+        # The layers restrict modules, not parameters.
+        named = [rf"{within}(.*\.)?{name}$" for name in targets]
+        patterns = named if layers else _patterns(targets)
+    if patterns or parameters:
+        keys = ("lora_target_modules", "lora_target_parameters")
+        c.set("adapter.targets", [*patterns, *parameters], *keys)
     if "lm_head" in targets:
         c.set("adapter.exclude", [], "lora_target_modules")
     if saved := c.names("lora_modules_to_save"):
         c.set("adapter.train", saved, "lora_modules_to_save")
+
+
+def _patterns(names: list[str]) -> list[str]:
+    """Patterns of names; a name that is not an identifier is a pattern or a path already."""
+    return [rf"(^|\.){name}$" if name.isidentifier() else name for name in names]
 
 
 def convert_recomputation(c: Conversion, key: str) -> None:
