@@ -278,16 +278,24 @@ lr: 1.e-3
 seq_length: 32
 vocab_size: 100
 mask_prob: 0.15
+num_classes: 1000
 check_for_nan_in_loss_and_grad: True
 add_position_embedding: False
 no_load_optim: null
 """)
     document = read_foreign("megatron", str(path))
     assert document.problems == []
+    # Arguments of encoders, which such a file gives as well, are not reported.
+    assert not {report.key for report in document.reports} & {"num-classes", "mask-prob"}
     more = "--tensor-model-parallel-size 2 --sequence-parallel --bf16 --norm-epsilon 1e-6 --swiglu "
     more += "--disable-bias-linear --group-query-attention --num-query-groups 2"
     text = PLAIN.replace("--data-path tokens\n", "")
     assert document.data == read(tmp_path, f"{more} --no-position-embedding", text).data
+
+    path.write_text(path.read_text().replace("swiglu", "geglu"))
+    (problem,) = read_foreign("megatron", str(path)).problems
+    assert (problem.path, problem.value) == ("activation-func", "'geglu'")
+    assert problem.message == "is not one of swiglu, squaredrelu, gelu"
 
 
 def test_what_is_reported(tmp_path: Path) -> None:

@@ -69,8 +69,8 @@ def _prepare(c: Conversion) -> None:
         text = "is not the vocab.json of a decoder: a .txt belongs to BERT or T5"
         c.refuse("vocab-file", text)
         return
-    if isinstance(activation := c.values.pop("activation-func", None), str):
-        _core_fields(c, activation)
+    if c.given("activation-func"):
+        _core_fields(c)
     for name, value in [*c.values.items()]:
         key = KEYS.get(name) or c.dialect.family_of(name)
         words = cast("list[object]", value) if isinstance(value, list) else [value]
@@ -102,17 +102,16 @@ def _prepare(c: Conversion) -> None:
             c.values[name] = str(value)
 
 
-def _core_fields(c: Conversion, activation: str) -> None:
+def _core_fields(c: Conversion) -> None:
     """Replace fields of the core's classes in a file for --yaml-cfg, which gives every argument."""
     words = {"swiglu": "swiglu", "squaredrelu": "squared-relu", "gelu": "no-bias-gelu-fusion"}
-    if activation not in words:
-        c.wrong("program", f"of an activation_func of {', '.join(words)}, but {activation}")
-        return
     for name in words.values():
         c.values.pop(name, None)
-    c.values[words[activation]], c.paths[words[activation]] = True, c.paths["activation-func"]
+    place = c.paths.get("activation-func", ())  # none for an override
+    if activation := c.choice("activation-func", *words):
+        c.values[words[activation]], c.paths[words[activation]] = True, place
     c.values["group-query-attention"] = c.given("num-query-groups")
-    c.paths["group-query-attention"] = c.paths["activation-func"]
+    c.paths["group-query-attention"] = place
     for name in [*c.values]:
         key = KEYS.get(name) or c.dialect.family_of(name)
         if (key is not None and key.refused == ENCODERS) or name == "adlr-autoresume-interval":

@@ -17,6 +17,8 @@ LISTS = """
     high-priority-stream-groups
 """
 """Arguments that take several values."""
+LISTED = listed_keys("megatron")
+"""Arguments of `keys.toml`, or their prefixes, which end in a hyphen."""
 KEYS: dict[str, Key] = {
     "deterministic-mode": Key(False, "deterministic", optional=True),
     "use-cpu-initialization": Key(False, "parallel.init_device", {True: "cpu"}, optional=True),
@@ -29,6 +31,7 @@ KEYS: dict[str, Key] = {
     "distributed-timeout-minutes": Key(10),
     "distributed-backend": Key("nccl", "parallel.backend", {"nccl": None, "gloo": "gloo",
         "nccl2": None}),
+    "activation-func": Key(None),  # in files for --yaml-cfg
     "norm-epsilon": Key(1e-5, "model.norm_eps"),
     "init-method-std": Key(0.02, "model.init_std"),
     "attention-dropout": Key(0.1, "model.attention_dropout"),
@@ -105,10 +108,9 @@ KEYS: dict[str, Key] = {
         differs="weights and gradients are in host memory, too"),
     "test-data-path": Key(None, differs="evaluate it with `setpoint evaluate` afterwards"),
     "eod-mask-loss": Key(False, decision="set loss.ignore_index to the token's id"),
+    **{name: key for name, key in LISTED.items() if not name.endswith("-")},
 }  # fmt: skip
-"""Arguments of release core 0.15 with their defaults, but for those of `keys.toml`."""
-LISTED = listed_keys("megatron")
-KEYS |= {name: key for name, key in LISTED.items() if not name.endswith("-")}
+"""Arguments of release core 0.15 with their defaults."""
 FAMILIES = {name: key for name, key in LISTED.items() if name.endswith("-")}
 """Further arguments by their prefix."""
 CORE = {
