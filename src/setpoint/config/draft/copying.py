@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import reduce
 from typing import Any, Generic, TypeVar, cast
 
@@ -44,7 +44,7 @@ from ..values.origin import (
 from ..values.reference import Reference, may_refer
 from ..words.errors import Caution, Invalid
 from ..words.names import Path, dotted
-from ..words.plain_data import MISSING, children, nested
+from ..words.plain_data import MAX_DEPTH, MISSING, children, nested
 from .walk import holders, sections, value_at
 
 C = TypeVar("C", bound=Node)
@@ -84,18 +84,22 @@ class Copies(Generic[C]):
 
     def __init__(self, config: C) -> None:
         self.of: dict[int, Node] = {}
-        sections(config, make=False)  # refuses endless copies
+        self._config = config
+        self._open: set[int] = set()
         self.root: C = self._copy(config)
 
     def _copy(self, config: Node) -> Any:
         """Copy one section with its mutable values; computed values are omitted."""
         if id(config) in self.of:
             return self.of[id(config)]
+        if id(config) in self._open or len(self._open) == MAX_DEPTH:
+            sections(self._config, make=False)  # refuses the endless copy
+        self._open.add(id(config))
         old = state_of(config)
         values, state = vars(config).copy(), State(old.layers)
         state.dropped, state.placed, state.replaced = old.dropped, old.placed, old.replaced
         _forget_computed(values, state.layers)
-        copy = self.of[id(config)] = object.__new__(type(config))
+        copy = object.__new__(type(config))
         object.__setattr__(copy, "__dict__", values)
         object.__setattr__(copy, "_state", state)
         copied: dict[str, Any] = {}
@@ -113,6 +117,8 @@ class Copies(Generic[C]):
                 replace_given(state.layers, {name: value.before})
             state.layers.append((changed, {name: stored}))
         replace_given(state.layers, copied)
+        self._open.remove(id(config))
+        self.of[id(config)] = copy
         return copy
 
 
@@ -134,8 +140,9 @@ def freeze(section: Node) -> None:
     state = state_of(section)
     names = holders(section)
     # Filled slots also turn later reads into plain attribute reads.
-    fields = type(section).__setpoint__.fields.items()
-    values = {name: info.default for name, info in fields if info.constant} | vars(section)
+    given, fields = vars(section), type(section).__setpoint__.fields.items()
+    unset = {name: info.default for name, info in fields if name not in given and info.constant}
+    values = unset | given
     for name in state.invalid:
         values.pop(name, None)  # invalid, and so unreadable
     for name in names:
@@ -279,24 +286,29 @@ def with_items(value: Any, changes: Mapping[Path, object], inside: Path = ()) ->
     return items if isinstance(value, dict) else value
 
 
-def bind(root: Node) -> None:
-    """Replace references to sections with the sections.
+def bind(root: Node, placed: Iterable[tuple[Path, Node]] | None = None) -> bool:
+    """Replace references to sections with the sections; True if any was replaced.
 
     A reference is kept if its target is missing or has the wrong type; a later layer may set the
     target, otherwise `resolve` reports it.
+
+    Arguments:
+        placed: the sections of the root, if known.
     """
     waiting = [
         (section, type(section).__setpoint__.fields[name])
-        for _, section in sections(root)
+        for _, section in (sections(root) if placed is None else placed)
         if not is_frozen(section)  # resolved sections have no references
         for name in holders(section, make=False)
         if not isinstance(vars(section)[name], Node)
         and type(section).__setpoint__.fields[name].type.nested
         and may_refer(vars(section)[name])
     ]
+    bound = False
     # References may lead through each other, in any order.
     while any(_bind(root, section, info) for section, info in waiting):
-        pass
+        bound = True
+    return bound
 
 
 def _bind(root: Node, section: Node, info: FieldInfo) -> bool:

@@ -61,15 +61,20 @@ def need_class(value: object, function: str) -> None:
 
 def holders(section: Node, make: bool = True) -> list[str]:
     """Fields with sections in their values; `make` first creates mutable defaults."""
-    values, names = vars(section), list[str]()
-    for name, info in type(section).__setpoint__.fields.items():
-        if make and info.factory is not None and name not in values:
-            value_or_missing(section, name)
-        value: Any = values.get(name)
-        items: tuple[Any, ...] = value if value.__class__ is tuple else (value,)
-        if not PLAIN.issuperset(map(type, items)):
-            names.append(name)
-    return names
+    values: dict[str, Any] = vars(section)
+    fields = type(section).__setpoint__.fields
+    if make and not fields.keys() <= values.keys():
+        for name, info in fields.items():
+            if info.factory is not None and name not in values:
+                value_or_missing(section, name)
+    # Every walk calls this, so most values pass one test only.
+    found = {
+        name
+        for name, value in values.items()
+        if value.__class__ not in PLAIN
+        and not (value.__class__ is tuple and PLAIN.issuperset(map(type, value)))
+    }
+    return [name for name in fields if name in found] if found else []
 
 
 def inner_sections(section: Node, make: bool = True) -> Iterator[tuple[Path, Node]]:

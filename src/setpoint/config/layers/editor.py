@@ -334,14 +334,15 @@ class Editor:
                 f"is the same value as {dotted((*first, info.name))}, which the same file sets to "
                 f"another value: both paths lead to one shared section"
             )
-        before = slot.current if info.type.nested else None
+        before: object = slot.current if info.type.nested else None
         slot.store(stored, origin)
-        # Sections that refer to the items of a list or mapping refer to the new items.
-        items = dict(nested(stored))
-        for inside, item in nested(before):
-            new = items.get(inside)
-            if inside and isinstance(item, Node) and isinstance(new, Node) and item is not new:
-                replace_shared(self.root, item, new, least=1)
+        if before:
+            # Sections that refer to the items of a list or mapping refer to the new items.
+            items = dict(nested(stored))
+            for inside, item in nested(before):
+                new = items.get(inside)
+                if inside and isinstance(item, Node) and isinstance(new, Node) and item is not new:
+                    replace_shared(self.root, item, new, least=1)
 
     def _section(self, slot: Slot, kind: SectionType, origin: Origin, tag: object = None) -> Node:
         """Return the section of a field, created or switched to another variant if needed.

@@ -109,8 +109,9 @@ def _determined(
     root = draft_of(draft)
     if last is not None:
         _remove_later_layers(root, last)
-    bind(root)
     placed, repeats = _unresolved(root)
+    if bind(root, placed):
+        placed, repeats = _unresolved(root)
     if repeats:
         check_size(root)
     if superseded:
