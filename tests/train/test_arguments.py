@@ -153,8 +153,8 @@ def test_what_is_no_data(tmp_path: Path, data: Any, said: str) -> None:
 @pytest.mark.parametrize(
     ("given", "said"),
     [
-        ({"job": 5}, "train accepts a Job, .*; got 5"),
-        ({"job": "tny"}, "there is no preset 'tny'"),
+        ({"source": 5}, "train accepts a Job, .*; got 5"),
+        ({"source": "tny"}, "there is no preset 'tny'"),
         ({"overrides": "seed=3"}, r"overrides accepts words, as in .*; got 'seed=3'"),
         ({"accept": 3}, "accept is a list of fields or sections; got 3"),
         ({"stop": True}, "stop is a StopRequest or None; got True"),
@@ -166,7 +166,7 @@ def test_what_is_no_data(tmp_path: Path, data: Any, said: str) -> None:
 )
 def test_wrong_arguments(given: dict[str, Any], said: str) -> None:
     with pytest.raises(SetpointError, match=said):
-        train(**{"job": "tiny", **given})
+        train(**{"source": "tiny", **given})
 
 
 class Counts(Callback):

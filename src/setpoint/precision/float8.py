@@ -26,7 +26,7 @@ from torch.nn import functional as F
 from setpoint.config import SetpointError
 from setpoint.precision.config import MX_BLOCK, converted, layer_problems, multiple_of, skips
 from setpoint.shapes.protocols import GroupedProducts, HasGroupedProducts
-from setpoint.shapes.stored import import_torchao
+from setpoint.shapes.torchao import import_torchao
 
 if TYPE_CHECKING:
     from setpoint.precision.config import Float8

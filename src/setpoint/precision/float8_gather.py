@@ -18,7 +18,7 @@ from torch.distributed.fsdp._fully_shard._fsdp_param import FSDPParam
 
 from setpoint.precision.float8 import Float8Product
 from setpoint.shapes.protocols import Adapted
-from setpoint.shapes.stored import import_torchao
+from setpoint.shapes.torchao import import_torchao
 
 
 def gather_in_float8(units: Iterable[nn.Module]) -> int:

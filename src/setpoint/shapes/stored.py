@@ -1,11 +1,9 @@
-"""Quantized weights: modules that store a weight of their parent module; imports of torchao."""
+"""Quantized weights: modules that store a weight of their parent module."""
 
 from __future__ import annotations
 
-import importlib
-import logging
 from collections.abc import Callable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, runtime_checkable
 
 if TYPE_CHECKING:
     import torch
@@ -163,35 +161,3 @@ def stored_parts(model: nn.Module) -> dict[str, Tensor]:
         for path in paths
         for name, part in model.get_submodule(path).named_parameters(recurse=False)
     }
-
-
-_LINES: Final = {
-    # Kernel libraries for other machines, each of which it tries.
-    "torchao": "Failed to load ",
-    # Enums that torchao registers with torch, which already knows them.
-    "torch.utils._pytree": "Calling register_constant() on Enum subclasses is deprecated",
-}
-"""Parts of log lines, by logger."""
-
-
-class _Without(logging.Filter):
-    """Filter that drops log records containing a text."""
-
-    def filter(self, record: logging.LogRecord) -> bool:
-        """See `logging.Filter`."""
-        return self.name not in record.getMessage()
-
-
-_FILTERS: Final = {name: _Without(text) for name, text in _LINES.items()}
-
-
-def quiet_torchao() -> None:
-    """Suppress the log lines printed when torchao is imported."""
-    for name, filter in _FILTERS.items():
-        logging.getLogger(name).addFilter(filter)  # filters are added only once
-
-
-def import_torchao(module: str) -> Any:
-    """Import a module of torchao by its relative name."""
-    quiet_torchao()
-    return importlib.import_module(f"torchao.{module}")

@@ -20,7 +20,6 @@ NOT_WRITTEN = (
     "ffn_multiplier",
     "ffn_multiple_of",
     "pretrained",
-    "adapters",
     "residual_init",
     # Of training; written where a family has it.
     "init_std",

@@ -293,7 +293,7 @@ def survived(job: Job) -> list[str]:
             result = loop.step()
             verdicts.append(result.verdict.value)
             if result.verdict is Verdict.ROLLED_BACK:
-                loop.rewind(result)
+                loop.continue_from(back(loop, result))
     except RunError:
         verdicts.append("failed")
     return verdicts

@@ -15,7 +15,7 @@ from setpoint.model.divisors import nearest_divisors, nearest_multiples
 from setpoint.model.pretrained.config_document import read_keys
 from setpoint.model.pretrained.locate import locate
 from setpoint.model.pretrained.tensor_files import KEY
-from setpoint.shapes.stored import quiet_torchao
+from setpoint.shapes.torchao import quiet_torchao
 
 if TYPE_CHECKING:
     from setpoint.model.config import HuggingFaceConfig
