@@ -47,16 +47,23 @@ def test_the_mean_and_deviation_over_seeds(tmp_path: Path) -> None:
         for seed, loss in losses.items()
     ]
     loss = "evaluation.held_out_loss"
-    table = average(comparison(runs, [loss]), "seed", [loss])
+    notes: list[str] = []
+    table = average(comparison(runs, [loss]), "seed", ["seed"], notes)
     assert table.columns == ["runs", loss, f"{loss}.std"]
     ((count, mean, std),) = table.rows
     assert (count, mean) == (3, pytest.approx(2.7))
     assert std == pytest.approx((1.34 / 2) ** 0.5)
     diverged = entry(tmp_path, 4, {"kind": "evaluation", "step": 3, "held_out_loss": math.nan})
-    ((count, *values),) = average(comparison([*runs, diverged], [loss]), "seed", [loss]).rows
+    ((count, *values),) = average(
+        comparison([*runs, diverged], [loss]), "seed", ["seed"], notes
+    ).rows
     assert count == 4 and all(map(math.isnan, values))
-    with pytest.raises(SetpointError, match=r"no column 'sed'. Did you mean seed\?"):
-        average(comparison(runs, [loss]), "sed", [loss])
+    runs.append(entry(tmp_path, 4))
+    assert average(comparison(runs, [loss]), "seed", ["seed"], notes).rows[0][1:] == [mean, std]
+    assert notes == [f"{loss}: not recorded by seed=4, so the mean is of 3 runs"]
+    for over in ("sed", "run", "step", loss):
+        with pytest.raises(SetpointError, match=r"--over .* in which the runs differ\."):
+            average(comparison(runs, []), over, ["seed"], [])
 
 
 def test_metrics_that_are_asked_for(tmp_path: Path) -> None:

@@ -80,8 +80,7 @@ def compare(arguments: Arguments) -> int:
     if (order := arguments.value("--sort")) is not None:
         order = _column(result, order, runs)
     if (over := arguments.value("--over")) is not None:
-        values = {"step", *(path for run in runs for path in run.values)}
-        result = average(result, over, {*result.columns[1:]} - values)
+        result = average(result, over, {path for run in runs for path in run.values}, notes)
     if order is not None:
         result.sort(order, arguments.has("--reverse"))
     plot = None
@@ -135,14 +134,14 @@ def _load(runs: list[ComparedRun], arguments: Arguments, notes: list[str]) -> li
 
 
 def _column(result: Table, name: str, runs: list[ComparedRun]) -> str:
-    """The column to sort by; a metric that is not shown yet is added."""
+    """The full name of the column to sort by; a metric that is not shown yet is added."""
     try:
         return result.columns[result.index(name)]
-    except SetpointError as error:
+    except SetpointError:
         try:
             path = require(name, [run.metrics for run in runs])
         except SetpointError:
-            raise error from None
+            return name  # perhaps a column of --over; the sort refuses any other
     if path.name not in result.columns:
         result.add(path.name, [cell_of(run, path) for run in runs])
     return path.name

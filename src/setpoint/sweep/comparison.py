@@ -8,11 +8,19 @@ from pathlib import Path
 from statistics import fmean, stdev
 from typing import Any
 
-from setpoint.config import ABSENT, DERIVED, SetpointError, can_be_path, for_error
+from setpoint.config import (
+    ABSENT,
+    DERIVED,
+    SetpointError,
+    can_be_path,
+    did_you_mean,
+    for_error,
+    plural,
+)
 from setpoint.config.record.record import Table as Values
 from setpoint.config.record.record import compare
 from setpoint.report.table import Table
-from setpoint.sweep.run_metrics import TRAINING_LOSS, MetricPath, RunMetrics, require
+from setpoint.sweep.run_metrics import STEP, TRAINING_LOSS, MetricPath, RunMetrics, require
 from setpoint.sweep.sweep_record import SWEEP_FILE, WAITING, is_point, read_record_of
 from setpoint.track.run_directory import is_run_directory
 
@@ -166,12 +174,13 @@ def comparison(runs: Sequence[ComparedRun], wanted: Sequence[str]) -> Table:
     return Table(["run", *(".".join(path) for path in columns), *paths], rows)
 
 
-def average(table: Table, over: str, metrics: Collection[str]) -> Table:
+def average(table: Table, over: str, values: Collection[str], notes: list[str]) -> Table:
     """Average runs that differ in one value only, such as the seed.
 
     Arguments:
         over: the column of that value.
-        metrics: the columns to average.
+        values: the columns that are values of the configurations.
+        notes: receives the runs that lack a metric which others of their group have.
 
     Returns:
         a row for each group: the number of runs, the values that they share, and the mean and
@@ -180,13 +189,24 @@ def average(table: Table, over: str, metrics: Collection[str]) -> Table:
     Raises:
         SetpointError: the runs do not differ in that value.
     """
-    omitted = {0, table.index(over)}
+    differing_values = [name for name in table.columns if name in values]
+    matches = [name for name in differing_values if name == over] or [
+        name for name in differing_values if name.endswith(f".{over}")
+    ]
+    if len(matches) != 1:
+        raise SetpointError(
+            f"--over {over} does not name one value in which the runs differ."
+            f"{did_you_mean(over, differing_values, ' ')}\n"
+            f"Values that differ: {', '.join(differing_values) or 'none'}"
+        )
+    omitted = {0, table.columns.index(matches[0])}
+    # Runs that ended at different steps are not averaged.
     shared = [
         place
         for place, name in enumerate(table.columns)
-        if place not in omitted and name not in metrics
+        if place not in omitted and (name in values or name == STEP)
     ]
-    averaged = [place for place, name in enumerate(table.columns) if name in metrics]
+    averaged = [place for place in range(len(table.columns)) if place not in {*omitted, *shared}]
     groups: dict[str, list[list[Any]]] = {}
     for row in table.rows:
         groups.setdefault(repr([row[place] for place in shared]), []).append(row)
@@ -194,8 +214,14 @@ def average(table: Table, over: str, metrics: Collection[str]) -> Table:
     for group in groups.values():
         cells: list[Any] = [len(group), *(group[0][place] for place in shared)]
         for place in averaged:
-            values = [row[place] for row in group if row[place] is not ABSENT]
-            mean, deviation = mean_and_deviation(values) if values else (ABSENT, None)
+            known = [row[place] for row in group if row[place] is not ABSENT]
+            if 0 < len(known) < len(group):
+                lacking = ", ".join(row[0] for row in group if row[place] is ABSENT)
+                notes.append(
+                    f"{table.columns[place]}: not recorded by {lacking}, so the mean is of "
+                    f"{plural(len(known), 'run')}"
+                )
+            mean, deviation = mean_and_deviation(known) if known else (ABSENT, None)
             cells += [mean, ABSENT if deviation is None else deviation]
         rows.append(cells)
     names = [
