@@ -242,10 +242,11 @@ class Screen:
 
 
 def _mean_over_seeds(losses: Mapping[SweepTask, float]) -> str:
-    """The lowest mean loss of points that differ only in their seed.
+    """A line with the lowest mean loss of points that differ only in their seed.
 
     Returns:
-        a line; empty if no points differ only in their seed, or if no group has only finite losses.
+        the line, which counts the runs of groups without a finite mean; empty if no points differ
+        only in their seed.
     """
     short = labels(item.path for task in losses for item in task.point.point)
     groups: dict[str, list[float]] = {}
@@ -256,12 +257,16 @@ def _mean_over_seeds(losses: Mapping[SweepTask, float]) -> str:
         return ""
     means = {name: mean_and_deviation(values) for name, values in groups.items()}
     finite = [name for name, (mean, _) in means.items() if math.isfinite(mean)]
+    diverged = sum(not math.isfinite(loss) for loss in losses.values())
+    not_finite = f"{plural(diverged, 'run')} whose loss is not finite"
     if not finite:
-        return ""
+        return f"no finite mean over seeds: {not_finite}"
     name = min(finite, key=lambda name: means[name][0])
     mean, deviation = means[name]
     spread = "" if deviation is None else f" ± {number_cell(deviation)}"
     text = f"{number_cell(mean)}{spread} of {plural(len(groups[name]), 'run')}"
+    if left_out := len(groups) - len(finite):
+        text += f"; left out: {plural(left_out, 'mean')} with {not_finite}"
     return f"lowest mean over seeds: {name}, {text}" if len(groups) > 1 else f"mean: {text}"
 
 

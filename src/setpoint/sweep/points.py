@@ -542,8 +542,8 @@ def _resolve(space: Space, composer: Composer[C]) -> Points[C]:
     if not space.paths:
         raise SetpointError(
             f"this sweep varies nothing.\nValid: several values of a field, as in --FIELD 1,2; "
-            f"several sources, as in A,B; --random N with a distribution, as in "
-            f"--FIELD 'uniform(0, 1)'; a file with a table [{TABLE}]"
+            f"several sources, as in A,B; several modifiers, as in --with A,B; --random N with a "
+            f"distribution, as in --FIELD 'uniform(0, 1)'; a file with a table [{TABLE}]"
         )
     return Points(list(kept.values()), duplicates)
 
