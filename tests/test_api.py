@@ -117,8 +117,13 @@ def test_wrong_options_name_the_field(run: sp.RecordedRun, tmp_path: Path) -> No
     for wrong in ("worst", 1.5):
         with pytest.raises(sp.ConfigError, match=r"weights\.checkpoint = "):
             run.model(checkpoint=wrong)  # pyright: ignore[reportArgumentType]
-    with pytest.raises(sp.SetpointError, match=r"load_model: overrides accepts words, .* got 7"):
-        run.model(overrides=7)  # pyright: ignore[reportArgumentType]
+    with pytest.raises(
+        sp.SetpointError, match=r"load_model: overrides accepts words, .* got 'x=7'"
+    ):
+        run.model("x=7")
+    for which in ("best", 7):
+        with pytest.raises(sp.SetpointError, match=f"\nValid: checkpoint={which!r}$"):
+            run.model(which)  # pyright: ignore[reportArgumentType]
     with pytest.raises(sp.SetpointError, match="load_run takes a run directory, .* got 7"):
         sp.load_run(7)  # pyright: ignore[reportArgumentType]
     with pytest.raises(sp.SetpointError, match="is not a run directory"):

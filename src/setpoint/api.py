@@ -443,6 +443,11 @@ def _is_hub_id(path: str) -> bool:
 
 def _opened(source: Source, checkpoint: Which, overrides: Overrides) -> Inference:
     """The draft of an inference job with weights and overrides, and without a task."""
+    if type(overrides) is int or overrides in ("best", "latest"):
+        raise SetpointError(
+            f"load_model: overrides = {overrides!r} names a checkpoint\n"
+            f"Valid: checkpoint={overrides!r}"
+        )
     weights: dict[str, object] = {"weights.path": _weights_of(source)}
     if checkpoint is not None:
         weights["weights.checkpoint"] = checkpoint

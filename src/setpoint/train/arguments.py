@@ -163,8 +163,8 @@ def words_and_values(overrides: Overrides, caller: str) -> tuple[list[str], dict
         or not all(isinstance(word, str) for word in [*words, *values])
     ):
         raise SetpointError(
-            f"{caller}: overrides accepts words, as in ['optimizer.lr=1e-3'], or a mapping, as in "
-            f"{{'optimizer.lr': 1e-3}}; got {_as_text(overrides)}"
+            f"{caller}: overrides accepts words, as in ['parallel.device=cpu'], or a mapping, as "
+            f"in {{'parallel.device': 'cpu'}}; got {_as_text(overrides)}"
         )
     return list(words), values
 
