@@ -10,6 +10,7 @@ import torch
 from setpoint.config import ConfigError, Problem, all_fields
 from setpoint.config.resolving.checks import verify
 from setpoint.config.schema.class_info import classes_below
+from setpoint.loss.config import ChunkedCrossEntropy
 from setpoint.track.config import NORMS
 from setpoint.train.config import Job
 from setpoint.train.rules.conflicts import CONFLICTS, Conflict
@@ -162,10 +163,13 @@ def is_of(row: Conflict, problem: Problem) -> bool:
     return problem.path == row.path and list(dict.fromkeys(named)) == wanted and begins
 
 
-def test_every_row_refuses_a_job(tmp_path: Path) -> None:
+def test_every_row_refuses_a_job(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     found = [problem for flags in MET for problem in refused(tmp_path, flags)]
     for flags in WITHOUT_GPU:
         found += refused(tmp_path, (*flags, "parallel.device=cpu"))
+    # Only a user's own loss can need hidden states and the whole output matrix.
+    monkeypatch.setattr(ChunkedCrossEntropy, "takes_columns", False)
+    found += refused(tmp_path, (*TENSOR, "loss=chunked_cross_entropy"))
     never = [(row.path, row.also) for row in CONFLICTS if not any(is_of(row, p) for p in found)]
     assert not never
 

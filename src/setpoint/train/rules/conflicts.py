@@ -205,6 +205,11 @@ CONFLICTS = (
     Conflict(lambda job: job.model.type == "import" and job.loss.from_hidden,
         "loss", "type = {loss.type} needs hidden states, but a model of type = {model.type} "
         "returns only logits", ("cross_entropy",), ("model",)),
+    Conflict(lambda job: job.parallel.divides_matrices and job.loss.from_hidden
+        and not job.loss.takes_columns,
+        "loss", "type = {loss.type} needs the whole output matrix, but tensor parallelism leaves "
+        "each rank only a part of it", ("chunked_cross_entropy", "cross_entropy"),
+        ("parallel.tensor",)),
     Conflict(lambda job: job.model.attention_backend == "flex_attention",
         "model.attention_backend", "has no backward pass on the CPU, and {device}",
         ("auto", "eager"), on_cpu=True),
