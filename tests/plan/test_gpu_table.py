@@ -9,7 +9,7 @@ import pytest
 
 from setpoint.config import SetpointError
 from setpoint.plan.gpus import CALL, Links, RankGroup, gpu_named, gpu_table, group_of
-from setpoint.track.accelerators import peak_of
+from setpoint.track.accelerators import GPUS, peak_of
 
 DRIVER = {
     "h100": "NVIDIA H100 80GB HBM3",
@@ -50,6 +50,9 @@ def test_a_file_adds_machines_and_changes_those_of_the_table(tmp_path: Path) -> 
     assert gpu.node.bandwidth == known.node.bandwidth
     assert gpu.assumed.attention == known.assumed.attention
     assert gpu_named("H200", str(file))[0].price == 2.5
+    file = tmp_path / "copy.toml"
+    file.write_bytes(GPUS.read_bytes())
+    assert gpu_table(str(file)).gpus == gpu_table().gpus
 
 
 @pytest.mark.parametrize(

@@ -292,6 +292,7 @@ def gpu_table(file: str | None = None) -> GpuTable:
     if file is None:
         return compose(GpuTable, files=[known]).resolve()
     document = read_file(file)
+    document.data.pop("drivers", None)  # a copy of the table has it
     for table in ("networks", "gpus"):
         given = document.data.get(table)
         if is_mapping(given):
