@@ -9,7 +9,7 @@ import sys
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from errno import EIO, ENOSPC
+from errno import EIO, ENAMETOOLONG, ENOSPC
 from importlib import import_module
 from io import TextIOWrapper
 from typing import TYPE_CHECKING
@@ -282,7 +282,7 @@ class Loading:
 
 def guarded(command: Callable[[], int], words: Sequence[str]) -> int:
     """Run a command, and turn its errors into messages and an exit status."""
-    from setpoint.config import SetpointError
+    from setpoint.config import SetpointError, for_error
 
     if TRACEBACK in words:
         from setpoint.config.values.user_code import show_all_frames
@@ -296,7 +296,13 @@ def guarded(command: Callable[[], int], words: Sequence[str]) -> int:
         sys.stdout.reconfigure(errors="backslashreplace")
     gc.set_threshold(*RARELY)
     try:
-        status = command()
+        try:
+            status = command()
+        except OSError as error:
+            if error.errno != ENAMETOOLONG or error.filename is None:
+                raise
+            name = for_error(os.fsdecode(error.filename))
+            raise SetpointError(f"{name}: not a valid file name") from error
         sys.stdout.flush()
         return status
     except SetpointError as error:
