@@ -139,6 +139,25 @@ def test_what_is_refused(cli: CommandLine, words: str, reason: str) -> None:
     assert reason in cli.refused(f"runs {words}")
 
 
+def test_a_checkpoint_is_no_run(cli: CommandLine) -> None:
+    run = "runs/exp/tiny-1"
+    step = f"{run}/checkpoints/step-00000002"
+    for file, text in record_files(compose(Job, "tiny").resolve()).items():
+        cli.file(f"{step}/{file}", text)
+    cli.file(f"{step}/manifest.json", "{}")
+    assert cli.refused(f"runs goodput {run}/checkpoints") == (
+        f"error: {run}/checkpoints is not a run directory, as it has no config.json\nValid: {run}\n"
+    )
+    expected = f"error: {step} is not a run directory, but a checkpoint\nValid: {run}\n"
+    for words in (f"runs goodput {step}", f"watch {step}", f"replay {step} 1"):
+        assert cli.refused(words) == expected
+
+
+def test_a_name_that_is_too_long_is_no_traceback(cli: CommandLine) -> None:
+    for words in ("runs goodput", "report", "checkpoint verify"):
+        assert cli.refused(f"{words} {'a' * 400}").startswith("error: ")
+
+
 def test_a_preset_or_file_means_its_run(cli: CommandLine) -> None:
     cli.file("mine.toml", 'extends = "tiny"\nname = "mine"\nparallel.shard = 2\n')
     refused = cli.refused("runs tag good mine.toml")

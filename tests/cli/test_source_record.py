@@ -71,6 +71,7 @@ def test_every_command_takes_a_checkpoint(cli: CommandLine, run: str) -> None:
     assert answer.status == 1
     assert [row["path"] for row in json.loads(answer.out)] == ["duration"]
     assert cli.ok(f"diff {run} {run}/checkpoints/latest").startswith("no differences")
+    assert source in cli.ok(f"compare {run} {source}")
 
 
 def test_a_checkpoint_that_was_taken_away_from_its_run(cli: CommandLine, run: str) -> None:

@@ -21,6 +21,7 @@ def made(folder: Path) -> Path:
     run = folder / "run"
     (run / HEARTBEATS).mkdir(parents=True)
     (run / "config.json").write_text(json.dumps({"duration": "100 steps"}))
+    (run / "origins.json").write_text("{}")
     return run
 
 

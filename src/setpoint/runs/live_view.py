@@ -18,7 +18,7 @@ from setpoint.files.lock import is_locked
 from setpoint.ops.heartbeat import Beat, read_heartbeats
 from setpoint.report.goodput import status_of
 from setpoint.report.plot import Plot, Series
-from setpoint.track.run_directory import not_a_run
+from setpoint.track.run_directory import is_run_directory, not_a_run
 from setpoint.train.position import Position, share_done
 from setpoint.units import Duration
 
@@ -131,7 +131,7 @@ class Watched:
     _row_counts: dict[str, int] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        if not (self.path / CONFIG).is_file():
+        if not is_run_directory(self.path):
             raise not_a_run(self.path)
         self._rows = Tail(self.path / "metrics.jsonl", self._take, self._begin)
         self._history = Tail(self.path / "events.jsonl", self.events.append, self.events.clear)

@@ -22,7 +22,7 @@ from setpoint.config.record.record import compare
 from setpoint.report.table import Table
 from setpoint.sweep.run_metrics import STEP, TRAINING_LOSS, MetricPath, RunMetrics, require
 from setpoint.sweep.sweep_record import SWEEP_FILE, WAITING, is_point, read_record_of
-from setpoint.track.run_directory import is_run_directory
+from setpoint.track.run_directory import MANIFEST, is_run_directory
 
 WHERE = ("name", "experiment", "workspace")
 """Fields of the run directory, which the label shows."""
@@ -88,7 +88,7 @@ def _entries(word: str, notes: list[str]) -> Iterator[ComparedRun]:
                 reason = f"{point['status']}: {point.get('reason') or 'its run directory is gone'}"
                 reason = "not started yet" if point["status"] == WAITING else reason
                 notes.append(f"{point['name']}: {reason} ({run})")
-    elif is_point(path):
+    elif is_point(path) or (path / MANIFEST).is_file():
         yield ComparedRun(word, word, None)
     elif is_run_directory(path):
         yield ComparedRun(word, word, path)

@@ -29,6 +29,9 @@ FOLDERS = ("checkpoints", "logs", "traces")
 BAD_BATCHES = "bad-batches"
 """Folder of batches of skipped steps, created with the first."""
 
+MANIFEST = "manifest.json"
+"""File of every checkpoint, and of no run directory."""
+
 HEARTBEATS = "heartbeats"
 """Folder of one small file per rank."""
 
@@ -272,27 +275,35 @@ class RunDirectory:
 def is_run_directory(path: Path) -> bool:
     """True if a directory contains a `config.json` and another file of a run's record.
 
-    Directories of other programs, such as models, also contain a `config.json`.
+    Directories of other programs, such as models, also contain a `config.json`, and checkpoints
+    contain a copy of the record.
     """
     record_files = (ORIGINS, ENVIRONMENT, "events.jsonl", ".lock")
-    return (path / CONFIG).is_file() and any((path / name).exists() for name in record_files)
+    # Unlike `Path.exists`, these accept names that are too long.
+    return (
+        os.path.isfile(path / CONFIG)
+        and any(os.path.exists(path / name) for name in record_files)
+        and not os.path.exists(path / MANIFEST)
+    )
 
 
 def not_a_run(
     path: str | os.PathLike[str],
     valid: str = "a folder that `setpoint train` made; `setpoint runs list` shows them",
 ) -> SetpointError:
-    """The error for a path that is not a run directory; it names the runs inside, if any."""
+    """The error for a path that is not a run directory; it names runs inside and around it."""
     folder = Path(path)
-    if not folder.exists():
+    if not os.path.exists(folder):
         return SetpointError(f"there is no run {path}\nValid: {valid}")
     try:
         runs = [inner for inner in folder.iterdir() if is_run_directory(inner)]
     except OSError:  # a file, or not readable
         runs = []
-    names = [str(run) for run in sorted(runs, key=os.path.getmtime, reverse=True)]
     missing = "record of a run" if (folder / CONFIG).is_file() else CONFIG
-    reason = "but a folder of runs" if names else f"as it has no {missing}"
+    reason = "but a checkpoint" if (folder / MANIFEST).is_file() else f"as it has no {missing}"
+    reason = "but a folder of runs" if runs else reason
+    runs = runs or [outer for outer in folder.parents if is_run_directory(outer)]
+    names = [str(run) for run in sorted(runs, key=os.path.getmtime, reverse=True)]
     valid = ", ".join(names[:3]) + (" ..." if len(names) > 3 else "") if names else valid
     return SetpointError(f"{path} is not a run directory, {reason}\nValid: {valid}")
 
