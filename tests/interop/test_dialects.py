@@ -175,6 +175,14 @@ def test_no_file_is_trained_on_the_default_data(
     assert "--data.sources text --data.sources.0.paths FILE" in error
 
 
+def test_a_refused_file_has_no_notes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = tmp_path / "run.args"
+    file.write_text("--config flux_dev\n")
+    assert main(["check", f"torchtitan:{file}"]) == 2
+    error = capsys.readouterr().err
+    assert "config = 'flux_dev'" in error and "note:" not in error
+
+
 def test_a_file_of_another_dialect_is_named(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -11,7 +11,7 @@ import pytest
 from setpoint.cli.main import main
 from setpoint.config import compose
 from setpoint.config.files.write import write_toml
-from setpoint.interop.dialect import ConvertedDocument, read_foreign, recognize
+from setpoint.interop.dialect import ConvertedDocument, read_foreign, recognize, split_dialect
 from setpoint.interop.torchtitan_registry import FLAVORS, PRESETS
 from setpoint.model.config import TransformerConfig
 from setpoint.model.parameters import count_parameters_of
@@ -214,13 +214,17 @@ def test_vocabularies(tmp_path: Path, model: dict[str, Any], size: int | None) -
 
 @pytest.mark.parametrize(("name", "word"), [
     ("rl_grpo_qwen3_14b", "reinforcement"), ("flux_dev", "images"), ("sft_debugmodel", "Python"),
-    ("muse_glimmer_30b", "gate"), ("llama9", "llama3_8b"),
+    ("muse_glimmer_30b", "gate"), ("llama9", "known"),
 ])  # fmt: skip
 def test_other_configurations_say_why(tmp_path: Path, name: str, word: str) -> None:
     path = tmp_path / "run.args"
     path.write_text(f"--config {name}\n")
     problems = read_foreign("torchtitan", str(path)).problems
-    assert any(problem.path == "model.name" and word in problem.message for problem in problems)
+    (problem,) = problems
+    assert (problem.path, problem.value) == ("config", repr(name)) and word in problem.message
+    assert problem.origin == f"{path}:1:1"
+    (named,) = read_foreign(*split_dialect(f"torchtitan:{name}") or ("", "")).problems
+    assert (named.value, named.message) == (problem.value, problem.message)
 
 
 def test_images_are_one_error(tmp_path: Path) -> None:
@@ -337,7 +341,7 @@ def test_a_command_line_of_today(tmp_path: Path) -> None:
     assert recognize(str(path)) == "torchtitan"
     path.write_text("--config llama9_8b\n")
     paths = {problem.path for problem in read_foreign("torchtitan", str(path)).problems}
-    assert "model.name" in paths
+    assert paths == {"config"}
 
 
 @pytest.mark.parametrize("length", [4096, 8192])

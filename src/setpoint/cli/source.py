@@ -183,7 +183,7 @@ def _report_missing_data(composition: Composition[Any], is_training: bool) -> No
     if data is None or is_inference or chain_of(data, "sources"):
         return
     for document in composition.files:
-        if hasattr(document, "reports"):
+        if document.data and hasattr(document, "reports"):  # a refused file has no data
             text = (
                 f"{document.name} names no data that can be read here, and the default is Python's "
                 f"standard library"

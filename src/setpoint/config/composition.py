@@ -283,7 +283,7 @@ class _Sources(Generic[C]):
             document = self.files.open(file)
         except Invalid as error:
             raise SetpointError(f"{name}: {error}") from None
-        if not document.data:
+        if not document.data and not document.problems:
             self.files.notes.append(f"{name} sets nothing")
         base: C | None = None
         documents: list[FileDocument] = []

@@ -504,10 +504,12 @@ class Conversion:
         value = None if is_missing else for_error(self.value(key))
         self.problems.append(Problem(key, message, value=value, origin=self.place(key)))
 
-    def refuse(self, key: str, reason: str) -> None:
-        """Refuse the whole file, with one problem and no reports."""
+    def refuse(self, key: str, reason: str, valid: Sequence[str] = ()) -> None:
+        """Refuse the whole file for the value of a key, with one problem and no reports."""
         self.is_refused = True
-        self.problems = [Problem(key, reason, origin=self.place(key))]
+        value = for_error(self.values[key])
+        origin = self.place(key)
+        self.problems = [Problem(key, reason, valid=valid, value=value, origin=origin)]
         self.reports.clear()
 
     def convert(self) -> None:
@@ -729,7 +731,8 @@ def split_dialect(source: str) -> tuple[str, str] | None:
     if not colon or name not in DIALECTS:
         return None
     is_file = names_file(file) or file.endswith(SUFFIXES.get(name, ()))
-    return (name, file) if is_file or file in dialect_named(name).presets else None
+    is_preset = file.isidentifier() and bool(dialect_named(name).presets)
+    return (name, file) if is_file or is_preset else None
 
 
 def recognize(path: str) -> str | None:
@@ -763,7 +766,7 @@ def read_foreign(name: str, path: str, typed: Sequence[str] = ()) -> ConvertedDo
     dialect = dialect_named(name)
     if os.path.exists(path):
         document = dialect.read(path)
-    elif path in dialect.presets:
+    elif dialect.presets and path.isidentifier():
         document = FileDocument(path, "json", {"config": path}, "", lambda: FilePosition(0))
     else:
         raise SetpointError(f"there is no file {path}")

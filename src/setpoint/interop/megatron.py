@@ -53,9 +53,8 @@ def _complete(c: Conversion) -> None:
 
 def _prepare(c: Conversion) -> None:
     """Normalize names, and drop values that are passed to the script at the start."""
-    if OTHER_PROGRAM.search(program := str(c.value("program")).rpartition("/")[2]):
-        expected = "is not a pretraining of a decoder such as pretrain_gpt.py"
-        c.refuse("program", f"{expected}, but {program}")
+    if OTHER_PROGRAM.search(str(c.value("program")).rpartition("/")[2]):
+        c.refuse("program", "is not a pretraining of a decoder such as pretrain_gpt.py")
         return
     for name, value in [*c.values.items()]:
         plain, value = argument_of(name.removeprefix("MODEL_ARGS."), value)

@@ -450,18 +450,16 @@ def _prepare(c: Conversion) -> None:
         # Experiments with other ways to parallelize have the models of torchtitan.
         own = re.sub(r"^\w+\.|_(simple_fsdp|auto_parallel|ft)$", "", model)
         c.values["model.name"] = {"llama": "llama2"}.get(own, own)
-    name = c.values.pop("config", None)
-    for other in ("module", "program"):
-        c.values.pop(other, None)
-    if name is None:
+    config = c.values.get("config")
+    if config is not None and str(config) not in PRESETS:
+        why = next((why for part, why in OTHERS.items() if re.match(part, str(config))), "")
+        c.refuse("config", why or "is not a known configuration", () if why else [*PRESETS])
         return
-    name = str(name)
-    if name not in PRESETS:
-        known = f"is not that of a known configuration, but {name}: {', '.join(PRESETS)}"
-        why = next((why for part, why in OTHERS.items() if re.match(part, name)), known)
-        c.refuse("model.name", why)
+    for key in ("config", "module", "program"):
+        c.values.pop(key, None)
+    if config is None:
         return
-    for key, value in PRESETS[name].items():
+    for key, value in PRESETS[str(config)].items():
         if value is not None and key not in c.values:
             c.values[key], c.paths[key] = value, ("config",)
     for key, value in [*c.values.items()]:  # lists from a command line
