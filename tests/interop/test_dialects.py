@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from setpoint.cli.main import main
+from setpoint.config.files.file_document import FileError
 from setpoint.interop.dialect import DIALECTS, REQUIRED, Conversion, dialect_named, read_foreign
 
 EXAMPLES = ("learning_rate", "batch_size", "precision")
@@ -181,6 +182,13 @@ def test_a_refused_file_has_no_notes(tmp_path: Path, capsys: pytest.CaptureFixtu
     assert main(["check", f"torchtitan:{file}"]) == 2
     error = capsys.readouterr().err
     assert "config = 'flux_dev'" in error and "note:" not in error
+
+
+def test_advice_for_files_of_setpoint_is_left_out(tmp_path: Path) -> None:
+    file = tmp_path / "job.yml"
+    file.write_text("<<: {base_model: a}\n")
+    with pytest.raises(FileError, match=r"job.yml:1:1: the merge key '<<' is refused$"):
+        read_foreign("axolotl", str(file))
 
 
 def test_a_file_of_another_dialect_is_named(

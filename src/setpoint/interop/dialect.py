@@ -20,7 +20,7 @@ from pathlib import Path as FilePath
 from typing import TYPE_CHECKING, Any, Literal, cast
 
 from setpoint.config import FileDocument, Problem, SetpointError, did_you_mean, for_error
-from setpoint.config.files.file_document import FilePosition, names_file
+from setpoint.config.files.file_document import FileError, FilePosition, names_file
 from setpoint.config.files.read import parse_bytes, read_file
 from setpoint.config.words.names import dotted
 from setpoint.config.words.plain_data import PlainScalar, guess
@@ -765,7 +765,11 @@ def read_foreign(name: str, path: str, typed: Sequence[str] = ()) -> ConvertedDo
     """
     dialect = dialect_named(name)
     if os.path.exists(path):
-        document = dialect.read(path)
+        try:
+            document = dialect.read(path)
+        except FileError as error:
+            # The advice is about files of Setpoint.
+            raise FileError(error.name, error.line, error.column, error.message) from None
     elif dialect.presets and path.isidentifier():
         document = FileDocument(path, "json", {"config": path}, "", lambda: FilePosition(0))
     else:

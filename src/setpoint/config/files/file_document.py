@@ -148,26 +148,33 @@ class FileDocument:
 
 
 class FileError(SetpointError):
-    """A file that cannot be read, with line and column from 1, or None for the whole file."""
+    """A file that cannot be read, with line and column from 1, or None for the whole file.
 
-    def __init__(self, name: str, line: int | None, column: int | None, message: str) -> None:
+    Arguments:
+        advice: an alternative that only files of Setpoint have.
+    """
+
+    def __init__(
+        self, name: str, line: int | None, column: int | None, message: str, advice: str = ""
+    ) -> None:
         place = name if line is None else f"{name}:{line}:{1 if column is None else column}"
-        super().__init__(f"{place}: {message}")
+        super().__init__(f"{place}: {message}" + (f"; {advice}" if advice else ""))
         self.name = name
         self.line = line
         self.column = column
         self.message = message
+        self.advice = advice
 
-    def __reduce__(self) -> tuple[type[FileError], tuple[str, int | None, int | None, str]]:
+    def __reduce__(self) -> tuple[type[FileError], tuple[str, int | None, int | None, str, str]]:
         # `Exception` would call the class with only the finished text, for instance after
         # unpickling.
-        return type(self), (self.name, self.line, self.column, self.message)
+        return type(self), (self.name, self.line, self.column, self.message, self.advice)
 
 
-def error_at(name: str, text: str, offset: int, message: str) -> FileError:
+def error_at(name: str, text: str, offset: int, message: str, advice: str = "") -> FileError:
     """The error for one character of a text, or for its end."""
     line = text.count("\n", 0, offset) + 1
-    return FileError(name, line, offset - text.rfind("\n", 0, offset), message)
+    return FileError(name, line, offset - text.rfind("\n", 0, offset), message, advice)
 
 
 def twice(name: str, text: str, key: str, first: int, offset: int) -> FileError:

@@ -90,8 +90,8 @@ class _Builder:
         message = "expected 'key: value': the top level is a mapping of keys to values"
         raise self._error(self.places.offset, message)
 
-    def _error(self, offset: int, message: str) -> FileError:
-        return error_at(self._name, self._text, offset, message)
+    def _error(self, offset: int, message: str, advice: str = "") -> FileError:
+        return error_at(self._name, self._text, offset, message, advice)
 
     def take(self, event: Event) -> None:
         kind = type(event).__name__
@@ -125,7 +125,7 @@ class _Builder:
             if key == "":
                 raise self._error(offset, "expected a key before ':'")
             if key == "<<":
-                raise self._error(offset, "the merge key '<<' is refused; use `extends`")
+                raise self._error(offset, "the merge key '<<' is refused", "use `extends`")
         self._check_text(key, offset)
         if key in frame.place.children:
             raise twice(self._name, self._text, key, frame.place.children[key].offset, offset)
