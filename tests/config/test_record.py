@@ -116,6 +116,16 @@ def test_fields_that_a_record_lacks_are_no_change_at_their_defaults(tmp_path: Pa
         assert added == [leaf.key for leaf in leaves(job) if within(leaf.key, key)]
 
 
+def test_a_field_that_a_record_lacks_is_no_change_if_its_default_is_typed(tmp_path: Path) -> None:
+    folder = write_record(resolve(Job()), tmp_path / "run")
+    for key in ("seed", "optimizer.type", "model.head_dim"):
+        remove_field(folder, key)
+    default = Job.__setpoint__.fields["seed"].default
+    changes = changes_since_record(str(folder), resolve(Job(seed=default, optimizer=AdamW())))
+    assert [item.path for item in changes.added] == ["seed", "optimizer.type"]
+    assert [item.path for item in changes.changed] == ["model.head_dim"]
+
+
 def test_what_a_record_lacks_is_a_change_where_it_may_mean_another_thing(tmp_path: Path) -> None:
     folder = write_record(resolve(Job(sources=[Text(paths=["a"])])), tmp_path / "run")
     for key in ("seed", "model.head_dim"):

@@ -156,6 +156,15 @@ def test_a_longer_configuration_finds_the_run_and_names_what_to_type(tmp_path: P
     assert {path.name for path in short.parent.iterdir()} == {short.name, other.name}
 
 
+def test_a_longer_run_is_found_if_a_default_or_a_derived_value_is_typed(tmp_path: Path) -> None:
+    run = train(small_job(tmp_path, "duration=2 steps")).directory
+    dim = small_job(tmp_path).model.head_dim
+    for flag in ("optimizer=adamw", "optimizer.eps=1e-8", f"model.head_dim={dim}"):
+        assert find_run(small_job(tmp_path, "duration=3 steps", flag)) == str(run)
+    for flag in ("optimizer=lion", "optimizer.eps=1e-7", f"model.head_dim={2 * dim}"):
+        assert find_run(small_job(tmp_path, "duration=3 steps", flag)) != str(run)
+
+
 def test_the_command_of_a_run_that_was_lengthened(tmp_path: Path) -> None:
     """It finds the directory by the name that the run began with, and says what became of it."""
     run = train(small_job(tmp_path, "duration=4 steps")).directory

@@ -23,8 +23,9 @@ from setpoint.config import (
     resolve,
     same,
 )
+from setpoint.config.draft.walk import Leaf, field_at, is_default
 from setpoint.config.record.record import SHORT, canonical_json, digest, identity_leaves
-from setpoint.config.values.origin import DEFAULT, RECORD, REFERENCE, Recorded
+from setpoint.config.values.origin import RECORD, REFERENCE, Recorded
 from setpoint.config.words.names import MAX_NAME, MAX_PATH, within
 from setpoint.config.words.names import Path as FieldPath
 from setpoint.track.config import MARK
@@ -69,15 +70,15 @@ def identity_mark(job: Job) -> str:
     """Name of an empty file in a run directory that identifies the run without its record.
 
     Returns:
-        a name with a hash of the identity values that were set, so that a new field does not change
-        it; without `LOAD` and the schedule's, which may be derived from the duration.
+        a name with a hash of the identity values that are not the defaults, so that a new field
+        does not change it; without fields that may be derived, and the schedule's.
     """
     values = {
         leaf.key: plain(leaf.value)
         for leaf in identity_leaves(job)
-        if leaf.origin.layer not in (DEFAULT, DERIVED)
-        and not within(leaf.key, "schedule")
-        and leaf.key != LOAD
+        if not within(leaf.key, "schedule")
+        and not is_default(job, leaf)
+        and not _is_derived(job, leaf)
     }
     return MARK + digest(canonical_json(values))[:16]
 
@@ -105,7 +106,7 @@ def find_run(job: Job) -> str:
         (leaf.path, plain(leaf.value))
         for leaf in (leaves(job) if siblings else ())
         if leaf.role is IDENTITY
-        and leaf.origin.layer != DEFAULT
+        and not is_default(job, leaf)
         and not _may_differ(leaf.key, leaf.origin.layer)
     ]
     digest, match = fingerprint(job), None
@@ -162,6 +163,12 @@ def _may_differ(key: str, layer: str) -> bool:
         return layer == DERIVED
     computed = layer in (DERIVED, REFERENCE) and key != "schedule.evaluated_on"
     return computed and within(key, "schedule")
+
+
+def _is_derived(job: Job, leaf: Leaf) -> bool:
+    """True if a value is derived when nothing sets it."""
+    info = field_at(job, leaf.path)
+    return leaf.origin.layer == DERIVED or (info is not None and info.derived)
 
 
 def _recorded(folder: str | Path) -> dict[str, Any]:

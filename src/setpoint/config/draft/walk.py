@@ -358,6 +358,27 @@ def free_leaves(area: Free, path: Path, role: Role) -> Iterator[Leaf]:
             yield Leaf((*path, key), Free(x=value).dump()["x"], role, area.chain(key))
 
 
+def is_default(config: Node, leaf: Leaf) -> bool:
+    """True if a value equals its declared default, even if a layer set it.
+
+    A value set for a derived field is not a default.
+    """
+    if leaf.origin.layer == DEFAULT:
+        return True
+    place = leaf.path
+    if place[-1] == "type" and field_at(config, place) is None:
+        place = place[:-1]  # the tag of a section
+    end = len(place)
+    while (info := field_at(config, place[:end])) is None:
+        end -= 1  # an item has the default of its list
+        if end == 0:
+            return False
+    if info.derived or info.required:
+        return False
+    default = reduce(value_at, place[end:], info.initial())
+    return same(plain(leaf.value), plain(default))
+
+
 def entries_of(config: Node, leaf: Leaf) -> list[Leaf]:
     """Each entry of a mapping that a layer set, as a leaf.
 

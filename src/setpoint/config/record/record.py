@@ -11,6 +11,7 @@ from ..draft.walk import (
     Leaf,
     entries_of,
     field_at,
+    is_default,
     leaves,
     need_config,
     sections,
@@ -608,14 +609,18 @@ def changes_since_record(folder: str, config: Node) -> RecordChanges:
         SetpointError: the record cannot be read.
     """
     recorded, notes = recorded_table(type(config), folder)
-    table = leaf_table(config)
-    current = {path: entry._replace(value=plain(entry.value)) for path, entry in table.items()}
+    by_key = {leaf.key: leaf for leaf in leaves(config)}
+    current = {
+        key: Entry(plain(leaf.value), leaf.describe_origin(), leaf.role)
+        for key, leaf in by_key.items()
+    }
     changed: list[Difference] = []
     added: list[Difference] = []
     for difference in compare([recorded, current]):
         difference = difference._replace(role=current.get(difference.path, difference).role)
-        is_new = difference.right_origin == DEFAULT and _is_newer(
-            difference.path, recorded, current
+        leaf = by_key.get(difference.path)
+        is_new = (
+            leaf is not None and _is_newer(leaf.key, recorded, current) and is_default(config, leaf)
         )
         (added if is_new else changed).append(difference)
     return RecordChanges(changed, added, notes)
