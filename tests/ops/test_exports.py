@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import shutil
 import subprocess
 import sys
@@ -77,6 +78,26 @@ def test_an_export_that_fails_says_so_when_the_run_is_trained(
     (run,) = (tmp_path / "runs").iterdir()
     assert (run / "checkpoints" / "step-00000002").is_dir() and not list(run.glob("exports/*"))
     assert [row["event"] for row in events(run)].count("fault") >= 1
+
+
+@pytest.mark.parametrize("mode", ["sync", "async"])
+def test_a_checkpoint_that_cannot_be_copied_for_its_export_is_saved(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mode: str
+) -> None:
+    def fail(source: str, target: str) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device", target)
+
+    monkeypatch.setattr("setpoint.ops.exports._linked", fail)
+    flags = ("checkpoint.export.when=each_save", "checkpoint.every=1", "checkpoint.keep=1")
+    job = small_job(
+        tmp_path, *flags, "duration=2 steps", "evaluation=null", f"checkpoint.mode={mode}"
+    )
+    with pytest.raises(RunError, match="step-00000001 is saved, and cannot be exported: .*space"):
+        train(job)
+    (run,) = (tmp_path / "runs").iterdir()
+    assert [row["step"] for row in events(run, "save")] == [1, 2]
+    assert [path.name for path in (run / "checkpoints").glob("step-*")] == ["step-00000002"]
+    assert not list((run / "exports").glob("*"))
 
 
 def test_a_model_that_cannot_be_exported_is_refused_before_it_is_trained(tmp_path: Path) -> None:

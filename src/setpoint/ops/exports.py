@@ -41,12 +41,14 @@ class ExportProcess:
     Arguments:
         source: folder of hard links to the files of the checkpoint, which itself may be removed
             meanwhile.
+        error: reason why it cannot start; empty if it can.
     """
 
     source: Path
     target: Path
     began: float = 0.0
     process: subprocess.Popen[bytes] | None = None
+    error: str = ""
 
     @property
     def log(self) -> Path:
@@ -78,6 +80,7 @@ class ExportCallback(Callback):
         self.config = config
         self.tasks: deque[ExportProcess] = deque()
         self.failed: list[str] = []
+        self.closed = False
         # Checkpoints written in the background are added by the thread that writes them.
         self._adding = Lock()
 
@@ -94,7 +97,7 @@ class ExportCallback(Callback):
             run.store.committed.append(lambda step, path: self.add(path))
 
     def start(self, loop: Loop) -> None:
-        """Export the newest checkpoint if its export is missing."""
+        """With `each_save`, export the checkpoint of the current step if its export is missing."""
         newest = max(list_checkpoints(self.run.store.root).items(), default=None)
         is_current = newest is not None and newest[0] == loop.position.step
         if newest is not None and is_current and self.config.when == "each_save":
@@ -126,6 +129,8 @@ class ExportCallback(Callback):
 
     def close(self, loop: Loop) -> None:
         """Stop unfinished exports, which the next session will repeat."""
+        with self._adding:  # a background save may still end after this
+            self.closed = True
         for task in self.tasks:
             if task.process is not None:
                 task.process.kill()
@@ -134,28 +139,39 @@ class ExportCallback(Callback):
         self.tasks.clear()
 
     def add(self, path: Path) -> None:
-        """Queue the export of a checkpoint, unless it exists already."""
+        """Queue the export of a checkpoint, unless it exists already.
+
+        Errors are reported by `poll`, since the checkpoint, which is complete, is not affected.
+        """
         target = self.folder / path.name
         with self._adding:
             waits = any(task.target == target for task in tuple(self.tasks))
-            if not self.run.world.is_main or waits or target.exists() or not path.is_dir():
+            if self.closed or not self.run.world.is_main or waits:
+                return
+            if target.exists() or not path.is_dir():
                 return
             task = ExportProcess(self.folder / f".{path.name}", target)
             task.clear()
-            # Hard links cost no time and no space; where they are unsupported, it is a copy.
-            shutil.copytree(path, task.source, copy_function=_linked)
+            try:
+                # Hard links cost no time and no space; where they are unsupported, it is a copy.
+                shutil.copytree(path, task.source, copy_function=_linked)
+            except OSError as error:
+                task.error = _reason(error)
             self.tasks.append(task)
 
     def poll(self) -> None:
         """Report a finished export, and start the next one."""
         while self.tasks:
             task = self.tasks[0]
-            if task.process is None:
-                task.began, task.process = time.monotonic(), self._start_process(task)
-            if task.process.poll() is None:
+            if task.process is None and not task.error:
+                try:
+                    task.began, task.process = time.monotonic(), self._start_process(task)
+                except OSError as error:
+                    task.error = _reason(error)
+            if task.process is not None and task.process.poll() is None:
                 return
             self.tasks.popleft()
-            self._report_end(task, task.process.returncode)
+            self._report_end(task)
 
     def waited(self) -> bool:
         """Wait for at most `POLL_SECONDS`; True if all exports have ended."""
@@ -183,16 +199,20 @@ class ExportCallback(Callback):
                 start_new_session=True,
             )  # fmt: skip
 
-    def _report_end(self, task: ExportProcess, status: int) -> None:
+    def _report_end(self, task: ExportProcess) -> None:
         step, name = int(task.target.name.rpartition("-")[2]), task.target.name
         seconds = round(time.monotonic() - task.began, 3)
+        status = None if task.process is None else task.process.returncode
         if status == 0:
             self.run.events.write(
                 "export", step=step, directory=f"{FOLDER}/{name}", seconds=seconds
             )
         else:
-            message = task.log.read_text(errors="replace").strip().removeprefix("error: ")
-            message = message.partition("\nValid:")[0] or f"the process ended with status {status}"
+            message = task.error
+            if status is not None:
+                message = task.log.read_text(errors="replace").strip().removeprefix("error: ")
+                message = message.partition("\nValid:")[0]
+                message = message or f"the process ended with status {status}"
             self.failed.append(f"{name} is saved, and cannot be exported: {message}")
             self.run.events.write("fault", step=step, error=self.failed[-1])
             self.run.progress.note(self.failed[-1])
@@ -208,3 +228,9 @@ def _linked(source: str, target: str) -> None:
         os.link(source, target)
     except OSError:
         shutil.copy2(source, target)
+
+
+def _reason(error: OSError) -> str:
+    """Reason of an error; of the first file if `copytree` collected several."""
+    first = error.args[0][0][2] if isinstance(error, shutil.Error) else error
+    return str(first)
