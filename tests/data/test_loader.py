@@ -135,6 +135,33 @@ def test_a_fault_in_a_worker_names_the_rows(feeds: Any, fault: Any, kind: Any, w
     assert time.monotonic() - began < HANG / 5
 
 
+def test_a_death_shortly_before_the_timeout_is_a_death(feeds: Any) -> None:
+    def die_late() -> None:
+        time.sleep(1.5)
+        die()
+
+    with pytest.raises(RunError, match="a worker process ended: [0-9]+ by SIGKILL"):
+        inputs(feeds(1, Faulty(windows(), 40, die_late), timeout=2.0), 30)
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_an_error_of_planning_comes_as_it_is_after_all_batches(
+    feeds: Any, monkeypatch: pytest.MonkeyPatch, workers: int
+) -> None:
+    feed = feeds(workers, accumulation=1)
+    take, planned = feed.sampler.take, iter(range(3))
+
+    def fail_after_three(*arguments: Any) -> Any:
+        if next(planned, None) is None:
+            raise TimeoutError("The read operation timed out")
+        return take(*arguments)
+
+    monkeypatch.setattr(feed.sampler, "take", fail_after_three)
+    assert len(inputs(feed, 3)) == 3
+    with pytest.raises(TimeoutError, match="The read operation timed out"):
+        feed.take()
+
+
 def test_a_worker_killed_in_the_middle_of_a_message_is_noticed(feeds: Any) -> None:
     feed = feeds(1, micro_size=3000, timeout=HANG)  # 200 kB, more than a pipe takes at once
     feed.take()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import math
 import mmap
 import multiprocessing
 import os
@@ -127,7 +128,9 @@ SIGNALS = tuple(
 )
 """Signals that reach all processes of a terminal or a job; the main process handles them."""
 LOOK = 1.0
-"""Seconds between two checks that the main process and the workers are alive."""
+"""Maximum seconds between two checks that the main process and the workers are alive."""
+TIMED_OUT = "DataLoader timed out"
+"""Start of the message of torch's RuntimeError."""
 NAMES = {each.value: each.name for each in signal.Signals}
 WHY = {
     "SIGKILL": ", which the system sends when memory runs out",
@@ -303,7 +306,8 @@ class BatchLoader:
             num_workers=workers,
             prefetch_factor=options.prefetch,
             pin_memory=options.pin_memory,
-            timeout=min(self.timeout or LOOK, LOOK),
+            # A whole number of checks takes exactly the timeout.
+            timeout=self.timeout / math.ceil(self.timeout / LOOK) if self.timeout else LOOK,
             worker_init_fn=quiet_worker,
             # Its own, since the loader draws a number of the generator that dropout uses.
             generator=torch.Generator(),
@@ -358,10 +362,12 @@ class BatchLoader:
             try:
                 return next(self.batches)
             except (RuntimeError, OSError, EOFError) as error:
+                if self._deaths():
+                    continue
                 reason = (str(error).splitlines() or [type(error).__name__])[0]
                 thread = getattr(self.batches, "_pin_memory_thread", None)
-                timed_out = "timed out" in reason and (thread is None or thread.is_alive())
-                if not timed_out and not self._deaths():
+                timed_out = isinstance(error, RuntimeError) and reason.startswith(TIMED_OUT)
+                if not timed_out or not (thread is None or thread.is_alive()):
                     raise RunError(self._describe_failure(f"workers: {reason}")) from None
             if self.timeout and time.monotonic() - began >= self.timeout:
                 text = f"timeout: no rows came within {self.timeout:g} seconds."
@@ -491,7 +497,7 @@ class Feed:
         self._epoch = sampler.epoch
         self._state: dict[str, Any] | None = None
         # Why no more rows can be planned.
-        self._end: SetpointError | None = None
+        self._end: Exception | None = None
 
     @property
     def epoch(self) -> float:
@@ -584,7 +590,7 @@ class Feed:
         while True:
             try:
                 rows = self._plan()
-            except SetpointError as error:  # raised when what was planned before has been taken
+            except Exception as error:  # raised when what was planned before has been taken
                 self._end = error
                 return
             self._ahead.append((self.sampler.state_dict(), self.sampler.epoch))
