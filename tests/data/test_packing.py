@@ -343,6 +343,13 @@ def test_rows_of_many_groups_are_counted_from_some() -> None:
     sequences, sampler = packed(corpus, 16, group_size=4)
     assert packer_of(sampler).groups > COUNTED_GROUPS
     assert len(sequences) == pytest.approx(len(epoch_of(sampler)), rel=0.1)
+    assert sequences.note.startswith(f"about {len(sequences):,} rows, ")
+
+
+def test_padding_of_an_estimate_is_never_negative() -> None:
+    lengths = np.random.default_rng(1).choice([15, 7], 2800).tolist()
+    sequences, _ = packed(corpus_of(lengths), 16, 2, group_size=40)
+    assert sequences.note == "about 2,092 rows, 0.0% padding"  # they hold 2,094 x 16 tokens
 
 
 @pytest.mark.parametrize(

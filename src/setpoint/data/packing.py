@@ -222,15 +222,20 @@ class Packer(EpochCursor):
         rows_before = int(self.group(epoch, group).ends[row - 1]) if row else 0
         return group * self.group_size + rows_before
 
+    @property
+    def is_estimated(self) -> bool:
+        """True if the number of rows is extrapolated from `COUNTED_GROUPS` groups."""
+        return self.method != "none" and self.groups > COUNTED_GROUPS
+
     def rows_of_epoch(self) -> int:
         """Number of rows in the first epoch; other epochs have about as many.
 
         Returns:
-            the exact number for up to `COUNTED_GROUPS` groups, otherwise an extrapolation.
+            the exact number, or an extrapolation if `is_estimated`.
         """
         if self.method == "none":
             return self.size
-        if self.groups <= COUNTED_GROUPS:
+        if not self.is_estimated:
             return sum(int(self._bins(*self._drawn(0, n)).max()) + 1 for n in range(self.groups))
         # The last group, which may be smaller, is left out.
         looked_at = np.linspace(0, self.groups - 2, COUNTED_GROUPS).astype(int).tolist()
@@ -314,9 +319,11 @@ def build_packed(
     )  # fmt: skip
     count = packer.rows_of_epoch()
     tokens = int(pieces.lengths.sum())
-    notes = [f"{count:,} rows, {1 - tokens / (count * length):.1%} padding"]
+    number = f"about {count:,}" if packer.is_estimated else f"{count:,}"
+    padding = max(0.0, 1 - tokens / (count * length))  # an estimate may be too small
+    notes = [f"{number} rows, {padding:.1%} padding"]
     if section.pad_to_multiple_of is not None:
-        notes = [f"{count:,} rows of {tokens / count:.0f} tokens on average"]
+        notes = [f"{number} rows of {tokens / count:.0f} tokens on average"]
     notes += pieces.notes
     rows = DocumentRows(
         corpus,
