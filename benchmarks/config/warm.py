@@ -33,7 +33,7 @@ SECTIONS, STEEPEST = (12, 50, 200), 1.2
 Steps = dict[str, Callable[[], Any]]
 # How many times pydantic's time Setpoint's may be; it passes each value through Python with its
 # origin, which pydantic does not keep.
-BOUNDS = {"layers": 1.5, "validate": 80, "fork": 25, "serialize": 80}
+BOUNDS = {"layers": 1, "validate": 50, "fork": 10, "serialize": 75}
 
 
 def setpoint(cls: Any) -> Steps:
