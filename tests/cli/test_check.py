@@ -74,7 +74,8 @@ def test_missing_paths_are_found(cli: CommandLine) -> None:
 
 def test_files_without_text_are_refused(cli: CommandLine) -> None:
     line = "check tiny --data.sources text --data.sources.0.paths"
-    assert "have no text: all files are empty" in cli.refused(f"{line} {cli.file('e.txt', '')}")
+    empty = cli.refused(f"{line} {cli.file('e.txt', '')} --data.held_out 1")
+    assert "have no text: all files are empty" in empty and "data.held_out" not in empty
     (cli.folder / "b.txt").write_bytes(bytes(range(256)))
     assert "is not UTF-8: byte 0x80 at offset 128" in cli.refused(f"{line} b.txt")
     assert "not UTF-8" not in cli.ok(f"{line} {cli.file('u.txt', 'é' * 4000)}")
@@ -104,6 +105,9 @@ def test_paths_of_another_machine_are_not_checked(cli: CommandLine) -> None:
         f"{line} --tokenizer.path {cli.folder}/none --world-size 8"
     )
     assert "  tokenizer.path = " in cli.refused(f"{line} --tokenizer.path none --world-size 8")
+    line = "check tiny --world-size 2 --data.sources huggingface --data.sources.0.path"
+    assert "nor a valid Hub id" in cli.refused(f"{line} not/a/hub/id")
+    assert "not checked: data.sources.0.path = " in cli.ok(f"{line} /mnt/none/of/these")
 
 
 def test_what_a_later_layer_took_from_a_modifier(cli: CommandLine) -> None:

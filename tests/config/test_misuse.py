@@ -34,7 +34,12 @@ given: Any = sp
         (lambda: given.resolve({"size": 1}), "resolve takes a configuration, got {size: 1}"),
         (lambda: given.resolve(Batch), "resolve takes a configuration, got "),
         (lambda: given.fingerprint({}), "fingerprint takes a configuration, got {}"),
-        (lambda: given.differences("a", "b"), "got 'a'; compose(ROOT, 'a').draft is one"),
+        (lambda: given.differences("a", "b"), "; resolve(compose(ROOT, 'a').draft) is one, where"),
+        (
+            lambda: given.differences(Batch(), Batch()),
+            "takes a resolved configuration, got a draft",
+        ),
+        (lambda: given.fingerprint("a"), "got 'a'; compose(ROOT, 'a').draft is one, where ROOT"),
         (lambda: given.json_schema({}), "json_schema takes the class of a configuration"),
         (lambda: given.verify(sp.resolve(Batch()), {"file"}), "'file'. Did you mean files?"),
         (lambda: given.verify(Batch()), "verify takes a resolved configuration, got a draft"),

@@ -217,11 +217,11 @@ def test_states_of_other_sources_are_refused_and_leave_all_as_it_was() -> None:
     sampler.take(5)
     before = sampler.state_dict()
     _, other = mixture_of([1, 1, 1])
-    with pytest.raises(SetpointError, match="has the sources .*'s0', 's1', 's2'"):
+    with pytest.raises(SetpointError, match="is of the sources .*'s0', 's1', 's2'"):
         sampler.load_state_dict(other.state_dict())
     windows = windows_of(0)
     single = Sampler([RowOrder(windows, 3, "s0")]).state_dict()
-    with pytest.raises(SetpointError, match=r"has the sources \[''\], and now they are"):
+    with pytest.raises(SetpointError, match=r"is of data without a mixture, and the data now"):
         sampler.load_state_dict(single)
     broken = mixture_of([1, 1])[1].state_dict()
     broken["sources"]["s1"]["seed"] = 4

@@ -7,7 +7,7 @@ may resume with a different number of ranks or global batch size.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from math import inf
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
@@ -269,10 +269,15 @@ class Sampler:
         names = set(self.schedule.names)
         if ("" in sources) != ("" in names) or not (other_data or set(sources) == names):
             raise SetpointError(
-                f"data loader state: has the sources {sorted(sources)}, and now they are "
-                f"{sorted(names)}.\nValid: the sources of the record, or a new run."
+                f"data loader state: is of {_describe_sources(sources)}, and the data now has "
+                f"{_describe_sources(names)}.\nValid: the sources of the record, or a new run."
             )
         return sources
+
+
+def _describe_sources(names: Collection[str]) -> str:
+    """Name the sources of a mixture; data without one has a single name, which is empty."""
+    return "data without a mixture" if "" in names else f"the sources {sorted(names)}"
 
 
 def merged_state(states: Sequence[dict[str, Any]]) -> dict[str, Any]:
@@ -289,7 +294,9 @@ def merged_state(states: Sequence[dict[str, Any]]) -> dict[str, Any]:
 
 
 def _require_same_rows(state: Mapping[str, Any], cursor: Cursor, other_data: bool) -> None:
-    """Refuse a source's state of other rows, with which `train` compares configurations before.
+    """Refuse the state of a source that has other rows now.
+
+    This is a last check: `train` compares the configurations first.
 
     Raises:
         SetpointError: keys or properties differ; properties of the data count only without

@@ -44,8 +44,11 @@ def need_config(value: object, function: str, *, resolved: bool = False) -> None
     if not isinstance(value, Node) or (resolved and not is_frozen(value)):
         text = f"a draft of {type(value).__name__}" if isinstance(value, Node) else for_error(value)
         kind = "a resolved configuration" if resolved else "a configuration"
-        opened = f"; compose(ROOT, {value!r}).draft is one" if isinstance(value, str) else ""
-        raise SetpointError(f"{function} takes {kind}, got {text}{opened}")
+        if isinstance(value, str):
+            draft = f"compose(ROOT, {text}).draft"
+            made = f"resolve({draft})" if resolved else draft
+            text += f"; {made} is one, where ROOT is its class"
+        raise SetpointError(f"{function} takes {kind}, got {text}")
 
 
 def need_class(value: object, function: str) -> None:

@@ -579,8 +579,8 @@ def _paths(tables: Sequence[Table]) -> list[str]:
 
 def differences(left: Node, right: Node, roles: Sequence[Role] | None = None) -> list[Difference]:
     """Compare two resolved configs value by value, or only values with one of some roles."""
-    need_config(left, "differences")
-    need_config(right, "differences")
+    need_config(left, "differences", resolved=True)
+    need_config(right, "differences", resolved=True)
     return compare([leaf_table(left), leaf_table(right)], roles)
 
 

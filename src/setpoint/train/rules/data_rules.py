@@ -165,7 +165,7 @@ def held_out_problems(job: Job) -> Iterator[Problem]:
     counts = [_documents(source) for source in job.data.sources]
     known = [count for count in counts if count is not None]
     total = sum(known)
-    if len(known) < len(counts):
+    if len(known) < len(counts) or total == 0:  # no document: `empty_problems`
         return
     if job.data.held_out < 1:
         if total == 1 and (job.data.has_answers or job.data.streams):
