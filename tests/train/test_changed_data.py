@@ -17,6 +17,7 @@ from setpoint.data.sources.config import Text
 from setpoint.data.tokenizers.tokenizer import ByteTokenizer
 from setpoint.train import run_record
 from setpoint.train.config import Job
+from setpoint.train.contract import ContractRefused
 from setpoint.train.run import rehearse, train
 
 from .small import events, small_job
@@ -106,6 +107,21 @@ def refused_and_accepted(tmp_path: Path, kind: Kind, name: str, *flags: str) -> 
     assert side["changed"] == [name]
 
 
+def test_sources_are_added_and_removed_by_accept(tmp_path: Path) -> None:
+    first = jsonl(tmp_path, TEXTS)
+    second = f"{{type=text, paths=[{tmp_path}/a.jsonl], name=more}}"
+    fixed = ("schedule=constant", "evaluation=null")
+
+    def resume(sources: str, steps: int) -> None:
+        job = small_job(tmp_path, f"data.sources=[{sources}]", f"duration={steps} steps", *fixed)
+        assert train(job, directory=run, accept=["data"]).final_position.step == steps
+
+    job = small_job(tmp_path, f"data.sources=[{first}]", "duration=1 steps", *fixed)
+    run = train(job).directory
+    resume(f"{first}, {second}", 2)
+    resume(first, 3)
+
+
 def test_of_prepared_data_a_new_time_is_no_change(tmp_path: Path) -> None:
     """Of a size that differs, a file is named; whether a document is other, only tokens say."""
     source = jsonl(tmp_path, TEXTS)
@@ -120,8 +136,11 @@ def test_of_prepared_data_a_new_time_is_no_change(tmp_path: Path) -> None:
     rows = (tmp_path / "a.jsonl").read_text()
     (tmp_path / "a.jsonl").write_text(rows.replace(": ", ":"))
     again = small_job(tmp_path, "duration=3 steps", *fixed)
-    with pytest.raises(SetpointError, match=r"text/a.jsonl \(changed\)"):
+    with pytest.raises(
+        ContractRefused, match=r"input files of train: 1 changed: text/a.jsonl \(changed\)"
+    ) as refused:
         train(again, directory=run)
-    with pytest.raises(SetpointError, match="--accept data.sources has no effect"):
-        train(again, directory=run, accept=["data.sources"])
-    assert train(again, directory=run).final_position.step == 3
+    assert refused.value.command.endswith("--accept data.sources")
+    train(again, directory=run, accept=["data.sources"], until=2)
+    assert "data" not in events(run, "resume")[-1]  # the documents are equal
+    assert train(again, directory=run, accept=["data.sources"]).final_position.step == 3

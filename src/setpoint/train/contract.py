@@ -172,8 +172,8 @@ def describe_accepted(accepted: Accepted) -> list[str]:
     return lines + describe_idle(accepted)
 
 
-def describe_data(side: Mapping[str, Any]) -> str:
-    """Format the documents in which a split of the data differs.
+def describe_data(side: Mapping[str, Any], what: str = "documents") -> str:
+    """Format the documents or input files in which a split of the data differs.
 
     Arguments:
         side: an entry of `Accepted.data`.
@@ -181,7 +181,7 @@ def describe_data(side: Mapping[str, Any]) -> str:
     counts = [f"{len(side[kind])} {kind}" for kind in CHANGES if side[kind]]
     names = [f"{name} ({kind})" for kind in CHANGES for name in side[kind]]
     shown = ", ".join(names[:5]) + (f", and {len(names) - 5} more" if len(names) > 5 else "")
-    return f"documents of {side['side']}: {', '.join(counts) or 'other tokens'}" + (
+    return f"{what} of {side['side']}: {', '.join(counts) or 'other tokens'}" + (
         f": {shown}" if names else ""
     )
 
@@ -336,7 +336,13 @@ def moved_rows(saved: Job, job: Job, identity: Sequence[Difference]) -> list[str
     if not row_paths:
         return []
     moved = [field for field in ROWS if any(within(path, field) for path in row_paths)]
-    moved += [path for path in row_paths if path.endswith(".streaming")]
+    moved += [
+        item.path
+        for item in identity
+        if within(item.path, "data.sources")
+        and item.path.endswith(".streaming")
+        and (item.left is True) is not (item.right is True)  # false if the source is absent
+    ]
     if job.data.packing.length_buckets and "batch.global_size" in row_paths:
         moved.append("batch.global_size")
     before, now = (

@@ -302,7 +302,12 @@ def compare_with_record(
     used = accepted_paths if data else ()
     idle = tuple(path for path in accepted.idle if path not in used)
     accepted = replace(accepted, data=tuple(data), idle=idle)
-    refuse_idle(run, accepted)
+    # Only tokens show that changed files contain the same documents.
+    other_files = any(
+        (recorded["data"].get(side) or {}).get("prepared") != data.prepared
+        for side, data in _splits(components)
+    )
+    refuse_idle(run, accepted, accepted_paths if other_files else ())
     today = json.loads(json.dumps(environment(secrets=declared_secrets(job))))
     changed = {
         key: {"recorded": recorded.get(key), "today": today.get(key)}
@@ -324,7 +329,7 @@ def _accepted_documents(accept: Sequence[str]) -> list[str]:
 def refuse_outdated(run: Run) -> None:
     """Refuse to resume with changed input files before they are tokenized, which may take hours.
 
-    Other changes are found by `compare_with_record`.
+    Whether their documents differ is found by `compare_with_record`.
 
     Raises:
         SetpointError: files of prepared data were added, removed or changed in size.
@@ -339,7 +344,18 @@ def refuse_outdated(run: Run) -> None:
             names = outdated_inputs(request, Path(prepared), data.prepare)
             if any(names):
                 changes.append({"side": request.side, **dict(zip(CHANGES, names, strict=True))})
-    refuse_data(str(run.directory), changes, run.accept)
+    if not changes:
+        return
+    folder = str(run.directory)
+    words = "; ".join(describe_data(side, "input files") for side in changes)
+    command, path = _accepting_command(folder, changes, run.accept)
+    raise ContractRefused(
+        f"{folder} cannot be resumed: the files of its prepared data have changed: {words}.\n"
+        f"  Put the files back, or train a separate run.\n"
+        f"  To prepare today's files and resume this run with them: {command}",
+        command,
+        [path],
+    )
 
 
 def keep_diffs(run: RunDirectory, changed: Mapping[str, Any]) -> dict[str, Any]:
@@ -452,9 +468,7 @@ def refuse_data(
     if not changes:
         return
     words = "; ".join(describe_data(side) for side in changes)
-    trained = any(side["side"] == "train" for side in changes)
-    path = "data.sources" if trained else "data.validation"
-    command = f"setpoint train {shlex.quote(folder)} --accept {','.join([*accept, path])}"
+    command, path = _accepting_command(folder, changes, accept)
     raise ContractRefused(
         f"{folder} cannot be resumed: its data is not what it was trained on: {words}.\n"
         f"  Put the files back, or train a separate run.\n"
@@ -464,11 +478,22 @@ def refuse_data(
     )
 
 
-def refuse_idle(run: RunDirectory, accepted: Accepted) -> None:
+def _accepting_command(
+    folder: str, changes: Sequence[Mapping[str, Any]], accept: Sequence[str]
+) -> tuple[str, str]:
+    """The command that resumes a run with changed data, and the path that it accepts."""
+    trained = any(side["side"] == "train" for side in changes)
+    path = "data.sources" if trained else "data.validation"
+    command = f"setpoint train {shlex.quote(folder)} --accept {','.join([*accept, path])}"
+    return command, path
+
+
+def refuse_idle(run: RunDirectory, accepted: Accepted, needed: Sequence[str] = ()) -> None:
     """Refuse accepted paths that never had an effect.
 
     Arguments:
         accepted: the result of `check_contract`.
+        needed: paths without which the resume may be refused before the data is tokenized.
 
     Raises:
         SetpointError: nothing differs under a path, and no earlier session accepted anything there;
@@ -478,7 +503,9 @@ def refuse_idle(run: RunDirectory, accepted: Accepted) -> None:
     before = [item["path"] for row in rows for item in row.get("accepted", ())]
     before += ["data" for row in rows if row.get("data")]
     for path in accepted.idle:
-        if not any(within(item, path) or within(path, item) for item in before):
+        if path not in needed and not any(
+            within(item, path) or within(path, item) for item in before
+        ):
             why = "nothing differs there from the record of"
             if any(within(item.path, path) for item in accepted.differences):
                 why = "what differs there may change without it on a resume of"
