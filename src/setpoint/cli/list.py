@@ -217,10 +217,11 @@ def _field(path: str, info: FieldInfo) -> dict[str, Any]:
     kind = info.type
     row: dict[str, Any] = {"path": path, "type": kind.describe()}
     owner = info.owner
-    if owner.__setpoint__.tag is not None:
-        row["variant"] = owner.__setpoint__.tag
-    elif some := _some_variants(info):
-        row["variants"] = some
+    tag, variants = owner.__setpoint__.tag, _some_variants(info)
+    if tag is not None and len(variants) < 2:
+        row["variant"] = tag
+    elif variants:
+        row["variants"] = variants
     if info.derived:
         row["derived"] = True
     elif info.required:
