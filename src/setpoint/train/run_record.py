@@ -329,7 +329,8 @@ def _accepted_documents(accept: Sequence[str]) -> list[str]:
 def refuse_outdated(run: Run) -> None:
     """Refuse to resume with changed input files before they are tokenized, which may take hours.
 
-    Whether their documents differ is found by `compare_with_record`.
+    Whether their documents differ is found by `compare_with_record`. Neither looks at the texts of
+    evaluations.
 
     Raises:
         SetpointError: files of prepared data were added, removed or changed in size.
