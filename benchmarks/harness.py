@@ -24,6 +24,9 @@ if TYPE_CHECKING:
 DOCS = Path(__file__).resolve().parents[1] / "docs"
 PAGE = DOCS / "benchmarks.md"
 
+FREE = {"rounds", "blocks", "steps", "seconds", "folder", "models", "precisions", "fast"}
+"""Options that `--write` allows: how often sides run, where, and which rows are written."""
+
 
 def options(doc: str | None, words: Sequence[str] | None = None, **defaults: Any) -> Any:
     """Read a command line whose options are given by their defaults.
@@ -82,6 +85,10 @@ class Report:
     ) -> None:
         self.name = name
         self.options = options(doc, words, **defaults)
+        usual = options(doc, [], **defaults)
+        changed = [key for key in defaults if getattr(self.options, key) != getattr(usual, key)]
+        if self.options.write and (other := [f"--{key}" for key in changed if key not in FREE]):
+            sys.exit(f"--write records the default measurement: leave out {', '.join(other)}")
         self.rows: list[Sequence[str]] = []
         self.results: dict[str, str] = {}
         """The last column of rows in docs/benchmarks.md, by the one before."""
@@ -91,6 +98,13 @@ class Report:
         """Note a bound that is missed."""
         if not kept:
             self.failed.append(failure)
+
+    def leave_out(self, side: str, package: str) -> None:
+        """Print that a side is not measured, or stop if the results were to be written."""
+        reason = f"{package} is not installed; see `make bench-train`"
+        if self.options.write:
+            sys.exit(f"--write needs all sides: {side} is missing, as {reason}")
+        print(f"left out: {side}, as {reason}")
 
     def agree(self, title: str, outputs: Mapping[str, Sequence[Tensor]], tolerance: float) -> None:
         """Compare the tensors of all sides with those of the first, relative to their norms."""

@@ -169,6 +169,18 @@ def test_results_are_written_into_the_page(
         harness.record(name, {"nothing": "new"})
 
 
+def test_a_part_of_a_benchmark_is_not_written(load: Any) -> None:
+    def report(words: str) -> Any:
+        usual: Any = {"ranks": 2, "only": None, "rounds": 5}
+        return load("harness").Report("train.ranks", None, words.split(), **usual)
+
+    report("--ranks 4").leave_out("Lightning", "lightning")
+    with pytest.raises(SystemExit, match="leave out --ranks, --only"):
+        report("--ranks 4 --only llama --write")
+    with pytest.raises(SystemExit, match="Lightning is missing"):
+        report("--rounds 3 --write").leave_out("Lightning", "lightning")
+
+
 DUST = "--model dust --steps 1 --rounds 2"
 PRINTED = {
     "train.checkpoint --megabytes 2 --rounds 2 --folder": ["waits for", "a save", "a load"],

@@ -22,9 +22,12 @@ def losses_of(load: Any, side: str, precision: str, updates: int = 6) -> list[fl
     answers = io.StringIO()
     sides = load("train.sides")
     turns = sides.Turns(3, updates, io.StringIO("go\n" * updates), answers)
-    work = sides.make_work("dust", precision, updates, "cpu")
-    turns.built()
-    found = sides.SIDES[side][0](work, turns)
+    work = sides.prepare(turns, side, "dust", precision, "cpu")
+    before = set(sys.modules)
+    found = sides.SIDES[side].train(work, turns)
+    # Imports would be measured as memory of training.
+    late = {name.partition(".")[0] for name in sys.modules.keys() - before}
+    assert not late & {"accelerate", "lightning", "transformers"}
     turns.finish(found)
     told = [json.loads(line) for line in answers.getvalue().splitlines()]
     assert told[0] == {"ready": True}

@@ -1,4 +1,4 @@
-"""Forward, backward and generation of four architectures, against transformers and plain PyTorch.
+"""Forward, backward and generation of three architectures, against transformers and plain PyTorch.
 
     cd benchmarks && python -m model.blocks [--device cuda] [--rounds 20] [--only llama]
 

@@ -78,14 +78,12 @@ def main(words: Sequence[str] | None = None) -> int:
         sides=[*SIDES], device=("auto", "cpu", "cuda"),
     )  # fmt: skip
     chosen = report.options
+    sides = [OURS]
     for name in chosen.sides:
-        if importlib.util.find_spec(SIDES[name][1]) is None:
-            print(f"left out: {name}, as {SIDES[name][1]} is not installed; see `make bench-train`")
-    sides = [
-        name
-        for name, (_, package) in SIDES.items()
-        if name == OURS or (name in chosen.sides and importlib.util.find_spec(package))
-    ]
+        if importlib.util.find_spec(SIDES[name].package) is None:
+            report.leave_out(name, SIDES[name].package)
+        elif name != OURS:
+            sides.append(name)
     for model in chosen.models:
         for precision in chosen.precisions:
             workers = measure(model, precision, sides, max(2, chosen.blocks), chosen.device)

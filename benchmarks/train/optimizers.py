@@ -185,6 +185,7 @@ def main() -> int:
     device, speeds = torch.device(report.options.device), list[str]()
     for name in SIDES if report.options.only is None else (report.options.only,):
         if name == "schedule_free_adamw" and find_spec("schedulefree") is None:
+            report.leave_out(name, "schedulefree")
             continue
         side = SIDES[name]
         mine, other = weights(device, side.dtype), weights(device, side.dtype)

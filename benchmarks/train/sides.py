@@ -13,8 +13,9 @@ import time
 import warnings
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from importlib import import_module
 from pathlib import Path
-from typing import Any, TextIO
+from typing import Any, NamedTuple, TextIO
 
 import numpy
 import torch
@@ -360,13 +361,35 @@ def lightning(work: Work, turns: Turns) -> list[float]:
     return [loss.item() for loss in module.inner.losses]
 
 
-# By name: the side, and the package that it needs.
-SIDES: dict[str, tuple[Callable[[Work, Turns], list[float]], str]] = {
-    "setpoint": (setpoint, "torch"),
-    "bare": (bare, "torch"),
-    "HF Trainer": (hf_trainer, "accelerate"),
-    "Lightning": (lightning, "lightning"),
+class Side(NamedTuple):
+    """One of the trainers.
+
+    Arguments:
+        train: gives the losses of all updates.
+        package: what must be installed.
+        imports: modules that `train` imports, whose memory is not counted.
+    """
+
+    train: Callable[[Work, Turns], list[float]]
+    package: str = "torch"
+    imports: tuple[str, ...] = ()
+
+
+SIDES = {
+    "setpoint": Side(setpoint),
+    "bare": Side(bare),
+    "HF Trainer": Side(hf_trainer, "accelerate", ("transformers.trainer",)),
+    "Lightning": Side(lightning, "lightning", ("lightning.pytorch", "lightning.pytorch.loggers")),
 }
+
+
+def prepare(turns: Turns, side: str, model: str, precision: str, device: str) -> Work:
+    """Import and build what a side needs, and measure memory from there on."""
+    for module in SIDES[side].imports:
+        import_module(module)
+    work = make_work(model, precision, turns.updates, device)
+    turns.built()
+    return work
 
 
 def main(side: str, model: str, precision: str, steps: str, updates: str, device: str) -> None:
@@ -375,9 +398,8 @@ def main(side: str, model: str, precision: str, steps: str, updates: str, device
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
     turns = Turns(int(steps), int(updates), sys.stdin, answers)
-    work = make_work(model, precision, int(updates), device)
-    turns.built()
-    turns.finish(SIDES[side][0](work, turns))
+    work = prepare(turns, side, model, precision, device)
+    turns.finish(SIDES[side].train(work, turns))
 
 
 if __name__ == "__main__":
