@@ -282,7 +282,7 @@ class Loading:
 
 def guarded(command: Callable[[], int], words: Sequence[str]) -> int:
     """Run a command, and turn its errors into messages and an exit status."""
-    from setpoint.config import SetpointError, for_error
+    from setpoint.config import SetpointError
 
     if TRACEBACK in words:
         from setpoint.config.values.user_code import show_all_frames
@@ -301,6 +301,8 @@ def guarded(command: Callable[[], int], words: Sequence[str]) -> int:
         except OSError as error:
             if error.errno != ENAMETOOLONG or error.filename is None:
                 raise
+            from setpoint.config import for_error
+
             name = for_error(os.fsdecode(error.filename))
             raise SetpointError(f"{name}: not a valid file name") from error
         sys.stdout.flush()
