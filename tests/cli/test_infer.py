@@ -50,6 +50,13 @@ def test_a_job_from_a_file(cli: CommandLine, run: str) -> None:
     assert json.loads(cli.ok("infer results --json")) == answer
 
 
+def test_prompts_of_another_machine_are_not_checked(cli: CommandLine) -> None:
+    line = "check job.toml --generation.prompts [] --generation.prompts_file /mnt/none/p.jsonl"
+    assert "cannot be read" in cli.refused(line)
+    text = cli.ok(f"{line} --world-size 2")
+    assert "not checked: generation.prompts_file = '/mnt/none/p.jsonl'" in text
+
+
 def test_a_profile_of_a_job(cli: CommandLine, run: str) -> None:
     answer = cli("infer job.toml --output results --profiling.active 2")
     assert answer.status == 0 and "held_out  " in answer.out

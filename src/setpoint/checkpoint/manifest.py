@@ -17,11 +17,9 @@ from pathlib import Path
 from typing import Any
 
 from setpoint.config import RunError, SetpointError
+from setpoint.files import MANIFEST
 from setpoint.files.atomic import Written, digest_file, read_small, retried
 from setpoint.files.threads import in_threads
-
-MANIFEST = "manifest.json"
-"""The file that lists a checkpoint's other files; written last."""
 
 STATE = "state.json"
 """The file with everything but tensors."""

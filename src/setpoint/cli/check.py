@@ -80,7 +80,8 @@ def check(arguments: Arguments) -> int:
     except ConfigError as error:
         # An inference job reads its model from weights, which may be on another machine.
         problems = list(error.problems)
-        skipped = leave_out_paths(problems) if _is_elsewhere(arguments) else []
+        elsewhere = _is_elsewhere(arguments)
+        skipped = leave_out_paths(composition.draft, problems) if elsewhere else []
         if problems:
             raise
         skipped.append("all that follows from the weights: model, tokenizer, prompts and data")
@@ -164,12 +165,12 @@ def _verify(config: Config, needs: set[Need], is_elsewhere: bool) -> Preflight:
     if isinstance(config, Job):
         return preflight(config, needs, elsewhere=is_elsewhere)
     if type(config).__name__ != "Inference":
-        return Preflight({}, verify(config, needs))
+        return Preflight(config, {}, verify(config, needs), elsewhere=is_elsewhere)
     from setpoint.infer.adopt import verify_job
     from setpoint.infer.config import Inference
 
     assert isinstance(config, Inference)
-    return Preflight({}, verify_job(config, needs))
+    return Preflight(config, {}, verify_job(config, needs), elsewhere=is_elsewhere)
 
 
 def _add_run(job: Job, report: Preflight, arguments: Arguments) -> None:

@@ -35,6 +35,7 @@ from setpoint.config.types.compound import SectionType
 from setpoint.config.values.origin import COMMAND_LINE, ENVIRONMENT, Recorded
 from setpoint.config.values.reference import Reference
 from setpoint.config.values.user_code import find_user_function
+from setpoint.files import MANIFEST
 
 if TYPE_CHECKING:
     from setpoint.config import FileDocument
@@ -44,7 +45,6 @@ if TYPE_CHECKING:
 RUN, CHECKPOINT, REVISION = "run", "checkpoint", "revision"
 FOREIGN, OTHER = "foreign", "other"
 """The kinds of sources; the first three are, or become, a folder with a record."""
-MANIFEST = "manifest.json"
 POINTERS = ("latest", "best")
 FOR_ANY_JOB = ("infer", "check", "show", "why", "diff", "fingerprint")
 """The commands that take inference jobs as well as training jobs."""

@@ -6,7 +6,8 @@ import os
 from collections.abc import Collection, Iterator
 from math import prod
 
-from setpoint.config import MissingPathError, Need, Problem, chain_of, verify
+from setpoint.config import Config, MissingPathError, Need, Problem, chain_of, verify
+from setpoint.config.draft.walk import steps
 from setpoint.config.resolving.checks import Verification
 from setpoint.config.values.origin import COMMAND_LINE, ENVIRONMENT, FILE
 from setpoint.model.config import HuggingFaceConfig, ModelConfig, TransformerConfig
@@ -22,17 +23,30 @@ UNNAMED = "named after the seed, which is null and drawn at the start"
 
 
 class Preflight:
-    """Findings of a preflight."""
+    """Findings of a preflight.
+
+    Arguments:
+        compiles: whether a value asks for compilation on this machine.
+        elsewhere: the job is for another machine; see `leave_out_paths`.
+    """
 
     __slots__ = ("calls_for_torch", "cautions", "facts", "problems", "skipped")
 
     def __init__(
-        self, facts: dict[str, int | str], verification: Verification, compiles: bool = True
+        self,
+        config: Config,
+        facts: dict[str, int | str],
+        verification: Verification,
+        *,
+        compiles: bool = True,
+        elsewhere: bool = False,
     ) -> None:
         self.facts = facts
         self.problems = verification.problems
         self.cautions = verification.cautions
         self.skipped = [str(check) for check in verification.skipped]
+        if elsewhere:
+            self.skipped += leave_out_paths(config, self.problems)
         # Explicitly set values require torch. A large model with device = auto does not, as most of
         # those are not for this machine.
         self.calls_for_torch = any(
@@ -71,9 +85,7 @@ def preflight(
     }
     # Presets that compile are for machines with GPUs.
     compiles = any(origin.layer in WRITTEN for origin, _ in chain_of(job, "compile"))
-    report = Preflight(facts, verify(job, needs), compiles)
-    if elsewhere:
-        report.skipped += leave_out_paths(report.problems)
+    report = Preflight(job, facts, verify(job, needs), compiles=compiles, elsewhere=elsewhere)
     unknown = _measure(job, facts)
     if unknown is not None:
         report.skipped.append(f"model: {unknown}")
@@ -82,7 +94,7 @@ def preflight(
     return report
 
 
-def leave_out_paths(problems: list[Problem]) -> list[str]:
+def leave_out_paths(config: Config, problems: list[Problem]) -> list[str]:
     """Remove missing paths that can only be those of another machine, and return them as text.
 
     A path whose directory exists here belongs to this machine, unless every machine has that
@@ -95,8 +107,8 @@ def leave_out_paths(problems: list[Problem]) -> list[str]:
     import tempfile  # imports shutil and random, which no other check needs
 
     for problem in missing:
-        path = os.path.expanduser((problem.value or "").strip("'\""))
-        parent = os.path.dirname(os.path.normpath(path))
+        *_, (_, _, value) = steps(config, problem.path)
+        parent = os.path.dirname(os.path.normpath(os.path.expanduser(str(value))))
         everywhere = parent == tempfile.gettempdir() or parent.rstrip("/").count("/") < 2
         if parent and (not os.path.isdir(parent) or (os.path.isabs(parent) and everywhere)):
             problems.remove(problem)

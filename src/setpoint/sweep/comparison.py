@@ -19,10 +19,11 @@ from setpoint.config import (
 )
 from setpoint.config.record.record import Table as Values
 from setpoint.config.record.record import compare
+from setpoint.files import MANIFEST
 from setpoint.report.table import Table
 from setpoint.sweep.run_metrics import STEP, TRAINING_LOSS, MetricPath, RunMetrics, require
 from setpoint.sweep.sweep_record import SWEEP_FILE, WAITING, is_point, read_record_of
-from setpoint.track.run_directory import MANIFEST, is_run_directory
+from setpoint.track.run_directory import is_run_directory
 
 WHERE = ("name", "experiment", "workspace")
 """Fields of the run directory, which the label shows."""

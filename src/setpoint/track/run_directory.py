@@ -18,6 +18,7 @@ from setpoint.config.record.record import (
     recorded_schema,
     take_new_origins,
 )
+from setpoint.files import MANIFEST
 from setpoint.files.atomic import write_json, write_text
 from setpoint.files.lock import TRIES, RunLock, refuse_locked
 
@@ -28,9 +29,6 @@ FOLDERS = ("checkpoints", "logs", "traces")
 
 BAD_BATCHES = "bad-batches"
 """Folder of batches of skipped steps, created with the first."""
-
-MANIFEST = "manifest.json"
-"""File of every checkpoint, and of no run directory."""
 
 HEARTBEATS = "heartbeats"
 """Folder of one small file per rank."""

@@ -627,7 +627,7 @@ def changes_since_record(folder: str, config: Node) -> RecordChanges:
 
 
 def recorded_differences(folder: str, config: Node) -> list[Difference]:
-    """The `changed` of `changes_since_record`."""
+    """Differences between a record and a current config; see `RecordChanges.changed`."""
     return changes_since_record(folder, config).changed
 
 

@@ -14,13 +14,11 @@ from setpoint.config import (
     for_error,
     nearest,
 )
+from setpoint.files import MANIFEST
 from setpoint.hub.fetch import fetch_files, split_hub_id
 
 CONFIG: Final = "config.json"
 """Configuration file of a transformers model."""
-
-MANIFEST: Final = "manifest.json"
-"""File that marks a directory as a checkpoint of Setpoint."""
 
 _CHECKPOINTS: Final = "checkpoints"
 _OTHERS: Final = (".pt", ".pth", ".ckpt", ".bin", ".gguf")

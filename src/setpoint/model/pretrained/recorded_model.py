@@ -13,8 +13,9 @@ from setpoint.checkpoint.manifest import read_manifest, verify
 from setpoint.checkpoint.places import verify_record
 from setpoint.config import SetpointError, read_record, resolve
 from setpoint.data.tokenizers.config import HuggingFace
+from setpoint.files import MANIFEST
 from setpoint.model.pretrained.config_document import read_keys
-from setpoint.model.pretrained.locate import CONFIG, MANIFEST, TOKENIZER_FILES
+from setpoint.model.pretrained.locate import CONFIG, TOKENIZER_FILES
 
 if TYPE_CHECKING:
     from setpoint.data.tokenizers.config import TokenizerConfig

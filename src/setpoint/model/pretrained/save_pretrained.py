@@ -15,6 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from setpoint.config import SetpointError
+from setpoint.files import MANIFEST
 from setpoint.files.atomic import publishing
 from setpoint.files.tensor_file import DTYPES, bytes_of
 from setpoint.files.tensor_header import Shape, encode_header
@@ -26,7 +27,7 @@ from setpoint.model.pretrained.base_model import checkpoint_weights, is_built_in
 from setpoint.model.pretrained.config_document import read_keys
 from setpoint.model.pretrained.config_json import TOKEN_IDS, family_for, write_config
 from setpoint.model.pretrained.load import load_pretrained
-from setpoint.model.pretrained.locate import CONFIG, GENERATION, MANIFEST, TOKENIZER_FILES, locate
+from setpoint.model.pretrained.locate import CONFIG, GENERATION, TOKENIZER_FILES, locate
 from setpoint.model.pretrained.read_tensor import TensorReader, weight_dtype
 from setpoint.model.pretrained.recorded_model import job_of, keys_of_origin, tokenizer_of
 from setpoint.model.pretrained.tensor_files import INDEX, SINGLE
