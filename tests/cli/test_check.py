@@ -104,7 +104,10 @@ def test_paths_of_another_machine_are_not_checked(cli: CommandLine) -> None:
     assert "  tokenizer.path = " in cli.refused(
         f"{line} --tokenizer.path {cli.folder}/none --world-size 8"
     )
-    assert "  tokenizer.path = " in cli.refused(f"{line} --tokenizer.path none --world-size 8")
+    for name in ("none", "assets/hf/none"):
+        assert "  tokenizer.path = " in cli.refused(
+            f"{line} --tokenizer.path {name} --world-size 8"
+        )
     line = "check tiny --world-size 2 --data.sources huggingface --data.sources.0.path"
     assert "nor a valid Hub id" in cli.refused(f"{line} not/a/hub/id")
     assert "not checked: data.sources.0.path = " in cli.ok(f"{line} /mnt/none/of/these")

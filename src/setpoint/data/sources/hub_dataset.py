@@ -38,10 +38,8 @@ def path_problems(config: HubDataset) -> Iterator[Problem]:
     folder = folder_of(config)
     if folder is None and _ID.fullmatch(config.path) is None:
         message = "is neither a local directory nor a valid Hub id"
-        # Other text is more likely a misspelt id than a relative path of another machine.
-        is_path = config.path.startswith(("/", "./", "../", "~"))
-        kind = MissingPathError.kind if is_path else ""
-        yield Problem("path", message, valid=("owner/name", "./directory"), kind=kind)
+        valid = ("owner/name", "./directory")
+        yield Problem("path", message, valid=valid, kind=MissingPathError.kind)
     useless = {"revision": config.revision, "token": config.token} if folder else {}
     if folder and is_saved(folder):
         useless |= {
