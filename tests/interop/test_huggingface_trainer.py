@@ -172,6 +172,12 @@ def test_the_model_of_the_folder_and_what_needs_a_decision(
     assert "optim: differs" in capsys.readouterr().err
 
 
+def test_models_without_an_organization_are_found_on_the_hub(tmp_path: Path) -> None:
+    job = converted(tmp_path, model_revision="v1")
+    assert job.model.pretrained == "openai-community/gpt2@v1"
+    assert vars(job.tokenizer)["path"] == "openai-community/gpt2@v1"
+
+
 def test_groups_by_length_have_no_effect_on_rows_of_one_length(tmp_path: Path) -> None:
     assert not converted(tmp_path, group_by_length=True).data.packing.length_buckets
     reports = read(tmp_path, group_by_length=True).reports

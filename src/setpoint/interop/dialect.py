@@ -113,6 +113,14 @@ def listed_keys(system: str) -> dict[str, Key]:
     return keys
 
 
+ORGANIZATIONS = {
+    **dict.fromkeys(("gpt2", "gpt2-medium", "gpt2-large", "gpt2-xl", "openai-gpt"),
+                    "openai-community"),
+    "distilgpt2": "distilbert",
+}  # fmt: skip
+"""Organizations of models that the Hub also knows by a name without one."""
+
+
 @dataclass(frozen=True, slots=True)
 class Report:
     """A key without an exact equivalent, with its position and the reason."""
@@ -413,7 +421,8 @@ class Conversion:
         self.copy({path: key for path, key in fields.items() if self.value(key) is not None})
 
     def at_revision(self, name: str | None, key: str) -> str | None:
-        """A hub name with the revision given by a key; any other name unchanged."""
+        """A hub name with its organization and the revision given by a key; else the name."""
+        name = name and full_hub_id(name)
         revision = self.text(key)
         is_on_hub = name is not None and not os.path.exists(name) and "@" not in name
         is_set = revision not in (None, "", self.dialect.keys[key].default)
@@ -422,7 +431,7 @@ class Conversion:
     def tokenizer(self, path: object, *keys: str) -> None:
         """Set a Hugging Face tokenizer by its directory or id."""
         self.set("tokenizer.type", "huggingface", *keys)
-        self.set("tokenizer.path", path, *keys)
+        self.set("tokenizer.path", full_hub_id(path) if isinstance(path, str) else path, *keys)
 
     def pipeline(self, key: str) -> None:
         """Set the schedule by its name in torch.distributed.pipelining, ignoring case."""
@@ -666,6 +675,14 @@ def _leaves(
         elif value is not None or not has_keys:
             leaves.append((key, place, value))
     return leaves
+
+
+def full_hub_id(name: str) -> str:
+    """Complete the id of a model on the Hub that has a name without an organization, too."""
+    repository = name.partition("@")[0]
+    organization = ORGANIZATIONS.get(repository)
+    is_short = organization is not None and not os.path.exists(repository)
+    return f"{organization}/{name}" if is_short else name
 
 
 def share_in(split: object) -> float:
