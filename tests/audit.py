@@ -4,8 +4,6 @@ pip-audit ends with status 0 as well where it could look up nothing; here that i
 0 all were looked up and none is known, 1 some are known, 3 not all could be looked up.
 """
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys

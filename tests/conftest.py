@@ -1,7 +1,5 @@
 """What all tests share: a clean environment, reproducible examples, the source as parsed files."""
 
-from __future__ import annotations
-
 import ast
 import functools
 import gc

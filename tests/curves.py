@@ -7,8 +7,6 @@
 thread, by what decides how sums are rounded: the version of torch, and the kind of processor.
 """
 
-from __future__ import annotations
-
 import json
 import platform
 import sys

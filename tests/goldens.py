@@ -8,8 +8,6 @@ in which it differs from those defaults, derived ones included; `tiny+MODIFIER.t
 preset `tiny` with a modifier. Together they say every value of every preset.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import sys

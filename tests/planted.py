@@ -7,8 +7,6 @@ catch it: files or folders, run in this order up to the first failure. A break t
 catches is `MISSED`, and the exit status 1. One whose text is not there (any more) is `STALE`.
 """
 
-from __future__ import annotations
-
 import os
 import shutil
 import subprocess

@@ -1,7 +1,5 @@
 """The functions that `import setpoint as sp` offers beside the kernel."""
 
-from __future__ import annotations
-
 import json
 import math
 import subprocess

@@ -1,7 +1,5 @@
 """What the benchmarks compare is the same for all sides: their pure parts; the page of results."""
 
-from __future__ import annotations
-
 import ast
 import re
 import shlex

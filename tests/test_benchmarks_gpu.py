@@ -1,7 +1,5 @@
 """The bench for a GPU: its arithmetic, how it reads traces, and all of it in small on a CPU."""
 
-from __future__ import annotations
-
 import json
 import sys
 import time

@@ -1,7 +1,5 @@
 """The sides of `benchmarks/train` train the same thing, and its scripts run in small."""
 
-from __future__ import annotations
-
 import io
 import json
 import math

@@ -1,7 +1,5 @@
 """The loss curves of the small presets are those that are kept, bit for bit on a known machine."""
 
-from __future__ import annotations
-
 import json
 import os
 import warnings

@@ -1,7 +1,5 @@
 """The commands of examples/README.md, in a twentieth of their steps."""
 
-from __future__ import annotations
-
 import json
 import re
 import shutil

@@ -1,7 +1,5 @@
 """No default of a preset, a modifier or a variant changes unseen: the alarm for drift."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any

@@ -4,8 +4,6 @@ Each case runs in a process of its own, since the test process has imported ever
 The budget counts modules, which are the same on every machine, and no time, which is not.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

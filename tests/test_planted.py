@@ -1,7 +1,5 @@
 """The planted breaks of `make planted` are about the source as it is."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from .planted import BREAKS, ROOT, copy_tree

@@ -1,7 +1,5 @@
 """What SECURITY.md promises: nothing that is read runs code, and no secret is written."""
 
-from __future__ import annotations
-
 import ast
 import json
 import os

@@ -1,7 +1,5 @@
 """What is kept of messages: another wording is none of its business, a lost fact is."""
 
-from __future__ import annotations
-
 import pytest
 
 from .support.snapshots import facts, lost

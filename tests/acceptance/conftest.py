@@ -1,7 +1,5 @@
 """A folder with a small job, the command line in it, and one finished run that all tests share."""
 
-from __future__ import annotations
-
 import contextlib
 import io
 import os

@@ -1,7 +1,5 @@
 """A user's own configuration, which has nothing to do with training, and its history."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Iterator
 
 import setpoint as sp

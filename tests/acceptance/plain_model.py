@@ -4,8 +4,6 @@ Written from the papers' formulas and the configuration's help texts, and sharin
 it judges. Slow, and meant to be read.
 """
 
-from __future__ import annotations
-
 import math
 from typing import Any
 

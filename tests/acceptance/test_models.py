@@ -4,8 +4,6 @@
 definitions, through the loop that trains.
 """
 
-from __future__ import annotations
-
 import math
 from typing import Any
 

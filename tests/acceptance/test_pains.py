@@ -3,8 +3,6 @@
 The promises in test_sixteen.py answer most complaints; these are the rest.
 """
 
-from __future__ import annotations
-
 import json
 import os
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Models of other libraries: unusual shapes give their logits, and wrong files are refused."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """The sixteen promises of docs/config/promises.md, one test for each, through what users touch."""
 
-from __future__ import annotations
-
 import itertools
 import json
 import re

@@ -1,7 +1,5 @@
 """Tiny transformers of the shapes that people fine-tune, with an adapter."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import torch

@@ -1,7 +1,5 @@
 """What of `[adapter]` is refused, and what is said of what is adapted."""
 
-from __future__ import annotations
-
 import re
 from math import prod
 from pathlib import Path

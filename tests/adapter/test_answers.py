@@ -1,7 +1,5 @@
 """The preset `answers`, from a base to an export: questions whose answers are known."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import setpoint.presets  # noqa: F401 - registers them

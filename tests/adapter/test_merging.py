@@ -1,7 +1,5 @@
 """ReLoRA: the function after a merge, the state of the optimizer, and runs that resume."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

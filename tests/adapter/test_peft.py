@@ -1,7 +1,5 @@
 """LoRA, DoRA and rank-stabilized LoRA against PEFT: forward, gradients and steps of AdamW."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -1,7 +1,5 @@
 """Several ranks train an adapter as one rank does, and send nothing of what is frozen."""
 
-from __future__ import annotations
-
 import pytest
 
 from ..support.forks import forked

@@ -1,7 +1,5 @@
 """What is done to a store of checkpoints, and what must hold wherever a fault cuts it off."""
 
-from __future__ import annotations
-
 import errno
 import itertools
 import os

@@ -7,8 +7,6 @@
 JSON: how many of each there were.
 """
 
-from __future__ import annotations
-
 import errno
 import json
 import os

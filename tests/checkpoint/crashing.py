@@ -5,8 +5,6 @@
 It forks the processes that are to die, and prints one line of JSON.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import random

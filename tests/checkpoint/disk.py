@@ -13,8 +13,6 @@ what a disk may hold after a power cut. The model is that of POSIX:
 A killed process is the case in which nothing is lost.
 """
 
-from __future__ import annotations
-
 import builtins
 import io
 import itertools

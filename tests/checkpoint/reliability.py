@@ -4,8 +4,6 @@ It tries all of them, which takes minutes, and counts; words after the command c
 tests try them as well, and fail where there are fewer than the page says.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import re

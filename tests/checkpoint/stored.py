@@ -1,7 +1,5 @@
 """Checkpoints of a store by step or pointer, as commands find them."""
 
-from __future__ import annotations
-
 from collections.abc import Collection
 from pathlib import Path
 

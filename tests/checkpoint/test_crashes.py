@@ -1,7 +1,5 @@
 """Processes that die, and disks that fill up, in the middle of a save."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable
 from pathlib import Path

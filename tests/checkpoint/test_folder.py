@@ -1,7 +1,5 @@
 """Names, pointers, and folders that appear whole."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Callable
 from pathlib import Path

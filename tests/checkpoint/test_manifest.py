@@ -1,7 +1,5 @@
 """The JSON files of a checkpoint."""
 
-from __future__ import annotations
-
 import errno
 import json
 import math

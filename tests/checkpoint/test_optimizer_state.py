@@ -1,7 +1,5 @@
 """The state of optimizers, to the bit."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable, Iterable
 from pathlib import Path

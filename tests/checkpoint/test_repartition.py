@@ -1,7 +1,5 @@
 """Checkpoints in other layouts: all that they hold, whole or not at all."""
 
-from __future__ import annotations
-
 import errno
 import json
 from pathlib import Path

@@ -1,7 +1,5 @@
 """States staged, written and read back."""
 
-from __future__ import annotations
-
 import gc
 import os
 import random

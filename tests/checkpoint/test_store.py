@@ -1,7 +1,5 @@
 """Saving, loading, selecting, resuming: what a store promises while nothing fails."""
 
-from __future__ import annotations
-
 import math
 from pathlib import Path
 from typing import Any

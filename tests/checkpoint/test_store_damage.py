@@ -1,7 +1,5 @@
 """Flipped bits, cut files, missing files: nothing damaged is ever loaded."""
 
-from __future__ import annotations
-
 import errno
 import os
 import shutil

@@ -1,7 +1,5 @@
 """Commands called in this process, in a folder of their own that holds a few configurations."""
 
-from __future__ import annotations
-
 import os
 import re
 import shlex

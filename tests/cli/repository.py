@@ -1,7 +1,5 @@
 """Git repositories made for the tests, also ones that hold Setpoint's own sources."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import subprocess

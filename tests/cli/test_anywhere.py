@@ -1,7 +1,5 @@
 """Trained weights are used in another folder, and without the files that they were trained with."""
 
-from __future__ import annotations
-
 import json
 import shutil
 from pathlib import Path

@@ -1,7 +1,5 @@
 """`setpoint checkpoint ...`: what there is, whether it is as it was written, and what may go."""
 
-from __future__ import annotations
-
 import json
 import math
 import os

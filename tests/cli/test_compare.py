@@ -1,7 +1,5 @@
 """`setpoint compare` and `setpoint report` from the command line."""
 
-from __future__ import annotations
-
 import io
 import json
 import shutil

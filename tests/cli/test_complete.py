@@ -1,7 +1,5 @@
 """The scripts in the shells that they are for."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import subprocess

@@ -1,7 +1,5 @@
 """`setpoint data inspect`, `data stats` and `tokenizer train`."""
 
-from __future__ import annotations
-
 import json
 
 import pytest

@@ -1,7 +1,5 @@
 """`setpoint infer`, its short forms, and the other commands on an inference job."""
 
-from __future__ import annotations
-
 import json
 import os
 import signal

@@ -1,7 +1,5 @@
 """Files and records of an older schema, of which the tests make up a few changes."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Callable
 

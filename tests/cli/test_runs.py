@@ -1,7 +1,5 @@
 """`setpoint runs ...`: as people type it."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator
 from pathlib import Path

@@ -1,7 +1,5 @@
 """`setpoint schedule` from the command line."""
 
-from __future__ import annotations
-
 import json
 import sys
 

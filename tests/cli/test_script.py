@@ -1,7 +1,5 @@
 """Scripts with a root of their own: `sp.run`, its commands, sweeps and completion."""
 
-from __future__ import annotations
-
 import builtins
 import gc
 import json

@@ -1,7 +1,5 @@
 """Run directories and checkpoints of a run that was really trained."""
 
-from __future__ import annotations
-
 import json
 import re
 import shutil

@@ -1,7 +1,5 @@
 """Every kind of wrong value, by each way in: file, flag and environment."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import pytest

@@ -1,7 +1,5 @@
 """A configuration file on standard input, and response files, for every command with a SOURCE."""
 
-from __future__ import annotations
-
 import io
 import json
 import sys

@@ -1,7 +1,5 @@
 """`setpoint sweep` from the command line, with real runs where only these show it."""
 
-from __future__ import annotations
-
 import json
 import re
 import shlex

@@ -1,7 +1,5 @@
 """What `setpoint train` refuses before it writes anything; training itself is tested elsewhere."""
 
-from __future__ import annotations
-
 import json
 import os
 import shutil

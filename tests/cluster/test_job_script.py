@@ -1,7 +1,5 @@
 """`setpoint launch`: the script that Slurm runs, and a PyTorchJob or JobSet of Kubernetes."""
 
-from __future__ import annotations
-
 import os
 import re
 import subprocess

@@ -1,7 +1,5 @@
 """No trace of one test's settings in the next."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 import pytest

@@ -1,7 +1,5 @@
 """Models that show what torch.compile can and cannot do."""
 
-from __future__ import annotations
-
 from contextlib import ExitStack
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Compiled layers are the same layers, under the same names, and share their code."""
 
-from __future__ import annotations
-
 import copy
 import logging
 import os

@@ -1,7 +1,5 @@
 """Names that PyTorch does not have, and machines that cannot compile, are found before the run."""
 
-from __future__ import annotations
-
 import os
 import re
 from pathlib import Path

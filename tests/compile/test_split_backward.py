@@ -1,7 +1,5 @@
 """Backward passes of compiled code in two parts: gradients of inputs, then those of weights."""
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor, nn
 from torch.distributed.pipelining._backward import stage_backward_input, stage_backward_weight

@@ -1,7 +1,5 @@
 """A part that silently runs as it is written is found, whatever the reason."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 from typing import Any

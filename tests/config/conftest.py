@@ -1,7 +1,5 @@
 """Presets that tests write as Python and run are registered for one test only."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 import pytest

@@ -1,7 +1,5 @@
 """What a check yields is held to its word."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from typing import Any
 

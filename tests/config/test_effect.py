@@ -1,7 +1,5 @@
 """Settings without effect: an error where they were meant, a note where they were overtaken."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from setpoint.config import Config, dead, derive, derived, field, resolve

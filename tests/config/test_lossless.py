@@ -1,7 +1,5 @@
 """Python, files and records say the same: every kind of value, shared sections, references."""
 
-from __future__ import annotations
-
 import copy
 import itertools
 import json

@@ -1,7 +1,5 @@
 """What a function is handed by mistake is told in words."""
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Callable
 from pathlib import Path

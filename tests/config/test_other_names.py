@@ -1,7 +1,5 @@
 """A root's own table of what other systems call things."""
 
-from __future__ import annotations
-
 from functools import partial
 
 import pytest

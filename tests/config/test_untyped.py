@@ -1,7 +1,5 @@
 """Values of no declared type, and alternatives: the same wherever they are written, and kept."""
 
-from __future__ import annotations
-
 import enum
 import pathlib
 from collections.abc import Callable

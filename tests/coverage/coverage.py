@@ -16,8 +16,6 @@ differs. Keys that were found in a system's code alone have `documented = false`
 `section` for one that an inference job takes over whole, `computed` for what can only be read.
 """
 
-from __future__ import annotations
-
 import ast
 import functools
 import importlib

@@ -1,7 +1,5 @@
 """Write docs/coverage from the answers: `python -m tests.coverage.make` (`make coverage`)."""
 
-from __future__ import annotations
-
 from .coverage import PAGES, outdated
 
 if __name__ == "__main__":

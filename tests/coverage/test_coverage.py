@@ -1,7 +1,5 @@
 """The coverage pages say of every key what Setpoint has, and say nothing that is not so."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 from collections import Counter

@@ -1,7 +1,5 @@
 """Hints for the keys of four systems name a field that answers the key, or none."""
 
-from __future__ import annotations
-
 import json
 import re
 import tomllib

@@ -1,7 +1,5 @@
 """Both sides of data as they are built in memory, whatever is prepared."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from setpoint.data.config import Data

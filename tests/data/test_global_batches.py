@@ -1,7 +1,5 @@
 """The stream of global batches depends on the data, the seed and the global batch alone."""
 
-from __future__ import annotations
-
 import json
 import math
 from collections.abc import Sequence

@@ -1,7 +1,5 @@
 """Workers change nothing but who makes the rows; their faults name what they were making."""
 
-from __future__ import annotations
-
 import errno
 import itertools
 import json

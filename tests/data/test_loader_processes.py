@@ -1,7 +1,5 @@
 """Worker processes: what they share, what signals do to them, and that none is left behind."""
 
-from __future__ import annotations
-
 import json
 import os
 import pickle

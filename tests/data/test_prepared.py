@@ -1,7 +1,5 @@
 """Prepared data holds what a corpus in memory holds, and is whole or named."""
 
-from __future__ import annotations
-
 import errno
 import json
 import multiprocessing

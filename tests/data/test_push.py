@@ -1,7 +1,5 @@
 """`setpoint data push` and the way back, against a hub on this machine."""
 
-from __future__ import annotations
-
 import errno
 import json
 import os

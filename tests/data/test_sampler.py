@@ -1,7 +1,5 @@
 """Mixtures: exact shares at every moment, whoever takes how many rows at once, resumed anywhere."""
 
-from __future__ import annotations
-
 import csv
 import json
 import math

@@ -1,7 +1,5 @@
 """Streams: the rows of an oracle, in bounded memory, and the same after every resume."""
 
-from __future__ import annotations
-
 import csv
 import gc
 import gzip

@@ -1,7 +1,5 @@
 """Small tokenizers in Hugging Face's format, built here, in the kinds that are in use."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Sequence
 from pathlib import Path

@@ -12,8 +12,6 @@ A page marks where one belongs, and `python -m tests.docs.make` fills it in:
     <!-- end -->
 """
 
-from __future__ import annotations
-
 import ast
 import functools
 import re

@@ -1,7 +1,5 @@
 """Write the lists of fields in the pages: `python -m tests.docs.make` (`make coverage`)."""
 
-from __future__ import annotations
-
 from .fields import ROOT, outdated
 
 

@@ -1,7 +1,5 @@
 """The page for users of `TrainingArguments`: what it says of names."""
 
-from __future__ import annotations
-
 import re
 
 from setpoint.config.schema.class_info import all_fields

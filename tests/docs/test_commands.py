@@ -10,8 +10,6 @@ shows a pyproject.toml counts as installed. Runs of a few steps (`smoke`) read s
 the page says nothing of their length.
 """
 
-from __future__ import annotations
-
 import os
 import re
 import shlex

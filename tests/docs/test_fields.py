@@ -1,7 +1,5 @@
 """The lists of fields are those of the classes, and every field of a job is in one page's."""
 
-from __future__ import annotations
-
 from collections import Counter
 
 from .fields import DOCS, LIST, ROOT, chosen, outdated, rows_of

@@ -1,7 +1,5 @@
 """Links between the pages lead somewhere, headings included."""
 
-from __future__ import annotations
-
 import ast
 import re
 from pathlib import Path

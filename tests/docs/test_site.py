@@ -1,7 +1,5 @@
 """The documentation builds as a site: every page in its navigation, every link and anchor there."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 from pathlib import Path

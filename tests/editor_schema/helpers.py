@@ -1,7 +1,5 @@
 """What a schema says and what Setpoint says about the same file."""
 
-from __future__ import annotations
-
 import json
 from typing import Any
 

@@ -1,7 +1,5 @@
 """The schema of `[sweep]` agrees with what reads it."""
 
-from __future__ import annotations
-
 import json
 from typing import Any
 

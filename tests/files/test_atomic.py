@@ -1,7 +1,5 @@
 """Small files replaced in one step."""
 
-from __future__ import annotations
-
 import os
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Two processes and one run directory."""
 
-from __future__ import annotations
-
 import errno
 import fcntl
 import os

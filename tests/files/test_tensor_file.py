@@ -1,7 +1,5 @@
 """Tensors of all kinds through a safetensors file, bit for bit."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """Threads for calls at an interval and for queues of tasks."""
 
-from __future__ import annotations
-
 import threading
 from itertools import count
 from unittest.mock import MagicMock

@@ -3,8 +3,6 @@
 Files are uploaded as git LFS has it; Xet, which the real hub prefers, is switched off.
 """
 
-from __future__ import annotations
-
 import base64
 import hashlib
 import json

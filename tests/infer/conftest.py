@@ -1,7 +1,5 @@
 """A run that has learnt something, made once for all tests of inference."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

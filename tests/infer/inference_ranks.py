@@ -3,8 +3,6 @@
 The words are the number of ranks; all cases of that number run in one start of them.
 """
 
-from __future__ import annotations
-
 import os
 import sys
 import tempfile

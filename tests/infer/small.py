@@ -1,7 +1,5 @@
 """Models, runs and jobs that are small enough for a test."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Runs with an adapter: generation and evaluation, export to PEFT and merged, and the way back."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

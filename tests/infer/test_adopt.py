@@ -1,7 +1,5 @@
 """What the weights come with: taken over, overridden where it may be, refused where it may not."""
 
-from __future__ import annotations
-
 import json
 import shutil
 from dataclasses import replace

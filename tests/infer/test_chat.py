@@ -1,7 +1,5 @@
 """A chat model from its data to its answers, against transformers with the exported files."""
 
-from __future__ import annotations
-
 import io
 import json
 from collections.abc import Callable, Mapping

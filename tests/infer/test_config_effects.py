@@ -1,7 +1,5 @@
 """No dead knobs: each field of an inference job changes something, in a table of all."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path

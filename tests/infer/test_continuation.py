@@ -1,7 +1,5 @@
 """Texts from the checkpoints of a run."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path

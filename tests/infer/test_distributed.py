@@ -1,7 +1,5 @@
 """Inference on several ranks: each has a part, and results are those of one process."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import pytest

@@ -1,7 +1,5 @@
 """Exported weights say the same in transformers, and here again."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

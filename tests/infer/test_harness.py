@@ -1,7 +1,5 @@
 """What the harness asks, against the model called by hand."""
 
-from __future__ import annotations
-
 import json
 import sys
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """Weights trained on token ids alone: evaluated on token files and rows, and continued by ids."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Which weights are loaded, and what is refused."""
 
-from __future__ import annotations
-
 import json
 import shutil
 from pathlib import Path

@@ -1,7 +1,5 @@
 """What is done between two passes through a model: when, and what is left of it."""
 
-from __future__ import annotations
-
 import gc
 import json
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Whole inference jobs: their results, where they go, and what is refused before any work."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

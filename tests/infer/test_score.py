@@ -1,7 +1,5 @@
 """Loss, perplexity and bits per byte: against training's own, and against a sum by hand."""
 
-from __future__ import annotations
-
 import json
 import math
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """Files of other systems, in the variety that people have, pass the checks at their own size."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

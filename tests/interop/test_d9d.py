@@ -1,7 +1,5 @@
 """Files of d9d mean what they mean there, by its own formulas."""
 
-from __future__ import annotations
-
 import json
 import math
 from pathlib import Path

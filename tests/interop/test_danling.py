@@ -1,7 +1,5 @@
 """Files of DanLing mean what they mean there, by its own formulas, under names of 0.3 and 0.4."""
 
-from __future__ import annotations
-
 import json
 import math
 from pathlib import Path

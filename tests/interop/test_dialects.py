@@ -1,7 +1,5 @@
 """Each dialect has every key with its default, and converts or reports any subset of them."""
 
-from __future__ import annotations
-
 import tomllib
 from pathlib import Path
 from typing import Any

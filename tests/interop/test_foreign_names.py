@@ -1,7 +1,5 @@
 """What other systems call our fields: who types one of these names is told ours."""
 
-from __future__ import annotations
-
 import json
 import shlex
 from pathlib import Path

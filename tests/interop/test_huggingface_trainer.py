@@ -1,7 +1,5 @@
 """Files of `TrainingArguments` mean what transformers makes of them."""
 
-from __future__ import annotations
-
 import dataclasses
 import json
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Files of torchtune mean what they mean there, by its own formulas."""
 
-from __future__ import annotations
-
 import math
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """What the tests of losses share: small batches, and the losses they are held against."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import torch

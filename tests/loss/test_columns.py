@@ -1,7 +1,5 @@
 """Losses of logits of which each rank has a part of the vocabulary, against those of all."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import numpy as np

@@ -1,7 +1,5 @@
 """What operators make, how often, and how many bytes of it are still alive."""
 
-from __future__ import annotations
-
 from collections import Counter
 from typing import Any
 

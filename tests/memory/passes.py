@@ -1,7 +1,5 @@
 """A forward and a backward pass of a small model, and what is compared of them."""
 
-from __future__ import annotations
-
 from collections import Counter
 from typing import Any, NamedTuple
 

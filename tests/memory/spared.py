@@ -1,7 +1,5 @@
 """A machine without a GPU, where the checks believe that offloading saves something."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from contextlib import contextmanager
 

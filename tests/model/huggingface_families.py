@@ -3,8 +3,6 @@
 The loop is PyTorch's and transformers' own: eager attention, one document at a time.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any

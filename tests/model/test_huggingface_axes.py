@@ -1,7 +1,5 @@
 """Families of transformers on the axes that divide a model: what one rank trains, or a refusal."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

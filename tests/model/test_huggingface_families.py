@@ -1,7 +1,5 @@
 """Families of transformers are trained as transformers itself trains them."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Parameters of a transformer by its configuration: the list, and its sums against built models."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from hypothesis import HealthCheck, given, settings

@@ -1,7 +1,5 @@
 """Stands in for NVML, which needs a GPU of NVIDIA's and its driver."""
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager

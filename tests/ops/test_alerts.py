@@ -1,7 +1,5 @@
 """Alerts: what is sent, when, and that nothing of it stops a run or shows a secret."""
 
-from __future__ import annotations
-
 import json
 import threading
 import time

@@ -1,7 +1,5 @@
 """Runs that upload their checkpoints, and go on from them in another place."""
 
-from __future__ import annotations
-
 import shutil
 import threading
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Exports in training: checkpoints as Hugging Face models, whole or not at all."""
 
-from __future__ import annotations
-
 import errno
 import shutil
 import subprocess

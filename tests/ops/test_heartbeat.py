@@ -1,7 +1,5 @@
 """Heartbeats go on while a rank hangs, and say so; nothing about them ends a run."""
 
-from __future__ import annotations
-
 import json
 import os
 import time

@@ -1,7 +1,5 @@
 """When steps that wait for their data are warned of."""
 
-from __future__ import annotations
-
 import json
 import os
 from pathlib import Path

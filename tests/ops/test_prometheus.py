@@ -1,7 +1,5 @@
 """The endpoint for Prometheus."""
 
-from __future__ import annotations
-
 import re
 import socket
 import urllib.error

@@ -1,7 +1,5 @@
 """The chain of a run: whatever is changed in what it seals is found, and nothing else is."""
 
-from __future__ import annotations
-
 import json
 import random
 from collections.abc import Callable

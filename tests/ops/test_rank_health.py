@@ -1,7 +1,5 @@
 """Samples of the machine, and the health of a GPU."""
 
-from __future__ import annotations
-
 import sys
 import time
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Checkpoints at a URL: whole or absent, whatever the service does."""
 
-from __future__ import annotations
-
 import hashlib
 import os
 import signal

@@ -1,7 +1,5 @@
 """Checkpoints in S3: moto's server on this machine, and the client that users have."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from pathlib import Path
 

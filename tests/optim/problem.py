@@ -1,7 +1,5 @@
 """A problem that can be learnt, on which an optimizer is followed beside its oracle."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable
 from typing import Any
 

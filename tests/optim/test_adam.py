@@ -1,7 +1,5 @@
 """AdamW with weights and state in bf16."""
 
-from __future__ import annotations
-
 import math
 from typing import Any
 

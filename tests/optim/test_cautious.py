@@ -1,7 +1,5 @@
 """Cautious weight decay (Chen et al., 2025, https://arxiv.org/abs/2510.12402)."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -1,7 +1,5 @@
 """Muon against torch.optim.Muon, and its other half against torch.optim.AdamW."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Schedule-free AdamW against its formulas with all three points, and the package schedulefree."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -1,7 +1,5 @@
 """The sections `adamw`, `sgd` and `adafactor` against torch.optim."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -6,8 +6,6 @@ The others end by themselves, all start again, and in the end the run is compare
 nothing disturbed. It prints one line of JSON: how many kills of each kind there were.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import random

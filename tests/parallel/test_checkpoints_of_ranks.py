@@ -1,7 +1,5 @@
 """Checkpoints of several ranks: each writes its parts, and any division reads them."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable
 from pathlib import Path

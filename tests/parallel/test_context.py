@@ -1,7 +1,5 @@
 """Ranks that divide sequences train what one rank trains, and what divides is checked before."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

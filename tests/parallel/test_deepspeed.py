@@ -1,7 +1,5 @@
 """Two ranks among which DeepSpeed divides what replicas hold train what one rank does."""
 
-from __future__ import annotations
-
 import json
 from importlib.util import find_spec
 from pathlib import Path

@@ -1,7 +1,5 @@
 """All that a deterministic job needs, and nothing of it in the next job."""
 
-from __future__ import annotations
-
 import os
 import random
 from typing import Any

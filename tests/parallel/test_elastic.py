@@ -1,7 +1,5 @@
 """Ranks that die and come back as fewer or more: the run is that of one rank."""
 
-from __future__ import annotations
-
 import json
 import os
 import signal

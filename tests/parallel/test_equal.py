@@ -1,7 +1,5 @@
 """Several ranks train what one rank trains: losses, norms and weights, for each way to divide."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 

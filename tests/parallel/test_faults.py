@@ -1,7 +1,5 @@
 """A rank that dies or hangs ends the others within the timeout, and what was saved stays."""
 
-from __future__ import annotations
-
 import time
 from pathlib import Path
 

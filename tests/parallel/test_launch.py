@@ -1,7 +1,5 @@
 """`setpoint train --nproc`: one run of several ranks, and how it ends."""
 
-from __future__ import annotations
-
 import os
 import signal
 import socket

@@ -1,7 +1,5 @@
 """Stages of a pipeline train what one rank does, and go on from each other's checkpoints."""
 
-from __future__ import annotations
-
 from itertools import combinations, pairwise
 from pathlib import Path
 from typing import Any

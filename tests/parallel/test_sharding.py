@@ -1,7 +1,5 @@
 """How ranks hold weights and sum gradients: each way trains the same, and does what it says."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Ranks that divide matrices train what one rank trains, and what divides is checked before."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 

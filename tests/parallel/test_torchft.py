@@ -3,8 +3,6 @@
 Runs of whole jobs take torchft's manager where it is installed (`make torchft`), else a stand-in.
 """
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

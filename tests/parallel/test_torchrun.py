@@ -1,7 +1,5 @@
 """`torchrun -m setpoint train` in its common forms, and what happens to its ranks."""
 
-from __future__ import annotations
-
 import os
 import signal
 import subprocess

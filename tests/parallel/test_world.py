@@ -1,7 +1,5 @@
 """One process is the whole world; how two of them add up is tested where they balance experts."""
 
-from __future__ import annotations
-
 import errno
 import os
 import re

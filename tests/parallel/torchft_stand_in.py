@@ -4,8 +4,6 @@
 Setpoint uses of torchft's. A group is alive while the connection of its first rank is open.
 """
 
-from __future__ import annotations
-
 import io
 import json
 import socket

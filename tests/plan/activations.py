@@ -7,8 +7,6 @@ coefficients, which the draws give; more draws than coefficients are taken, so t
 found.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import random

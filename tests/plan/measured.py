@@ -1,7 +1,5 @@
 """The steps of a dry run, taken in earnest."""
 
-from __future__ import annotations
-
 from setpoint.parallel.world import World
 from setpoint.plan import dry_run
 from setpoint.plan.dry_run import DryRun

@@ -1,7 +1,5 @@
 """The table of what pieces keep, against runs of the pieces."""
 
-from __future__ import annotations
-
 import random
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """The arithmetic of a rank against a dry run of it: parts, peak, and traffic row by row."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

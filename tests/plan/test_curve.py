@@ -1,7 +1,5 @@
 """The learning rate over the updates, before there is a run."""
 
-from __future__ import annotations
-
 import pytest
 
 import setpoint.presets  # noqa: F401 - registers them

@@ -1,7 +1,5 @@
 """A step of one rank of many, without the others: what it allocates, sends and computes."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """What ranks send for experts that they divide: against a dry run of even loads."""
 
-from __future__ import annotations
-
 import json
 from collections import defaultdict
 from collections.abc import Iterable

@@ -1,7 +1,5 @@
 """GPUs by name: the table beside others of its numbers, and files of users."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from unittest.mock import ANY
 

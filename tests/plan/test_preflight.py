@@ -1,7 +1,5 @@
 """Preflight: its figures are those of the model that is built, its findings those of training."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

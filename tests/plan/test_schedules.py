@@ -1,7 +1,5 @@
 """Schedules without torch: the order of torch's own, and bubbles of the literature."""
 
-from __future__ import annotations
-
 from itertools import pairwise
 from types import SimpleNamespace
 from typing import Any

@@ -1,7 +1,5 @@
 """The search for the fastest topologies: nothing that fits and is faster is passed over."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

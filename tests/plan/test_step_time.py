@@ -1,7 +1,5 @@
 """The expected time of a step: against closed formulas, where all but one of its parts is free."""
 
-from __future__ import annotations
-
 from collections import defaultdict
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """A job that this machine's memory cannot hold is refused before the kernel would kill it."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from types import SimpleNamespace
 

@@ -1,7 +1,5 @@
 """Drawings of a step: in characters, and as a page that runs nothing."""
 
-from __future__ import annotations
-
 import re
 
 from setpoint.plan.step_time import StepEvent

@@ -1,7 +1,5 @@
 """What a job computes in numbers: against the counts of the model, and by hand."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """A machine whose CPU stands for a GPU, so that fp16 and float8 can be looked at anywhere."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from contextlib import contextmanager
 

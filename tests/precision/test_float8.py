@@ -1,7 +1,5 @@
 """Linear layers in float8: against torchao's own layers, and on several ranks against one."""
 
-from __future__ import annotations
-
 import importlib.util
 from pathlib import Path
 from typing import Any

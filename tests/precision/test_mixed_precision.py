@@ -1,7 +1,5 @@
 """From the section to the model's format, the weights and the scaler."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 from itertools import product

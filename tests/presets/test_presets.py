@@ -3,8 +3,6 @@
 The values of presets are in tests/golden.
 """
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Presets of published models: the number of parameters, the model of transformers, the details."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

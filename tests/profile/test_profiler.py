@@ -1,7 +1,5 @@
 """Which steps are recorded, and what is left on disk."""
 
-from __future__ import annotations
-
 import os
 import pickle
 import re

@@ -1,7 +1,5 @@
 """Reads traces, and holds them against the rules of the Chrome trace format."""
 
-from __future__ import annotations
-
 import gzip
 import json
 from pathlib import Path

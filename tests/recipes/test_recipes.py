@@ -1,7 +1,5 @@
 """Recipes of other systems, written from their keys: checked at full size, and trained in small."""
 
-from __future__ import annotations
-
 import json
 import re
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Goodput: each second of a record is in the part that it belongs to."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

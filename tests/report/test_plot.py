@@ -1,7 +1,5 @@
 """Plots in files and in the terminal."""
 
-from __future__ import annotations
-
 import math
 import sys
 from collections.abc import Callable

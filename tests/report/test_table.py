@@ -1,7 +1,5 @@
 """Tables of runs: sorted, for people, for spreadsheets and for machines."""
 
-from __future__ import annotations
-
 import csv
 import io
 import math

@@ -1,7 +1,5 @@
 """Garbage is collected when it is asked for, and Python is left as it was."""
 
-from __future__ import annotations
-
 import gc
 from collections.abc import Iterator
 from contextlib import contextmanager

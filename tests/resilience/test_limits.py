@@ -1,7 +1,5 @@
 """A run leaves before its time is over, and where a file asks for it."""
 
-from __future__ import annotations
-
 import os
 import time
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """Signals become a request to stop, and handlers come back."""
 
-from __future__ import annotations
-
 import os
 import re
 import signal

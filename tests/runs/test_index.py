@@ -1,7 +1,5 @@
 """The index of runs: what it says is what the files say, also when they have changed."""
 
-from __future__ import annotations
-
 import json
 import os
 from pathlib import Path

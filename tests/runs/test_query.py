@@ -1,7 +1,5 @@
 """Conditions on runs, held against Python's own expressions."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -1,7 +1,5 @@
 """`verify` and `rerun`: what is trained again equals the record, and what is edited is found."""
 
-from __future__ import annotations
-
 import json
 import shutil
 import subprocess

@@ -1,7 +1,5 @@
 """A run as it is seen from its files while another process writes them."""
 
-from __future__ import annotations
-
 import json
 import os
 import time

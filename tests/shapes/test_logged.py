@@ -1,7 +1,5 @@
 """Metrics of the user's code: reduced exactly, whatever the order and the ranks."""
 
-from __future__ import annotations
-
 import json
 import math
 import statistics

@@ -1,7 +1,5 @@
 """What models and losses give: logits, perplexity, bits per byte."""
 
-from __future__ import annotations
-
 import math
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Patterns on names, and the problems of those without effect."""
 
-from __future__ import annotations
-
 import warnings
 
 import pytest

@@ -1,7 +1,5 @@
 """Cases of parametrized tests: some of many, and combinations that cover pairs of values."""
 
-from __future__ import annotations
-
 from collections.abc import Collection, Iterable
 from itertools import combinations, product
 from typing import Any

@@ -5,8 +5,6 @@ registered for the dispatch key of the CPU's autocast, so that they hold whereve
 within autograd functions, operators made of others, recomputation and compiled graphs.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager

@@ -8,8 +8,6 @@ number of the process, and its exit status, negative for a signal. It ends when 
 does, and what it has forked with it.
 """
 
-from __future__ import annotations
-
 import array
 import ast
 import atexit

@@ -7,8 +7,6 @@ with a limited memory and time. None may leave a trace outside of the copy, or e
 in words. It prints one line of JSON: how many traps there were, and how many commands were tried.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import resource

@@ -4,8 +4,6 @@ Forking one process that has imported torch, and run nothing of it, takes a thir
 a launcher takes.
 """
 
-from __future__ import annotations
-
 import os
 import socket
 import sys

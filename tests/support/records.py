@@ -1,7 +1,5 @@
 """Records as a version with fewer fields wrote them."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

@@ -9,8 +9,6 @@ wording is not a failure there; a lost path, number or suggestion is one.
 keep a new text whole, make its file, empty, beforehand.
 """
 
-from __future__ import annotations
-
 import fcntl
 import json
 import os

@@ -1,7 +1,5 @@
 """Batches made by hand, the tensors of a checkpoint, and their comparison."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import torch

@@ -1,7 +1,5 @@
 """Variants that tests declare, known only while these tests run."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from contextlib import contextmanager
 

@@ -1,7 +1,5 @@
 """Small jobs as points of a sweep, and processes that only pretend to train."""
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path

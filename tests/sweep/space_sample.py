@@ -1,7 +1,5 @@
 """A small root class with sources, and a sweep over it."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Literal
 

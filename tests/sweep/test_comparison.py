@@ -1,7 +1,5 @@
 """Runs side by side: only what differs, and metrics that may be missing."""
 
-from __future__ import annotations
-
 import json
 import math
 from pathlib import Path

@@ -1,7 +1,5 @@
 """A command line of a sweep: what is an axis, what stays an override, and what is refused."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -1,7 +1,5 @@
 """The launcher with processes that only pretend: how many at a time, and how they end."""
 
-from __future__ import annotations
-
 import os
 import signal
 import subprocess

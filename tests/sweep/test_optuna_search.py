@@ -1,7 +1,5 @@
 """Search with Optuna, over runs that only pretend: proposals, judgement, and going on."""
 
-from __future__ import annotations
-
 import sys
 from pathlib import Path
 

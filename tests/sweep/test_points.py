@@ -1,7 +1,5 @@
 """Points: composed as their own command lines would be, all checked, named, without duplicates."""
 
-from __future__ import annotations
-
 import itertools
 import re
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """Metrics by path."""
 
-from __future__ import annotations
-
 import math
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """The kinds of sweeps against itertools, and their sizes against counting."""
 
-from __future__ import annotations
-
 import itertools
 import statistics
 from collections.abc import Sequence

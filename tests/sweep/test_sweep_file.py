@@ -1,7 +1,5 @@
 """The table `[sweep]` of files: every kind, in every format, and what is wrong with some."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -1,7 +1,5 @@
 """The record of a sweep: complete at every moment, kept by one process, and never half read."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

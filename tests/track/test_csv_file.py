@@ -1,7 +1,5 @@
 """CSV files of metrics: read by Python's own reader."""
 
-from __future__ import annotations
-
 import csv
 from pathlib import Path
 from types import SimpleNamespace

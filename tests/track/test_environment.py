@@ -1,7 +1,5 @@
 """The record of where and how a process runs, without its secrets; peaks of GPUs by name."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 from importlib.metadata import version

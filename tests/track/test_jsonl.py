@@ -1,7 +1,5 @@
 """Rows of metrics: exact, whole, and back to an offset."""
 
-from __future__ import annotations
-
 import json
 import math
 import os

@@ -1,7 +1,5 @@
 """Lines in a pipe, a bar on a terminal."""
 
-from __future__ import annotations
-
 import errno
 import io
 import math

@@ -1,7 +1,5 @@
 """What a run directory holds, and what is refused."""
 
-from __future__ import annotations
-
 import errno
 import os
 import subprocess

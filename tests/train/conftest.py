@@ -1,7 +1,5 @@
 """Processes to kill, and no trace of one test's settings in the next."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator
 from pathlib import Path

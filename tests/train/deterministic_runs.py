@@ -3,8 +3,6 @@
 With two threads, so that sums are shared out.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 import sys

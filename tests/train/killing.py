@@ -6,8 +6,6 @@ It knows no function of the trainer's but for merges of adapters, where it is ki
 matrices: what Python and torch tell of themselves is enough.
 """
 
-from __future__ import annotations
-
 import os
 import signal
 import sys

@@ -1,7 +1,5 @@
 """A loss that is not finite on some batches, for small jobs."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Container
 from pathlib import Path

@@ -1,7 +1,5 @@
 """A job that trains in a second on text that can be learnt, and what the tests ask of its runs."""
 
-from __future__ import annotations
-
 import json
 import os
 import shutil

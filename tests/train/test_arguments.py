@@ -1,7 +1,5 @@
 """What `train` takes in Python beside a resolved job: sources, overrides, data and callbacks."""
 
-from __future__ import annotations
-
 import json
 from collections import UserDict
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """Where a model is judged and saved at another point than it is trained at."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

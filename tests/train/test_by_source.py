@@ -1,7 +1,5 @@
 """The cross-entropy and the targets of each source, in a step."""
 
-from __future__ import annotations
-
 import random
 from copy import deepcopy
 from pathlib import Path

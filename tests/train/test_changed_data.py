@@ -1,7 +1,5 @@
 """A file that changed since the checkpoint is an error that names it, until it is accepted."""
 
-from __future__ import annotations
-
 import json
 import os
 import shutil

@@ -1,7 +1,5 @@
 """The batch's arithmetic: any sizes given, the rest derived, what does not divide refused."""
 
-from __future__ import annotations
-
 import itertools
 
 import pytest

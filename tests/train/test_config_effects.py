@@ -1,7 +1,5 @@
 """No dead knobs: each field of a job and its sections changes something, in a table of all."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """What may differ when a run is resumed, and what is refused, with nothing changed."""
 
-from __future__ import annotations
-
 import json
 import shlex
 import shutil

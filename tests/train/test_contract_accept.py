@@ -1,7 +1,5 @@
 """`--accept PATH`: going on with a run although identity fields differ from its record."""
 
-from __future__ import annotations
-
 import json
 import shutil
 from collections.abc import Sequence

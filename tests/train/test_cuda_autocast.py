@@ -1,7 +1,5 @@
 """Training under autocast as CUDA has it: steps are taken, and dtypes are what kernels take."""
 
-from __future__ import annotations
-
 from collections import defaultdict
 from collections.abc import Iterator
 from contextlib import contextmanager

@@ -1,7 +1,5 @@
 """Verdicts on steps, how often an engine waits for the device, and errors of an update in words."""
 
-from __future__ import annotations
-
 import errno
 import math
 import re

@@ -3,8 +3,6 @@
 What a run never reads would have no effect, and setting it would have to be an error.
 """
 
-from __future__ import annotations
-
 import io
 import json
 import sys

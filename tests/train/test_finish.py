@@ -1,7 +1,5 @@
 """The table at the end says what the record says."""
 
-from __future__ import annotations
-
 import io
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Every choice of number formats is what it says in a run, or is refused in words."""
 
-from __future__ import annotations
-
 import shutil
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager

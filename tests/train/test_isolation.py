@@ -1,7 +1,5 @@
 """Packed documents that are isolated train a model as documents that have rows for themselves."""
 
-from __future__ import annotations
-
 from functools import partial
 from pathlib import Path
 from typing import Any

@@ -4,8 +4,6 @@ One oracle over a table of jobs. A story has sessions before the one that is kil
 those after which a difference from the record is accepted; kills come from `killing.py`.
 """
 
-from __future__ import annotations
-
 import itertools
 import os
 import random

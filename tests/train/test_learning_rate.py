@@ -1,7 +1,5 @@
 """The learning rate of runs: by step, tokens and epochs, and what evaluations lower."""
 
-from __future__ import annotations
-
 import signal
 from pathlib import Path
 

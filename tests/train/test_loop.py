@@ -1,7 +1,5 @@
 """The loop against plain PyTorch, written here, which shares nothing with it but the model."""
 
-from __future__ import annotations
-
 import hashlib
 import math
 import random

@@ -1,7 +1,5 @@
 """An update in portions is the update of one large batch: gradients, norms and weights."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

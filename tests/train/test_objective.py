@@ -1,7 +1,5 @@
 """The mean over the global batch, whatever it is computed in, and what does not fit together."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path

@@ -3,8 +3,6 @@
 `make test-gpu` runs what is marked `cuda`.
 """
 
-from __future__ import annotations
-
 import gzip
 import json
 import math

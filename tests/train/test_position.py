@@ -1,7 +1,5 @@
 """When something is due and when a run is over, against brute force in exact arithmetic."""
 
-from __future__ import annotations
-
 from fractions import Fraction
 from itertools import pairwise
 

@@ -1,7 +1,5 @@
 """A step of a run that is run again, and the batches that are kept for it."""
 
-from __future__ import annotations
-
 import json
 import math
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Biases of routers move once per step, and the load of experts is counted over a fixed size."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

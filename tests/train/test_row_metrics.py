@@ -1,7 +1,5 @@
 """Metrics of rows: norms of gradients, weights and updates, and MFU."""
 
-from __future__ import annotations
-
 import json
 import math
 from collections.abc import Callable, Mapping

@@ -4,8 +4,6 @@ Tolerances: fp32 to 1e-5 relative, since compiled code adds up in another order;
 it keeps in fp32 what eager code rounds between two operations.
 """
 
-from __future__ import annotations
-
 import json
 import os
 from collections.abc import Iterator

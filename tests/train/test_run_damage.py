@@ -1,7 +1,5 @@
 """Damaged checkpoints: named, skipped, and the run still ends exactly where it should."""
 
-from __future__ import annotations
-
 import shutil
 from collections.abc import Callable
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Deterministic runs are the same twice, bit for bit, in processes of their own."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

@@ -1,7 +1,5 @@
 """What a run leaves in its directory, and what it refuses before it has written anything."""
 
-from __future__ import annotations
-
 import json
 import shutil
 import socket

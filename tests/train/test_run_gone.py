@@ -1,7 +1,5 @@
 """Runs without checkpoints, without the files that they began with, or under another name."""
 
-from __future__ import annotations
-
 import shutil
 from pathlib import Path
 

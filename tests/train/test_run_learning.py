@@ -1,7 +1,5 @@
 """A run learns: its loss comes near the entropy of the source, which is known in closed form."""
 
-from __future__ import annotations
-
 import math
 from pathlib import Path
 

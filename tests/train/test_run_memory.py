@@ -1,7 +1,5 @@
 """What is kept where does not change what is learned: whole runs, to the last bit."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """Names of run directories, and how a run is found again by its configuration."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -1,7 +1,5 @@
 """What a checkpoint holds is all that the rest of a run depends on."""
 
-from __future__ import annotations
-
 import random
 import shutil
 from pathlib import Path

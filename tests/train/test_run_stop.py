@@ -1,7 +1,5 @@
 """Orderly stops of real processes: SIGTERM, Ctrl-C, and a second Ctrl-C."""
 
-from __future__ import annotations
-
 import os
 import signal
 import subprocess

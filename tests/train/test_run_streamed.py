@@ -1,7 +1,5 @@
 """Runs on streamed data: resumed, ended by epochs, and refused where the stream is another one."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

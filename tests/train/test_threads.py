@@ -1,7 +1,5 @@
 """Waiting threads are told to sleep, unless somebody has said otherwise."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

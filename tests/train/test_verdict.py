@@ -1,7 +1,5 @@
 """Steps that are skipped, undone or refused: not finite, or spikes of the loss."""
 
-from __future__ import annotations
-
 import json
 import math
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """Runs that start from the full state of another run's checkpoint, in whole or in part."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

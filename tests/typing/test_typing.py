@@ -1,7 +1,5 @@
 """Type checkers see what a user's project gets wrong, and nothing else; examples of pages pass."""
 
-from __future__ import annotations
-
 import json
 import re
 import subprocess

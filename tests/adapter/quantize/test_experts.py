@@ -1,7 +1,5 @@
 """Quantized packed experts: each is what it would be as a module by itself, wherever it lies."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Formats against their published definitions, and against the libraries that have them, too."""
 
-from __future__ import annotations
-
 import importlib
 import math
 from itertools import pairwise

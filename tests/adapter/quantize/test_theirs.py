@@ -1,7 +1,5 @@
 """Models of transformers on bases that files hold quantized: kept, they are those made dense."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

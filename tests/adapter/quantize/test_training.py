@@ -1,7 +1,5 @@
 """Training on quantized bases: what is learned, held and resumed, and what is refused."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

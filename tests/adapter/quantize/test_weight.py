@@ -1,7 +1,5 @@
 """Quantized weights in modules: products, gradients, what is kept for them, noise, loading."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Defaults are read like values that are set: converted, checked, and refused in words."""
 
-from __future__ import annotations
-
 import enum
 from pathlib import Path
 from typing import Any, Literal, cast

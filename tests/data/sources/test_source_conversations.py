@@ -1,7 +1,5 @@
 """Conversations as tokens: equal to those of transformers, with the loss on exactly the answers."""
 
-from __future__ import annotations
-
 import json
 from functools import partial
 from pathlib import Path

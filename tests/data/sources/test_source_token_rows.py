@@ -1,7 +1,5 @@
 """Rows of tokens with labels, as tokenized data sets have them."""
 
-from __future__ import annotations
-
 import csv
 import json
 from collections.abc import Callable, Iterator

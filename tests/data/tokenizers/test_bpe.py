@@ -1,7 +1,5 @@
 """BPE that is trained on the texts of a job."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

@@ -1,7 +1,5 @@
 """Tokenizers of the Hugging Face format: bytes of tokens, separators, and what is refused."""
 
-from __future__ import annotations
-
 import json
 import sys
 from pathlib import Path

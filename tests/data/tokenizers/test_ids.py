@@ -1,7 +1,5 @@
 """`tokenizer.type = ids`: token files by the size of the model's vocabulary alone."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np

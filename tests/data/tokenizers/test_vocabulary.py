@@ -1,7 +1,5 @@
 """What is known of a tokenizer without building it."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np

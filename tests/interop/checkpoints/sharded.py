@@ -3,8 +3,6 @@
 sharded.py FOLDER
 """
 
-from __future__ import annotations
-
 import sys
 from pathlib import Path
 

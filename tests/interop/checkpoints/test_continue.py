@@ -1,7 +1,5 @@
 """A training that PyTorch began, and that Setpoint continues from its checkpoint."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """GGUF files by the format's specification, and blocks by its formulas, number by number."""
 
-from __future__ import annotations
-
 import struct
 from contextlib import suppress
 from pathlib import Path

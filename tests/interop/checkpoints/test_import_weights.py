@@ -1,7 +1,5 @@
 """Weights of other systems give the logits that transformers has with them."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

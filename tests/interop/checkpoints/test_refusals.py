@@ -1,7 +1,5 @@
 """Checkpoints that are hostile, damaged or of other models are refused in words."""
 
-from __future__ import annotations
-
 import copy
 import pickle
 from pathlib import Path

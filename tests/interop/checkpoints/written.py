@@ -4,8 +4,6 @@ The layouts are written by permutations of whole tensors, as those systems' own 
 them, and not by the tables of Setpoint.
 """
 
-from __future__ import annotations
-
 import json
 import struct
 import warnings

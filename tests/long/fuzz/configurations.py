@@ -6,8 +6,6 @@
 again; one that fails is made smaller, and printed with the command that tries it again.
 """
 
-from __future__ import annotations
-
 import argparse
 import contextlib
 import faulthandler

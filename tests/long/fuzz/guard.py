@@ -1,7 +1,5 @@
 """What no input may cause: a traceback, a hang, or anything done that was not asked for."""
 
-from __future__ import annotations
-
 import importlib
 import os
 import signal

@@ -1,7 +1,5 @@
 """What other readers make of a text that ours takes, and of one that ours refuses."""
 
-from __future__ import annotations
-
 import json
 import math
 import tomllib

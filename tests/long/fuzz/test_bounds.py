@@ -1,7 +1,5 @@
 """The largest files that are read, and those just beyond, within the stated time and memory."""
 
-from __future__ import annotations
-
 import resource
 import subprocess
 import sys

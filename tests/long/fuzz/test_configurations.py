@@ -1,7 +1,5 @@
 """Whole configurations of random layers resolve or are refused in words, and at once."""
 
-from __future__ import annotations
-
 import io
 import time
 from collections import Counter

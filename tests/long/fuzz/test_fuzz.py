@@ -1,7 +1,5 @@
 """No input ends in a traceback, a hang, or anything done that was not asked for."""
 
-from __future__ import annotations
-
 import ast
 import subprocess
 

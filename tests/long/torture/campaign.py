@@ -8,8 +8,6 @@ that nothing has disturbed. It prints one line of JSON: how often each fault has
 sessions have ended as they should, and how many states were compared.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import random

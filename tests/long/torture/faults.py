@@ -3,8 +3,6 @@
 Each is drawn anew for a session: where it happens is chance.
 """
 
-from __future__ import annotations
-
 import errno
 import math
 import multiprocessing

@@ -4,8 +4,6 @@ Each round runs every campaign with another seed; with the counts of all rounds 
 docs/torture.md is written.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import random

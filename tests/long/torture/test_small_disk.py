@@ -1,7 +1,5 @@
 """A disk that is really full: a small tmpfs, which is then made larger."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 from collections.abc import Iterator

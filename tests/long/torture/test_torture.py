@@ -3,8 +3,6 @@
 `make torture` is the long form, which writes docs/torture.md; `campaign` says what a campaign is.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable
 from pathlib import Path

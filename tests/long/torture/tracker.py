@@ -1,7 +1,5 @@
 """A tracker whose rows go to a server, brought by `--import tests.long.torture.tracker`."""
 
-from __future__ import annotations
-
 import os
 import socket
 from typing import Any

@@ -4,8 +4,6 @@ Its arguments are the number of ranks, the degrees of the ring and of Ulysses, a
 are split.
 """
 
-from __future__ import annotations
-
 import sys
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Attention whose sequences several ranks divide: the same as that of one, forward and backward."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -1,7 +1,5 @@
 """A mixture of experts as one would explain it: a loop over tokens, in fp64, on plain lists."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass, field
 

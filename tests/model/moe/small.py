@@ -1,7 +1,5 @@
 """A layer with experts, small enough for every test."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import torch

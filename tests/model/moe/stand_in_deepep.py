@@ -1,7 +1,5 @@
 """A `deep_ep` for CPUs: what DeepEP's documentation says of `Buffer`, by gloo and without speed."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import torch

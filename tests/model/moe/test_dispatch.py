@@ -1,7 +1,5 @@
 """Experts on several ranks give what a loop over rows gives on one, in fp64, with all gradients."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """Experts: sorting, rows, products with their gradients, and the modules."""
 
-from __future__ import annotations
-
 from unittest.mock import patch
 
 import pytest

@@ -1,7 +1,5 @@
 """The layer against a loop over tokens in fp64, and its ways to compute against each other."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -1,7 +1,5 @@
 """Losses of routing, reports of layers and models, and metrics."""
 
-from __future__ import annotations
-
 import math
 from typing import Any
 

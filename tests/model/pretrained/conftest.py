@@ -1,7 +1,5 @@
 """transformers shows a bar for each file it reads or writes, and warns of special tokens."""
 
-from __future__ import annotations
-
 import os
 
 os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")

@@ -1,7 +1,5 @@
 """Small models of ours and directories in the format of Hugging Face, without transformers."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

@@ -4,8 +4,6 @@ Numbers and scales are drawn, and made dense by the formats' public definitions,
 block by block: scales are not those that a quantizer would choose.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable
 from functools import partial

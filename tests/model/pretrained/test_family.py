@@ -1,7 +1,5 @@
 """No field of the transformer is lost on the way to a file without anybody having said so."""
 
-from __future__ import annotations
-
 from setpoint.model.attention.config import MLA
 from setpoint.model.config import TransformerConfig
 from setpoint.model.moe.config import MoE

@@ -1,7 +1,5 @@
 """Parts of a model, and sharded ones, take what they hold of the files and no more."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Weights that grow rows for tokens that are added to their tokenizer."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Files that are not whole, or not those of the model: nothing is loaded, and it is said why."""
 
-from __future__ import annotations
-
 import json
 import weakref
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """Weights that files hold quantized, against dense ones by the formats' definitions."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any, cast

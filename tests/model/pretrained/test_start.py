@@ -1,7 +1,5 @@
 """Runs that start from weights of other runs, and of directories in the format of Hugging Face."""
 
-from __future__ import annotations
-
 import shutil
 from pathlib import Path
 from typing import Any

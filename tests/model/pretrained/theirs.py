@@ -1,7 +1,5 @@
 """Small models of transformers with random weights, large enough that every key shows."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path

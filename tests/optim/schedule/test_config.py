@@ -1,7 +1,5 @@
 """What the sections of schedules derive and refuse."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

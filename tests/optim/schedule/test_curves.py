@@ -1,7 +1,5 @@
 """Every schedule over a whole run: against closed formulas and torch."""
 
-from __future__ import annotations
-
 import json
 import math
 import random

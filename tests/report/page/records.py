@@ -1,7 +1,5 @@
 """Run directories written by hand, without training."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Reports in a real browser: Debian's Chromium without a window and without a network."""
 
-from __future__ import annotations
-
 import math
 import random
 from collections.abc import Iterator

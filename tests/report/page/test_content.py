@@ -1,7 +1,5 @@
 """What a report says of runs, and that data stays data."""
 
-from __future__ import annotations
-
 import base64
 import hashlib
 import json

@@ -1,7 +1,5 @@
 """Curves keep their extremes, panels show every metric once, and the importance of fields."""
 
-from __future__ import annotations
-
 import json
 import math
 import random

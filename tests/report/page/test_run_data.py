@@ -1,7 +1,5 @@
 """Run directories are read as data of bounded size, whatever is in them."""
 
-from __future__ import annotations
-
 import json
 import math
 import os

@@ -1,7 +1,5 @@
 """Runs with components that are imported by their path."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import torch

@@ -1,7 +1,5 @@
 """A model's parameters in groups: in the optimizer, in the loop, and in the record."""
 
-from __future__ import annotations
-
 import json
 import re
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Evaluations in a run: rows, the best among what was saved, and an early end."""
 
-from __future__ import annotations
-
 import json
 import math
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """Profiles of real runs: files, events, what people see, and that nothing else changes."""
 
-from __future__ import annotations
-
 import gc
 import os
 import signal

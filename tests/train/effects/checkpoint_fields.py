@@ -1,7 +1,5 @@
 """Effects of the fields of `[checkpoint]`."""
 
-from __future__ import annotations
-
 import shutil
 import time
 from collections.abc import Callable, Iterable, Iterator

@@ -1,7 +1,5 @@
 """Effects of the fields of `[data]` and `[tokenizer]`."""
 
-from __future__ import annotations
-
 import json
 import multiprocessing
 import time

@@ -3,8 +3,6 @@
 A CPU stands in for what needs a GPU; offloads move tensors within the host.
 """
 
-from __future__ import annotations
-
 import os
 from collections import Counter
 from pathlib import Path

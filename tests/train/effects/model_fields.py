@@ -1,7 +1,5 @@
 """Effects of the fields of `[model]`, `[adapter]` and `[loss]`."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Observations of a job that several tables of effects share."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import torch

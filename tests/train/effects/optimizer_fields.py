@@ -1,7 +1,5 @@
 """Effects of the fields of `[optimizer]` and `[schedule]`."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 from setpoint.config.record.record import fingerprint

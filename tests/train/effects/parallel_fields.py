@@ -1,7 +1,5 @@
 """Effects of the fields of `[parallel]`."""
 
-from __future__ import annotations
-
 import sys
 from datetime import timedelta
 from functools import partial

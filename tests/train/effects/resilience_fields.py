@@ -1,7 +1,5 @@
 """Effects of the fields of `[resilience]` and `[profiling]`."""
 
-from __future__ import annotations
-
 import gc
 import json
 import time

@@ -1,7 +1,5 @@
 """Effects of the fields of a job itself, `[batch]`, `[evaluation]` and `[tracking]`."""
 
-from __future__ import annotations
-
 import contextlib
 import io
 import json

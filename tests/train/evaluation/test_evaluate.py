@@ -1,7 +1,5 @@
 """The score against a direct computation, and bits per byte against its formula."""
 
-from __future__ import annotations
-
 import json
 import math
 import re

@@ -1,7 +1,5 @@
 """What the section refuses, and how it is written."""
 
-from __future__ import annotations
-
 from contextlib import nullcontext
 from pathlib import Path
 

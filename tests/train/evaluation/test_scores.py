@@ -1,7 +1,5 @@
 """Scores as rows of metrics, and back."""
 
-from __future__ import annotations
-
 import json
 import math
 from pathlib import Path

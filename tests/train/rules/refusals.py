@@ -1,7 +1,5 @@
 """What is said of jobs that a check across sections refuses."""
 
-from __future__ import annotations
-
 from collections.abc import Collection, Mapping
 from pathlib import Path
 

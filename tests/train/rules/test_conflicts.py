@@ -1,7 +1,5 @@
 """The table of settings that do not go together: each row can be met, and reads known names."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """What a loss needs of other sections, said before anything is built."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

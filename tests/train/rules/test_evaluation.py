@@ -1,7 +1,5 @@
 """Whether a run is long enough for the patience it is given."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

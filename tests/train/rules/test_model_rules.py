@@ -1,7 +1,5 @@
 """What number formats cannot do with the rest of a job is told before anything is built."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

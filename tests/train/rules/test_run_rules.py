@@ -1,7 +1,5 @@
 """Refusals of settings of compile, profiling and memory, before anything is built."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """A value that says what holds anyway is not a dead value, wherever a rule refuses others."""
 
-from __future__ import annotations
-
 import functools
 import json
 from collections.abc import Callable, Iterator
