@@ -90,12 +90,6 @@ def kills(ranks: int, story: str) -> Callable[[Path], int]:
     return count
 
 
-def random_kills(folder: Path) -> int:
-    """Kills of a process that saves again and again, at random moments."""
-    printed = forked("tests.checkpoint.crashing", str(folder / "checkpoints"), "300")
-    return json.loads(printed.splitlines()[-1])["kills"]
-
-
 def kills_of_stories(folder: Path) -> int:
     """Those of tests/train/test_killed_anywhere.py, which counts them itself."""
     del folder
@@ -113,7 +107,6 @@ FAULTS = [
           of_ranks("power", 2, 1, "states", "repairs")),
     Fault("kill or power cut after any operation", 4, WHOLE,
           of_ranks("power", 4, 2, "states", "repairs")),
-    Fault("kill at a random moment of saving", 1, WHOLE, random_kills),
     Fault("one operation fails: disk full, I/O error, read-only", 1, REFUSED, failures(False)),
     Fault("all operations fail from one on", 1, REFUSED, failures(True)),
     Fault("each write takes half of its data", 1, "as without", short_writes),

@@ -18,16 +18,6 @@ from .crashed import (
 from .reliability import FAULTS, PAGE, Fault, counts_in, with_table
 
 
-def test_kill_at_random_moments(run_module: Callable[..., str], tmp_path: Path) -> None:
-    kills = 8
-    printed = run_module("tests.checkpoint.crashing", str(tmp_path / "checkpoints"), str(kills))
-    result = json.loads(printed.splitlines()[-1])
-    assert result["kills"] == kills
-    # The test would prove nothing if the kills had missed the saves.
-    assert result["middle"] >= kills // 8
-    assert result["steps"] >= kills // 4
-
-
 @pytest.mark.parametrize("name", ACTIONS)
 def test_a_power_cut_anywhere(tmp_path: Path, name: str) -> None:
     """And a kill anywhere, which loses nothing; and another one while what is left is repaired."""

@@ -12,7 +12,6 @@ from setpoint.checkpoint.folder import (
     directory_name,
     list_checkpoints,
     point,
-    publish,
     read_pointer,
     readable_pointer,
     remove,
@@ -56,32 +55,6 @@ def directory(path: Path, content: str) -> Path:
 
 def names(root: Path) -> list[str]:
     return sorted(path.name for path in root.iterdir())
-
-
-def test_publish_replaces(tmp_path: Path) -> None:
-    target = directory(tmp_path / "step-00000001", "old")
-    publish(directory(tmp_path / "staged", "new"), target)
-    assert (target / "file").read_text() == "new"
-    assert names(tmp_path) == ["step-00000001"]
-
-
-def test_a_failed_publish_gives_the_old_one_its_name_back(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    target = directory(tmp_path / "step-00000001", "old")
-    staged = directory(tmp_path / "staged", "new")
-    rename = os.rename
-
-    def refuse(source: Path, to: Path) -> None:
-        if source == staged:
-            raise OSError(5, "Input/output error")
-        rename(source, to)
-
-    monkeypatch.setattr(os, "rename", refuse)
-    with pytest.raises(OSError, match="Input/output"):
-        publish(staged, target)
-    assert (target / "file").read_text() == "old"
-    assert names(tmp_path) == ["staged", "step-00000001"]
 
 
 def test_remove_after_a_remove_that_failed(tmp_path: Path) -> None:

@@ -2,8 +2,6 @@
 
 import errno
 import json
-import math
-import struct
 from pathlib import Path
 
 import pytest
@@ -70,7 +68,7 @@ def test_a_missing_permission_is_no_damage(tmp_path: Path) -> None:
     assert isinstance(broken, DamagedCheckpoint)
 
 
-leaves = st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text()
+leaves = st.none() | st.booleans() | st.integers() | st.floats() | st.text()
 trees = st.recursive(
     leaves, lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner), max_leaves=20
 )
@@ -79,18 +77,7 @@ trees = st.recursive(
 @settings(max_examples=30, deadline=None)
 @given(st.dictionaries(st.text(), trees))
 def test_states_come_back(state: dict[str, object]) -> None:
-    again = decode_state(encode_state(state))
-    assert again == state
-    assert list(again) == list(state)
-
-
-@given(st.floats())
-def test_floats_are_exact(value: float) -> None:
-    again = decode_state(encode_state({"x": value}))["x"]
-    if math.isnan(value):
-        assert math.isnan(again)
-    else:
-        assert struct.pack("d", again) == struct.pack("d", value)
+    assert repr(decode_state(encode_state(state))) == repr(state)
 
 
 @pytest.mark.parametrize(

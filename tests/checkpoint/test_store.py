@@ -172,19 +172,6 @@ def test_everything_or_nothing_set_aside(tmp_path: Path) -> None:
     assert store.load_newest() is None
 
 
-def test_a_new_writer_finishes_the_save_of_a_dead_one(tmp_path: Path) -> None:
-    make(tmp_path, [2.0, 1.0])
-    (tmp_path / "latest").write_text("step-00000100\n")
-    (tmp_path / "best").write_text("step-00000100\n")
-    (tmp_path / "step-00000300.tmp-999999999").mkdir()
-    (tmp_path / "latest.tmp-999999999").write_text("step")
-    store = CheckpointStore(tmp_path)
-    assert read_pointer(store.root, "latest") == 100, "opening a store to read changes nothing"
-    store.prepare()
-    assert pointers(store.root) == (200, 200)
-    assert not list(tmp_path.glob("*.tmp-*"))
-
-
 def test_an_unwritable_place(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(SetpointError, match="cannot be written: Not a directory"):
@@ -259,13 +246,6 @@ def test_named_steps() -> None:
 def save(store: CheckpointStore, step: int, metric: float | None = None) -> None:
     state = {"position": {"step": step, "tokens": step * 10, "epochs": step * 0.3}}
     store.save(step, {"model": {"w": torch.ones(1)}}, state, metric)
-
-
-def test_by_position(tmp_path: Path) -> None:
-    store = CheckpointStore(tmp_path, keep=1, keep_every=Period("1 epochs"))
-    for step in range(1, 10):
-        save(store, step)
-    assert store.steps == [4, 7, 9]  # the first after 1 and 2 epochs, and the newest
 
 
 def test_what_has_no_readable_position_stays(tmp_path: Path) -> None:

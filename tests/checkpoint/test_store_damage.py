@@ -17,7 +17,7 @@ from setpoint.config import SetpointError
 from setpoint.files import atomic
 from setpoint.files.atomic import Written
 
-from .stored import load, pointers
+from .stored import load
 from .test_folder import a_folder, a_huge_file, a_link_to_itself, a_pipe
 
 FILES = ("model.safetensors", "state.json", "manifest.json")
@@ -102,18 +102,6 @@ def test_auto_takes_the_newest_whole_one(store: CheckpointStore) -> None:
     ]
 
 
-def test_the_run_goes_on_from_the_whole_one(store: CheckpointStore) -> None:
-    (newest(store) / "model.safetensors").write_bytes(b"")
-    fresh = CheckpointStore(store.root, keep=None)
-    fresh.prepare()
-    loaded = fresh.load_newest()
-    assert loaded is not None
-    fresh.set_aside_after(loaded.step)
-    assert (fresh.steps, pointers(fresh.root)) == ([100, 200], (200, 200))
-    fresh.save(300, {}, {}, -300)
-    assert pointers(fresh.root) == (300, 300)
-
-
 def test_only_damaged_ones_are_an_error(store: CheckpointStore) -> None:
     for step in store.steps:
         (store.root / f"step-{step:08d}" / "manifest.json").unlink()
@@ -138,12 +126,6 @@ def test_a_renamed_checkpoint_is_damaged(store: CheckpointStore) -> None:
     shutil.copytree(newest(store), store.root / "step-00000400")
     with pytest.raises(DamagedCheckpoint, match="its manifest is for step 300"):
         load(store.root, 400)
-
-
-def test_a_damaged_best_is_no_rival(store: CheckpointStore) -> None:
-    (newest(store) / "manifest.json").unlink()
-    store.save(400, {}, {}, 5.0)
-    assert read_pointer(store.root, "best") == 400
 
 
 def test_files_beside_the_checkpoints_are_left_alone(store: CheckpointStore) -> None:

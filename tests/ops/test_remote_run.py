@@ -1,8 +1,6 @@
 """Checkpoints at a URL: whole or absent, whatever the service does."""
 
 import hashlib
-import os
-import signal
 import tracemalloc
 from collections.abc import Callable, Iterator
 from contextlib import closing
@@ -318,34 +316,6 @@ def test_memory_is_that_of_a_few_chunks(tmp_path: Path) -> None:
     finally:
         tracemalloc.stop()
     assert peak < 3 * atomic.CHUNK < 30e6
-
-
-def test_a_process_killed_while_it_sends(tmp_path: Path) -> None:
-    """At each piece in turn; the next process sends what is missing, and no more."""
-    root, url = tmp_path / "a", f"file://{tmp_path}/bucket/run"
-    store = CheckpointStore(root)
-    stems = {f"part{n}": {"w": torch.full((1000,), float(n))} for n in range(3)}
-    store.save(1, stems, {})
-    for count in range(1, 30):
-        assert wholes(RemoteRun(url)) == []
-        child = os.fork()
-        if child == 0:
-            left = count
-
-            def die() -> None:
-                nonlocal left
-                left -= 1
-                if left == 0:
-                    os.kill(os.getpid(), signal.SIGKILL)
-
-            send(RemoteRun(url, alive=die), root, 1)
-            os._exit(0)
-        status = os.waitpid(child, 0)[1]
-        if status == 0:
-            break
-        assert os.WTERMSIG(status) == signal.SIGKILL
-    assert 4 < count < 29
-    assert fetched(url, tmp_path / "b").name == "step-00000001"
 
 
 def wait_for(uploads: Uploads, *events: str) -> list[Any]:
