@@ -2,6 +2,7 @@
 
 import json
 import os
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -21,6 +22,7 @@ from setpoint.config.record.record import (
     recorded_fingerprint,
     recorded_schema,
 )
+from setpoint.config.values.user_code import importable_name
 from setpoint.config.words.names import within
 
 from ..long.fuzz.guard import guarded
@@ -202,6 +204,19 @@ def test_classes_of_a_module_that_is_not_imported_are_asked_for(folder: Path) ->
     restate(folder, modules=["not_imported", "os; rm -rf /"])
     assert "uses config classes of not_imported; " in refusal(folder)
     assert " --import not_imported" in refusal(folder)
+
+
+def test_classes_of_a_script_are_named_as_such(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`multiprocessing` gives a script a second name, which no other process can import."""
+    monkeypatch.setitem(sys.modules, "__mp_main__", sys.modules["__main__"])
+    assert importable_name("__main__") == "__main__"
+    for name in ("config.json", "origins.json"):
+        text = (folder / name).read_text()
+        (folder / name).write_text(text.replace('"adamw"', '"theirs"'))
+    restate(folder, modules=["__main__"])
+    assert "a script or notebook defined itself" in refusal(folder)
 
 
 # A record that was changed after it was written is not taken for what a run was.

@@ -204,3 +204,8 @@ def _alive(pid: int) -> bool:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
     except OSError:
         return False
+
+
+def test_classes_of_the_script_itself_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(SetpointError, match="script or notebook defines config classes itself"):
+        train_command(task_of(tmp_path, 0), ["__main__"])

@@ -131,9 +131,14 @@ def require_modules(record: Record, folder: str) -> None:
         SetpointError: names the modules.
     """
     modules: Any = record.header.get("modules")
-    names = map(str, cast(list[Any], modules) if isinstance(modules, list) else ())
+    names = [str(name) for name in cast(list[Any], modules if isinstance(modules, list) else [])]
     # The output may be pasted into a shell, so it must contain only names.
     valid_names = [name for name in names if all(map(str.isidentifier, name.split(".")))]
+    if "__main__" in names and not _script_declares(Node):
+        raise SetpointError(
+            f"{folder}: the record uses config classes that a script or notebook defined itself; "
+            f"no other process can import them. Move them into a module."
+        )
     missing = [name for name in valid_names if name not in sys.modules]
     if missing:
         raise SetpointError(
@@ -142,6 +147,12 @@ def require_modules(record: Record, folder: str) -> None:
             f"{' '.join(f'--import {module}' for module in missing)} (in Python: import "
             f"{', '.join(missing)})"
         )
+
+
+def _script_declares(cls: type[Node]) -> bool:
+    return any(
+        kind.__module__ == "__main__" or _script_declares(kind) for kind in cls.__subclasses__()
+    )
 
 
 def _merged(root: type[Node], record: Record, folder: str) -> Editor:

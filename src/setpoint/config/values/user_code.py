@@ -129,7 +129,12 @@ def importable_name(module: str) -> str:
     if module != "__main__":
         return module
     script = sys.modules[module]
-    names = (name for name, other in sys.modules.items() if other is script and name != module)
+    # `multiprocessing` adds an alias that only its own processes can import.
+    names = (
+        name
+        for name, other in sys.modules.items()
+        if other is script and name not in (module, "__mp_main__")
+    )
     return next(names, module)
 
 
