@@ -158,4 +158,4 @@ def test_all_of_it_in_small(
 def test_without_a_gpu_it_says_so(load: Any, monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
     monkeypatch.setenv("PATH", "")
     assert load("gpu.bench").main([]) == 2
-    assert "valid: --device cpu --small" in capsys.readouterr().err
+    assert "Valid: --device cpu --small" in capsys.readouterr().err

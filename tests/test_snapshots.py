@@ -9,7 +9,7 @@ TEXT = """2 problems in the configuration
   optimizer.lr = -1
     from exp.toml:3:1
     is out of range: it must be > 0, such as --optimizer.lr 3e-4
-    valid: a_name, another.name
+    Valid: a_name, another.name
 
   optimizer.nois = 'x'
     unknown key: AdamW has no field 'nois'. Did you mean eps?

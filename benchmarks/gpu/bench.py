@@ -279,7 +279,7 @@ def device_of(device: str) -> dict[str, str]:
         text = subprocess.run(command, capture_output=True, text=True, check=True).stdout
     except (OSError, subprocess.CalledProcessError) as error:
         raise SetpointError(
-            f"no GPU: nvidia-smi: {error}; valid: --device cpu --small, on a CPU"
+            f"no GPU: nvidia-smi: {error}. Valid: --device cpu --small, on a CPU"
         ) from error
     return dict(zip(ASKED.split(","), text.splitlines()[0].split(", "), strict=True))
 
@@ -300,7 +300,7 @@ def main(given: Sequence[str] | None = None) -> int:
         minutes=7.8, limit=120.0, peak_flops=0.0, json=None,
     )  # fmt: skip
     if unknown := {*chosen.only} - {*CASES}:
-        raise SystemExit(f"there is no case {unknown.pop()!r}; valid: {', '.join(CASES)}")
+        raise SystemExit(f"there is no case {unknown.pop()!r}. Valid: {', '.join(CASES)}")
     if chosen.device == "cpu" and not chosen.small:
         raise SystemExit("--device cpu: valid with --small only; the cases are for a GPU")
     try:

@@ -260,7 +260,7 @@ def test_09_preflight_on_a_laptop(cli: CommandLine, tmp_path: Path) -> None:
     """Sums, divisibility and paths for any number of ranks, without a GPU or torch."""
     text = cli.refused("check small.toml --world-size 1024 --batch.global_size 5000")
     assert "5000 sequences cannot be divided by 2048 = 2 (micro) * 1024 (ranks)" in text
-    assert "valid: 4096, 6144" in text
+    assert "Valid: 4096, 6144" in text
     text = cli.ok("check small.toml --world-size 1024 --batch.global_size 4096")
     assert "4096 = 2 (micro) * 2 (accumulation) * 1024 (ranks)" in text
     assert "'lost.txt' does not exist" in cli.refused(
@@ -346,10 +346,10 @@ def test_13_batch_plan(cli: CommandLine) -> None:
         assert f"{total} * 1 (ranks)" in cli.ok(f"check bare.toml {sizes}")
     # All three, and they do not agree: the sum of the two others, and what it would have to be.
     text = cli.refused(f"check bare.toml {sizes} batch.global_size=7")
-    assert f"7 sequences contradict the other sizes: {total}" in text and "valid: 10\n" in text
+    assert f"7 sequences contradict the other sizes: {total}" in text and "Valid: 10\n" in text
     text = cli.refused("check bare.toml batch.global_size=100 batch.micro_size=16")
     assert "100 sequences cannot be divided by 16 = 16 (micro) * 1 (ranks)" in text
-    assert "valid: 96, 112" in text
+    assert "Valid: 96, 112" in text
     assert "100 = 25 (micro) * 1 (accumulation) * 4 (ranks)" in cli.ok(
         "check bare.toml batch.global_size=100 --world-size 4"
     )

@@ -18,14 +18,14 @@ def test_many_ranks(cli: CommandLine) -> None:
     assert "16384 = 4 (micro) * 4 (accumulation) * 1024 (ranks)" in text
     one = cli.refused("check small.toml --world-size 1024")
     assert "1024 (ranks)" in one
-    assert "valid: 4096" in one
+    assert "Valid: 4096" in one
     assert "command line --world-size" in one
 
 
 def test_the_valid_values_offered_are_valid(cli: CommandLine) -> None:
     for size in ("100", "9", "1023"):
         text = cli.refused(f"check small.toml --batch.global_size {size} --world-size 3")
-        offered = re.search(r"valid: (.*)", text)
+        offered = re.search(r"Valid: (.*)", text)
         assert offered is not None
         for value in offered[1].split(", "):
             cli.ok(f"check small.toml --batch.global_size {value} --world-size 3")

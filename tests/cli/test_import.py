@@ -17,7 +17,7 @@ def test_the_configuration_of_a_model_is_printed_or_written(cli: CommandLine) ->
     lines = ["import llama", "import moe"]
     text = "\n".join(f"$ setpoint {line}\n{cli.ok(line)}" for line in lines)
     compare("cli/import", text)
-    assert cli.ok("import llama --output llama.toml") == ""
+    assert cli.ok("import llama --output llama.toml") == "llama.toml is written\n"
     assert (cli.folder / "llama.toml").read_text() == cli.ok("import llama")
 
 

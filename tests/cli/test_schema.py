@@ -95,7 +95,7 @@ def test_what_is_wrong_is_marked_where_it_stands(
 
 
 def test_it_is_written_to_a_file(cli: CommandLine) -> None:
-    assert cli.ok("schema --output s.json") == ""
+    assert cli.ok("schema --output s.json") == "s.json is written\n"
     assert (cli.folder / "s.json").read_text() == cli.ok("schema")
 
 

@@ -266,7 +266,7 @@ def test_a_wrong_bool_is_a_value_of_its_flag_wherever_it_stands(
     error = capsys.readouterr().err
     assert caught.value.code == 2
     assert f"  {path} = " in error and "is not a bool: got" in error
-    assert "valid: true, false" in error and "preset" not in error
+    assert "Valid: true, false" in error and "preset" not in error
 
 
 @pytest.mark.parametrize(

@@ -40,7 +40,7 @@ def test_names() -> None:
     )
     # The list of backends is PyTorch's.
     lines = text.replace(torch.__version__, "VERSION").splitlines()
-    shown = [line for line in lines if not line.startswith(("    valid: ", "           "))]
+    shown = [line for line in lines if not line.startswith(("    Valid: ", "           "))]
     compare("compile/names", "\n".join(shown))
 
 

@@ -151,7 +151,7 @@ def test_cautions_stop_nothing_and_can_be_silenced() -> None:
         "  disks.0.size = 2\n"
         "    from command line disks.0.size\n"
         "    2 is little\n"
-        "    valid: 5\n"
+        "    Valid: 5\n"
         "    silence it with --silence.append small"
     )
     assert caution.to_json()["code"] == "small"

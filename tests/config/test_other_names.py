@@ -96,8 +96,8 @@ def test_a_subclass_has_the_table_of_its_root() -> None:
 def test_the_keys_of_a_section_stand_once_in_a_report() -> None:
     with pytest.raises(Exception) as caught:
         compose(Machine, flags=["--a=1", "--b=1", "--motor.c=1", "--motor.d=1"]).resolve()
-    assert str(caught.value).count("valid: motor, share, spare") == 1
-    assert str(caught.value).count("valid: mode, speed") == 1
+    assert str(caught.value).count("Valid: motor, share, spare") == 1
+    assert str(caught.value).count("Valid: mode, speed") == 1
 
 
 def test_a_number_is_no_name() -> None:

@@ -77,7 +77,7 @@ def test_stop_tokens(loaded: LoadedModel) -> None:
     assert found.stopped_by == "'"
     (found,) = texts(loaded, '!"#', max_tokens=2)
     assert (found.text, found.finish, found.tokens) == ("$%", "length", 2)
-    with pytest.raises(SetpointError, match=r"no token 257\n *valid: 0 to 256"):
+    with pytest.raises(SetpointError, match=r"no token 257\n *Valid: 0 to 256"):
         texts(loaded, "!", stop_tokens=(257,))
 
 

@@ -67,6 +67,6 @@ def test_the_batch_of_all_ranks() -> None:
     batch = compose(Inference, flags=[*flags, "batch.global_size=12"]).resolve().batch
     assert (batch.global_size, batch.micro_size) == (12, 3)
     text = refused(*flags[1:], "batch.global_size=6")
-    assert "do not fall into 4 equal parts" in text and "valid: 4, 8" in text
+    assert "do not fall into 4 equal parts" in text and "Valid: 4, 8" in text
     text = refused(*flags[1:], "batch.global_size=8", "batch.micro_size=4")
     assert "8 sequences are not 4 (micro) * 4 (copies of the model)" in text

@@ -51,7 +51,7 @@ def test_rows(fields, rows, predicted):
 def test_too_few():
     config = small_config(vocab_size=256)
     assert "256 rows are too few for the 257 tokens" in (vocab_error(config, 257) or "")
-    with pytest.raises(SetpointError, match=r"model\.vocab_size = 256: .* valid: 257 or more"):
+    with pytest.raises(SetpointError, match=r"model\.vocab_size = 256: .* Valid: 257 or more"):
         require_fit(config, 257)
 
 

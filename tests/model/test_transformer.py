@@ -82,7 +82,7 @@ def test_padding_the_vocabulary_changes_no_logit():
 
 
 def test_a_vocabulary_that_does_not_hold_the_tokenizers():
-    words = r"model\.vocab_size = 36: 36 rows are too few for the 37 tokens .* valid: 37 or more"
+    words = r"model\.vocab_size = 36: 36 rows are too few for the 37 tokens .* Valid: 37 or more"
     with pytest.raises(SetpointError, match=words):
         small_config(vocab_size=VOCAB - 1).build(vocab_size=VOCAB)
 

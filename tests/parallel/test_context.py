@@ -48,7 +48,7 @@ def test_lengths_and_heads_that_do_not_divide_are_refused(tmp_path: Path) -> Non
         "50 tokens are not a multiple of 4 (ring) * 3 (ulysses) * 2 (ring_split = zigzag) = 24"
         in said
     )
-    assert "valid: 48, 72" in said
+    assert "Valid: 48, 72" in said
     assert "3 ranks cannot divide the 2 heads of the model" in said
 
 

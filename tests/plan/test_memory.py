@@ -122,7 +122,7 @@ def test_what_only_the_optimizer_knows(tmp_path: Path) -> None:
     assert Workload.of(job, 257).unknown_state == "torch.optim.Adam"
     draft = job.evolve()
     draft.optimizer = Sign.Config()
-    assert Workload.of(resolve(draft), 257).unknown_state == "Sign.Config"
+    assert Workload.of(resolve(draft), 257).unknown_state == "sign_of_a_test"
 
 
 def planned(job: Job) -> RankMemory:

@@ -27,7 +27,7 @@ FACT = re.compile(
     re.VERBOSE | re.MULTILINE,
 )
 # Lists of what is valid grow with each new field.
-LISTED = re.compile(r"\bvalid\b.*")
+LISTED = re.compile(r"\b[Vv]alid\b.*")
 
 Facts = list[list[str]]
 

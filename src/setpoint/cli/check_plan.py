@@ -108,7 +108,7 @@ class PlanReport:
         for name, title in PARTS.items():
             size = getattr(memory, name)
             if name == "optimizer" and (optimizer := self.workload.unknown_state):
-                yield f"  {title}", f"unknown for {optimizer}; --fake-step may measure it"
+                yield f"  {title}", f"unknown for optimizer {optimizer}; --fake-step may measure it"
             elif name == "activations" and memory.unknown:
                 yield f"  {title}", f"unknown: {memory.unknown}; --fake-step may measure it"
             elif size:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -457,6 +458,8 @@ def _stats_text(facts: dict[str, Any]) -> list[str]:
     if "rows" in rows:
         count, steps = rows["rows"], rows["steps"]
         counted = f"rows in an epoch: {count:,} of {length} tokens, {steps:,.4g} steps"
+        # The note of a single source repeats the number of rows.
+        rows["note"] = re.sub(rf"{count:,} rows,? ", "", rows["note"])
     parts.append("; ".join(filter(None, [counted, rows["note"]])))
     twice = facts["duplicates"]
     if twice["documents"]:

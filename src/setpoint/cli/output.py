@@ -46,7 +46,7 @@ def new_file(arguments: Arguments) -> str | None:
 
 
 def print_or_write(text: str, output: str | None) -> None:
-    """Print a text, or write it to the file given by `--output`."""
+    """Print a text, or write it to the file given by `--output`, and say so."""
     if output is None:
         print(text, end="")
         return
@@ -55,6 +55,7 @@ def print_or_write(text: str, output: str | None) -> None:
     from setpoint.files.atomic import write_text
 
     write_text(Path(output), text)
+    print(f"{output} is written")
 
 
 def json_text(value: Any, indent: str = "") -> str:

@@ -62,7 +62,7 @@ def require_fit(config: TransformerConfig, vocab_size: int) -> None:
     reason = vocab_error(config, vocab_size)
     if reason is not None:
         raise SetpointError(
-            f"model.vocab_size = {config.vocab_size}: {reason}; valid: {vocab_size} or more, or "
+            f"model.vocab_size = {config.vocab_size}: {reason}. Valid: {vocab_size} or more, or "
             f"null for as many as there are"
         )
 

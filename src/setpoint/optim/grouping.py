@@ -12,6 +12,7 @@ from setpoint.config import (
     Problem,
     SetpointError,
 )
+from setpoint.config.words.errors import with_valid
 from setpoint.optim.config import OWN, Group, OptimizerConfig, option_problems, read_options
 from setpoint.shapes.patterns import (
     first_match,
@@ -183,8 +184,7 @@ def gather(config: OptimizerConfig, parameters: Iterable[Parameter]) -> list[Gat
 def in_words(config: OptimizerConfig, problem: Problem) -> str:
     """Format a problem with a path relative to the section, for an error without origins."""
     value = _value_at(config, problem.path)
-    names = f"; valid: {', '.join(problem.valid)}" if problem.valid else ""
-    sentence = f"{problem.message}{names}. {problem.hint}".strip()
+    sentence = f"{with_valid(problem.message, problem.valid)}. {problem.hint}".strip()
     return f"optimizer.{problem.path} = {value!r}: {sentence}"
 
 
@@ -270,9 +270,8 @@ def _options(config: OptimizerConfig, index: int, group: Group) -> dict[str, Any
     except Invalid as error:
         where = ".".join(map(str, error.at))
         value = group.options.dump().get(str(error.at[0])) if error.at else None
-        valid = f"; valid: {', '.join(error.valid)}" if error.valid else ""
         raise SetpointError(
-            f"optimizer.groups.{index}.options.{where} = {value!r}: {error.message}{valid}"
+            f"optimizer.groups.{index}.options.{where} = {value!r}: {error.sentence}"
         ) from None
 
 

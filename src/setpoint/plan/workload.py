@@ -395,7 +395,7 @@ def _unknown_state(job: Job) -> str:
     if state_widths(job, Parameter("weight", (1, 1), "matrix")) is not None:
         return ""
     is_imported = isinstance(optimizer, ImportedOptimizer)
-    return str(optimizer.target) if is_imported else type(optimizer).__qualname__
+    return str(optimizer.target if is_imported else type(optimizer).__setpoint__.tag)
 
 
 def _kinds_of(

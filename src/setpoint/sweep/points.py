@@ -151,12 +151,7 @@ def _add_drawn(line: SweepCommandLine, path: tuple[str, ...], flag: Flag) -> Non
 
 def explain(error: Invalid) -> str:
     """Format the problems of a value as one line."""
-    reasons: list[str] = []
-    for part in error.parts:
-        place = ".".join(map(str, part.at))
-        valid = f"; valid: {', '.join(part.valid)}" if part.valid else ""
-        reasons.append(f"{place} {part.message}{valid}".strip())
-    return "; ".join(reasons)
+    return "; ".join(f"{'.'.join(map(str, p.at))} {p.sentence}".strip() for p in error.parts)
 
 
 def refuse_misspelt_distributions(line: SweepCommandLine) -> None:

@@ -94,6 +94,9 @@ class SweepTask:
         self.state = RunState(False, False, 0)
         self.metrics: dict[str, float] = {}
 
+    def __repr__(self) -> str:
+        return f"SweepTask({self.name!r}, {self.status}, run={str(self.run)!r})"
+
     def read_state(self) -> None:
         """Read the state of the task's run.
 

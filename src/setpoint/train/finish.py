@@ -155,6 +155,8 @@ def print_summary(run: Run, stream: TextIO | None = None) -> None:
     components, skipped = run.components, _skipped(run)
     if position.step and skipped == position.step:
         state = f"{state}, but untrained: all {skipped:,} steps were skipped"
+    elif position.step == before.step and not run.status:
+        state = f"{state}; this session trained nothing"
     rows = [
         ("state", state),
         ("fingerprint", fingerprint(run.identity)[:SHORT]),

@@ -99,7 +99,7 @@ WEB = "evaluation.datasets=[{name: web.1, sources: [{type: random}]}]"
         ),
         (
             ("schedule.monitor=web.loss", WEB, "evaluation.accuracy=true"),
-            "valid: held_out.loss, held_out.perplexity, held_out.bits_per_byte, held_out.accuracy, "
+            "Valid: held_out.loss, held_out.perplexity, held_out.bits_per_byte, held_out.accuracy, "
             "web.1.loss",
         ),
     ],

@@ -251,10 +251,7 @@ def _arguments(function: Callable[..., object], inside: str, skip: int) -> dict[
         try:
             result[key] = kind.read(value, Origin(MODIFIER, function.__name__))
         except Invalid as error:
-            valid = f"; valid: {', '.join(error.valid)}" if error.valid else ""
-            hint = f". {error.hint}" if error.hint else ""
-            message = f"parameter {key!r} {error.message}{valid}{hint}"
-            errors.append(Invalid(message, secret=error.secret))
+            errors.append(Invalid(f"parameter {key!r} {error.sentence}", secret=error.secret))
     missing = [name for name, p in known.items() if p.default is p.empty and name not in given]
     if missing:
         errors.append(Invalid(f"needs a value for {', '.join(missing)}"))

@@ -195,7 +195,7 @@ class FieldInfo:
         except Invalid as error:
             lines = [
                 f"{self.full_name}{''.join(f'.{key}' for key in part.at)}: the default "
-                f"{part.message}" + (f"; valid: {', '.join(part.valid)}" if part.valid else "")
+                f"{part.sentence}"
                 for part in error.parts
             ]
             raise DeclarationError("\n".join(lines)) from None

@@ -149,8 +149,7 @@ def call_user_function(function: Callable[..., Any], title: str, *args: Any, **k
         return function(*args, **kwargs)
     except Invalid as error:
         # The error has a value, but neither the field nor the origin.
-        valid = f"; valid: {', '.join(error.valid)}" if error.valid else ""
-        raise SetpointError(f"{title}: {error.message}{valid}{place_of(error)}") from None
+        raise SetpointError(f"{title}: {error.sentence}{place_of(error)}") from None
     except (ConfigError, RunError, UserCodeError):
         raise
     except SetpointError as error:

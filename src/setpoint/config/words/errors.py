@@ -172,11 +172,13 @@ class Invalid(SetpointError):
         self.call = ""
 
     def __str__(self) -> str:
-        if not self.call:
-            return printable(hide_secrets(self.message))
-        valid = f". Valid: {', '.join(self.valid)}" if self.valid else ""
-        hint = f". {self.hint}" if self.hint else ""
-        return printable(hide_secrets(f"{self.call} {self.message}{valid}{hint}"))
+        text = f"{self.call} {self.sentence}" if self.call else self.message
+        return printable(hide_secrets(text))
+
+    @property
+    def sentence(self) -> str:
+        """The message with valid values and advice, for an error without a `Problem`."""
+        return ". ".join(filter(None, [with_valid(self.message, self.valid), self.hint]))
 
     def called(self, name: str, value: object) -> Invalid:
         """The same error, with the call that raised it added to its text."""
@@ -195,6 +197,11 @@ class Invalid(SetpointError):
         """The same error with some of the constructor's arguments changed."""
         names = ("message", "valid", "at", "hint", "secret", "kind")
         return Invalid(**{name: changes.get(name, getattr(self, name)) for name in names})
+
+
+def with_valid(message: str, valid: Sequence[str]) -> str:
+    """Append valid values to a message."""
+    return f"{message}. Valid: {', '.join(valid)}" if valid else message
 
 
 def several(errors: list[Invalid]) -> Invalid:
@@ -294,7 +301,7 @@ class Problem:
         lines.append(f"    {_short(self.message)}")
         lines.extend(f"    with {other}" for other in self.also)
         if self.valid and valid:
-            lines.append(wrapped_list("    valid: ", self.valid))
+            lines.append(wrapped_list("    Valid: ", self.valid))
         if self.hint:
             lines.append(f"    {self.hint}")
         if self.traceback:

@@ -145,7 +145,7 @@ class ConfigDocument:
         value = self.value(name, default)
         if isinstance(value, str) and value in meanings:
             return meanings[value]
-        self.refuse(name, f"is not supported; valid: {', '.join(meanings)}")
+        self.refuse(name, f"is not supported. Valid: {', '.join(meanings)}")
         return meanings[default]
 
     def must_be(self, name: str, allowed: Collection[object], why: str) -> None:

@@ -479,7 +479,7 @@ def read_rope(
     fraction = given.pop("partial_rotary_factor", default.fraction)
     if not isinstance(kind, str) or kind not in _ROPE_KEYS:
         known = ", ".join(_ROPE_KEYS)
-        document.refuse(name, f"the type {kind!r} is not supported; valid: {known}")
+        document.refuse(name, f"the type {kind!r} is not supported. Valid: {known}")
         return default
     if unknown := [key for key in given if key not in _ROPE_KEYS[kind]]:
         document.refuse(name, f"the type {kind!r} has no {', '.join(unknown)}")
