@@ -98,6 +98,10 @@ def test_paths_of_another_machine_are_not_checked(cli: CommandLine) -> None:
         "check infer.toml --world-size 2"
     )
     assert "unknown key" in cli.refused("check infer.toml --world-size 2 --weights.paht x")
+    for name in ("./none", "$DATA/none", "$NONE"):
+        assert f"tokenizer.path = '{name}'" in cli.ok(
+            f"{line} --tokenizer.path {name} --world-size 8"
+        )
     # A misspelt name in a folder of this machine.
     assert "  tokenizer.path = " in cli.refused(
         f"{line} --tokenizer.path {cli.folder}/none --world-size 8"

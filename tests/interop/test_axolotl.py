@@ -190,9 +190,9 @@ def test_what_is_reported(tmp_path: Path) -> None:
     ("{path: a/b, type: alpaca}", {"template": "alpaca"}, ()),
     ("{path: a/b, type: chat_template, chat_template: [x]}", {"type": "conversations"}, ()),
     ("{path: a/b, type: 'alpaca:chat'}", {}, ("needs a decision: type alpaca:chat:",)),
-    ("{path: rows/b.jsonl, type: chat_template}", {"paths": ["rows/b.jsonl"]}, ()),
+    ("{path: rows/b.jsonl, type: chat_template}", {"paths": ["./rows/b.jsonl"]}, ()),
     ("{path: a/b, type: chat_template, chat_template: tokenizer_default_fallback_chatml}", {}, ()),
-    ("{path: rows/b.jsonl, type: completion}", {"type": "text", "paths": ["rows/b.jsonl"]}, ()),
+    ("{path: rows/b.jsonl, type: completion}", {"type": "text", "paths": ["./rows/b.jsonl"]}, ()),
     ("{path: a/b, type: chat_template, roles_to_train: [gpt], train_on_eos: turn, "
      "roles: {user: [human], assistant: [gpt, model]}}", {}, ()),
     ("{path: a/b, type: chat_template, roles_to_train: [user], train_on_eos: last, "

@@ -176,7 +176,7 @@ def test_evaluation_reads_its_own_data(tmp_path: Path) -> None:
     job = converted(tmp_path, eval={"enabled": True, "steps": 5, "dataset_path": "held"})
     # 5 batches of 4 on each of 2 * 3 data ranks.
     assert job.evaluation is not None and job.evaluation.sequences == 5 * 4 * 6
-    assert [getattr(source, "paths", None) for source in job.data.validation] == [("held/*.npy",)]
+    assert [getattr(source, "paths", None) for source in job.data.validation] == [("./held/*.npy",)]
 
 
 @pytest.mark.parametrize(("count", "kept"), [(5, 5), (0, None), (-1, None)])

@@ -393,6 +393,12 @@ def test_commands_within_commands() -> None:
     assert words[3].startswith("$(rdma") and words[4] == "--save" and words[-1] == "--bf16"
 
 
+def test_placeholders_are_values_given_at_the_start() -> None:
+    text = "A=${A:-<Specify path>_text}\nB=${B:-'<b>'}\npython pretrain_gpt.py --x $A --y $B"
+    words = [word for word, _ in Script("train.sh", text).arguments]
+    assert words == ["--x", "${A}", "--y", "${B}"]
+
+
 def test_redirections_end_the_arguments() -> None:
     script = Script("x.sh", "python pretrain_gpt.py --data-path a 2>&1 | tee log")
     assert [word for word, _ in script.arguments] == ["--data-path", "a"]

@@ -56,9 +56,9 @@ def check(arguments: Arguments) -> int:
 
     PyTorch is imported only if a value requires it, such as a device, compile or float8, and never
     with --world-size or --gpu, which describe other machines. A missing path, absolute or with a
-    leading ./ or ../, is then listed as not checked if its directory is not here either or is a
-    top-level one, like checks that could not run, with the --using option that runs them. Values of
-    modifiers that an override replaced are listed as overridden.
+    leading ./, ../ or variable, is then listed as not checked if its directory is not here either,
+    or is the current or a top-level one, like checks that could not run, with the --using option
+    that runs them. Values of modifiers that an override replaced are listed as overridden.
 
     Examples:
         setpoint check tiny  a preset as it is

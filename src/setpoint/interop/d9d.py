@@ -167,7 +167,7 @@ def _inference(c: Conversion) -> None:
     else:
         text = "d9d takes the weights in Python: set weights.path"
         c.report("needs a decision", "model_stage_factory.source_checkpoint", text)
-        c.set("weights", {})
+        c.set("weights.path", "./weights", "model_stage_factory.source_checkpoint")
     for key in [key for key in c.values if key.startswith("model.")]:
         c.value(key)
     if c.given("model.layer.hidden_size"):

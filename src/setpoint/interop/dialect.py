@@ -430,8 +430,10 @@ class Conversion:
 
     def tokenizer(self, path: object, *keys: str) -> None:
         """Set a Hugging Face tokenizer by its directory or id."""
+        if isinstance(path, str):
+            path = spell_path(path) if path.endswith(".json") else full_hub_id(path)
         self.set("tokenizer.type", "huggingface", *keys)
-        self.set("tokenizer.path", full_hub_id(path) if isinstance(path, str) else path, *keys)
+        self.set("tokenizer.path", path, *keys)
 
     def pipeline(self, key: str) -> None:
         """Set the schedule by its name in torch.distributed.pipelining, ignoring case."""
@@ -574,6 +576,10 @@ class Conversion:
         if loader.get("workers") == 0:  # batches are loaded on demand in both
             for name in ("prefetch", "pin_memory"):
                 loader.pop(name, None)
+        data = self.data.get("data", {})
+        for source in (*data.get("sources", ()), *data.get("validation", ())):
+            if isinstance(paths := source.get("paths"), list):
+                source["paths"] = [*map(spell_path, cast("list[object]", paths))]
         saving = self.data.get("checkpoint", {})
         if saving.get("save") is False:  # without saves, these have no effect there either
             for name in saving.keys() & set(SAVED):
@@ -683,6 +689,16 @@ def full_hub_id(name: str) -> str:
     organization = ORGANIZATIONS.get(repository)
     is_short = organization is not None and not os.path.exists(repository)
     return f"{organization}/{name}" if is_short else name
+
+
+def spell_path(path: object) -> object:
+    """Spell a relative path with `./`, since it starts where the other system is started.
+
+    `check` leaves out such paths if they are missing and the job is for another machine.
+    """
+    if not isinstance(path, str) or path[:1] in ("", "/", ".", "~", "$") or "://" in path:
+        return path
+    return f"./{path}"
 
 
 def share_in(split: object) -> float:

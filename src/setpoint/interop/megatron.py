@@ -24,7 +24,7 @@ from setpoint.interop.megatron_arguments import ENCODERS, FAMILIES, KEYS, LISTS,
 from setpoint.interop.megatron_model import convert_model
 from setpoint.interop.shell_script import number_of, read_arguments
 
-PLACES = {"save": "runs", "tensorboard-dir": "tensorboard", "tokenizer-model": "tokenizer"}
+PLACES = {"save": "runs", "tensorboard-dir": "tensorboard", "tokenizer-model": "./tokenizer"}
 """Substitutes for paths that are passed to the script at start."""
 FIELDS = {"save": "workspace", "tensorboard-dir": "tracking.trackers", "load": "model.pretrained",
           "tokenizer-model": "tokenizer.path", "data-path": "data.sources",

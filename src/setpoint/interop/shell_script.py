@@ -251,7 +251,10 @@ class Script:
                 return self.resolve(match["other"]) if known else ""
             if known or (known is not None and not match["colon"]):  # `:-` is for "", too
                 return known
-            return match[0] if match["default"] is None else self.resolve(match["default"])
+            default = match["default"]
+            if default is not None and "<" in default:  # a placeholder such as <Specify path>
+                return f"${{{match['name']}}}"
+            return match[0] if default is None else self.resolve(default)
 
         resolved = VARIABLE.sub(value, text) if "$" in text else text
         if len(resolved) > self.limit:

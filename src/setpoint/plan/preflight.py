@@ -98,8 +98,8 @@ def leave_out_paths(config: Config, problems: list[Problem]) -> list[str]:
     """Remove missing paths that can only be those of another machine, and return them as text.
 
     A path whose directory exists here belongs to this machine, unless every machine has that
-    directory: the root, a top-level directory or the one for temporary files. Other text than
-    `/...`, `./...`, `../...` and `~...` is more likely misspelt.
+    directory: the root, a top-level directory, the current one or that for temporary files. Other
+    text than `/...`, `./...`, `../...`, `~...` and `$NAME...` is more likely misspelt.
     """
     skipped: list[str] = []
     missing = [problem for problem in problems if problem.kind == MissingPathError.kind]
@@ -111,9 +111,10 @@ def leave_out_paths(config: Config, problems: list[Problem]) -> list[str]:
         *_, (_, _, value) = steps(config, problem.path)
         path = str(value)
         parent = os.path.dirname(os.path.normpath(os.path.expanduser(path)))
-        everywhere = parent == tempfile.gettempdir() or parent.rstrip("/").count("/") < 2
-        is_absent = not os.path.isdir(parent) or (os.path.isabs(parent) and everywhere)
-        if path.startswith(("/", "./", "../", "~")) and parent and is_absent:
+        is_top = os.path.isabs(parent) and parent.rstrip("/").count("/") < 2
+        everywhere = is_top or parent in ("", tempfile.gettempdir())
+        is_absent = everywhere or not os.path.isdir(parent)
+        if path.startswith(("/", "./", "../", "~", "$")) and is_absent:
             problems.remove(problem)
             skipped.append(
                 f"{problem.path} = {problem.value}: there is no such path on this machine"
