@@ -2,7 +2,6 @@
 
 import errno
 import itertools
-import json
 import multiprocessing
 import os
 import signal
@@ -364,21 +363,6 @@ def test_each_micro_batch_is_counted_by_itself() -> None:
     assert step.rank_total.tokens == sum(each.tokens for each in expected)
 
 
-def test_a_step_is_taken_whole_and_counted() -> None:
-    """Its micro-batches are those that one by one would have come, and the position is past it."""
-    corpus = counting_corpus(300)
-    whole = feed_of(corpus, sequence_length=9, micro_size=2, accumulation=3, seed=4)
-    single = feed_of(corpus, sequence_length=9, micro_size=2, seed=4)
-    step = whole.take()
-    one_by_one = [single.take() for _ in range(3)]
-    for batch, each in zip(step.batches, one_by_one, strict=True):
-        assert torch.equal(batch.inputs, each.batches[0].inputs)
-    assert list(step.counts) == [each.rank_total for each in one_by_one]
-    assert step.rank_total == (54, 54, 54.0, None)
-    assert whole.state_dict() == single.state_dict()
-    assert whole.state_dict()["sources"][""]["epoch_row"] == 6
-
-
 @pytest.mark.parametrize(
     ("change", "words"),
     [
@@ -439,35 +423,3 @@ def test_ranks_together_are_one_rank_with_a_larger_batch() -> None:
         together = torch.cat([rank.take().batches[0].inputs for rank in ranks])
         assert torch.equal(together, one.take().batches[0].inputs)
         assert all(rank.state_dict() == one.state_dict() for rank in ranks)
-
-
-@given(
-    size=st.integers(40, 300),
-    micro_size=st.integers(1, 6),
-    seed=st.integers(0, 1000),
-    before=st.integers(0, 60),
-    ahead=st.integers(0, 20),
-)
-@settings(max_examples=30, deadline=None)
-def test_a_resumed_loader_equals_the_uninterrupted_one(
-    size: int, micro_size: int, seed: int, before: int, ahead: int
-) -> None:
-    corpus = counting_corpus(size)
-
-    def make() -> Feed:
-        return feed_of(corpus, sequence_length=7, micro_size=micro_size, seed=seed)
-
-    uninterrupted = make()
-    rows(uninterrupted, before)
-    state = json.loads(json.dumps(uninterrupted.state_dict()))
-    resumed = make()
-    rows(resumed, ahead)  # a state replaces whatever position the loader had
-    resumed.load_state_dict(state)
-    assert resumed.epoch == uninterrupted.epoch
-    assert resumed.state_dict() == state
-    for mine, theirs in itertools.islice(
-        zip(batches_of(resumed), batches_of(uninterrupted), strict=True), 30
-    ):
-        assert torch.equal(mine.inputs, theirs.inputs)
-        assert torch.equal(mine.targets, theirs.targets)
-        assert mine.target_bytes == theirs.target_bytes

@@ -394,21 +394,6 @@ class Broken(ByteTokenizer):
         raise SetpointError("cannot take it")
 
 
-class FullDisk(ByteTokenizer):
-    """Fails as writing a piece does."""
-
-    def encode(self, data: bytes) -> Any:
-        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), "000000.tokens")
-
-
-def test_a_full_disk_of_a_process_names_the_field_and_the_file(tmp_path: Path) -> None:
-    words = (
-        r"data.prepare.folder: 000000.tokens cannot be written: No space left on device \(.* free"
-    )
-    with pytest.raises(RunError, match=words):
-        read_sides(data_of(tmp_path, [SMALL], 2), FullDisk())
-
-
 @pytest.mark.parametrize("workers", [1, 2])
 def test_errors_of_processes_name_the_document(tmp_path: Path, workers: int) -> None:
     with pytest.raises(SetpointError, match="data.sources: the document 'random/000000': cannot"):

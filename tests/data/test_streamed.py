@@ -269,29 +269,6 @@ def test_groups_divide_the_rows_of_a_stream_anew_at_any_step(tmp_path: Path) -> 
         each.close()
 
 
-def test_a_rank_tokenizes_its_own_rows(tmp_path: Path) -> None:
-    ranks = 4
-    (tmp_path / "a.jsonl").write_text(
-        "".join(json.dumps({"text": f"row {n} " + "words " * (n % 9)}) + "\n" for n in range(4000))
-    )
-    encoded = 0
-
-    class Counting(ByteTokenizer):
-        def encode(self, data: bytes) -> Any:
-            nonlocal encoded
-            encoded += len(data)
-            return super().encode(data)
-
-    section = Text(paths=(f"{tmp_path}/a.jsonl",), streaming=True)
-    data = resolve(Data(sources=(section,), held_out=0.0, shuffle_buffer=100))
-    (stream,) = open_streams(data, Counting())
-    pair = streamed(stream, resolve(Packing(method="concatenate")), length=64)
-    feed = Feed(*pair, count_all, micro_size=4, accumulation=16 // ranks, data_size=ranks)
-    used = sum(feed.take().rank_total.tokens for _ in range(4 * ranks))
-    feed.close()
-    assert encoded / used <= 1.2
-
-
 class Together:
     """Ranks that are threads of this process."""
 

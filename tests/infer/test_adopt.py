@@ -201,13 +201,3 @@ def test_weights_of_a_run_in_bf16_stay_in_bf16(master: str, tmp_path: Path) -> N
     # What an export does not need of the record is not a mistake.
     export = Inference(weights=InferenceWeights(path=run), export=ExportTask(path=tmp_path / "out"))
     assert complete(export).export is not None
-
-
-def test_attention_that_cannot_be_deterministic(trained: tuple[Job, Path]) -> None:
-    flags = (
-        "deterministic=true", "parallel.device=cuda", "precision.compute=bf16",
-        "model.attention_backend=sdpa_cudnn",
-    )  # fmt: skip
-    assert problems(trained[1], *flags) == [
-        "model.attention_backend: cuDNN's attention is not deterministic, and PyTorch refuses it"
-    ]

@@ -14,7 +14,7 @@ from setpoint.infer.generation import (
 )
 from setpoint.shapes.outcome import Projection
 
-from .small import Successor, generators, small_model
+from .small import Successor, small_model
 
 GREEDY = Sampling(temperature=0)
 PROMPTS = [[1, 2, 3], [4], [5, 6, 7, 8, 9, 10, 11], [12, 13]]
@@ -55,22 +55,6 @@ def test_a_row_that_has_ended_costs_nothing():
     assert rows == [4, 1, 1, 1]
     assert [each.finish for each in ended] == ["ended", "ended", "length", "ended"]
     assert [len(each.tokens) for each in ended] == [1, 1, 4, 1]
-
-
-@pytest.mark.parametrize("fields", [{}, {"sliding_window": 6, "attention_pattern": ("sliding",)}])
-@pytest.mark.parametrize("sampling", [GREEDY, Sampling(temperature=1.5, repetition_penalty=1.3)])
-def test_with_and_without_cache_alone_and_together(fields, sampling):
-    """Beyond the context, too, where the cache is of no use."""
-    model = small_model(max_sequence_length=16, **fields)
-    settings = {"max_tokens": 24, "context": 16, "sampling": sampling}
-    together, cached = (
-        tokens_of(model, PROMPTS, generators=generators(1, 2, 3, 4), cache=cache, **settings)
-        for cache in (False, True)
-    )
-    assert together == cached
-    for row, prompt in enumerate(PROMPTS):
-        alone = tokens_of(model, [prompt], generators=generators(row + 1), **settings)
-        assert alone == [together[row]]
 
 
 def test_only_tokens_of_the_vocabulary_are_drawn():

@@ -16,11 +16,7 @@ from setpoint.cli.main import main
 from setpoint.config import ConfigError, RunError, SetpointError
 from setpoint.config.resolving.checks import verify
 from setpoint.files.tensor_header import TensorInfo
-from setpoint.infer.adopt import complete
-from setpoint.infer.config import EvaluationTask, Inference, InferenceWeights
-from setpoint.infer.inference import infer
 from setpoint.model import load_pretrained, save_pretrained
-from setpoint.model.config import HuggingFaceConfig
 from setpoint.model.huggingface import model_files
 from setpoint.model.huggingface.architecture import Unfit
 from setpoint.plan.preflight import preflight
@@ -31,7 +27,6 @@ from setpoint.train.run import train
 from ..support.snapshots import compare
 from ..support.tensors import same_tensors
 from ..train.small import assert_same_run, small_job
-from .huggingface_families import family_job
 from .pretrained.theirs import saved
 
 TINY = (
@@ -230,15 +225,6 @@ def test_a_balance_loss_without_effect_is_refused(
     monkeypatch.setattr("setpoint.model.huggingface.language_model.COEFFICIENTS", ())
     with pytest.raises(SetpointError, match="MixtralForCausalLM has none with a weight"):
         build_components(job(tmp_path, *MIXTRAL))
-
-
-def test_a_stopped_run_goes_on_bit_for_bit(tmp_path: Path) -> None:
-    flags = ("schedule=constant", "evaluation.every=2 steps", "duration=6 steps")
-    whole = train(gpt2(tmp_path, *flags, f"workspace={tmp_path}/whole")).directory
-    train(gpt2(tmp_path, *flags, "duration=4 steps"))
-    outcome = train(gpt2(tmp_path, *flags))
-    assert outcome.started.step == 4
-    assert_same_run(outcome.directory, whole)
 
 
 def test_a_run_goes_on_without_its_config_json(
@@ -441,52 +427,3 @@ def test_attention_that_computes_something_else_is_not_taken(
     assert build_components(job(tmp_path, *flags)).model.attention == "sdpa"
     with pytest.raises(Unfit, match="or gives other results with it"):
         build_components(job(tmp_path, *flags, "model.attention_backend=setpoint"))
-
-
-ENDS = (
-    "evaluation={every: 3 steps, sequences: 4}",
-    "checkpoint.every=3 steps",
-    "data.held_out=0.1",
-)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("kind", ["gpt_oss", "qwen3_next"])
-def test_a_job_from_data_to_text(
-    tmp_path: Path, kind: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    import transformers
-
-    whole = train(family_job(tmp_path / "whole", kind, *ENDS, "duration=6 steps")).directory
-    train(family_job(tmp_path, kind, *ENDS, "duration=3 steps"))
-    outcome = train(family_job(tmp_path, kind, *ENDS, "duration=6 steps"))
-    assert outcome.started.step == 3
-    run = outcome.directory
-    assert_same_run(run, whole)
-
-    assert main(["evaluate", str(run), "--side", "held_out", "--json"]) == 0
-    of_run = json.loads(capsys.readouterr().out)["evaluation"]["held_out"]
-    exported = tmp_path / "exported"
-    assert main(["export", str(run), str(exported)]) == 0
-    theirs: Any = transformers.AutoModelForCausalLM.from_pretrained(exported)
-    assert theirs.config._attn_implementation != "setpoint"
-    capsys.readouterr()
-    words = ["--prompt", "abc", "--max-tokens", "8", "--temperature", "0"]
-    assert main(["generate", str(run), *words]) == 0
-    said = capsys.readouterr().out
-    # As an export it is a model like others.
-    by_bytes = ["--tokenizer", "bytes"]
-    assert main(["generate", str(exported), *by_bytes, *words]) == 0
-    assert capsys.readouterr().out == said
-    job = complete(Inference(weights=InferenceWeights(path=str(run)), evaluation=EvaluationTask()))
-    again = job.evolve(
-        weights=InferenceWeights(path=str(exported)), model=HuggingFaceConfig(), output=None
-    )
-    found = infer(again).scores["held_out"]
-    assert found.loss == pytest.approx(of_run["loss"], rel=1e-6)
-    prompt = torch.tensor([list(b"abc")])
-    with torch.no_grad():
-        texts = theirs.generate(prompt, max_new_tokens=8, do_sample=False)
-    assert (
-        bytes(token for token in texts[0].tolist() if token < 256).decode(errors="replace") in said
-    )

@@ -183,12 +183,6 @@ def test_what_the_signature_refuses(target: str, fields: dict[str, Any], words: 
         section(target, **fields)
 
 
-def test_a_decay_of_an_earlier_layer_cannot_be_removed() -> None:
-    with pytest.raises(ConfigError, match="Set it to 0") as caught:
-        section("torch.optim.Rprop", weight_decay=0.1)
-    assert caught.value.problems[0].valid == ("0",)
-
-
 def test_a_target_without_a_learning_rate() -> None:
     with pytest.raises(ConfigError, match="does not accept lr"):
         section("torch.optim.lr_scheduler.LRScheduler", last_epoch=3)

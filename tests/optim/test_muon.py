@@ -138,18 +138,6 @@ def test_convolutions_are_one_matrix() -> None:
 
 
 @pytest.mark.parametrize(
-    ("adjust_lr", "rows", "columns", "factor"),
-    [
-        ("original", 4, 16, 1.0),
-        ("original", 16, 4, 2.0),
-        ("match_rms_adamw", 25, 100, 2.0),
-    ],
-)
-def test_adjustment(adjust_lr: Any, rows: int, columns: int, factor: float) -> None:
-    assert adjustment(adjust_lr, rows, columns) == pytest.approx(factor)
-
-
-@pytest.mark.parametrize(
     ("weights", "state"),
     [(torch.float32, torch.bfloat16), (torch.bfloat16, torch.float32), (torch.bfloat16, None)],
 )

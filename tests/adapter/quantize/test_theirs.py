@@ -20,27 +20,19 @@ from setpoint.adapter.quantize.config import (
     Quantization,
     form_problems,
 )
-from setpoint.checkpoint.folder import list_checkpoints
-from setpoint.checkpoint.loading import load_directory
 from setpoint.config import Caution, SetpointError, resolve
-from setpoint.infer.config import Inference, InferenceWeights
-from setpoint.infer.inference import infer
 from setpoint.infer.loaded_model import add_adapter
-from setpoint.infer.tasks import ExportTask
 from setpoint.model.config import HuggingFaceConfig
 from setpoint.model.pretrained.config_json import read_config
 from setpoint.model.pretrained.load import start_from
-from setpoint.model.pretrained.read_tensor import FileTensor
 from setpoint.model.pretrained.tensor_files import dense_tensors
-from setpoint.shapes.placed import as_placed
 from setpoint.shapes.stored import Form, stored_weights
 from setpoint.train.rules.model_rules import base_problems, built_adapter_problems
-from setpoint.train.run import train
 
 from ...model.pretrained.ours import change_config, rewrite
 from ...model.pretrained.quantized_files import FORMATS, KEPT, fp8_squares, gpt_oss, quantize_files
 from ...model.pretrained.theirs import make
-from ...train.small import assert_same_run, small_job
+from ...train.small import small_job
 
 WIDTHS: dict[str, Any] = {
     "hidden_size": 64, "intermediate_size": 64, "head_dim": 16, "num_hidden_layers": 1,
@@ -127,45 +119,6 @@ def test_matrices_whose_scales_differ_are_not_kept_as_one(tmp_path: Path) -> Non
     (found,) = built_adapter_problems(job)
     assert said in found.message
     started(folder, resolve(FP8(group_size=16)))  # which rounds them once more
-
-
-@pytest.mark.slow
-def test_a_run_on_files_of_gpt_oss_resumes_and_is_exported_dense(tmp_path: Path) -> None:
-    """And transformers loads what it exports, with the updates in it."""
-    import transformers
-
-    folder = gpt_oss(tmp_path / "files", WIDTHS)
-    flags = (
-        "model.type=huggingface", f"model.pretrained={folder}", "evaluation=null",
-        "batch.sequence_length=16", "schedule=constant", "checkpoint.every=2 steps",
-        "adapter={type: lora, rank: 2, b_std: 0.1, "
-        "quantize: {type: mxfp4, exclude: [self_attn]}}",
-    )  # fmt: skip
-    whole = train(
-        small_job(tmp_path, *flags, "duration=4 steps"), directory=tmp_path / "whole"
-    ).directory
-    train(small_job(tmp_path, *flags, "duration=2 steps"), directory=tmp_path / "cut")
-    train(small_job(tmp_path, *flags, "duration=4 steps"), directory=tmp_path / "cut")
-    assert_same_run(whole, tmp_path / "cut")
-    infer(
-        Inference(
-            weights=InferenceWeights(path=str(whole)), export=ExportTask(path=tmp_path / "merged")
-        )
-    )
-    assert "quantization_config" not in (tmp_path / "merged" / "config.json").read_text()
-    exported = transformers.AutoModelForCausalLM.from_pretrained(
-        tmp_path / "merged", dtype=torch.float32
-    ).state_dict()
-    *_, newest = list_checkpoints(whole / "checkpoints").values()
-    own = load_directory(newest).tensors["model"]
-    infos = dense_tensors(folder)
-    for part in ("gate_up_proj", "down_proj"):
-        name = f"model.layers.0.mlp.experts.{part}"
-        path = f"model.model.layers.0.mlp.experts.adapter.{part}"
-        a, b = (as_placed(own[f"{path}.{each}"], torch.empty(0)) for each in "ab")
-        dense = FileTensor(infos[name]).whole()
-        torch.testing.assert_close(exported[name], dense + torch.bmm(a, b) * 8, rtol=0, atol=1e-6)
-        assert (exported[name] - dense).abs().max() > 1e-3
 
 
 @pytest.mark.parametrize(

@@ -1,7 +1,7 @@
 """Conversations as tokens: equal to those of transformers, with the loss on exactly the answers."""
 
 import json
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -93,15 +93,19 @@ def shown(document: Document) -> str:
     )
 
 
-def theirs(folder: Path, messages: list[Any], template: str, **more: Any) -> Any:
+@cache
+def their_tokenizer(folder: Path) -> Any:
     from transformers import PreTrainedTokenizerFast
 
     end, begin = ("</s>", "<s>") if folder.name == "sentence_piece" else (END, BEGIN)
-    other = PreTrainedTokenizerFast(
-        tokenizer_file=str(folder / "tokenizer.json"), eos_token=end, bos_token=begin
-    )
-    settings = {"return_assistant_tokens_mask": True, **more}
-    return other.apply_chat_template(messages, chat_template=template, return_dict=True, **settings)
+    file = str(folder / "tokenizer.json")
+    return PreTrainedTokenizerFast(tokenizer_file=file, eos_token=end, bos_token=begin)
+
+
+def theirs(folder: Path, messages: list[Any], template: str, **more: Any) -> Any:
+    settings = {"return_assistant_tokens_mask": True, "return_dict": True, **more}
+    other = their_tokenizer(folder)
+    return other.apply_chat_template(messages, chat_template=template, **settings)
 
 
 @pytest.mark.parametrize("name", GENERATIONS)

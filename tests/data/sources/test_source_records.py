@@ -112,7 +112,7 @@ def test_compressed_files(tmp_path: Path, suffix: str, compress: Callable[[bytes
 
 
 def rows_with(number: int, row: Any) -> list[Any]:
-    rows: list[Any] = [{"text": "fine"}] * 17_400
+    rows: list[Any] = [{"text": "fine"}] * 1_400
     rows[number] = row
     return rows
 
@@ -120,14 +120,14 @@ def rows_with(number: int, row: Any) -> list[Any]:
 @pytest.mark.parametrize(
     ("row", "words"),
     [
-        ({"txt": "a"}, "text/a.jsonl, line 17,301 has no field 'text'; its fields are txt"),
-        ({"text": None}, "text/a.jsonl, line 17,301: 'text' is null, not a str"),
-        ({"text": "\ud800x"}, r"text/a.jsonl, line 17,301: character 0 is '\ud800', half of a"),
-        ([1], "text/a.jsonl, line 17,301 is a list, not a JSON object"),
+        ({"txt": "a"}, "text/a.jsonl, line 1,301 has no field 'text'; its fields are txt"),
+        ({"text": None}, "text/a.jsonl, line 1,301: 'text' is null, not a str"),
+        ({"text": "\ud800x"}, r"text/a.jsonl, line 1,301: character 0 is '\ud800', half of a"),
+        ([1], "text/a.jsonl, line 1,301 is a list, not a JSON object"),
     ],
 )
 def test_a_bad_row_is_named(tmp_path: Path, row: Any, words: str) -> None:
-    write_jsonl(rows_with(17_300, row), tmp_path / "a.jsonl")
+    write_jsonl(rows_with(1_300, row), tmp_path / "a.jsonl")
     assert words in refusal(tmp_path / "a.jsonl")
 
 
@@ -231,7 +231,7 @@ def test_a_long_row_of_csv(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
 @pytest.mark.parametrize("name", ["a.csv", "a.parquet"])
 def test_memory_does_not_grow_with_the_file(tmp_path: Path, name: str) -> None:
     """What is held at a time is a part of the file, whatever its size."""
-    rows = [{"text": f"{n} " + "word " * 600} for n in range(9000)]
+    rows = [{"text": f"{n} " + "word " * 600} for n in range(5000)]
     WRITERS[name](rows, tmp_path / name)
     del rows
     size = (tmp_path / name).stat().st_size
@@ -245,7 +245,7 @@ def test_memory_does_not_grow_with_the_file(tmp_path: Path, name: str) -> None:
                 most, pa.total_allocated_bytes() - before + tracemalloc.get_traced_memory()[0]
             )
     tracemalloc.stop()
-    assert held > 26e6 and most < 9e6, (size, most)
+    assert held > 14e6 and most < 9e6, (size, most)
 
 
 @pytest.mark.parametrize(

@@ -123,17 +123,6 @@ def test_unscaled():
     assert found.radians.tolist() == pytest.approx(expected, rel=1e-12)
 
 
-@pytest.mark.parametrize("name", RULES)
-def test_rules_keep_the_fastest_plane_or_stretch_all_by_the_factor(name):
-    rule = resolve(RULES[name][0])
-    slowed = frequencies(128, 500_000.0).radians / frequencies(128, 500_000.0, rule).radians
-    assert slowed[0].item() == pytest.approx(
-        rule.factor if isinstance(rule, LinearScaling) else 1.0
-    )
-    assert slowed[-1].item() == pytest.approx(rule.factor)
-    assert (slowed.diff() >= -1e-9).all()
-
-
 def test_a_short_original_length_stretches_all_but_the_first_plane():
     # Each plane but the first turns less than once over five positions.
     rule = resolve(YarnScaling(factor=4.0, original_length=5))

@@ -65,22 +65,6 @@ def test_packages(name, package, message, packages):
     assert str(error.value).endswith("; use auto, sdpa or eager")
 
 
-@pytest.mark.parametrize(
-    ("name", "kind"),
-    [
-        ("eager", "Eager"),
-        ("sdpa", "SDPA"),
-        ("sdpa_cudnn", "SDPA"),
-        ("flex", "Flex"),
-        ("varlen", "Varlen"),
-    ],
-)
-def test_each_name_has_its_backend(name, kind, packages):
-    config = small_config(attention_backend=name, head_dim=8)
-    chosen, backend = choose_backend(config, CUDA, torch.bfloat16)
-    assert (chosen, type(backend).__name__) == (name, kind)
-
-
 def test_auto_leaves_out_what_is_not_there(packages):
     config = small_config(head_dim=16)
 

@@ -1,10 +1,8 @@
 """What the sections of schedules derive and refuse."""
 
-from typing import Any
-
 import pytest
 
-from setpoint.config import Config, ConfigError, resolve
+from setpoint.config import ConfigError, resolve
 from setpoint.config.composition import compose
 from setpoint.config.resolving.checks import cautions_of
 from setpoint.optim.schedule.config import (
@@ -172,26 +170,3 @@ WRONG = {
 def test_what_is_refused() -> None:
     texts = [f"# {what}\n$ {' '.join(flags)}\n{message(*flags)}\n" for what, flags in WRONG.items()]
     compare("train/schedules_refused", "\n".join(texts))
-
-
-@pytest.mark.parametrize(
-    ("cls", "name", "value"),
-    [
-        (Linear, "warmup_from", 1.5),
-        (Polynomial, "power", 0.0),
-        (Wsd, "decay_length", 0),
-        (InverseSqrt, "timescale", 0),
-        (InverseSqrt, "floor", -0.1),
-        (Plateau, "factor", 1.0),
-        (Plateau, "patience", -1),
-        (Plateau, "threshold", 1.0),
-        (SchedulePhase, "target", -1.0),
-        (SchedulePhase, "length", "101 %"),
-        (SchedulePhase, "length", 1.5),
-        (Piecewise, "start", -1.0),
-        (Wsd, "floor", float("nan")),
-    ],
-)
-def test_ranges(cls: type[Config], name: str, value: Any) -> None:
-    with pytest.raises(ConfigError, match=name):
-        resolve(cls(**{name: value}))
