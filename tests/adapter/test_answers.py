@@ -2,6 +2,8 @@
 
 from pathlib import Path
 
+import pytest
+
 import setpoint.presets  # noqa: F401 - registers them
 from setpoint.config.composition import compose
 from setpoint.data.corpus import Corpus
@@ -38,6 +40,7 @@ def test_the_loss_is_on_the_answers(tmp_path: Path) -> None:
     assert job.data.sources[0].most_tokens() == 40 * MOST
 
 
+@pytest.mark.slow
 def test_the_preset_learns_on_another_base(tmp_path: Path) -> None:
     flags = (
         "model.dim=32", "model.layers=1", "precision.compute=fp32", "batch.global_size=4",

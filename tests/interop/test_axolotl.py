@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
-from setpoint.config import compose
 from setpoint.interop.dialect import ConvertedDocument, read_foreign, recognize
-from setpoint.plan.curve import draw_curve
 from setpoint.train.config import Job
+
+from .converting import assert_rates, job_of, kinds
 
 BASE = """\
 base_model: NousResearch/Llama-3.2-1B
@@ -40,10 +40,7 @@ def read(folder: Path, text: str = "", base: str = BASE) -> ConvertedDocument:
 
 
 def converted(folder: Path, text: str = "", base: str = BASE, ranks: int = 1) -> Job:
-    document = read(folder, text, base)
-    assert document.problems == []
-    flags = [f"--parallel.world_size={ranks}"]
-    return compose(Job, None, files=[document], flags=flags).resolve()
+    return job_of(read(folder, text, base), ranks)
 
 
 def factor(step: int, total: int, warmup: int, least: float, end: float) -> float:
@@ -68,9 +65,7 @@ def test_rates_are_those_of_its_formula(
 ) -> None:
     job = converted(tmp_path, text)
     total = int(text.split()[1])
-    for point in draw_curve(job, None, 1, 1000).points:
-        expected = factor(point.step, total, warmup, least, end)
-        assert point.factor == pytest.approx(expected, abs=1e-9)
+    assert_rates(job, lambda step: factor(step, total, warmup, least, end), 1e-9)
 
 
 def test_batch_data_and_precision(tmp_path: Path) -> None:
@@ -123,9 +118,8 @@ def test_adapted_modules_layers_and_parameters(
 ) -> None:
     document = read(tmp_path, f"adapter: lora\n{keys}\n")
     assert document.problems == [] and document.data["adapter"].get("targets") == targets
-    kinds = {report.key: report.kind for report in document.reports}
     decided = "needs a decision" if is_decided_by_user else None
-    assert kinds.get("lora_target_parameters") == decided
+    assert kinds(document).get("lora_target_parameters") == decided
 
 
 def test_a_revision_is_that_of_the_model_and_its_tokenizer(tmp_path: Path) -> None:
@@ -174,9 +168,10 @@ def test_what_is_reported(tmp_path: Path) -> None:
     assert "micro_batch_size" in str(problems[0].hint)
     lines = ("optimizer: adamw_bnb_8bit", "hub_model_id: me/it", "liger_rope: true")
     text = "\n".join([*lines, "lr_scheduler: one_cycle\n"])
-    kinds = {report.key: report.kind for report in read(tmp_path, text).reports}
-    assert kinds["optimizer"] == "differs" and kinds["hub_model_id"] == "refused"
-    assert kinds["liger_rope"] == "without effect" and kinds["lr_scheduler"] == "needs a decision"
+    reported = kinds(read(tmp_path, text))
+    assert reported["optimizer"] == "differs" and reported["hub_model_id"] == "refused"
+    assert reported["liger_rope"] == "without effect"
+    assert reported["lr_scheduler"] == "needs a decision"
     types = "  - {path: a, type: completion, field: body}\n  - {path: b, type: gpteacher}\n"
     base = BASE.replace("  - path: tatsu-lab/alpaca\n    type: alpaca\n", types)
     document = read(tmp_path, base=base)
@@ -223,10 +218,9 @@ def test_words_of_yaml_1_1_are_switches_and_other_words_are_refused(tmp_path: Pa
 
 
 def test_padding_tokens_and_offload_to_a_disk_are_reported(tmp_path: Path) -> None:
-    reports = read(tmp_path, "gradient_checkpointing: offload_disk\n").reports
-    kinds = {(report.kind, report.key) for report in reports}
-    assert ("without effect", "special_tokens") in kinds  # of `pad_token` in the base
-    assert ("not converted", "gradient_checkpointing") in kinds
+    reported = kinds(read(tmp_path, "gradient_checkpointing: offload_disk\n"))
+    assert reported["special_tokens"] == "without effect"  # of `pad_token` in the base
+    assert reported["gradient_checkpointing"] == "not converted"
 
 
 @pytest.mark.parametrize(("text", "backend"), [
@@ -269,8 +263,8 @@ def test_a_part_of_a_split_and_a_shortest_text_are_reported(tmp_path: Path) -> N
     document = read(tmp_path, base=base.replace("[:10%]", "[:95%]"))
     assert any("not 0.95 of them" in report.text for report in document.reports)
     base = base.replace("type: alpaca", "type: completion")
-    kinds = {r.key: r.kind for r in read(tmp_path, "min_sample_len: 9\n", base).reports}
-    assert kinds["min_sample_len"] == "differs"
+    document = read(tmp_path, "min_sample_len: 9\n", base)
+    assert kinds(document)["min_sample_len"] == "differs"
 
 
 @pytest.mark.parametrize(("dtype", "kind", "quantized"), [

@@ -5,11 +5,11 @@ from typing import Any
 
 import pytest
 
-from setpoint.config import compose
 from setpoint.config.files.write import write_toml
 from setpoint.interop.dialect import read_foreign, recognize
 from setpoint.plan.preflight import preflight
-from setpoint.train.config import Job
+
+from .converting import job_of
 
 LLAMA = {"dim": 512, "n_layers": 8, "n_heads": 8, "n_kv_heads": 4, "vocab_size": 32_000,
          "max_seq_len": 512}  # fmt: skip
@@ -117,9 +117,6 @@ def test_checks_pass_at_the_size_of_the_file(
     plain = {key: value for key, value in tables.items() if not isinstance(value, dict)}
     known = {key: value for key, value in (plain | tables).items() if value is not None}
     path.write_text(write_toml(known))
-    document = read_foreign(name, str(path))
-    assert document.problems == []
-    flags = [f"--parallel.world_size={ranks}"]
-    job = compose(Job, None, files=[document], flags=flags).resolve()
+    job = job_of(read_foreign(name, str(path)), ranks)
     assert preflight(job, set()).problems == []
     assert recognize(str(path)) == name

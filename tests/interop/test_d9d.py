@@ -11,8 +11,8 @@ from setpoint.cli.main import main
 from setpoint.config import compose
 from setpoint.infer.config import Inference
 from setpoint.interop.dialect import ConvertedDocument, read_foreign, recognize
-from setpoint.plan.curve import draw_curve
-from setpoint.train.config import Job
+
+from .converting import assert_rates, job_of, kinds
 
 BASE: dict[str, dict[str, Any]] = {
     "mesh": {"pipeline_parallel": 2, "data_parallel_replicate": 2},
@@ -56,10 +56,7 @@ def read(folder: Path, **sections: dict[str, Any]) -> ConvertedDocument:
 
 
 def test_a_job_of_its_examples(tmp_path: Path) -> None:
-    document = read(tmp_path)
-    assert document.problems == []
-    flags = ["--parallel.world_size=4"]
-    job = compose(Job, None, files=[document], flags=flags).resolve()
+    job = job_of(read(tmp_path), 4)
     assert (job.name, job.seed, job.user["note"]) == ("a-run", 7, "kept")
     assert (job.batch.global_size, job.batch.micro_size, job.batch.accumulation) == (16, 4, 2)
     assert (job.parallel.pipeline, job.parallel.replicate) == (2, 2)
@@ -69,26 +66,22 @@ def test_a_job_of_its_examples(tmp_path: Path) -> None:
 
 
 def test_buckets_are_those_of_replicas_alone(tmp_path: Path) -> None:
-    document = read(tmp_path, mesh={"data_parallel_replicate": 2})
-    job = compose(Job, None, files=[document], flags=["--parallel.world_size=2"]).resolve()
+    job = job_of(read(tmp_path, mesh={"data_parallel_replicate": 2}), 2)
     assert job.parallel.bucket_size == 16.0
-    kinds = {report.key: report.kind for report in read(tmp_path).reports}
-    assert kinds["gradient_manager.bucket_size_mb"] == "not converted"
+    assert kinds(read(tmp_path))["gradient_manager.bucket_size_mb"] == "not converted"
 
 
 def test_rates_are_those_of_its_phases(tmp_path: Path) -> None:
-    job = compose(Job, None, files=[read(tmp_path)], flags=["--parallel.world_size=4"]).resolve()
-    points = {point.step: point.factor for point in draw_curve(job, None, 1, 1000).points}
-    # Phases of 10, 50 and the other 40 of 100 steps.
-    for step, factor in points.items():
-        if 10 <= step < 60:
-            expected = 1.0 + (0.5 - 1.0) * ((step - 10) / 50) ** 3
-        elif step >= 60:
-            share = (step - 60) / 40
-            expected = 0.1 + (0.5 - 0.1) * (1 + math.cos(math.pi * share)) / 2
-        else:  # a rising step has the factor of its end
-            expected = (step + 1) / 10
-        assert factor == pytest.approx(expected, abs=1e-12), step
+    def factor(step: int) -> float:
+        """Phases of 10, 50 and the other 40 of 100 steps."""
+        if step < 10:  # a rising step has the factor of its end
+            return (step + 1) / 10
+        if step < 60:
+            return 1.0 + (0.5 - 1.0) * ((step - 10) / 50) ** 3
+        share = (step - 60) / 40
+        return 0.1 + (0.5 - 0.1) * (1 + math.cos(math.pi * share)) / 2
+
+    assert_rates(job_of(read(tmp_path), 4), factor)
 
 
 def test_what_it_leaves_to_python_needs_a_decision(tmp_path: Path) -> None:
@@ -150,8 +143,7 @@ def test_inference_is_a_job_of_its_own(tmp_path: Path, capsys: pytest.CaptureFix
     assert '[weights]\npath = "weights"' in capsys.readouterr().out
     # Without the section, a file is one of inference if it has nothing of a training.
     path.write_text(json.dumps({**INFERENCE.pop("inference"), **INFERENCE, "data": {}}))
-    kinds = {r.key: r.kind for r in read_foreign("d9d", str(path)).reports}
-    assert kinds["data.dataset"] == "needs a decision"
+    assert kinds(read_foreign("d9d", str(path)))["data.dataset"] == "needs a decision"
     assert main(["train", f"d9d:{path}"]) == 2
     assert "is an inference job" in capsys.readouterr().err
 

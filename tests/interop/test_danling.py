@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 import torch
 
-from setpoint.config import compose
 from setpoint.interop.dialect import ConvertedDocument, read_foreign, recognize
-from setpoint.plan.curve import draw_curve
 from setpoint.train.config import Job
+
+from .converting import assert_rates, job_of, kinds
 
 BASE: dict[str, Any] = {
     "stack": "parallel", "steps": 200, "accum_steps": 3, "seed": 7,
@@ -40,10 +40,7 @@ def read(folder: Path, data: dict[str, Any] | None = None, **others: Any) -> Con
 def converted(
     folder: Path, ranks: int = 8, data: dict[str, Any] | None = None, **others: Any
 ) -> Job:
-    document = read(folder, data, **others)
-    assert document.problems == []
-    flags = [f"--parallel.world_size={ranks}", "--batch.sequence_length=64"]
-    return compose(Job, None, files=[document], flags=flags).resolve()
+    return job_of(read(folder, data, **others), ranks, "--batch.sequence_length=64")
 
 
 def rate(step: int, total: int, **options: Any) -> float:
@@ -73,9 +70,7 @@ def rate(step: int, total: int, **options: Any) -> float:
 ])  # fmt: skip
 def test_rates_are_those_of_its_schedules(tmp_path: Path, options: dict[str, Any]) -> None:
     job = converted(tmp_path, scheduler=options)
-    for point in draw_curve(job, None, 1, 1000).points:
-        expected = rate(point.step + 1, 200, **options) / 1e-3
-        assert point.factor == pytest.approx(expected, abs=6e-4), point
+    assert_rates(job, lambda step: rate(step + 1, 200, **options) / 1e-3, 6e-4)
 
 
 @pytest.mark.parametrize("options", [
@@ -90,13 +85,13 @@ def test_rates_are_those_of_torchs_schedules(tmp_path: Path, options: dict[str, 
     optimizer = torch.optim.SGD([torch.zeros(1, requires_grad=True)], lr=1e-3)
     own = {name: value for name, value in options.items() if name != "type"}
     scheduler = getattr(torch.optim.lr_scheduler, names[options["type"]])(optimizer, **own)
-    job = converted(tmp_path, data={**BASE, "scheduler": options})
-    for point in draw_curve(job, None, 1, 1000).points:
-        assert point.factor * 1e-3 == pytest.approx(optimizer.param_groups[0]["lr"], abs=6e-7), (
-            point
-        )
+    expected: list[float] = []
+    for _ in range(200):
+        expected.append(optimizer.param_groups[0]["lr"] / 1e-3)
         optimizer.step()
         scheduler.step()
+    job = converted(tmp_path, data={**BASE, "scheduler": options})
+    assert_rates(job, lambda step: expected[step], 6e-4)
 
 
 def test_ranks_and_batch_are_its_own(tmp_path: Path) -> None:
@@ -112,8 +107,8 @@ def test_ranks_and_batch_are_its_own(tmp_path: Path) -> None:
     assert experts["parallel"]["shard"] == 4 and experts["batch"]["micro_size"] == 2
     ddp = read(tmp_path, stack="ddp")
     assert ddp.data["parallel"]["replicate"] == -1
-    kinds = {report.key: report.kind for report in ddp.reports}
-    assert kinds["parallel.axes.shard"] == kinds["fsdp.enabled"] == "without effect"
+    for key in ("parallel.axes.shard", "fsdp.enabled"):
+        assert kinds(ddp)[key] == "without effect"
 
 
 def test_names_of_both_releases(tmp_path: Path) -> None:
@@ -139,8 +134,7 @@ def test_a_configuration_written_out_with_its_defaults(tmp_path: Path) -> None:
     document = read_foreign("danling", str(path))
     assert document.problems == []
     assert "early_stopping" not in document.data.get("evaluation", {})
-    keys = {report.key for report in document.reports}
-    assert not keys & {"score_name", "checkpoint.ft_dataloader_checkpoint_prefix"}
+    assert not kinds(document).keys() & {"score_name", "checkpoint.ft_dataloader_checkpoint_prefix"}
 
 
 def test_groups_and_optimizers(tmp_path: Path) -> None:
@@ -173,7 +167,7 @@ def test_values_that_another_one_replaces_are_reported(tmp_path: Path) -> None:
     path = tmp_path / "job.json"
     path.write_text(json.dumps(values))
     document = read_foreign("danling", str(path))
-    found = {report.key: report.kind for report in document.reports}
-    assert found["precision"] == found["activation_checkpoint.module_classes"] == "differs"
+    for key in ("precision", "activation_checkpoint.module_classes"):
+        assert kinds(document)[key] == "differs"
     (problem,) = document.problems
     assert problem.path == "checkpoint.interval" and "ckpt.interval = 10" in problem.message

@@ -9,13 +9,13 @@ import pytest
 import torch
 
 from setpoint.cli.main import main
-from setpoint.config import compose
 from setpoint.interop.dialect import ConvertedDocument, read_foreign, recognize
 from setpoint.interop.huggingface_trainer import KEYS
 from setpoint.model.layers import parameter_kinds
 from setpoint.optim.config import AdamWConfig
-from setpoint.plan.curve import draw_curve
 from setpoint.train.config import Job
+
+from .converting import assert_rates, assert_values, job_of, kinds
 
 BASE: dict[str, Any] = {
     "output_dir": "out", "model_name_or_path": "gpt2", "max_steps": 60, "learning_rate": 1e-3,
@@ -33,10 +33,7 @@ def read(folder: Path, **keys: Any) -> ConvertedDocument:
 
 
 def converted(folder: Path, ranks: int = 1, **keys: Any) -> Job:
-    document = read(folder, **keys)
-    assert document.problems == []
-    flags = [f"--parallel.world_size={ranks}"]
-    return compose(Job, None, files=[document], flags=flags).resolve()
+    return job_of(read(folder, **keys), ranks)
 
 
 def test_every_field_of_the_class_is_there_with_its_default() -> None:
@@ -94,8 +91,7 @@ def test_rates_are_those_of_the_scheduler_of_transformers(
         expected.append(float(scheduler.get_last_lr()[0]) / 1e-3)
         optimizer.step()
         scheduler.step()
-    for point in draw_curve(job, None, 1, 1000).points:
-        assert point.factor == pytest.approx(expected[point.step], abs=1e-9), point
+    assert_rates(job, lambda step: expected[step], 1e-9)
 
 
 def test_batch_is_per_device_times_accumulation_times_ranks(tmp_path: Path) -> None:
@@ -140,14 +136,14 @@ def test_evaluation_saves_and_the_rest(tmp_path: Path) -> None:
     trackers = [type(tracker).__name__ for tracker in job.tracking.trackers]
     assert trackers == ["Jsonl", "TensorBoard", "Wandb"]
     assert not job.data.shuffle
-    kinds = {report.key: report.kind for report in read(tmp_path, push_to_hub=True).reports}
-    assert kinds["push_to_hub"] == "refused"
-    kinds = {r.key: r.kind for r in read(
+    reported = kinds(read(
         tmp_path, sharded_ddp="simple", greater_is_better=True, eval_strategy="epoch",
         lr_scheduler_type="cosine_with_restarts", lr_scheduler_kwargs={"num_cycles": 3},
-    ).reports}  # fmt: skip
-    assert kinds["sharded_ddp"] == kinds["greater_is_better"] == "refused"
-    assert kinds["lr_scheduler_kwargs"] == "needs a decision"  # 50 steps in three cycles
+        push_to_hub=True,
+    ))  # fmt: skip
+    for key in ("sharded_ddp", "greater_is_better", "push_to_hub"):
+        assert reported[key] == "refused"
+    assert reported["lr_scheduler_kwargs"] == "needs a decision"  # 50 steps in three cycles
     job = converted(tmp_path, dataset_name=None, eval_strategy="epoch")  # of data in Python
     assert job.data.held_out and job.evaluation is not None
 
@@ -160,8 +156,7 @@ def test_the_model_of_the_folder_and_what_needs_a_decision(
     assert document.data["model"] == {"type": "huggingface", "config": str(tmp_path)}
     (problem,) = document.problems
     assert problem.path == "learning_rte" and "learning_rate" in str(problem.hint)
-    kinds = {report.key: report.kind for report in document.reports}
-    assert kinds["dataset_name"] == "needs a decision"
+    assert kinds(document)["dataset_name"] == "needs a decision"
     assert recognize(str(tmp_path / "job.json")) is None
     read(tmp_path)
     assert recognize(str(tmp_path / "job.json")) == "huggingface_trainer"
@@ -178,8 +173,8 @@ def test_models_without_an_organization_are_found_on_the_hub(tmp_path: Path) -> 
 
 def test_groups_by_length_have_no_effect_on_rows_of_one_length(tmp_path: Path) -> None:
     assert not converted(tmp_path, group_by_length=True).data.packing.length_buckets
-    reports = read(tmp_path, group_by_length=True).reports
-    assert ("without effect", "group_by_length") in {(r.kind, r.key) for r in reports}
+    document = read(tmp_path, group_by_length=True)
+    assert kinds(document)["group_by_length"] == "without effect"
 
 
 def test_a_file_that_transformers_wrote_has_no_report(tmp_path: Path) -> None:
@@ -240,13 +235,8 @@ def test_files_of_trl_have_its_defaults(
     tmp_path: Path, keys: dict[str, Any], fields: dict[str, object]
 ) -> None:
     document = read(tmp_path, block_size=None, **keys)
-    assert document.problems == []
-    for path, expected in fields.items():
-        value: Any = document.data
-        for name in path.split("."):
-            value = value[int(name) if name.isdecimal() else name]
-        assert value == expected, path
-    compose(Job, None, files=[document], flags=["--parallel.world_size=2"]).resolve()
+    assert_values(document.data, fields)
+    job_of(document, 2)
 
 
 def test_what_trl_has_and_setpoint_has_not_is_reported(tmp_path: Path) -> None:
@@ -254,15 +244,14 @@ def test_what_trl_has_and_setpoint_has_not_is_reported(tmp_path: Path) -> None:
     assert problem.path == "beta" and "preferences" in problem.message
     more = {"eos_token": "<|im_end|>", "chat_template": "{{x}}", "dataset_mixer": {"a/b": 0.3}}
     document = read(tmp_path, packing=False, lora_r=4, dataset_name=None, **more)
-    kinds = {report.key: report.kind for report in document.reports}
-    assert kinds["lora_r"] == "without effect"
+    assert kinds(document)["lora_r"] == "without effect"
     for key in ("eos_token", "chat_template", "dataset_mixer"):
-        assert kinds[key] == "needs a decision"
+        assert kinds(document)[key] == "needs a decision"
 
 
 def test_the_dtype_of_the_weights_is_said(tmp_path: Path) -> None:
     def reported(**keys: object) -> bool:
-        return any(report.key == "dtype" for report in read(tmp_path, **keys).reports)
+        return "dtype" in kinds(read(tmp_path, **keys))
 
     assert reported() and not reported(dtype="float32") and reported(dtype="float16")
     (tmp_path / "config.json").write_text('{"model_type": "llama", "dtype": "bfloat16"}')

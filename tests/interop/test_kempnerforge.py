@@ -12,8 +12,9 @@ from setpoint.config.files.write import write_toml
 from setpoint.interop.dialect import read_foreign
 from setpoint.model.build import build_model
 from setpoint.model.config import TransformerConfig
-from setpoint.plan.curve import draw_curve
 from setpoint.train.config import Job
+
+from .converting import assert_rates, job_of, kinds
 
 BASE: dict[str, Any] = {
     "model": {"dim": 256, "n_layers": 4, "n_heads": 4, "n_kv_heads": 2, "vocab_size": 1000,
@@ -39,10 +40,7 @@ def write(folder: Path, data: dict[str, Any]) -> str:
 
 def converted(folder: Path, ranks: int = 6, **sections: dict[str, Any]) -> Job:
     """The job that a file means, at a number of ranks."""
-    document = read_foreign("kempnerforge", write(folder, merged(**sections)))
-    assert document.problems == []
-    flags = [f"--parallel.world_size={ranks}"]
-    return compose(Job, None, files=[document], flags=flags).resolve()
+    return job_of(read_foreign("kempnerforge", write(folder, merged(**sections))), ranks)
 
 
 def factor(config: dict[str, Any], total: int, step: int) -> float:
@@ -75,8 +73,7 @@ def factor(config: dict[str, Any], total: int, step: int) -> float:
 def test_rates_are_those_of_its_formula(tmp_path: Path, scheduler: dict[str, Any]) -> None:
     job = converted(tmp_path, scheduler=scheduler)
     config = {"warmup_steps": 10, **scheduler}
-    for point in draw_curve(job, None, 1, 1000).points:
-        assert point.factor == pytest.approx(factor(config, 60, point.step), abs=1e-12), point
+    assert_rates(job, lambda step: factor(config, 60, step))
 
 
 def test_the_batch_is_that_of_its_data_ranks(tmp_path: Path) -> None:
@@ -158,10 +155,7 @@ def test_what_it_does_not_take_is_a_problem(tmp_path: Path) -> None:
 
 def test_heads_are_not_shared_unless_given(tmp_path: Path) -> None:
     path = write(tmp_path, {"model": {"n_heads": 8, "dim": 64, "vocab_size": 300}})
-    document = read_foreign("kempnerforge", path)
-    job = compose(Job, None, files=[document], flags=["--parallel.world_size=1"]).resolve()
-    assert isinstance(job.model, TransformerConfig)
-    assert job.model.kv_heads == 8
+    assert getattr(job_of(read_foreign("kempnerforge", path)).model, "kv_heads", None) == 8
 
 
 def test_a_batch_of_none_is_a_problem(tmp_path: Path) -> None:
@@ -188,5 +182,4 @@ def test_a_load_without_the_optimizer(tmp_path: Path) -> None:
     given = {"load_path": "run", "exclude_from_loading": ["optimizer"]}
     assert converted(tmp_path, checkpoint=given).checkpoint.exclude == ("optimizer",)
     path = write(tmp_path, {"plugins": ["mine"]})
-    reports = {report.key: report.kind for report in read_foreign("kempnerforge", path).reports}
-    assert reports["plugins"] == "refused"
+    assert kinds(read_foreign("kempnerforge", path))["plugins"] == "refused"

@@ -8,12 +8,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from setpoint.config import SetpointError, compose
+from setpoint.config import SetpointError
 from setpoint.interop.dialect import ConvertedDocument, read_foreign, recognize
 from setpoint.interop.shell_script import Script
 from setpoint.model.build import build_model
-from setpoint.plan.curve import draw_curve
 from setpoint.train.config import Job
+
+from .converting import assert_rates, assert_values, job_of, kinds
 
 SCRIPT = r"""
 #!/bin/bash
@@ -73,15 +74,12 @@ def read(folder: Path, more: str = "", text: str = PLAIN) -> ConvertedDocument:
 
 
 def converted(folder: Path, more: str = "", text: str = PLAIN, ranks: int = 8) -> Job:
-    document = read(folder, more, text)
-    assert document.problems == []
-    flags = [f"--parallel.world_size={ranks}"]
-    return compose(Job, None, files=[document], flags=flags).resolve()
+    return job_of(read(folder, more, text), ranks)
 
 
 def test_a_script_is_read_without_being_run(tmp_path: Path) -> None:
     document = read(tmp_path, text=SCRIPT)
-    job = compose(Job, None, files=[document], flags=["--parallel.world_size=8"]).resolve()
+    job = job_of(document, 8)
     model: Any = job.model
     assert (model.layers, model.norm_eps, model.vocab_size) == (4, 1e-6, 128)
     assert (str(job.duration), job.batch.global_size, job.batch.micro_size) == ("60 steps", 16, 2)
@@ -91,7 +89,9 @@ def test_a_script_is_read_without_being_run(tmp_path: Path) -> None:
     )
     first, second = job.data.sources
     assert (getattr(first, "paths", ()), first.weight, second.weight) == (("$2/a.bin",), 0.3, 0.7)
-    assert {r.key for r in document.reports if r.kind == "needs a decision"} == {"data-path"}
+    assert [key for key, kind in kinds(document).items() if kind == "needs a decision"] == [
+        "data-path"
+    ]
     assert document.where(("model", "layers")).endswith("train.sh:8:5")
     assert document.where(("optimizer", "lr")).endswith("train.sh:23:5")
     assert recognize(str(tmp_path / "train.sh")) == "megatron"
@@ -134,9 +134,7 @@ def test_rates_are_those_of_its_formula(tmp_path: Path, config: dict[str, Any]) 
         more += f" --lr-wsd-decay-style {config['wsd']} --lr-wsd-decay-iters {config['part']}"
     job = converted(tmp_path, more)
     exact = config.get("wsd") == "exponential"  # in phases, which have the steps of Megatron
-    for point in draw_curve(job, None, 1, 1000).points:
-        expected = factor(point.step, config)
-        assert point.factor == pytest.approx(expected, abs=1e-3 if exact else 1e-9)
+    assert_rates(job, lambda step: factor(step, config), 1e-3 if exact else 1e-9)
 
 
 def parameters(c: dict[str, Any]) -> int:
@@ -237,11 +235,7 @@ def test_ranks_precision_and_recomputation(tmp_path: Path) -> None:
 def test_arguments_become_fields(tmp_path: Path, more: str, values: dict[str, Any]) -> None:
     document = read(tmp_path, more)
     assert document.problems == []
-    for path, expected in values.items():
-        value: Any = document.data
-        for name in path.split("."):
-            value = value[name]
-        assert value == (pytest.approx(expected) if isinstance(expected, float) else expected)
+    assert_values(document.data, values)
 
 
 def test_lists_and_overrides_of_its_tests(tmp_path: Path) -> None:
@@ -307,14 +301,13 @@ def test_what_is_reported(tmp_path: Path) -> None:
     assert resumed.data["checkpoint"]["resume"] == "must"
     families = read(tmp_path, "--fim-data --rl-profile --inference-shards 2")
     assert [p.path for p in families.problems] == ["fim-data"]
-    assert {(r.key, r.kind) for r in families.reports} >= {
-        ("rl-profile", "refused"), ("inference-shards", "without effect")}  # fmt: skip
-    assert ("mtp-num-layers", "refused") in [(r.key, r.kind) for r in document.reports]
+    assert kinds(families)["rl-profile"] == "refused"
+    assert kinds(families)["inference-shards"] == "without effect"
+    assert kinds(document)["mtp-num-layers"] == "refused"
     assert "num-layers" in str(document.problems[0].hint)
-    kinds = {
-        r.key: r.kind for r in read(tmp_path, "--log-throughput --rampup-batch-size 1 1 9").reports
-    }
-    assert (kinds["log-throughput"], kinds["rampup-batch-size"]) == ("without effect", "refused")
+    reported = kinds(read(tmp_path, "--log-throughput --rampup-batch-size 1 1 9"))
+    assert reported["log-throughput"] == "without effect"
+    assert reported["rampup-batch-size"] == "refused"
     problems = read(tmp_path, "--num-experts 4 --moe-layer-freq ([0]*2+[1]*9)").problems
     assert [p.path for p in problems] == ["moe-layer-freq"]
     yaml = tmp_path / "model_config.yaml"
@@ -430,11 +423,11 @@ def test_a_vocabulary_that_the_file_does_not_say(tmp_path: Path) -> None:
     other = f"{plain}--tokenizer-type GPTSentencePieceTokenizer --tokenizer-model a.model"
     document = read(tmp_path, text=other)
     assert document.data["tokenizer"] == {"type": "huggingface", "path": "a.model"}
-    assert ("vocab-size", "needs a decision") in [(r.key, r.kind) for r in document.reports]
+    assert kinds(document)["vocab-size"] == "needs a decision"
     tokenizer = "--tokenizer-type HuggingFaceTokenizer --tokenizer-model folder\n"
     document = read(tmp_path, tokenizer)
     assert "vocab_size" not in document.data["model"]
-    assert ("vocab-size", "without effect") in [(r.key, r.kind) for r in document.reports]
+    assert kinds(document)["vocab-size"] == "without effect"
 
 
 @given(st.lists(PIECES, max_size=30))

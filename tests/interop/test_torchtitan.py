@@ -7,14 +7,14 @@ from typing import Any
 import pytest
 
 from setpoint.cli.main import main
-from setpoint.config import compose
 from setpoint.config.files.write import write_toml
 from setpoint.interop.dialect import ConvertedDocument, read_foreign, recognize, split_dialect
 from setpoint.interop.torchtitan_registry import FLAVORS, PRESETS
 from setpoint.model.config import TransformerConfig
 from setpoint.model.parameters import count_parameters_of
-from setpoint.plan.curve import draw_curve
 from setpoint.train.config import Job
+
+from .converting import assert_rates, job_of, kinds
 
 BASE: dict[str, dict[str, Any]] = {
     "job": {"dump_folder": "out", "description": "a test"},
@@ -34,10 +34,7 @@ def read(folder: Path, **sections: dict[str, Any]) -> ConvertedDocument:
 
 
 def converted(folder: Path, ranks: int = 1, **sections: dict[str, Any]) -> Job:
-    document = read(folder, **sections)
-    assert document.problems == []
-    flags = [f"--parallel.world_size={ranks}"]
-    return compose(Job, None, files=[document], flags=flags).resolve()
+    return job_of(read(folder, **sections), ranks)
 
 
 def factor(step: int, total: int, warmup: int, config: dict[str, Any]) -> float:
@@ -64,8 +61,7 @@ def factor(step: int, total: int, warmup: int, config: dict[str, Any]) -> float:
 def test_rates_are_those_of_its_formula(tmp_path: Path, config: dict[str, Any]) -> None:
     job = converted(tmp_path, lr_scheduler=config)
     warmup = config.get("warmup_steps", 10)
-    for point in draw_curve(job, None, 1, 1000).points:
-        assert point.factor == pytest.approx(factor(point.step, 60, warmup, config), abs=1e-12)
+    assert_rates(job, lambda step: factor(step, 60, warmup, config))
 
 
 def test_ranks_and_batch_are_its_own(tmp_path: Path) -> None:
@@ -135,10 +131,9 @@ def test_overrides_of_release_0_3() -> None:
              "--validator.enable", "--validator.dataloader.dataset", "c4_validation",
              "--dataloader.num_workers=3", "--debug.detect_anomaly"]  # fmt: skip
     document = read_foreign("torchtitan", "llama3_70b", words)
-    assert document.problems == []
-    kinds = {report.key: report.kind for report in document.reports}
-    assert kinds["debug.detect_anomaly"] == kinds["parallelism.spmd_backend"] == "without effect"
-    job = compose(Job, None, files=[document], flags=["--parallel.world_size=8"]).resolve()
+    for key in ("debug.detect_anomaly", "parallelism.spmd_backend"):
+        assert kinds(document)[key] == "without effect"
+    job = job_of(document, 8)
     assert job.profiling is not None and job.evaluation is not None
     assert (job.profiling.repeat, job.profiling.skip, job.data.loader.workers) == (2, 5, 3)
     assert job.parallel.async_tensor_parallel and job.parallel.sequence_parallel
@@ -163,10 +158,8 @@ def test_keys_of_release_0_2(tmp_path: Path) -> None:
     assert (job.profiling.wait, job.profiling.warmup, job.profiling.active) == (7, 1, 2)
     assert (job.compile.backend, job.checkpoint.save, job.parallel.ring_split) == (
         "eager", False, "zigzag")  # fmt: skip
-    points = draw_curve(job, None, 1, 1000).points
-    for point in points:
-        assert point.factor == pytest.approx(factor(point.step, 100, 10, {}), abs=1e-12)
-    assert len(points) == 60
+    assert_rates(job, lambda step: factor(step, 100, 10, {}))
+    assert str(job.duration) == "60 steps"
 
 
 def test_files_of_releases_before_0_1(tmp_path: Path) -> None:
@@ -245,8 +238,8 @@ def test_masks_of_large_and_named_models_isolate_documents(tmp_path: Path) -> No
 
 def test_decisions_and_unknown_flavors(tmp_path: Path) -> None:
     document = read(tmp_path, training={"dataset": "c4_test"}, model={"hf_assets_path": "a.model"})
-    kinds = {report.key: report.kind for report in document.reports}
-    assert kinds["training.dataset"] == kinds["model.tokenizer_path"] == "needs a decision"
+    for key in ("training.dataset", "model.tokenizer_path"):
+        assert kinds(document)[key] == "needs a decision"
     assert recognize(str(tmp_path / "job.toml")) == "torchtitan"
     problems = read(tmp_path, model={"name": "flux", "flavor": "flux-dev"}).problems
     assert [problem.path for problem in problems] == ["model.name"]
@@ -282,10 +275,8 @@ def test_a_command_prints_a_note_once(
 
 @pytest.mark.parametrize("name", PRESETS)
 def test_named_configurations_are_jobs(name: str) -> None:
-    document = read_foreign("torchtitan", name, ["--training.steps", "700"])
-    assert document.problems == []
     size = 1 if PRESETS[name].get("parallelism.data_parallel_shard_degree") == 1 else 64
-    job = compose(Job, None, files=[document], flags=[f"--parallel.world_size={size}"]).resolve()
+    job = job_of(read_foreign("torchtitan", name, ["--training.steps", "700"]), size)
     assert str(job.duration) == "700 steps"
     assert getattr(job.optimizer, "lr", None) == PRESETS[name]["optimizer.lr"]
     ranks = size // PRESETS[name].get("parallelism.tensor_parallel_degree", 1)
@@ -331,8 +322,7 @@ def test_a_command_line_of_today(tmp_path: Path) -> None:
         "  --optimizer.lr=1e-4 --parallelism.tensor_parallel_degree 2 --checkpoint.enable\n"
     )
     document = read_foreign("torchtitan", str(path))
-    assert document.problems == []
-    job = compose(Job, None, files=[document], flags=["--parallel.world_size=8"]).resolve()
+    job = job_of(document, 8)
     assert (getattr(job.optimizer, "lr", None), job.parallel.tensor) == (1e-4, 2)
     assert (job.checkpoint.save, getattr(job.model, "layers", None)) == (True, 28)
     assert document.where(("optimizer", "lr")).endswith("run.sh:4:3")
@@ -380,7 +370,7 @@ def test_quantized_products(
     assert document.problems == []
     data = document.data
     assert data["precision"]["float8"] == expected
-    alone = ("model.converters", "differs") in [(r.key, r.kind) for r in document.reports]
+    alone = kinds(document).get("model.converters") == "differs"
     assert alone == (converters == ["quantize.grouped_mm.float8"])
 
 

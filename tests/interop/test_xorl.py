@@ -6,10 +6,10 @@ from typing import Any, cast
 
 import pytest
 
-from setpoint.config import compose
 from setpoint.interop.dialect import read_foreign, recognize
-from setpoint.plan.curve import draw_curve
 from setpoint.train.config import Job
+
+from .converting import assert_rates, job_of, kinds
 
 BASE: dict[str, dict[str, Any]] = {
     "model": {"model_path": "Qwen/Qwen3-8B", "attn_implementation": "flash_attention_3"},
@@ -34,10 +34,7 @@ def write(folder: Path, **sections: dict[str, Any]) -> str:
 
 
 def converted(folder: Path, ranks: int, **sections: dict[str, Any]) -> Job:
-    document = read_foreign("xorl", write(folder, **sections))
-    assert document.problems == []
-    flags = [f"--parallel.world_size={ranks}"]
-    return compose(Job, None, files=[document], flags=flags).resolve()
+    return job_of(read_foreign("xorl", write(folder, **sections)), ranks)
 
 
 def factor(train: dict[str, Any], total: int, step: int) -> float:
@@ -60,8 +57,7 @@ def factor(train: dict[str, Any], total: int, step: int) -> float:
 ])  # fmt: skip
 def test_rates_are_those_of_its_formula(tmp_path: Path, train: dict[str, Any]) -> None:
     job = converted(tmp_path, 1, train=train)
-    for point in draw_curve(job, None, 1, 1000).points:
-        assert point.factor == pytest.approx(factor(train, 100, point.step), abs=1e-12), point
+    assert_rates(job, lambda step: factor(train, 100, step))
 
 
 def test_ranks_and_batch_are_its_own(tmp_path: Path) -> None:
@@ -112,8 +108,8 @@ def test_loaders_without_workers_and_deepep(tmp_path: Path) -> None:
     data = {"dataloader_num_workers": 0, "dataloader_pin_memory": "false"}
     model, train = {"ep_dispatch": "deepep"}, {"expert_parallel_size": 2}
     assert converted(tmp_path, 2, data=data).data.loader.workers == 0
-    reports = read_foreign("xorl", write(tmp_path, model=model, train=train)).reports
-    assert ("refused", "model.ep_dispatch") in {(report.kind, report.key) for report in reports}
+    document = read_foreign("xorl", write(tmp_path, model=model, train=train))
+    assert kinds(document)["model.ep_dispatch"] == "refused"
 
 
 def test_schedules_rows_and_routers_of_published_files(tmp_path: Path) -> None:
@@ -135,7 +131,7 @@ def test_fused_targets_and_files_of_other_programs(tmp_path: Path) -> None:
     lora = {"enable_lora": True, "lora_target_modules": ["qkv_proj", "o_proj"]}
     document = read_foreign("xorl", write(tmp_path, lora=lora))
     assert document.data["adapter"]["targets"] == ["q_proj", "k_proj", "v_proj", "o_proj"]
-    assert ("lora.lora_target_modules", "differs") in [(r.key, r.kind) for r in document.reports]
+    assert kinds(document)["lora.lora_target_modules"] == "differs"
     path = tmp_path / "export.yaml"
     path.write_text("input_dir: a\noutput_dir: b\nfmt: e4m3\n")
     (problem,) = read_foreign("xorl", str(path)).problems

@@ -32,7 +32,7 @@ from ..support.ranks import fork_group
 from .huggingface_families import family_job
 
 WORLD = int(sys.argv[1]) if sys.argv[1:] and sys.argv[1].isdecimal() else 2
-FLAGS = ("duration=4 steps", "memory.activation_checkpointing=full")
+FLAGS = ("duration=2 steps", "memory.activation_checkpointing=full")
 # Fused AdamW takes no step counters in fp64.
 EXACT = ("duration=20 steps", "optimizer.implementation=loop")
 

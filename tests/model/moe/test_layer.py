@@ -5,6 +5,7 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor
+from torch.utils.checkpoint import checkpoint
 
 from setpoint.model.moe.experts import assign
 from setpoint.model.moe.layer import MoELayer
@@ -208,6 +209,23 @@ def test_scaled_gradients_leave_values_and_routers_alone() -> None:
     assert not torch.allclose(own.grad, x.grad)
 
 
+def test_recomputation_counts_once() -> None:
+    """The inventory's trap: a bias that a recomputed forward pass moves twice."""
+    layer, x = small_layer(router=SigmoidTopK()), hidden()
+    y, routing = checkpoint(layer, x, use_reentrant=False)
+    (y.sum() + routing.balance).backward()
+    assert int(routing.counts.sum()) == BATCH * LENGTH * 2
+    assert not layer.router.bias.any()
+    plain = small_layer(router=SigmoidTopK())
+    expected_y, expected = plain(hidden())
+    (expected_y.sum() + expected.balance).backward()
+    assert torch.equal(y, expected_y)
+    for mine, theirs in zip(routing, expected, strict=True):
+        assert torch.equal(mine, theirs)
+    for mine, theirs in zip(layer.parameters(), plain.parameters(), strict=True):
+        assert torch.equal(mine.grad, theirs.grad)
+
+
 def test_under_autocast_experts_compute_in_bf16_and_routers_in_fp32() -> None:
     layer, x = small_layer(dtype=torch.float32, experts=8, shared_experts=1), hidden(torch.float32)
     seen: list[torch.dtype] = []
@@ -223,20 +241,18 @@ def test_under_autocast_experts_compute_in_bf16_and_routers_in_fp32() -> None:
     close(y, exact, 2e-2)
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-def test_compiled_in_one_graph(dtype: torch.dtype) -> None:
-    """fp32 by the loop, which is one operation; bf16 by the grouped product."""
+def test_compiled_in_one_graph() -> None:
+    """By the grouped product; tests of whole models have the loop, which is one operation."""
     case = {"experts": 8, "router": SigmoidTopK(), "gradient_scale": True}
-    layer, x = small_layer(dtype=dtype, **case), hidden(dtype)
+    layer, x = small_layer(dtype=torch.bfloat16, **case), hidden(torch.bfloat16)
     expected, wanted = layer(x)
     wanted_grad = torch.autograd.grad(expected.float().square().sum(), x)[0]
     compiled = torch.compile(layer, fullgraph=True, backend="aot_eager")
     y, routing = compiled(x)
-    tolerance = 1e-5 if dtype == torch.float32 else 3e-2
-    close(y, expected, tolerance)
+    close(y, expected, 3e-2)
     assert torch.equal(routing.counts, wanted.counts)
     y.float().square().sum().backward()
-    close(x.grad, wanted_grad, tolerance)
+    close(x.grad, wanted_grad, 3e-2)
 
 
 def test_nothing_is_kept_on_modules() -> None:

@@ -72,8 +72,7 @@ def means(matrix: torch.Tensor) -> torch.Tensor:
     return matrix[:TOKENS].double().mean(0).float().expand(len(ADDED), -1)
 
 
-@pytest.mark.parametrize("name", FAMILIES)
-@pytest.mark.parametrize("rounded", [1, 64])
+@pytest.mark.parametrize(("name", "rounded"), [*zip(FAMILIES, (1, 64, 64), strict=True)])
 def test_new_rows_are_the_mean_and_old_logits_stay(tmp_path: Path, name: str, rounded: int) -> None:
     import transformers
 
