@@ -13,6 +13,7 @@ from setpoint.train.run import train
 
 from ..support.forks import forked
 from ..train.small import small_job
+from .equal_ranks import CASES as JOBS
 
 FEW = (
     "uneven rows", "experts with biases", "muon", "replicated parameters",
@@ -33,10 +34,15 @@ def test_two_ranks_divide_experts() -> None:
     compare(2, "shard=2,expert=2", "tensor=2,expert_tensor=2", "divided experts, capacity")
 
 
+# All cases on four ranks take a quarter of an hour.
+PIECES = 8
+
+
 @pytest.mark.slow
+@pytest.mark.parametrize("piece", range(PIECES))
 @pytest.mark.parametrize("ranks", [2, 4])
-def test_ranks_train_what_one_does_in_every_case(ranks: int) -> None:
-    compare(ranks)
+def test_ranks_train_what_one_does_in_every_case(ranks: int, piece: int) -> None:
+    compare(ranks, *list(JOBS)[piece::PIECES])
 
 
 BORDERLINE = {
