@@ -4,12 +4,13 @@ It tries all of them, which takes minutes, and counts; words after the command c
 tests try them as well, and fail where there are fewer than the page says.
 """
 
+import functools
 import json
 import os
 import re
 import sys
 import tempfile
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -27,8 +28,10 @@ from .crashed import (
 )
 
 PAGE = Path(__file__).parents[2] / "docs" / "reliability.md"
-KILLS_OF_RANKS = 200
-"""Of each story of several ranks: a hundred take two to three minutes."""
+KILLS_OF_RANKS = 50
+"""Of each piece of a story of several ranks: they take one to two minutes."""
+SEEDS = range(4)
+"""Of the pieces of such a story."""
 TABLE = re.compile(r"(<!-- faults -->\n).*?(<!-- end -->)", re.DOTALL)
 ROW = re.compile(r"^\| ([^|]+) \| (\d+) \| (\d+) \|", re.MULTILINE)
 
@@ -37,13 +40,13 @@ class Fault(NamedTuple):
     """A row of the table.
 
     Arguments:
-        cases: tries it in every way, in an empty folder, and says in how many.
+        pieces: they try it in every way, each in an empty folder, and say in how many.
     """
 
     name: str
     ranks: int
     outcome: str
-    cases: Callable[[Path], int]
+    pieces: Sequence[Callable[[Path], int]]
 
 
 def crashes(folder: Path) -> int:
@@ -80,14 +83,14 @@ def of_ranks(kind: str, ranks: int, stride: int, *keys: str) -> Callable[[Path],
     return count
 
 
-def kills(ranks: int, story: str) -> Callable[[Path], int]:
+def kills(ranks: int, story: str) -> list[Callable[[Path], int]]:
     """Kills of a rank in runs that equal the undisturbed one."""
 
-    def count(folder: Path) -> int:
-        words = (str(folder), str(ranks), str(KILLS_OF_RANKS), story)
+    def count(seed: int, folder: Path) -> int:
+        words = map(str, (folder, ranks, KILLS_OF_RANKS, story, seed))
         return sum(json.loads(forked("tests.parallel.killed_ranks", *words)).values())
 
-    return count
+    return [functools.partial(count, seed) for seed in SEEDS]
 
 
 def kills_of_stories(folder: Path) -> int:
@@ -102,26 +105,26 @@ ENDED = "the others end; old or new, whole"
 SKIPPED = "named and skipped by all ranks"
 SAME = "the same, bit for bit"
 FAULTS = [
-    Fault("kill or power cut after any operation", 1, WHOLE, crashes),
+    Fault("kill or power cut after any operation", 1, WHOLE, [crashes]),
     Fault("kill or power cut after any operation", 2, WHOLE,
-          of_ranks("power", 2, 1, "states", "repairs")),
+          [of_ranks("power", 2, 1, "states", "repairs")]),
     Fault("kill or power cut after any operation", 4, WHOLE,
-          of_ranks("power", 4, 2, "states", "repairs")),
-    Fault("one operation fails: disk full, I/O error, read-only", 1, REFUSED, failures(False)),
-    Fault("all operations fail from one on", 1, REFUSED, failures(True)),
-    Fault("each write takes half of its data", 1, "as without", short_writes),
-    Fault("clock and file times go back", 1, "as without", clocks_that_go_back),
-    Fault("the disk is full for one rank", 2, REFUSED, of_ranks("fails", 2, 1)),
-    Fault("the disk is full for one rank", 4, REFUSED, of_ranks("fails", 4, 3)),
-    Fault("one rank is killed in a save", 2, ENDED, of_ranks("dies", 2, 1)),
-    Fault("one rank is killed in a save", 4, ENDED, of_ranks("dies", 4, 5)),
+          [of_ranks("power", 4, 2, "states", "repairs")]),
+    Fault("one operation fails: disk full, I/O error, read-only", 1, REFUSED, [failures(False)]),
+    Fault("all operations fail from one on", 1, REFUSED, [failures(True)]),
+    Fault("each write takes half of its data", 1, "as without", [short_writes]),
+    Fault("clock and file times go back", 1, "as without", [clocks_that_go_back]),
+    Fault("the disk is full for one rank", 2, REFUSED, [of_ranks("fails", 2, 1)]),
+    Fault("the disk is full for one rank", 4, REFUSED, [of_ranks("fails", 4, 3)]),
+    Fault("one rank is killed in a save", 2, ENDED, [of_ranks("dies", 2, 1)]),
+    Fault("one rank is killed in a save", 4, ENDED, [of_ranks("dies", 4, 5)]),
     Fault("a file is changed, cut, missing or unreadable", 2, SKIPPED,
-          of_ranks("damage", 2, 1)),
+          [of_ranks("damage", 2, 1)]),
     Fault("a file is changed, cut, missing or unreadable", 4, SKIPPED,
-          of_ranks("damage", 4, 1)),
+          [of_ranks("damage", 4, 1)]),
     Fault("a read fails while parts are copied into a model", 1, "read again, or refused in words",
-          reads_that_fail),
-    Fault("a run is killed, jobs of all kinds", 1, SAME, kills_of_stories),
+          [reads_that_fail]),
+    Fault("a run is killed, jobs of all kinds", 1, SAME, [kills_of_stories]),
     Fault("a rank of a run is killed, replicas", 2, SAME, kills(2, "replicate")),
     Fault("a rank of a run is killed, shards", 2, SAME, kills(2, "shard")),
     Fault("a rank of a run is killed, saves in the background", 2, SAME,
@@ -152,8 +155,10 @@ def main(chosen: list[str]) -> None:
     for fault in FAULTS:
         if chosen and not any(word in f"{fault.name} {fault.ranks}" for word in chosen):
             continue
-        with tempfile.TemporaryDirectory() as folder:
-            count = fault.cases(Path(folder))
+        count = 0
+        for piece in fault.pieces:
+            with tempfile.TemporaryDirectory() as folder:
+                count += piece(Path(folder))
         print(f"{fault.name}, {fault.ranks} ranks: {count}", flush=True)
         page = PAGE.read_text(encoding="utf-8")
         counts = {**counts_in(page), (fault.name, fault.ranks): count}
