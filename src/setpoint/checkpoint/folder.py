@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import Literal, NamedTuple
 
 from setpoint.config import SetpointError
-from setpoint.files.atomic import is_alive, read_small, retried, sync_directory, write_file
+from setpoint.files.atomic import read_small, retried, sync_directory, write_file
 from setpoint.units import Period
 
 from .manifest import DamagedCheckpoint, Manifest, read_manifest
@@ -39,7 +39,7 @@ PENDING = "set-aside"
 
 _STEP = re.compile(r"step-([0-9]{8,})")
 _DAMAGED = re.compile(r"step-[0-9]{8,}\.damaged-[0-9]+")
-_UNFINISHED = re.compile(r"(step-[0-9]{8,}|latest|best|set-aside)\.(tmp|old)-([0-9]+)")
+_UNFINISHED = re.compile(r"(step-[0-9]{8,}|latest|best|set-aside)\.(tmp|old)-[0-9]+")
 
 
 class Unfinished(NamedTuple):
@@ -53,7 +53,6 @@ class Unfinished(NamedTuple):
     path: Path
     target: str
     kind: str
-    pid: int
 
 
 def directory_name(step: int) -> str:
@@ -108,7 +107,7 @@ def unfinished(root: Path) -> list[Unfinished]:
     for path in sorted(root.iterdir()) if root.is_dir() else ():
         match = _UNFINISHED.fullmatch(path.name)
         if match is not None:
-            leftovers.append(Unfinished(path, match[1], match[2], int(match[3])))
+            leftovers.append(Unfinished(path, match[1], match[2]))
     return leftovers
 
 
@@ -160,13 +159,12 @@ def remove(directory: Path, name: str) -> None:
 
 
 def clear_leftovers(root: Path) -> None:
-    """Remove leftovers of dead processes, and undo interrupted replacements.
+    """Remove leftovers of former writers, and undo interrupted replacements.
 
-    Only the process that writes to the directory may call this.
+    Only the process that has the run's lock may call this. It does not look for the writers: their
+    process ids may be in use again, above all in containers and on other hosts.
     """
     for left in unfinished(root):
-        if left.pid != os.getpid() and is_alive(left.pid):
-            continue
         target = root / left.target
         if left.kind == "old" and not target.exists():
             os.rename(left.path, target)
