@@ -26,7 +26,7 @@ WORLD = 2
 COMMON = ("model.dropout=0", "model.layers=2", "evaluation=null", "batch.micro_size=1")
 RANKS = (f"parallel.world_size={WORLD}", "batch.global_size=4")
 EXPERTS = ("model.qk_norm=true", "model.moe={experts: 4, expert_dim: 24}")
-FAMILIES = ((), ("model.tie_embeddings=true", "model.kv_heads=1"), EXPERTS)
+FAMILIES = (("model.tie_embeddings=true", "model.kv_heads=1"), EXPERTS)
 BROADCASTS = "parallel.load_weights=broadcast"
 
 
@@ -124,7 +124,7 @@ def a_divided_checkpoint_is_sent(folder: Path, files: Path) -> None:
 
 def all_hear_of_what_cannot_be_read(folder: Path, files: Path) -> None:
     path = files / "weights-0" / "model.safetensors"
-    flags = (*COMMON, *RANKS, BROADCASTS, f"model.pretrained={path.parent}")
+    flags = (*COMMON, *FAMILIES[0], *RANKS, BROADCASTS, f"model.pretrained={path.parent}")
     job = small_job(folder, *flags, without=("accumulation",))
 
     def gone(*given: Any) -> torch.Tensor:

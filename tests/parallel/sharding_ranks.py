@@ -30,11 +30,12 @@ from ..train.small import small_job
 
 WORLD, STEPS = 2, 2
 COMMON = (f"duration={STEPS} steps", "model.dropout=0", "model.layers=4", "batch.accumulation=2")
+SHORT = (*COMMON, "model.layers=3")
 RANKS = (f"parallel.world_size={WORLD}", "batch.micro_size=1")
 SHARDED = (*RANKS, "parallel.shard=2")
 UNITS = "parallel.sharding.units=['layers.*feed_forward']"
 KNOBS = (
-    (UNITS, "parallel.sharding.layers_per_unit=3", "loss=chunked_cross_entropy"),
+    (UNITS, "parallel.sharding.layers_per_unit=2", "loss=chunked_cross_entropy"),
     (UNITS, "parallel.sharding.forward_prefetch=2", "parallel.sharding.backward_prefetch=2"),
     ("parallel.reshard=false", "memory.activation_checkpointing=full"),
 )
@@ -59,17 +60,17 @@ def offloaded(config: Parallel, *given: Any, real: Any = divide.shard) -> None:
 
 def equal_to_one_rank(folder: Path) -> None:
     """Ways to gather change nothing; nor does an evaluation at another point than is trained."""
-    alone, one = (*COMMON, "batch.micro_size=2"), World(torch.device("cpu"))
+    alone, one = (*SHORT, "batch.micro_size=2"), World(torch.device("cpu"))
     # Steps in proportion to gradients: Adam divides the rounding of those near 0 by itself.
     sgd = ("optimizer=sgd", "optimizer.lr=0.5", "optimizer.momentum=0.9")
     expected = trained(small_job(folder, *alone, *sgd), one)
     for knob in KNOBS:
-        found = trained(small_job(folder, *COMMON, *sgd, *SHARDED, *knob))
+        found = trained(small_job(folder, *SHORT, *sgd, *SHARDED, *knob))
         torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-6)
     with pytest.MonkeyPatch.context() as patch:
         # Refused where the model is computed on a CPU, which it changes nothing for.
         patch.setattr(divide, "shard", offloaded)
-        found = trained(small_job(folder, *COMMON, *sgd, *SHARDED))
+        found = trained(small_job(folder, *SHORT, *sgd, *SHARDED))
         torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-6)
     short = ("precision.params=bf16", "precision.compute=bf16", "precision.reduce=fp32")
     adam = ("optimizer=anyprecision_adamw", "optimizer.eps=1e-4")
@@ -78,12 +79,12 @@ def equal_to_one_rank(folder: Path) -> None:
         expected = trained(small_job(folder, *alone, *short, *more), one)
         for way in ways:
             flags = (*short, *more, f"parallel.sharding.accumulation={way}")
-            found = trained(small_job(folder, *COMMON, *SHARDED, *flags))
+            found = trained(small_job(folder, *SHORT, *SHARDED, *flags))
             torch.testing.assert_close(found, expected, rtol=2e-2, atol=2e-2)
     free = ("optimizer=schedule_free_adamw", "schedule=none", "optimizer.lr=0.05")
     free = (*free, "optimizer.eps=1e-4")
     expected = trained(small_job(folder, *alone, *free), one)
-    found = trained(small_job(folder, *COMMON, *SHARDED, *free))
+    found = trained(small_job(folder, *SHORT, *SHARDED, *free))
     torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-4)
 
 

@@ -23,7 +23,7 @@ from ..support.ranks import fork_group
 
 WORLD = 2
 SHAPES: dict[str, dict[str, Any]] = {
-    **FAMILIES,
+    **{name: each for name, each in FAMILIES.items() if name not in ("llama", "qwen3_moe")},
     "one key-value head": {"kv_heads": 1},
     "merged": {"merge_qkv": True, "qkv_bias": True},
     "merged, one key-value head": {"merge_qkv": True, "kv_heads": 1},

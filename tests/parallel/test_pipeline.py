@@ -18,7 +18,6 @@ from setpoint.parallel.pipelining import SCHEDULES, Pipelining, balanced, ranks_
 from setpoint.parallel.world import World, noise_axes
 from setpoint.shapes.protocols import StagePart
 
-from ..support.forks import forked
 from ..train.small import small_job
 from .equal_ranks import CASES as EVERY
 from .equal_ranks import EXPERTS
@@ -33,19 +32,9 @@ CASES = ("tied embeddings", "uneven rows", "experts with auxiliary losses")
 
 @splits
 def test_stages_train_what_one_rank_does() -> None:
-    said = compare(2, V_SHAPED, *CASES[1:])
-    assert all(f"{case}, {V_SHAPED}: equal" in said for case in CASES[1:])
-
-
-def resume(*arguments: str) -> None:
-    """Stages go on from a checkpoint of one rank, and one rank from theirs."""
-    said = forked("tests.parallel.pipeline_resume", *arguments)
-    assert "resumed in both directions" in said
-
-
-def test_stages_go_on_from_one_rank_and_one_rank_from_them() -> None:
-    resume("model.tie_embeddings=true", "model.moe.experts=4", "model.moe.router=sigmoid_top_k",
-           "model.embedding_dropout=0.5")  # fmt: skip
+    cases = (*CASES[1:], "evaluated")
+    said = compare(2, V_SHAPED, *cases)
+    assert all(f"{case}, {V_SHAPED}: equal" in said for case in cases)
 
 
 def test_stages_draw_other_random_numbers(tmp_path: Path) -> None:
@@ -75,11 +64,6 @@ def test_what_fails_in_a_stage_is_raised_as_it_is() -> None:
     with pytest.raises(RunError) as caught:
         pipeline.run((1, 1), None)
     assert caught.value is failure
-
-
-@pytest.mark.slow
-def test_a_model_of_ones_own_is_cut_into_stages() -> None:
-    resume("own")
 
 
 @pytest.mark.slow

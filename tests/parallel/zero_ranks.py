@@ -14,20 +14,23 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from setpoint.config import RunError
+from setpoint.checkpoint.store import CheckpointStore
+from setpoint.config import RunError, record_files
 from setpoint.parallel.world import World, world_of
 from setpoint.parallel.zero import ZeroReplicas, load_deepspeed
 from setpoint.resilience.signals import StopRequest
+from setpoint.shapes.placed import in_memory
 from setpoint.train.build.components import build_components
+from setpoint.train.config import Job
+from setpoint.train.evaluation.scores import evaluate
 from setpoint.train.loop import Loop
 from setpoint.train.position import Position
-from setpoint.train.run_state import FrozenParameters
+from setpoint.train.run_state import FrozenParameters, restore, snapshot
 from setpoint.train.warm_start import warm_start
 
 from ..support.ranks import fork_group
 from ..train.small import small_job, states
-from .equal_ranks import CASES, compare
-from .pipeline_resume import Session, check, close
+from .equal_ranks import CASES, Seen, compare
 
 # Messages that hold a part of the weights, some of which divide unevenly.
 SMALL = "bucket_size=0.01,engine=deepspeed,engine.gather_size=0.01"
@@ -42,6 +45,48 @@ HEAVY = (*CASES["uneven rows"], *CASES["tied embeddings"], "optimizer.clip_norm=
 
 def on(stage: int) -> list[str]:
     return [f"parallel.{each}" for each in STAGES[stage].split(",")]
+
+
+class Session:
+    """Goes on from the newest checkpoint of a store, and saves at the end.
+
+    `rows` are the losses and norms of its steps, `loss` is that of an evaluation at the end,
+    `saved` what the checkpoint holds.
+    """
+
+    def __init__(self, job: Job, world: World, root: Path) -> None:
+        components = build_components(job, world=world)
+        held, store = states(job, components), CheckpointStore(root, keep=None, world=world)
+        store.prepare()
+        checkpoint = store.load_newest()
+        position = Position() if checkpoint is None else restore(job, held, checkpoint)
+        seen = Seen()
+        loop = Loop(job, components, [seen], StopRequest(), position)
+        loop.run()
+        with snapshot(held, loop.position) as taken:
+            step, record = loop.position.step, record_files(job)
+            store.save(step, taken.tensors, taken.state, texts=record)
+        saved = store.load_newest()
+        assert saved is not None
+        self.rows: list[Any] = seen.rows
+        self.loss = evaluate(job, components)["held_out"].loss
+        self.saved = {
+            f"{stem}/{name}": in_memory(tensor)
+            for stem, named in saved.tensors.items()
+            for name, tensor in named.items()
+        }
+
+
+def check(what: str, whole: Session, rows: list[Any], last: Session) -> None:
+    close(what, torch.tensor(rows), torch.tensor(whole.rows))
+    close(what, torch.tensor(last.loss), torch.tensor(whole.loss))
+    assert last.saved.keys() == whole.saved.keys(), last.saved.keys() ^ whole.saved.keys()
+    for name, tensor in whole.saved.items():
+        close(f"{what}, {name}", last.saved[name], tensor)
+
+
+def close(what: str, found: Tensor, wanted: Tensor) -> None:
+    torch.testing.assert_close(found, wanted, rtol=1e-4, atol=1e-5, msg=lambda m: f"{what}: {m}")
 
 
 def equal(folder: Path) -> None:
