@@ -7,8 +7,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
-from torch.optim import Optimizer
 
 from setpoint.config import IDENTITY, SetpointError
 from setpoint.config.composition import compose
@@ -236,49 +234,6 @@ def test_options_by_pytorchs_own_names(tmp_path: Path) -> None:
     outcome = resume(folder, *changes, "duration=5 steps", accept=["optimizer"])
     group = outcome.components.optimizer.param_groups[0]
     assert (group["d"], group["eps"]) == (2.0, (None, 0.5))
-
-
-def first(optimizer: Optimizer, key: str) -> object:
-    """An option of the first group, or the format of the first state of that name."""
-    if key in optimizer.param_groups[0]:
-        return optimizer.param_groups[0][key]
-    return next(iter(optimizer.state.values()))[key].dtype
-
-
-@pytest.mark.parametrize(
-    ("base", "change", "key", "value"),
-    [
-        ("optimizer=adamw", "optimizer.betas=[0.5, 0.6]", "betas", (0.5, 0.6)),
-        ("optimizer=lion", "precision.optimizer_state=bf16", "exp_avg", torch.bfloat16),
-    ],
-)
-def test_an_accepted_change_survives_a_kill_before_the_next_save(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, base: str, change: str, key: str, value: object
-) -> None:
-    flags = ("duration=9 steps", "schedule=constant", "evaluation=null", base)
-    update, seen = Loop.take_step, list[object]()
-
-    def session(last: int, *flags: str, directory: Path, accept: Sequence[str] = ()) -> None:
-        def watched(loop: Loop) -> StepResult:
-            if loop.position.step == last:
-                raise Killed
-            done = update(loop)
-            seen.append(first(loop.components.optimizer, key))
-            return done
-
-        monkeypatch.setattr(Loop, "take_step", watched)
-        train(small_job(tmp_path, *flags), directory=directory, accept=accept)
-
-    run = tmp_path / "run"
-    with pytest.raises(Killed):
-        session(5, *flags, directory=run)
-    with pytest.raises(Killed):
-        # From step 4 on, and killed when its record says what it is, and no checkpoint does.
-        session(6, *flags, change, directory=run, accept=[change.partition("=")[0]])
-    del seen[:]
-    session(-1, *flags, change, directory=run)
-    assert events(run, "resume")[-1]["accepted"] == []
-    assert seen == [value] * 5
 
 
 def test_how_it_is_computed_may_change_without_a_word(run: Path) -> None:

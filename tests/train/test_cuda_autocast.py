@@ -42,9 +42,6 @@ JOBS: dict[str, tuple[str, ...]] = {
     "bf16 weights": (*BASE, "precision.params=bf16", "precision.master=fp32"),
     "low rank adapters": (*BASE, "adapter={type: lora, rank: 2}"),
     "experts grouped": (*EXPERTS, "model.moe.implementation=grouped"),
-    "experts looped": (*EXPERTS, "model.moe.implementation=loop"),
-    "experts recomputed": (*EXPERTS, "memory.activation_checkpointing=full"),
-    "experts, squared ReLU": (*EXPERTS, "model.activation=relu_squared"),
     "experts with all losses": (
         *EXPERTS, "model.moe.router=sigmoid_top_k", "model.moe.balance_loss=0.01",
         "model.moe.sequence_balance_loss=0.01", "model.moe.router_z_loss=1e-3",

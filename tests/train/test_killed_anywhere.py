@@ -5,12 +5,9 @@ those after which a difference from the record is accepted; kills come from `kil
 """
 
 import itertools
-import os
 import random
 import shutil
 import signal
-import subprocess
-import sys
 import time
 from collections import Counter
 from dataclasses import dataclass
@@ -22,7 +19,7 @@ from setpoint.checkpoint.store import CheckpointStore
 from setpoint.ops.proof import verify_chain
 from setpoint.train.run_status import goodput_of
 
-from .commands import ENVIRONMENT, Commands
+from .commands import Commands
 from .killing import KINDS
 from .small import assert_same_run, events, rows, write_config
 
@@ -301,42 +298,6 @@ def test_a_dozen_kills(
         print(
             f"\n{name}: {counts.total()} kills in {chain} runs, each equal to its oracle: {shown}"
         )
-
-
-def rows_in(folder: Path) -> int:
-    run = the_run(folder)
-    metrics = run and run / "metrics.jsonl"
-    return metrics.read_bytes().count(b"\n") if metrics and metrics.exists() else 0
-
-
-@pytest.mark.slow
-def test_the_installed_command_goes_on_where_it_was_killed(
-    commands: Commands, tmp_path: Path
-) -> None:
-    """As the tests above, without a fork anywhere: `python -m setpoint`, thrice."""
-    words = [sys.executable, "-m", "setpoint", "train", "small.toml"]
-    broken, oracle = tmp_path / "broken", tmp_path / "oracle"
-    for folder in (broken, oracle):
-        folder.mkdir()
-        write_config(folder)
-    environment = {**os.environ, **ENVIRONMENT}
-    with subprocess.Popen(words, cwd=broken, env=environment, stdout=subprocess.DEVNULL) as process:
-        while process.poll() is None and rows_in(broken) < 9:
-            time.sleep(0.001)
-        process.kill()
-    run = the_run(broken)
-    assert run is not None
-    lost = rows(run)[-1]["step"]
-    assert lost < 30, "it was killed before its end"
-    done = subprocess.run(words, cwd=broken, env=environment, capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
-    (resume,) = events(run, "resume")
-    assert 0 < resume["step"] <= lost
-    assert f"resuming {Path('runs') / run.name} at step {resume['step']}" in done.stdout
-    assert commands.run(oracle, "train", "small.toml")[0] == 0
-    expected = the_run(oracle)
-    assert expected is not None
-    assert_same_run(run, expected)
 
 
 def test_the_record_of_a_killed_run_adds_up(tmp_path: Path, commands: Commands) -> None:

@@ -14,14 +14,13 @@ from torch.nn import functional as F
 
 from setpoint.checkpoint.loading import verify_directory
 from setpoint.config import RunError, SetpointError
-from setpoint.model.transformer import Head
-from setpoint.shapes.outcome import Outcome
 from setpoint.train.build.components import Components, build_components
 from setpoint.train.config import Job
 from setpoint.train.loop import Callback, Loop, Phase
 from setpoint.train.run import train
 from setpoint.train.verdict import StepResult
 
+from .poison import Poison
 from .small import events, loop_of, rows, small_job
 
 STEPS = 8
@@ -223,41 +222,23 @@ def test_a_callback_ends_it_in_order(tmp_path: Path) -> None:
     assert [u.lr for u in ender.updates] == [u.lr for u in whole.updates[:4]]
 
 
-def test_a_loss_that_is_not_finite_stops_before_the_update(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_loss_that_is_not_finite_stops_before_the_update(tmp_path: Path, poison: Poison) -> None:
     job = small_job(tmp_path, "duration=9 steps", "checkpoint.every=1 steps", "checkpoint.keep=9")
-
-    def poisoned(job: Job, *given: Any) -> Components:
-        components = build_components(job, *given)
-        inner = components.model
-        forward, calls = inner.forward, [0]
-
-        def poison(tokens: torch.Tensor, head: Head) -> Outcome:
-            # Two micro-batches an update: the fourth update's second one is bad.
-            calls[0] += inner.training
-            factor = math.nan if inner.training and calls[0] == 8 else 1.0
-            return forward(tokens, head=lambda hidden, to: head(hidden * factor, to))
-
-        monkeypatch.setattr(inner, "forward", poison)
-        return components
-
-    monkeypatch.setattr("setpoint.train.run.build_components", poisoned)
-    with pytest.raises(RunError) as caught:
+    poison(4)
+    with pytest.raises(
+        RunError, match="step 4: the loss is .*not finite; the step was not"
+    ) as caught:
         train(job)
     assert caught.value.status == 1
-    assert str(caught.value).startswith("step 4: the loss is ")
-    assert "not finite; the step was not taken" in str(caught.value)
     (run,) = (tmp_path / "runs").iterdir()
     assert (run / "checkpoints" / "latest").read_text() == "step-00000003\n"
     for folder in (run / "checkpoints").glob("step-*"):
         verify_directory(folder)
     assert max(row["step"] for row in rows(run)) == 3
     (fault,) = events(run, "fault")
-    assert fault["step"] == 3
-    assert fault["error"] == str(caught.value)
+    assert (fault["step"], fault["error"]) == (3, str(caught.value))
     # When the cause is gone, the run goes on from there.
-    monkeypatch.setattr("setpoint.train.run.build_components", build_components)
+    poison()
     assert train(job).started.step == 3
 
 

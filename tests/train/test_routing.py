@@ -35,39 +35,12 @@ def balanced(job: Job) -> tuple[list[Tensor], Tensor]:
     return counts, torch.stack([t for name, t in state.items() if name.endswith("router.bias")])
 
 
-def test_accumulation_does_not_change_counts_and_biases(tmp_path: Path) -> None:
-    flags = (*SIGMOID, "duration=3 steps", "batch.global_size=8")
-    without = ("micro_size", "accumulation")
-    one, four = (
-        balanced(small_job(tmp_path, *flags, f"batch.micro_size={size}", without=without))
-        for size in (8, 2)
-    )
-    for ours, theirs in zip(one[0], four[0], strict=True):
-        assert torch.equal(ours, theirs)
-        # 8 sequences of 16 tokens with two choices, in each of two layers.
-        assert ours.sum(1).tolist() == [256, 256]
-    assert torch.equal(one[1], four[1])
-
-
 def test_once_per_update_by_the_sign_of_the_error(tmp_path: Path) -> None:
     counts, biases = balanced(small_job(tmp_path, *SIGMOID, "duration=5 steps"))
     expected = torch.zeros(2, 4)
     for chosen in counts:
         expected += RATE * torch.sign(chosen.double().mean(1, keepdim=True) - chosen)
     assert len(counts) == 5 and torch.equal(biases, expected) and biases.any()
-
-
-def test_the_load_becomes_even(tmp_path: Path) -> None:
-    """On text of four letters, from a start at which some experts are liked more."""
-    flags = (*SIGMOID, "duration=40 steps", "model.init_std=0.5", "optimizer.lr=1e-4",
-             "evaluation=null", "checkpoint.every=never")  # fmt: skip
-    loads = {}
-    for rate in (0.0, 0.01):
-        flag = f"model.moe.router.bias_rate={rate}"
-        run = train(small_job(tmp_path, *flags, flag, f"name=rate{rate}")).directory
-        loads[rate] = [row["expert_load"] for row in rows(run)]
-    assert loads[0.0][0] == loads[0.01][0]
-    assert sum(loads[0.01][-10:]) < 0.9 * sum(loads[0.0][-10:])
 
 
 def test_evaluation_does_not_count(tmp_path: Path) -> None:

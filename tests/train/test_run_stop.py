@@ -2,8 +2,6 @@
 
 import os
 import signal
-import subprocess
-import sys
 import threading
 import time
 from pathlib import Path
@@ -11,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from setpoint.checkpoint.folder import list_checkpoints, unfinished
+from setpoint.checkpoint.folder import list_checkpoints
 from setpoint.checkpoint.loading import verify_directory
 from setpoint.checkpoint.store import CheckpointStore
 from setpoint.config import SetpointError
@@ -96,21 +94,6 @@ def test_a_run_that_saves_nothing_ends_and_starts_again(commands: Commands, tmp_
     wait_for(again, "step 3/")
     again.signal(signal.SIGTERM)
     assert again.wait() == 143
-
-
-def test_after_a_second_ctrl_c_the_run_goes_on_exactly(
-    commands: Commands, tmp_path: Path, oracle: Path
-) -> None:
-    process = start(commands, tmp_path, lines=9)
-    for _ in range(2):
-        process.signal(signal.SIGINT)
-    assert process.wait() == 130
-    run = the_run(tmp_path)
-    for directory in list_checkpoints(run / "checkpoints").values():
-        verify_directory(directory)
-    assert commands.run(tmp_path, *WORDS)[0] == 0
-    assert_same_run(run, oracle)
-    assert not unfinished(run / "checkpoints")
 
 
 LAB = """
@@ -259,24 +242,6 @@ def test_a_step_that_does_not_end_is_not_waited_for_longer_than_the_grace_period
         f"resilience.grace_period = 0.01 s is over and the step has not ended: leaving without a "
         f"checkpoint of it. The newest checkpoint is {newest}\n"
     )
-
-
-def test_a_signal_inside_the_import_of_torch_is_quiet(tmp_path: Path) -> None:
-    """Its C++ part aborts where an exception comes out of Python."""
-    write_config(tmp_path)
-    words = [sys.executable, "-m", "setpoint", *WORDS]
-    with subprocess.Popen(
-        words, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
-    ) as process:
-        maps = Path(f"/proc/{process.pid}/maps")
-        while process.poll() is None and "libtorch_python" not in maps.read_text():
-            time.sleep(0.001)
-        process.send_signal(signal.SIGINT)
-        told, _ = process.communicate()
-    last = "interrupted: nothing was trained; the same command starts again"
-    assert (process.returncode, told.splitlines()[-1]) == (130, last)
-    assert "terminate" not in told
-    assert "Traceback" not in told
 
 
 def wait_for(process: Command, words: str) -> None:

@@ -16,7 +16,6 @@ from setpoint.plan.memory import update_memory
 from setpoint.plan.preflight import preflight
 from setpoint.plan.topology import Topology
 from setpoint.plan.workload import Workload
-from setpoint.track.jsonl import read_jsonl
 from setpoint.train.build.components import build_components
 from setpoint.train.build.job_parameters import freeze, groups_of, rows_of, trained_parameters
 from setpoint.train.build.job_parameters import trained as trained_of
@@ -243,14 +242,3 @@ def test_what_cannot_be_meant_is_refused(tmp_path: Path) -> None:
         small_job(tmp_path, DENSE, group)
     with pytest.raises(SetpointError, match=r"optimizer\.frozen\.0 = 'bias'"):
         freeze(resolve(AdamWConfig(frozen=("bias",))), torch.nn.Linear(2, 2, bias=False))
-
-
-def test_a_resume_with_other_patterns_is_refused_unless_accepted(tmp_path: Path) -> None:
-    run = tmp_path / "run"
-    flags = ("evaluation=null", "schedule=constant")
-    train(small_job(tmp_path, *flags, "duration=2 steps", DENSE), directory=run)
-    other = small_job(tmp_path, *flags, "duration=4 steps")
-    with pytest.raises(SetpointError, match=r"optimizer\.frozen"):
-        train(other, directory=run)
-    train(other, directory=run, accept=["optimizer.frozen"])
-    assert read_jsonl(run / "metrics.jsonl")[-1]["step"] == 4

@@ -56,11 +56,9 @@ def test_scores_of_each_data_set_are_shown_and_found_in_the_record(tmp_path: Pat
 @pytest.mark.parametrize(
     ("flags", "key", "best"),
     [
-        ((), "held_out_loss", min),
         (("evaluation.best.metric=accuracy",), "held_out_accuracy", max),
         (("evaluation.best.data=web", "evaluation.best.metric=bits_per_byte"),
          "web_bits_per_byte", min),
-        (("evaluation.best.direction=max",), "held_out_loss", max),
     ],
 )  # fmt: skip
 def test_what_selects_the_best(

@@ -80,10 +80,14 @@ def test_nothing_else_changes(tmp_path: Path) -> None:
 
 
 def test_steps_are_those_of_the_run_after_a_resume(tmp_path: Path) -> None:
+    """In the folder of the run's name where several runs share one."""
     train(small_job(tmp_path, "duration=5 steps", CONSTANT))
-    run = train(small_job(tmp_path, "duration=10 steps", CONSTANT, *WINDOW)).directory
-    assert traces(run) == ["traces/rank-0/steps-8-9.json.gz"]
-    assert spans(read_trace(run / traces(run)[0]))[0] == "step 8"
+    flags = (CONSTANT, *WINDOW, f"profiling.directory={tmp_path / 'shared'}")
+    run = train(small_job(tmp_path, "duration=10 steps", *flags)).directory
+    (event,) = events(run, "profile")
+    path = Path(event["trace"])
+    assert path == tmp_path / "shared" / run.name / "rank-0" / "steps-8-9.json.gz"
+    assert spans(read_trace(path))[0] == "step 8"
 
 
 class Interrupt(Callback):
@@ -141,15 +145,6 @@ def test_a_trace_that_cannot_be_written_is_told(
     assert "steps-3-4.json.gz" in event["lost"] and "trace" not in event
     assert "profile of steps 3 to 4 could not be written: " in capsys.readouterr().out
     assert events(run)[-1]["status"] == 0
-
-
-def test_where_traces_lie(tmp_path: Path) -> None:
-    flags = ("duration=4 steps", *WINDOW, f"profiling.directory={tmp_path / 'shared'}")
-    run = train(small_job(tmp_path, *flags)).directory
-    (event,) = events(run, "profile")
-    path = Path(event["trace"])
-    assert path == tmp_path / "shared" / run.name / "rank-0" / "steps-3-4.json.gz"
-    read_trace(path)
 
 
 @pytest.mark.parametrize(("rank", "ranks"), [(1, "[0]"), (1, "null"), (0, "[0]")])

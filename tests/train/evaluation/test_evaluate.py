@@ -316,11 +316,6 @@ def test_a_model_that_knows_nothing(tmp_path: Path) -> None:
     assert score.bits_per_byte == pytest.approx(expected, rel=1e-6)
 
 
-def test_independent_of_the_portions(tmp_path: Path) -> None:
-    losses = [held_out(small_job(tmp_path, f"batch.micro_size={n}")).loss for n in (1, 3, 64)]
-    assert losses == pytest.approx([losses[0]] * 3, rel=1e-6)
-
-
 def test_nothing_of_the_state_changes(tmp_path: Path) -> None:
     job = small_job(tmp_path, "model.dropout=0.5")
     components = build_components(job)

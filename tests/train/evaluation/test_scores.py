@@ -115,7 +115,7 @@ def of_transformers(values: list[float], patience: int, tmp_path: Path, greater:
 def test_equal_to_the_definition(tmp_path: Path, patience: int, gain: float) -> None:
     # An equal value and the least gain itself are no gain.
     assert ends_at([1.0, 1.0 - gain, 1.0 - gain], 1, gain, tmp_path) == 2
-    for seed in range(12):
+    for seed in range(6):
         values = (2 + np.random.default_rng(seed).normal(size=25).cumsum() / 20).tolist()
         expected = defined(values, patience, gain)
         assert ends_at(values, patience, gain, tmp_path) == expected
@@ -128,12 +128,12 @@ def test_equal_to_the_definition(tmp_path: Path, patience: int, gain: float) -> 
 def test_equal_to_transformers(tmp_path: Path, greater: bool) -> None:
     flags = ("evaluation.best.metric=accuracy", "evaluation.accuracy=true") if greater else ()
     ends = set[int]()
-    for seed in range(12):
+    for seed in range(6):
         values = np.random.default_rng(seed).normal(size=20).tolist()
         expected = of_transformers(values, 4, tmp_path, greater)
         assert ends_at(values, 4, 0.0, tmp_path, *flags) == expected
         ends.add(expected)
-    assert len(ends) > 3
+    assert len(ends) > 2
 
 
 def test_what_is_no_number_is_no_gain(tmp_path: Path) -> None:
