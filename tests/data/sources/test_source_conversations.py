@@ -1,6 +1,7 @@
 """Conversations as tokens: equal to those of transformers, with the loss on exactly the answers."""
 
 import json
+import shutil
 from functools import cache, partial
 from pathlib import Path
 from typing import Any
@@ -214,6 +215,20 @@ def test_what_is_trained_on(tmp_path: Path, loss_on: str, said: str) -> None:
     assert shown(found) == said
 
 
+@pytest.mark.parametrize("mark", [{"weight": 0}, {"train": False}, {"training": False}])
+def test_answers_marked_as_untrained(tmp_path: Path, mark: dict[str, Any]) -> None:
+    first, second, *rest = TURNS["messages"]
+    row = {"messages": [first, {**second, **mark}, *rest]}
+    speakers = {"user": "human", "assistant": "gpt"}
+    turns = [
+        {**message, "from": speakers[message["role"]], "value": message["content"]}
+        for message in row["messages"]
+    ]
+    share_gpt = {"conversations": turns}
+    for found in documents(tmp_path, [row, share_gpt], template="plain"):
+        assert shown(found) == "________g|"
+
+
 def test_answers_of_the_prompt_are_not_trained_on(tmp_path: Path) -> None:
     row = {"prompt": TURNS["messages"][:3], "completion": TURNS["messages"][3:]}
     (found,) = documents(tmp_path, [row], template="plain")
@@ -245,6 +260,41 @@ def test_tool_calls_are_kept_and_trained_on(tmp_path: Path, folders: dict[str, P
         documents(tmp_path, [{"messages": messages}], template="plain")
     with pytest.raises(SetpointError, match="field 'tools': .*plain.* does not write tools"):
         documents(tmp_path, [{"messages": DIALOGUE, "tools": TOOLS}], template="plain")
+
+
+# As in Llama 3.1: with tools, the first message is inside a turn of the user with the tools.
+TOOLS_FIRST = """{%- for t in tools or [] %}
+    {%- if loop.first %}{{- '<|im_start|>user\n' }}{%- endif %}{{- t | tojson }}
+    {%- if loop.last %}{{- messages[0].content + '<|im_end|>' }}{%- endif %}
+{%- endfor %}
+{%- for m in (messages[1:] if tools else messages) %}
+    {{- '<|im_start|>' + m.role + '\n' + m.content + '<|im_end|>' }}
+{%- endfor %}
+{%- if add_generation_prompt %}{{- '<|im_start|>assistant\n' }}{%- endif %}"""
+
+
+def test_tools_in_the_first_message(tmp_path: Path, folders: dict[str, Path]) -> None:
+    tokenizer = tokenizer_in(folders["byte_level"])
+    row = {**chat(("user", "a"), ("assistant", "b")), "tools": TOOLS}
+    (found,) = documents(tmp_path, [row], tokenizer, template=TOOLS_FIRST)
+    assert trained_text(found, tokenizer) == "b"
+
+
+# As in Zephyr and TinyLlama: the markers of roles are text, and the end of text ends answers.
+ZEPHYR = """{% for m in messages %}
+{{ '<|' + m.role + '|>\n' + m.content + eos_token }}
+{% endfor %}{% if add_generation_prompt %}{{ '<|assistant|>\n' }}{% endif %}"""
+
+
+def test_markers_of_roles_that_are_text(tmp_path: Path, folders: dict[str, Path]) -> None:
+    folder = shutil.copytree(folders["sentence_piece"], tmp_path / "sentence_piece")
+    (folder / "chat_template.jinja").write_text(ZEPHYR)
+    tokenizer = tokenizer_in(folder)
+    (found,) = documents(tmp_path, [{"messages": DIALOGUE}], tokenizer)
+    expected = theirs(folder, DIALOGUE, ZEPHYR, return_assistant_tokens_mask=False)
+    assert found.tokens is not None and found.tokens.tolist() == expected["input_ids"]
+    # The token of the blanks at the start of an answer begins in the header.
+    assert trained_text(found, tokenizer).lstrip() == "the words \n東京"
 
 
 def test_tables_of_conversations(tmp_path: Path, folders: dict[str, Path]) -> None:
@@ -343,6 +393,12 @@ WRONG: dict[str, tuple[Any, str, str]] = {
                    "{% generation %}{% endgeneration %}{% endfor %}",
                    "outside of {% generation %}"),
     "reserved": (chat(("user", "\ufdd0"), ("assistant", "b")), "plain", r"holds U\+FDD0"),
+    "weight": ({"messages": [{"role": "assistant", "content": "a", "weight": 0.5}]}, "plain",
+               r"message 0: weight is 0.5, and not 0, 1, false or true"),
+    "weight of a question": ({"messages": [{"role": "user", "content": "a", "train": True}]},
+                             "plain", r"only answers of the assistant can be trained on"),
+    "reasoning": ({"messages": [{"role": "assistant", "content": "a", "reasoning": "b"}]}, "plain",
+                  r"'plain' does not write the reasoning of the message 0"),
     "arguments": ({"messages": [{"role": "assistant", "tool_calls": [
         {"name": "f", "arguments": "{"}]}]}, "plain", r"'messages.0.tool_calls.0': arguments are"),
 }  # fmt: skip

@@ -91,6 +91,10 @@ def test_answers_that_nothing_ends_are_a_caution(tmp_path: Path) -> None:
         job = small_job(tmp_path, f"data.{source}={chats}", tokenizer)
         return [caution.code for caution in verify(job, {"files"}).cautions]
 
+    missing = tmp_path / "missing.jinja"
+    missing.write_text(loop % "'<|speaker|>' + eos_token")
+    assert "control-tokens-as-text" in codes(missing)
+    assert "control-tokens-as-text" not in codes(ended)
     assert "no-stop-token" in codes(endless)
     assert "no-stop-token" not in codes(ended)
     assert "no-stop-token" not in codes(endless, "validation")

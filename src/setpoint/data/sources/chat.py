@@ -29,6 +29,7 @@ _MARKS = re.compile("\ufdd2(\\d+)\ufdd3|(\ufdd6)|\ufdd7")
 CACHED = 4096
 """Number of layouts of conversations (sequences of roles) whose frames are cached."""
 PROBE = [{"role": "user", "content": "x"}]
+REASONING = ("reasoning_content", "thinking", "reasoning")
 
 _COMMENT = re.compile(r"\{#.*?#\}", re.DOTALL)
 _CODE = re.compile(r"\{[{%](.*?)[%}]\}", re.DOTALL)
@@ -104,20 +105,29 @@ class ChatTemplate:
         title: its name in messages.
         variables: other variables of the template, such as `eos_token`.
         controls: texts of the tokenizer's control tokens.
+        as_text: control tokens in the template that the tokenizer does not have, which are thus
+            encoded as text.
 
     Raises:
         SetpointError: Jinja is not installed, or cannot parse the template.
     """
 
     def __init__(
-        self, source: str, title: str, variables: Mapping[str, str], controls: Sequence[str]
+        self,
+        source: str,
+        title: str,
+        variables: Mapping[str, str],
+        controls: Sequence[str],
+        as_text: Sequence[str] = (),
     ) -> None:
         self.title = title
+        self.as_text = as_text
         self.variables = dict(variables)
         self.controls = sorted(controls, key=len, reverse=True)
         self.source = source
         self.template = _compiled(source, title)
         self.has_tools = bool(re.search(r"\btools\b", source))
+        self.has_reasoning = any(re.search(rf"\b{name}\b", source) for name in REASONING)
         self.has_generation = bool(re.search(r"\{%-?\+?\s*generation\b", source))
         alternatives = "|".join(map(re.escape, self.controls)) or r"(?!)"
         self._control = re.compile(alternatives)
@@ -135,6 +145,12 @@ class ChatTemplate:
             RowError: the template raises an error; loses, reorders or confuses messages; or the
                 answers cannot be located.
         """
+        for number, message in enumerate(conversation.messages):
+            if not self.has_reasoning and any(message.get(name) for name in REASONING):
+                raise RowError(
+                    f"{self.title} does not write the reasoning of the message {number}: put it "
+                    "into the content, as <think>...</think>, or leave the field out"
+                )
         safe = self._safe(conversation)
         text, _, generations = self._render(safe.messages, safe.tools)
         messages, owners = _with_marks(safe.messages)
@@ -283,12 +299,19 @@ class ChatTemplate:
         roles = {message["role"] for message in conversation.messages} - {"assistant"}
         for role in sorted(roles):
             for other in ("assistant",) if role in ("user", "system") else ("assistant", "user"):
+                messages = conversation.messages
                 changed = [
                     {**message, "role": other} if message["role"] == role else message
-                    for message in conversation.messages
+                    for message in messages
                 ]
+                # Llama 3.1 writes the first message, whatever its role, with the tools as the
+                # user's; only another place shows that it distinguishes roles.
+                ends = [[*messages, {"role": name, "content": "x"}] for name in (role, other)]
                 try:
                     same = self._render(changed, conversation.tools).text == text
+                    if same:
+                        first, second = (self._render(end, conversation.tools) for end in ends)
+                        same = first.text == second.text
                 except RowError:
                     continue  # a template that refuses the change knows the roles apart
                 if same:
@@ -626,10 +649,6 @@ def fitting_template(choice: str | None, where: str, facts: ChatFacts) -> ChatTe
             raise SetpointError(
                 f"{where}: {choice} cannot be read: {reason}.\nValid: {valid}."
             ) from None
-    try:
-        template = ChatTemplate(source, title, facts.variables, facts.controls)
-    except SetpointError as error:
-        raise SetpointError(f"{where}: {error}.\nValid: {valid}.") from None
     code = _COMMENT.sub("", source)
     if not any(re.search(r"\bmessages\b", part) for part in _CODE.findall(code)):
         raise SetpointError(
@@ -637,7 +656,9 @@ def fitting_template(choice: str | None, where: str, facts: ChatFacts) -> ChatTe
             "Valid: a Jinja template with a loop over messages, each with role and content: "
             "{% for message in messages %}...{% endfor %}."
         )
-    missing = [token for token in template_tokens(source) if token not in facts.tokens]
+    as_text = [token for token in template_tokens(source) if token not in facts.tokens]
+    # Zephyr and TinyLlama write <|user|> as text. A template of ours needs its control tokens.
+    missing = as_text if choice in NAMED else []
     for name in ("bos_token", "eos_token"):
         asks = re.search(rf"\b{name}\s*(is\s+(not\s+)?(defined|none)|\|\s*default)", code)
         if name not in facts.variables and re.search(rf"\b{name}\b", code) and not asks:
@@ -650,7 +671,10 @@ def fitting_template(choice: str | None, where: str, facts: ChatFacts) -> ChatTe
             "tokenizer, such as plain; a tokenizer that has these, as `setpoint tokenizer train "
             "--template` makes it."
         )
-    return template
+    try:
+        return ChatTemplate(source, title, facts.variables, facts.controls, as_text)
+    except SetpointError as error:
+        raise SetpointError(f"{where}: {error}.\nValid: {valid}.") from None
 
 
 def template_tokens(source: str) -> list[str]:

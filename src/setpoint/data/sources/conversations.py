@@ -12,7 +12,7 @@ import numpy.typing as npt
 
 from setpoint.config import SetpointError
 from setpoint.data.document import BuiltSource, Document
-from setpoint.data.sources.chat import ChatTemplate, Conversation, fitting_template
+from setpoint.data.sources.chat import REASONING, ChatTemplate, Conversation, fitting_template
 from setpoint.data.sources.config import Conversations, Text
 from setpoint.data.sources.files import ARROW, PARQUET, TEXT, inputs_of
 from setpoint.data.sources.records import FileRow, RowError, read_rows, wrong_kind
@@ -47,7 +47,8 @@ ROLES = {
     "function_response": "tool",
     "observation": "tool",
 }
-REASONING = ("reasoning_content", "thinking", "reasoning")
+# Fields of a message with 0 or false if it is not trained on: of OpenAI, and of Axolotl.
+TRAINED = ("weight", "train", "training")
 
 
 def read_row(
@@ -87,8 +88,30 @@ def _conversation(
 ) -> Conversation:
     if not messages:
         raise RowError("holds no message")
-    answers = (i for i, m in enumerate(messages) if m["role"] == "assistant" and i >= first)
+    answers = [
+        number
+        for number, message in enumerate(messages)
+        if _is_trained(message, number) and number >= first
+    ]
     return Conversation(messages, tuple(answers), _tools(row.get("tools")))
+
+
+def _is_trained(message: dict[str, Any], number: int) -> bool:
+    """Remove the fields `TRAINED` from a message, and return whether it is a target."""
+    is_answer = message["role"] == "assistant"
+    for name in TRAINED:
+        value = message.pop(name, None)
+        if value is None:
+            continue
+        if value not in (0, 1):
+            raise RowError(f"message {number}: {name} is {value!r}, and not 0, 1, false or true")
+        if value and not is_answer:
+            raise RowError(
+                f"message {number}: {name} is {value!r}, and only answers of the assistant can be "
+                f"trained on, not the role {message['role']!r}"
+            )
+        is_answer = bool(value)
+    return is_answer
 
 
 def _parsed(value: Any, field: str) -> Any:
@@ -195,7 +218,8 @@ def _share_gpt(row: Mapping[str, Any]) -> list[dict[str, Any]]:
             raise RowError(f"field '{field}.from': {role!r} is none of {known}")
         if not isinstance(value, str):
             raise wrong_kind(f"{field}.value", "a str", value)
-        messages.append({"role": ROLES[role], "content": value})
+        marks = {name: turn[name] for name in TRAINED if turn.get(name) is not None}
+        messages.append({"role": ROLES[role], "content": value, **marks})
     return messages
 
 
@@ -270,7 +294,7 @@ class ConversationsSource(BuiltSource[Conversations]):
                     kept += 1
                     yield document
             except RowError as error:
-                raise self._wrong(row, error) from error
+                raise SetpointError(f"{self.where}.paths: {row.place}: {error}.") from error
         if rows and not kept:
             raise SetpointError(
                 f"{self.where}.untrained: drop leaves out all of the {rows:,} rows: nothing in "
@@ -286,9 +310,6 @@ class ConversationsSource(BuiltSource[Conversations]):
     def inputs(self) -> Iterator[str]:
         """See `inputs_of`."""
         return inputs_of(text_files(self.config, f"{self.where}.paths").checked())
-
-    def _wrong(self, row: FileRow, error: RowError) -> SetpointError:
-        return SetpointError(f"{self.where}.paths: {row.place}: {error}.\n{VALID_ROW}")
 
     def starts_with_messages(self) -> bool:
         """True if the first row is a conversation, which, unlike token ids, needs a template."""
@@ -316,7 +337,10 @@ class ConversationsSource(BuiltSource[Conversations]):
     ) -> Iterator[Document]:
         loss_on = self.config.loss_on
         answers = chat.answers[-1:] if loss_on == "last_answer" else chat.answers
-        rendered = template.render(chat, () if loss_on == "all" else answers)
+        try:
+            rendered = template.render(chat, () if loss_on == "all" else answers)
+        except RowError as error:
+            raise RowError(f"{error}.\nAnother template: {self.where}.template") from error
         tokens, places = tokenizer.encode_pieces(rendered.pieces)
         full = np.ones(len(tokens), np.bool_)
         trained = full if loss_on == "all" else answer_mask(places, rendered.answers)
@@ -328,7 +352,7 @@ class ConversationsSource(BuiltSource[Conversations]):
         if not trained.any():
             roles = ", ".join(dict.fromkeys(str(message["role"]) for message in chat.messages))
             yield from self._untrained(
-                f"no answer of the assistant in it has a token (its roles: {roles})"
+                f"no answer of the assistant in it counts and has a token (its roles: {roles})"
             )
             return
         yield Document(name, rendered.text.encode(), tokens, trained)
@@ -363,7 +387,9 @@ class ConversationsSource(BuiltSource[Conversations]):
                     filled = kind in (PARQUET, ARROW)
                     content = read_row(row.values, filled, self.config.shifted_labels)
                 except RowError as error:
-                    raise self._wrong(row, error) from error
+                    raise SetpointError(
+                        f"{self.where}.paths: {row.place}: {error}.\n{VALID_ROW}"
+                    ) from error
                 yield row, content
 
 

@@ -230,7 +230,10 @@ def leaves_out(job: Job) -> str | None:
 @rule(
     needs="files",
     when=lambda job: any(sources_of(job, Conversations)),
-    cautions={"no-stop-token": "answers end without a control token that training could learn"},
+    cautions={
+        "no-stop-token": "answers end without a control token that training could learn",
+        "control-tokens-as-text": "a template's control tokens that the tokenizer does not have",
+    },
 )
 def template_problems(job: Job) -> Iterator[Problem]:
     """Chat templates that are missing, or write tokens that the tokenizer lacks."""
@@ -251,6 +254,15 @@ def template_problems(job: Job) -> Iterator[Problem]:
                     "the model never learns to stop",
                     also=("tokenizer",),
                     hint="End the assistant's messages with a control token, such as eos_token.",
+                )
+            if template.as_text and source.template is not None:
+                yield Caution(
+                    "control-tokens-as-text",
+                    f"{path}.template",
+                    f"{', '.join(template.as_text)} are no tokens of {facts.title}, so they are "
+                    "read as text, in several tokens each",
+                    also=("tokenizer",),
+                    hint="tokenizer.added makes control tokens of them.",
                 )
         except SetpointError as error:
             yield Problem.of(error, f"{path}.template", "", also=("tokenizer",))
