@@ -114,7 +114,7 @@ fuzz: $(VENV)/.dev
 	@$(BIN)/python -m pytest -q -m slow tests/long/fuzz/test_fuzz.py
 
 fuzz-configs: $(VENV)/.dev
-	@$(BIN)/python -m tests.long.fuzz.configurations --cases $(FUZZ_CASES) --seed $(FUZZ_SEED)
+	@$(BIN)/python -m tests.long.fuzz.configurations $(FUZZ_CASES) $(FUZZ_SEED)
 
 lint: $(VENV)/.dev
 	@failed=0; \

@@ -13,15 +13,6 @@ def test_what_the_run_would_be(cli: CommandLine) -> None:
     compare("cli/check", cli.ok("check small.toml"))
 
 
-def test_many_ranks(cli: CommandLine) -> None:
-    text = cli.ok("check small.toml --world-size 1024 --batch.global_size 16384")
-    assert "16384 = 4 (micro) * 4 (accumulation) * 1024 (ranks)" in text
-    one = cli.refused("check small.toml --world-size 1024")
-    assert "1024 (ranks)" in one
-    assert "Valid: 4096" in one
-    assert "command line --world-size" in one
-
-
 def test_the_valid_values_offered_are_valid(cli: CommandLine) -> None:
     for size in ("100", "9", "1023"):
         text = cli.refused(f"check small.toml --batch.global_size {size} --world-size 3")
@@ -60,14 +51,6 @@ def test_torch_is_asked_where_a_value_calls_for_it(
     assert "of the built model (needs import and torch: --using import,torch)\n" in text
     monkeypatch.setattr(check, "has_torch", lambda: False)
     assert "the device is there (needs torch, which is not installed)\n" in cli.ok(line)
-
-
-def test_missing_paths_are_found(cli: CommandLine) -> None:
-    cli.file("text.toml", '[[data.sources]]\ntype = "text"\npaths = ["there.txt", "not/*.txt"]\n')
-    cli.file("there.txt", "hello")
-    text = cli.refused("check text.toml")
-    assert "data.sources.0.paths.1" in text
-    assert "data.sources.0.paths.0" not in text
 
 
 def test_files_without_text_are_refused(cli: CommandLine) -> None:

@@ -65,20 +65,6 @@ def test_what_differs_beyond_a_bound_is_left_out_and_named(runs: CommandLine) ->
     assert "model.rope_base" in sorted_by
 
 
-def test_for_machines(runs: CommandLine) -> None:
-    answer = json.loads(runs.ok("compare runs --json --sort lr"))
-    assert [row["optimizer.lr"] for row in answer["runs"]] == [0.005, 0.05, 0.5]
-    assert answer["runs"][0]["evaluation.held_out_loss"] == 3.0 and answer["notes"] == []
-
-
-def test_the_whole_lines_of_a_damaged_file_count(runs: CommandLine) -> None:
-    with open(runs.folder / "runs/r0/metrics.jsonl", "a") as file:
-        file.write("\\0\\0{\n")
-    answer = runs("compare runs/r0")
-    assert answer.status == 0 and "2.5" in answer.out
-    assert "metrics.jsonl:4 is not a row" in answer.err
-
-
 def test_a_copied_sweep_shows_its_own_runs(runs: CommandLine) -> None:
     import shutil
 

@@ -5,14 +5,6 @@ import re
 from .conftest import CommandLine
 
 
-def test_only_what_is_learned_counts(cli: CommandLine) -> None:
-    plain = cli.ok("fingerprint small.toml")
-    for same in ("--name other", "--workspace elsewhere", "--evaluation null", "--world-size 2"):
-        assert cli.ok(f"fingerprint small.toml {same}") == plain
-    for other in ("--seed 2", "--optimizer.lr 0.5", "--user.note x"):
-        assert cli.ok(f"fingerprint small.toml {other}") != plain
-
-
 def test_experts_are_the_same_on_any_ranks_by_a_load_of_its_own(cli: CommandLine) -> None:
     """Else it follows from the micro-batch, and that from the ranks."""
     moe = "fingerprint tiny --model.moe '{experts=4, top_k=2}' --world-size"

@@ -46,14 +46,6 @@ def test_a_run_that_has_not_been_trained(cli: CommandLine) -> None:
     assert "  setpoint train small.toml --with 'smoke(steps=3)' --seed=3\n" in text
 
 
-def test_no_run_of_this_name(cli: CommandLine) -> None:
-    assert cli.refused("export nowhere out") == (
-        "error: there is no run and no preset 'nowhere', and no file or directory of that name "
-        "here.\nValid: a run directory (`setpoint runs list`) or a preset (`setpoint list "
-        "presets`), or the directory or hub id of a Hugging Face model\n"
-    )
-
-
 def test_weights_of_a_model_of_the_users_own(cli: CommandLine) -> None:
     """Its module must be imported before its record can be read."""
     (cli.folder / "own_of_a_test.py").write_text("raise RuntimeError('imported')\n")

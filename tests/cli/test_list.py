@@ -4,9 +4,6 @@ from typing import Any
 import pytest
 
 from setpoint.cli.list import KINDS
-from setpoint.config import Config
-from setpoint.config.draft.walk import leaves
-from setpoint.presets.tiny import tiny
 
 from ..support.snapshots import compare
 from .conftest import CommandLine
@@ -49,17 +46,6 @@ def test_defaults_for_machines_have_their_type(cli: CommandLine) -> None:
 
 def _variants(row: dict[str, Any]) -> list[str]:
     return [row["variant"]] if "variant" in row else row["variants"]
-
-
-def test_roles_are_those_of_the_values(cli: CommandLine) -> None:
-    rows = json.loads(cli.ok("list fields --json"))["fields"]
-    roles = {(row["path"], row.get("variant")): row["role"] for row in rows}
-    config: Config = tiny()
-    for leaf in leaves(config):
-        path = ".".join(str(part) for part in leaf.path if isinstance(part, str))
-        found = {role for (key, _), role in roles.items() if key == path}
-        if found:
-            assert leaf.role.name in found, path
 
 
 def test_what_cannot_be_listed(cli: CommandLine) -> None:

@@ -76,16 +76,6 @@ def test_a_link_stays_a_link(older: CommandLine) -> None:
     assert "[optimizer]" in (older.folder / "real" / "exp.toml").read_text()
 
 
-def test_the_result_is_what_is_read_in_memory(older: CommandLine) -> None:
-    older.file("exp.toml", f"setpoint = {{schema = 1}}\n{OLD}")
-    older.file("exp.yaml", "setpoint: {schema: 1}\nextends: tiny\noptim:\n  lr: 0.25\n")
-    for name in ("exp.toml", "exp.yaml"):
-        shown = older(f"show {name}")
-        assert shown.status == 0
-        assert older(f"migrate --write {name}").status == 0
-        assert older.ok(f"show {name}") == shown.out
-
-
 def test_an_unversioned_file_is_answered_with_what_to_do(older: CommandLine) -> None:
     older.file("exp.toml", OLD)
     message = older.refused("check exp.toml")

@@ -43,13 +43,6 @@ def test_a_file_at_a_revision(cli: CommandLine, git: Repository) -> None:
     assert cli.ok("diff main:small.toml small.toml").startswith("no differences")
 
 
-def test_every_command_takes_a_revision(cli: CommandLine, git: Repository) -> None:
-    expected = cli.ok("fingerprint small.toml")
-    assert cli.ok("fingerprint HEAD:small.toml") == expected
-    assert "HEAD:small.toml: ok" in cli.ok("check HEAD:small.toml")
-    assert " at " in cli.ok("why optimizer.lr HEAD:small.toml")
-
-
 def test_extends_is_resolved_inside_the_revision(cli: CommandLine, git: Repository) -> None:
     git.commit({"sub/base.toml": "seed = 1\n", "sub/top.yaml": "extends: [base.toml, ../a.json]\n",
                 "a.json": '{"name": "old"}'})  # fmt: skip

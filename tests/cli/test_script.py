@@ -523,32 +523,12 @@ def test_a_sweep_runs_each_point_once(script: Call, tmp_path: Path) -> None:
     assert status == 0 and "2 of them finished before" in out
 
 
-def test_nothing_starts_if_a_point_is_wrong(script: Call, tmp_path: Path) -> None:
-    status, _, error = script("sweep --steps 4,-1")
-    assert status == 2 and "steps = -1" in error and "nothing was started" in error
-    assert not (tmp_path / "sweeps").exists()
-
-
 def test_a_search_is_refused(script: Call, tmp_path: Path) -> None:
     (tmp_path / "search.toml").write_text(
         '[sweep.search]\ntrials = 2\n[sweep.search.axes]\nsteps = "integer(1, 9)"\n'
     )
     status, _, error = script("sweep search.toml")
     assert status == 2 and "does not report" in error
-
-
-@pytest.mark.parametrize(
-    ("words", "expected"),
-    [
-        ("1 qu", {"quick"}),
-        ("2 quick --optimizer=a", {"adam"}),
-        ("3 sweep --optimizer sgd,a", {"sgd,adam"}),
-    ],
-)
-def test_completion(script: Call, words: str, expected: set[str]) -> None:
-    status, out, error = script(f"__complete {words}")
-    found = {line.rpartition("=")[2] for line in out.splitlines()}
-    assert (status, error, found) == (0, "", expected)
 
 
 def test_bash_completes_the_script(script: Call, tmp_path: Path) -> None:

@@ -34,14 +34,6 @@ def test_what_is_shown_can_be_used_as_a_source(cli: CommandLine, source: str, fo
     assert json.loads(cli.ok(f"show saved.{suffix} --json")) == json.loads(plain)
 
 
-@pytest.mark.parametrize("schedule", ["none", "constant", "wsd", "inverse_sqrt", "plateau"])
-def test_a_complete_file_of_any_schedule_is_a_source(cli: CommandLine, schedule: str) -> None:
-    """It has a null horizon where nothing is a share of one."""
-    cli.file("saved.json", cli.ok(f"show small.toml --json --schedule {schedule}"))
-    expected = cli.ok(f"fingerprint small.toml --schedule {schedule}")
-    assert cli.ok("fingerprint saved.json") == expected
-
-
 def test_origins(cli: CommandLine) -> None:
     text = cli.ok("show small.toml --origins --optimizer.lr 0.5")
     compare("cli/show_origins", text)

@@ -2,7 +2,7 @@ import pytest
 
 from setpoint.config import Config, ConfigError, SetpointError, field, is_set, resolve
 from setpoint.config.draft.config import building
-from setpoint.config.values.node import chain_of, is_frozen
+from setpoint.config.values.node import is_frozen
 from setpoint.config.words.errors import UnresolvedError
 
 from ..support.snapshots import compare
@@ -70,19 +70,6 @@ def test_is_set_tells_given_from_default_and_derived() -> None:
     config = resolve(job)
     assert not is_set(config.model, "head_dim")
     assert is_set(resolve(Job(model=Transformer(head_dim=8))).model, "head_dim")
-
-
-def test_what_a_default_factory_sets_is_a_default() -> None:
-    class Outer(Config):
-        batch: Batch = field(factory=lambda: Batch(size=3))
-
-    job = Job()
-    assert not is_set(job.sources[0], "weight")
-    assert chain_of(job, "sources") == []
-    config = resolve(Outer())
-    assert not is_set(config.batch, "size")
-    assert config.batch.size == 3
-    assert chain_of(config.batch, "size")[0][0].layer == "default"
 
 
 def test_repr_shows_what_was_set() -> None:

@@ -11,8 +11,8 @@ from setpoint.config.draft.walk import leaves
 from setpoint.config.record.record import read_record
 
 from ..support.snapshots import compare
-from .helpers import LAYERS, flag_problems, problems_of, resolve_through, resolved, write_record
-from .sample import AdamW, Batch, Job, Sgd, Synthetic, Text
+from .helpers import LAYERS, flag_problems, problems_of, resolve_through, write_record
+from .sample import AdamW, Batch, Job, Sgd, Synthetic
 
 
 def test_hyphens_and_underscores_are_the_same_everywhere() -> None:
@@ -34,28 +34,6 @@ def test_a_switch_does_not_carry_the_defaults_of_a_factory() -> None:
 
     assert compose(Root, flags=["--optimizer=sgd"]).resolve().optimizer == Sgd()
     assert compose(Root).resolve().optimizer.lr == 5.0
-
-
-def test_items_by_index_and_key() -> None:
-    job = resolved(
-        "--sources", "[{type: text, paths: [a]}, synthetic]",
-        "--sources.0.paths.0", "b",
-        "--sources.-1.documents=5",
-        "--tags", "a,b,c",
-        "--tags.1=x",
-        "--thresholds.loss=2",
-        "--optimizer.betas.0=0.5",
-        "--evaluations.quick", "{size: 2}",
-        "--evaluations.quick.sequence-length=9",
-        "--user.a.b", "[1, {c: null}]",
-        "--user.items.x=3",
-    )  # fmt: skip
-    assert job.sources == (Text(paths=("b",)), Synthetic(documents=5, length=80))
-    assert job.tags == ["a", "x", "c"]
-    assert job.thresholds == {"loss": 2.0}
-    assert job.optimizer.betas == (0.5, 0.95)
-    assert job.evaluations == {"quick": Batch(size=2, sequence_length=9)}
-    assert job.user.dump() == {"a": {"b": [1, {"c": None}]}, "items": {"x": 3}}
 
 
 @pytest.mark.parametrize(

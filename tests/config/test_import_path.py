@@ -3,10 +3,8 @@ from collections.abc import Callable
 
 import pytest
 
-from setpoint.config import Config, ImportPath, Invalid, SetpointError, field, resolve
+from setpoint.config import Config, ImportPath, Invalid, SetpointError, field
 from setpoint.config.composition import compose
-from setpoint.config.record.python_source import to_python
-from setpoint.config.record.record import fingerprint
 from setpoint.config.types.base import ImportPathType
 from setpoint.config.values.origin import PROGRAM, Origin
 
@@ -50,22 +48,6 @@ def test_objects_are_kept_by_their_shortest_path() -> None:
     assert str(ImportPath(torch.optim.Adagrad)) == "torch.optim.Adagrad"
     assert str(ImportPath(torch.nn.Linear)) == "torch.nn.Linear"
     assert str(ImportPath(Part.Inner)) == f"{targets.__name__}:Part.Inner"
-
-
-def test_fields() -> None:
-    name = targets.__name__
-    flags = [f"--cls={name}.Part", f"--path={name}.double", f"--several=[{name}.double]"]
-    config = compose(Uses, flags=flags).resolve()
-    assert config.function(4) == 8
-    assert config.cls is not None
-    assert config.cls(3).size == 3
-    assert config.path is not None
-    assert config.path.load() is double
-    assert config.several[0](1) == 2
-    again = resolve(Uses(cls=Part, path=double, several=(double,)))
-    assert again == config
-    assert fingerprint(again) == fingerprint(config)
-    assert f"cls=ImportPath('{name}.Part')" in to_python(config)
 
 
 def test_the_class_is_checked_when_it_is_there() -> None:

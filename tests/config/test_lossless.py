@@ -1,7 +1,6 @@
 """Python, files and records say the same: every kind of value, shared sections, references."""
 
 import copy
-import itertools
 import json
 import pickle
 from collections.abc import Callable
@@ -175,19 +174,3 @@ def test_a_minimal_file_reads_well() -> None:
     ]  # fmt: skip
     text = minimal_toml(compose(Job, "tiny", flags=flags).resolve())
     compare("config/minimal_toml", placeless(text))
-
-
-def test_only_what_differs_is_written() -> None:
-    text = to_python(compose(Job, "tiny", flags=["--seed", "7"]).resolve())
-    assert "seed=7" in text
-    for word in ("precision_", "tracking", "Checkpoint", "CrossEntropy", "ffn_dim"):
-        assert word not in text, word
-
-
-def test_imports_are_used_and_sorted() -> None:
-    text = to_python(compose(Job, "tiny").resolve())
-    imports = list(itertools.takewhile(str.strip, text.splitlines()))
-    assert imports == sorted(imports)
-    for line in imports:
-        for name in line.partition(" import ")[2].split(", "):
-            assert text.count(name) > 1, name

@@ -76,14 +76,6 @@ def test_what_a_record_holds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
         compare(f"config/record_{name.replace('.', '_')}", text)
 
 
-def test_derived_values_are_derived_again_and_given_ones_kept(tmp_path: Path) -> None:
-    config = resolve(Job(model=Transformer(dim=64, heads=4, context=5)))
-    draft, _ = read_back(write_record(config, tmp_path))
-    draft.model.heads = 8
-    changed = resolve(draft)
-    assert (changed.model.head_dim, changed.model.context) == (8, 5)
-
-
 def test_a_mapping_of_a_record_replaces_todays_default(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

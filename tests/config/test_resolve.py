@@ -18,29 +18,11 @@ from setpoint.config import (
     rule,
 )
 from setpoint.config.composition import compose
-from setpoint.config.resolving.checks import describe_value
 from setpoint.config.values.node import chain_of
 
 from ..support.snapshots import compare
-from .helpers import flag_problems, placeless, problems_of, resolved
-from .sample import AdamW, Batch, Job, Recurrent, Synthetic, Transformer
-
-
-def test_everything_is_reported_together() -> None:
-    problems = flag_problems(
-        "--optimizer.lrr=3", "--seed=x", "--model.heads=5", "--sources", "[{type: text}]",
-        "--model.dropout", "${nothing}", "--model.experts", "{count: 2, active: 3}",
-        "--optimizer=sgd", "--optimizer.momentum=0", "--optimizer.nesterov",
-    )  # fmt: skip
-    assert list(problems) == [
-        "model.dropout",
-        "model.experts.active",
-        "model.heads",
-        "optimizer.lrr",
-        "optimizer.nesterov",
-        "seed",
-        "sources.0.paths",
-    ]
+from .helpers import placeless, problems_of, resolved
+from .sample import Job, Recurrent, Transformer
 
 
 def test_two_layers_that_contradict_are_both_named() -> None:
@@ -82,53 +64,6 @@ def test_a_check_that_reads_a_wrong_value_says_nothing_more() -> None:
     problems = problems_of(lambda: compose(Root, flags=["--a=0", "--b=[x]"]).resolve())
     assert [problem.path for problem in problems] == ["a", "b.0"]
     assert problems_of(lambda: resolve(Root(b=[1, 2])))[1].value == "2"
-
-
-def test_values_and_origins_as_texts() -> None:
-    job = resolve(Job(sources=[Synthetic(weight=2)], evaluations={"q": Batch(size=3)}))
-    for path, value in (
-        ("seed", "1234"),
-        ("model", "transformer"),
-        ("model.type", "transformer"),
-        ("sources.0.weight", "2.0"),
-        ("sources.0", "synthetic"),
-        ("evaluations.q.size", "3"),
-        ("duration", "'300 steps'"),
-        ("optimizer.betas", "[0.9, 0.95]"),
-    ):
-        assert describe_value(job, (), path)[0] == value, path
-    assert describe_value(job, (), "seed")[1] == "default"
-    assert describe_value(job, (), "") == (None, None)
-    assert isinstance(job.optimizer, AdamW)
-
-
-def test_overrides_come_before_derivation() -> None:
-    """KF-05: a derived value follows the override, not the default it was once derived from."""
-    job = resolved("--model.dim=64", "--model.heads=4", "--batch.sequence-length=8")
-    assert (job.model.head_dim, job.model.context) == (16, 8)
-    draft = Job(model=Transformer(dim=64))
-    draft.model.heads = 8
-    assert resolve(draft).model.head_dim == 8
-    assert resolve(resolve(draft).evolve(model=Transformer(dim=32, heads=1))).model.head_dim == 32
-
-
-def test_references_to_derived_values_and_into_lists() -> None:
-    job = resolved(
-        "--batch.size", "${model.head_dim}",
-        "--seed", "${sources.0.length + sources[0].documents}",
-        "--model.context", "${sources.0.length}",
-        "--thresholds", "{loss: 3}",
-        "--optimizer.lr", "${thresholds['loss'] / 1000}",
-        "--user.a.b=5",
-        "--model.dropout", "${user.a.b / 10}",
-        "--optimizer.clip-norm", "${-optimizer.betas.1 + 2}",
-    )  # fmt: skip
-    assert job.batch.size == 32
-    assert job.seed == 4096 + 256
-    assert job.model.context == 4096
-    assert job.optimizer.lr == 0.003
-    assert job.model.dropout == 0.5
-    assert job.optimizer.clip_norm == 1.05
 
 
 class Item(Config):
@@ -388,9 +323,3 @@ def test_sections_that_are_made_are_computed_checked_and_frozen() -> None:
     with pytest.raises(ConfigError, match="is 198 > 100"):
         resolve(Heads(width=99))
     assert resolve(job.evolve(width=3)).made.double == 6
-
-
-def test_nothing_follows_from_a_wrong_value_of_a_derived_field() -> None:
-    """Its method would give a value, but another one was meant."""
-    report = flag_problems("--model.head-dim=wide", "--batch.size", "${model.head_dim - 1000}")
-    assert list(report) == ["model.head-dim"]

@@ -1,6 +1,4 @@
-from typing import Any, Literal
-
-import pytest
+from typing import Literal
 
 from setpoint.config import BUDGET, IDENTITY, RUNTIME, Config, Free, field, resolve
 from setpoint.config.composition import compose
@@ -8,39 +6,7 @@ from setpoint.config.draft.walk import effective_role, leaves, to_minimal
 from setpoint.config.record.python_source import to_python
 from setpoint.config.record.record import fingerprint, minimal_toml
 
-from .sample import AdamW, Batch, Experts, Job, Sgd, Synthetic, Text, Tracker, Transformer
-
-
-def test_the_leaves_of_a_tree() -> None:
-    draft = Job(
-        model=Transformer(experts=Experts()),
-        sources=[Text(paths=["a"]), Synthetic()],
-        evaluations={"q": Batch()},
-        user={"a": {"b": [1, {"c": None}]}},
-        tags=["x"],
-    )
-    found = {leaf.key: leaf for leaf in leaves(resolve(draft))}
-    assert list(found)[:4] == ["name", "seed", "duration", "deterministic"]
-    for key, value in {
-        "model.type": "transformer",
-        "model.experts.count": 8,
-        "sources.0.type": "text",
-        "sources.0.paths": ["a"],
-        "sources.1.length": 4096,
-        "evaluations.q.size": 32,
-        "tracker": None,
-        "tags": ["x"],
-        "thresholds": {},
-        "user.a.b": [1, {"c": None}],
-        "duration": "300 steps",
-        "folder": "runs",
-    }.items():
-        assert found[key].value == value, key
-    assert "model" not in found
-    assert found["sources.1.length"].describe_origin() == "derived from sources.1.documents"
-    assert found["name"].describe_origin() == "default"
-    assert "test_walk.py" in found["tags"].describe_origin()
-    assert "length" not in {leaf.path[-1] for leaf in leaves(Job())}
+from .sample import AdamW, Batch, Sgd, Tracker
 
 
 def test_roles_narrow_from_the_outside_in() -> None:
@@ -70,23 +36,6 @@ def test_nothing_in_a_list_of_sections_is_left_out() -> None:
         "mixed.0": 3, "mixed.1.size": 32, "mixed.1.sequence_length": 256, "mixed.2": None,
         "lists.0": [], "empties.0": {}, "empties.1": {},
     }  # fmt: skip
-
-
-@pytest.mark.parametrize(
-    ("job", "minimal"),
-    [
-        (Job(), {}),
-        (Job(seed=None), {"seed": None}),
-        (Job(model=Transformer(experts=Experts())), {"model": {"experts": {}}}),
-        (Job(model=Transformer(head_dim=32)), {"model": {"head_dim": 32}}),
-        (Job(optimizer=AdamW(lr=1)), {"optimizer": {"lr": 1.0}}),
-        (Job(sources=[Text(paths=["a"])]), {"sources": [{"type": "text", "paths": ["a"]}]}),
-        (Job(evaluations={"q": Batch(size=3)}), {"evaluations": {"q": {"size": 3}}}),
-        (Job(user={"a": {"b": 1}}), {"user": {"a": {"b": 1}}}),
-    ],
-)
-def test_only_what_differs(job: Job, minimal: dict[str, Any]) -> None:
-    assert to_minimal(resolve(job)) == minimal
 
 
 def test_defaults_that_a_factory_sets_are_defaults_of_their_place() -> None:

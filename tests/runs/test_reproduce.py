@@ -19,7 +19,7 @@ from setpoint.ops.proof import verify_chain
 from setpoint.runs.reproduction import choose_steps, environment_differences, recorded_job
 from setpoint.train.run import train
 
-from ..train.small import assert_same_run, events, rows, small_job, write_config
+from ..train.small import rows, small_job, write_config
 
 FLAGS = ("duration=12 steps", "checkpoint.keep=null", "evaluation.every=3 steps")
 
@@ -59,22 +59,6 @@ def edit(run: Path, step: int, **values: Any) -> None:
         if row["step"] == step and row["kind"] == "train":
             row |= values
     (run / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in lines))
-
-
-def test_a_session_ends_after_the_step_that_it_is_asked_to(trained: Path, tmp_path: Path) -> None:
-    (first, second) = events(trained, "end")
-    assert (first["step"], first["status"]) == (7, 75)
-    assert first["reason"] == "stopped after step 7, as requested" and "signal" not in first
-    assert (second["step"], second["status"]) == (12, 0)
-    whole = train(small_job(tmp_path, *FLAGS), directory=tmp_path / "whole").directory
-    assert_same_run(whole, trained)
-
-
-def test_a_session_that_is_to_end_before_it_begins_says_so(tmp_path: Path) -> None:
-    job = small_job(tmp_path, "duration=3 steps", "evaluation=null")
-    train(job, directory=tmp_path / "run", until=2)
-    late = train(job, directory=tmp_path / "run", until=1)
-    assert late.reason == "nothing was trained: it was to stop after step 1, and is at 2"
 
 
 def test_what_is_as_recorded_is_equal_to_the_bit(run: Path, command: Call) -> None:

@@ -27,7 +27,6 @@ from setpoint.sweep.setting import (
 )
 from setpoint.sweep.space import RandomPoints
 
-from ..support.snapshots import compare
 from .space_sample import Momentum, Root, open_root, sweep
 
 INTS = st.lists(st.integers(1, 50), min_size=1, max_size=4, unique=True)
@@ -88,16 +87,6 @@ def test_switches_lists_and_tags() -> None:
     assert found[-1].config.widths == (2, 3)
 
 
-def test_sources_are_an_axis() -> None:
-    found = sweep("--seed", "1,2", source="defaults,big").kept
-    assert [(point.name, point.config.size) for point in found] == [
-        ("source=defaults,seed=1", 8),
-        ("source=defaults,seed=2", 8),
-        ("source=big,seed=1", 64),
-        ("source=big,seed=2", 64),
-    ]
-
-
 def test_duplicates_are_dropped_and_named() -> None:
     found = sweep("--seed", "1,01,2", "--shown", "yes,no")
     assert [point.name for point in found.kept] == ["seed=1,shown=yes", "seed=2,shown=yes"]
@@ -138,24 +127,6 @@ def test_modifiers_are_drawn_as_well(monkeypatch: pytest.MonkeyPatch) -> None:
     assert {point.name: point.config.size for point in found} == {"with=null": 8, "with=large": 128}
     with pytest.raises(SetpointError, match="lists values twice"):
         read_command_line(Root, "defaults", ["choice(null, large)", "null,large"], [])
-
-
-def test_all_problems_of_all_points_come_together() -> None:
-    with pytest.raises(SweepError) as caught:
-        sweep("--size", "8,9,0", "--rule.lr", "1,-1,x", "--sede", "3", "--parts", "2")
-    compare("config/sweep_problems", str(caught.value))
-    error = caught.value
-    assert isinstance(error, ConfigError) and error.status == 2
-    wrong = next(problem for problem in error.problems if problem.path == "parts")
-    assert wrong.to_json()["points"] == ["size=9,lr=1", "size=9,lr=-1", "size=9,lr=x"]
-
-
-def test_sources_and_modifiers_that_are_not_there(monkeypatch: pytest.MonkeyPatch) -> None:
-    # Other tests may have registered some of their own.
-    monkeypatch.setattr("setpoint.config.layers.presets.modifiers", {})
-    with pytest.raises(SweepError) as caught:
-        sweep("--seed", "1,2", source="defaults,bgi", modifiers=["null,smok"])
-    compare("config/sweep_sources", str(caught.value))
 
 
 def test_too_many_points_are_refused_at_once() -> None:

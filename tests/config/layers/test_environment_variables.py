@@ -5,24 +5,6 @@ from ..helpers import problems_of
 from ..sample import AdamW, Job, Recurrent, Sgd, Text
 
 
-def test_variables_set_fields_by_type() -> None:
-    environ = {
-        "SETPOINT__OPTIMIZER__LR": "1e-2",
-        "SETPOINT__DETERMINISTIC": "true",
-        "SETPOINT__TAGS": "a,b",
-        "SETPOINT__USER__my_key": "[1, x]",
-        "SETPOINT__BATCH__SEQUENCE_LENGTH": "8",
-        "HOME": "/root",
-        "SETPOINT_OTHER": "3",
-    }
-    job = compose(Job, environ=environ).resolve()
-    assert job.optimizer.lr == 0.01
-    assert job.deterministic
-    assert job.tags == ["a", "b"]
-    assert job.user.dump() == {"my_key": [1, "x"]}
-    assert job.batch.sequence_length == 8
-
-
 def test_a_variant_is_chosen_before_its_fields_are_set() -> None:
     environ = {"SETPOINT__OPTIMIZER__MOMENTUM": "0.5", "SETPOINT__OPTIMIZER__TYPE": "sgd",
                "SETPOINT__MODEL__CELL": "lstm", "SETPOINT__MODEL": "recurrent",
@@ -32,11 +14,6 @@ def test_a_variant_is_chosen_before_its_fields_are_set() -> None:
     assert job.optimizer == Sgd(momentum=0.5)
     assert job.model == Recurrent(cell="lstm")
     assert job.sources == (Text(paths=("a",)),)
-
-
-def test_no_environment_is_read_unless_it_is_given(monkeypatch) -> None:
-    monkeypatch.setenv("SETPOINT__SEED", "7")
-    assert compose(Job).resolve().seed == 1234
 
 
 def test_unknown_variables_are_problems() -> None:

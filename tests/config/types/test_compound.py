@@ -11,7 +11,7 @@ from setpoint.config.values.origin import PROGRAM, Origin
 from setpoint.config.words.plain_data import PlainScalar
 from setpoint.units import Duration, Period
 
-from ..sample import AdamW, Batch, OptimizerConfig, Recurrent, Sgd
+from ..sample import Batch, OptimizerConfig
 
 ORIGIN = Origin(PROGRAM)
 W = PlainScalar
@@ -122,37 +122,4 @@ def test_secrets_are_no_references() -> None:
 
 
 FAMILY = SectionType((OptimizerConfig,))
-UNION = SectionType((AdamW, Recurrent))
 FIXED = SectionType((Batch,))
-
-
-def test_what_a_section_takes() -> None:
-    section = Sgd()
-    assert FAMILY.read(section, ORIGIN) is section
-    for value in ("sgd", PlainScalar("sgd"), {"type": "sgd"}, PlainScalar("{type: sgd}")):
-        assert FAMILY.read(value, ORIGIN) == Sgd()
-    assert UNION.read({"type": "recurrent", "dim": 3}, ORIGIN) == Recurrent(dim=3)
-    assert FIXED.read({"sequence-length": 3}, ORIGIN) == Batch(sequence_length=3)
-    assert FIXED.read({}, ORIGIN) == Batch()
-    assert SectionType((AdamW,)).read({"lr": 1}, ORIGIN) == AdamW(lr=1.0)
-
-
-@pytest.mark.parametrize(
-    ("kind", "value", "at", "message"),
-    [
-        (FAMILY, {}, ("type",), "needs a type"),
-        (FAMILY, {"type": "sdg"}, ("type",), "is not one of the valid values: got 'sdg'"),
-        (FAMILY, 3, (), "is not a section with type = adamw or sgd: got 3"),
-        (FAMILY, Batch(), (), "is not a section"),
-        (FAMILY, OptimizerConfig(), (), "OptimizerConfig is a family; choose one of its variants"),
-        (FAMILY, {"type": "sgd", "lr": -1, "momentun": 1}, ("lr",), "is out of range"),
-        (FIXED, {"type": "x"}, ("type",), "Batch has no variants, so no type can be chosen"),
-        (FIXED, "x", (), "is not a section (Batch): got 'x'"),
-        (UNION, Sgd(), (), "is not a section with type = adamw or recurrent"),
-    ],
-)
-def test_what_no_section_takes(kind: SectionType, value: object, at: object, message: str) -> None:
-    with pytest.raises(Invalid) as caught:
-        kind.read(value, ORIGIN)
-    assert caught.value.parts[0].at == at
-    assert message in str(caught.value.parts[0])

@@ -1,12 +1,11 @@
 """Whole configurations of random and hostile layers: each resolves or is refused in words.
 
-    python -m tests.long.fuzz.configurations [--cases 10000] [--seed 0] [--start 0] [--only KIND]
+    python -m tests.long.fuzz.configurations [CASES [SEED [FIRST]]]
 
 `make fuzz-configs` runs this. A case is made of its seed and number alone, so that it can be made
 again; one that fails is made smaller, and printed with the command that tries it again.
 """
 
-import argparse
 import contextlib
 import faulthandler
 import functools
@@ -15,18 +14,15 @@ import io
 import json
 import os
 import resource
-import signal
 import sys
 import tempfile
-import time
 import traceback
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from random import Random
-from types import FrameType
-from typing import Any, TextIO
+from typing import Any
 
 from setpoint.cli.main import main as command_line
 from setpoint.config.composition import Composition, compose
@@ -58,6 +54,7 @@ from setpoint.sweep.space import Product
 from setpoint.train.config import Job
 
 from ...config.everything import Everything
+from .guard import Hang, limited
 from .hostile import DRAWS, EDITS, FILES, KEYS, NUMBERS, QUANTITIES, REFERENCES, SOURCES, TEXTS
 
 SECONDS = 2.0
@@ -100,10 +97,6 @@ FITTING = {
 RARE = {"everything": 8, "job": 4, "inference": 2, "sweep": 2, "cli": 1}
 KINDS = {**dict.fromkeys(PARTS, 10), **RARE}
 """How often each kind comes."""
-
-
-class Hang(BaseException):
-    """A case took longer than any may take; no `except Exception` catches it."""
 
 
 @dataclass(frozen=True)
@@ -194,19 +187,17 @@ class Maker:
 
     Arguments:
         random: where its choices come from.
-        kinds: how many there are of each kind, of all of them.
     """
 
-    def __init__(self, random: Random, kinds: dict[str, int]) -> None:
+    def __init__(self, random: Random) -> None:
         self.random = random
-        self.kinds = kinds
         self.pick = random.choice
         # Of the values, how many are hostile: a case of nothing else is refused at its first word.
         self.hostile = random.choice([0.02, 0.2, 0.5])
 
     def case(self) -> Case:
         """A case of any kind."""
-        kind = self.random.choices(list(self.kinds), list(self.kinds.values()))[0]
+        kind = self.random.choices(list(KINDS), list(KINDS.values()))[0]
         root = ROOTS.get(kind, Job if kind == "cli" else Everything)
         few = self.random.randrange
         case = Case(
@@ -276,10 +267,6 @@ class Maker:
         if self.random.random() < 0.2:
             return self.pick(NUMBERS) + self.pick(["", "", " steps", "e5", "\0", " "])
         return self.pick(self.pick([NUMBERS, TEXTS, TEXTS, REFERENCES, QUANTITIES]))
-
-    def value(self, kind: FieldType | None, info: FieldInfo | None) -> Any:
-        """A value as a file or a program has it, where `text` gives its text."""
-        return _parsed(self.text(kind, info))
 
     def fitting(self, kind: FieldType) -> str | None:
         """A value that a type may take."""
@@ -448,9 +435,9 @@ def _written(form: str, values: dict[str, Any]) -> str:
     return json.dumps(values, default=str)
 
 
-def case_of(seed: int, number: int, only: str | None = None) -> Case:
-    """The case of a seed and a number, perhaps of one kind."""
-    return Maker(Random(f"{seed}:{number}"), KINDS if only is None else {only: 1}).case()
+def case_of(seed: int, number: int) -> Case:
+    """The case of a seed and a number."""
+    return Maker(Random(f"{seed}:{number}")).case()
 
 
 # --- Trying them ----------------------------------------------------------------------------------
@@ -537,22 +524,6 @@ def _command(case: Case) -> str:
     return f"status {status}"
 
 
-def _expired(number: int, frame: FrameType | None) -> None:
-    raise Hang(f"more than {SECONDS:g} s of processor time")
-
-
-@contextlib.contextmanager
-def limited() -> Iterator[None]:
-    """Give a block no more than the time of a case."""
-    before = signal.signal(signal.SIGPROF, _expired)
-    signal.setitimer(signal.ITIMER_PROF, SECONDS)
-    try:
-        yield
-    finally:
-        signal.setitimer(signal.ITIMER_PROF, 0)
-        signal.signal(signal.SIGPROF, before)
-
-
 @contextlib.contextmanager
 def prepared() -> Iterator[None]:
     """Work in a folder with a few files, and let what is first used be imported."""
@@ -579,7 +550,7 @@ def prepared() -> Iterator[None]:
 def failure(case: Case, count: Counter[str] | None = None) -> tuple[str, BaseException] | None:
     """What goes wrong with a case: a name of the fault, by its place, and the error; or None."""
     try:
-        with limited():
+        with limited(SECONDS):
             attempt(case, count)
     except KeyboardInterrupt:
         raise
@@ -616,86 +587,42 @@ def smaller(case: Case, name: str, tries: int = 200) -> Case:
 
 @dataclass
 class Run:
-    """What came of many cases."""
+    """The outcomes of many cases, and the first failure of each name."""
 
-    cases: int = 0
-    slowest: float = 0.0
     count: Counter[str] = field(default_factory=Counter)
     failures: dict[str, str] = field(default_factory=dict)
-    times: Counter[str] = field(default_factory=Counter)
 
 
-def fuzz(
-    seed: int, start: int, cases: int, report: TextIO | None = None, only: str | None = None
-) -> Run:
-    """Try many cases.
-
-    Arguments:
-        seed, start: the first case.
-        cases: how many there are.
-        only: the only kind of `KINDS`.
-        report: a stream for what is found, and for the counts after each 10,000 cases.
-
-    Returns:
-        what came of them.
-    """
-    run, began = Run(), time.process_time()
-
-    def say(text: str) -> None:
-        if report is not None:
-            print(text, file=report, flush=True)
-
+def fuzz(seed: int, first: int, cases: int) -> Run:
+    """Try many cases from the given number on."""
+    run = Run()
     with prepared():
-        for number in range(start, start + cases):
+        for number in range(first, first + cases):
             if number % 500 == 0:
-                faulthandler.dump_traceback_later(STUCK, exit=report is not None)
-            case, before = case_of(seed, number, only), time.process_time()
+                faulthandler.dump_traceback_later(STUCK, exit=True)
+            case = case_of(seed, number)
             found = failure(case, run.count)
-            run.slowest = max(run.slowest, time.process_time() - before)
-            run.cases += 1
-            if found is not None:
+            if found is not None and found[0] not in run.failures:
                 name, error = found
-                run.times[name] += 1
-                if name not in run.failures:
-                    small = smaller(case, name)
-                    lines = "".join(traceback.format_exception(error)[-6:])
-                    again = f"--seed {seed} --start {number} --cases 1"
-                    again += f" --only {only}" if only else ""
-                    run.failures[name] = f"{name}\n{again}\n{small.describe()}\n{lines}"
-                    say(f"FOUND {ascii(run.failures[name])[1:-1]}".replace("\\n", "\n"))
-            if run.cases % 10_000 == 0:
-                each = (time.process_time() - began) / run.cases * 1000
-                say(
-                    f"{run.cases} cases, {each:.2f} ms each, slowest {run.slowest:.2f} s, "
-                    f"{len(run.failures)} faults: {dict(sorted(run.count.items()))}"
-                )
+                lines = "".join(traceback.format_exception(error)[-6:])
+                again = f"python -m {__spec__.name} 1 {seed} {number}"
+                run.failures[name] = f"{again}\n{smaller(case, name).describe()}\n{lines}"
         faulthandler.cancel_dump_traceback_later()
     return run
 
 
-def main() -> int:
-    """Run what the arguments say.
-
-    Returns:
-        0 if every case resolved or was refused in words, 1 otherwise.
-    """
-    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("--cases", type=int, default=10_000)
-    parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--start", type=int, default=0, help="number of the first case")
-    parser.add_argument("--only", choices=KINDS, help="all kinds if none is named")
-    given = parser.parse_args()
+def main(cases: int = 10_000, seed: int = 0, first: int = 0) -> int:
+    """Try cases; 1 if one of them neither resolved nor was refused in words."""
     gc.freeze()
     gc.set_threshold(20_000)
     resource.setrlimit(resource.RLIMIT_AS, (MEMORY, MEMORY))
-    run = fuzz(given.seed, given.start, given.cases, sys.stdout, given.only)
-    print(f"{run.cases} cases of seed {given.seed}, slowest {run.slowest:.2f} s of processor time")
+    run = fuzz(seed, first, cases)
     for name, times in sorted(run.count.items()):
         print(f"  {times:8} {name}")
-    for name, times in run.times.most_common():
-        print(f"  {times:8} FAULT {name!a}")
+    for name, text in run.failures.items():
+        print(ascii(f"FOUND {name}\n{text}")[1:-1].replace("\\n", "\n"))
     return 1 if run.failures else 0
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(main(*map(int, sys.argv[1:])))

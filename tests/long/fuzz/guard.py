@@ -93,6 +93,18 @@ def _expired(number: int, frame: FrameType | None) -> None:
 
 
 @contextmanager
+def limited(seconds: float) -> Iterator[None]:
+    """Raise `Hang` in a block that takes more processor time."""
+    before = signal.signal(signal.SIGPROF, _expired)
+    signal.setitimer(signal.ITIMER_PROF, seconds)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_PROF, 0)
+        signal.signal(signal.SIGPROF, before)
+
+
+@contextmanager
 def guarded(folder: str | None = None, seconds: float = SECONDS) -> Iterator[None]:
     """Watch what a block does.
 
@@ -111,14 +123,11 @@ def guarded(folder: str | None = None, seconds: float = SECONDS) -> Iterator[Non
         sys.addaudithook(_watch)
         _watch.hooked = True
     _watch.folder, _watch.breaches = folder, []
-    before = signal.signal(signal.SIGPROF, _expired)
-    signal.setitimer(signal.ITIMER_PROF, seconds)
-    _watch.on = True
-    try:
-        yield
-    finally:
-        _watch.on = False
-        signal.setitimer(signal.ITIMER_PROF, 0)
-        signal.signal(signal.SIGPROF, before)
+    with limited(seconds):
+        _watch.on = True
+        try:
+            yield
+        finally:
+            _watch.on = False
     if _watch.breaches:
         raise Breach("; ".join(_watch.breaches))

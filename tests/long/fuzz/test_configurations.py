@@ -1,6 +1,5 @@
 """Whole configurations of random layers resolve or are refused in words, and at once."""
 
-import io
 import time
 from collections import Counter
 
@@ -11,18 +10,17 @@ from .configurations import KINDS, Case, attempt, case_of, failure, fuzz, prepar
 
 
 def test_some_configurations() -> None:
-    run = fuzz(seed=1, start=0, cases=500)
+    run = fuzz(seed=1, first=0, cases=500)
     assert not run.failures, "\n".join(run.failures.values())
-    assert run.cases == sum(run.count.values()) == 500
+    assert sum(run.count.values()) == 500
     assert {name.partition(" ")[0] for name in run.count} == set(KINDS)
     assert run.count["everything accepted"] and run.count["job refused"]
 
 
 @pytest.mark.slow
 def test_many_configurations() -> None:
-    seed, report = time.time_ns() % 10**9, io.StringIO()
-    run = fuzz(seed, start=0, cases=30_000, report=report)
-    assert not run.failures, report.getvalue()
+    run = fuzz(seed=time.time_ns() % 10**9, first=0, cases=30_000)
+    assert not run.failures, "\n".join(run.failures.values())
 
 
 def test_a_case_is_made_of_its_seed_and_number() -> None:
