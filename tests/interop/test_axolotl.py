@@ -1,6 +1,7 @@
 """Files of Axolotl mean what they mean there, by its own formulas."""
 
 import math
+import re
 from pathlib import Path
 from typing import Any
 
@@ -102,24 +103,43 @@ def test_adapters(tmp_path: Path) -> None:
     assert type(adapter).__name__ == "DoRA" and type(adapter.quantize).__name__ == "Int8"
 
 
-ADAPTED: list[tuple[str, list[str] | None, bool]] = [
+UNPACKED = r"(?!(.*\.)?experts\.\w+$)"
+LINEAR = rf"\.\d+\.{UNPACKED}"
+ADAPTED: list[tuple[str, list[str]]] = [
     ("lora_target_modules: [self_attn.q_proj, down_proj]\npeft_layers_to_transform: [0, 1]",
-     [r"layers\.(0|1)\.(.*\.)?self_attn.q_proj$", r"layers\.(0|1)\.(.*\.)?down_proj$"], False),
-    ("lora_target_linear: true\npeft_layers_to_transform: [0]", [r"layers\.(0)\."], False),
-    ("lora_target_linear: true\nlora_target_parameters: [mlp.experts.down_proj]", None, True),
-    ("lora_target_modules: all-linear\nlora_target_parameters: [x]", None, True),
-    ("lora_target_parameters: [mlp.experts.down_proj]", ["mlp.experts.down_proj"], False),
+     [r"layers\.(0|1)\.(.*\.)?self_attn.q_proj$", r"layers\.(0|1)\.(.*\.)?down_proj$"]),
+    ("lora_target_linear: true\npeft_layers_to_transform: [0]", [rf"layers\.(0)\.{UNPACKED}"]),
+    ("lora_target_linear: true\nlora_target_modules: [q_proj, lm_head]",
+     [LINEAR, r"(^|\.)lm_head$"]),
+    ("lora_target_linear: true\nlora_target_parameters: [mlp.experts.down_proj]",
+     [LINEAR, "mlp.experts.down_proj"]),
+    ("lora_target_modules: all-linear\nlora_target_parameters: [x]", [LINEAR, r"(^|\.)x$"]),
+    ("lora_target_parameters: [mlp.experts.down_proj]", ["mlp.experts.down_proj"]),
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("keys", "targets", "is_decided_by_user"), ADAPTED)
+@pytest.mark.parametrize(("keys", "targets"), ADAPTED)
 def test_adapted_modules_layers_and_parameters(
-    tmp_path: Path, keys: str, targets: list[str] | None, is_decided_by_user: bool
+    tmp_path: Path, keys: str, targets: list[str]
 ) -> None:
     document = read(tmp_path, f"adapter: lora\n{keys}\n")
-    assert document.problems == [] and document.data["adapter"].get("targets") == targets
-    decided = "needs a decision" if is_decided_by_user else None
-    assert kinds(document).get("lora_target_parameters") == decided
+    assert document.problems == [] and document.data["adapter"]["targets"] == targets
+    assert document.data["adapter"].get("exclude") == ([] if "lm_head" in keys else None)
+
+
+@pytest.mark.parametrize(
+    ("name", "is_adapted"),
+    [
+        ("model.layers.0.self_attn.q_proj", True),
+        ("transformer.h.11.attn.c_attn", True),
+        ("model.layers.0.mlp.experts.3.up_proj", True),
+        ("model.layers.0.mlp.experts.gate_up_proj", False),
+        ("model.embed_tokens", False),
+        ("lm_head", False),
+    ],
+)
+def test_peft_has_no_adapters_for_packed_experts(name: str, is_adapted: bool) -> None:
+    assert bool(re.search(LINEAR, name)) == is_adapted
 
 
 def test_a_revision_is_that_of_the_model_and_its_tokenizer(tmp_path: Path) -> None:

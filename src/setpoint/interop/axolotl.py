@@ -261,8 +261,10 @@ def _adapter(c: Conversion) -> None:
     numbers = cast("list[object]", layers) if isinstance(layers, list) else []
     if layers is not None and not isinstance(layers, list):
         c.wrong("peft_layers_to_transform", "a list of ints")
-    chosen = ["all-linear"] if c.value("lora_target_linear") else targets
-    convert_peft(c, chosen, "|".join(map(str, numbers)))
+    if c.value("lora_target_linear"):
+        outside = [name for name in targets if name in ("lm_head", "embed_tokens")]
+        targets = ["all-linear", *outside]
+    convert_peft(c, targets, "|".join(map(str, numbers)))
     patterns = {key: c.mapping(f"lora_{key}_pattern") for key in ("rank", "alpha")}
     if names := dict.fromkeys([*patterns["rank"], *patterns["alpha"]]):
         ranks = [{"pattern": rf"(^|\.)({name})$", "rank": patterns["rank"].get(name),

@@ -34,7 +34,10 @@ def convert_data(c: Conversion) -> None:
         c.wrong("datasets", "a list of data sets, nor is pretraining_dataset")
         return
     key = "pretraining_dataset" if streamed else "datasets"
-    c.set_sources("data.sources", [_source(c, entry, key) for entry in entries], key)
+    if any("<" in str(entry.get("path")) for entry in entries):
+        c.report("needs a decision", key, "a placeholder: set data.sources")
+    else:
+        c.set_sources("data.sources", [_source(c, entry, key) for entry in entries], key)
     if tests := c.sections("test_datasets"):
         key = "test_datasets"
         c.set_sources("data.validation", [_source(c, entry, key) for entry in tests], key)

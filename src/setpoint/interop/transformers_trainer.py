@@ -35,6 +35,10 @@ QUANTIZED = {
 """Optimizers whose state is in 8 or 4 bits, by the variant with the same arithmetic."""
 
 
+NUMBER, NOT_PACKED = r"\.\d+\.", r"(?!(.*\.)?experts\.\w+$)"
+"""Patterns of the number of a layer, and of its modules without packed experts."""
+
+
 def convert_schedule(c: Conversion, key: str, total: int | None) -> None:
     """Set the learning-rate curve after a warm-up that is set already."""
     names = {"linear": "linear", "cosine": "cosine", "cosine_with_min_lr": "cosine",
@@ -199,8 +203,8 @@ def convert_peft(c: Conversion, targets: list[str], layers: str = "") -> None:
     """Set rank, scale and modules of an adapter by the names of PEFT.
 
     Arguments:
-        targets: names of modules, or only `all-linear`; if empty, all linear layers are adapted
-            unless the file names parameters.
+        targets: names of modules, of which `all-linear` is those of the layers; PEFT has no
+            adapters for packed experts unless the file names these parameters.
         layers: numbers of the layers that have the modules, as alternatives of a pattern.
     """
     rank = c.number("lora_r") or 8
@@ -208,21 +212,13 @@ def convert_peft(c: Conversion, targets: list[str], layers: str = "") -> None:
     c.set("adapter.alpha", float(c.number("lora_alpha") or rank), "lora_alpha")
     c.set("adapter.dropout", c.number("lora_dropout") or 0.0, "lora_dropout")
     parameters = _patterns(c.names("lora_target_parameters"))
-    within = rf"layers\.({layers})\."
-    if targets == ["all-linear"]:
-        patterns = [within] if layers else []
-        if parameters:
-            text = "all packed experts have adapters beside all linear layers, not these "
-            text += "parameters alone: set adapter.targets or adapter.exclude"
-            c.report("needs a decision", "lora_target_parameters", text)
-            parameters = []
-    else:
-        # The layers restrict modules, not parameters.
-        named = [rf"{within}(.*\.)?{name}$" for name in targets]
-        patterns = named if layers else _patterns(targets)
-    if patterns or parameters:
-        keys = ("lora_target_modules", "lora_target_parameters")
-        c.set("adapter.targets", [*patterns, *parameters], *keys)
+    within = rf"layers\.({layers})\." if layers else ""  # restricts modules, not parameters
+    named = [name for name in targets if name != "all-linear"]
+    patterns = [rf"{within}(.*\.)?{name}$" for name in named] if layers else _patterns(named)
+    if len(named) < len(targets) or not (named or parameters):
+        patterns.insert(0, rf"{within or NUMBER}{NOT_PACKED}")
+    keys = ("lora_target_modules", "lora_target_parameters")
+    c.set("adapter.targets", [*patterns, *parameters], *keys)
     if "lm_head" in targets:
         c.set("adapter.exclude", [], "lora_target_modules")
     if saved := c.names("lora_modules_to_save"):
