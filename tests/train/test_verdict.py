@@ -286,6 +286,16 @@ def test_a_first_step_is_no_fault_of_the_learning_rate(tmp_path: Path) -> None:
         policy.apply(replace(first, began=Position(step=1)), job, can_roll_back=False)
 
 
+def test_numbers_that_are_finite_on_this_rank_are_not_called_otherwise(tmp_path: Path) -> None:
+    """Replicas compute the norm of their own gradients."""
+    job = small_job(tmp_path)
+    policy = BadStepPolicy(job.resilience.non_finite, "resilience.non_finite")
+    result = StepResult(Verdict.REFUSED, loss=4.0, grad_norm=2.0, policy=policy)
+    result = replace(result, wrong=policy.describe(result))
+    with pytest.raises(RunError, match="norm 2 on this rank, but NaN or infinite on another; the"):
+        policy.apply(result, job, can_roll_back=False)
+
+
 SPIKES = (
     "duration=14 steps", "evaluation=null", "checkpoint.keep=null", "schedule=constant",
     "resilience.spike={window=6, factor=1.5}",

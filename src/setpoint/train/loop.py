@@ -547,13 +547,9 @@ class Loop:
         assert step is not None
         self.pending = None
         result = step.complete()
-        wrong = ""
-        if result.policy is non_finite:
-            wrong = f"the loss is {result.loss:.6g} and the gradient norm {result.grad_norm:.6g}"
-        else:
+        wrong = "" if result.policy is None else result.policy.describe(result)
+        if result.policy is not non_finite:
             non_finite.in_a_row = 0
-            if spikes is not None and result.policy is spikes:
-                wrong = spikes.describe(result.loss)
         if spikes is not None and math.isfinite(result.loss):
             spikes.note(result.loss, trained_on=not wrong)
         by_source = step.by_source._replace(nats=result.by_source.nats)

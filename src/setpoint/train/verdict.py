@@ -105,6 +105,14 @@ class BadStepPolicy:
             return Verdict.ROLLED_BACK
         return Verdict.SKIPPED if self.skips else Verdict.REFUSED
 
+    def describe(self, result: StepResult) -> str:
+        """Describe what is wrong with a step."""
+        numbers = f"the loss is {result.loss:.6g} and the gradient norm {result.grad_norm:.6g}"
+        # Each replica computes the norm of its own copy of the gradients.
+        if math.isfinite(result.loss) and math.isfinite(result.grad_norm):
+            return f"{numbers} on this rank, but NaN or infinite on another"
+        return numbers
+
     def apply(self, result: StepResult, job: Job, can_roll_back: bool) -> None:
         """Apply the policy to a bad step: count a skip, or end the run; the loop does rollbacks.
 
@@ -114,7 +122,8 @@ class BadStepPolicy:
         if result.verdict is Verdict.SKIPPED:
             self.skip(result.step, result.wrong)
         elif result.verdict is Verdict.REFUSED or not can_roll_back:
-            ending = "" if result.cause == "spike" else ", which is not finite"
+            is_finite = math.isfinite(result.loss) and math.isfinite(result.grad_norm)
+            ending = "" if is_finite else ", which is not finite"
             if result.step == 1 and job.model.pretrained is not None:
                 raise RunError(
                     f"step 1: {result.wrong}{ending}, before anything was trained: the weights of "
@@ -243,11 +252,11 @@ class SpikedSteps(BadStepPolicy):
             self.losses.append(loss)
             self.in_a_row = 0
 
-    def describe(self, loss: float) -> str:
+    def describe(self, result: StepResult) -> str:
         """Describe a loss spike."""
         return (
-            f"the loss is {loss:.6g}, a spike: the median of the {len(self.losses)} steps before "
-            f"is {self.middle:.6g}"
+            f"the loss is {result.loss:.6g}, a spike: the median of the {len(self.losses)} steps "
+            f"before is {self.middle:.6g}"
         )
 
     def state_dict(self) -> dict[str, Any]:
