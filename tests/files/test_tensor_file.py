@@ -13,7 +13,7 @@ from setpoint.config import SetpointError
 from setpoint.files import tensor_file
 from setpoint.files.atomic import write_file
 from setpoint.files.tensor_file import DTYPES, encode_tensors, read_box, read_tensors
-from setpoint.files.tensor_header import read_header
+from setpoint.files.tensor_header import DamagedFile, read_header
 
 
 def round_trip(folder: Path, tensors: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
@@ -137,3 +137,10 @@ def test_boxes_are_those_of_slices(
                 into = torch.empty(tensors[name][box].shape, dtype=dtype)
                 read_box(file.fileno(), infos[name], box, into)
                 assert torch.equal(into, tensors[name][box].to(dtype)), name
+
+
+def test_a_file_that_git_lfs_has_not_fetched_is_named_as_such(tmp_path: Path) -> None:
+    path = tmp_path / "model.safetensors"
+    path.write_text("version https://git-lfs.github.com/spec/v1\noid sha256:4d7a\nsize 99\n")
+    with pytest.raises(DamagedFile, match="git lfs pull"):
+        read_header(path)

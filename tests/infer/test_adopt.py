@@ -89,6 +89,8 @@ def test_weights_that_are_nowhere(trained: tuple[Job, Path], tmp_path: Path) -> 
     (tmp_path / "empty").mkdir()
     assert "weights.path: " in problems(tmp_path / "none")[0]
     assert "is a directory without config.json" in problems(tmp_path / "empty")[0]
+    (tmp_path / "empty" / "adapter_config.json").write_text("{}")
+    assert "holds an adapter only" in problems(tmp_path / "empty")[0]
     assert "step-00000007" in problems(run, "weights.checkpoint=7")[0]
     latest = run / "checkpoints" / "latest"
     assert (

@@ -469,17 +469,15 @@ def _no_record(source: str) -> SetpointError:
     from pathlib import Path
 
     from setpoint.checkpoint.folder import list_checkpoints
+    from setpoint.model.pretrained.locate import ADAPTER_CONFIG, adapter_alone
     from setpoint.track.run_directory import not_a_run
 
     names = [directory.name for directory in list_checkpoints(Path(source)).values()]
     if names:
         text = f"{source} holds checkpoints; name one of them: {', '.join(names)}, latest"
         return SetpointError(text)
-    if Path(source, "adapter_config.json").is_file():
-        return SetpointError(
-            f"{source} holds an adapter only, in PEFT's format, without weights that it adapts.\n"
-            f"Valid: the run that it was exported from, or `setpoint export RUN` without --adapter"
-        )
+    if Path(source, ADAPTER_CONFIG).is_file():
+        return adapter_alone(source)
     sources = "a preset, a file, a run directory, a checkpoint, module:function, or a git revision"
     return not_a_run(source, f"{sources} as in HEAD~1:tiny")
 

@@ -50,6 +50,7 @@ CODES: Final = ("U8", "I8")
 """Integer dtypes of quantized codes."""
 
 _LONGEST: Final = 100_000_000  # bytes of a header, the limit of the safetensors library
+_POINTER: Final = b"version https://git-lfs"
 
 
 class TensorInfo(NamedTuple):
@@ -134,7 +135,7 @@ def read_header(path: Path, tied: bool = False) -> dict[str, TensorInfo]:
         with path.open("rb") as file:
             length = int.from_bytes(file.read(8), "little")
             if size < 8 or length > min(size - 8, _LONGEST):
-                raise DamagedFile(path, _too_short(size, length))
+                raise DamagedFile(path, lfs_pointer(path) or _too_short(size, length))
             text = file.read(length)
     except OSError as error:
         raise SetpointError(f"{path} cannot be read: {error.strerror}") from error
@@ -188,6 +189,13 @@ def encode_header(
     text = json.dumps(header, separators=(",", ":")).encode()
     text += b" " * (-len(text) % 8)
     return len(text).to_bytes(8, "little") + text
+
+
+def lfs_pointer(path: Path) -> str:
+    """The problem of a file that Git LFS has not fetched yet; empty for other files."""
+    with path.open("rb") as file:
+        is_pointer = file.read(len(_POINTER)) == _POINTER
+    return "it is a pointer of Git LFS: `git lfs pull` fetches the file" if is_pointer else ""
 
 
 def _too_short(size: int, length: int) -> str:

@@ -33,7 +33,7 @@ from setpoint.model.layers import packed_experts
 from setpoint.model.pretrained.base_model import is_built_in
 from setpoint.model.pretrained.config_json import family_for
 from setpoint.model.pretrained.fill import EMBEDDING
-from setpoint.model.pretrained.locate import CONFIG, TOKENIZER_FILES, Place
+from setpoint.model.pretrained.locate import ADAPTER_CONFIG, CONFIG, TOKENIZER_FILES, Place
 from setpoint.model.pretrained.recorded_model import keys_of_origin, tokenizer_of
 from setpoint.model.pretrained.save_pretrained import (
     SHARD,
@@ -173,10 +173,10 @@ def tokenizer_caution(directory: Path) -> str:
 
 
 CONTIGUOUS = torch.contiguous_format
-ADAPTER_CONFIG, WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
-"""PEFT's files."""
+WEIGHTS = "adapter_model.safetensors"
+"""PEFT's file of weights."""
 BEFORE = "base_model.model."
-"""Prefix of the names of modules in them."""
+"""Prefix of the names of modules in it."""
 LINEAR_NAMES = ("lora_A.weight", "lora_B.weight", "lora_magnitude_vector.weight")
 EMBEDDING_NAMES = ("lora_embedding_A", "lora_embedding_B", "lora_magnitude_vector")
 """Names of A, B and the magnitude in PEFT's files."""

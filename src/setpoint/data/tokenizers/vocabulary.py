@@ -20,6 +20,7 @@ from setpoint.data.tokenizers.config import (
     TokenIds,
     TokenizerConfig,
 )
+from setpoint.files.tensor_header import lfs_pointer
 from setpoint.hub.fetch import fetch_files, split_hub_id
 
 TOKENIZER = "tokenizer.json"
@@ -305,6 +306,8 @@ def find_tokenizer(path: str) -> Path:
 
 def _read(file: Path) -> str:
     try:
+        if pointer := lfs_pointer(file):
+            raise SetpointError(f"{file} cannot be read: {pointer}")
         return file.read_text(encoding="utf-8")
     except (OSError, UnicodeError) as error:
         reason = getattr(error, "strerror", None) or error

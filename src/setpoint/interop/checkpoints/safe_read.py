@@ -24,6 +24,7 @@ from torch.distributed.checkpoint.metadata import Metadata, TensorStorageMetadat
 from torch.distributed.checkpoint.state_dict_loader import load
 
 from setpoint.config import RunError, SetpointError
+from setpoint.files.tensor_header import lfs_pointer
 
 METADATA: Final = ".metadata"
 """The file that makes a directory a distributed checkpoint."""
@@ -86,7 +87,7 @@ def read_torch_file(path: Path) -> Any:
             raise refusal(path, name) from error
         text = next(iter(str(error).splitlines()), type(error).__name__)
         if "weights_only" in text:  # PyTorch's advice to run the code in the file
-            text = "it is not a pickle of tensors, numbers and strings"
+            text = lfs_pointer(path) or "it is not a pickle of tensors, numbers and strings"
         raise RunError(f"{path} is damaged, or is not a file of torch.save: {text}") from error
     raise AssertionError("unreachable")
 

@@ -20,6 +20,9 @@ from setpoint.hub.fetch import fetch_files, split_hub_id
 CONFIG: Final = "config.json"
 """Configuration file of a transformers model."""
 
+ADAPTER_CONFIG: Final = "adapter_config.json"
+"""Configuration file of an adapter in PEFT's format."""
+
 _CHECKPOINTS: Final = "checkpoints"
 _OTHERS: Final = (".pt", ".pth", ".ckpt", ".bin", ".gguf")
 """File suffixes of checkpoints of other systems."""
@@ -81,11 +84,22 @@ def locate_here(name: str) -> Place | None:
     if (path / ORIGINS).is_file() or (path / _CHECKPOINTS).is_dir():
         return Place(name, "checkpoint", _run_checkpoint(path))
     if not (path / CONFIG).is_file():
+        if (path / ADAPTER_CONFIG).is_file():
+            raise adapter_alone(name)
         raise SetpointError(
             f"{name} is a directory without {CONFIG}: neither a run or checkpoint of Setpoint nor "
             f"a model of Hugging Face{_import_hint(path)}"
         )
     return Place(name, "huggingface", path)
+
+
+def adapter_alone(name: str) -> SetpointError:
+    """The error for the directory of an adapter without the model that it adapts."""
+    return SetpointError(
+        f"{name} holds an adapter only, in PEFT's format, without weights that it adapts.\n"
+        f"Valid: the directory of a merged model, which PEFT's merge_and_unload() gives; the run "
+        f"that the adapter was exported from; `setpoint export RUN` without --adapter"
+    )
 
 
 def is_on_hub(name: str) -> bool:
