@@ -79,9 +79,12 @@ CLEAN = {"config", "units", "editor_schema"}
 LATER = {
     ("config.composition", "config.other_names"),
     ("config.composition", "config.record.record"),
+    ("config.draft.hints", "config.migrations"),
     ("config.files.read", "config.files.json"),
     ("config.files.read", "config.files.toml"),
     ("config.files.read", "config.files.yaml"),
+    ("config.layers.extends", "config.migrations"),
+    ("config.record.record", "config.migrations"),
 }
 
 # What one training needs; it knows no operations of runs, planner, or files of other frameworks.

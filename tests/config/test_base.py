@@ -115,26 +115,6 @@ def test_a_package_that_is_not_installed() -> None:
         Lost().build()
 
 
-@pytest.mark.parametrize(
-    ("path", "reason"),
-    [
-        ("tests.config.nowhere:Thing", "there is no module 'tests.config.nowhere'"),
-        ("os:", "not of the form 'module:name'"),
-        ("os:getcwdd", "os has no 'getcwdd'. Did you mean getcwd"),
-        ("os:path.jion", "has no 'jion'. Did you mean join"),
-        ("os:sep", "which is '/'; it must be a class or a function"),
-    ],
-)
-def test_a_wrong_owner_is_named_with_the_class(path: str, reason: str) -> None:
-    class Wrong(Config, owner=path):
-        pass
-
-    with pytest.raises(SetpointError) as caught:
-        Wrong().build()
-    assert reason in str(caught.value)
-    assert f"Wrong: its owner is {path!r}" in str(caught.value)
-
-
 def test_one_object_within_a_block() -> None:
     part = Part()
     pair = resolve(Whole(first=part, second=part))

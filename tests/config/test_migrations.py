@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 from setpoint.config import Config, ConfigError, SetpointError, resolve
 from setpoint.config.composition import compose
+from setpoint.config.draft.hints import retired_hint
 from setpoint.config.migrations import (
     Added,
     Converted,
@@ -26,7 +27,6 @@ from setpoint.config.migrations import (
     migrate,
     migration,
     oldest_schema,
-    retired_hint,
     schema_of,
 )
 from setpoint.config.record.record import read_record, recorded_differences, recorded_fingerprint

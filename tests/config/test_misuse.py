@@ -9,7 +9,6 @@ import pytest
 
 import setpoint as sp
 from setpoint.config import SetpointError
-from setpoint.config.layers.presets import presets
 from setpoint.config.values.user_code import (
     call_user_function,
     find_user_function,
@@ -55,19 +54,6 @@ def test_mistakes(call: Callable[[], object], words: str) -> None:
     assert words in str(caught.value)
 
 
-def test_two_presets_of_one_name_in_one_module(tmp_path: Path) -> None:
-    text = "import setpoint as sp\nfrom tests.config.sample import Batch\n"
-    one = '@sp.preset\ndef twice() -> Batch:\n    """It."""\n    return Batch()\n'
-    names = {"__name__": "somewhere"}
-    try:
-        for _ in range(2):  # a module that is loaded again
-            exec(compile(text + one, "somewhere.py", "exec"), names)
-        with pytest.raises(TypeError, match="somewhere defines two presets 'twice'"):
-            exec(compile(text + one + one, "somewhere.py", "exec"), names)
-    finally:
-        presets.pop("twice", None)
-
-
 def test_what_objects_show_of_themselves() -> None:
     draft = Batch()
     assert repr(sp.compose(Batch)) == "Composition('Batch', Batch())"
@@ -104,7 +90,7 @@ def test_a_module_of_the_working_folder_is_found(
         ("1 / 0", "it: importing broken failed: ZeroDivisionError: division by zero (broken.py:1)"),
         (
             "import absent_module",
-            "it: importing broken failed: there is no module 'absent_module', which broken.py:1",
+            "it: importing broken failed: there is no module 'absent_module' (broken.py:1)",
         ),
         ("def", "it: importing broken failed: broken.py:1: SyntaxError: invalid syntax"),
     ],

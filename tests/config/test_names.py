@@ -7,7 +7,7 @@ import pytest
 
 from setpoint.config import Config, field
 from setpoint.config.composition import compose
-from setpoint.config.draft.hints import is_secret_key, location_hint, unknown_key
+from setpoint.config.draft.hints import is_secret_key, location_hint
 from setpoint.config.schema.class_info import all_fields, holds_secret
 from setpoint.config.words.names import nearest
 
@@ -78,11 +78,11 @@ def test_where_a_key_belongs(path: str, hint: str) -> None:
 
 
 def test_the_error_for_an_unknown_key_is_short() -> None:
-    error = unknown_key(Sgd, "x" * 1000)
+    error = Sgd.__setpoint__.unknown("x" * 1000)
     assert len(str(error)) < 200
     assert error.valid == ("clip_norm", "lr", "momentum", "nesterov")
-    assert unknown_key(AdamW, "beta").hint == "Did you mean betas?"
-    assert not unknown_key(AdamW, "beta").secret
+    assert AdamW.__setpoint__.unknown("beta").hint == "Did you mean betas?"
+    assert not AdamW.__setpoint__.unknown("beta").secret
 
 
 def test_names_of_secrets() -> None:

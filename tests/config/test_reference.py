@@ -78,8 +78,8 @@ def test_what_is_no_reference(text: str) -> None:
         value = Reference(text).evaluate(VALUES.__getitem__)
     except Invalid:
         return
-    assert text.startswith("${--")
-    assert value == 3
+    assert text.startswith(("${--", "${a+"))
+    assert value == 3 * (1 + text.count("+"))
 
 
 @pytest.mark.parametrize(
@@ -220,7 +220,6 @@ def test_references_inside_paths_and_items() -> None:
         ("title=a${title}", "depends on itself: title -> title"),
         ("count=1${count}", "it must be the whole value, such as"),
         ("short=a${name}", "does not match the pattern"),
-        ("title=" + "${name}" * 400, "too long for a reference"),
     ],
 )
 def test_what_cannot_be_put_into_a_text(flag: str, words: str) -> None:

@@ -195,21 +195,6 @@ def test_a_derivation_of_a_section_that_is_of_another_variant_is_skipped() -> No
     assert resolved("--model=recurrent").model == Recurrent()
 
 
-class Multiplied(Config):
-    a: list[str] = field(factory=list)
-    b: list[list[str]] = field(factory=list)
-    c: list[list[list[str]]] = field(factory=list)
-
-
-def test_references_that_explode_are_refused() -> None:
-    flags = ["--a=[x,x,x,x,x,x,x,x,x,x]"]
-    flags.append("--b=[" + ",".join(['"${a}"'] * 110) + "]")
-    assert len(compose(Multiplied, flags=flags).resolve().b) == 110
-    flags.append("--c=[" + ",".join(['"${b}"'] * 110) + "]")
-    problems = problems_of(lambda: compose(Multiplied, flags=flags).resolve())
-    assert problems[0].message == "expands by references to more than 100000 values"
-
-
 class Many(Config):
     width: int = 8
     sizes: list[int] = field(factory=list, item_ge=0)

@@ -105,17 +105,6 @@ def test_tracebacks_with_locals_do_not_show_it(monkeypatch: pytest.MonkeyPatch) 
     assert "hunter2" not in "".join(shown.format()).replace('"hunter2"', "")
 
 
-def test_a_secret_meets_its_url_when_it_is_used(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("TOKEN", "a/b@c")
-    secret = Secret("env:TOKEN")
-    assert secret.login("https://host:8080/x?y=1", "me") == "https://me:a%2Fb%40c@host:8080/x?y=1"
-    assert secret.login("redis://host") == "redis://:a%2Fb%40c@host"
-    assert "a%2F" not in repr(secret.login("https://host"))
-    for url in ("host", "https://you@host", ""):
-        with pytest.raises(SetpointError, match="is not a URL without a login"):
-            secret.login(url)
-
-
 # Made up, and put together here so that no scanner takes this file for a leak.
 TOKEN = "hf_" + "aB3" * 12
 CREDENTIALS = [

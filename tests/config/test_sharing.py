@@ -221,13 +221,6 @@ def test_a_wrong_value_is_reported_once_where_it_was_given() -> None:
     assert problem.path == "key.layers"
 
 
-def test_references_do_not_explode() -> None:
-    words = [f"--node{'.left' * n}.right=${{node{'.left' * (n + 1)}}}" for n in range(20)]
-    with pytest.raises(SetpointError, match=r"more than 10,000 sections"):
-        flags(f"--node{'.left' * 20}={{}}", *words)
-    assert flags(f"--node{'.left' * 8}={{}}", *words[:8]).node.left is not None
-
-
 def test_a_section_that_contains_itself() -> None:
     draft = Towers()
     draft.node.left = draft.node

@@ -9,8 +9,7 @@ from itertools import pairwise
 from typing import NamedTuple
 
 from setpoint.config import Config, SetpointError, did_you_mean, nearest
-from setpoint.config.draft.hints import is_foreign_key
-from setpoint.config.migrations import retired_hint
+from setpoint.config.draft.hints import is_foreign_key, retired_hint
 
 TRAINING = "setpoint.train.config:Job"
 INFERENCE = "setpoint.infer.config:Inference"

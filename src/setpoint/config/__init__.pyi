@@ -12,12 +12,12 @@ from .draft.config import is_set as is_set
 from .draft.copying import draft_of as draft_of
 from .draft.walk import leaves as leaves
 from .draft.walk import to_plain as to_plain
+from .files.file_document import HEADER as HEADER
 from .files.file_document import FileDocument as FileDocument
 from .files.file_document import is_mapping as is_mapping
 from .layers.editor import Editor as Editor
 from .layers.presets import modifier as modifier
 from .layers.presets import preset as preset
-from .migrations import HEADER as HEADER
 from .migrations import Added as Added
 from .migrations import Converted as Converted
 from .migrations import Operation as Operation

@@ -14,6 +14,7 @@ from .draft.config import Config
 from .draft.copying import draft_of
 from .draft.walk import Leaf, dropped_leaves, leaves, need_class, need_config
 from .files.file_document import FORMATS, names_file
+from .files.read import similar_file
 from .layers.editor import Editor
 from .layers.environment_variables import apply_declared, apply_environment
 from .layers.extends import HEADERS, ExtendingFiles, file_beside, is_applied
@@ -199,7 +200,7 @@ def _apply_files(editor: Editor, documents: Sequence[FileDocument]) -> FileDocum
     sweep = None
     for document in documents:
         values = {key: value for key, value in document.data.items() if key not in HEADERS}
-        if SWEEP_KEY in values and SWEEP_KEY not in type(editor.root).__setpoint__.fields:
+        if SWEEP_KEY in values:
             del values[SWEEP_KEY]
             sweep = document
         editor.merge(values, Origin(FILE, document.name, document.where))
@@ -257,7 +258,7 @@ class _Sources(Generic[C]):
             function = find_user_function(source.partition("(")[0])
             return self._checked(call_source(function, source, source), source), []
         if os.sep in source and not os.path.exists(source):
-            raise SetpointError(f"there is no file or folder {source}{_similar_file(source)}")
+            raise SetpointError(f"there is no file or folder {source}{similar_file(source)}")
         if os.path.isdir(source):
             from .record.record import is_record, read_record
 
@@ -270,7 +271,7 @@ class _Sources(Generic[C]):
                 f"{source} is not a file of a known kind ({', '.join(FORMATS)}), nor a preset"
             )
         if re.search(FILE_NAME, source) and not preset_named(source.replace(".", "-")):
-            meant = _similar_file(source)
+            meant = similar_file(source)
             raise SetpointError(f"there is no file {source}, and no preset of this name{meant}")
         return self._preset(source), []
 
@@ -343,17 +344,6 @@ def _refuse_name(name: str, title: str = "") -> None:
         raise SetpointError(f"{title}the name of a file or preset is empty; is a variable unset?")
     if not can_be_named(name):
         raise SetpointError(f"{title}{name!r} is not a valid name of a file or preset")
-
-
-def _similar_file(path: str) -> str:
-    """A "Did you mean" hint for a similar name in the folder; empty if there is none."""
-    folder, name = os.path.split(path)
-    try:
-        names = sorted(os.listdir(folder or "."))
-    except OSError:
-        return ""
-    close = nearest(name, names, 1, 0.7)
-    return f". Did you mean {os.path.join(folder, close[0])}?" if close else ""
 
 
 def _place(document: FileDocument, index: int) -> str:

@@ -10,8 +10,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from importlib import import_module
 from typing import Any, TypeVar, cast
 
-from .files.file_document import FileDocument, FilePosition
-from .schema.class_info import classes_at, classes_below, versioned
+from .files.file_document import HEADER, FileDocument, FilePosition
+from .schema.class_info import classes_at
 from .schema.field import IDENTITY, Role
 from .values.node import Node
 from .values.origin import DERIVED, RECORD
@@ -367,7 +367,6 @@ def _leaves(path: Path, value: Any) -> Iterator[tuple[Path, Any]]:
         yield path, value
 
 
-HEADER = "setpoint"
 _declared: dict[str, dict[int, tuple[Operation, ...]]] = {}
 
 F = TypeVar("F", bound=Callable[[], Iterable[Operation]])
@@ -522,7 +521,7 @@ class MigratedDocument(FileDocument):
         return self._document.locate(self._old_path(path))
 
 
-def retired_hint(root: type[Node], path: str, file: str | None = None) -> str:
+def hint_for_key(root: type[Node], path: str, file: str | None = None) -> str:
     """The hint for an unknown key of an older schema.
 
     Arguments:
@@ -531,8 +530,6 @@ def retired_hint(root: type[Node], path: str, file: str | None = None) -> str:
     Returns:
         the sentence; the empty string if no schema had the key.
     """
-    if root.__setpoint__.migrations is None:
-        return ""
     operations = chain(root)
     now = path.replace("-", "_")
     operation = change = _last_change(operations, now)
@@ -554,21 +551,6 @@ def retired_hint(root: type[Node], path: str, file: str | None = None) -> str:
     if file is not None:
         return f"{sentence}; run {root.__setpoint__.command(f'migrate {file}')}."
     return f"{sentence}; write {now}." if now else f"{sentence.rstrip('.')}."
-
-
-def retired_hint_in(cls: type[Node], key: str) -> str:
-    """The same hint for an unknown key of a section whose root is not known."""
-    name = key.replace("-", "_")
-    for root in versioned:
-        for operation in chain(root) if cls in classes_below(root) else ():
-            *above, last = operation.old.split(".")
-            if (
-                operation.of in (None, cls.__setpoint__.tag)
-                and last == name
-                and cls in classes_at(root, tuple(above))
-            ):
-                return retired_hint(root, operation.old)
-    return ""
 
 
 def oldest_schema(root: type[Node], data: Mapping[str, Any]) -> int | None:

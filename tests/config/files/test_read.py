@@ -47,9 +47,9 @@ def test_missing_file(folder):
     (folder / "sub").mkdir()
     (folder / "sub" / "base.yaml").touch()
     assert refusal("experiment.toml") == (
-        "experiment.toml: no such file; did you mean 'expirement.toml'?"
+        "experiment.toml: no such file. Did you mean expirement.toml?"
     )
-    assert refusal("sub/base.yml") == "sub/base.yml: no such file; did you mean 'sub/base.yaml'?"
+    assert refusal("sub/base.yml") == "sub/base.yml: no such file. Did you mean sub/base.yaml?"
     assert refusal("other.json") == "other.json: no such file"
     assert refusal("none/x.toml") == "none/x.toml: no such file; there is no directory 'none'"
     assert refusal("x.ini") == "x.ini: expected a file name ending in .toml, .yaml, .yml, .json"

@@ -7,6 +7,7 @@ import sys
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from contextvars import ContextVar
+from functools import reduce
 from typing import (
     TYPE_CHECKING,
     Any,
@@ -25,12 +26,11 @@ from ..schema.field import FieldInfo
 from ..values.node import Node, State, chain_of, chains_of, is_changed, is_frozen, value_or_missing
 from ..values.origin import DEFAULT, DERIVED, Origin, python_origin
 from ..words.errors import ConfigError, Invalid, Problem, SetpointError, UnresolvedError
-from ..words.names import did_you_mean
 from ..words.plain_data import MISSING
 from ..words.plain_data import same as same_value
-from ..words.text import for_error, problem_of
+from ..words.text import problem_of
 from .copying import Copies, draft_of, pack, unpack
-from .hints import is_secret_key, location_hint, unknown_key
+from .hints import is_secret_key, location_hint
 from .walk import leaves, shared_places, to_plain
 
 if TYPE_CHECKING:
@@ -109,7 +109,7 @@ class Config(Node, metaclass=ConfigMeta):
             if info is None:
                 if name.startswith("_"):  # Python and its tools look these up on every object
                     raise AttributeError(name)
-                error = unknown_key(type(self), name)
+                error = type(self).__setpoint__.unknown(name)
                 known = ", ".join(error.valid) or "none"
                 raise AttributeError(f"{error.message}; its fields: {known}. {error.hint}".rstrip())
             if name in self._state.invalid:
@@ -145,7 +145,7 @@ class Config(Node, metaclass=ConfigMeta):
             if info is None:
                 info = known.find(name)
             if info is None:
-                error = unknown_key(type(self), name)
+                error = type(self).__setpoint__.unknown(name)
                 error.secret = error.secret or is_secret_key(type(self), name)
                 raise error
             stored = info.read(value, origin)
@@ -284,7 +284,7 @@ def is_set(config: Config, name: str) -> bool:
     # A deriving method sees a view; computed values are not given, so they do not count.
     section: Config = getattr(config, "__setpoint_section__", config)
     if name not in type(section).__setpoint__.fields:
-        error = unknown_key(type(section), name)
+        error = type(section).__setpoint__.unknown(name)
         raise SetpointError(f"is_set: {error.message}. {error.hint}".rstrip())
     chain = chain_of(section, name)
     return bool(chain) and chain[-1][0].layer not in (DEFAULT, DERIVED)
@@ -379,28 +379,14 @@ def owner_of(cls: type[Node]) -> Any:
             f"{cls.__module__}.{cls.__qualname__} cannot be built: it has no owner; nest it in "
             f"its owner as `class Config`, or give owner='module:name'"
         )
-    title = f"{cls.__module__}.{cls.__qualname__}: its owner is {path!r}"
-    module, colon, name = path.partition(":")
-    if not colon or not module or not name:
-        raise SetpointError(f"{title}, which is not of the form 'module:name'")
+    module, _, name = path.partition(":")
     try:
         owner: Any = importlib.import_module(module)
     except ModuleNotFoundError as error:
-        if error.name and not f"{module}.".startswith(f"{error.name}."):
-            raise SetpointError(
-                f"{cls.__name__} needs the package {error.name!r}, which is not installed; "
-                f"install the package"
-            ) from None
-        raise SetpointError(f"{title}, but there is no module {error.name!r}") from None
-    for part in name.split("."):
-        try:
-            owner = getattr(owner, part)
-        except AttributeError:
-            hint = did_you_mean(part, [key for key in dir(owner) if key[:1] != "_"], " ")
-            parent = getattr(owner, "__name__", module)
-            raise SetpointError(f"{title}, but {parent} has no {part!r}.{hint}") from None
-    if not callable(owner):
+        if error.name is None or f"{module}.".startswith(f"{error.name}."):
+            raise  # the path itself is wrong
         raise SetpointError(
-            f"{title}, which is {for_error(owner)}; it must be a class or a function"
-        )
-    return owner
+            f"{cls.__name__} needs the package {error.name!r}, which is not installed; install the "
+            f"package"
+        ) from None
+    return reduce(getattr, name.split("."), owner)

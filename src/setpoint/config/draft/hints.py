@@ -7,7 +7,6 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import reduce
 from typing import Any, NamedTuple, cast
 
-from ..migrations import retired_hint, retired_hint_in
 from ..schema.class_info import all_fields, classes_at, field_of
 from ..schema.field import FieldInfo
 from ..types.base import EnumType, LiteralType, takes
@@ -95,11 +94,13 @@ def is_foreign_key(root: type[Node], path: str) -> bool:
     return other_name(root, path) is not None
 
 
-def unknown_key(cls: type[Node], key: str) -> Invalid:
-    """The error for a key that a section does not have, or no longer has."""
-    error = cls.__setpoint__.unknown(key)
-    error.hint = retired_hint_in(cls, key) or error.hint
-    return error
+def retired_hint(root: type[Node], path: str, file: str | None = None) -> str:
+    """The hint for an unknown key of an older schema; see `migrations.hint_for_key`."""
+    if root.__setpoint__.migrations is None:
+        return ""
+    from ..migrations import hint_for_key
+
+    return hint_for_key(root, path, file)
 
 
 def is_secret_key(root: type[Node], path: str) -> bool:

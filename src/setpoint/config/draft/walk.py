@@ -31,8 +31,6 @@ from .hints import location_hint
 
 TAG = "tag"
 """First word of a path that sets a tag."""
-PLACES = 10_000
-"""Sections of one tree, each counted in every place where it stands."""
 
 
 def need_config(value: object, function: str, *, resolved: bool = False) -> None:
@@ -154,26 +152,6 @@ def shared(config: Node) -> Iterator[str]:
         first = places.get(leaf.path)
         if first is not None:
             yield f"{leaf.key} is {dotted(first)}, from {leaf.describe_origin()}"
-
-
-def check_size(config: Node) -> None:
-    """Refuse a tree in which references multiply sections excessively.
-
-    Raises:
-        SetpointError: the tree has too many sections, counting each at every path.
-    """
-    sizes: dict[int, int] = {}
-
-    def size(section: Node) -> int:
-        if id(section) not in sizes:
-            sizes[id(section)] = 1 + sum(size(part) for _, part in inner_sections(section))
-        return sizes[id(section)]
-
-    if size(config) > PLACES:
-        raise SetpointError(
-            f"the configuration holds more than {PLACES:,} sections, each counted in every place "
-            f"that refers to it"
-        )
 
 
 # Values at paths.

@@ -23,6 +23,8 @@ A further format needs its suffix here, a limit below, a reader in `read.parse`,
 `write.WRITERS`, a form of overrides in `draft/hints.py`, and a place in the commands `show`
 (--format), `migrate` (rewriting) and `--stdin-format`.
 """
+HEADER = "setpoint"
+"""The key of a file or record under which its schema is."""
 MIB = 1024 * 1024
 # Within these limits the largest file of each format takes at most 20 s of CPU time and 1 GiB. JSON
 # has the fastest reader and is the format of records.
@@ -186,7 +188,7 @@ def twice(name: str, text: str, key: str, first: int, offset: int) -> FileError:
 
 
 def unexpected(
-    name: str, text: str, offset: int, problem: str, hints: Mapping[str, str]
+    name: str, text: str, offset: int, problem: str, hints: Mapping[str, str] | None = None
 ) -> FileError:
     """The error at the position where a parser stopped.
 
@@ -195,11 +197,11 @@ def unexpected(
         hints: advice, by the lower-case text at the position.
     """
     token = describe(text, offset)
-    hint = hints.get(token.lower(), "")
-    is_value = problem in ("Invalid value", "expected value")
-    if not hint and is_value and token[0] == "'" and token[1].isalpha():
+    hint = (hints or {}).get(token.lower(), "")
+    if not hint and problem == "Invalid value" and token[0] == "'" and token[1].isalpha():
         hint = "; text needs quotes"
-    return error_at(name, text, offset, f"{problem[:1].lower()}{problem[1:]}, found {token}{hint}")
+    problem = f"{problem[:1].lower()}{problem[1:]}"
+    return error_at(name, text, offset, f"{problem}, found {token}{hint}")
 
 
 def describe(text: str, offset: int) -> str:

@@ -33,14 +33,6 @@ _TOKEN = r"""
   | true | false | null | NaN | -?Infinity
   | -?[0-9]++ (?:\.[0-9]++)? (?:[eE][-+]?[0-9]++)?
     """
-_HINTS = {
-    "'none'": "; write null",
-    "'true'": "; write true",
-    "'false'": "; write false",
-    "'/'": "; JSON has no comments",
-    "'#'": "; JSON has no comments",
-    '"\'"': "; JSON puts text in double quotes",
-}
 
 
 def parse_json(text: str, name: str) -> FileDocument:
@@ -57,13 +49,7 @@ def parse_json(text: str, name: str) -> FileDocument:
     try:
         data = _decoder()(text)
     except JSONDecodeError as error:
-        comma = text.rfind(",", 0, error.pos + 1)
-        after = text[comma + 1 :].lstrip(" \t\r\n")[:1]
-        if comma >= 0 and after in ("}", "]") and not text[comma + 1 : error.pos].strip():
-            message = f"expected no comma before '{after}'"
-            raise error_at(name, text, comma, message) from None
-        problem = error.msg.replace("Expecting", "expected").removesuffix(" at")
-        raise unexpected(name, text, error.pos, problem, _HINTS) from None
+        raise unexpected(name, text, error.pos, error.msg.removesuffix(" at")) from None
     except (ValueError, RecursionError) as error:
         with suppress(ValueError, IndexError):  # the text may end in the middle
             scan_json(text, name)  # reports the same error with line and column

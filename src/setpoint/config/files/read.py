@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, cast
 
+from ..words.names import nearest
 from .file_document import FORMATS, MAX_BYTES, MIB, FileDocument, FileError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from .file_document import Format
-
-_MAX_LISTED = 10_000  # names of a directory that are considered for a suggestion
 
 
 def read_file(path: str) -> FileDocument:
@@ -68,25 +67,27 @@ def _too_large(size: int, format: Format) -> str:
 
 def _missing(path: str) -> str:
     """Explain that there is no such file, and suggest the nearest name."""
-    import difflib
     import os
-    from itertools import islice
 
-    folder, missing = os.path.split(path)
     if os.path.islink(path):
         return f"no such file: it is a link to '{os.readlink(path)}', where there is nothing"
-    try:
-        with os.scandir(folder or ".") as entries:
-            names = [entry.name for entry in islice(entries, _MAX_LISTED)]
-    except OSError:
+    folder = os.path.dirname(path)
+    if folder and not os.path.isdir(folder):
         return f"no such file; there is no directory '{folder}'"
-    # Names with other suffixes could not be read.
-    names = [name for name in names if os.path.splitext(name)[1].lower() in FORMATS]
-    stems = {os.path.splitext(name)[0]: name for name in sorted(names, reverse=True)}
-    near = difflib.get_close_matches(os.path.splitext(missing)[0], stems, n=1)
-    if not near:
-        return "no such file"
-    return f"no such file; did you mean '{os.path.join(folder, stems[near[0]])}'?"
+    return f"no such file{similar_file(path)}"
+
+
+def similar_file(path: str) -> str:
+    """A "Did you mean" hint for a similar name in the folder; empty if there is none."""
+    import os
+
+    folder, name = os.path.split(path)
+    try:
+        stems = {os.path.splitext(other)[0]: other for other in sorted(os.listdir(folder or "."))}
+    except OSError:
+        return ""
+    close = nearest(os.path.splitext(name)[0], stems, 1, 0.7)
+    return f". Did you mean {os.path.join(folder, stems[close[0]])}?" if close else ""
 
 
 def read_plain_file(

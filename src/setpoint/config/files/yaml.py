@@ -11,12 +11,10 @@ from typing import TYPE_CHECKING, Any, Protocol, cast
 from ..values.scalar import Struct
 from ..words.plain_data import (
     HALF_PAIR,
-    MAX_COPIED,
     MAX_DEPTH,
     TOO_DEEP,
     PlainScalar,
     children,
-    count_values,
     is_text,
     listed,
 )
@@ -24,7 +22,6 @@ from .file_document import (
     FileDocument,
     FileError,
     FilePosition,
-    describe,
     error_at,
     is_mapping,
     named,
@@ -34,15 +31,8 @@ from .file_document import (
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+_MAX_COPIED = 100_000  # values repeated by aliases
 _NULLS = ("", "~", "null", "Null", "NULL")
-# By a part of the message of `ruamel.yaml`; `{}` is the text at that position.
-_WORDS = {
-    "mapping values are not allowed": "expected no ':' here; text with ': ' needs quotes",
-    "could not find expected ':'": "expected ':' after the key above, found {}",
-    "cannot start any token": "expected a key or a value, found {}; such text needs quotes",
-    "expected <block end>": "expected the next key or item, indented like those above, found {}",
-    "expected the node content": "expected a value, found {}",
-}
 
 
 def parse_yaml(text: str, name: str) -> FileDocument:
@@ -100,9 +90,16 @@ class _Builder:
             if self._documents > 1:
                 message = "expected the end of the file; one file is one document"
                 raise self._error(event.start_mark.index, message)
+            if event.version not in (None, (1, 2)):
+                raise self._error(0, "expected YAML 1.2")
         elif kind in ("SequenceEndEvent", "MappingEndEvent"):
             self._close()
         elif kind in ("ScalarEvent", "AliasEvent", "SequenceStartEvent", "MappingStartEvent"):
+            if kind != "AliasEvent" and event.tag is not None:
+                offset = event.start_mark.index
+                tag = named(self._text[offset : offset + 60].split(maxsplit=1)[0])
+                message = f"the tag {tag} is refused; a value is read by its field's type"
+                raise self._error(offset, message)
             frame = self._open[-1] if self._open else None
             if frame is not None and isinstance(frame.value, dict) and frame.key is None:
                 frame.key = self._key(frame, kind, event)
@@ -190,13 +187,23 @@ class _Builder:
             )
             raise self._error(offset, f"the anchor {named(event.anchor or '')} {mistake}")
         value, source = anchored
-        self._copied += count_values(value, MAX_COPIED)
-        if self._copied > MAX_COPIED:
-            raise self._error(offset, f"aliases repeat more than {MAX_COPIED} keys and values")
+        self._copied += _count(value)
+        if self._copied > _MAX_COPIED:
+            raise self._error(offset, f"aliases repeat more than {_MAX_COPIED} keys and values")
         if len(self._open) + _height(value) > MAX_DEPTH:
             raise self._error(offset, TOO_DEEP)
         place = self._put(listed(value), event)  # each alias has its own copy
         place.children = source.children
+
+
+def _count(value: object) -> int:
+    """The number of values in lists and mappings, counted up to the limit."""
+    count, queue = 1, [value]
+    while queue and count <= _MAX_COPIED:
+        items = [item for _, item in children(queue.pop())]
+        count += len(items)
+        queue.extend(items)
+    return count
 
 
 def _height(value: object) -> int:
@@ -218,7 +225,9 @@ class Event(Protocol):
     start_mark: Mark
     anchor: str | None
     style: str | None
+    tag: str | None
     value: str
+    version: tuple[int, int] | None
 
 
 def events(text: str, name: str) -> Iterator[Event]:
@@ -236,7 +245,6 @@ def events(text: str, name: str) -> Iterator[Event]:
     library: Any = ruamel
     offset = 0
     loader = library.YAML(typ="safe", pure=True)
-    loader.Scanner = _strict(library.scanner.Scanner, text, name)
     try:
         for event in loader.parse(text):
             offset = event.start_mark.index
@@ -246,7 +254,7 @@ def events(text: str, name: str) -> Iterator[Event]:
     except library.error.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
         offset = offset if mark is None else min(mark.index, len(text))
-        raise _explain(text, name, offset, str(error.problem)) from None
+        raise error_at(name, text, offset, f"not valid YAML: {error.problem}") from None
     except library.reader.ReaderError as error:
         # A character that YAML forbids everywhere, such as a control character.
         message = f"the character U+{error.character:04X} is not allowed in YAML"
@@ -255,36 +263,3 @@ def events(text: str, name: str) -> Iterator[Event]:
         # The library was not written for hostile input: an escape beyond Unicode, for instance,
         # raises an error of `chr`, in words that differ between versions of Python.
         raise error_at(name, text, offset, "not valid YAML near here") from error
-
-
-def _strict(base: Any, text: str, name: str) -> Any:
-    """A scanner that refuses tags and directives before the library reads them.
-
-    The library takes time quadratic in the length of a tag.
-    """
-
-    class Scanner(base):
-        def fetch_tag(self) -> None:
-            offset = self.reader.index
-            tag = text[offset : offset + 60].split(maxsplit=1)[0]
-            message = f"the tag {named(tag)} is refused; a value is read by its field's type"
-            raise error_at(name, text, offset, message)
-
-        def fetch_directive(self) -> None:
-            offset = self.reader.index
-            if text[offset : offset + 10].split() != ["%YAML", "1.2"]:
-                raise error_at(name, text, offset, "expected no directive but '%YAML 1.2'")
-            base.fetch_directive(self)
-
-    return Scanner
-
-
-def _explain(text: str, name: str, offset: int, problem: str) -> FileError:
-    # The library reports the position after line breaks and spaces; show the end of the line.
-    token = describe(text, offset)
-    if token == "'\t'" or text[offset : offset + 1] == "\t":
-        return error_at(name, text, offset, "expected spaces; YAML refuses tabs here")
-    for part, template in _WORDS.items():
-        if part in problem:
-            return error_at(name, text, offset, template.format(token))
-    return error_at(name, text, offset, f"not valid YAML: {problem}")

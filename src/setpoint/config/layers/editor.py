@@ -12,10 +12,9 @@ from ..draft.hints import (
     is_foreign_key,
     is_secret_key,
     location_hint,
-    unknown_key,
+    retired_hint,
 )
 from ..draft.walk import TAG, reached
-from ..migrations import retired_hint
 from ..schema.class_info import classes_at, holds_secret, unknown_tag
 from ..schema.field import FieldInfo
 from ..types.base import FieldType, read_item
@@ -161,7 +160,7 @@ class Editor:
 
         A tag sets those of its fields that the mapping does not set by name.
         """
-        tags = values.get(TAG) if TAG not in type(self.root).__setpoint__.fields else None
+        tags = values.get(TAG)
         named: Mapping[str, object] = {}
         if isinstance(tags, Mapping):
             named = cast(Mapping[str, object], tags)
@@ -179,7 +178,7 @@ class Editor:
         try:
             if len(keys) > MAX_DEPTH:
                 raise Invalid(TOO_DEEP)
-            if len(keys) == 2 and keys[0] == TAG and TAG not in type(self.root).__setpoint__.fields:
+            if len(keys) == 2 and keys[0] == TAG:
                 self.set_tag(keys[1], value, origin)
                 return
             self._refers = may_refer(value)
@@ -219,7 +218,7 @@ class Editor:
         def put(key: str, value: object) -> None:
             info = type(section).__setpoint__.find(key)
             if info is None:
-                raise unknown_key(type(section), key)
+                raise type(section).__setpoint__.unknown(key)
             self._assign(Slot(section, info, (*path, key)), value, origin)
 
         def fail(key: str, value: object, error: Invalid) -> None:
@@ -527,7 +526,7 @@ class Editor:
     ) -> None:
         """Report a path whose next part is not a field, with a suggestion."""
         known, key = type(section).__setpoint__, str(rest[0])
-        error, hint = unknown_key(type(section), key), ""
+        error, hint = known.unknown(key), ""
         matches: list[str] = known.near(key)[:1] if len(rest) > 1 else []
         if matches:
             path = (*matches, *rest[1:])

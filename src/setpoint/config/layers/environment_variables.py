@@ -90,7 +90,7 @@ def apply_environment(editor: Editor, environ: Mapping[str, str]) -> None:
             secret = _holds_secret(type(editor.root), path)
             error = Invalid(f"is also set by the variable {other}", secret=secret)
             editor.report(path, value, origin, error)
-        elif path[0] == TAG and TAG not in type(editor.root).__setpoint__.fields and len(path) == 2:
+        elif path[0] == TAG and len(path) == 2:
             variants.append((name, path))
         else:
             _set(editor, name, path, value, origin)
@@ -106,7 +106,7 @@ def apply_environment(editor: Editor, environ: Mapping[str, str]) -> None:
 
 def _spelled(root: Node, written: tuple[str, ...]) -> tuple[str, ...]:
     """Spell a path with the names of its fields; other keys stay as written."""
-    if written[0].lower() == TAG and TAG not in type(root).__setpoint__.fields:
+    if written[0].lower() == TAG:
         return tuple(map(str.lower, written))
     path: list[str] = []
     node: Any = root  # the current value; MISSING or None if there is none

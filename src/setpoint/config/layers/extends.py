@@ -6,9 +6,8 @@ import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import cast
 
-from ..files.file_document import FileDocument
+from ..files.file_document import HEADER, FileDocument
 from ..files.read import read_file
-from ..migrations import HEADER, migrated
 from ..values.node import Node
 from ..values.origin import FILE, Origin, short_name
 from ..words.errors import Invalid, SetpointError
@@ -54,6 +53,8 @@ class ExtendingFiles:
             raise Invalid(f"files that extend one another are {MAX_NESTING} at most")
         document = read_file(file) if isinstance(file, str) else file
         if HEADER in document.data:
+            from ..migrations import migrated
+
             document, notes = migrated(self.root, document, place)
             self.notes.extend(notes)
         self._open.append(path)

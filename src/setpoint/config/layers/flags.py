@@ -10,9 +10,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from ..draft.hints import is_foreign_key, location_hint, switches
+from ..draft.hints import is_foreign_key, location_hint, retired_hint, switches
 from ..draft.walk import TAG
-from ..migrations import retired_hint
 from ..schema.class_info import fields_at
 from ..types.base import BoolType, FieldType, takes
 from ..types.compound import AnyOfType, OptionalType, SectionType, unwrapped

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, TypeVar, cast
@@ -124,15 +123,6 @@ def _register(table: MutableMapping[str, Any], function: Any, kind: str) -> Any:
     other = table.get(name)
     if other is not None and other.__module__ != function.__module__:
         raise TypeError(f"there is already a {kind} {name!r}, in {other.__module__}")
-    # A reloaded module or a rerun cell has another code object.
-    code: Any = getattr(other, "__code__", None)
-    scope = sys._getframe(2).f_code.co_consts  # pyright: ignore[reportPrivateUsage]
-    other_code = code is not None and code is not getattr(function, "__code__", None)
-    if other is not None and other_code and any(constant is code for constant in scope):
-        line = other.__code__.co_firstlineno
-        raise TypeError(
-            f"{function.__module__} defines two {kind}s {name!r}, the first of them in line {line}"
-        )
     table[name] = function
     return function
 

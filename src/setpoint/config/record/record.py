@@ -19,12 +19,11 @@ from ..draft.walk import (
     to_plain,
     value_at,
 )
-from ..files.file_document import FileDocument
+from ..files.file_document import HEADER, FileDocument
 from ..files.read import read_file
 from ..files.write import write_json, write_toml
 from ..layers.editor import Editor
 from ..layers.presets import load_plugins
-from ..migrations import HEADER, migrate, schema_of
 from ..schema.field import BUDGET, IDENTITY, RUNTIME, FieldInfo, Role
 from ..values.containers import Free
 from ..values.node import Chain, Node, is_frozen, set_chain, state_of
@@ -270,6 +269,7 @@ def load_record(root: type[Node], folder: str) -> Record:
     if schema == current:
         origins = _origins_of(folder, values, header)
         return Record(values, header, origins, [], _finder(document, None))
+    from ..migrations import migrate, schema_of
 
     start = schema_of(root, document.data, document.name)
     if start is None:

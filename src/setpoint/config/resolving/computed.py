@@ -16,7 +16,7 @@ from ..values.origin import DERIVED, REFERENCE, Origin
 from ..values.reference import Reference, text_of
 from ..words.errors import DeclarationError, Invalid, Problem, SetpointError, UnresolvedError
 from ..words.names import Path, dotted
-from ..words.plain_data import MAX_COPIED, MISSING, count_values, listed, rebuild
+from ..words.plain_data import MISSING, listed, rebuild
 from ..words.text import for_error, shown_part
 from .checks import method_failed
 
@@ -91,7 +91,6 @@ class Computation:
         self._queue: list[Pending] = []
         # Methods that would derive values that a layer has set.
         self._given: dict[tuple[int, str], tuple[Node, str]] = {}
-        self._copied = 0  # values repeated so far by references to lists and mappings
         self._stack: list[tuple[Pending, Path]] = []
         self._reads: list[dict[str, None]] = []
         for path, section in placed:
@@ -235,11 +234,6 @@ class Computation:
         if info.type.nested and isinstance(value, Node) and contains(value, pending.section):
             path = dotted(self._path_of(value) or ()) or "the root"
             raise Invalid(f"refers to {path}, which would then contain itself")
-        if isinstance(value, list | tuple | dict):
-            # A few references to lists of references would repeat them without end.
-            self._copied += count_values(cast(object, value), MAX_COPIED)
-            if self._copied > MAX_COPIED:
-                raise Invalid(f"expands by references to more than {MAX_COPIED} values")
         kind = kind_at(info.type, inside)
         if kind is not None and kind.takes_text and not isinstance(value, str):
             value = _fitting(kind, cast(object, value))

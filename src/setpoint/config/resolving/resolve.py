@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple, TypeVar
 
 from ..draft.copying import MANY_ORIGINS, bind, draft_of, freeze, one_layer
-from ..draft.walk import check_size, need_config, sections, steps
+from ..draft.walk import need_config, sections, steps
 from ..schema.field import MARK, DeadMark
 from ..types.base import replace_in_item
 from ..values.node import (
@@ -109,29 +109,25 @@ def _determined(
     root = draft_of(draft)
     if last is not None:
         _remove_later_layers(root, last)
-    placed, repeats = _unresolved(root)
+    placed = _unresolved(root)
     if bind(root, placed):
-        placed, repeats = _unresolved(root)
-    if repeats:
-        check_size(root)
+        placed = _unresolved(root)
     if superseded:
         by_path = dict(placed)
         for value in superseded:
             if value.path in by_path:
                 _remove(by_path[value.path], value)
-        placed = _unresolved(root)[0]
+        placed = _unresolved(root)
     if problems:
         placed = _mark_invalid(root, placed, problems)
     computation = Computation(root, placed)
     computation.run()
-    return root, _unresolved(root)[0] if computation.shares else placed, computation
+    return root, _unresolved(root) if computation.shares else placed, computation
 
 
-def _unresolved(root: Node) -> tuple[Placed, Placed]:
-    """The sections of a tree that are not resolved yet, and the further paths of shared ones."""
-    repeats: Placed = []
-    placed = [place for place in sections(root, (), repeats) if not is_frozen(place[1])]
-    return placed, repeats
+def _unresolved(root: Node) -> Placed:
+    """The sections of a tree that are not resolved yet."""
+    return [place for place in sections(root) if not is_frozen(place[1])]
 
 
 def find_dead(

@@ -31,8 +31,6 @@ from .field import (
     methods_of,
 )
 
-# The roots that have migrations, which may know an unknown key.
-versioned: list[Any] = []
 # The variables that fields declare; see `field(environment=...)`.
 environmental: set[str] = set()
 RESERVED = frozenset(
@@ -275,8 +273,6 @@ class ConfigMeta(_Meta):
         if above:
             for fault in _faults_of_class(cls, namespace):
                 raise DeclarationError(f"{name}{fault}")
-        if migrations is not None:
-            versioned.append(cls)
         if type is not None:
             _register_variant(cls, type)
         return cls

@@ -32,6 +32,7 @@ if TYPE_CHECKING:
 SCALARS: dict[type[FieldType], type] = {IntType: int, FloatType: float, StrType: str}
 MUTABLE = (list, dict, set, Free, Node)
 LIMITS = ("gt", "ge", "lt", "le", "pattern")
+NO_LIMITS = [None] * len(LIMITS)
 
 
 class Options(TypedDict, total=False):
@@ -80,9 +81,8 @@ class FieldInfo:
         self.settled = False
         self.factory = factory
         self.derived = derived
-        self.bounds = Bounds(*(given.pop(name, None) for name in LIMITS)) or None
-        items = (given.pop(f"item_{name}", None) for name in LIMITS)
-        self.item_bounds = Bounds(*items) or None
+        self.bounds = _bounds(given, "")
+        self.item_bounds = _bounds(given, "item_")
         self.role: Role | None = given.pop("role", None)
         tags = given.pop("tags", ())
         self.tags: tuple[str, ...] = (tags,) if isinstance(tags, str) else tuple(tags)
@@ -317,9 +317,6 @@ class Bounds(Struct):
     le: float | None = None
     pattern: str | None = None
 
-    def __bool__(self) -> bool:
-        return self.pattern is not None or self.limited
-
     def over(self, base: Bounds) -> Bounds:
         """Merge limits with another range, which applies on sides without a limit."""
         low = self if not (self.gt is self.ge is None) else base
@@ -378,6 +375,12 @@ class Bounds(Struct):
             example = re.sub(r"[^A-Za-z0-9_.\-]+", "-", value).strip("-")
             hint = f", such as {example}" if re.fullmatch(self.pattern, example) else ""
             raise Invalid(f"does not match the pattern {self.pattern}{hint}")
+
+
+def _bounds(options: dict[str, Any], prefix: str) -> Bounds | None:
+    """Remove the limits from the options of a field; None without a limit."""
+    limits = [options.pop(f"{prefix}{name}", None) for name in LIMITS]
+    return None if limits == NO_LIMITS else Bounds(*limits)
 
 
 class Role(Struct):
@@ -570,7 +573,6 @@ def dead(*names: str, holds: tuple[object, ...] = ()) -> Callable[[F], F]:
 
     Returns:
         a decorator for a method that returns a reason, or None while the fields have an effect.
-        a decorator for a method that returns a reason, or None while the fields are read.
     """
     return _marking(DeadMark(names, holds))
 

@@ -152,27 +152,6 @@ class Secret(Scalar):
         except ValueError:
             raise SetpointError(f"the secret's file {name} is not UTF-8 text") from None
 
-    def login(self, url: str, user: str = "") -> Revealed:
-        """Insert the secret into a URL for immediate use.
-
-        Arguments:
-            url: an address such as `https://host/path`, without a login.
-            user: the user of the secret; some services need none.
-
-        Returns:
-            `https://user:secret@host/path`, with both quoted; its `repr` hides it.
-
-        Raises:
-            SetpointError: the address is not valid, or the secret cannot be read.
-        """
-        from urllib.parse import quote, urlsplit, urlunsplit
-
-        parts = urlsplit(url)
-        if not parts.scheme or not parts.netloc or "@" in parts.netloc:
-            raise SetpointError(f"{url!r} is not a URL without a login, such as https://host")
-        login = f"{quote(user, safe='')}:{quote(self.reveal(), safe='')}"
-        return Revealed(urlunsplit(parts._replace(netloc=f"{login}@{parts.netloc}")))
-
     def __str__(self) -> str:
         return repr(self)
 

@@ -91,12 +91,7 @@ def _missing_module(name: str, error: ModuleNotFoundError) -> str:
     """The error for a missing module: the named one, or one that it imports."""
     missing = error.name or ""
     if missing and name != missing and not name.startswith(f"{missing}."):
-        import traceback
-
-        frames = traceback.extract_tb(error.__traceback__)
-        user = [frame for frame in frames if not frame.filename.startswith("<frozen")]
-        place = f"{short_name(user[-1].filename)}:{user[-1].lineno}"
-        return f"importing {name} failed: there is no module {missing!r}, which {place} imports"
+        return f"importing {name} failed: there is no module {missing!r}{place_of(error)}"
     if name.endswith(".py"):
         module = name.removesuffix(".py").replace("/", ".")
         return f"a module is named without .py: did you mean {module}?"

@@ -13,7 +13,6 @@ from .names import Path
 MAX_DEPTH = 64  # nested mappings and lists, including the file itself
 MAX_DIGITS = 4300  # of an integer; the limit of Python
 MAX_BITS = 14_284  # integers with at most this many bits have at most MAX_DIGITS digits
-MAX_COPIED = 100_000  # values repeated by references and aliases to lists and mappings
 MAX_NESTING = 16  # nested `extends` of files
 # The readers share these messages, so that the same mistake gives the same message.
 TOO_BIG = "is too large for a floating-point number"
@@ -265,14 +264,3 @@ def item_at(value: Any, key: object) -> Any:
         items = cast(Sequence[Any], value)
         return items[key] if 0 <= key < len(items) else MISSING
     return MISSING
-
-
-def count_values(value: object, limit: int) -> int:
-    """Count the values of nested lists and mappings, shared ones repeatedly, up to `limit`."""
-    count = 1
-    queue = [value]
-    while queue and count <= limit:
-        items = [item for _, item in children(queue.pop())]
-        count += len(items)
-        queue.extend(items)
-    return count
